@@ -1,0 +1,88 @@
+# delayq: one header; this builds its examples, tests and benches.
+# `make help` lists the targets.
+
+CC ?= cc
+CXX ?= c++
+CFLAGS ?= -O2 -g
+PREFIX ?= /usr/local
+DESTDIR ?=
+HIREDIS_CFLAGS ?=
+HIREDIS_LIBS ?= -lhiredis
+
+B := build
+VERSION := $(shell sed -n 's/^\#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
+SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+       -fno-omit-frame-pointer
+ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
+EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+TESTS := $(wildcard tests/*.c)
+
+all: examples ## build the examples (default)
+
+examples: $(EXAMPLES:%=$B/%) ## build the examples into build/
+
+$B/%: examples/%.c delayq.h
+	@mkdir -p $B
+	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+
+demo: $B/hello ## see items arrive, on a private server (or DELAYQ_URL)
+	@sh tests/with-server.sh $B/hello demo
+
+test check: ## everything: sanitizers, valgrind, a UTF-8 server, hygiene
+	@$(MAKE) --no-print-directory $B/test-asan $B/test-plain examples
+	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B
+
+asan: $B/test-asan ## the tests under ASan and UBSan
+	$B/test-asan $(ONLY)
+
+valgrind: $B/test-plain ## the tests under valgrind
+	sh tests/valgrind.sh $B/test-plain $(ONLY)
+
+lint: ## compilers, standards, names, examples in the documentation
+	sh tests/hygiene.sh
+
+bench: $B/lateness $B/idle ## lateness beside its floor, idle calls beside a clock
+	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle"
+
+$B/test-asan: $(TESTS) tests/test.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
+
+$B/test-plain: $(TESTS) tests/test.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
+
+$B/%: tests/bench/%.c delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+
+format: ## lay out the sources with clang-format
+	clang-format -i delayq.h tests/*.c tests/*.h tests/bench/*.c examples/*.c
+
+$B/delayq.pc: delayq.h Makefile
+	@mkdir -p $B
+	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' \
+	    'Name: delayq' 'Version: $(VERSION)' \
+	    'Description: distributed delay queue on Redis, one header' \
+	    'Requires: hiredis' 'Cflags: -I$${includedir}' > $@
+
+install: $B/delayq.pc ## copy the header and a pkg-config file to PREFIX
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -m 644 delayq.h $(DESTDIR)$(PREFIX)/include/
+	install -m 644 $B/delayq.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+
+uninstall: ## remove what install copied
+	rm -f $(DESTDIR)$(PREFIX)/include/delayq.h
+	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/delayq.pc
+
+clean: ## remove build/
+	rm -rf $B
+
+help: ## list the targets
+	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+
+.PHONY: all examples demo test check asan valgrind lint bench format \
+        install uninstall clean help

@@ -1,0 +1,70 @@
+#!/bin/sh
+# `make test`: the same tests under ASan and UBSan, on a server with a UTF-8
+# locale, and under valgrind; then hygiene and the demo. What is missing is
+# said and skipped, and counts as a failure in CI.
+cd "$(dirname "$0")/.." || exit 1
+build=${1:-build}
+out=$(mktemp "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+trap 'rm -f "$out"' EXIT
+total="0 0 0"
+
+# add "N passed, N failed, N skipped"
+add() {
+    total=$(echo "$total $1" | awk '{ print $1 + $4, $2 + $6, $3 + $8 }')
+}
+missing() {
+    echo "skipped: $1"
+    add "0 passed, 0 failed, 1 skipped"
+}
+# suite TITLE COMMAND...: shows what is not ok, adds up its last line
+suite() {
+    echo "== $1"
+    shift
+    "$@" >"$out" 2>&1
+    code=$?
+    last=$(tail -1 "$out")
+    case $last in
+    *passed*failed*skipped*)
+        grep -v -e '^ok  ' "$out"
+        add "$last"
+        ;;
+    *)
+        cat "$out"
+        echo "FAIL ended with $code"
+        add "0 passed, 1 failed, 0 skipped"
+        ;;
+    esac
+}
+demo() {
+    sh tests/with-server.sh "$build/hello" demo >"$out.demo" 2>&1 &&
+        [ "$(grep -c '^arrived' "$out.demo")" -eq 6 ] &&
+        echo "1 passed, 0 failed, 0 skipped" ||
+        { cat "$out.demo"; echo "0 passed, 1 failed, 0 skipped"; }
+    rm -f "$out.demo"
+}
+
+if command -v redis-server >/dev/null; then
+    suite "tests under ASan and UBSan" "$build/test-asan"
+    if [ -f /usr/share/i18n/locales/en_US ] &&
+        localedef -i en_US -f UTF-8 "$build/en_US.UTF-8" >/dev/null 2>&1 ||
+        [ -d "$build/en_US.UTF-8" ]; then
+        suite "the same on a server with LC_ALL=en_US.UTF-8" env \
+            LOCPATH="$PWD/$build" DELAYQ_TEST_LOCALE=en_US.UTF-8 \
+            "$build/test-asan"
+    else
+        missing "no locale en_US: install the package locales"
+    fi
+    if command -v valgrind >/dev/null; then
+        suite "tests under valgrind" sh tests/valgrind.sh "$build/test-plain"
+    else
+        missing "valgrind is not installed"
+    fi
+    suite "the demo" demo
+else
+    missing "redis-server is not installed: nothing was tested"
+fi
+suite "hygiene" sh tests/hygiene.sh
+
+set -- $total
+echo "$1 passed, $2 failed, $3 skipped"
+[ "$2" -eq 0 ] && { [ -z "$CI" ] || [ "$3" -eq 0 ]; }

@@ -1,0 +1,471 @@
+/* Chapter: errors and retries. Bad input, refusals, lost connections. */
+#include "test.h"
+#include <sys/wait.h>
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static void refused(const char *name, const char *url, const char *says) {
+    delayq q;
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = name;
+    o.url = url;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), says);
+    if (strstr(delayq_errmsg(&q), "secret")) FAIL("%s", delayq_errmsg(&q));
+    delayq_close(&q);
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
+}
+
+TEST(open_refuses_bad_options_and_tells_no_secret) {
+    static char name[600];
+    delayq q;
+    delayq_options o;
+    memset(name, 'n', sizeof name - 1);
+    refused(NULL, NULL, "name");
+    refused("", NULL, "name");
+    refused(name, NULL, "512 bytes");
+    refused("q", "http://secret@h", "begins neither");
+    refused("q", "redis://", "host is missing");
+    refused("q", "redis://u:secret@", "host is missing");
+    refused("q", "redis://u:secret@:6379", "host is missing");
+    refused("q", "redis://u:secret@h:0", "port");
+    refused("q", "redis://u:secret@h:65536", "port");
+    refused("q", "redis://u:secret@h:", "port");
+    refused("q", "redis://u:secret@h:12x", "port");
+    refused("q", "redis://u:secret@h:6379/x", "database");
+    refused("q", "redis://u:secret@h:6379/-1", "database");
+    refused("q", "redis://u:secret@h?db=1", "after the port");
+    refused("q", "redis://u:secret%4@h", "password");
+    refused("q", "redis://u%zz:secret@h", "user");
+    refused("q", "redis://[::1", "not closed");
+    refused("q", "redis://[::1]x", "after ]");
+    refused("q", "unix://", "path");
+    refused("q", "unix:///s?secret=1", "after ?");
+    refused("q", "unix:///s?db=x", "database");
+    CHECK_INT(delayq_open(&q, NULL), DELAYQ_ERR_ARG);
+    CHECK_INT(delayq_open(NULL, NULL), DELAYQ_ERR_ARG);
+    o = options_for(&main_server, "q");
+    o.batch = -1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    o = options_for(&main_server, "q");
+    o.max_wait_ms = -1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    o = options_for(&main_server, "q");
+    o.io_timeout_ms = -1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    o = options_for(&main_server, "q");
+    o.wire = (delayq_wire)3;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+}
+
+TEST(bad_arguments_change_nothing) {
+    delayq q;
+    delayq_item item;
+    delayq *one = &q;
+    open_queue(&q, "jobs");
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, -1), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "negative");
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, INT64_MAX), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "2^53");
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 9007199254740991),
+                 DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_offer(&q, NULL, 1, 0), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "NULL");
+    CHECK_STATUS(&q, delayq_take(&q, NULL, 0), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_take(&q, &item, -2), DELAYQ_ERR_ARG);
+    CHECK_INT(delayq_take(NULL, &item, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(delayq_wait(NULL, 1, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(delayq_wait(&one, 0, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    /* far ahead is fine, and exact */
+    OFFER(&q, "far", 9007199254740991 - 2000000000000);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    CHECK_TEXT(delayq_strstatus((delayq_status)99), "unknown status");
+    delayq_close(&q);
+    delayq_close(&q);
+    delayq_close(NULL);
+}
+
+TEST(a_handle_is_not_used_after_fork) {
+    delayq q;
+    int status;
+    pid_t pid;
+    open_queue(&q, "jobs");
+    pid = fork();
+    if (pid == 0) {
+        delayq_item item;
+        CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
+        CHECK_HAS(delayq_errmsg(&q), "fork");
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
+        CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);
+        _exit(0);
+    }
+    waitpid(pid, &status, 0);
+    CHECK_INT(status, 0);
+    OFFER(&q, "x", 0);
+    delayq_close(&q);
+}
+
+TEST(a_password_is_given_and_never_shown) {
+    static const char *const with[] = {"--requirepass", "se cret", NULL};
+    server s;
+    delayq q;
+    delayq_options o;
+    char url[256];
+    server_start(&s, with);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.url = s.url;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+    snprintf(url, sizeof url, "unix://:wrongsecret@%s", s.socket);
+    o.url = url;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    if (strstr(delayq_errmsg(&q), "secret")) FAIL("%s", delayq_errmsg(&q));
+    delayq_close(&q);
+    snprintf(url, sizeof url, "unix://default:se%%20cret@%s?db=3", s.socket);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    usleep(2000);
+    take_is(&q, "x");
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(a_server_over_tcp_and_its_database_are_reached) {
+    char port[16], url[64];
+    const char *with[] = {"--port", port, "--bind", "127.0.0.1", NULL};
+    server s;
+    delayq q;
+    delayq_options o;
+    redisContext *c;
+    redisReply *r;
+    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 20000));
+    server_start(&s, with);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.url = url;
+    snprintf(url, sizeof url, "redis://localhost:%s/5", port);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 60000);
+    c = server_connect(&s);
+    freeReplyObject(run(c, "SELECT 5"));
+    r = run(c, "DBSIZE");
+    CHECK_INT(r->integer, 1);
+    freeReplyObject(r);
+    redisFree(c);
+    delayq_close(&q);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%s/99", port);
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_REDIS);
+    CHECK_HAS(delayq_errmsg(&q), "DB index");
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(a_server_that_is_gone_is_told_and_comes_back_by_itself) {
+    server s;
+    delayq q;
+    delayq_item item;
+    int64_t wait;
+    delayq_options o;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    server_kill(&s, SIGKILL);
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), s.socket);
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_IO);
+    CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_IO);
+    CHECK(wait > 0 && wait <= 5000);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 30), DELAYQ_ERR_IO);
+    server_start_again(&s, NULL);
+    UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
+    usleep(2000);
+    take_is(&q, "x");
+    delayq_close(&q);
+    server_end(&s);
+}
+
+/* Kill the server, start it anew, and offer into it. */
+static void restart(void *argument) {
+    server *s = (server *)argument;
+    delayq q;
+    delayq_options o = options_for(s, "jobs");
+    redisContext *c = server_connect(s);
+    for (;;) {
+        redisReply *r = run(c, "CLIENT LIST");
+        int ready = strstr(r->str, "cmd=llen") != NULL;
+        freeReplyObject(r);
+        if (ready) break;
+        usleep(1000);
+    }
+    kill(s->pid, SIGKILL);
+    redisFree(c);
+    usleep(100000);
+    server_start_again(s, NULL);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "after", 100);
+    delayq_close(&q);
+    usleep(500000); /* the server ends with this process */
+}
+
+TEST(a_take_that_waits_forever_survives_a_restart) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    pid_t child;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    OK(&q, delayq_open(&q, &o));
+    child = spawn(restart, &s);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK(memcmp(item.data, "after", 5) == 0);
+    delayq_close(&q);
+    join(child);
+    server_end(&s);
+}
+
+/* Close the sockets of all handles, from the server's side. */
+static void kill_handles(void) {
+    redisReply *r = run(main_connection(), "CLIENT LIST");
+    char *line = strtok(r->str, "\n");
+    for (; line; line = strtok(NULL, "\n"))
+        if (strstr(line, "name=delayq "))
+            ask("CLIENT KILL ID %d", atoi(line + 3));
+    freeReplyObject(r);
+}
+
+TEST(a_lost_command_socket_costs_no_offer) {
+    delayq q;
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 20; i++) {
+        kill_handles();
+        OK(&q, delayq_offer(&q, "x", 1, 60000));
+    }
+    CHECK_INT(ask_int("ZCARD " ZSET), 20);
+    delayq_close(&q);
+}
+
+TEST(forgotten_scripts_are_loaded_again) {
+    delayq q;
+    int64_t wait = 0;
+    open_queue(&q, "jobs");
+    OFFER(&q, "a", 0);
+    usleep(2000);
+    take_is(&q, "a");
+    while (wait == 0) OK(&q, delayq_tick(&q, &wait));
+    ask("SCRIPT FLUSH");
+    OFFER(&q, "b", 0);
+    ask("SCRIPT FLUSH");
+    usleep(2000);
+    take_is(&q, "b");
+    OFFER(&q, "c", 1);
+    ask("SCRIPT FLUSH");
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 1);
+    delayq_close(&q);
+}
+
+TEST(a_key_of_the_wrong_type_is_told_and_changes_nothing) {
+    static const char *const keys[] = {"jobs", ZSET, "delayq_dead:{jobs}",
+                                       "delayq_retry:{jobs}",
+                                       "redisson_delay_queue:{jobs}"};
+    size_t i;
+    for (i = 0; i < 5; i++) {
+        delayq q;
+        delayq_item item;
+        int64_t wait = 0;
+        char before[2048];
+        delayq_status status;
+        ask("FLUSHALL");
+        open_wire(&q, "jobs", i == 4 ? DELAYQ_REDISSON : DELAYQ_NATIVE);
+        if (i != 1) {
+            OFFER(&q, "a", 0);
+            ask("ZADD " ZSET " 5 poison");
+        }
+        ask("DEL %s", keys[i]);
+        ask("SET %s string", keys[i]);
+        usleep(2000);
+        OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+        snprintf(before, sizeof before, "%s", contents(main_connection()));
+        CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_TYPE);
+        CHECK(wait > 0);
+        CHECK_TEXT(contents(main_connection()), before);
+        CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER),
+                     DELAYQ_ERR_TYPE);
+        CHECK_TEXT(contents(main_connection()), before);
+        status = delayq_offer(&q, "b", 1, 0);
+        CHECK_INT(status, i == 1 || i == 4 ? DELAYQ_ERR_TYPE : DELAYQ_OK);
+        /* mended, it goes on */
+        ask("DEL %s", keys[i]);
+        OFFER(&q, "c", 0);
+        OK(&q, delayq_take(&q, &item, 20000));
+        delayq_close(&q);
+    }
+}
+
+TEST(a_full_server_refuses_offers_and_still_delivers) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        server s;
+        redisContext *c;
+        redisReply *r;
+        delayq q;
+        delayq_item item;
+        int64_t wait = 0;
+        delayq_options o;
+        char before[2048];
+        int i;
+        server_start(&s, NULL);
+        c = server_connect(&s);
+        o = options_for(&s, "jobs");
+        o.wire = wire;
+        OK(&q, delayq_open(&q, &o));
+        for (i = 0; i < 4; i++) OFFER(&q, "due", 20);
+        freeReplyObject(run(c, "ZADD " ZSET " 7 poison"));
+        freeReplyObject(run(c, "CONFIG SET maxmemory 1"));
+        snprintf(before, sizeof before, "%s", contents(c));
+        CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_FULL);
+        CHECK_TEXT(contents(c), before);
+        usleep(25000);
+        OK(&q, delayq_take(&q, &item, 0));
+        CHECK_INT(item.len, 3);
+        OK(&q, delayq_tick(&q, &wait));
+        OK(&q, delayq_tick(&q, &wait));
+        r = run(c, "LLEN jobs");
+        CHECK_INT(r->integer, 3);
+        freeReplyObject(r);
+        r = run(c, "LLEN delayq_dead:{jobs}");
+        CHECK_INT(r->integer, 1);
+        freeReplyObject(r);
+        for (i = 0; i < 3; i++) OK(&q, delayq_take(&q, &item, 0));
+        redisFree(c);
+        delayq_close(&q);
+        server_end(&s);
+    }
+}
+
+/* Refuse one command after the other: nothing may change by halves. */
+TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
+    static const char *const commands[] = {
+        "rpush",         "zadd",   "zremrangebyrank",
+        "zrangebyscore", "zcount", "zcard",
+        "llen",          "lrem",   "ltrim",
+        "lrange",        "time",   "publish"};
+    delayq_wire wire;
+    size_t i;
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        for (i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+            delayq q, admin;
+            delayq_options o = options_for(&main_server, "jobs");
+            delayq_item item;
+            char url[200], before[4096];
+            delayq_status status;
+            int64_t wait = 0;
+            int part;
+            ask("FLUSHALL");
+            snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+            ask("ACL SETUSER half reset on >pw ~* &* +@all");
+            open_wire(&admin, "jobs", wire);
+            o.url = url;
+            o.wire = wire;
+            OK(&q, delayq_open(&q, &o));
+            OFFER(&admin, "a", 0);
+            OFFER(&admin, "b", 0);
+            ask("ZADD " ZSET " 7 poison");
+            usleep(2000);
+            OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+            ask("ACL SETUSER half -%s", commands[i]);
+            for (part = 0; part < 3; part++) {
+                snprintf(before, sizeof before, "%s",
+                         contents(main_connection()));
+                status = part == 0   ? delayq_tick(&q, &wait)
+                         : part == 1 ? delayq_take(&q, &item, 0)
+                                     : delayq_offer(&q, "c", 1, 60000);
+                if (status == DELAYQ_OK) continue;
+                if (part == 1 && status == DELAYQ_EMPTY) continue;
+                if (status != DELAYQ_ERR_AUTH)
+                    FAIL("without %s: %d %s", commands[i], status,
+                         delayq_errmsg(&q));
+                CHECK_HAS(delayq_errmsg(&q), "the server says");
+                CHECK_TEXT(contents(main_connection()), before);
+            }
+            delayq_close(&q);
+            delayq_close(&admin);
+        }
+    }
+}
+
+TEST(without_tracking_a_take_looks_four_times_a_second) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    pid_t child;
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://deaf:pw@%s", main_server.socket);
+    ask("ACL SETUSER deaf reset on >pw ~* &* +@all -client|tracking");
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    child = fork();
+    if (child == 0) {
+        redisContext *c;
+        usleep(50000);
+        c = server_connect(&main_server);
+        freeReplyObject(run(c, "RPUSH jobs x"));
+        redisFree(c);
+        _exit(0);
+    }
+    OK(&q, delayq_take(&q, &item, 9000));
+    join(child);
+    delayq_close(&q);
+}
+
+static delayq_status logged;
+static void note(void *user, delayq_status status, const char *text) {
+    CHECK_TEXT((const char *)user, "me");
+    CHECK(strlen(text) > 0);
+    logged = status;
+}
+
+TEST(a_fault_that_is_ridden_out_is_told_to_the_log) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    char me[] = "me";
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.log = note;
+    o.user = me;
+    OK(&q, delayq_open(&q, &o));
+    server_kill(&s, SIGKILL);
+    CHECK(delayq_take(&q, &item, 300) < 0);
+    CHECK(logged < 0);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+static redisContext *hook(void *user, int timeout_ms) {
+    CHECK(timeout_ms > 0);
+    return redisConnectUnix((const char *)user);
+}
+
+TEST(a_connect_hook_gives_the_sockets) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.connect = hook;
+    o.user = main_server.socket;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 20);
+    OK(&q, delayq_take(&q, &item, 20000));
+    delayq_close(&q);
+}

@@ -1,0 +1,133 @@
+#!/bin/sh
+# What a compiler, a linker and a reader can check of the header: standards and
+# warnings with gcc and clang, two translation units, DELAYQ_STATIC, reserved
+# names, lines of 80 columns, and that every example in the documentation
+# compiles. Ends in "N passed, N failed, N skipped".
+cd "$(dirname "$0")/.." || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0 skipped=0
+warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
+
+ok() { passed=$((passed + 1)); }
+bad() { failed=$((failed + 1)); echo "FAIL $1"; }
+skip() { skipped=$((skipped + 1)); echo "skip $1"; }
+# check SENTENCE COMMAND...: the command's output is shown where it fails
+check() {
+    sentence=$1
+    shift
+    if "$@" >"$dir/out" 2>&1; then ok; else bad "$sentence"; cat "$dir/out"; fi
+}
+
+printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n' >"$dir/one.c"
+printf '#include "delayq.h"\nint main(void) { return delayq_errmsg(0)[0]; }\n' \
+    >"$dir/two.c"
+printf '#include <stdio.h>\n#include <hiredis/hiredis.h>\n' >"$dir/late.c"
+cat "$dir/one.c" >>"$dir/late.c"
+cp "$dir/one.c" "$dir/one.cc"
+cp "$dir/two.c" "$dir/two.cc"
+
+for pair in "gcc g++" "clang clang++"; do
+    c=${pair% *} cxx=${pair#* }
+    if ! command -v "$c" >/dev/null || ! command -v "$cxx" >/dev/null; then
+        skip "$c is missing"
+        continue
+    fi
+    for std in c99 c11 c17; do
+        check "$c -std=$std" "$c" -std=$std -O2 $warn -Wstrict-prototypes -I. \
+            -c "$dir/one.c" -o "$dir/one.o"
+    done
+    check "$c -std=gnu99, included after system headers" "$c" -std=gnu99 -O2 \
+        $warn -I. -c "$dir/late.c" -o "$dir/late.o"
+    for std in c++11 c++14 c++17 c++20; do
+        check "$cxx -std=$std" "$cxx" -std=$std -O2 $warn -I. \
+            -c "$dir/one.cc" -o "$dir/one.oo"
+    done
+    check "$c: two translation units link" "$c" -std=c99 $warn -I. \
+        "$dir/one.o" "$dir/two.c" -lhiredis -o "$dir/both"
+    check "$c: and run" "$dir/both"
+    check "$cxx uses what $c has compiled" "$cxx" -std=c++11 $warn -I. \
+        "$dir/one.o" "$dir/two.cc" -lhiredis -o "$dir/mixed"
+    check "$c -DDELAYQ_STATIC" "$c" -std=c99 -O0 $warn -DDELAYQ_STATIC -I. \
+        -c "$dir/one.c" -o "$dir/static.o"
+    nm -g --defined-only "$dir/static.o" >"$dir/symbols"
+    if [ -s "$dir/symbols" ]; then
+        bad "DELAYQ_STATIC leaks symbols"
+        cat "$dir/symbols"
+    else ok; fi
+    nm -g --defined-only "$dir/one.o" | grep -v ' delayq_' >"$dir/symbols"
+    if [ -s "$dir/symbols" ]; then
+        bad "symbols that don't begin with delayq_"
+        cat "$dir/symbols"
+    else ok; fi
+done
+
+# Names: macros and types of our own, none reserved.
+names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
+    grep -v -e '^DELAYQ_' -e '^DQ_' -e '^_DEFAULT_SOURCE$')
+if [ -n "$names" ]; then bad "macros with a foreign name: $names"; else ok; fi
+cc -x c -fpreprocessed -dD -E -P delayq.h >"$dir/bare" 2>/dev/null
+names=$(sed 's/"[^"]*"//g' "$dir/bare" |
+    grep -o -w -e '_[A-Z][A-Za-z_0-9]*' -e '[A-Za-z0-9]*__[A-Za-z_0-9]*' |
+    sort -u | grep -v -x -e _GNU_SOURCE -e _DEFAULT_SOURCE \
+    -e __STRICT_ANSI__ -e __GNUC__ -e __cplusplus -e __attribute__ \
+    -e '__atomic_.*' -e '__ATOMIC_.*')
+if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
+
+for file in delayq.h $(ls examples/*.c tests/*.[ch] tests/bench/*.c); do
+    long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
+    if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
+done
+
+# The header's quick start, out of its comment.
+sed -n '/^ \* >>start -- /,/^ \* There is no thread/s/^ \*     \{0,1\}//p' \
+    delayq.h | sed 's/(due in 5 s)$//' >"$dir/start.c"
+check "the header's quick start compiles" cc -std=c99 $warn -I. "$dir/start.c" \
+    -lhiredis -o "$dir/start"
+# The README's programs: every ```c block that has a main.
+awk -v dir="$dir" '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 }
+    on { print > (dir "/readme" n ".c") }' README.md
+for file in "$dir"/readme*.c; do
+    [ -f "$file" ] || { bad "no C in the README"; break; }
+    if grep -q 'main(' "$file"; then
+        check "the README's program compiles" cc -std=c99 $warn -I. "$file" \
+            -lhiredis -o "$dir/readme"
+    else
+        printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
+            '#include <stdio.h>' '#include <stdlib.h>' '#include <poll.h>' \
+            'void piece(delayq q, delayq_options options, delayq_item item);' \
+            'void piece(delayq q, delayq_options options, delayq_item item) {' \
+            '(void)q; (void)options; (void)item;' >"$dir/piece.c"
+        cat "$file" >>"$dir/piece.c"
+        echo '}' >>"$dir/piece.c"
+        check "a piece of the README compiles: $(head -1 "$file")" \
+            cc -std=c99 -Wall -I. -c "$dir/piece.c" -o "$dir/piece.o"
+    fi
+done
+
+# Every delayq_ name in the documentation exists.
+for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
+    examples/*.c | sort -u); do
+    case $name in
+    delayq_retry | delayq_dead | DELAYQ_URL) ;;
+    *) if grep -q -w -e "$name" delayq.h; then ok; else
+        bad "$name is named, but not in delayq.h"
+    fi ;;
+    esac
+done
+
+# make install and what it gives
+check "make install" make -s install DESTDIR="$dir/root" PREFIX=/usr
+check "the installed header compiles" cc -std=c99 -I"$dir/root/usr/include" \
+    "$dir/start.c" -lhiredis -o "$dir/installed"
+check "the pkg-config file has the version" grep -q "^Version: $(sed -n \
+    's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)$" \
+    "$dir/root/usr/lib/pkgconfig/delayq.pc"
+check "make uninstall" make -s uninstall DESTDIR="$dir/root" PREFIX=/usr
+check "leaves nothing" test ! -e "$dir/root/usr/include/delayq.h"
+check "make help lists every target" sh -c 'for t in all test check examples \
+    demo bench valgrind asan lint format install uninstall clean help; do
+    make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]

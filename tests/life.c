@@ -1,0 +1,270 @@
+/* Chapter: the life of an item. Offer, transfer, take, order, time. */
+#include "test.h"
+
+TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
+    delayq q;
+    delayq_item item;
+    open_queue(&q, "jobs");
+    OFFER(&q, "hello", 50);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.len, 5);
+    CHECK(memcmp(item.data, "hello", 5) == 0);
+    CHECK_INT(item.attempt, 1);
+    CHECK(item.due_ms > 1600000000000LL);
+    CHECK(item.late_us >= 0);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(nothing_is_early_by_the_offerers_own_stopwatch) {
+    delayq q;
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 200; i++) {
+        delayq_item item;
+        long long called = now_us(), returned, came;
+        OFFER(&q, "x", 5);
+        returned = now_us();
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        came = now_us();
+        if (came - called < 5000 || came - returned < 5000)
+            FAIL("item %d came %lld us after the call, %lld after its return",
+                 i, came - called, came - returned);
+    }
+    delayq_close(&q);
+}
+
+TEST(items_of_one_millisecond_come_in_the_order_of_their_offer) {
+    delayq q;
+    char text[16];
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 300; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, 0);
+    }
+    usleep(2000);
+    for (i = 0; i < 300; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        take_is(&q, text);
+    }
+    delayq_close(&q);
+}
+
+TEST(items_come_in_the_order_of_their_due_times) {
+    delayq q;
+    delayq_item item;
+    const char *want = "abcde";
+    open_queue(&q, "jobs");
+    OFFER(&q, "c", 60);
+    OFFER(&q, "a", 20);
+    OFFER(&q, "e", 100);
+    OFFER(&q, "b", 40);
+    OFFER(&q, "d", 80);
+    for (; *want; want++) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        CHECK_INT(*(const char *)item.data, *want);
+    }
+    delayq_close(&q);
+}
+
+TEST(empty_binary_and_large_payloads_arrive_byte_for_byte) {
+    static char large[16 << 20];
+    delayq q;
+    delayq_item item;
+    size_t i;
+    delayq_wire wire;
+    for (i = 0; i < sizeof large; i++) large[i] = (char)(i * 31 + (i >> 9));
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        open_wire(&q, "jobs", wire);
+        OK(&q, delayq_offer(&q, NULL, 0, 0));
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(item.len, 0);
+        OK(&q, delayq_offer(&q, "a\0b\0\r\n", 6, 0));
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(item.len, 6);
+        CHECK(memcmp(item.data, "a\0b\0\r\n", 6) == 0);
+        OK(&q, delayq_offer(&q, large, sizeof large, 0));
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(item.len, sizeof large);
+        CHECK(memcmp(item.data, large, sizeof large) == 0);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
+    delayq q;
+    int64_t wait;
+    char text[16];
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 250; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, 1);
+    }
+    usleep(3000);
+    OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+    CHECK_INT(wait, 0);
+    CHECK_INT(ask_int("LLEN jobs"), 0);
+    for (i = 100; i <= 300; i += 100) {
+        long long before = ask_int("EVAL %s 0", "return 0"), calls;
+        const char *info;
+        (void)before;
+        ask("CONFIG RESETSTAT");
+        OK(&q, delayq_tick(&q, &wait));
+        info = ask("INFO commandstats");
+        calls = strstr(info, "cmdstat_evalsha:calls=1,") != NULL ||
+                (strstr(info, "cmdstat_eval:calls=1,") != NULL &&
+                 strstr(info, "cmdstat_evalsha:") == NULL);
+        if (!calls) FAIL("not one script: %s", info);
+        CHECK_INT(ask_int("LLEN jobs"), i < 250 ? i : 250);
+        if (i < 250) CHECK_INT(wait, 0);
+    }
+    CHECK(wait > 0 && wait <= 10000);
+    for (i = 0; i < 250; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        CHECK_TEXT(ask("LINDEX jobs %d", i), text);
+    }
+    delayq_close(&q);
+}
+
+TEST(large_items_are_moved_one_by_one) {
+    static char large[1 << 20];
+    delayq q;
+    int64_t wait;
+    int i;
+    open_queue(&q, "jobs");
+    memset(large, 'x', sizeof large);
+    for (i = 0; i < 100; i++) OK(&q, delayq_offer(&q, large, sizeof large, 0));
+    OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+    for (i = 1; i <= 100; i++) {
+        UNTIL(
+            ask_int("LLEN jobs") == i ||
+            (delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == i));
+        if (i < 100) CHECK_INT(wait, 0);
+    }
+    delayq_close(&q);
+}
+
+TEST(one_consumer_that_only_takes_gets_everything) {
+    delayq q, producer;
+    delayq_item item;
+    int i;
+    open_queue(&q, "jobs");
+    open_queue(&producer, "jobs");
+    for (i = 0; i < 50; i++) OFFER(&producer, "x", i * 4);
+    for (i = 0; i < 50; i++) OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 10), DELAYQ_EMPTY);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+    delayq_close(&producer);
+}
+
+#define MANY 10000
+
+/* Tick and take until the queue is empty; count each item in a hash. */
+static void work(void *unused) {
+    delayq q;
+    delayq_item item;
+    redisContext *c = server_connect(&main_server);
+    int64_t wait;
+    (void)unused;
+    open_queue(&q, "jobs");
+    for (;;) {
+        delayq_status status;
+        OK(&q, delayq_tick(&q, &wait));
+        status = delayq_take(&q, &item, 100);
+        if (status == DELAYQ_EMPTY) break;
+        OK(&q, status);
+        freeReplyObject(run(c, "HINCRBY seen %b 1", item.data, item.len));
+    }
+    redisFree(c);
+    delayq_close(&q);
+}
+
+TEST(two_processes_that_tick_and_take_get_each_item_once) {
+    delayq q;
+    char text[16];
+    int i, many = MANY / test_slow();
+    pid_t a, b;
+    open_queue(&q, "jobs");
+    for (i = 0; i < many; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, i % 50);
+    }
+    a = spawn(work, NULL);
+    b = spawn(work, NULL);
+    join(a);
+    join(b);
+    CHECK_INT(ask_int("HLEN seen"), many);
+    CHECK_INT(ask_int("EVAL %s 0",
+                      "for _, n in ipairs(redis.call('HVALS', 'seen')) do\n"
+                      "  if n ~= '1' then return n end\n"
+                      "end\n"
+                      "return 1"),
+              1);
+    delayq_close(&q);
+}
+
+TEST(poison_between_good_items_goes_to_the_dead_letters) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        int64_t wait;
+        delayq_item item;
+        ask("FLUSHALL");
+        open_wire(&q, "jobs", wire);
+        OFFER(&q, "one", 0);
+        ask("ZADD redisson_delay_queue_timeout:{jobs} %s %b", "1", "poison",
+            (size_t)6);
+        OFFER(&q, "two", 0);
+        ask("ZADD redisson_delay_queue_timeout:{jobs} %s %b", "9", "",
+            (size_t)0);
+        OFFER(&q, "three", 0);
+        UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 3);
+        take_is(&q, "one");
+        take_is(&q, "two");
+        take_is(&q, "three");
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+        CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 2);
+        CHECK_HAS(ask("LINDEX delayq_dead:{jobs} 0"), "undecodable 1");
+        CHECK_HAS(ask("LINDEX delayq_dead:{jobs} 0"), "\npoison");
+        CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 0);
+        CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 0);
+        /* and met by a take, straight from the set */
+        ask("ZADD redisson_delay_queue_timeout:{jobs} 1 poison");
+        OFFER(&q, "four", 0);
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(item.len, 4);
+        CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 3);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_negative_score_hides_nothing_and_stays) {
+    delayq q;
+    open_queue(&q, "jobs");
+    ask("ZADD redisson_delay_queue_timeout:{jobs} -9 overflow");
+    OFFER(&q, "x", 0);
+    usleep(2000);
+    take_is(&q, "x");
+    CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 1);
+    delayq_close(&q);
+}
+
+TEST(a_push_by_anyone_does_not_starve_what_is_due) {
+    delayq q;
+    open_queue(&q, "jobs");
+    ask("RPUSH jobs a b");
+    OFFER(&q, "due", 0);
+    usleep(2000);
+    take_is(&q, "a");
+    ask("RPUSH jobs c");
+    take_is(&q, "b");
+    take_is(&q, "due");
+    take_is(&q, "c");
+    delayq_close(&q);
+}

@@ -1,0 +1,342 @@
+/*
+ * The runner: one private server per run, one forked process per test with a
+ * time limit, "N passed, N failed, N skipped" at the end.
+ *
+ *     main [word]     only the sentences that contain the word
+ *
+ * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)
+ * DELAYQ_TEST_LOCALE   LC_ALL of the servers
+ */
+#include "test.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define LIMIT_S 60
+#define SKIPPED 77
+
+server main_server;
+static struct test *first;
+static char run_dir[64];
+static redisContext *main_context;
+static pid_t run_pid;
+
+void test_register(struct test *t) {
+    struct test **at = &first;
+    while (*at && strcmp((*at)->name, t->name) < 0) at = &(*at)->next;
+    t->next = *at;
+    *at = t;
+}
+
+int test_slow(void) {
+    const char *text = getenv("DELAYQ_TEST_SLOW");
+    return text && atoi(text) > 0 ? atoi(text) : 1;
+}
+
+void test_fail(const char *file, int line, const char *format, ...) {
+    va_list args;
+    printf("    %s:%d: ", file, line);
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+    fflush(stdout);
+    _exit(1);
+}
+
+void test_skip(const char *why) {
+    printf("    skipped: %s\n", why);
+    fflush(stdout);
+    _exit(SKIPPED);
+}
+
+long long now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
+
+/* --- servers ------------------------------------------------------------- */
+
+void server_start_again(server *s, const char *const *arguments) {
+    const char *argv[40] = {"redis-server", "--port",  "0",
+                            "--unixsocket", s->socket, "--dir",
+                            s->dir,         "--save",  ""};
+    int n = 9;
+    long long end;
+    redisReply *r;
+    const char *at;
+    redisContext *c;
+    while (arguments && *arguments && n < 39) argv[n++] = *arguments++;
+    s->pid = fork();
+    if (s->pid == 0) {
+        char path[128];
+        const char *locale = getenv("DELAYQ_TEST_LOCALE");
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        snprintf(path, sizeof path, "%s/log", s->dir);
+        if (!freopen(path, "a", stdout) || dup2(1, 2) < 0) _exit(1);
+        if (locale) setenv("LC_ALL", locale, 1);
+        execvp(argv[0], (char *const *)argv);
+        _exit(127);
+    }
+    end = now_us() + 10000000LL * test_slow();
+    for (;;) {
+        int status;
+        c = redisConnectUnix(s->socket);
+        if (c && !c->err) break;
+        if (c) redisFree(c);
+        if (waitpid(s->pid, &status, WNOHANG) == s->pid || now_us() > end) {
+            printf("redis-server doesn't start; see %s/log\n", s->dir);
+            exit(2);
+        }
+        usleep(5000);
+    }
+    r = (redisReply *)redisCommand(c, "INFO server");
+    at = r && r->str ? strstr(r->str, "redis_version:") : NULL;
+    s->major = at ? atoi(at + 14) : 0;
+    if (r) freeReplyObject(r);
+    redisFree(c);
+}
+
+void server_start(server *s, const char *const *arguments) {
+    memset(s, 0, sizeof *s);
+    snprintf(s->dir, sizeof s->dir, "%s/XXXXXX", run_dir);
+    if (!mkdtemp(s->dir)) FAIL("no folder %s: %s", s->dir, strerror(errno));
+    snprintf(s->socket, sizeof s->socket, "%s/s", s->dir);
+    snprintf(s->url, sizeof s->url, "unix://%s", s->socket);
+    server_start_again(s, arguments);
+}
+
+void server_kill(server *s, int sig) {
+    if (s->pid > 0) {
+        kill(s->pid, sig);
+        if (sig == SIGKILL || sig == SIGTERM) {
+            waitpid(s->pid, NULL, 0);
+            s->pid = 0;
+        }
+    }
+}
+
+void server_end(server *s) {
+    server_kill(s, SIGKILL);
+}
+
+redisContext *server_connect(const server *s) {
+    redisContext *c = redisConnectUnix(s->socket);
+    if (!c || c->err) FAIL("can't connect to %s", s->socket);
+    return c;
+}
+
+redisReply *run(redisContext *c, const char *format, ...) {
+    va_list args;
+    redisReply *r;
+    va_start(args, format);
+    r = (redisReply *)redisvCommand(c, format, args);
+    va_end(args);
+    if (!r) FAIL("%s: %s", format, c->errstr);
+    return r;
+}
+
+redisContext *main_connection(void) {
+    if (!main_context) main_context = server_connect(&main_server);
+    return main_context;
+}
+
+long long ask_int(const char *format, ...) {
+    va_list args;
+    redisReply *r;
+    long long value;
+    va_start(args, format);
+    r = (redisReply *)redisvCommand(main_connection(), format, args);
+    va_end(args);
+    if (!r) FAIL("%s: no reply", format);
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s: %s", format, r->str);
+    value = r->type == REDIS_REPLY_STRING ? atoll(r->str) : r->integer;
+    freeReplyObject(r);
+    return value;
+}
+
+const char *ask(const char *format, ...) {
+    static char *text;
+    va_list args;
+    redisReply *r;
+    va_start(args, format);
+    r = (redisReply *)redisvCommand(main_connection(), format, args);
+    va_end(args);
+    if (!r) FAIL("%s: no reply", format);
+    free(text);
+    text = strdup(r->str ? r->str : r->type == REDIS_REPLY_NIL ? "(nil)" : "");
+    freeReplyObject(r);
+    return text;
+}
+
+const char *contents(redisContext *c) {
+    static char *text;
+    redisReply *r =
+        run(c, "EVAL %s 0",
+            "local ks, out = redis.call('KEYS', '*'), {}\n"
+            "table.sort(ks)\n"
+            "for _, k in ipairs(ks) do\n"
+            "  local t, v = redis.call('TYPE', k).ok, nil\n"
+            "  if t == 'list' then v = redis.call('LRANGE', k, 0, -1) end\n"
+            "  if t == 'zset' then\n"
+            "    v = redis.call('ZRANGE', k, 0, -1, 'WITHSCORES')\n"
+            "  end\n"
+            "  if t == 'string' then v = {redis.call('GET', k)} end\n"
+            "  out[#out + 1] = t .. ' ' .. k .. '\\n'\n"
+            "  for _, e in ipairs(v or {}) do\n"
+            "    out[#out + 1] = '  ' .. string.gsub(e, '[^%w%p ]',\n"
+            "      function(x) return string.format('\\\\x%02x',\n"
+            "        string.byte(x)) end) .. '\\n'\n"
+            "  end\n"
+            "end\n"
+            "return table.concat(out)\n");
+    if (r->type != REDIS_REPLY_STRING) FAIL("contents: %s", r->str);
+    free(text);
+    text = strdup(r->str);
+    freeReplyObject(r);
+    return text;
+}
+
+/* --- queues -------------------------------------------------------------- */
+
+delayq_options options_for(const server *s, const char *name) {
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.url = s->url;
+    o.name = name;
+    o.io_timeout_ms = 3000 * test_slow();
+    return o;
+}
+
+void open_wire(delayq *q, const char *name, delayq_wire wire) {
+    delayq_options o = options_for(&main_server, name);
+    o.wire = wire;
+    OK(q, delayq_open(q, &o));
+}
+
+void open_queue(delayq *q, const char *name) {
+    open_wire(q, name, DELAYQ_NATIVE);
+}
+
+void take_is(delayq *q, const char *payload) {
+    delayq_item item;
+    OK(q, delayq_take(q, &item, 0));
+    if (item.len != strlen(payload) || memcmp(item.data, payload, item.len))
+        FAIL("took \"%.*s\", not \"%s\"", (int)item.len,
+             (const char *)item.data, payload);
+}
+
+size_t element(unsigned char *to, int id_len, int long_size, const char *id,
+               const void *payload, size_t len) {
+    size_t n = 0;
+    int i;
+    if (id_len != 0) to[n++] = (unsigned char)id_len;
+    memcpy(to + n, id, id_len ? (size_t)id_len : 8);
+    n += id_len ? (size_t)id_len : 8;
+    for (i = 0; i < long_size; i++)
+        to[n++] = (unsigned char)((uint64_t)len >> (8 * i));
+    memcpy(to + n, payload, len);
+    return n + len;
+}
+
+pid_t spawn(void (*body)(void *), void *argument) {
+    pid_t pid;
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        main_context = NULL; /* the parent's */
+        body(argument);
+        fflush(stdout);
+        _exit(0);
+    }
+    return pid;
+}
+
+void join(pid_t pid) {
+    int status;
+    if (waitpid(pid, &status, 0) != pid) FAIL("waitpid: %s", strerror(errno));
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        FAIL("a child process failed (status %x)", status);
+}
+
+/* --- the run ------------------------------------------------------------- */
+
+static void tidy(void) {
+    char command[96];
+    if (getpid() != run_pid) return;
+    server_end(&main_server);
+    snprintf(command, sizeof command, "rm -rf %s", run_dir);
+    if (run_dir[0] && system(command) != 0)
+        printf("left behind: %s\n", run_dir);
+}
+
+static void on_signal(int sig) {
+    (void)sig;
+    exit(1);
+}
+
+static int run_test(const struct test *t) {
+    int status;
+    pid_t pid;
+    ask("FLUSHALL");
+    ask("CONFIG RESETSTAT");
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        alarm((unsigned)(LIMIT_S * test_slow()));
+        signal(SIGTERM, SIG_DFL);
+        signal(SIGINT, SIG_DFL);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        /* The connection inherited is the parent's; free its memory only. */
+        redisFreeKeepFd(main_context);
+        main_context = NULL;
+        t->run();
+        if (main_context) redisFree(main_context);
+        exit(0);
+    }
+    waitpid(pid, &status, 0);
+    if (WIFSIGNALED(status)) {
+        printf("    ended by signal %d%s\n", WTERMSIG(status),
+               WTERMSIG(status) == SIGALRM ? ": it takes too long" : "");
+        return 1;
+    }
+    return WEXITSTATUS(status);
+}
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0, skipped = 0;
+    const struct test *t;
+    run_pid = getpid();
+    snprintf(run_dir, sizeof run_dir, "/tmp/delayq-test-XXXXXX");
+    if (!mkdtemp(run_dir)) return 2;
+    atexit(tidy);
+    signal(SIGTERM, on_signal);
+    signal(SIGINT, on_signal);
+    server_start(&main_server, NULL);
+    main_connection();
+    for (t = first; t; t = t->next) {
+        int status;
+        long long begin = now_us();
+        if (argc > 1 && !strstr(t->name, argv[1])) continue;
+        status = run_test(t);
+        printf("%s %s (%.1f s)\n",
+               status == 0         ? "ok  "
+               : status == SKIPPED ? "skip"
+                                   : "FAIL",
+               t->name, (double)(now_us() - begin) / 1e6);
+        if (status == 0)
+            passed++;
+        else if (status == SKIPPED)
+            skipped++;
+        else
+            failed++;
+    }
+    redisFree(main_context);
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    return failed > 0;
+}

@@ -1,0 +1,123 @@
+/*
+ * What all tests share: sentences that register themselves, checks that print
+ * both sides, private servers, and shorthands for queues.
+ */
+#ifndef TEST_H
+#define TEST_H
+
+#include "../delayq.h"
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+/* --- sentences and checks ------------------------------------------------ */
+
+struct test {
+    const char *name;
+    void (*run)(void);
+    struct test *next;
+};
+void test_register(struct test *t);
+
+#define TEST(sentence)                                                   \
+    static void sentence(void);                                          \
+    static struct test sentence##_test = {#sentence, sentence, NULL};    \
+    __attribute__((constructor)) static void sentence##_register(void) { \
+        test_register(&sentence##_test);                                 \
+    }                                                                    \
+    static void sentence(void)
+
+void test_fail(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4), noreturn));
+void test_skip(const char *why) __attribute__((noreturn));
+
+#define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
+#define CHECK(condition)                                  \
+    do {                                                  \
+        if (!(condition)) FAIL("not so: %s", #condition); \
+    } while (0)
+#define CHECK_INT(got, want)                                      \
+    do {                                                          \
+        long long g_ = (long long)(got), w_ = (long long)(want);  \
+        if (g_ != w_) FAIL("%s is %lld, not %lld", #got, g_, w_); \
+    } while (0)
+#define CHECK_TEXT(got, want)                               \
+    do {                                                    \
+        const char *g_ = (got), *w_ = (want);               \
+        if (strcmp(g_, w_) != 0)                            \
+            FAIL("%s is \"%s\", not \"%s\"", #got, g_, w_); \
+    } while (0)
+#define CHECK_HAS(text, part)                                           \
+    do {                                                                \
+        const char *t_ = (text), *p_ = (part);                          \
+        if (!strstr(t_, p_)) FAIL("\"%s\" doesn't say \"%s\"", t_, p_); \
+    } while (0)
+/* A call's status, with the handle's text where it differs. */
+#define CHECK_STATUS(q, call, want)                                            \
+    do {                                                                       \
+        delayq_status s_ = (call);                                             \
+        if (s_ != (want))                                                      \
+            FAIL("%s is %d (%s), not %d: %s", #call, s_, delayq_strstatus(s_), \
+                 want, delayq_errmsg(q));                                      \
+    } while (0)
+#define OK(q, call) CHECK_STATUS(q, call, DELAYQ_OK)
+
+long long now_us(void);
+/* Repeat until it is so, for 20 s at most (more under valgrind). */
+#define UNTIL(condition)                                                  \
+    do {                                                                  \
+        long long end_ = now_us() + 20000000LL * test_slow();             \
+        while (!(condition)) {                                            \
+            if (now_us() > end_) FAIL("never came true: %s", #condition); \
+            usleep(1000);                                                 \
+        }                                                                 \
+    } while (0)
+int test_slow(void); /* 1, or more under valgrind */
+
+/* --- servers ------------------------------------------------------------- */
+
+typedef struct server {
+    pid_t pid;
+    char dir[96], url[128], socket[112];
+    int major; /* version */
+} server;
+
+/* Start a private server; arguments as for redis-server, NULL at the end. */
+void server_start(server *s, const char *const *arguments);
+void server_start_again(server *s, const char *const *arguments);
+void server_kill(server *s, int sig);
+void server_end(server *s);
+redisContext *server_connect(const server *s);
+
+extern server main_server; /* the run's own, empty when a test begins */
+
+/* One command on a connection; fails the test on an I/O error. */
+redisReply *run(redisContext *c, const char *format, ...);
+/* The same on the main server, replies as numbers or text. */
+long long ask_int(const char *format, ...);
+const char *ask(const char *format, ...); /* lives until the next call */
+/* Everything in a server, as one text. */
+const char *contents(redisContext *c);
+redisContext *main_connection(void);
+
+/* --- queues -------------------------------------------------------------- */
+
+delayq_options options_for(const server *s, const char *name);
+void open_queue(delayq *q, const char *name); /* on the main server */
+void open_wire(delayq *q, const char *name, delayq_wire wire);
+/* Take one with timeout 0 and compare. */
+void take_is(delayq *q, const char *payload);
+#define OFFER(q, text, delay) OK(q, delayq_offer(q, text, strlen(text), delay))
+
+/* Elements by hand, in any format. Returns their length. */
+size_t element(unsigned char *to, int id_len, int long_size, const char *id,
+               const void *payload, size_t len);
+
+pid_t spawn(void (*body)(void *), void *argument);
+void join(pid_t pid); /* fails the test if the child failed */
+
+#endif

@@ -1,0 +1,263 @@
+/* Chapter: clocks, waiting, order. The ear, wake, what costs nothing. */
+#include "test.h"
+#include <pthread.h>
+#include <time.h>
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define CHANNEL "redisson_delay_queue_channel:{jobs}"
+
+/* Commands that the server has run, our own question not counted. */
+static long long commands(void) {
+    const char *at = strstr(ask("INFO stats"), "total_commands_processed:");
+    return at ? atoll(at + 25) : -1;
+}
+
+static void tick_until_idle(delayq *q) {
+    int64_t wait = 0;
+    while (wait == 0) OK(q, delayq_tick(q, &wait));
+}
+
+TEST(an_idle_tick_sends_nothing) {
+    delayq q;
+    int64_t wait;
+    long long before;
+    int i;
+    open_queue(&q, "jobs");
+    OFFER(&q, "later", 3600000);
+    tick_until_idle(&q);
+    before = commands();
+    for (i = 0; i < 10000; i++) {
+        OK(&q, delayq_tick(&q, &wait));
+        CHECK(wait > 0 && wait <= 10000);
+    }
+    CHECK_INT(commands() - before, 1);
+    delayq_close(&q);
+}
+
+TEST(a_take_of_a_game_loop_sends_nothing_while_nothing_is_due) {
+    delayq q;
+    delayq_item item;
+    long long before;
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 5; i++) /* asks, opens the ear, asks, arms */
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    before = commands();
+    for (i = 0; i < 600; i++) {
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+        usleep(200);
+    }
+    CHECK_INT(commands() - before, 1);
+    /* and hears of a push without asking */
+    ask("RPUSH jobs pushed");
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+    delayq_close(&q);
+}
+
+TEST(one_take_with_timeout_zero_opens_no_second_connection) {
+    delayq q;
+    delayq_item item;
+    long long before = ask_int("EVAL %s 0", "return 0");
+    (void)before;
+    open_queue(&q, "jobs");
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    CHECK_HAS(ask("INFO clients"),
+              "connected_clients:3"); /* 2 are the tests' */
+    delayq_close(&q);
+}
+
+/* What another process does while a take waits. */
+static void wait_ready(void) {
+    redisContext *c = server_connect(&main_server);
+    for (;;) { /* the ear is subscribed, and the arming has been sent */
+        redisReply *r = run(c, "CLIENT LIST");
+        int ready = strstr(r->str, "sub=2") && strstr(r->str, "cmd=llen");
+        freeReplyObject(r);
+        if (ready) break;
+        usleep(1000);
+    }
+    redisFree(c);
+}
+
+static void offer_soon(void *unused) {
+    delayq q;
+    (void)unused;
+    wait_ready();
+    open_queue(&q, "jobs");
+    OFFER(&q, "early", 100);
+    delayq_close(&q);
+}
+
+/* Redisson's offer, by its effects: its own clock, its own id. */
+static void offer_as_redisson(void *unused) {
+    redisContext *c;
+    unsigned char e[64];
+    size_t n = element(e, 8, 8, "ABCDEFGH", "early", 5);
+    char due[32];
+    struct timespec t;
+    (void)unused;
+    wait_ready();
+    c = server_connect(&main_server);
+    clock_gettime(CLOCK_REALTIME, &t);
+    snprintf(due, sizeof due, "%lld",
+             (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000 + 100);
+    freeReplyObject(run(c, "ZADD " ZSET " %s %b", due, e, n));
+    freeReplyObject(run(c, "PUBLISH " CHANNEL " %s", due));
+    redisFree(c);
+}
+
+static void push_bare(void *unused) {
+    redisContext *c;
+    (void)unused;
+    wait_ready();
+    c = server_connect(&main_server);
+    freeReplyObject(run(c, "RPUSH jobs early"));
+    redisFree(c);
+}
+
+static void hears(void (*other)(void *)) {
+    delayq q;
+    delayq_item item;
+    pid_t child;
+    long long before;
+    open_queue(&q, "jobs");
+    OFFER(&q, "late", 3600000);
+    child = spawn(other, NULL);
+    before = now_us();
+    OK(&q, delayq_take(&q, &item, 9000));
+    CHECK(memcmp(item.data, "early", 5) == 0);
+    /* the next look without hearing would come after 10 s */
+    CHECK(now_us() - before < 9000000);
+    join(child);
+    delayq_close(&q);
+}
+
+TEST(a_waiting_take_hears_of_an_earlier_offer) {
+    hears(offer_soon);
+}
+
+TEST(a_waiting_take_hears_of_an_earlier_offer_by_redisson) {
+    hears(offer_as_redisson);
+}
+
+TEST(a_waiting_take_hears_of_a_bare_push) {
+    hears(push_bare);
+}
+
+TEST(a_wait_on_many_queues_returns_when_one_has_something) {
+    delayq a, b;
+    delayq *both[2] = {&a, &b};
+    delayq_item item;
+    open_queue(&a, "a");
+    open_queue(&b, "b");
+    OFFER(&b, "x", 50);
+    OK(&a, delayq_wait(both, 2, DELAYQ_FOREVER));
+    CHECK_STATUS(&a, delayq_take(&a, &item, 0), DELAYQ_EMPTY);
+    take_is(&b, "x");
+    CHECK_STATUS(&a, delayq_wait(both, 2, 20), DELAYQ_EMPTY);
+    ask("RPUSH a pushed");
+    OK(&a, delayq_wait(both, 2, DELAYQ_FOREVER));
+    take_is(&a, "pushed");
+    delayq_wake(&b);
+    CHECK_STATUS(&a, delayq_wait(both, 2, DELAYQ_FOREVER), DELAYQ_WOKEN);
+    delayq_close(&a);
+    delayq_close(&b);
+}
+
+static delayq woken;
+
+static void *wake_later(void *unused) {
+    (void)unused;
+    usleep(30000);
+    delayq_wake(&woken);
+    return NULL;
+}
+
+TEST(wake_from_another_thread_ends_a_take) {
+    delayq_item item;
+    pthread_t thread;
+    open_queue(&woken, "jobs");
+    pthread_create(&thread, NULL, wake_later, NULL);
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    pthread_join(thread, NULL);
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, 20), DELAYQ_EMPTY);
+    delayq_close(&woken);
+}
+
+static void on_alarm(int sig) {
+    (void)sig;
+    delayq_wake(&woken);
+}
+
+TEST(wake_from_a_signal_handler_ends_a_take) {
+    delayq_item item;
+    struct sigaction action;
+    open_queue(&woken, "jobs");
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_alarm;
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1); /* before the take: not lost */
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    if (fork() == 0) {
+        usleep(30000);
+        kill(getppid(), SIGUSR1);
+        _exit(0);
+    }
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    delayq_close(&woken);
+}
+
+TEST(wake_stops_a_loop_that_never_runs_dry) {
+    delayq_item item;
+    open_queue(&woken, "jobs");
+    OFFER(&woken, "x", 0);
+    usleep(2000);
+    delayq_wake(&woken);
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    take_is(&woken, "x");
+    delayq_close(&woken);
+}
+
+TEST(fds_tell_a_poll_loop_when_to_tick) {
+    delayq q, producer;
+    int fds[4];
+    int64_t wait;
+    open_queue(&q, "jobs");
+    open_queue(&producer, "jobs");
+    CHECK_INT(delayq_fds(&q, fds, 4), 1);
+    tick_until_idle(&q);
+    CHECK_INT(delayq_fds(&q, fds, 4), 2);
+    CHECK_INT(delayq_fds(&q, fds, 1), 1);
+    OFFER(&producer, "x", 0);
+    UNTIL(ask_int("LLEN jobs") == 1 ||
+          (delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 1));
+    delayq_close(&q);
+    delayq_close(&producer);
+    CHECK_INT(delayq_fds(&q, fds, 4), 0);
+}
+
+TEST(an_offer_on_the_same_handle_shortens_its_own_wait) {
+    delayq q;
+    int64_t wait;
+    open_queue(&q, "jobs");
+    tick_until_idle(&q);
+    OFFER(&q, "x", 300);
+    OK(&q, delayq_tick(&q, &wait));
+    CHECK(wait <= 302); /* rounded up twice */
+    delayq_close(&q);
+}
+
+TEST(a_dead_ear_is_noticed_and_replaced) {
+    delayq q;
+    int64_t wait;
+    open_queue(&q, "jobs");
+    tick_until_idle(&q);
+    ask("CLIENT KILL TYPE pubsub");
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK &&
+          strstr(ask("CLIENT LIST TYPE pubsub"), "sub=2"));
+    delayq_close(&q);
+}

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Run a command with DELAYQ_URL set: to a private server of its own, in a
+# temporary folder and without persistence, that ends with the command; or to
+# yours, where DELAYQ_URL is set already.
+[ -n "$DELAYQ_URL" ] && exec "$@"
+command -v redis-server >/dev/null || {
+    echo "redis-server is missing: install it, or set DELAYQ_URL" >&2
+    exit 1
+}
+dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+redis-server --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' \
+    --appendonly no >"$dir/log" 2>&1 &
+pid=$!
+trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+i=0
+while [ ! -S "$dir/s" ]; do
+    i=$((i + 1))
+    [ $i -gt 100 ] && { cat "$dir/log" >&2; exit 1; }
+    sleep 0.05
+done
+DELAYQ_URL="unix://$dir/s" "$@"
