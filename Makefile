@@ -42,8 +42,8 @@ valgrind: $B/test-plain ## the tests under valgrind
 lint: ## compilers, standards, names, examples in the documentation
 	sh tests/hygiene.sh
 
-bench: $B/lateness $B/idle ## lateness beside its floor, idle calls beside a clock
-	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle"
+bench: $B/lateness $B/idle $B/tickets ## lateness, idle calls, tickets: each beside a yardstick
+	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle && $B/tickets"
 
 $B/test-asan: $(TESTS) tests/test.h delayq.h
 	@mkdir -p $B

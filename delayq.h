@@ -60,50 +60,73 @@
  *
  *     offer --> pending --(due)--> ready --take--> gone
  *
- * and as a whole:
+ * and as a whole; with options.lease_ms a take only lends:
  *
- *                      tick, take                 take
- *     offer --> pending ---------> ready -------------------> gone
- *                  |     (when due)                            ^
- *                  |                    take, when due         |
- *                  +-------------------------------------------+
- *                  |
- *                  +--> dead: what can't be decoded, with the reason
+ *                         tick, take
+ *     offer -----> pending --------> ready
+ *        cancel <--|   ^  \            |
+ *                  |   |   \           | take
+ *       reschedule +---+    \ take     v
+ *                      ^     +-----> leased ----ack----> gone
+ *                      |                |
+ *                      +----------------+--- bury, or its attempts are used
+ *                        nack, or the   |    up, or it can't be decoded
+ *                        lease runs out v
+ *                                     dead ---redrive---> ready
  *
  * "Pending" is a place in a sorted set, ordered by due time; "ready" a list.
  * A transfer, which any handle's tick or take runs, moves what is due from
  * the one to the other. A take that finds nothing ready takes what is due
- * straight from the set.
+ * straight from the set. A lease is a re-offer: the item goes back into the
+ * set, due at the lease's end, its attempt count raised. An ack is a cancel,
+ * a nack or an extend is a reschedule. So a crashed consumer's items come
+ * again by themselves, and nothing has to look for them.
  *
  * >>promises -- what is guaranteed, and what isn't
  *
- *     delivery   at most once: a take removes the item
- *     crash      what a consumer had taken when it died is gone
- *     order      by due time, then by offer
- *     early      never, by the server's clock and by the offerer's stopwatch
+ *                    lease_ms = 0                lease_ms > 0
+ *     delivery       at most once: a take        at least once
+ *                    removes the item
+ *     crash          what a consumer had taken   delivered again after the
+ *                    is gone                     lease
+ *     order          by due time, then offer     the same; what comes again
+ *                                                by turns with the rest
+ *     early          never, by the server's clock and the offerer's stopwatch
  *
  * Each move is one script, and a script that is refused at any point (memory
  * full, a command that the ACL forbids, a key of another type) leaves
- * everything where it was. A full server still delivers. Items are lost in no
- * other way than these and by what Redis itself loses: its persistence
- * settings, and asynchronous replication at a failover.
+ * everything where it was. A full server still delivers, acks, nacks and
+ * extends. Items are lost in no other way than these and by what Redis itself
+ * loses: its persistence settings, and asynchronous replication at a failover
+ * (which may also bring a lease back before its end).
+ *
+ * Where Redisson moves items of the queue, too, three things are weaker: a
+ * lease ends by the fastest Java clock, attempts are counted anew whenever
+ * Java has moved the item (so max_attempts is refused), and a crashed
+ * consumer's item may come to Java.
  *
  * >>keys -- what lies in Redis
  *
  * For a queue named N, T is N itself where N contains a '{', else {N}:
  *
  *     N                               list   ready payloads, tail to head
- *     redisson_delay_queue_timeout:T  zset   pending elements, by due in ms
+ *     redisson_delay_queue_timeout:T  zset   pending and leased elements, by
+ *                                            due time in ms
  *     redisson_delay_queue:T          list   pending elements by offer, where
  *                                            the wire is a Redisson one
  *     redisson_delay_queue_channel:T  channel  the new earliest due time
- *     delayq_retry:T                  list   elements with an attempt count
+ *     delayq_retry:T                  list   native: elements with an attempt
+ *                                            count, ready again
  *     delayq_dead:T                   list   "reason time\n", then the element
+ *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
+ *                                            was offered under KEY. Eviction
+ *                                            (volatile-*) may drop it early
+ *     delayq_stream:T                 stream, trimmed: a broadcast's items
  *
- * These are the keys, the bytes and the channel of Redisson's RDelayedQueue
- * over an RBlockingQueue: Java programs can offer to and take from the same
- * queue. options.wire says for which Redisson; all handles of a queue have to
- * say the same.
+ * The first four are the keys, the bytes and the channel of Redisson's
+ * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
+ * from the same queue. options.wire says for which Redisson; all handles of a
+ * queue have to say the same.
  *
  * >>time -- clocks, waiting, order
  *
@@ -191,8 +214,10 @@ typedef enum delayq_status {
     DELAYQ_OK = 0, /* done */
 
     /* Nothing went wrong, but there is nothing to show. */
-    DELAYQ_EMPTY = 1, /* nothing to take within the timeout */
-    DELAYQ_WOKEN = 4, /* delayq_wake was called */
+    DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
+    DELAYQ_GONE = 2,      /* the ticket no longer fits: nothing was changed */
+    DELAYQ_DUPLICATE = 3, /* the key is taken: nothing was stored */
+    DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
     /* Failures after which nothing has happened. */
     DELAYQ_ERR_ARG = -1,      /* a bad argument or option */
@@ -218,8 +243,9 @@ typedef enum delayq_status {
  * >>types   options, the item, the handle
  *---------------------------------------------------------------------------*/
 
-/* A timeout without end. */
-#define DELAYQ_FOREVER (-1)
+#define DELAYQ_FOREVER (-1) /* a timeout without end */
+#define DELAYQ_BACKOFF (-1) /* nack: exponential, with jitter */
+#define DELAYQ_RELEASE (-2) /* nack: at once, this attempt doesn't count */
 
 /* Which programs share the queue. All its handles have to say the same. */
 typedef enum delayq_wire {
@@ -230,6 +256,8 @@ typedef enum delayq_wire {
     DELAYQ_REDISSON_OLD /* a fleet with Redisson <= 3.21.0 */
 } delayq_wire;
 
+typedef struct delayq delayq;
+
 /* Zero everywhere means the default, but for the name. Strings and hooks are
  * used as long as the handle is open, except name, which is copied. */
 typedef struct delayq_options {
@@ -239,6 +267,26 @@ typedef struct delayq_options {
                          before the path; default redis://127.0.0.1:6379.
                          %XX stands for a byte in user, password and path */
     delayq_wire wire; /* default DELAYQ_NATIVE */
+
+    /* At least once. */
+    int64_t lease_ms;       /* how long a taken item may stay without an ack
+                               before it is delivered again; default 0: a take
+                               removes the item */
+    int max_attempts;       /* a take that finds an item handed out so often
+                               sends it to the dead letters; up to 65,535;
+                               default 0: never. Only with DELAYQ_NATIVE */
+    int64_t backoff_ms;     /* DELAYQ_BACKOFF after the first attempt, doubled
+                               for each further one; default 1,000 */
+    int64_t backoff_max_ms; /* and at most; default 300,000 */
+
+    /* Broadcast: every handle gets every item. All handles of the queue are
+     * opened so; only with DELAYQ_NATIVE and without a lease. */
+    int broadcast;
+    const char *broadcast_after; /* NULL: only what comes after the open; "":
+                                    everything that is kept; or the ticket text
+                                    of the last item seen */
+    int64_t broadcast_keep;      /* items that the stream keeps, about; default
+                                    10,000 */
 
     int batch;              /* most items that one tick moves: 1 to 1,000;
                                default 100 */
@@ -255,24 +303,91 @@ typedef struct delayq_options {
     /* Told of faults that a call rides out, one line without a newline. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* handed to the hooks */
+
+    /* An open handle whose sockets this one uses, in the same thread; closed
+     * after this one; it doesn't share itself, and neither of the two is moved
+     * in memory. url, connect and the timeouts are its. */
+    delayq *share;
 } delayq_options;
 
-/* What a take hands out. The payload belongs to the handle and lives until
- * the next take on it, or its close. */
+/* Names one stay of an item in the set: from its offer until it is moved or
+ * taken, or from its lease until that ends. Text, to be printed, stored and
+ * compared as it is: due time, dash, id in hex digits. "" is none. */
+typedef struct delayq_ticket {
+    char text[52];
+} delayq_ticket;
+
+/* What offer_many hands in. */
+typedef struct delayq_message {
+    const void *data; /* NUL bytes allowed; nothing of it is kept */
+    size_t len;
+    int64_t delay_ms; /* >= 0 */
+    int64_t due_ms;   /* > 0: this due time instead, ms since the epoch by the
+                         server's clock; one in the past is due at once */
+
+    const char *key;    /* NULL, or a name of 1 to 256 bytes: a second offer
+                           under it is a DELAYQ_DUPLICATE */
+    int64_t key_ttl_ms; /* > 0 with a key: for so long, from this offer on */
+    int replace;        /* instead take the place of the first, if that still
+                           waits */
+
+    delayq_status status; /* out, and in: DELAYQ_ERR_UNKNOWN together with
+                             what the call left here sends it again, and it is
+                             stored once */
+    delayq_ticket ticket; /* out: of the item, or of the one that has the key */
+    unsigned char id[16]; /* private */
+    int64_t not_after_ms; /* private */
+} delayq_message;
+
+/* What a take or peek hands out. The payload belongs to the handle and lives
+ * until the next take, peek or dead_peek on it, or its close. */
 typedef struct delayq_item {
     const void *data;
     size_t len;
-    int attempt;     /* how often it has been handed out, this time included;
-                        0 where unknown */
+    int attempt;     /* take: how often it has been handed out, this time
+                        included; peek: handed out so far. 0 where unknown:
+                        with DELAYQ_REDISSON_OLD and a lease */
     int64_t due_ms;  /* when it was due, server's clock; 0 where unknown */
     int64_t late_us; /* taken - due, microseconds, by the server's clock; -1
                         where unknown: the ready list keeps neither */
+    delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease.
+                             Broadcast: where the reader stands */
+    delayq_status acked;  /* out of ack_take and ack_many */
 } delayq_item;
+
+/* A dead letter, as dead_peek hands it out. */
+typedef struct delayq_dead {
+    const void *data; /* the payload; all of it where it can't be decoded */
+    size_t len;
+    char reason[16]; /* "attempts", "buried" or "undecodable" */
+    int attempt;     /* how often it was handed out; 0 where unknown */
+    int64_t dead_ms; /* when it was given up, server's clock */
+} delayq_dead;
+
+/* What delayq_count tells. The first block is the queue, by the server; the
+ * second this handle since its open. */
+typedef struct delayq_counts {
+    int64_t pending;     /* in the set, leased ones included */
+    int64_t overdue;     /* of these, due and not yet moved */
+    int64_t overdue_ms;  /* the oldest of them, for how long; else 0 */
+    int64_t ready;       /* in the lists; broadcast: always 0 */
+    int64_t dead;        /* dead letters */
+    int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
+
+    uint64_t offered, moved, taken, acked, nacked;
+    uint64_t redelivered; /* taken with an attempt above 1 */
+    uint64_t died;        /* sent to the dead letters */
+    uint64_t reconnects;
+    uint64_t lateness[24]; /* items taken less than 2^n us late, and not less
+                              than half of that; the last: all above */
+} delayq_counts;
 
 /* A handle, in your storage. {0} is a closed one. An open one is not copied;
  * all its fields are private. */
+#define DELAYQ_SCRIPTS 11
 typedef struct delayq_link {
     struct redisContext *cmd, *ear;
+    delayq *handles;   /* all that use this link */
     int64_t server_us; /* the server's clock minus ours, at least */
     int64_t span_us;   /* and at most so much more */
     int64_t used_us;   /* when the command socket was last used */
@@ -285,29 +400,33 @@ typedef struct delayq_link {
     unsigned failures, ear_failures;
     delayq_status failure;             /* of the last attempt to connect */
     unsigned char long_size, long_big; /* the server's unsigned long */
-    unsigned char hears_heads, hears_pushes, tracking;
-    int pipe[2];     /* delayq_wake writes, a wait reads */
-    char sha[3][41]; /* as SCRIPT LOAD gave it on this connection, or "" */
+    unsigned char hears_pushes, tracking, connected;
+    int pipe[2];                  /* delayq_wake writes, a wait reads */
+    char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
 } delayq_link;
 
-typedef struct delayq {
+struct delayq {
     unsigned open;
     int64_t pid;
     delayq_options options;
-    delayq_link link;
-    int64_t wake_us; /* ask the server no later than then */
-    int64_t ready;   /* how many lay ready by the last answer */
-    uint64_t order;  /* of the last id */
+    delayq_link link; /* not used by one that shares another's */
+    delayq *next;     /* of the handles on a link */
+    int64_t wake_us;  /* ask the server no later than then */
+    int64_t ready;    /* how many lay ready by the last answer */
+    uint64_t order;   /* of the last id */
     unsigned char nonce[8];
     unsigned char armed; /* a push into N will be heard */
-    unsigned char polls; /* empty takes in a row that did not wait */
-    unsigned char retry_turn, wire_refused;
+    unsigned char hears; /* the channel */
+    unsigned char polls; /* an empty take that did not wait */
+    unsigned char retry_turn, looked, wire_refused, orphan;
     volatile int woken;
     void *reply; /* what the items point into */
+    delayq_counts counts;
     size_t name_len;
     char name[513];
+    char cursor[44]; /* of a broadcast */
     char err[256];
-} delayq;
+};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Functions
@@ -368,6 +487,24 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
 
 /*
+ * delayq_offer_many -- hand in many, each with its own time, key and answer.
+ *
+ *   messages   see delayq_message; status and ticket are set in each
+ *   count      0 is fine
+ *
+ * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
+ *              else the first failure; a message whose own status is
+ *              DELAYQ_ERR_ARG does not keep the others from being stored
+ * Blocks       a round trip per 300 messages or 256 KiB, one per key
+ * Redis        1 script each, O(log n) per message
+ *
+ * After DELAYQ_ERR_UNKNOWN offer the same messages again: those that have this
+ * status are stored once, and those that are DELAYQ_OK have to be left out.
+ */
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count);
+
+/*
  * delayq_tick -- move what is due to the ready list; for your own loop.
  *
  *   wait_ms    out, may be NULL, always set: come back in so many ms, or
@@ -410,9 +547,142 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
 
 /*
+ * delayq_take_many -- get up to max items in one round trip.
+ *
+ *   items, max   room for max items, 1 to 10,000
+ *   count        out: how many came
+ *
+ * As delayq_take; waits for the first only, and may bring fewer than lie
+ * ready: a script stops after 256 KiB.
+ */
+DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
+                                          size_t max, size_t *count,
+                                          int64_t timeout_ms);
+
+/*
+ * delayq_ack -- done with a leased item: it is removed.
+ *
+ * Returns      DELAYQ_OK     removed
+ *              DELAYQ_GONE   the lease ran out and the item was moved or given
+ *                            to another, or it was acked before; nothing was
+ *                            changed
+ *              DELAYQ_ERR_ARG  an item without a lease, or a broadcast's
+ *              any server failure; DELAYQ_ERR_UNKNOWN also where the answer
+ *              was lost and the item is no longer there
+ * Blocks       one round trip
+ * Redis        1 script, O(log n)
+ *
+ * A lease that has run out may still be acked until somebody moves or takes
+ * the item. The same holds for nack, extend and bury.
+ */
+DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
+
+/* delayq_ack_many -- ack `count` items, at most 500 in a round trip. Each
+ * one's status stands in its `acked`. Returns DELAYQ_OK if all were acked,
+ * else the first other status; after a failure the rest were not tried. */
+DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
+                                         size_t count);
+
+/*
+ * delayq_ack_take -- ack the item in hand and take the next in one round trip.
+ *
+ *   item   in: the one to ack, its ticket is enough; with none (zeroed) it is
+ *          a take. out: the next one, and in `acked` what the ack said
+ *
+ * Returns what delayq_take returns. DELAYQ_EMPTY and DELAYQ_WOKEN mean that
+ * the ack was done or DELAYQ_GONE, as `acked` says. After a failure `acked` is
+ * that failure; a ride through faults leaves DELAYQ_ERR_UNKNOWN where the
+ * answer to the ack was lost.
+ */
+DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
+                                         int64_t timeout_ms);
+
+/*
+ * delayq_nack -- not done: deliver a leased item again.
+ *
+ *   delay_ms   >= 0: in so many ms; DELAYQ_BACKOFF: backoff_ms, doubled for
+ *              each further attempt, up to backoff_max_ms, half of it at
+ *              random; DELAYQ_RELEASE: at once, and as if it had not been
+ *              taken (for what was taken and not begun)
+ *
+ * Returns, blocks, costs as delayq_ack. Safe to be sent again.
+ */
+DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
+                                     int64_t delay_ms);
+
+/* delayq_extend -- let a lease end in lease_ms from now (0: options.lease_ms).
+ * Puts the new ticket into the item. Otherwise as delayq_ack. */
+DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
+                                       int64_t lease_ms);
+
+/* delayq_bury -- give a leased item up: to the dead letters, as "buried".
+ * Otherwise as delayq_ack. */
+DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item);
+
+/*
+ * delayq_cancel -- take back an offer that has not been moved or taken yet.
+ *
+ * Returns      DELAYQ_OK     it will never be delivered
+ *              DELAYQ_GONE   it was moved, taken or cancelled before
+ *              DELAYQ_ERR_ARG  no ticket
+ *              any server failure, as for delayq_ack
+ * Redis        1 script, O(log n); with a mirror O(n)
+ */
+DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
+
+/* delayq_reschedule -- let a pending item be due in delay_ms >= 0 from now.
+ * Puts the new ticket in place of the old one. An item offered under a key is
+ * no longer found by `replace` then: to move it, offer it again with replace.
+ * Otherwise as delayq_cancel; O(log n) with a mirror, too. */
+DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
+                                           int64_t delay_ms);
+
+/*
+ * delayq_peek -- look at what is pending (leased ones among it) in the order
+ * of due times, without touching it.
+ *
+ *   items, max   room for max items
+ *   count        out; may be fewer than there are: a script stops after 256
+ *                KiB. To page on, hand in the last item's ticket
+ *   after        NULL or "": from the start; else the items behind this one,
+ *                whether it is still there or not
+ *
+ * Returns      DELAYQ_OK, DELAYQ_EMPTY (none), or any server failure
+ * Redis        1 script, O(log n) + O(max)
+ */
+DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
+                                     size_t *count, const delayq_ticket *after);
+
+/* delayq_count -- what there is, and what this handle has done. One round
+ * trip, O(log n); DELAYQ_OK or any server failure. The handle's own counters
+ * are filled in on failure, too. */
+DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
+
+/* delayq_clear -- remove all that is pending, leased or ready (broadcast: and
+ * the stream); not the dead letters, nor keys. `removed` may be NULL. One
+ * round trip, O(1) for the server's main thread; DELAYQ_OK or any failure. */
+DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
+
+/* delayq_dead_peek -- look at up to max dead letters, the oldest first,
+ * beginning with number `from` (0 is the oldest). DELAYQ_OK, DELAYQ_EMPTY or
+ * any server failure. One round trip, O(from + max), at most 256 KiB. */
+DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
+                                          size_t max, size_t *count,
+                                          size_t from);
+
+/* delayq_dead_redrive -- make up to max dead letters ready, the oldest first,
+ * as if never handed out. What can't be decoded stays, as the newest. `count`
+ * (may be NULL): how many were made ready. One round trip, at most 256 KiB. */
+DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
+                                             size_t *count);
+
+/* delayq_dead_clear -- remove all dead letters. `removed` may be NULL. */
+DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
+
+/*
  * delayq_wait -- sleep until one of several queues has something to take.
  *
- *   queues       open handles, at most 20
+ *   queues       open handles, with at most 20 different connections
  *   timeout_ms   as in delayq_take
  *
  * Returns      DELAYQ_OK       take from each with timeout 0
@@ -495,7 +765,18 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_DEAF_US 250000 /* between two looks without an ear */
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
-#define DQ_MAX_QUEUES 20
+#define DQ_MAX_LINKS 20
+
+/* The sockets that a handle uses: its own, or those that it shares. */
+static delayq_link *dq_link(const delayq *q) {
+    return q->options.share ? &q->options.share->link
+                            : &((delayq *)(uintptr_t)q)->link;
+}
+
+/* The handle whose options say where to connect. */
+static const delayq *dq_owner(const delayq *q) {
+    return q->options.share ? q->options.share : q;
+}
 
 /* The local clock. It only measures distances. */
 static int64_t dq_now(void) {
@@ -609,7 +890,7 @@ static uint64_t dq_get_uint(const unsigned char *from, int size, int big) {
 /* Write an element's head; the payload follows it. Returns its length. */
 static size_t dq_head(const delayq *q, const unsigned char id[16], size_t len,
                       unsigned char *to) {
-    const delayq_link *l = &q->link;
+    const delayq_link *l = dq_link(q);
     size_t n;
     if (q->options.wire == DELAYQ_REDISSON_OLD) {
         memcpy(to, id, 8);
@@ -642,16 +923,20 @@ static int dq_split(const unsigned char *e, size_t n, int big, size_t *at) {
     return -1;
 }
 
+/* The lower 11 bits of an old id: random, and no infinity or NaN. */
+static int dq_old_tail(const delayq *q) {
+    return (q->nonce[5] & 7) << 8 | 0x20 | (q->nonce[6] & 0x1f);
+}
+
 /* The id of the next offer: strictly rising within the handle, as bytes too,
  * by which Redis sorts the elements of one millisecond. An old id is read as a
  * double: its last byte keeps it from being an infinity or a NaN. */
 static void dq_next_id(delayq *q, unsigned char id[16]) {
-    uint64_t order = (uint64_t)(dq_now() + q->link.server_us);
+    uint64_t order = (uint64_t)(dq_now() + dq_link(q)->server_us);
     if (order <= q->order) order = q->order + 1;
     q->order = order;
     if (q->options.wire == DELAYQ_REDISSON_OLD)
-        order = order << 11 | (q->nonce[5] & 7u) << 8 | 0x20u |
-                (q->nonce[6] & 0x1fu);
+        order = order << 11 | (uint64_t)dq_old_tail(q);
     dq_put_uint(id, 8, 1, order);
     memcpy(id + 8, q->nonce, 5);
     memset(id + 13, 0, 3);
@@ -719,20 +1004,90 @@ static const char dq_lua_look[] =
     "end\n"
     "return {num(us) .. ' ' .. o, struct.pack('L', 1)}\n";
 
+/* find(Z, due, k): the rank at which the element of score due whose first bytes
+ * are k stands, or would stand, and the element, if it is there. By bisection
+ * within its millisecond. */
+static const char dq_lua_find[] =
+    "local function four(h)\n"
+    "  return struct.unpack('>I4I4I4I4I4', string.sub(h, 1, 17) ..\n"
+    "    string.rep('\\0', 20))\n"
+    "end\n"
+    "local function find(Z, due, k)\n"
+    "  local a, b, c, d, e = four(k)\n"
+    "  local function less(h)\n"
+    "    local f, g, i, j, l = four(string.sub(h, 1, #k))\n"
+    "    if f ~= a then return f < a end\n"
+    "    if g ~= b then return g < b end\n"
+    "    if i ~= c then return i < c end\n"
+    "    if j ~= d then return j < d end\n"
+    "    return l < e\n"
+    "  end\n"
+    "  local low = redis.call('ZCOUNT', Z, '-inf', '(' .. due)\n"
+    "  local n = redis.call('ZCOUNT', Z, due, due)\n"
+    "  local stop = low + n\n"
+    "  while n > 0 do\n"
+    "    local half = math.floor(n / 2)\n"
+    "    local at = low + half\n"
+    "    if less(redis.call('ZRANGE', Z, at, at)[1]) then\n"
+    "      low, n = at + 1, n - half - 1\n"
+    "    else\n"
+    "      n = half\n"
+    "    end\n"
+    "  end\n"
+    "  if low == stop then return low end\n"
+    "  local h = redis.call('ZRANGE', Z, low, low)[1]\n"
+    "  if string.sub(h, 1, #k) == k then return low, h end\n"
+    "  return low\n"
+    "end\n";
+
+/* remove(Z, argv, from): take the elements of pairs (due, k) out of the zset;
+ * returns a text of 1 (done) and 0 (not there). Where a millisecond holds not
+ * many more than are asked for, as after a take of many, it is read once. */
+static const char dq_lua_remove[] =
+    "local function remove(Z, argv, from)\n"
+    "  local said, gone, known, read = {}, {}, {}, nil\n"
+    "  local many = (#argv - from + 1) / 2\n"
+    "  for i = from, #argv, 2 do\n"
+    "    local due, k, e = argv[i], argv[i + 1], nil\n"
+    "    if many > 1 and due ~= read and\n"
+    "      redis.call('ZCOUNT', Z, due, due) <= 2 * many then\n"
+    "      known, read = {}, due\n"
+    "      for _, h in ipairs(redis.call('ZRANGEBYSCORE', Z, due, due)) do\n"
+    "        known[string.sub(h, 1, #k)] = h\n"
+    "      end\n"
+    "    end\n"
+    "    if due == read then\n"
+    "      e = known[k]\n"
+    "      known[k] = nil\n"
+    "    else\n"
+    "      local _, h = find(Z, due, k)\n"
+    "      e = h\n"
+    "    end\n"
+    "    if e then gone[#gone + 1] = e end\n"
+    "    said[#said + 1] = e and '1' or '0'\n"
+    "  end\n"
+    "  for i = 1, #gone, 500 do\n"
+    "    redis.call('ZREM', Z, unpack(gone, i, math.min(i + 499, #gone)))\n"
+    "  end\n"
+    "  return table.concat(said)\n"
+    "end\n";
+
 /*
  * Offer.
  *
  * KEYS     1 zset, 2 mirror (only where the wire has one)
  * ARGV     1 channel, then pairs: when, element
- *          when: a delay in ms; with !T behind it, it is sent again, and has
- *          been due at T if the first sending was stored
- * returns  "us base": due = base + delay; then, of those that were sent again
- *          and may have been delivered meanwhile, their number (from 1)
+ *          when: a delay in ms, or @ and a due time; with !T behind it, it is
+ *          sent again, and has been due at T if the first sending was stored
+ * returns  "us base": due = base + delay; then, of those that were sent again,
+ *          pairs: its number (from 1), and the due time that stands, or '' if
+ *          it may have been delivered meanwhile
  */
 static const char dq_lua_offer[] =
     "local Z, M = KEYS[1], KEYS[2]\n"
     "local base = math.ceil(us / 1000)\n"
-    "local first, ties, args, out = nil, 0, {}, {num(us) .. ' ' .. num(base)}\n"
+    "local first, ties, args = nil, 0, {}\n"
+    "local out = {num(us) .. ' ' .. num(base)}\n"
     /* what is asked below is tried before anything is written */
     "redis.call('ZCOUNT', Z, 0, 0)\n"
     "if M then\n"
@@ -745,16 +1100,15 @@ static const char dq_lua_offer[] =
     "  args = {}\n"
     "end\n"
     "for i = 2, #ARGV, 2 do\n"
-    "  local e, delay, after = ARGV[i + 1], tonumber(ARGV[i]), nil\n"
+    "  local e, delay, at, after = ARGV[i + 1], tonumber(ARGV[i]), '', nil\n"
     "  if not delay then\n"
-    "    delay, after = string.match(ARGV[i], '^(%d+)!(%d+)$')\n"
+    "    at, delay, after = string.match(ARGV[i], '^(@?)(%d+)!?(%d*)$')\n"
     "    delay, after = tonumber(delay), tonumber(after)\n"
     "  end\n"
-    "  local due = base + delay\n"
-    "  if after and redis.call('ZSCORE', Z, e) then\n"
-    "    due = nil\n"
-    "  elseif after and base >= after then\n"
-    "    due, out[#out + 1] = nil, num(i / 2)\n"
+    "  local due = at == '@' and delay or base + delay\n"
+    "  local stands = after and redis.call('ZSCORE', Z, e)\n"
+    "  if stands or after and base >= after then\n"
+    "    due, out[#out + 1], out[#out + 2] = nil, num(i / 2), stands or ''\n"
     "  end\n"
     "  if due then\n"
     "    if not first or due < first then first, ties = due, 0 end\n"
@@ -776,30 +1130,92 @@ static const char dq_lua_offer[] =
     "return out\n";
 
 /*
- * What tick and take have in common.
+ * Offer under a key.
  *
- * KEYS     1 ready, 2 zset, 3 dead, 4 retry (native) or mirror (Redisson)
- * ARGV     1 wire: n, r, o; 2 limit: items to move; 3 horizon: how far to
- *          look for the next due time, in ms
+ * KEYS     1 zset, 2 once, 3 mirror (only where the wire has one)
+ * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
+ *          key's life in ms, 6 '1': take the place of the first
+ * returns  "us said due": said 0: stored, 1: the key is taken, 2: sent again,
+ *          and may have been delivered meanwhile; then the key's ticket
+ */
+static const char dq_lua_once[] =
+    "local Z, O, M, e = KEYS[1], KEYS[2], KEYS[3], ARGV[3]\n"
+    "local base = math.ceil(us / 1000)\n"
+    "local at, delay, after = string.match(ARGV[2], '^(@?)(%d+)!?(%d*)$')\n"
+    "delay, after = tonumber(delay), tonumber(after)\n"
+    "local due = num(at == '@' and delay or base + delay)\n"
+    "local held = redis.call('GET', O) or ''\n"
+    "local held_due, hex = string.match(held, '^(%d+)-(%x+)$')\n"
+    "if hex == ARGV[4] then return {num(us) .. ' 0 ' .. held_due, held} end\n"
+    "if held ~= '' and ARGV[6] ~= '1' then\n"
+    "  return {num(us) .. ' 1 ' .. due, held}\n"
+    "end\n"
+    "if after and base >= after then return {num(us) .. ' 2 ' .. due, ''} end\n"
+    "local k, old, rank\n"
+    "if hex then\n"
+    "  k = string.gsub(hex, '%x%x', function(x)\n"
+    "    return string.char(tonumber(x, 16))\n"
+    "  end)\n"
+    "  if #k == 16 then k = '\\16' .. k end\n"
+    "  rank, old = find(Z, held_due, k)\n"
+    "end\n"
+    "redis.call('ZCOUNT', Z, 0, 0)\n"
+    /* probes, each without an effect */
+    "redis.call('ZADD', Z, 'XX', 'INCR', 0, '')\n"
+    "redis.call('SET', O, held, held == '' and 'XX' or 'NX', 'PX', ARGV[5])\n"
+    "if old then redis.call('ZREMRANGEBYRANK', Z, 1, 0) end\n"
+    "if M then\n"
+    "  redis.call('LLEN', M)\n"
+    "  redis.call('RPUSH', M, e)\n"
+    "  if old then redis.call('LREM', M, 1, old) end\n"
+    "end\n"
+    "redis.call('ZADD', Z, 'NX', due, e)\n"
+    "local ticket = due .. '-' .. ARGV[4]\n"
+    "redis.call('SET', O, ticket, 'PX', ARGV[5])\n"
+    "if old then\n"
+    "  rank = find(Z, held_due, k)\n"
+    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "end\n"
+    "if redis.call('ZCOUNT', Z, 0, due) == 1 then\n"
+    "  redis.pcall('PUBLISH', ARGV[1], due)\n"
+    "end\n"
+    "return {num(us) .. ' 0 ' .. due, ticket}\n";
+
+/*
+ * What tick, take and broadcast have in common.
+ *
+ * KEYS     1 ready (broadcast: stream), 2 zset, 3 dead, 4 retry (native) or
+ *          mirror (Redisson)
+ * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
+ *          horizon: how far to look for the next due time, in ms
  *
  * drain(max, keep, add) empties the zset of what is due: keep is called with
- * each element (element, kind, start of payload, score), add once a chunk, to
- * put away what was kept. Returns how many, and whether nothing due is left.
- * head() is what the reply begins with: "us next moved ready dead old". next:
- * microseconds until something is due, -1: nothing within the horizon.
+ * each element (element, kind, start of payload, score), and returns a reason
+ * if it shall die, or true if add moves it within the zset; add is called once
+ * a chunk, to put away what was kept. Returns how many, and whether nothing
+ * due is left. head() is what the reply begins with: "us next moved ready dead
+ * old lease". next: microseconds until something is due, -1: nothing within
+ * the horizon.
  */
 static const char dq_lua_drain[] =
     "local N, Z, D, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
-    "local native, limit = ARGV[1] == 'n', tonumber(ARGV[2])\n"
-    "local horizon = num(now + ARGV[3])\n"
-    "local moved, dead, old, bytes, probed = 0, 0, 0, 0, false\n"
-    "local ready, other = redis.call('LLEN', N), redis.call('LLEN', X)\n"
-    "local low, upto = redis.call('ZCOUNT', Z, '-inf', '(0'), num(now)\n"
+    "local cast, limit = ARGV[1] == 'b', tonumber(ARGV[2])\n"
+    "local native = cast or ARGV[1] == 'n'\n"
+    "local horizon, upto = num(now + ARGV[3]), num(now)\n"
+    "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
+    "local ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
+    "local other = redis.call('LLEN', X)\n"
+    "local low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
+    "local function attempts(e)\n"
+    "  local a, b = string.byte(e, 16, 17)\n"
+    "  return a * 256 + b\n"
+    "end\n"
     "local function probe()\n"
     "  if probed then return end\n"
     "  probed = true\n"
     "  redis.call('LLEN', D)\n"
     "  redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
+    /* LREM's permission; the mirror itself may be long */
     "  if not native then redis.call('LREM', D, 1, '') end\n"
     "end\n"
     "local function drain(max, keep, add)\n"
@@ -808,13 +1224,17 @@ static const char dq_lua_drain[] =
     "    local want = math.min(step, max - n)\n"
     "    local es = redis.call('ZRANGEBYSCORE', Z, 0, upto, 'WITHSCORES',\n"
     "      'LIMIT', 0, want)\n"
-    "    local bad, k = {}, 0\n"
+    "    local bad, k, stay = {}, 0, 0\n"
     "    for i = 1, #es, 2 do\n"
     "      local e = es[i]\n"
     "      local kind, p = split(e)\n"
     "      if kind == 0 and ARGV[1] ~= 'o' then old = 1 break end\n"
-    "      if kind then keep(e, kind, p, es[i + 1])\n"
-    "      else bad[#bad + 1] = 'undecodable ' .. upto .. '\\n' .. e end\n"
+    "      local why = 'undecodable'\n"
+    "      if kind then why = keep(e, kind, p, es[i + 1]) end\n"
+    "      if why == true then stay = stay + 1\n"
+    "      elseif why then\n"
+    "        bad[#bad + 1] = why .. ' ' .. upto .. '\\n' .. e\n"
+    "      end\n"
     /* 64: so that many small ones are work, too */
     "      k, bytes = k + 1, bytes + #e + 64\n"
     "    end\n"
@@ -823,31 +1243,22 @@ static const char dq_lua_drain[] =
     "      if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
     "      if add then add() end\n"
     "      if not native then\n"
-    "        for i = 1, k do redis.call('LREM', X, 1, es[2 * i - 1]) end\n"
+    "        for i = 1, 2 * k, 2 do\n"
+    /* a lease never stands in the mirror */
+    "          local e = es[i]\n"
+    "          if string.byte(e, 1) ~= 16 or split(e) ~= 16 or\n"
+    "            attempts(e) == 0 then redis.call('LREM', X, 1, e) end\n"
+    "        end\n"
     "      end\n"
-    "      redis.call('ZREMRANGEBYRANK', Z, low, low + k - 1)\n"
+    "      if k > stay then\n"
+    "        redis.call('ZREMRANGEBYRANK', Z, low, low + k - stay - 1)\n"
+    "      end\n"
     "    end\n"
     "    n, dead = n + k - #bad, dead + #bad\n"
     "    if #es < 2 * want then return n, true end\n"
     "    step = math.min(64, 2 * step)\n"
     "  end\n"
     "  return n\n"
-    "end\n"
-    "local function move(max)\n"
-    "  local fresh, again = {}, {}\n"
-    "  local n, all = drain(max, function(e, kind, p)\n"
-    "    if native and kind == 16 and string.sub(e, 16, 17) ~= '\\0\\0' then\n"
-    "      again[#again + 1] = e\n"
-    "    else\n"
-    "      fresh[#fresh + 1] = string.sub(e, p)\n"
-    "    end\n"
-    "  end, function()\n"
-    "    if #again > 0 then other = redis.call('RPUSH', X, unpack(again)) end\n"
-    "    if #fresh > 0 then ready = redis.call('RPUSH', N, unpack(fresh)) end\n"
-    "    moved = moved + #again + #fresh\n"
-    "    fresh, again = {}, {}\n"
-    "  end)\n"
-    "  return all\n"
     "end\n"
     "local function head(all)\n"
     "  local next = 0\n"
@@ -864,7 +1275,26 @@ static const char dq_lua_drain[] =
     "  end\n"
     "  local waiting = native and ready + other or ready\n"
     "  return table.concat({num(us), num(next), num(moved), num(waiting),\n"
-    "    num(dead), num(old)}, ' ')\n"
+    "    num(dead), num(old), num(term)}, ' ')\n"
+    "end\n";
+
+/* move(max): from the zset to the lists. */
+static const char dq_lua_move[] =
+    "local function move(max)\n"
+    "  local fresh, again = {}, {}\n"
+    "  local n, all = drain(max, function(e, kind, p)\n"
+    "    if native and kind == 16 and attempts(e) > 0 then\n"
+    "      again[#again + 1] = e\n"
+    "    else\n"
+    "      fresh[#fresh + 1] = string.sub(e, p)\n"
+    "    end\n"
+    "  end, function()\n"
+    "    if #again > 0 then other = redis.call('RPUSH', X, unpack(again)) end\n"
+    "    if #fresh > 0 then ready = redis.call('RPUSH', N, unpack(fresh)) end\n"
+    "    moved = moved + #again + #fresh\n"
+    "    fresh, again = {}, {}\n"
+    "  end)\n"
+    "  return all\n"
     "end\n";
 
 /* Tick: as above. Returns {head}. */
@@ -873,22 +1303,75 @@ static const char dq_lua_tick[] = "return {head(move(limit))}\n";
 /*
  * Take.
  *
- * ARGV     as above; 4 how many, 5 x: the retry list's turn
- * returns  head, then pairs: a due time and an element, or 'e' and an
- *          element, or 'r' and a raw payload
+ * ARGV     as above; 4 how many, 5 x: the retry list's turn, 6 lease in ms or
+ *          0, 7 most attempts or 0, 8 the order of a new id, 9 the rest of it
+ *          (native: 6 bytes; old: a number below 2048), 10 channel, 11 ... the
+ *          pairs (due, k) to acknowledge before
+ * returns  head, what became of the acknowledged (1 and 0), then pairs: a due
+ *          time and an element, or 'e' and an element, or 'r' and a raw
+ *          payload
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
  * what is left over is moved too, since Java waits for it.
+ *
+ * A lease is a re-offer: the element goes back into the zset, its attempt
+ * count raised, due at the lease's end.
  */
+static const char dq_lua_lease[] =
+    "local lease, most = tonumber(ARGV[6]), tonumber(ARGV[7])\n"
+    "local order, leases, adds = tonumber(ARGV[8]), 0, {}\n"
+    "if lease > 0 then term = math.ceil(us / 1000) + lease end\n"
+    "local function fresh(v)\n"
+    "  local x = order * (ARGV[1] == 'o' and 2048 or 1)\n"
+    "  local hi = math.floor(x / 4294967296)\n"
+    "  local lo, tail = x - hi * 4294967296, struct.pack('L', #v) .. v\n"
+    "  order = order + 1\n"
+    "  if ARGV[1] == 'o' then\n"
+    "    return struct.pack('>I4I4', hi, lo + ARGV[9]) .. tail\n"
+    "  end\n"
+    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[9] .. '\\0\\1'\n"
+    "  return '\\16' .. id .. tail\n"
+    "end\n"
+    /* the element to lease, or nil: its attempts are used up */
+    "local function again(e, kind, p)\n"
+    "  if kind == 16 then\n"
+    "    local n = attempts(e)\n"
+    "    if most > 0 and n >= most then return nil end\n"
+    "    return string.sub(e, 1, 15) ..\n"
+    "      struct.pack('>I2', math.min(n + 1, 65535)) .. string.sub(e, 18)\n"
+    "  end\n"
+    "  if kind == 0 then return e end\n"
+    "  return fresh(string.sub(e, p))\n"
+    "end\n"
+    "local function hold(e)\n"
+    "  adds[#adds + 1], adds[#adds + 2] = num(term), e\n"
+    "  leases = leases + 1\n"
+    "end\n"
+    "local function commit()\n"
+    "  if #adds > 0 then redis.call('ZADD', Z, unpack(adds)) end\n"
+    "  adds = {}\n"
+    "end\n";
+
 static const char dq_lua_take[] =
     "local max, turn = tonumber(ARGV[4]), ARGV[5] == 'x'\n"
-    "local out, all = {''}, nil\n"
+    "local out, all = {'', remove(Z, ARGV, 11)}, nil\n"
     "local function give(due, e) out[#out + 1], out[#out + 2] = due, e end\n"
     "local direct = ready == 0 and (other == 0 or not native)\n"
     "if direct then\n"
     "  local n\n"
-    "  n, all = drain(max, function(e, kind, p, due) give(due, e) end)\n"
+    "  n, all = drain(max, function(e, kind, p, due)\n"
+    "    local to = e\n"
+    "    if lease > 0 then\n"
+    "      to = again(e, kind, p)\n"
+    "      if not to then return 'attempts' end\n"
+    "      hold(to)\n"
+    "    elseif most > 0 and kind == 16 and attempts(e) >= most then\n"
+    "      return 'attempts'\n"
+    "    end\n"
+    "    give(due, to)\n"
+    "    return lease > 0 and to == e\n"
+    "  end, lease > 0 and commit or nil)\n"
     "end\n"
     "if not direct or not native then all = move(limit) or all end\n"
     "local retry, got, step = native and other or 0, 0, 1\n"
@@ -896,35 +1379,305 @@ static const char dq_lua_take[] =
     "  local m = math.min(step, max - got) - 1\n"
     "  local a = retry > 0 and redis.call('LRANGE', X, 0, m) or {}\n"
     "  local b = ready > 0 and redis.call('LRANGE', N, 0, m) or {}\n"
-    "  local i, j = 0, 0\n"
+    "  local i, j, bad = 0, 0, {}\n"
     "  while got < max and (i < #a or j < #b) do\n"
+    "    local e\n"
     "    if i < #a and (turn or j == #b) then\n"
     "      i = i + 1\n"
-    "      give('e', a[i])\n"
+    "      e = a[i]\n"
+    "      local kind, p = split(e)\n"
+    "      local to = kind and again(e, kind, p)\n"
+    "      if not to then\n"
+    "        bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
+    "          upto .. '\\n' .. e\n"
+    "        got = got - 1\n"
+    "      elseif lease > 0 then\n"
+    "        hold(to)\n"
+    "        give('e', to)\n"
+    "      else\n"
+    "        give('e', e)\n"
+    "      end\n"
     "    else\n"
     "      j = j + 1\n"
-    "      give('r', b[j])\n"
+    "      e = b[j]\n"
+    "      if lease > 0 then\n"
+    "        local to = fresh(e)\n"
+    "        hold(to)\n"
+    "        give('e', to)\n"
+    "      else\n"
+    "        give('r', e)\n"
+    "      end\n"
     "    end\n"
-    "    got, bytes, turn = got + 1, bytes + #out[#out] + 64, not turn\n"
+    "    got, bytes, turn = got + 1, bytes + #e + 64, not turn\n"
     "  end\n"
     "  if i + j == 0 then break end\n"
+    "  if #bad > 0 or lease > 0 then\n"
+    "    redis.call('LTRIM', i > 0 and X or N, 0, -1)\n"
+    "    redis.call('LLEN', D)\n"
+    "  end\n"
+    "  if #bad > 0 then\n"
+    "    redis.call('RPUSH', D, unpack(bad))\n"
+    "  end\n"
+    "  commit()\n"
     "  if i > 0 then redis.call('LTRIM', X, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', N, j, -1) end\n"
     "  retry, ready, step = retry - i, ready - j, math.min(64, 2 * step)\n"
+    "  dead = dead + #bad\n"
     "end\n"
     "other = native and retry or other\n"
+    /* Redisson arms its timer by the channel */
+    "if leases > 0 and redis.call('ZCOUNT', Z, 0, num(term)) == leases then\n"
+    "  redis.pcall('PUBLISH', ARGV[10], num(term))\n"
+    "end\n"
     "out[1] = head(all)\n"
     "return out\n";
 
-typedef enum dq_verb { DQ_OFFER, DQ_TICK, DQ_TAKE, DQ_VERBS } dq_verb;
+/*
+ * Broadcast: what is due goes into the stream, and the reader is given what
+ * stands behind its cursor.
+ *
+ * ARGV     as for drain; 4 how many, 5 cursor, '$': the stream's end, 6 how
+ *          many entries the stream keeps, 7 channel
+ * returns  head, the cursor, then triples: id, due, payload
+ */
+static const char dq_lua_cast[] =
+    "local max, cursor, list = tonumber(ARGV[4]), ARGV[5], {}\n"
+    "if cursor == '$' then\n"
+    "  local last = redis.call('XREVRANGE', N, '+', '-', 'COUNT', 1)[1]\n"
+    "  cursor = last and last[1] or '0-0'\n"
+    "end\n"
+    "local n, all = drain(limit, function(e, kind, p, due)\n"
+    "  list[#list + 1], list[#list + 2] = due, string.sub(e, p)\n"
+    "end, function()\n"
+    "  for i = 1, #list, 2 do\n"
+    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[6], '*', 'due', list[i],\n"
+    "      'payload', list[i + 1])\n"
+    "  end\n"
+    "  moved, list = moved + #list / 2, {}\n"
+    "end)\n"
+    /* the others look at once */
+    "if moved > 0 then redis.pcall('PUBLISH', ARGV[7], upto) end\n"
+    "local out, got, size, step = {'', cursor}, 0, 0, 1\n"
+    "ready = 0\n"
+    "while got < max and size < 262144 do\n"
+    "  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
+    "  local es = redis.call('XRANGE', N, ms .. '-' .. num(seq + 1), '+',\n"
+    "    'COUNT', math.min(step, max - got))\n"
+    "  if #es == 0 then break end\n"
+    "  for _, e in ipairs(es) do\n"
+    "    cursor = e[1]\n"
+    "    out[#out + 1], out[#out + 2] = cursor, e[2][2]\n"
+    "    out[#out + 1] = e[2][4]\n"
+    "    got, size = got + 1, size + #e[2][4] + 64\n"
+    "  end\n"
+    "  step = math.min(64, 2 * step)\n"
+    "end\n"
+    /* what is left over for the next take */
+    "if got > 0 and (got == max or size >= 262144) then ready = 1 end\n"
+    "other, out[1], out[2] = 0, head(all), cursor\n"
+    "return out\n";
 
-static const char *const dq_scripts[DQ_VERBS][5] = {
-    {dq_lua_clock, dq_lua_offer, NULL, NULL, NULL},
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_tick, NULL},
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_take, NULL},
+/*
+ * Remove, by ticket: an ack, or a cancel.
+ *
+ * KEYS     1 zset, 2 mirror (only of a cancel, where the wire has one; then
+ *          one ticket at a time)
+ * ARGV     1 ..., pairs: due, k
+ * returns  "us", and of each 1 (done) or 0 (not there)
+ */
+static const char dq_lua_drop[] =
+    "local Z, M = KEYS[1], KEYS[2]\n"
+    "if not M then return {num(us), remove(Z, ARGV, 1)} end\n"
+    "redis.call('LLEN', M)\n"
+    "local rank, e = find(Z, ARGV[1], ARGV[2])\n"
+    "if not e then return {num(us), '0'} end\n"
+    "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
+    "redis.call('LREM', M, 1, e)\n"
+    "redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "return {num(us), '1'}\n";
+
+/*
+ * Change, by ticket: nack, extend, reschedule; or bury.
+ *
+ * KEYS     1 zset, 2 dead (only of a bury)
+ * ARGV     1 due, 2 k, 3 new due time (at least now), 4 channel, 5 '1': this
+ *          attempt doesn't count, 6 '1': sent again
+ * returns  "us said due": said 1: done, 0: not there
+ */
+static const char dq_lua_change[] =
+    "local Z, D, k, to = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])\n"
+    "local less = ARGV[5] == '1' and string.byte(k, 1) == 16 and #k == 17\n"
+    "local function down(e)\n"
+    "  local a, b = string.byte(e, 16, 17)\n"
+    "  return string.sub(e, 1, 15) ..\n"
+    "    struct.pack('>I2', math.max(a * 256 + b - 1, 0)) ..\n"
+    "    string.sub(e, 18)\n"
+    "end\n"
+    "local rank, e = find(Z, ARGV[1], k)\n"
+    "to = num(math.max(to, math.ceil(us / 1000)))\n"
+    "if not e then\n"
+    "  if ARGV[6] ~= '1' or D then return {num(us) .. ' 0 0'} end\n"
+    "  _, e = find(Z, ARGV[3], less and down(k) or k)\n"
+    "  return {num(us) .. (e and ' 1 ' or ' 0 ') .. ARGV[3]}\n"
+    "end\n"
+    "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
+    "if D then\n"
+    "  redis.call('RPUSH', D, 'buried ' .. num(now) .. '\\n' .. e)\n"
+    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "  return {num(us) .. ' 1 0'}\n"
+    "end\n"
+    "redis.call('ZADD', Z, to, less and down(e) or e)\n"
+    "if less then\n"
+    "  rank = find(Z, ARGV[1], k)\n"
+    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "end\n"
+    "if redis.call('ZCOUNT', Z, 0, to) == 1 then\n"
+    "  redis.pcall('PUBLISH', ARGV[4], to)\n"
+    "end\n"
+    "return {num(us) .. ' 1 ' .. to}\n";
+
+/*
+ * Peek.
+ *
+ * KEYS     1 zset
+ * ARGV     1 how many, 2 due and 3 k of the last one seen, or ''
+ * returns  "us", then pairs: due, element
+ */
+static const char dq_lua_peek[] =
+    "local Z, max, at, out, bytes = KEYS[1], tonumber(ARGV[1]), 0, {''}, 0\n"
+    "local step, e = 1, nil\n"
+    "if ARGV[2] ~= '' then\n"
+    "  at, e = find(Z, ARGV[2], ARGV[3])\n"
+    "  if e then at = at + 1 end\n"
+    "end\n"
+    "while max > 0 and bytes < 262144 do\n"
+    "  local n = math.min(step, max)\n"
+    "  local es = redis.call('ZRANGE', Z, at, at + n - 1, 'WITHSCORES')\n"
+    "  for i = 1, #es, 2 do\n"
+    "    out[#out + 1], out[#out + 2] = es[i + 1], es[i]\n"
+    "    bytes = bytes + #es[i] + 64\n"
+    "  end\n"
+    "  if #es < 2 * n then break end\n"
+    "  at, max, step = at + n, max - n, math.min(64, 2 * step)\n"
+    "end\n"
+    "out[1] = num(us)\n"
+    "return out\n";
+
+/*
+ * Count.
+ *
+ * KEYS     1 ready or stream, 2 zset, 3 dead, 4 retry (native) or mirror
+ * ARGV     1 wire
+ * returns  "us pending overdue ready dead next", next: the earliest due time,
+ *          -1 where nothing is pending
+ */
+static const char dq_lua_count[] =
+    "local Z, wire, ready, next = KEYS[2], ARGV[1], 0, -1\n"
+    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[1]) end\n"
+    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[4]) end\n"
+    "local h = redis.call('ZRANGEBYSCORE', Z, 0, '+inf', 'WITHSCORES',\n"
+    "  'LIMIT', 0, 1)\n"
+    "if h[2] then next = h[2] end\n"
+    "return {table.concat({num(us), num(redis.call('ZCARD', Z)),\n"
+    "  num(redis.call('ZCOUNT', Z, 0, num(now))), num(ready),\n"
+    "  num(redis.call('LLEN', KEYS[3])), num(next)}, ' ')}\n";
+
+/*
+ * Clear.
+ *
+ * KEYS     1 ready or stream, 2 zset, 3 retry or mirror
+ * ARGV     1 wire
+ * returns  "us count"
+ */
+static const char dq_lua_clear[] =
+    "local n = redis.call('ZCARD', KEYS[2])\n"
+    "if ARGV[1] ~= 'b' then n = n + redis.call('LLEN', KEYS[1]) end\n"
+    "if ARGV[1] == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
+    "redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])\n"
+    "return {num(us) .. ' ' .. num(n)}\n";
+
+/*
+ * Dead letters.
+ *
+ * KEYS     1 dead, 2 ready (only of a redrive)
+ * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek)
+ * returns  "us count", then the dead letters (peek)
+ *
+ * A redrive puts payloads onto the ready list; what can't be decoded goes to
+ * the end of the dead ones.
+ */
+static const char dq_lua_dead[] =
+    "local D, N, what, max = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])\n"
+    "local n, out, bytes, step = redis.call('LLEN', D), {''}, 0, 1\n"
+    "if what == 'clear' then\n"
+    "  redis.call('UNLINK', D)\n"
+    "  return {num(us) .. ' ' .. num(n)}\n"
+    "end\n"
+    "local at, done = tonumber(ARGV[3]), 0\n"
+    "if N then redis.call('LLEN', N) end\n"
+    "max = math.min(max, n)\n"
+    "while max > 0 and bytes < 262144 do\n"
+    "  local m, good, bad = math.min(step, max), {}, {}\n"
+    "  local es = redis.call('LRANGE', D, at, at + m - 1)\n"
+    "  for _, e in ipairs(es) do\n"
+    "    bytes = bytes + #e + 64\n"
+    "    out[#out + 1] = e\n"
+    "    if N then\n"
+    "      local cut = string.find(e, '\\n', 1, true)\n"
+    "      local v = cut and string.sub(e, cut + 1)\n"
+    "      local kind, p\n"
+    "      if v then kind, p = split(v) end\n"
+    "      if kind then good[#good + 1] = string.sub(v, p)\n"
+    "      else bad[#bad + 1] = e end\n"
+    "    end\n"
+    "  end\n"
+    "  if #es == 0 then break end\n"
+    "  if N then\n"
+    "    redis.call('LTRIM', D, 0, -1)\n"
+    "    if #good > 0 then redis.call('RPUSH', N, unpack(good)) end\n"
+    "    if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
+    "    redis.call('LTRIM', D, #es, -1)\n"
+    "    done, out = done + #good, {''}\n"
+    "  else\n"
+    "    at, done = at + #es, done + #es\n"
+    "  end\n"
+    "  max, step = max - #es, math.min(64, 2 * step)\n"
+    "end\n"
+    "out[1] = num(us) .. ' ' .. num(done)\n"
+    "return out\n";
+
+typedef enum dq_verb {
+    DQ_OFFER,
+    DQ_ONCE,
+    DQ_TICK,
+    DQ_TAKE,
+    DQ_CAST,
+    DQ_DROP,
+    DQ_CHANGE,
+    DQ_PEEK,
+    DQ_COUNT,
+    DQ_CLEAR,
+    DQ_DEADS
+} dq_verb;
+
+static const char *const dq_scripts[DELAYQ_SCRIPTS][8] = {
+    /* OFFER */ {dq_lua_clock, dq_lua_offer},
+    /* ONCE */ {dq_lua_clock, dq_lua_find, dq_lua_once},
+    /* TICK */
+    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_move, dq_lua_tick},
+    /* TAKE */
+    {dq_lua_clock, dq_lua_split, dq_lua_find, dq_lua_remove, dq_lua_drain,
+     dq_lua_move, dq_lua_lease, dq_lua_take},
+    /* CAST */ {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast},
+    /* DROP */ {dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_drop},
+    /* CHANGE */ {dq_lua_clock, dq_lua_find, dq_lua_change},
+    /* PEEK */ {dq_lua_clock, dq_lua_find, dq_lua_peek},
+    /* COUNT */ {dq_lua_clock, dq_lua_count},
+    /* CLEAR */ {dq_lua_clock, dq_lua_clear},
+    /* DEADS */ {dq_lua_clock, dq_lua_split, dq_lua_dead},
 };
-static const char *const dq_look_script[] = {dq_lua_clock, dq_lua_split,
-                                             dq_lua_look, NULL};
+static const char *const dq_look_script[8] = {dq_lua_clock, dq_lua_split,
+                                              dq_lua_look};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Statuses
@@ -1044,6 +1797,12 @@ typedef struct dq_out {
     char buf[1024];
 } dq_out;
 
+static void dq_begin(dq_out *o, redisContext *c) {
+    o->c = c;
+    o->n = 0;
+    o->failed = 0;
+}
+
 static void dq_spill(dq_out *o) {
     if (o->n > 0 && redisAppendFormattedCommand(o->c, o->buf, o->n) != REDIS_OK)
         o->failed = 1;
@@ -1131,13 +1890,15 @@ static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
 #define DQ_CHANNEL "redisson_delay_queue_channel:"
 #define DQ_RETRY "delayq_retry:"
 #define DQ_DEAD "delayq_dead:"
+#define DQ_STREAM "delayq_stream:"
+#define DQ_ONCE_KEY "delayq_once:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 
 static void dq_script_text(dq_out *o, const char *const *parts) {
     size_t len = 0, i;
-    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
+    for (i = 0; i < 8 && parts[i]; i++) len += strlen(parts[i]);
     dq_line(o, '$', len);
-    for (i = 0; parts[i]; i++) dq_put(o, parts[i], strlen(parts[i]));
+    for (i = 0; i < 8 && parts[i]; i++) dq_put(o, parts[i], strlen(parts[i]));
     dq_put(o, "\r\n", 2);
 }
 
@@ -1297,35 +2058,39 @@ static const char *dq_cause(const redisContext *c) {
     return c->errstr[0] ? c->errstr : "the connection is lost";
 }
 
-/* The command socket is of no use any more. The first attempt to replace it
- * may come at once; after one that failed, wait. */
+/* After a failed attempt the next one waits; the first may come at once. */
+static int64_t dq_retry_at(unsigned failures) {
+    int64_t now = dq_now();
+    if (failures == 0) return now;
+    return now + dq_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
+}
+
+/* The command socket is of no use any more. */
 static void dq_drop(delayq *q) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
+    delayq *h;
     if (l->cmd) redisFree(l->cmd);
     l->cmd = NULL;
     l->tracking = 0;
-    q->armed = 0;
     memset(l->sha, 0, sizeof l->sha);
-    l->retry_us = dq_now();
-    if (l->failures > 0)
-        l->retry_us +=
-            dq_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, l->failures);
-    q->wake_us = l->retry_us;
+    l->retry_us = dq_retry_at(l->failures);
+    for (h = l->handles; h; h = h->next) {
+        h->armed = 0;
+        h->wake_us = l->retry_us;
+    }
 }
 
 static void dq_drop_ear(delayq *q) {
-    delayq_link *l = &q->link;
-    int64_t now = dq_now();
+    delayq_link *l = dq_link(q);
+    delayq *h;
     if (l->ear) redisFree(l->ear);
     l->ear = NULL;
-    l->tracking = 0;
-    l->hears_heads = l->hears_pushes = 0;
-    q->armed = 0;
-    l->ear_retry_us = now;
-    if (l->ear_failures > 0)
-        l->ear_retry_us +=
-            dq_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, l->ear_failures);
-    if (q->wake_us > l->ear_retry_us) q->wake_us = l->ear_retry_us;
+    l->tracking = l->hears_pushes = 0;
+    l->ear_retry_us = dq_retry_at(l->ear_failures);
+    for (h = l->handles; h; h = h->next) {
+        h->armed = h->hears = 0;
+        if (h->wake_us > l->ear_retry_us) h->wake_us = l->ear_retry_us;
+    }
 }
 
 /* 1: ready for what was asked. 0: the deadline has passed. */
@@ -1393,12 +2158,13 @@ static void dq_free_replies(redisReply **replies, int n) {
 }
 
 static const char *dq_url_text(const delayq *q) {
-    return q->options.url ? q->options.url : "redis://127.0.0.1:6379";
+    const char *url = dq_owner(q)->options.url;
+    return url ? url : "redis://127.0.0.1:6379";
 }
 
 /* "127.0.0.1:6379", for error texts. */
 static void dq_where(const delayq *q, const dq_url *u, char *to, size_t size) {
-    if (q->options.connect)
+    if (dq_owner(q)->options.connect)
         snprintf(to, size, "the connect hook");
     else if (u->port)
         snprintf(to, size, "%.80s:%d", u->host, u->port);
@@ -1407,9 +2173,9 @@ static void dq_where(const delayq *q, const dq_url *u, char *to, size_t size) {
 }
 
 static redisContext *dq_dial(delayq *q, const dq_url *u, int64_t deadline) {
+    const delayq_options *o = &dq_owner(q)->options;
     int64_t left = (deadline - dq_now() + 999) / 1000;
-    if (q->options.connect)
-        return q->options.connect(q->options.user, left > 1 ? (int)left : 1);
+    if (o->connect) return o->connect(o->user, left > 1 ? (int)left : 1);
     if (u->port) return redisConnectNonBlock(u->host, u->port);
     return redisConnectUnixNonBlock(u->host);
 }
@@ -1436,7 +2202,7 @@ static delayq_status dq_socket(delayq *q, const dq_url *u, redisContext **out,
     dq_where(q, u, where, sizeof where);
     *out = NULL;
     if (!c) {
-        return q->options.connect
+        return dq_owner(q)->options.connect
                    ? dq_fail(q, DELAYQ_ERR_IO, "the connect hook gave nothing")
                    : dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
     }
@@ -1500,7 +2266,7 @@ static void dq_set_clock(delayq_link *l, int64_t us, int64_t sent_us,
 /* What the look found: clock, the server's unsigned long, old elements. */
 static delayq_status dq_looked(delayq *q, const redisReply *r, int64_t sent_us,
                                int64_t read_us) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int64_t n[2];
     const redisReply *probe;
     if (r->type == REDIS_REPLY_ERROR) return dq_refused(q, "open", r);
@@ -1516,6 +2282,7 @@ static delayq_status dq_looked(delayq *q, const redisReply *r, int64_t sent_us,
     dq_set_clock(l, n[0], sent_us, read_us);
     if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
         q->wire_refused = 1;
+    q->looked = 1;
     return DELAYQ_OK;
 }
 
@@ -1527,7 +2294,7 @@ static delayq_status dq_wire_failure(delayq *q) {
                    q->name);
 }
 
-/* One write: login and a look at the queue. */
+/* One write: login, unless u is NULL, and a look at the queue. */
 static delayq_status dq_greet(delayq *q, const dq_url *u, redisContext *c,
                               int64_t deadline) {
     redisReply *replies[4] = {NULL, NULL, NULL, NULL};
@@ -1535,10 +2302,8 @@ static delayq_status dq_greet(delayq *q, const dq_url *u, redisContext *c,
     int64_t sent_us = dq_now();
     int n, got, sent;
     dq_out o;
-    o.c = c;
-    o.n = 0;
-    o.failed = 0;
-    n = dq_login(&o, u);
+    dq_begin(&o, c);
+    n = u ? dq_login(&o, u) : 0;
     dq_line(&o, '*', 5);
     dq_text(&o, "EVAL");
     dq_script_text(&o, dq_look_script);
@@ -1561,10 +2326,11 @@ static delayq_status dq_greet(delayq *q, const dq_url *u, redisContext *c,
 
 /* Make the command socket, unless it was tried too lately. */
 static delayq_status dq_connect(delayq *q) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int64_t now = dq_now();
     int64_t deadline = now + (int64_t)q->options.connect_timeout_ms * 1000;
     delayq_status status;
+    delayq *h;
     dq_url u;
     if (now < l->retry_us)
         return dq_fail(q, l->failure, "%s; the next attempt is in %d ms",
@@ -1581,13 +2347,24 @@ static delayq_status dq_connect(delayq *q) {
         return status;
     }
     l->failures = 0;
-    l->used_us = q->wake_us = dq_now();
+    l->used_us = dq_now();
+    for (h = l->handles; h; h = h->next) h->wake_us = l->used_us;
+    q->counts.reconnects += l->connected;
+    l->connected = 1;
     return DELAYQ_OK;
+}
+
+/* A handle that shares a connection looks at its own queue. */
+static delayq_status dq_look(delayq *q) {
+    int64_t deadline = dq_now() + q->options.io_timeout_ms * 1000LL;
+    delayq_status status = dq_greet(q, NULL, dq_link(q)->cmd, deadline);
+    if (status != DELAYQ_OK && !q->looked) dq_drop(q);
+    return status;
 }
 
 /* An idle socket that the server has closed shows it by being readable. */
 static void dq_check_idle(delayq *q) {
-    redisContext *c = q->link.cmd;
+    redisContext *c = dq_link(q)->cmd;
     void *r = NULL;
     struct pollfd p;
     p.fd = c->fd;
@@ -1607,11 +2384,18 @@ static delayq_status dq_ready(delayq *q) {
         return dq_fail(q, DELAYQ_ERR_ARG,
                        "the handle was opened before a "
                        "fork(): open one of your own");
+    if (q->orphan)
+        return dq_fail(q, DELAYQ_ERR_ARG,
+                       "the handle whose sockets this one shares is closed");
     if (q->wire_refused) return dq_wire_failure(q);
-    if (q->link.cmd && dq_now() - q->link.used_us > DQ_SECOND_US)
+    if (dq_link(q)->cmd && dq_now() - dq_link(q)->used_us > DQ_SECOND_US)
         dq_check_idle(q);
-    if (!q->link.cmd) {
+    if (!dq_link(q)->cmd) {
         delayq_status status = dq_connect(q);
+        if (status != DELAYQ_OK) return status;
+    }
+    if (!q->looked) {
+        delayq_status status = dq_look(q);
         if (status != DELAYQ_OK) return status;
     }
     return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
@@ -1627,11 +2411,14 @@ typedef struct dq_call {
     int once;     /* one round trip and no more */
     int again;    /* this is another sending of what may have run */
 
-    unsigned char id[16]; /* an offer's */
-    const void *data;
-    size_t len;
-    int64_t delay_ms, not_after_ms;
-    size_t max; /* a take's */
+    const delayq_message *messages; /* an offer's, `max` of them */
+    size_t max;                     /* a take's or peek's */
+    const delayq_item *item;        /* to ack before a take */
+    delayq_item *items;             /* to ack, `max` of them */
+    const char *ticket;             /* to change, remove, peek behind */
+    int64_t due_ms, from;
+    const char *word; /* dead letters: what to do */
+    int less;         /* this attempt doesn't count */
 
     redisReply *reply; /* out: an array; the caller frees it */
     int64_t sent_us;   /* out: when it was sent; read at link.used_us */
@@ -1640,7 +2427,7 @@ typedef struct dq_call {
 static delayq_status dq_call_reply(delayq *q, dq_call *call, redisReply *r) {
     if (r->type == REDIS_REPLY_ERROR) {
         delayq_status status = dq_refused(q, call->what, r);
-        if ((int)status == DQ_NOSCRIPT) q->link.sha[call->verb][0] = '\0';
+        if ((int)status == DQ_NOSCRIPT) dq_link(q)->sha[call->verb][0] = '\0';
         return status;
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
@@ -1649,15 +2436,13 @@ static delayq_status dq_call_reply(delayq *q, dq_call *call, redisReply *r) {
 }
 
 static delayq_status dq_send(delayq *q, dq_call *call) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     redisReply *r[2] = {NULL, NULL};
     int64_t now = dq_now();
     delayq_status status;
     int n, got = 0, sent = 0;
     dq_out o;
-    o.c = l->cmd;
-    o.n = 0;
-    o.failed = 0;
+    dq_begin(&o, l->cmd);
     n = dq_eval(&o, l, call->verb, call->keys, call->args);
     call->write(&o, q, call);
     dq_spill(&o);
@@ -1692,7 +2477,7 @@ static delayq_status dq_run(delayq *q, dq_call *call) {
         if (status == DELAYQ_OK) status = dq_send(q, call);
         if (call->once || status == DELAYQ_OK) break;
         if ((int)status == DQ_NOSCRIPT) continue;
-        if (tries > 0 || q->link.cmd || q->link.failures > 0) break;
+        if (tries > 0 || dq_link(q)->cmd || dq_link(q)->failures > 0) break;
         if (status == DELAYQ_ERR_IO) continue;
         if (status != DELAYQ_ERR_UNKNOWN || !call->harmless) break;
         call->again = 1;
@@ -1736,10 +2521,10 @@ static void dq_heard_head(delayq *q, const redisReply *r) {
     if (!dq_numbers(r, &due_ms, 1) || due_ms <= 0)
         dq_wake_by(q, now);
     else
-        dq_wake_by(q,
-                   due_ms > DQ_MAX_DUE / 1000
-                       ? now + q->options.max_wait_ms * 1000
-                       : due_ms * 1000 - q->link.server_us - q->link.span_us);
+        dq_wake_by(q, due_ms > DQ_MAX_DUE / 1000
+                          ? now + q->options.max_wait_ms * 1000
+                          : due_ms * 1000 - dq_link(q)->server_us -
+                                dq_link(q)->span_us);
 }
 
 /* The keys that have changed; nil: all of them. */
@@ -1756,21 +2541,44 @@ static void dq_heard_keys(delayq *q, const redisReply *r) {
 }
 
 static void dq_heard(delayq *q, const redisReply *r) {
+    delayq *h;
+    int message;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
         return;
-    if (strcmp(r->element[0]->str, "message") != 0)
-        dq_wake_by(q, dq_now()); /* a subscription began or ended */
-    else if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0)
-        dq_heard_keys(q, r->element[2]);
-    else if (dq_is_key(q, DQ_CHANNEL, r->element[1]))
-        dq_heard_head(q, r->element[2]);
+    message = strcmp(r->element[0]->str, "message") == 0;
+    for (h = dq_link(q)->handles; h; h = h->next) {
+        if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0) {
+            if (message) dq_heard_keys(h, r->element[2]);
+        } else if (dq_is_key(h, DQ_CHANNEL, r->element[1])) {
+            h->hears = strcmp(r->element[0]->str, "unsubscribe") != 0;
+            if (message)
+                dq_heard_head(h, r->element[2]);
+            else
+                dq_wake_by(h, dq_now());
+        }
+    }
+}
+
+/* Tell the ear to listen for one more handle, or one less; the answer is
+ * heard like a message. */
+static void dq_subscribe(delayq *q, const char *verb) {
+    delayq_link *l = dq_link(q);
+    int sent;
+    dq_out o;
+    if (!l->ear) return;
+    dq_begin(&o, l->ear);
+    dq_line(&o, '*', 2);
+    dq_text(&o, verb);
+    dq_key(&o, q, DQ_CHANNEL);
+    dq_spill(&o);
+    if (o.failed || dq_flush(l->ear, &sent) != REDIS_OK) dq_drop_ear(q);
 }
 
 /* Read what the ear has received, at most 16 buffers full. */
 static int dq_read_ear(delayq *q, int64_t now) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int i;
     for (i = 0; i < 16; i++) {
         int any = 0;
@@ -1792,7 +2600,7 @@ static int dq_read_ear(delayq *q, int64_t now) {
 
 /* Say something to a quiet ear; a dead one doesn't answer. */
 static int dq_ping_ear(delayq *q, int64_t now) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int sent;
     if (l->pinged_us > 0)
         return now - l->pinged_us < q->options.io_timeout_ms * 1000LL;
@@ -1805,7 +2613,7 @@ static int dq_ping_ear(delayq *q, int64_t now) {
 
 /* Look at the ear, at most once a millisecond. */
 static void dq_listen(delayq *q, int64_t now) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     if (!l->ear || now - l->looked_us < DQ_LOOK_US) return;
     l->looked_us = now;
     if (!dq_read_ear(q, now) || !dq_ping_ear(q, now)) dq_drop_ear(q);
@@ -1815,14 +2623,12 @@ static void dq_listen(delayq *q, int64_t now) {
  * refused subscription leaves the ear half deaf, not the queue broken. */
 static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
                                   int64_t deadline) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     redisReply *r[6] = {NULL, NULL, NULL, NULL, NULL, NULL};
     delayq_status status;
     int n, got, sent;
     dq_out o;
-    o.c = c;
-    o.n = 0;
-    o.failed = 0;
+    dq_begin(&o, c);
     n = dq_login(&o, u);
     dq_words(&o, 2, "CLIENT", "ID");
     dq_line(&o, '*', 2);
@@ -1837,9 +2643,9 @@ static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
     if (status == DELAYQ_OK) {
         int id = r[n]->type == REDIS_REPLY_INTEGER;
         l->ear_id = id ? r[n]->integer : 0;
-        l->hears_heads = r[n + 1]->type == REDIS_REPLY_ARRAY;
+        q->hears = r[n + 1]->type == REDIS_REPLY_ARRAY;
         l->hears_pushes = id && r[n + 2]->type == REDIS_REPLY_ARRAY;
-        if (!l->hears_heads && !l->hears_pushes) {
+        if (!q->hears && !l->hears_pushes) {
             int type = r[n + 1]->type;
             status = type == REDIS_REPLY_ERROR
                          ? dq_refused(q, "listening", r[n + 1])
@@ -1853,10 +2659,11 @@ static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
 /* Open the ear, unless that was tried too lately. Its failure is no failure
  * of the queue: it is told to the log, and the handle looks more often. */
 static void dq_open_ear(delayq *q) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int64_t now = dq_now();
     int64_t deadline = now + q->options.io_timeout_ms * 1000LL;
     delayq_status status;
+    delayq *h;
     dq_url u;
     if (l->ear || now < l->ear_retry_us) return;
     dq_url_parse(dq_url_text(q), &u);
@@ -1870,60 +2677,70 @@ static void dq_open_ear(delayq *q) {
         return;
     }
     l->ear_failures = 0;
-    l->heard_us = l->looked_us = q->wake_us = dq_now();
+    l->heard_us = l->looked_us = dq_now();
     l->pinged_us = 0;
+    for (h = l->handles; h; h = h->next) {
+        h->wake_us = l->heard_us;
+        if (h != q && l->ear) dq_subscribe(h, "SUBSCRIBE");
+    }
+}
+
+static int dq_write_arm(dq_out *o, const delayq *q) {
+    const delayq_link *l = dq_link(q);
+    if (!l->tracking) {
+        dq_line(o, '*', 7);
+        dq_text(o, "CLIENT");
+        dq_text(o, "TRACKING");
+        dq_text(o, "ON");
+        dq_text(o, "REDIRECT");
+        dq_number(o, l->ear_id);
+        dq_text(o, "OPTIN");
+        dq_text(o, "NOLOOP");
+    }
+    dq_words(o, 3, "CLIENT", "CACHING", "YES");
+    dq_line(o, '*', 2);
+    dq_text(o, "LLEN");
+    dq_arg(o, q->name, q->name_len);
+    dq_spill(o);
+    return l->tracking ? 2 : 3;
+}
+
+static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
+    delayq_link *l = dq_link(q);
+    const redisReply *length = r[n - 1];
+    if (r[0]->type == REDIS_REPLY_ERROR ||
+        r[n - 2]->type == REDIS_REPLY_ERROR) {
+        l->hears_pushes = 0; /* Redis 5, an ACL: a look every 250 ms */
+        dq_wake_by(q, dq_now() + DQ_DEAF_US);
+        return DELAYQ_OK;
+    }
+    if (length->type == REDIS_REPLY_ERROR) return dq_refused(q, "wait", length);
+    if (length->type != REDIS_REPLY_INTEGER) return dq_bad_reply(q, "wait");
+    l->tracking = q->armed = 1;
+    if (length->integer > 0) q->ready = length->integer;
+    return DELAYQ_OK;
 }
 
 /* Ask to be told of the next push into N, and whether something lies there
  * already: pushed before the server began to watch. */
 static delayq_status dq_arm(delayq *q) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     redisReply *r[3] = {NULL, NULL, NULL};
-    int64_t now = dq_now();
-    int begin = !l->tracking, got, sent, n = 0;
+    int64_t deadline = dq_now() + q->options.io_timeout_ms * 1000LL;
     delayq_status status = dq_ready(q);
+    int got = 0, sent, n;
     dq_out o;
     if (status != DELAYQ_OK) return status;
-    o.c = l->cmd;
-    o.n = 0;
-    o.failed = 0;
-    if (begin) {
-        dq_line(&o, '*', 7);
-        dq_text(&o, "CLIENT");
-        dq_text(&o, "TRACKING");
-        dq_text(&o, "ON");
-        dq_text(&o, "REDIRECT");
-        dq_number(&o, l->ear_id);
-        dq_text(&o, "OPTIN");
-        dq_text(&o, "NOLOOP");
-        n++;
-    }
-    dq_words(&o, 3, "CLIENT", "CACHING", "YES");
-    dq_line(&o, '*', 2);
-    dq_text(&o, "LLEN");
-    dq_arg(&o, q->name, q->name_len);
-    dq_spill(&o);
-    n += 2;
+    dq_begin(&o, l->cmd);
+    n = dq_write_arm(&o, q);
     status = o.failed ? dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_exchange(q, l->cmd, r, n, &got, &sent,
-                                    now + q->options.io_timeout_ms * 1000LL);
-    if (o.failed) got = 0;
+                      : dq_exchange(q, l->cmd, r, n, &got, &sent, deadline);
     l->used_us = dq_now();
-    if (status != DELAYQ_OK) {
-        if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
+    if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO; /* no effect */
+    if (status == DELAYQ_OK)
+        status = dq_armed(q, r, n);
+    else
         dq_drop(q);
-    } else if (r[n - 2]->type == REDIS_REPLY_ERROR ||
-               r[0]->type == REDIS_REPLY_ERROR) {
-        l->hears_pushes = 0; /* Redis 5, an ACL: a look every 250 ms */
-        dq_wake_by(q, dq_now() + DQ_DEAF_US);
-    } else if (r[n - 1]->type == REDIS_REPLY_INTEGER) {
-        l->tracking = q->armed = 1;
-        if (r[n - 1]->integer > 0) q->ready = r[n - 1]->integer;
-    } else {
-        status = r[n - 1]->type == REDIS_REPLY_ERROR
-                     ? dq_refused(q, "wait", r[n - 1])
-                     : dq_bad_reply(q, "wait");
-    }
     dq_free_replies(r, got);
     return status;
 }
@@ -1933,97 +2750,269 @@ static delayq_status dq_arm(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 static const char *dq_wire_letter(const delayq *q) {
-    return q->options.wire == DELAYQ_NATIVE     ? "n"
-           : q->options.wire == DELAYQ_REDISSON ? "r"
-                                                : "o";
+    static const char *const letters[] = {"n", "r", "o"};
+    return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-/* What tick and take say first. */
-static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
-    int native = q->options.wire == DELAYQ_NATIVE;
-    dq_arg(o, q->name, q->name_len);
+static void dq_begin_call(dq_call *call, dq_verb verb, const char *what,
+                          size_t keys, size_t args,
+                          void (*write)(dq_out *, delayq *, const dq_call *)) {
+    memset(call, 0, sizeof *call);
+    call->verb = verb;
+    call->what = what;
+    call->keys = keys;
+    call->args = args;
+    call->write = write;
+}
+
+/* Run, and read the n numbers that the reply begins with. */
+static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
+                                    int count) {
+    delayq_status status = dq_run(q, call);
+    if (status != DELAYQ_OK) return status;
+    if (!dq_numbers(call->reply->element[0], n, count)) {
+        freeReplyObject(call->reply);
+        call->reply = NULL;
+        return dq_bad_reply(q, call->what);
+    }
+    dq_set_clock(dq_link(q), n[0], call->sent_us, dq_link(q)->used_us);
+    return DELAYQ_OK;
+}
+
+/* The server's clock, at least and at most, in ms. */
+static int64_t dq_server_ms(const delayq *q) {
+    return (dq_now() + dq_link(q)->server_us) / 1000;
+}
+
+static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
+    const delayq_link *l = dq_link(q);
+    return (dq_now() + l->server_us + l->span_us + 999) / 1000 + delay_ms;
+}
+
+/* --- tickets --- */
+
+#define DQ_KEY_MAX 17
+
+/* An element's ticket: due time and id. Of Redisson's ids of 8 bytes the 8
+ * before them is part, or they would look like old ones. */
+static void dq_ticket(delayq_ticket *t, int64_t due_ms, const unsigned char *e,
+                      int kind) {
+    static const char digits[] = "0123456789abcdef";
+    size_t n = dq_decimal(t->text, due_ms), i;
+    size_t len = kind == 16 ? 16 : kind == 8 ? 9 : 8;
+    e += kind == 16;
+    t->text[n++] = '-';
+    for (i = 0; i < len; i++) {
+        t->text[n++] = digits[e[i] >> 4];
+        t->text[n++] = digits[e[i] & 15];
+    }
+    t->text[n] = '\0';
+}
+
+/* The due time and the bytes that a ticket's element begins with; 0: it is
+ * none. *due_len: the length of the due time's text. */
+static size_t dq_ticket_key(const char *text, unsigned char key[DQ_KEY_MAX],
+                            size_t *due_len) {
+    size_t n = 0, digits, due = 0;
+    while (text[due] >= '0' && text[due] <= '9') due++;
+    if (due < 1 || due > 16 || text[due] != '-') return 0;
+    *due_len = due;
+    text += due + 1;
+    digits = strlen(text);
+    if (digits != 32 && digits != 18 && digits != 16) return 0;
+    if (digits == 32) key[n++] = 16;
+    for (; *text; text += 2) {
+        int hi = dq_hex(text[0]), lo = dq_hex(text[1]);
+        if (hi < 0 || lo < 0) return 0;
+        key[n++] = (unsigned char)(hi * 16 + lo);
+    }
+    return n;
+}
+
+static int dq_is_ticket(const char *text) {
+    unsigned char key[DQ_KEY_MAX];
+    size_t len;
+    return memchr(text, 0, sizeof(delayq_ticket)) &&
+           dq_ticket_key(text, key, &len) > 0;
+}
+
+/* Two arguments: due, k. */
+static void dq_write_ticket(dq_out *o, const char *text) {
+    unsigned char key[DQ_KEY_MAX];
+    size_t due_len = 0, n = dq_ticket_key(text, key, &due_len);
+    dq_arg(o, text, due_len);
+    dq_arg(o, key, n);
+}
+
+/* --- transfer and take --- */
+
+static void dq_set_cursor(delayq *q, const redisReply *r) {
+    if (r->type == REDIS_REPLY_STRING && r->len < sizeof q->cursor)
+        memcpy(q->cursor, r->str, r->len + 1);
+}
+
+static void dq_write_keys(dq_out *o, delayq *q) {
+    int mirror = q->options.wire != DELAYQ_NATIVE;
+    if (q->options.broadcast)
+        dq_key(o, q, DQ_STREAM);
+    else
+        dq_arg(o, q->name, q->name_len);
     dq_key(o, q, DQ_ZSET);
     dq_key(o, q, DQ_DEAD);
-    dq_key(o, q, native ? DQ_RETRY : DQ_MIRROR);
+    dq_key(o, q, mirror ? DQ_MIRROR : DQ_RETRY);
+}
+
+static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
+    uint64_t order = (uint64_t)(dq_now() + dq_link(q)->server_us);
+    unsigned char tail[6];
+    if (order <= q->order) order = q->order + 1;
+    q->order = order + call->max;
+    dq_number(o, q->options.lease_ms);
+    dq_number(o, q->options.max_attempts);
+    dq_number(o, (int64_t)order);
+    memcpy(tail, q->nonce, 5);
+    tail[5] = 0;
+    if (q->options.wire == DELAYQ_REDISSON_OLD)
+        dq_number(o, dq_old_tail(q));
+    else
+        dq_arg(o, tail, sizeof tail);
+    dq_key(o, q, DQ_CHANNEL);
+    if (call->item) dq_write_ticket(o, call->item->ticket.text);
+}
+
+/* What tick, take and broadcast say. */
+static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
+    dq_write_keys(o, q);
     dq_text(o, dq_wire_letter(q));
     dq_number(o, q->options.batch);
     dq_number(o, q->options.max_wait_ms);
+    if (call->verb == DQ_TICK) return;
+    dq_number(o, (int64_t)call->max);
     if (call->verb == DQ_TAKE) {
-        dq_number(o, (int64_t)call->max);
         dq_text(o, q->retry_turn ? "x" : "r");
+        dq_write_lease(o, q, call);
+    } else {
+        dq_text(o, q->cursor);
+        dq_number(o, q->options.broadcast_keep);
+        dq_key(o, q, DQ_CHANNEL);
     }
 }
 
-/* Apply the head of a reply: the one rule for wake_us. */
-static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t *us) {
-    int64_t n[6], cap = q->options.max_wait_ms * 1000;
-    int taking = call->verb == DQ_TAKE;
-    delayq_link *l = &q->link;
-    if (!dq_numbers(call->reply->element[0], n, 6))
-        return dq_bad_reply(q, call->what);
-    if (!l->ear || !l->hears_heads || (taking && !l->hears_pushes))
+/* Do pushes into the list matter to this handle, unless it hears of them? */
+static int dq_wants_arm(const delayq *q) {
+    return !q->armed && !q->options.broadcast && dq_link(q)->hears_pushes;
+}
+
+/* Apply the head of a reply: the one rule for wake_us. What it says holds for
+ * every handle on the same queue and link. */
+static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[7]) {
+    int64_t cap = q->options.max_wait_ms * 1000;
+    int deaf = call->verb == DQ_TAKE && !dq_link(q)->hears_pushes;
+    delayq *h;
+    if (!dq_link(q)->ear || !q->hears || deaf)
         cap = cap < DQ_DEAF_US ? cap : DQ_DEAF_US;
-    dq_set_clock(l, n[0], call->sent_us, l->used_us);
     q->wake_us = call->sent_us + (n[1] < 0 || n[1] > cap ? cap : n[1]);
     q->ready = n[3] < 0 ? 0 : n[3];
-    if (n[2] > 0 || call->reply->elements > 1) q->armed = 0;
+    if (n[2] > 0 || call->reply->elements > 2) q->armed = 0;
     if (n[5] == 1) q->wire_refused = 1;
-    *us = n[0];
-    return DELAYQ_OK;
+    q->counts.moved += (uint64_t)n[2];
+    q->counts.died += (uint64_t)n[4];
+    for (h = dq_link(q)->handles; h; h = h->next) {
+        if (h == q || h->name_len != q->name_len || h->options.broadcast ||
+            memcmp(h->name, q->name, q->name_len) != 0)
+            continue;
+        h->ready = q->ready;
+        h->wake_us = q->wake_us;
+        if (n[2] > 0 || call->reply->elements > 2) h->armed = 0;
+    }
+    return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
 static delayq_status dq_transfer(delayq *q) {
-    dq_call call;
+    int cast = q->options.broadcast;
     delayq_status status;
-    int64_t us;
-    memset(&call, 0, sizeof call);
-    call.verb = DQ_TICK;
-    call.what = "tick";
-    call.keys = 4;
-    call.args = 3;
-    call.write = dq_write_drain;
+    int64_t n[7];
+    dq_call call;
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
+                  dq_write_drain);
     call.once = 1;
-    status = dq_run(q, &call);
-    if (status == DELAYQ_ERR_AGAIN && q->link.cmd && !q->link.sha[DQ_TICK][0])
+    status = dq_run_numbers(q, &call, n, 7);
+    if (status == DELAYQ_ERR_AGAIN && dq_link(q)->cmd &&
+        !dq_link(q)->sha[call.verb][0])
         return DELAYQ_OK; /* forgotten: loaded by the next call */
     if (status != DELAYQ_OK) {
-        int64_t later = dq_now() + DQ_BACKOFF_US;
-        if (q->link.cmd) q->wake_us = later;
+        if (dq_link(q)->cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
         return status;
     }
-    status = dq_apply(q, &call, &us);
+    status = dq_apply(q, &call, n);
+    if (cast && call.reply->elements > 1)
+        dq_set_cursor(q, call.reply->element[1]);
     freeReplyObject(call.reply);
-    if (status == DELAYQ_OK && q->wire_refused) return dq_wire_failure(q);
     return status;
 }
 
-/* The item that a pair of the reply stands for. */
-static int dq_item(const delayq *q, delayq_item *item, const redisReply *due,
-                   const redisReply *bytes, int64_t us) {
+static int64_t dq_score(const char *p) {
+    int64_t value = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
+    return value;
+}
+
+static void dq_count_taken(delayq *q, const delayq_item *item) {
+    int bucket = 0;
+    q->counts.taken++;
+    q->counts.redelivered += item->attempt > 1;
+    if (item->late_us < 0) return;
+    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
+    q->counts.lateness[bucket]++;
+}
+
+static void dq_late(delayq_item *item, const redisReply *due, int64_t us) {
+    item->late_us = -1;
+    if (due->str[0] < '0' || due->str[0] > '9') return;
+    item->due_ms = dq_score(due->str);
+    item->late_us = us - item->due_ms * 1000;
+    if (item->late_us < 0) item->late_us = 0;
+}
+
+/* The item that a pair of a take's reply stands for. */
+static int dq_item(delayq *q, delayq_item *item, const redisReply *due,
+                   const redisReply *bytes, const int64_t n[7]) {
     const unsigned char *e = (const unsigned char *)bytes->str;
+    int leased = q->options.lease_ms > 0, kind = -1;
     size_t at = 0;
-    int kind = -1;
     if (due->type != REDIS_REPLY_STRING || bytes->type != REDIS_REPLY_STRING)
         return 0;
     memset(item, 0, sizeof *item);
-    item->late_us = -1;
     if (due->str[0] != 'r')
-        kind = dq_split(e, bytes->len, q->link.long_big, &at);
+        kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
+    if (kind < 0 && (leased || due->str[0] != 'r')) return 0;
     if (kind < 0) at = 0;
     item->data = e + at;
     item->len = bytes->len - at;
-    item->attempt = 1;
+    item->attempt = kind == DQ_KIND_OLD && leased ? 0 : !leased;
     if (kind == 16) item->attempt += (int)dq_get_uint(e + 15, 2, 1);
-    if (due->str[0] >= '0' && due->str[0] <= '9') {
-        const char *p;
-        for (p = due->str; *p >= '0' && *p <= '9'; p++)
-            item->due_ms = item->due_ms < DQ_MAX_DUE / 10
-                               ? item->due_ms * 10 + (*p - '0')
-                               : DQ_MAX_DUE;
-        item->late_us = us - item->due_ms * 1000;
-        if (item->late_us < 0) item->late_us = 0;
-    }
+    if (leased) dq_ticket(&item->ticket, n[6], e, kind);
+    dq_late(item, due, n[0]);
+    dq_count_taken(q, item);
+    return 1;
+}
+
+/* The item that a triple of a broadcast's reply stands for. */
+static int dq_cast_item(delayq *q, delayq_item *item, redisReply *const *r,
+                        int64_t us) {
+    int i;
+    for (i = 0; i < 3; i++)
+        if (r[i]->type != REDIS_REPLY_STRING) return 0;
+    if (r[0]->len >= sizeof q->cursor) return 0;
+    memset(item, 0, sizeof *item);
+    memcpy(item->ticket.text, r[0]->str, r[0]->len + 1);
+    item->data = r[2]->str;
+    item->len = r[2]->len;
+    item->attempt = 1;
+    dq_late(item, r[1], us);
+    dq_count_taken(q, item);
     return 1;
 }
 
@@ -2032,52 +3021,110 @@ static void dq_forget(delayq *q) {
     q->reply = NULL;
 }
 
-/* Ask the server for up to max items. EMPTY or OK. */
+/* What an ack's answer says of one ticket. */
+static delayq_status dq_acked(delayq *q, const dq_call *call, char said) {
+    if (said == '1') {
+        q->counts.acked++;
+        return DELAYQ_OK;
+    }
+    if (!call->again) return DELAYQ_GONE;
+    return dq_fail(q, DELAYQ_ERR_UNKNOWN,
+                   "%s: sent twice, and the item is no longer there: it was "
+                   "done, or the lease was lost",
+                   call->what);
+}
+
+static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
+                            const int64_t n[7]) {
+    redisReply *const *r = call->reply->element;
+    size_t step = call->verb == DQ_CAST ? 3 : 2, i, count;
+    count = (call->reply->elements - 2) / step;
+    if (call->reply->elements != 2 + step * count || count > call->max)
+        return SIZE_MAX;
+    for (i = 0; i < count; i++) {
+        redisReply *const *at = r + 2 + step * i;
+        if (call->verb == DQ_CAST ? !dq_cast_item(q, &items[i], at, n[0])
+                                  : !dq_item(q, &items[i], at[0], at[1], n))
+            return SIZE_MAX;
+    }
+    return count;
+}
+
+/* Ask the server for up to max items, with an ack before if ack is not NULL;
+ * *acked is what became of it. EMPTY or OK. */
 static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
-                            size_t *count) {
-    dq_call call;
+                            size_t *count, const delayq_item *ack,
+                            delayq_status *acked) {
+    int cast = q->options.broadcast;
     delayq_status status;
-    int64_t us;
-    size_t i;
-    memset(&call, 0, sizeof call);
-    call.verb = DQ_TAKE;
-    call.what = "take";
-    call.keys = 4;
-    call.args = 5;
-    call.write = dq_write_drain;
+    int64_t n[7];
+    dq_call call;
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4,
+                  cast  ? 7
+                  : ack ? 12
+                        : 10,
+                  dq_write_drain);
     call.max = max;
+    call.item = ack;
     q->retry_turn = !q->retry_turn;
-    status = dq_run(q, &call);
+    status = dq_run_numbers(q, &call, n, 7);
+    if (ack) *acked = status;
     if (status != DELAYQ_OK) return status;
-    status = dq_apply(q, &call, &us);
     q->reply = call.reply;
-    if (status != DELAYQ_OK) return status;
-    *count = (call.reply->elements - 1) / 2;
-    if (call.reply->elements != 2 * *count + 1 || *count > max)
+    if (call.reply->elements < 2 ||
+        call.reply->element[1]->type != REDIS_REPLY_STRING)
         return dq_bad_reply(q, "take");
-    for (i = 0; i < *count; i++)
-        if (!dq_item(q, &items[i], call.reply->element[2 * i + 1],
-                     call.reply->element[2 * i + 2], us))
-            return dq_bad_reply(q, "take");
+    if (ack) *acked = dq_acked(q, &call, call.reply->element[1]->str[0]);
+    status = dq_apply(q, &call, n);
+    if (cast) dq_set_cursor(q, call.reply->element[1]);
+    *count = dq_read_items(q, &call, items, n);
+    if (*count == SIZE_MAX) {
+        *count = 0;
+        return dq_bad_reply(q, "take");
+    }
     if (*count > 0) return DELAYQ_OK;
-    return q->wire_refused ? dq_wire_failure(q) : DELAYQ_EMPTY;
+    return status == DELAYQ_OK ? DELAYQ_EMPTY : status;
+}
+
+/* What a take is asked for, and what it has got. */
+typedef struct dq_taking {
+    delayq_item *items;
+    size_t max, count;
+    delayq_item ack; /* to be acked first, if it has a ticket */
+    delayq_status acked;
+    int asked; /* the ack has been sent at least once */
+} dq_taking;
+
+static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
+    delayq_status status, acked = DELAYQ_OK;
+    int ack = t->ack.ticket.text[0] != '\0';
+    status =
+        dq_ask(q, t->items, t->max, &t->count, ack ? &t->ack : NULL, &acked);
+    if (!ack) return status;
+    if (t->asked && acked == DELAYQ_GONE) acked = DELAYQ_ERR_UNKNOWN;
+    if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
+        t->asked = 1;
+    t->acked = acked;
+    if (status >= DELAYQ_OK) t->ack.ticket.text[0] = '\0'; /* it is settled */
+    return status;
 }
 
 /* One turn of a take: ask if there may be something; if not, get closer to
  * hearing of it. */
-static delayq_status dq_take_turn(delayq *q, delayq_item *items, size_t max,
-                                  size_t *count, int listen) {
-    delayq_link *l = &q->link;
+static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
+    delayq_link *l = dq_link(q);
     delayq_status status;
     int64_t now = dq_now();
+    if (q->orphan) return dq_ready(q);
     dq_listen(q, now);
-    if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us)
+    if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
+        !t->ack.ticket.text[0])
         return DELAYQ_EMPTY;
-    status = dq_ask(q, items, max, count);
+    status = dq_take_ask(q, t);
     if (status != DELAYQ_EMPTY || !listen) return status;
     if (!l->ear)
         dq_open_ear(q);
-    else if (!q->armed && l->hears_pushes)
+    else if (dq_wants_arm(q))
         status = dq_arm(q);
     return status == DELAYQ_OK || dq_passing(status) ? DELAYQ_EMPTY : status;
 }
@@ -2096,7 +3143,7 @@ static delayq_status dq_take_turn(delayq *q, delayq_item *items, size_t max,
 
 static void dq_drain_pipe(delayq *q) {
     char bytes[64];
-    while (read(q->link.pipe[0], bytes, sizeof bytes) > 0) {
+    while (read(dq_link(q)->pipe[0], bytes, sizeof bytes) > 0) {
     }
 }
 
@@ -2110,7 +3157,7 @@ static int dq_woken(delayq *q) {
 
 /* The moment at which q wants to act though nothing is heard. */
 static int64_t dq_next_us(const delayq *q) {
-    const delayq_link *l = &q->link;
+    const delayq_link *l = dq_link(q);
     int64_t next = q->wake_us, ping;
     if (!l->ear) return next;
     ping = l->pinged_us > 0 ? l->pinged_us + q->options.io_timeout_ms * 1000LL
@@ -2125,23 +3172,33 @@ static void dq_watch(struct pollfd *p, size_t *n, int fd) {
     ++*n;
 }
 
+/* Does one before number i use the same connection? */
+static int dq_seen_link(delayq *const *queues, size_t i) {
+    size_t k;
+    for (k = 0; k < i; k++)
+        if (dq_link(queues[k]) == dq_link(queues[i])) return 1;
+    return 0;
+}
+
 /* Sleep until one of the queues wants to act, is told something, or until. A
  * command socket speaks while nobody asks it only when it dies. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until) {
-    struct pollfd p[3 * DQ_MAX_QUEUES];
+    struct pollfd p[3 * DQ_MAX_LINKS];
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
-        delayq *q = queues[i];
-        int64_t next = dq_next_us(q);
+        delayq_link *l = dq_link(queues[i]);
+        int64_t next = dq_next_us(queues[i]);
         if (next < until) until = next;
-        dq_watch(p, &n, q->link.pipe[0]);
-        if (q->link.ear) dq_watch(p, &n, q->link.ear->fd);
-        if (q->link.cmd) dq_watch(p, &n, q->link.cmd->fd);
+        if (dq_seen_link(queues, i)) continue;
+        dq_watch(p, &n, l->pipe[0]);
+        if (l->ear) dq_watch(p, &n, l->ear->fd);
+        if (l->cmd) dq_watch(p, &n, l->cmd->fd);
     }
     dq_poll(p, n, until);
     for (i = 0; i < count; i++) {
-        queues[i]->link.looked_us = 0;
-        if (queues[i]->link.cmd) dq_check_idle(queues[i]);
+        if (dq_seen_link(queues, i)) continue;
+        dq_link(queues[i])->looked_us = 0;
+        if (dq_link(queues[i])->cmd) dq_check_idle(queues[i]);
     }
 }
 
@@ -2153,12 +3210,12 @@ static int64_t dq_deadline(int64_t timeout_ms) {
 /* A passing fault within a take or wait: tell the log, and don't spin. */
 static void dq_ride_out(delayq *q, delayq_status status) {
     if (q->options.log) q->options.log(q->options.user, status, q->err);
-    if (q->link.cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
+    if (dq_link(q)->cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
 }
 
 /* One step of a tick: connect, or open the ear, or look and transfer. */
 static delayq_status dq_tick_step(delayq *q) {
-    delayq_link *l = &q->link;
+    delayq_link *l = dq_link(q);
     int64_t now;
     if (!l->cmd || q->wire_refused) return dq_ready(q);
     now = dq_now();
@@ -2173,9 +3230,10 @@ static delayq_status dq_tick_step(delayq *q) {
 
 /* One turn of a wait: a step, and OK if something lies ready then. */
 static delayq_status dq_wait_turn(delayq *q) {
+    delayq_link *l = dq_link(q);
     delayq_status status = dq_tick_step(q);
-    if (status == DELAYQ_OK && q->ready == 0 && q->link.ear && q->link.cmd &&
-        !q->armed && q->link.hears_pushes && dq_now() < q->wake_us)
+    if (status == DELAYQ_OK && q->ready == 0 && l->ear && l->cmd &&
+        dq_wants_arm(q) && dq_now() < q->wake_us)
         status = dq_arm(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
@@ -2193,11 +3251,47 @@ static delayq_status dq_check(delayq *q, int good, const char *why) {
     return good ? DELAYQ_OK : dq_fail(q, DELAYQ_ERR_ARG, "%s", why);
 }
 
+/* At least once and broadcast: what fits together. */
+static const char *dq_check_modes(delayq_options *o) {
+    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
+        return "options.lease_ms is negative or too long";
+    if (o->max_attempts < 0 || o->max_attempts > 65535)
+        return "options.max_attempts: up to 65,535, or 0 for no limit";
+    if (o->max_attempts > 0 && o->wire != DELAYQ_NATIVE)
+        return "options.max_attempts: only with DELAYQ_NATIVE, since attempts "
+               "begin anew whenever Redisson moves an item";
+    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
+        o->backoff_max_ms > DQ_MAX_DUE / 4)
+        return "options.backoff_ms, backoff_max_ms: negative or too long";
+    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
+    if (o->broadcast && (o->wire != DELAYQ_NATIVE || o->lease_ms > 0))
+        return "options.broadcast: only with DELAYQ_NATIVE and no lease";
+    if (o->backoff_ms == 0) o->backoff_ms = 1000;
+    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
+    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
+    return NULL;
+}
+
+static const char *dq_check_share(delayq_options *o) {
+    delayq *owner = o->share;
+    if (!owner) return NULL;
+    if (owner->open != DQ_OPEN || owner->options.share)
+        return "options.share: not an open handle with sockets of its own";
+    if (owner->pid != (int64_t)getpid())
+        return "options.share: opened before a fork()";
+    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms)
+        return "options.share: url, connect and timeouts are the owner's";
+    o->connect_timeout_ms = owner->options.connect_timeout_ms;
+    o->io_timeout_ms = owner->options.io_timeout_ms;
+    return NULL;
+}
+
 /* Options in range, defaults filled in. NULL, or what is wrong. */
 static const char *dq_check_options(delayq_options *o) {
     size_t len = o->name ? strlen(o->name) : 0;
+    const char *wrong;
     if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
-    if (o->wire < DELAYQ_NATIVE || o->wire > DELAYQ_REDISSON_OLD)
+    if ((int)o->wire < DELAYQ_NATIVE || (int)o->wire > DELAYQ_REDISSON_OLD)
         return "options.wire: none of the three";
     if (o->batch < 0 || o->batch > 1000)
         return "options.batch: 1 to 1,000, or 0 for the default";
@@ -2206,12 +3300,31 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
         o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
         return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
+    wrong = dq_check_modes(o);
+    if (!wrong) wrong = dq_check_share(o);
+    if (wrong) return wrong;
     if (o->batch == 0) o->batch = 100;
     if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
     if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
     if (o->connect_timeout_ms == 0)
         o->connect_timeout_ms =
             o->io_timeout_ms < 2000 ? o->io_timeout_ms : 2000;
+    return NULL;
+}
+
+/* Where a broadcast's reader begins. NULL, or what is wrong. */
+static const char *dq_check_cursor(delayq *q) {
+    const char *after = q->options.broadcast_after;
+    size_t ms, seq;
+    if (!after || !*after) {
+        memcpy(q->cursor, after ? "0-0" : "$", after ? 4 : 2);
+        return NULL;
+    }
+    ms = strspn(after, "0123456789");
+    seq = after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
+    if (ms < 1 || ms > 16 || seq < 1 || seq > 16 || after[ms + 1 + seq])
+        return "options.broadcast_after: the ticket text of an item";
+    memcpy(q->cursor, after, ms + seq + 2);
     return NULL;
 }
 
@@ -2233,86 +3346,304 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!options) return dq_fail(q, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
     wrong = dq_check_options(&q->options);
-    if (wrong) return dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+    if (!wrong) wrong = dq_check_cursor(q);
+    if (wrong) {
+        q->options.share = NULL;
+        return dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+    }
     wrong = dq_url_parse(dq_url_text(q), &u);
     memset(&u, 0, sizeof u);
     if (wrong) return dq_fail(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
-    if (!dq_open_pipe(q->link.pipe))
+    if (!q->options.share && !dq_open_pipe(q->link.pipe))
         return dq_fail(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
     q->name_len = strlen(options->name);
     memcpy(q->name, options->name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
     q->open = DQ_OPEN;
     q->pid = (int64_t)getpid();
+    q->next = dq_link(q)->handles;
+    dq_link(q)->handles = q;
     dq_random(q->nonce, sizeof q->nonce);
-    return dq_ready(q);
+    if (q->options.share) {
+        q->wake_us = dq_now();
+        dq_subscribe(q, "SUBSCRIBE");
+    }
+    if (!q->options.broadcast || q->cursor[0] != '$') return dq_ready(q);
+    return dq_transfer(q); /* finds the stream's end */
+}
+
+/* Take a handle off its link. The ear goes on for another of this name. */
+static void dq_leave(delayq *q) {
+    delayq **at = &dq_link(q)->handles, *h;
+    int others = 0;
+    while (*at != q) at = &(*at)->next;
+    *at = q->next;
+    for (h = dq_link(q)->handles; h; h = h->next)
+        others += h->name_len == q->name_len &&
+                  memcmp(h->name, q->name, q->name_len) == 0;
+    if (others == 0) dq_subscribe(q, "UNSUBSCRIBE");
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
+    delayq *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_forget(q);
+    q->open = 0;
+    if (q->orphan) return;
+    if (q->options.share) {
+        dq_leave(q);
+        return;
+    }
+    for (h = q->link.handles; h; h = h->next) h->orphan = h != q;
     if (q->link.cmd) redisFree(q->link.cmd);
     if (q->link.ear) redisFree(q->link.ear);
+    q->link.cmd = q->link.ear = NULL;
     close(q->link.pipe[0]);
     close(q->link.pipe[1]);
-    q->open = 0;
-    q->link.cmd = q->link.ear = NULL;
+}
+
+/* --- offers --- */
+
+#define DQ_OFFER_MAX 300
+#define DQ_OFFER_BYTES (256 * 1024)
+
+/* When it is due: a delay, or @ and a time; with !T behind it if it may have
+ * been stored before. */
+static void dq_write_when(dq_out *o, const delayq_message *m, int again) {
+    char when[64];
+    size_t n = 0;
+    if (m->due_ms > 0) when[n++] = '@';
+    n += dq_decimal(when + n, m->due_ms > 0 ? m->due_ms : m->delay_ms);
+    if (again || m->status == DELAYQ_ERR_UNKNOWN) {
+        when[n++] = '!';
+        n += dq_decimal(when + n, m->not_after_ms);
+    }
+    dq_arg(o, when, n);
+}
+
+static void dq_write_element(dq_out *o, const delayq *q,
+                             const delayq_message *m) {
+    unsigned char head[DQ_HEAD_MAX];
+    size_t n = dq_head(q, m->id, m->len, head);
+    dq_arg2(o, head, n, m->data, m->len);
 }
 
 static void dq_write_offer(dq_out *o, delayq *q, const dq_call *call) {
-    unsigned char head[DQ_HEAD_MAX];
-    char when[64];
-    size_t n = dq_decimal(when, call->delay_ms);
+    size_t i;
     dq_key(o, q, DQ_ZSET);
     if (call->keys == 2) dq_key(o, q, DQ_MIRROR);
     dq_key(o, q, DQ_CHANNEL);
-    if (call->again) {
-        when[n++] = '!';
-        n += dq_decimal(when + n, call->not_after_ms);
+    for (i = 0; i < call->max; i++) {
+        dq_write_when(o, &call->messages[i], call->again);
+        dq_write_element(o, q, &call->messages[i]);
     }
-    dq_arg(o, when, n);
-    n = dq_head(q, call->id, call->len, head);
-    dq_arg2(o, head, n, call->data, call->len);
+}
+
+static void dq_write_once(dq_out *o, delayq *q, const dq_call *call) {
+    const delayq_message *m = call->messages;
+    char prefix[48], suffix[260];
+    size_t klen = strlen(m->key);
+    int tagged = memchr(q->name, '{', q->name_len) != NULL;
+    size_t n = strlen(DQ_ONCE_KEY), len;
+    dq_key(o, q, DQ_ZSET);
+    /* delayq_once:T:LEN:KEY */
+    memcpy(prefix, DQ_ONCE_KEY, n);
+    suffix[0] = ':';
+    len = 1 + dq_decimal(suffix + 1, (int64_t)klen);
+    suffix[len++] = ':';
+    dq_line(o, '$', n + q->name_len + (tagged ? 0 : 2) + len + klen);
+    dq_put(o, prefix, n);
+    dq_put(o, "{", tagged ? 0 : 1);
+    dq_put(o, q->name, q->name_len);
+    dq_put(o, "}", tagged ? 0 : 1);
+    dq_put(o, suffix, len);
+    dq_put(o, m->key, klen);
+    dq_put(o, "\r\n", 2);
+    if (call->keys == 3) dq_key(o, q, DQ_MIRROR);
+    dq_key(o, q, DQ_CHANNEL);
+    dq_write_when(o, m, call->again);
+    dq_write_element(o, q, m);
+    dq_text(o, strchr(m->ticket.text, '-') + 1);
+    dq_number(o, m->key_ttl_ms);
+    dq_text(o, m->replace ? "1" : "0");
+}
+
+/* A message's ticket, from its id; the due time is what the server says. */
+static void dq_message_ticket(const delayq *q, delayq_message *m,
+                              int64_t due_ms) {
+    unsigned char e[DQ_HEAD_MAX];
+    int old = q->options.wire == DELAYQ_REDISSON_OLD;
+    dq_head(q, m->id, 0, e);
+    dq_ticket(&m->ticket, due_ms, e, old ? DQ_KIND_OLD : 16);
+}
+
+static delayq_status dq_twice(delayq *q) {
+    return dq_fail(q, DELAYQ_ERR_UNKNOWN,
+                   "offer: sent twice, and due before it could be told "
+                   "whether the first arrived");
+}
+
+/* Of messages that were sent again, what the reply says. */
+static delayq_status dq_offered_again(delayq *q, const dq_call *call,
+                                      delayq_message *m) {
+    redisReply *const *r = call->reply->element;
+    delayq_status status = DELAYQ_OK;
+    size_t i;
+    for (i = 1; i + 1 < call->reply->elements; i += 2) {
+        int64_t number, due_ms;
+        if (!dq_numbers(r[i], &number, 1) || number < 1 ||
+            number > (int64_t)call->max)
+            return dq_bad_reply(q, "offer");
+        if (dq_numbers(r[i + 1], &due_ms, 1)) {
+            dq_message_ticket(q, &m[number - 1], due_ms);
+        } else {
+            status = m[number - 1].status = DELAYQ_ERR_UNKNOWN;
+            dq_twice(q);
+        }
+    }
+    return status;
+}
+
+/* Send messages without keys, in one script. */
+static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
+                                    size_t count) {
+    int mirror = q->options.wire != DELAYQ_NATIVE;
+    delayq_status status;
+    int64_t n[2];
+    size_t i;
+    dq_call call;
+    dq_begin_call(&call, DQ_OFFER, "offer", mirror ? 2 : 1, 1 + 2 * count,
+                  dq_write_offer);
+    call.harmless = 1;
+    call.messages = m;
+    call.max = count;
+    status = dq_run_numbers(q, &call, n, 2);
+    for (i = 0; i < count; i++) m[i].status = status;
+    if (status != DELAYQ_OK) return status;
+    for (i = 0; i < count; i++) {
+        int64_t due = m[i].due_ms > 0 ? m[i].due_ms : n[1] + m[i].delay_ms;
+        dq_message_ticket(q, &m[i], due);
+        dq_wake_by(q, due * 1000 - dq_link(q)->server_us);
+    }
+    status = dq_offered_again(q, &call, m);
+    q->counts.offered += count;
+    freeReplyObject(call.reply);
+    return status;
+}
+
+/* Send a message that has a key. */
+static delayq_status dq_offer_once(delayq *q, delayq_message *m) {
+    int mirror = q->options.wire != DELAYQ_NATIVE;
+    const redisReply *ticket;
+    delayq_status status;
+    int64_t n[3];
+    dq_call call;
+    dq_begin_call(&call, DQ_ONCE, "offer", mirror ? 3 : 2, 6, dq_write_once);
+    call.harmless = 1;
+    call.messages = m;
+    status = dq_run_numbers(q, &call, n, 3);
+    m->status = status;
+    if (status != DELAYQ_OK) return status;
+    ticket = call.reply->elements == 2 ? call.reply->element[1] : NULL;
+    if (!ticket || ticket->type != REDIS_REPLY_STRING ||
+        ticket->len >= sizeof m->ticket.text) {
+        status = dq_bad_reply(q, "offer");
+    } else if (n[1] == 2) {
+        status = dq_twice(q);
+    } else {
+        memcpy(m->ticket.text, ticket->str, ticket->len + 1);
+        status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
+        q->counts.offered += n[1] == 0;
+        dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
+    }
+    freeReplyObject(call.reply);
+    return m->status = status;
+}
+
+static const char *dq_bad_message(const delayq *q, const delayq_message *m) {
+    size_t klen = m->key ? strlen(m->key) : 0;
+    if (!m->data && m->len > 0) return "data is NULL";
+    if (m->delay_ms < 0) return "delay_ms is negative";
+    if (m->due_ms < 0) return "due_ms is negative";
+    if (m->delay_ms > DQ_MAX_DUE - 1000 - dq_server_ms(q))
+        return "delay_ms: due past 2^53 ms";
+    if (m->due_ms > DQ_MAX_DUE - 1000) return "due_ms is past 2^53 ms";
+    if (m->key && (klen < 1 || klen > 256)) return "key: 1 to 256 bytes";
+    if (m->key && m->key_ttl_ms <= 0) return "a key needs a key_ttl_ms above 0";
+    if (m->key && m->key_ttl_ms > DQ_MAX_DUE / 4) return "key_ttl_ms: too long";
+    return NULL;
+}
+
+/* An id, unless it keeps the one of a sending whose outcome is unknown. */
+static delayq_status dq_prepare(delayq *q, delayq_message *m) {
+    const char *wrong = dq_bad_message(q, m);
+    if (wrong) return m->status = dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+    if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
+        return DELAYQ_OK;
+    m->status = DELAYQ_OK;
+    m->not_after_ms = m->due_ms > 0 ? m->due_ms : dq_server_ms(q) + m->delay_ms;
+    dq_next_id(q, m->id);
+    dq_message_ticket(q, m, m->not_after_ms);
+    return DELAYQ_OK;
+}
+
+/* From message 0 on, what goes into one script: returns how many, and their
+ * status in *status; the first may be a bad one. */
+static size_t dq_offer_some(delayq *q, delayq_message *m, size_t count,
+                            delayq_status *status) {
+    size_t n = 0, bytes = 0;
+    while (n < count && n < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES) {
+        if (m[n].key && n > 0) break;
+        *status = dq_prepare(q, &m[n]);
+        if (*status != DELAYQ_OK && n > 0) break; /* seen again, as the first */
+        n++;
+        if (*status != DELAYQ_OK) return 1;
+        if (m[n - 1].key) {
+            *status = dq_offer_once(q, m);
+            return 1;
+        }
+        bytes += m[n - 1].len;
+    }
+    *status = dq_offer_batch(q, m, n);
+    return n;
+}
+
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count) {
+    delayq_status all = dq_check(q, messages || count == 0, "messages is NULL");
+    size_t at = 0;
+    if (all == DELAYQ_OK) all = dq_ready(q);
+    if (all != DELAYQ_OK) {
+        /* Of a message that may have been stored, that stays to be told. */
+        for (; messages && at < count; at++)
+            if (messages[at].status != DELAYQ_ERR_UNKNOWN)
+                messages[at].status = all;
+        return all;
+    }
+    while (at < count) {
+        delayq_status status;
+        at += dq_offer_some(q, messages + at, count - at, &status);
+        if (status >= DELAYQ_OK) continue;
+        if (all == DELAYQ_OK) all = status;
+        if (status == DELAYQ_ERR_ARG) continue;
+        if (status == DELAYQ_ERR_UNKNOWN && dq_link(q)->cmd) continue;
+        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+            status = DELAYQ_ERR_IO; /* those that follow were not sent */
+        for (; at < count; at++)
+            if (messages[at].status != DELAYQ_ERR_UNKNOWN)
+                messages[at].status = status;
+    }
+    return all;
 }
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms) {
-    dq_call call;
-    delayq_status status = dq_check(q, data || len == 0, "data is NULL");
-    int64_t n[2], server_ms;
-    if (status == DELAYQ_OK)
-        status = dq_check(q, delay_ms >= 0, "delay_ms is negative");
-    if (status == DELAYQ_OK) status = dq_ready(q);
-    if (status != DELAYQ_OK) return status;
-    server_ms = (dq_now() + q->link.server_us) / 1000;
-    if (delay_ms > DQ_MAX_DUE - 1000 - server_ms)
-        return dq_fail(q, DELAYQ_ERR_ARG, "delay_ms: due past 2^53 ms");
-    memset(&call, 0, sizeof call);
-    call.verb = DQ_OFFER;
-    call.what = "offer";
-    call.keys = q->options.wire == DELAYQ_NATIVE ? 1 : 2;
-    call.args = 3;
-    call.write = dq_write_offer;
-    call.harmless = 1;
-    call.data = data;
-    call.len = len;
-    call.delay_ms = delay_ms;
-    call.not_after_ms = server_ms + delay_ms;
-    dq_next_id(q, call.id);
-    status = dq_run(q, &call);
-    if (status != DELAYQ_OK) return status;
-    if (!dq_numbers(call.reply->element[0], n, 2)) {
-        status = dq_bad_reply(q, "offer");
-    } else if (call.reply->elements > 1) {
-        status = dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                         "offer: sent twice, and due before it could be told "
-                         "whether the first arrived");
-    } else {
-        dq_set_clock(&q->link, n[0], call.sent_us, q->link.used_us);
-        dq_wake_by(q, n[1] * 1000 + delay_ms * 1000 - q->link.server_us);
-    }
-    freeReplyObject(call.reply);
-    return status;
+    delayq_message m;
+    memset(&m, 0, sizeof m);
+    m.data = data;
+    m.len = len;
+    m.delay_ms = delay_ms;
+    return delayq_offer_many(q, &m, 1);
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
@@ -2325,7 +3656,8 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     if (!wait_ms) return status;
     now = dq_now();
     left = (dq_next_us(q) - now + 999) / 1000;
-    if (q->link.cmd && !q->link.ear && now >= q->link.ear_retry_us) left = 0;
+    if (dq_link(q)->cmd && !dq_link(q)->ear && now >= dq_link(q)->ear_retry_us)
+        left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
         left = q->options.max_wait_ms;
     *wait_ms = left < 0                        ? 0
@@ -2334,35 +3666,511 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     return status;
 }
 
-static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
-                             size_t *count, int64_t timeout_ms) {
+/* Take until something comes, the timeout is over, or wake was called. */
+static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
     int64_t deadline = dq_deadline(timeout_ms);
+    int ack = t->ack.ticket.text[0] != '\0';
     delayq_status status;
     dq_forget(q);
     for (;;) {
-        if (timeout_ms != 0 && dq_woken(q)) return DELAYQ_WOKEN;
-        status =
-            dq_take_turn(q, items, max, count, timeout_ms != 0 || q->polls > 0);
+        /* The ack in hand goes first: it is not to be lost to a wake. */
+        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_woken(q))
+            return DELAYQ_WOKEN;
+        status = dq_take_turn(q, t, timeout_ms != 0 || q->polls > 0);
         if (status != DELAYQ_EMPTY) q->polls = 0;
         if (timeout_ms == 0 && status == DELAYQ_EMPTY) q->polls = 1;
-        if (status != DELAYQ_EMPTY && !dq_passing(status)) return status;
-        if (timeout_ms == 0 || dq_now() >= deadline) return status;
+        if (status != DELAYQ_EMPTY && !dq_passing(status)) break;
+        if (timeout_ms == 0 || dq_now() >= deadline) break;
         dq_forget(q);
         if (status != DELAYQ_EMPTY) dq_ride_out(q, status);
-        if (q->ready == 0) dq_sleep(&q, 1, deadline);
+        if (ack && DQ_LOAD(&q->woken) && dq_woken(q)) {
+            status = DELAYQ_WOKEN;
+            break;
+        }
+        if (q->ready == 0 || status != DELAYQ_EMPTY) dq_sleep(&q, 1, deadline);
     }
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
+                                          size_t max, size_t *count,
+                                          int64_t timeout_ms) {
+    delayq_status status =
+        dq_check(q, items && count, "items or count is NULL");
+    dq_taking t;
+    if (status == DELAYQ_OK)
+        status = dq_check(q, max >= 1 && max <= 10000, "max: 1 to 10,000");
+    if (status == DELAYQ_OK)
+        status =
+            dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");
+    if (count) *count = 0;
+    if (status != DELAYQ_OK) return status;
+    memset(&t, 0, sizeof t);
+    t.items = items;
+    t.max = max;
+    status = dq_take(q, &t, timeout_ms);
+    if (status == DELAYQ_OK) *count = t.count;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms) {
-    size_t count = 0;
+    size_t count;
     delayq_status status = dq_check(q, item != NULL, "item is NULL");
+    if (status != DELAYQ_OK) return status;
+    memset(item, 0, sizeof *item);
+    return delayq_take_many(q, item, 1, &count, timeout_ms);
+}
+
+/* --- what is done with a lease, by its ticket --- */
+
+static delayq_status dq_check_ticket(delayq *q, const char *text) {
+    delayq_status status = dq_check(q, text != NULL, "no item or ticket");
+    if (status != DELAYQ_OK) return status;
+    return dq_check(q, dq_is_ticket(text) && !q->options.broadcast,
+                    "the ticket is none: an item that was taken without a "
+                    "lease, or of a broadcast, has nothing to acknowledge");
+}
+
+static const char *dq_text_of(const delayq_item *item) {
+    return item ? item->ticket.text : NULL;
+}
+
+static void dq_write_drop(dq_out *o, delayq *q, const dq_call *call) {
+    size_t i;
+    dq_key(o, q, DQ_ZSET);
+    if (call->keys == 2) dq_key(o, q, DQ_MIRROR);
+    if (call->ticket) dq_write_ticket(o, call->ticket);
+    for (i = 0; !call->ticket && i < call->max; i++)
+        dq_write_ticket(o, call->items[i].ticket.text);
+}
+
+static const redisReply *dq_flags(const dq_call *call, size_t count) {
+    const redisReply *r =
+        call->reply->elements == 2 ? call->reply->element[1] : NULL;
+    return r && r->type == REDIS_REPLY_STRING && r->len == count ? r : NULL;
+}
+
+/* Remove one element: an ack, or with a mirror to clean, a cancel. */
+static delayq_status dq_remove(delayq *q, const char *ticket, int mirror,
+                               const char *what) {
+    const redisReply *flags;
+    delayq_status status;
+    int64_t us;
+    dq_call call;
+    dq_begin_call(&call, DQ_DROP, what, mirror ? 2 : 1, 2, dq_write_drop);
+    call.harmless = 1;
+    call.ticket = ticket;
+    status = dq_run_numbers(q, &call, &us, 1);
+    if (status != DELAYQ_OK) return status;
+    flags = dq_flags(&call, 1);
+    status = flags ? dq_acked(q, &call, flags->str[0]) : dq_bad_reply(q, what);
+    freeReplyObject(call.reply);
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
+    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    if (status != DELAYQ_OK) return status;
+    return dq_remove(q, item->ticket.text, 0, "ack");
+}
+
+DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
+    int mirror = q && q->options.wire != DELAYQ_NATIVE;
+    delayq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
+    if (status != DELAYQ_OK) return status;
+    status = dq_remove(q, ticket->text, mirror, "cancel");
+    if (status == DELAYQ_OK) q->counts.acked--; /* counted as an ack */
+    return status;
+}
+
+#define DQ_ACK_MAX 500
+
+static delayq_status dq_ack_some(delayq *q, delayq_item *items, size_t count) {
+    const redisReply *flags;
+    delayq_status status;
+    int64_t us;
+    size_t i;
+    dq_call call;
+    dq_begin_call(&call, DQ_DROP, "ack", 1, 2 * count, dq_write_drop);
+    call.harmless = 1;
+    call.items = items;
+    call.max = count;
+    status = dq_run_numbers(q, &call, &us, 1);
+    if (status == DELAYQ_OK) {
+        flags = dq_flags(&call, count);
+        if (!flags) status = dq_bad_reply(q, "ack");
+        for (i = 0; flags && i < count; i++) {
+            items[i].acked = dq_acked(q, &call, flags->str[i]);
+            if (status == DELAYQ_OK) status = items[i].acked;
+        }
+        freeReplyObject(call.reply);
+        if (flags) return status;
+    }
+    for (i = 0; i < count; i++) items[i].acked = status;
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
+                                         size_t count) {
+    delayq_status all = dq_check(q, items || count == 0, "items is NULL");
+    size_t i, n;
+    if (all == DELAYQ_OK && q->options.broadcast)
+        all = dq_fail(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack");
+    for (i = 0; all == DELAYQ_OK && i < count; i++)
+        all = dq_check_ticket(q, items[i].ticket.text);
+    for (i = 0; items && i < count; i++) items[i].acked = all;
+    if (all != DELAYQ_OK) return all;
+    for (i = 0; i < count; i += n) {
+        delayq_status status;
+        n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
+        status = dq_ack_some(q, items + i, n);
+        if (all == DELAYQ_OK) all = status;
+        if (status >= DELAYQ_OK) continue;
+        if (status == DELAYQ_ERR_UNKNOWN && dq_link(q)->cmd) continue;
+        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+            status = DELAYQ_ERR_IO; /* the rest was not sent */
+        for (i += n; i < count; i++) items[i].acked = status;
+        break;
+    }
+    return all;
+}
+
+DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
+                                         int64_t timeout_ms) {
+    delayq_status status = dq_check(q, item != NULL, "item is NULL");
+    dq_taking t;
+    if (status == DELAYQ_OK && item->ticket.text[0])
+        status = dq_check_ticket(q, item->ticket.text);
     if (status == DELAYQ_OK)
         status =
             dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) {
+        if (item) item->acked = status;
+        return status;
+    }
+    memset(&t, 0, sizeof t);
+    t.ack.ticket = item->ticket;
+    t.items = item;
+    t.max = 1;
     memset(item, 0, sizeof *item);
-    return dq_take(q, item, 1, &count, timeout_ms);
+    status = dq_take(q, &t, timeout_ms);
+    item->acked = t.acked;
+    /* Not settled: the ticket still stands. */
+    if (status < DELAYQ_OK) item->ticket = t.ack.ticket;
+    return status;
+}
+
+static void dq_write_change(dq_out *o, delayq *q, const dq_call *call) {
+    dq_key(o, q, DQ_ZSET);
+    if (call->keys == 2) dq_key(o, q, DQ_DEAD);
+    dq_write_ticket(o, call->ticket);
+    dq_number(o, call->due_ms);
+    dq_key(o, q, DQ_CHANNEL);
+    dq_text(o, call->less ? "1" : "0");
+    dq_text(o, call->again ? "1" : "0");
+}
+
+/* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
+ * absolute, so that sending it twice does no harm. *stands: as it is now. */
+static delayq_status dq_change(delayq *q, const char *ticket, int64_t due_ms,
+                               int less, const char *what, int64_t *stands) {
+    delayq_status status;
+    int64_t n[3];
+    dq_call call;
+    dq_begin_call(&call, DQ_CHANGE, what, due_ms < 0 ? 2 : 1, 6,
+                  dq_write_change);
+    call.harmless = 1;
+    call.ticket = ticket;
+    call.due_ms = due_ms < 0 ? 0 : due_ms;
+    call.less = less;
+    status = dq_run_numbers(q, &call, n, 3);
+    if (status != DELAYQ_OK) return status;
+    freeReplyObject(call.reply);
+    if (n[1] != 1) return dq_acked(q, &call, '0');
+    if (stands) *stands = n[2];
+    if (due_ms >= 0) dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
+    return DELAYQ_OK;
+}
+
+/* The back-off after so many attempts, half of it at random. */
+static int64_t dq_nack_delay(const delayq *q, int attempt) {
+    unsigned failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
+    return dq_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                      failures);
+}
+
+DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
+                                     int64_t delay_ms) {
+    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    int release = delay_ms == DELAYQ_RELEASE;
+    if (status == DELAYQ_OK)
+        status = dq_check(
+            q, delay_ms >= DELAYQ_RELEASE && delay_ms <= DQ_MAX_DUE / 4,
+            "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
+    if (status == DELAYQ_OK) status = dq_ready(q);
+    if (status != DELAYQ_OK) return status;
+    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item->attempt);
+    status =
+        dq_change(q, item->ticket.text, dq_due_in(q, release ? 0 : delay_ms),
+                  release, "nack", NULL);
+    if (status == DELAYQ_OK) q->counts.nacked++;
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
+    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    if (status != DELAYQ_OK) return status;
+    status = dq_change(q, item->ticket.text, -1, 0, "bury", NULL);
+    if (status == DELAYQ_OK) q->counts.died++;
+    return status;
+}
+
+/* A ticket's due time moves; its id stays. */
+static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
+                                    int64_t delay_ms, const char *what) {
+    int64_t due_ms = 0;
+    char id[40], *dash;
+    delayq_status status = dq_ready(q);
+    if (status == DELAYQ_OK)
+        status = dq_change(q, ticket->text, dq_due_in(q, delay_ms), 0, what,
+                           &due_ms);
+    if (status != DELAYQ_OK) return status;
+    dash = strchr(ticket->text, '-');
+    snprintf(id, sizeof id, "%s", dash);
+    memcpy(ticket->text + dq_decimal(ticket->text, due_ms), id, strlen(id) + 1);
+    return DELAYQ_OK;
+}
+
+DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
+                                       int64_t lease_ms) {
+    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    if (status == DELAYQ_OK && lease_ms == 0) lease_ms = q->options.lease_ms;
+    if (status == DELAYQ_OK)
+        status = dq_check(q, lease_ms > 0 && lease_ms <= DQ_MAX_DUE / 4,
+                          "lease_ms: above 0, or the handle has a lease");
+    if (status != DELAYQ_OK) return status;
+    return dq_move_ticket(q, &item->ticket, lease_ms, "extend");
+}
+
+DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
+                                           int64_t delay_ms) {
+    delayq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
+    if (status == DELAYQ_OK)
+        status = dq_check(q, delay_ms >= 0 && delay_ms <= DQ_MAX_DUE / 4,
+                          "delay_ms is negative or too long");
+    if (status != DELAYQ_OK) return status;
+    return dq_move_ticket(q, ticket, delay_ms, "reschedule");
+}
+
+/* --- looking and clearing --- */
+
+static void dq_write_peek(dq_out *o, delayq *q, const dq_call *call) {
+    dq_key(o, q, DQ_ZSET);
+    dq_number(o, (int64_t)call->max);
+    if (call->ticket) {
+        dq_write_ticket(o, call->ticket);
+    } else {
+        dq_text(o, "");
+        dq_text(o, "");
+    }
+}
+
+static int dq_peeked(delayq *q, delayq_item *item, const redisReply *due,
+                     const redisReply *bytes) {
+    const unsigned char *e = (const unsigned char *)bytes->str;
+    size_t at = 0;
+    int kind;
+    if (due->type != REDIS_REPLY_STRING || bytes->type != REDIS_REPLY_STRING)
+        return 0;
+    memset(item, 0, sizeof *item);
+    kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
+    if (kind < 0) at = 0;
+    item->data = e + at;
+    item->len = bytes->len - at;
+    item->due_ms = dq_score(due->str);
+    item->late_us = -1;
+    if (kind == 16) item->attempt = (int)dq_get_uint(e + 15, 2, 1);
+    if (kind >= 0) dq_ticket(&item->ticket, item->due_ms, e, kind);
+    return 1;
+}
+
+DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
+                                     size_t *count,
+                                     const delayq_ticket *after) {
+    delayq_status status = dq_check(q, items && count && max > 0,
+                                    "items or count is NULL, or max is 0");
+    int64_t us;
+    size_t i;
+    dq_call call;
+    if (count) *count = 0;
+    if (status == DELAYQ_OK && after && after->text[0])
+        status = dq_check(q, dq_is_ticket(after->text), "after: no ticket");
+    if (status != DELAYQ_OK) return status;
+    dq_forget(q);
+    dq_begin_call(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
+    call.harmless = 1;
+    call.max = max < 100000 ? max : 100000;
+    call.ticket = after && after->text[0] ? after->text : NULL;
+    status = dq_run_numbers(q, &call, &us, 1);
+    if (status != DELAYQ_OK) return status;
+    q->reply = call.reply;
+    *count = (call.reply->elements - 1) / 2;
+    for (i = 0; i < *count && i < max; i++)
+        if (!dq_peeked(q, &items[i], call.reply->element[2 * i + 1],
+                       call.reply->element[2 * i + 2]))
+            *count = max + 1;
+    if (*count <= max) return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    *count = 0;
+    return dq_bad_reply(q, "peek");
+}
+
+static void dq_write_count(dq_out *o, delayq *q, const dq_call *call) {
+    (void)call;
+    dq_write_keys(o, q);
+    dq_text(o, dq_wire_letter(q));
+}
+
+DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
+    delayq_status status = dq_check(q, counts != NULL, "counts is NULL");
+    int64_t n[6];
+    dq_call call;
+    if (status != DELAYQ_OK) return status;
+    *counts = q->counts;
+    dq_begin_call(&call, DQ_COUNT, "count", 4, 1, dq_write_count);
+    call.harmless = 1;
+    status = dq_run_numbers(q, &call, n, 6);
+    if (status != DELAYQ_OK) return status;
+    freeReplyObject(call.reply);
+    counts->pending = n[1];
+    counts->overdue = n[2];
+    counts->ready = n[3];
+    counts->dead = n[4];
+    counts->next_due_ms = n[5] < 0 ? 0 : n[5];
+    if (n[2] > 0 && n[0] / 1000 > n[5]) counts->overdue_ms = n[0] / 1000 - n[5];
+    return DELAYQ_OK;
+}
+
+static delayq_status dq_removed(delayq *q, dq_call *call, int64_t *removed) {
+    int64_t n[2];
+    delayq_status status = dq_run_numbers(q, call, n, 2);
+    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
+    if (status == DELAYQ_OK) freeReplyObject(call->reply);
+    return status;
+}
+
+static void dq_write_clear(dq_out *o, delayq *q, const dq_call *call) {
+    (void)call;
+    if (q->options.broadcast)
+        dq_key(o, q, DQ_STREAM);
+    else
+        dq_arg(o, q->name, q->name_len);
+    dq_key(o, q, DQ_ZSET);
+    dq_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    dq_text(o, dq_wire_letter(q));
+}
+
+DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
+    delayq_status status = dq_check(q, 1, "");
+    dq_call call;
+    if (status != DELAYQ_OK) return status;
+    dq_begin_call(&call, DQ_CLEAR, "clear", 3, 1, dq_write_clear);
+    return dq_removed(q, &call, removed);
+}
+
+static void dq_write_dead(dq_out *o, delayq *q, const dq_call *call) {
+    dq_key(o, q, DQ_DEAD);
+    if (call->keys == 2) dq_arg(o, q->name, q->name_len);
+    dq_text(o, call->word);
+    dq_number(o, (int64_t)call->max);
+    dq_number(o, call->from);
+}
+
+static void dq_begin_dead(dq_call *call, const char *word, size_t max) {
+    int redrive = word[0] == 'r';
+    dq_begin_call(call, DQ_DEADS, "dead letters", redrive ? 2 : 1, 3,
+                  dq_write_dead);
+    call->word = word;
+    call->max = max < 1000000 ? max : 1000000;
+}
+
+/* "reason time\n", then the element. */
+static int dq_dead_letter(const delayq *q, delayq_dead *d,
+                          const redisReply *r) {
+    const char *space, *line;
+    size_t at = 0, n;
+    int kind;
+    memset(d, 0, sizeof *d);
+    if (r->type != REDIS_REPLY_STRING) return 0;
+    d->data = r->str;
+    d->len = r->len;
+    snprintf(d->reason, sizeof d->reason, "undecodable");
+    line = (const char *)memchr(r->str, '\n', r->len);
+    space = line ? (const char *)memchr(r->str, ' ', (size_t)(line - r->str))
+                 : NULL;
+    if (!space || space - r->str >= (ptrdiff_t)sizeof d->reason) return 1;
+    memcpy(d->reason, r->str, (size_t)(space - r->str));
+    d->reason[space - r->str] = '\0';
+    d->dead_ms = dq_score(space + 1);
+    line++;
+    n = r->len - (size_t)(line - r->str);
+    kind = dq_split((const unsigned char *)line, n, dq_link(q)->long_big, &at);
+    if (kind < 0) at = 0;
+    if (kind == 16)
+        d->attempt = (int)dq_get_uint((const unsigned char *)line + 15, 2, 1);
+    d->data = line + at;
+    d->len = n - at;
+    return 1;
+}
+
+DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
+                                          size_t max, size_t *count,
+                                          size_t from) {
+    delayq_status status = dq_check(q, letters && count && max > 0,
+                                    "letters or count is NULL, or max is 0");
+    int64_t n[2];
+    size_t i;
+    dq_call call;
+    if (count) *count = 0;
+    if (status != DELAYQ_OK) return status;
+    dq_forget(q);
+    dq_begin_dead(&call, "peek", max);
+    call.harmless = 1;
+    call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
+    status = dq_run_numbers(q, &call, n, 2);
+    if (status != DELAYQ_OK) return status;
+    q->reply = call.reply;
+    if (call.reply->elements - 1 > max) return dq_bad_reply(q, "dead letters");
+    for (i = 0; i + 1 < call.reply->elements; i++)
+        if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 1]))
+            return dq_bad_reply(q, "dead letters");
+    *count = call.reply->elements - 1;
+    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
+                                             size_t *count) {
+    delayq_status status = dq_check(q, 1, "");
+    int64_t n = 0;
+    dq_call call;
+    if (count) *count = 0;
+    if (status == DELAYQ_OK)
+        status = dq_check(q, !q->options.broadcast,
+                          "a broadcast has no ready list to redrive to");
+    if (status != DELAYQ_OK) return status;
+    dq_begin_dead(&call, "redrive", max);
+    status = dq_removed(q, &call, &n);
+    if (count) *count = (size_t)n;
+    if (n > 0) q->ready += n;
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
+    delayq_status status = dq_check(q, 1, "");
+    dq_call call;
+    if (status != DELAYQ_OK) return status;
+    dq_begin_dead(&call, "clear", 1);
+    return dq_removed(q, &call, removed);
 }
 
 /* A turn of each. OK where one has something. */
@@ -2387,13 +4195,16 @@ static delayq_status dq_wait_all(delayq *const *queues, size_t count,
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
     int64_t deadline = dq_deadline(timeout_ms);
-    size_t i;
+    size_t i, links = 0;
     if (!queues || count < 1 || !queues[0]) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
-        delayq_status status = dq_check(
-            queues[i], count <= DQ_MAX_QUEUES && timeout_ms >= DELAYQ_FOREVER,
-            "wait: at most 20 queues, timeout_ms not below -1");
+        delayq_status status = dq_check(queues[i], timeout_ms >= DELAYQ_FOREVER,
+                                        "timeout_ms is below -1");
         if (status != DELAYQ_OK) return status;
+        links += !dq_seen_link(queues, i);
+        if (links > DQ_MAX_LINKS)
+            return dq_fail(queues[i], DELAYQ_ERR_ARG,
+                           "wait: more than 20 connections");
     }
     for (;;) {
         delayq_status status = dq_wait_all(queues, count, timeout_ms != 0);
@@ -2406,19 +4217,19 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
 
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
-    if (!q || q->open != DQ_OPEN) return;
+    if (!q || q->open != DQ_OPEN || q->orphan) return;
     DQ_STORE(&q->woken, 1);
     /* A full pipe has been written to before, which is as good. */
-    if (write(q->link.pipe[1], "w", 1) < 0) {
+    if (write(dq_link(q)->pipe[1], "w", 1) < 0) {
     }
     errno = saved;
 }
 
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
-    if (!q || q->open != DQ_OPEN || !fds) return 0;
-    if (n < max) fds[n++] = q->link.pipe[0];
-    if (n < max && q->link.ear) fds[n++] = q->link.ear->fd;
+    if (!q || q->open != DQ_OPEN || q->orphan || !fds) return 0;
+    if (n < max) fds[n++] = dq_link(q)->pipe[0];
+    if (n < max && dq_link(q)->ear) fds[n++] = dq_link(q)->ear->fd;
     return n;
 }
 
@@ -2430,6 +4241,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
     switch (status) {
     case DELAYQ_OK: return "done";
     case DELAYQ_EMPTY: return "nothing to take";
+    case DELAYQ_GONE: return "the ticket no longer fits";
+    case DELAYQ_DUPLICATE: return "the key is taken";
     case DELAYQ_WOKEN: return "woken by delayq_wake";
     case DELAYQ_ERR_ARG: return "bad argument";
     case DELAYQ_ERR_IO: return "no connection; nothing has happened";

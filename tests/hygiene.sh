@@ -94,7 +94,7 @@ for file in "$dir"/readme*.c; do
             -lhiredis -o "$dir/readme"
     else
         printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
-            '#include <stdio.h>' '#include <stdlib.h>' '#include <poll.h>' \
+            '#include <stdio.h>' '#include <string.h>' '#include <poll.h>' \
             'void piece(delayq q, delayq_options options, delayq_item item);' \
             'void piece(delayq q, delayq_options options, delayq_item item) {' \
             '(void)q; (void)options; (void)item;' >"$dir/piece.c"

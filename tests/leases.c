@@ -1,0 +1,495 @@
+/* Leases, acks, retries, dead letters. */
+#include "test.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static void open_leased(delayq *q, delayq_wire wire, int64_t lease_ms,
+                        int most) {
+    delayq_options o = options_for(&main_server, "jobs");
+    o.wire = wire;
+    o.lease_ms = lease_ms;
+    o.max_attempts = most;
+    o.backoff_ms = 4;
+    o.backoff_max_ms = 16;
+    OK(q, delayq_open(q, &o));
+}
+
+static void take(delayq *q, delayq_item *item, const char *payload,
+                 int attempt) {
+    OK(q, delayq_take(q, item, 20000));
+    if (item->len != strlen(payload) ||
+        memcmp(item->data, payload, item->len) != 0)
+        FAIL("took \"%.*s\", not \"%s\"", (int)item->len,
+             (const char *)item->data, payload);
+    CHECK_INT(item->attempt, attempt);
+}
+
+TEST(a_leased_item_stays_until_it_is_acked) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        delayq_item item;
+        open_leased(&q, wire, 60000, 0);
+        OFFER(&q, "x", 0);
+        take(&q, &item, "x", wire == DELAYQ_REDISSON_OLD ? 0 : 1);
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 0);
+        OK(&q, delayq_ack(&q, &item));
+        CHECK_INT(ask_int("DBSIZE"), 0);
+        CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_lease_that_runs_out_delivers_again_with_its_attempt_counted) {
+    delayq q;
+    delayq_item item, again;
+    open_leased(&q, DELAYQ_NATIVE, 20, 0);
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    take(&q, &again, "x", 2);
+    CHECK(again.due_ms > 0);
+    CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
+    OK(&q, delayq_ack(&q, &again));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(a_late_ack_does_not_remove_what_another_holds) {
+    delayq slow, fast;
+    delayq_item late, item;
+    open_leased(&slow, DELAYQ_NATIVE, 10, 0);
+    open_leased(&fast, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&slow, "x", 0);
+    take(&slow, &late, "x", 1);
+    take(&fast, &item, "x", 2);
+    CHECK_STATUS(&slow, delayq_ack(&slow, &late), DELAYQ_GONE);
+    CHECK_STATUS(&slow, delayq_nack(&slow, &late, 0), DELAYQ_GONE);
+    CHECK_STATUS(&slow, delayq_extend(&slow, &late, 5), DELAYQ_GONE);
+    CHECK_STATUS(&slow, delayq_bury(&slow, &late), DELAYQ_GONE);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    OK(&fast, delayq_ack(&fast, &item));
+    delayq_close(&slow);
+    delayq_close(&fast);
+}
+
+TEST(a_lease_that_ran_out_may_be_acked_while_nobody_took_it) {
+    delayq q;
+    delayq_item item;
+    open_leased(&q, DELAYQ_NATIVE, 1, 0);
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    usleep(5000);
+    OK(&q, delayq_ack(&q, &item));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(the_attempt_count_survives_a_tick_and_the_retry_list) {
+    delayq q, mover;
+    delayq_item item;
+    int64_t wait;
+    open_leased(&q, DELAYQ_NATIVE, 5, 0);
+    open_queue(&mover, "jobs");
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    UNTIL(delayq_tick(&mover, &wait) == DELAYQ_OK &&
+          ask_int("LLEN delayq_retry:{jobs}") == 1);
+    CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
+    take(&q, &item, "x", 2);
+    OK(&q, delayq_ack(&q, &item));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+    delayq_close(&mover);
+}
+
+TEST(retry_and_ready_are_taken_by_turns) {
+    delayq q, mover;
+    delayq_item items[4], got[8];
+    size_t n, i, retried = 0;
+    int64_t wait;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    open_queue(&mover, "jobs");
+    for (i = 0; i < 4; i++) OFFER(&q, "old", 0);
+    usleep(2000);
+    OK(&q, delayq_take_many(&q, items, 4, &n, 1000));
+    CHECK_INT(n, 4);
+    for (i = 0; i < 4; i++) OK(&q, delayq_nack(&q, &items[i], 0));
+    UNTIL(delayq_tick(&mover, &wait) == DELAYQ_OK &&
+          ask_int("LLEN delayq_retry:{jobs}") == 4);
+    ask("RPUSH jobs n n n n");
+    OK(&q, delayq_take_many(&q, got, 4, &n, 1000));
+    CHECK_INT(n, 4);
+    for (i = 0; i < n; i++) retried += got[i].attempt == 2;
+    CHECK_INT(retried, 2);
+    OK(&q, delayq_ack_many(&q, got, 4));
+    OK(&q, delayq_take_many(&q, got, 8, &n, 1000));
+    CHECK_INT(n, 4);
+    OK(&q, delayq_ack_many(&q, got, 4));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+    delayq_close(&mover);
+}
+
+TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        delayq_item a, b;
+        int old = wire == DELAYQ_REDISSON_OLD;
+        open_leased(&q, wire, 60000, 0);
+        ask("RPUSH jobs same same");
+        take(&q, &a, "same", !old);
+        take(&q, &b, "same", !old);
+        CHECK(strcmp(a.ticket.text, b.ticket.text) != 0);
+        CHECK_INT(ask_int("ZCARD " ZSET), 2);
+        CHECK_INT(strlen(strchr(a.ticket.text, '-') + 1), old ? 16 : 32);
+        OK(&q, delayq_ack(&q, &a));
+        OK(&q, delayq_ack(&q, &b));
+        CHECK_INT(ask_int("DBSIZE"), 0);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_lease_comes_back_through_redissons_own_transfer) {
+    delayq_wire wire;
+    for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        delayq_item item;
+        open_leased(&q, wire, 5, 0);
+        OFFER(&q, "x", 0);
+        take(&q, &item, "x", wire == DELAYQ_REDISSON);
+        usleep(10000);
+        /* what its transfer does, by its effects */
+        CHECK_INT(ask_int("EVAL %s 2 " ZSET " jobs %s",
+                          "local e = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n"
+                          "local id, v = struct.unpack(ARGV[1], e)\n"
+                          "redis.call('RPUSH', KEYS[2], v)\n"
+                          "return redis.call('ZREM', KEYS[1], e)",
+                          wire == DELAYQ_REDISSON ? "Bc0Lc0" : "dLc0"),
+                  1);
+        CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
+        take(&q, &item, "x", wire == DELAYQ_REDISSON);
+        OK(&q, delayq_ack(&q, &item));
+        delayq_close(&q);
+    }
+}
+
+TEST(nack_with_a_delay_delivers_again_after_it) {
+    delayq q;
+    delayq_item item;
+    long long before;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    before = now_us();
+    OK(&q, delayq_nack(&q, &item, 30));
+    CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
+    take(&q, &item, "x", 2);
+    CHECK(now_us() - before >= 30000);
+    OK(&q, delayq_nack(&q, &item, DELAYQ_BACKOFF));
+    take(&q, &item, "x", 3);
+    OK(&q, delayq_ack(&q, &item));
+    delayq_close(&q);
+}
+
+TEST(release_delivers_at_once_and_counts_no_attempt) {
+    delayq q;
+    delayq_item item;
+    int i;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 2);
+    OFFER(&q, "x", 0);
+    for (i = 0; i < 5; i++) {
+        take(&q, &item, "x", 1);
+        OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
+    }
+    take(&q, &item, "x", 1);
+    OK(&q, delayq_nack(&q, &item, 0));
+    take(&q, &item, "x", 2);
+    OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
+    take(&q, &item, "x", 2);
+    OK(&q, delayq_ack(&q, &item));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
+    delayq q, other;
+    delayq_item item, none;
+    open_leased(&q, DELAYQ_NATIVE, 40, 0);
+    open_leased(&other, DELAYQ_NATIVE, 40, 0);
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    OK(&q, delayq_extend(&q, &item, 60000));
+    CHECK_STATUS(&other, delayq_take(&other, &none, 80), DELAYQ_EMPTY);
+    OK(&q, delayq_extend(&q, &item, 0)); /* the handle's own lease again */
+    take(&other, &none, "x", 2);
+    CHECK_STATUS(&q, delayq_extend(&q, &item, 5), DELAYQ_GONE);
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
+TEST(what_has_used_up_its_attempts_goes_to_the_dead_letters) {
+    delayq q;
+    delayq_item item;
+    delayq_dead dead[4];
+    size_t n;
+    int i;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 3);
+    OFFER(&q, "bad", 0);
+    for (i = 1; i <= 3; i++) {
+        take(&q, &item, "bad", i);
+        OK(&q, delayq_nack(&q, &item, 0));
+    }
+    OFFER(&q, "good", 3);
+    take(&q, &item, "good", 1);
+    OK(&q, delayq_ack(&q, &item));
+    OK(&q, delayq_dead_peek(&q, dead, 4, &n, 0));
+    CHECK_INT(n, 1);
+    CHECK_TEXT(dead[0].reason, "attempts");
+    CHECK_INT(dead[0].attempt, 3);
+    CHECK_INT(dead[0].len, 3);
+    CHECK(memcmp(dead[0].data, "bad", 3) == 0);
+    CHECK(dead[0].dead_ms > 1600000000000LL);
+    OK(&q, delayq_dead_redrive(&q, 10, &n));
+    CHECK_INT(n, 1);
+    take(&q, &item, "bad", 1);
+    OK(&q, delayq_bury(&q, &item));
+    OK(&q, delayq_dead_peek(&q, dead, 4, &n, 0));
+    CHECK_TEXT(dead[0].reason, "buried");
+    CHECK_INT(dead[0].attempt, 1);
+    delayq_close(&q);
+}
+
+TEST(dead_letters_are_paged_redriven_and_cleared) {
+    delayq q;
+    delayq_item item;
+    delayq_dead dead[4];
+    size_t n;
+    int64_t removed;
+    char text[16];
+    int i;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    CHECK_STATUS(&q, delayq_dead_peek(&q, dead, 4, &n, 0), DELAYQ_EMPTY);
+    ask("ZADD " ZSET " 1 poison");
+    for (i = 0; i < 10; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, 0);
+        take(&q, &item, text, 1);
+        OK(&q, delayq_bury(&q, &item));
+    }
+    OK(&q, delayq_dead_peek(&q, dead, 4, &n, 0));
+    CHECK_INT(n, 4);
+    CHECK_TEXT(dead[0].reason, "undecodable");
+    CHECK(dead[0].len == 6 && memcmp(dead[0].data, "poison", 6) == 0);
+    CHECK(memcmp(dead[1].data, "0", 1) == 0);
+    OK(&q, delayq_dead_peek(&q, dead, 4, &n, 9));
+    CHECK_INT(n, 2);
+    CHECK(memcmp(dead[1].data, "9", 1) == 0);
+    OK(&q, delayq_dead_redrive(&q, 4, &n)); /* the poison and 0, 1, 2 */
+    CHECK_INT(n, 3);
+    for (i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        take(&q, &item, text, 1);
+        OK(&q, delayq_ack(&q, &item));
+    }
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 8);
+    OK(&q, delayq_dead_clear(&q, &removed));
+    CHECK_INT(removed, 8);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(ack_take_acks_and_takes_in_one_round_trip) {
+    delayq q;
+    delayq_item item;
+    const char *info;
+    int i;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    for (i = 0; i < 5; i++) OFFER(&q, "x", 0);
+    memset(&item, 0, sizeof item);
+    usleep(2000);
+    OK(&q, delayq_ack_take(&q, &item, 0));
+    ask("CONFIG RESETSTAT");
+    for (i = 0; i < 4; i++) {
+        OK(&q, delayq_ack_take(&q, &item, 0));
+        OK(&q, item.acked);
+    }
+    info = ask("INFO commandstats");
+    CHECK_HAS(info, "cmdstat_evalsha:calls=4,");
+    CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
+    OK(&q, item.acked);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    /* a stale one says so, and takes all the same */
+    OFFER(&q, "a", 0);
+    take(&q, &item, "a", 1);
+    OK(&q, delayq_ack(&q, &item));
+    OFFER(&q, "b", 0);
+    OK(&q, delayq_ack_take(&q, &item, 20000));
+    CHECK_INT(item.acked, DELAYQ_GONE);
+    CHECK(memcmp(item.data, "b", 1) == 0);
+    delayq_close(&q);
+}
+
+TEST(ack_many_tells_of_each) {
+    delayq q;
+    static delayq_item items[700];
+    size_t n, i, total = 0;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    for (i = 0; i < 700; i++) OFFER(&q, "x", 0);
+    usleep(2000);
+    while (total < 700) {
+        OK(&q, delayq_take_many(&q, items + total, 700 - total, &n, 1000));
+        total += n;
+    }
+    OK(&q, delayq_ack(&q, &items[3]));
+    OK(&q, delayq_ack(&q, &items[600]));
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 700), DELAYQ_GONE);
+    for (i = 0; i < 700; i++)
+        CHECK_INT(items[i].acked, i == 3 || i == 600 ? DELAYQ_GONE : DELAYQ_OK);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 0), DELAYQ_OK);
+    delayq_close(&q);
+}
+
+TEST(bad_input_of_the_lease_verbs_changes_nothing) {
+    delayq q, plain;
+    delayq_item item, zero;
+    delayq_options o = options_for(&main_server, "jobs");
+    size_t n;
+    memset(&zero, 0, sizeof zero);
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    open_queue(&plain, "jobs");
+    OFFER(&q, "x", 0);
+    take(&q, &item, "x", 1);
+    CHECK_STATUS(&q, delayq_ack(&q, NULL), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_ack(&q, &zero), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "ticket");
+    CHECK_STATUS(&q, delayq_nack(&q, &item, -3), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_nack(&q, &item, INT64_MAX), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_extend(&q, &item, -1), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&plain, delayq_extend(&plain, &item, 0), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_ack_many(&q, &zero, 1), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_ack_take(&q, NULL, 0), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_take_many(&q, &zero, 0, &n, 0), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_take_many(&q, &zero, 10001, &n, 0), DELAYQ_ERR_ARG);
+    strcpy(zero.ticket.text, "12-zz");
+    CHECK_STATUS(&q, delayq_ack(&q, &zero), DELAYQ_ERR_ARG);
+    strcpy(zero.ticket.text, "99999999999999999-00112233445566770011223344");
+    CHECK_STATUS(&q, delayq_ack(&q, &zero), DELAYQ_ERR_ARG);
+    memset(zero.ticket.text, '1', sizeof zero.ticket.text);
+    CHECK_STATUS(&q, delayq_ack(&q, &zero), DELAYQ_ERR_ARG);
+    OK(&q, delayq_ack(&q, &item));
+    delayq_close(&plain);
+    o.wire = DELAYQ_REDISSON;
+    o.max_attempts = 3;
+    CHECK_STATUS(&plain, delayq_open(&plain, &o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&plain), "max_attempts");
+    delayq_close(&q);
+}
+
+TEST(leases_go_on_while_the_server_is_full) {
+    server s;
+    redisContext *c;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    int i;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    o = options_for(&s, "jobs");
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 3; i++) OFFER(&q, "x", 0);
+    freeReplyObject(run(c, "RPUSH jobs raw"));
+    freeReplyObject(run(c, "CONFIG SET maxmemory 1"));
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_FULL);
+    usleep(2000);
+    OK(&q, delayq_take(&q, &item, 0)); /* out of the ready list */
+    OK(&q, delayq_nack(&q, &item, 0));
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_extend(&q, &item, 1000));
+    OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_bury(&q, &item));
+    for (i = 0; i < 3; i++) {
+        OK(&q, delayq_take(&q, &item, 20000));
+        OK(&q, delayq_ack(&q, &item));
+    }
+    OK(&q, delayq_dead_redrive(&q, 1, NULL));
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_ack(&q, &item));
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+/* --- kill -9 ------------------------------------------------------------- */
+
+/* Take and ack 40 items one by one; say of each on a pipe: taken, acked. */
+struct worker {
+    int pipe[2];
+    int batch;
+};
+static void work_and_tell(void *argument) {
+    struct worker *w = (struct worker *)argument;
+    delayq q;
+    delayq_item items[8];
+    size_t n, i;
+    open_leased(&q, DELAYQ_NATIVE, 100, 0);
+    while (delayq_take_many(&q, items, (size_t)w->batch, &n, 50) == DELAYQ_OK)
+        for (i = 0; i < n; i++) {
+            if (write(w->pipe[1], "t", 1) != 1) _exit(1);
+            OK(&q, delayq_ack(&q, &items[i]));
+            if (write(w->pipe[1], "a", 1) != 1) _exit(1);
+        }
+    delayq_close(&q);
+}
+
+TEST(kill_9_at_any_point_brings_back_exactly_what_was_not_acked) {
+    int point, step = test_slow() > 1 ? 37 : 3;
+    for (point = 1; point <= 80; point += step) {
+        struct worker w;
+        delayq q;
+        delayq_item item;
+        int seen, acked = 0, taken = 0, came = 0, i;
+        char byte;
+        pid_t child;
+        w.batch = point % 2 ? 1 : 4;
+        ask("FLUSHALL");
+        open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+        for (i = 0; i < 40; i++) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", i);
+            OFFER(&q, text, 0);
+        }
+        usleep(2000);
+        CHECK(pipe(w.pipe) == 0);
+        child = spawn(work_and_tell, &w);
+        close(w.pipe[1]);
+        for (seen = 0; seen < point && read(w.pipe[0], &byte, 1) == 1; seen++) {
+            acked += byte == 'a';
+            taken += byte == 't';
+        }
+        kill(child, SIGKILL);
+        while (read(w.pipe[0], &byte, 1) == 1) {
+            acked += byte == 'a';
+            taken += byte == 't';
+        }
+        close(w.pipe[0]);
+        while (delayq_take(&q, &item, 300) == DELAYQ_OK) {
+            CHECK(item.attempt == 1 || item.attempt == 2);
+            OK(&q, delayq_ack(&q, &item));
+            came++;
+        }
+        /* The last ack may have been done and not been told. */
+        if (came + acked != 40 && came + acked != 39)
+            FAIL("killed after %d steps: %d taken, %d acked, %d came again",
+                 point, taken, acked, came);
+        CHECK_INT(ask_int("DBSIZE"), 0);
+        delayq_close(&q);
+    }
+}

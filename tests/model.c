@@ -1,0 +1,342 @@
+/*
+ * Conservation: offered = acked + pending (leased ones among them) + ready +
+ * dead, after thousands of random operations beside a plain model in memory,
+ * and after workers that nack, die and time out at random.
+ */
+#include "test.h"
+#include <sys/wait.h>
+
+#define ITEMS 4000
+#define HELD 16
+#define MOST 5
+
+enum fate { NEVER, WAITING, ACKED, CANCELLED, DEAD };
+
+struct model {
+    enum fate fate[ITEMS];
+    int attempt[ITEMS];            /* handed out so often */
+    int delivery[ITEMS];           /* number of its last delivery */
+    long long leased_until[ITEMS]; /* no one may have it before, local us */
+    delayq_ticket ticket[ITEMS];   /* of its offer, until first handed out */
+    int offered, acked, cancelled, dead;
+};
+struct hold {
+    delayq_item item;
+    int id, delivery, attempt;
+    long long sure_until; /* it is ours till then at least */
+};
+
+static struct model m;
+static struct hold held[HELD];
+static delayq handles[3];
+static int lease_of[3] = {15, 40, 60000};
+
+static int is_due_soon(int id) {
+    return m.fate[id] == WAITING;
+}
+
+static void do_offer(delayq *q) {
+    delayq_message one;
+    char text[16];
+    int id = m.offered;
+    if (id == ITEMS) return;
+    snprintf(text, sizeof text, "%d", id);
+    memset(&one, 0, sizeof one);
+    one.data = text;
+    one.len = strlen(text);
+    one.delay_ms = rand() % 12;
+    OK(q, delayq_offer_many(q, &one, 1));
+    m.fate[id] = WAITING;
+    m.ticket[id] = one.ticket;
+    m.leased_until[id] = 0;
+    m.offered++;
+}
+
+static void do_take(int which) {
+    delayq *q = &handles[which];
+    int slot = rand() % HELD, id;
+    struct hold *h = &held[slot];
+    delayq_item item;
+    long long before = now_us(), after;
+    delayq_status status = delayq_take(q, &item, 0);
+    if (status == DELAYQ_EMPTY) return;
+    OK(q, status);
+    after = now_us();
+    id = atoi((const char *)item.data);
+    CHECK(id >= 0 && id < m.offered);
+    CHECK_INT(m.fate[id], WAITING);
+    if (after < m.leased_until[id])
+        FAIL("item %d came %lld us before its lease's end", id,
+             m.leased_until[id] - after);
+    m.attempt[id]++;
+    if (item.attempt != m.attempt[id])
+        FAIL("item %d: attempt %d, not %d", id, item.attempt, m.attempt[id]);
+    CHECK(item.attempt <= MOST);
+    m.delivery[id]++;
+    m.ticket[id].text[0] = '\0';
+    m.leased_until[id] = before + lease_of[which] * 1000LL;
+    h->item = item;
+    h->id = id;
+    h->delivery = m.delivery[id];
+    h->attempt = item.attempt;
+    h->sure_until = m.leased_until[id];
+}
+
+/* What an operation on a lease may say. 1: it was done. */
+static int settle(struct hold *h, delayq *q, delayq_status status) {
+    int mine = h->delivery == m.delivery[h->id] && m.fate[h->id] == WAITING;
+    if (status != DELAYQ_OK && status != DELAYQ_GONE)
+        FAIL("%d: %s", status, delayq_errmsg(q));
+    if (status == DELAYQ_OK && !mine)
+        FAIL("item %d: done with a lease that another has", h->id);
+    if (status == DELAYQ_GONE && mine && now_us() < h->sure_until)
+        FAIL("item %d: its lease is lost before its end", h->id);
+    return status == DELAYQ_OK;
+}
+
+static void do_lease(int which) {
+    delayq *q = &handles[which];
+    struct hold *h = &held[rand() % HELD];
+    long long before = now_us();
+    int delay = rand() % 10;
+    if (h->id < 0) return;
+    switch (rand() % 6) {
+    case 0:
+    case 1:
+        if (settle(h, q, delayq_ack(q, &h->item))) {
+            m.fate[h->id] = ACKED;
+            m.acked++;
+        }
+        h->id = -1;
+        break;
+    case 2:
+        if (settle(h, q, delayq_nack(q, &h->item, delay))) {
+            m.delivery[h->id]++;
+            m.leased_until[h->id] = before + delay * 1000LL;
+        }
+        h->id = -1;
+        break;
+    case 3:
+        if (settle(h, q, delayq_nack(q, &h->item, DELAYQ_RELEASE))) {
+            m.delivery[h->id]++;
+            m.attempt[h->id]--;
+            m.leased_until[h->id] = 0;
+        }
+        h->id = -1;
+        break;
+    case 4:
+        if (settle(h, q, delayq_extend(q, &h->item, 20)))
+            h->sure_until = m.leased_until[h->id] = before + 20000;
+        else
+            h->id = -1;
+        break;
+    default:
+        if (rand() % 4) return;
+        if (settle(h, q, delayq_bury(q, &h->item))) {
+            m.fate[h->id] = DEAD;
+            m.dead++;
+        }
+        h->id = -1;
+    }
+}
+
+static void do_ticket(delayq *q) {
+    int id = m.offered ? rand() % m.offered : 0;
+    delayq_status status;
+    if (!m.offered || !m.ticket[id].text[0]) return;
+    if (rand() % 2) {
+        status = delayq_cancel(q, &m.ticket[id]);
+        if (status == DELAYQ_OK) {
+            CHECK_INT(m.fate[id], WAITING);
+            m.fate[id] = CANCELLED;
+            m.cancelled++;
+        }
+    } else {
+        status = delayq_reschedule(q, &m.ticket[id], rand() % 10);
+    }
+    if (status != DELAYQ_OK && status != DELAYQ_GONE)
+        FAIL("%d: %s", status, delayq_errmsg(q));
+}
+
+/* What died of too many attempts becomes known by looking. */
+static void learn_dead(delayq *q) {
+    delayq_dead dead[64];
+    size_t n, from = 0, i;
+    while (delayq_dead_peek(q, dead, 64, &n, from) == DELAYQ_OK) {
+        for (i = 0; i < n; i++) {
+            int id = atoi((const char *)dead[i].data);
+            if (m.fate[id] == DEAD) continue;
+            CHECK_INT(m.fate[id], WAITING);
+            CHECK_TEXT(dead[i].reason, "attempts");
+            CHECK_INT(m.attempt[id], MOST);
+            m.fate[id] = DEAD;
+            m.dead++;
+        }
+        from += n;
+    }
+}
+
+static void balance(delayq *q) {
+    delayq_counts c;
+    int waiting = 0, i;
+    learn_dead(q);
+    OK(q, delayq_count(q, &c));
+    for (i = 0; i < m.offered; i++) waiting += is_due_soon(i);
+    if (c.pending + c.ready != waiting || c.dead != m.dead)
+        FAIL("%d offered, %d acked, %d cancelled: pending %d + ready %d, not "
+             "%d; dead %d, not %d",
+             m.offered, m.acked, m.cancelled, (int)c.pending, (int)c.ready,
+             waiting, (int)c.dead, m.dead);
+    CHECK_INT(m.offered, m.acked + m.cancelled + m.dead + waiting);
+}
+
+TEST(random_operations_agree_with_a_model) {
+    unsigned seed = (unsigned)(now_us() % 1000000);
+    int steps = 20000 / test_slow(), i;
+    const char *given = getenv("DELAYQ_TEST_SEED");
+    if (given) seed = (unsigned)atoi(given);
+    srand(seed);
+    printf("    DELAYQ_TEST_SEED=%u\n", seed);
+    for (i = 0; i < HELD; i++) held[i].id = -1;
+    for (i = 0; i < 3; i++) {
+        delayq_options o = options_for(&main_server, "jobs");
+        o.lease_ms = lease_of[i];
+        o.max_attempts = MOST;
+        OK(&handles[i], delayq_open(&handles[i], &o));
+    }
+    for (i = 0; i < steps; i++) {
+        int which = rand() % 3, what = rand() % 10;
+        if (what < 2)
+            do_offer(&handles[which]);
+        else if (what < 5)
+            do_take(which);
+        else if (what < 7)
+            do_lease(which);
+        else if (what < 8)
+            do_ticket(&handles[which]);
+        else if (what < 9)
+            OK(&handles[which], delayq_tick(&handles[which], NULL));
+        if (i % 500 == 0) balance(&handles[0]);
+    }
+    for (i = 0; i < HELD; i++) { /* what is held for long is given back */
+        if (held[i].id < 0) continue;
+        if (settle(&held[i], &handles[0],
+                   delayq_nack(&handles[0], &held[i].item, 0))) {
+            m.delivery[held[i].id]++;
+            m.leased_until[held[i].id] = 0;
+        }
+        held[i].id = -1;
+    }
+    /* slots that were overwritten still hold leases of a minute */
+    for (i = 0; i < m.offered; i++) m.leased_until[i] = 0;
+    for (;;) { /* drain by the scores, as if the minute had passed */
+        delayq_item item;
+        ask("EVAL %s 1 redisson_delay_queue_timeout:{jobs}",
+            "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
+            "  redis.call('ZADD', KEYS[1], 1, e)\n"
+            "end");
+        handles[2].wake_us = 0;
+        if (delayq_take(&handles[2], &item, 0) != DELAYQ_OK) break;
+        CHECK_INT(m.fate[atoi((const char *)item.data)], WAITING);
+        m.fate[atoi((const char *)item.data)] = ACKED;
+        m.acked++;
+        OK(&handles[2], delayq_ack(&handles[2], &item));
+    }
+    /* the last takes may have counted attempts up to the end */
+    for (i = 0; i < m.offered; i++)
+        if (m.fate[i] == WAITING) m.attempt[i] = MOST;
+    balance(&handles[0]);
+    CHECK_INT(m.offered, m.acked + m.cancelled + m.dead);
+    for (i = 0; i < 3; i++) delayq_close(&handles[i]);
+}
+
+/* --- several processes --------------------------------------------------- */
+
+#define SOAKED 1200
+
+static int acks[2];
+
+static void produce(void *argument) {
+    delayq q;
+    int from = *(int *)argument, i;
+    open_queue(&q, "soak");
+    for (i = from; i < from + SOAKED / 2; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, rand() % 100);
+    }
+    delayq_close(&q);
+}
+
+/* Nack some, forget some, die now and then; tell what was acked. */
+static void toil(void *argument) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "soak");
+    srand((unsigned)getpid());
+    (void)argument;
+    o.lease_ms = 60;
+    o.max_attempts = 3;
+    o.backoff_ms = 5;
+    o.backoff_max_ms = 20;
+    OK(&q, delayq_open(&q, &o));
+    while (delayq_take(&q, &item, 400) == DELAYQ_OK) {
+        int id = atoi((const char *)item.data), what = rand() % 20;
+        if (what == 0) OK(&q, delayq_nack(&q, &item, DELAYQ_BACKOFF));
+        if (what == 1) continue; /* times out */
+        if (what == 2)
+            usleep((useconds_t)(rand() % 80000)); /* maybe too late */
+        if (what == 3 && rand() % 4 == 0) _exit(9);
+        if (what == 0) continue;
+        if (delayq_ack(&q, &item) == DELAYQ_OK &&
+            write(acks[1], &id, sizeof id) != (ssize_t)sizeof id)
+            _exit(1);
+    }
+    delayq_close(&q);
+}
+
+TEST(a_soak_of_dying_workers_accounts_for_every_item) {
+    static unsigned char fate[SOAKED];
+    int starts[2] = {0, SOAKED / 2}, id, i, alive = 0, status, lives = 0;
+    pid_t producers[2], pid;
+    delayq q;
+    delayq_dead dead[64];
+    delayq_counts c;
+    size_t n, k, from = 0;
+    CHECK(pipe(acks) == 0);
+    for (i = 0; i < 2; i++) producers[i] = spawn(produce, &starts[i]);
+    for (i = 0; i < 3; i++, alive++) spawn(toil, NULL);
+    while (alive > 0) {
+        pid = wait(&status);
+        if (pid == producers[0] || pid == producers[1]) {
+            CHECK_INT(status, 0);
+            continue;
+        }
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 9 && lives++ < 200) {
+            spawn(toil, NULL); /* another takes its place */
+        } else {
+            CHECK_INT(status, 0);
+            alive--;
+        }
+    }
+    close(acks[1]);
+    while (read(acks[0], &id, sizeof id) == (ssize_t)sizeof id) {
+        CHECK(id >= 0 && id < SOAKED);
+        if (fate[id]++) FAIL("item %d was acked twice", id);
+    }
+    close(acks[0]);
+    open_queue(&q, "soak");
+    while (delayq_dead_peek(&q, dead, 64, &n, from) == DELAYQ_OK) {
+        for (k = 0; k < n; k++)
+            if (fate[atoi((const char *)dead[k].data)]++)
+                FAIL("item %d is dead and acked",
+                     atoi((const char *)dead[k].data));
+        from += n;
+    }
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending + c.ready, 0);
+    for (i = 0; i < SOAKED; i++)
+        if (fate[i] != 1) FAIL("item %d is lost", i);
+    printf("    %d workers died, %d dead letters\n", lives, (int)from);
+    delayq_close(&q);
+}

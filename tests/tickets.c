@@ -1,0 +1,444 @@
+/* Tickets, keys, batches, absolute times, peek, count, clear, sharing. */
+#include "test.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define MIRROR "redisson_delay_queue:{jobs}"
+
+static delayq_message message(const char *text, int64_t delay_ms) {
+    delayq_message m;
+    memset(&m, 0, sizeof m);
+    m.data = text;
+    m.len = strlen(text);
+    m.delay_ms = delay_ms;
+    return m;
+}
+
+static delayq_ticket offer(delayq *q, const char *text, int64_t delay_ms) {
+    delayq_message m = message(text, delay_ms);
+    OK(q, delayq_offer_many(q, &m, 1));
+    OK(q, m.status);
+    return m.ticket;
+}
+
+TEST(cancel_removes_and_tells_the_truth) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        delayq_ticket a, b;
+        delayq_item item;
+        open_wire(&q, "jobs", wire);
+        a = offer(&q, "a", 60000);
+        b = offer(&q, "b", 60000);
+        OK(&q, delayq_cancel(&q, &a));
+        CHECK_STATUS(&q, delayq_cancel(&q, &a), DELAYQ_GONE);
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        CHECK_INT(ask_int("LLEN " MIRROR), wire == DELAYQ_NATIVE ? 0 : 1);
+        OK(&q, delayq_reschedule(&q, &b, 10));
+        CHECK_INT(ask_int("LLEN " MIRROR), wire == DELAYQ_NATIVE ? 0 : 1);
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK(memcmp(item.data, "b", 1) == 0);
+        CHECK_STATUS(&q, delayq_cancel(&q, &b), DELAYQ_GONE);
+        CHECK_STATUS(&q, delayq_reschedule(&q, &b, 10), DELAYQ_GONE);
+        CHECK_INT(ask_int("DBSIZE"), 0);
+        delayq_close(&q);
+    }
+}
+
+TEST(reschedule_hands_back_a_ticket_that_fits) {
+    delayq q;
+    delayq_ticket t;
+    char before[64];
+    open_queue(&q, "jobs");
+    t = offer(&q, "a", 60000);
+    snprintf(before, sizeof before, "%s", t.text);
+    OK(&q, delayq_reschedule(&q, &t, 1000));
+    CHECK(strcmp(before, t.text) != 0);
+    OK(&q, delayq_reschedule(&q, &t, 90000));
+    OK(&q, delayq_cancel(&q, &t));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(a_ticket_finds_its_item_among_thousands_of_one_millisecond) {
+    static delayq_message m[5000];
+    delayq q;
+    int i;
+    int64_t due;
+    open_queue(&q, "jobs");
+    due = 4000000000000;
+    for (i = 0; i < 5000; i++) {
+        m[i] = message("same", 0);
+        m[i].due_ms = due;
+    }
+    OK(&q, delayq_offer_many(&q, m, 5000));
+    CHECK_INT(ask_int("ZCARD " ZSET), 5000);
+    ask("CONFIG RESETSTAT");
+    for (i = 0; i < 5000; i += 499) OK(&q, delayq_cancel(&q, &m[i].ticket));
+    /* by bisection: 13 looks, not 5,000 */
+    CHECK(atoi(strstr(ask("INFO commandstats"), "cmdstat_zrange:calls=") + 21) <
+          11 * 16);
+    for (i = 0; i < 5000; i++)
+        CHECK_STATUS(&q, delayq_cancel(&q, &m[i].ticket),
+                     i % 499 ? DELAYQ_OK : DELAYQ_GONE);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(peek_pages_through_in_due_order_and_touches_nothing) {
+    delayq q;
+    delayq_item items[7];
+    delayq_ticket after = {""};
+    size_t n, i, seen = 0;
+    char before[8192];
+    open_queue(&q, "jobs");
+    CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, NULL), DELAYQ_EMPTY);
+    for (i = 0; i < 20; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%02d", (int)(i * 7 % 20));
+        offer(&q, text, 60000 + (int64_t)(i * 7 % 20) * 100);
+    }
+    snprintf(before, sizeof before, "%s", contents(main_connection()));
+    while (delayq_peek(&q, items, 7, &n, &after) == DELAYQ_OK) {
+        for (i = 0; i < n; i++, seen++) {
+            char text[16];
+            snprintf(text, sizeof text, "%02d", (int)seen);
+            CHECK(items[i].len == 2 && memcmp(items[i].data, text, 2) == 0);
+            CHECK_INT(items[i].attempt, 0);
+            CHECK(items[i].due_ms > 0);
+        }
+        after = items[n - 1].ticket;
+    }
+    CHECK_INT(seen, 20);
+    CHECK_TEXT(contents(main_connection()), before);
+    /* a ticket from a peek cancels, and is a place to go on from */
+    OK(&q, delayq_cancel(&q, &after));
+    CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, &after), DELAYQ_EMPTY);
+    CHECK_STATUS(&q, delayq_peek(&q, NULL, 7, &n, NULL), DELAYQ_ERR_ARG);
+    delayq_close(&q);
+}
+
+TEST(peek_and_cancel_know_redissons_own_elements) {
+    unsigned char e[64];
+    delayq q;
+    delayq_item items[2];
+    size_t n = element(e, 8, 8, "ABCDEFGH", "java", 4);
+    ask("ZADD " ZSET " 4000000000000 %b", e, n);
+    ask("RPUSH " MIRROR " %b", e, n);
+    open_wire(&q, "jobs", DELAYQ_REDISSON);
+    OK(&q, delayq_peek(&q, items, 2, &n, NULL));
+    CHECK_INT(n, 1);
+    CHECK(memcmp(items[0].data, "java", 4) == 0);
+    OK(&q, delayq_cancel(&q, &items[0].ticket));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
+TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
+    delayq_wire wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        delayq q;
+        delayq_message a = message("a", 60000), b = message("b", 30000), c;
+        ask("FLUSHALL");
+        open_wire(&q, "jobs", wire);
+        a.key = b.key = "mail";
+        a.key_ttl_ms = b.key_ttl_ms = 60000;
+        OK(&q, delayq_offer_many(&q, &a, 1));
+        OK(&q, delayq_offer_many(&q, &b, 1));
+        CHECK_INT(a.status, DELAYQ_OK);
+        CHECK_INT(b.status, DELAYQ_DUPLICATE);
+        CHECK_TEXT(b.ticket.text, a.ticket.text);
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        CHECK_TEXT(ask("GET delayq_once:{jobs}:4:mail"), a.ticket.text);
+        /* debounce: takes the first one's place */
+        c = message("c", 10000);
+        c.key = "mail";
+        c.key_ttl_ms = 60000;
+        c.replace = 1;
+        OK(&q, delayq_offer_many(&q, &c, 1));
+        OK(&q, c.status);
+        CHECK(strcmp(c.ticket.text, a.ticket.text) != 0);
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        CHECK_INT(ask_int("LLEN " MIRROR), wire == DELAYQ_NATIVE ? 0 : 1);
+        CHECK_STATUS(&q, delayq_cancel(&q, &a.ticket), DELAYQ_GONE);
+        OK(&q, delayq_cancel(&q, &c.ticket));
+        CHECK_INT(ask_int("LLEN " MIRROR), 0);
+        /* nothing waits any more: replace is an offer */
+        c.status = DELAYQ_OK;
+        OK(&q, delayq_offer_many(&q, &c, 1));
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_key_ends_with_its_time) {
+    delayq q;
+    delayq_message a = message("a", 60000), b = message("b", 60000);
+    open_queue(&q, "jobs");
+    a.key = b.key = "k";
+    a.key_ttl_ms = b.key_ttl_ms = 20;
+    OK(&q, delayq_offer_many(&q, &a, 1));
+    UNTIL(ask_int("EXISTS delayq_once:{jobs}:1:k") == 0);
+    OK(&q, delayq_offer_many(&q, &b, 1));
+    OK(&q, b.status);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    delayq_close(&q);
+}
+
+TEST(a_message_whose_outcome_is_unknown_is_stored_once_when_offered_again) {
+    delayq q;
+    delayq_message m = message("x", 60000), old = message("y", 60000), key;
+    open_queue(&q, "jobs");
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, m.status);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    /* it has been due meanwhile: it may have been delivered */
+    OK(&q, delayq_offer_many(&q, &old, 1));
+    OK(&q, delayq_cancel(&q, &old.ticket));
+    old.status = DELAYQ_ERR_UNKNOWN;
+    old.not_after_ms = 1;
+    CHECK_STATUS(&q, delayq_offer_many(&q, &old, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(old.status, DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    key = message("z", 60000);
+    key.key = "k";
+    key.key_ttl_ms = 60000;
+    OK(&q, delayq_offer_many(&q, &key, 1));
+    key.status = DELAYQ_ERR_UNKNOWN;
+    OK(&q, delayq_offer_many(&q, &key, 1));
+    OK(&q, key.status);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+TEST(a_batch_tells_of_each_message) {
+    delayq q;
+    delayq_message m[6];
+    int i;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 6; i++) m[i] = message("x", 60000);
+    m[1].delay_ms = -1;
+    m[2].key = "k";
+    m[2].key_ttl_ms = 60000;
+    m[3] = m[2];
+    m[4].key = "no ttl";
+    CHECK_STATUS(&q, delayq_offer_many(&q, m, 6), DELAYQ_ERR_ARG);
+    CHECK_INT(m[0].status, DELAYQ_OK);
+    CHECK_INT(m[1].status, DELAYQ_ERR_ARG);
+    CHECK_INT(m[2].status, DELAYQ_OK);
+    CHECK_INT(m[3].status, DELAYQ_DUPLICATE);
+    CHECK_INT(m[4].status, DELAYQ_ERR_ARG);
+    CHECK_INT(m[5].status, DELAYQ_OK);
+    CHECK_INT(ask_int("ZCARD " ZSET), 3);
+    OK(&q, delayq_cancel(&q, &m[5].ticket));
+    CHECK_STATUS(&q, delayq_offer_many(&q, NULL, 1), DELAYQ_ERR_ARG);
+    OK(&q, delayq_offer_many(&q, NULL, 0));
+    delayq_close(&q);
+}
+
+TEST(a_hundred_thousand_messages_in_one_call_come_out_in_order) {
+    size_t count = 100000 / (size_t)test_slow(), i, n, seen = 0;
+    delayq_message *m = (delayq_message *)calloc(count, sizeof *m);
+    char(*text)[16] = (char(*)[16])calloc(count, 16);
+    static delayq_item items[1000];
+    delayq q;
+    CHECK(m && text);
+    open_queue(&q, "jobs");
+    for (i = 0; i < count; i++) {
+        snprintf(text[i], 16, "%u", (unsigned)i);
+        m[i] = message(text[i], 0);
+        m[i].due_ms = 1000; /* the same for all, and past */
+    }
+    OK(&q, delayq_offer_many(&q, m, count));
+    CHECK_INT(ask_int("ZCARD " ZSET), count);
+    while (delayq_take_many(&q, items, 1000, &n, 0) == DELAYQ_OK)
+        for (i = 0; i < n; i++, seen++)
+            if (items[i].len != strlen(text[seen]) ||
+                memcmp(items[i].data, text[seen], items[i].len) != 0)
+                FAIL("number %d is \"%.*s\"", (int)seen, (int)items[i].len,
+                     (const char *)items[i].data);
+    CHECK_INT(seen, count);
+    free(m);
+    free(text);
+    delayq_close(&q);
+}
+
+TEST(an_absolute_due_time_counts_as_it_is) {
+    delayq q;
+    delayq_message m = message("x", 5);
+    delayq_item item;
+    open_queue(&q, "jobs");
+    m.due_ms = 4000000000123;
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    CHECK_HAS(m.ticket.text, "4000000000123-");
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    m = message("past", 0);
+    m.due_ms = 1;
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    take_is(&q, "past");
+    m.due_ms = -1;
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_ARG);
+    m.due_ms = 9007199254740992;
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    delayq_close(&q);
+}
+
+TEST(count_and_clear_tell_what_there_is) {
+    delayq q;
+    delayq_counts c;
+    delayq_item item;
+    int64_t removed;
+    uint64_t late = 0;
+    size_t i;
+    open_queue(&q, "jobs");
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending, 0);
+    CHECK_INT(c.next_due_ms, 0);
+    offer(&q, "later", 60000);
+    ask("RPUSH jobs a b");
+    ask("ZADD " ZSET " 1 poison");
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending, 2);
+    CHECK_INT(c.overdue, 1);
+    CHECK(c.overdue_ms > 1000000);
+    CHECK_INT(c.next_due_ms, 1);
+    CHECK_INT(c.ready, 2);
+    CHECK_INT(c.offered, 1);
+    offer(&q, "now", 0);
+    usleep(2000);
+    while (delayq_take(&q, &item, 0) == DELAYQ_OK) {
+    }
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.dead, 1);
+    CHECK_INT(c.died, 1);
+    CHECK_INT(c.taken, 3);
+    CHECK_INT(c.moved, 1);
+    offer(&q, "now", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_count(&q, &c));
+    for (i = 0; i < 24; i++) late += c.lateness[i];
+    CHECK_INT(late, 1); /* of the other three the due time was not known */
+    ask("RPUSH jobs x");
+    OK(&q, delayq_clear(&q, &removed));
+    CHECK_INT(removed, 2);
+    CHECK_INT(ask_int("DBSIZE"), 1); /* the dead letters stay */
+    CHECK_STATUS(&q, delayq_count(&q, NULL), DELAYQ_ERR_ARG);
+    delayq_close(&q);
+}
+
+TEST(fifty_queues_share_two_sockets) {
+    static delayq owner, queues[50];
+    delayq *all[50];
+    delayq_item item;
+    delayq_options o;
+    char name[24];
+    int i, rounds;
+    open_queue(&owner, "owner");
+    for (i = 0; i < 50; i++) {
+        memset(&o, 0, sizeof o);
+        snprintf(name, sizeof name, "topic%d", i);
+        o.name = name;
+        o.share = &owner;
+        OK(&queues[i], delayq_open(&queues[i], &o));
+        all[i] = &queues[i];
+    }
+    for (i = 0; i < 50; i++) OFFER(&queues[i], "x", 20 + i);
+    for (rounds = 0, i = 0; i < 50;) {
+        int k;
+        OK(&owner, delayq_wait(all, 50, DELAYQ_FOREVER));
+        for (k = 0; k < 50; k++)
+            while (delayq_take(&queues[k], &item, 0) == DELAYQ_OK) i++;
+        if (++rounds > 10000) FAIL("only %d came", i);
+    }
+    CHECK_INT(i, 50);
+    CHECK_HAS(ask("INFO clients"), "connected_clients:4"); /* 2 the tests' */
+    /* a push into any of them is heard */
+    while (delayq_wait(all, 50, 50) == DELAYQ_OK) {
+    }
+    ask("RPUSH topic33 pushed");
+    OK(&owner, delayq_wait(all, 50, 9000));
+    take_is(&queues[33], "pushed");
+    /* wake on one of them ends the wait */
+    delayq_wake(&queues[7]);
+    CHECK_STATUS(&owner, delayq_wait(all, 50, DELAYQ_FOREVER), DELAYQ_WOKEN);
+    for (i = 0; i < 49; i++) delayq_close(&queues[i]);
+    delayq_close(&owner); /* too early */
+    CHECK_STATUS(&queues[49], delayq_offer(&queues[49], "x", 1, 0),
+                 DELAYQ_ERR_ARG);
+    CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 0),
+                 DELAYQ_ERR_ARG);
+    CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&queues[49]), "closed");
+    delayq_wake(&queues[49]);
+    delayq_close(&queues[49]);
+}
+
+TEST(share_refuses_what_does_not_fit) {
+    delayq owner, q, third;
+    delayq_options o;
+    open_queue(&owner, "owner");
+    memset(&o, 0, sizeof o);
+    o.name = "q";
+    o.share = &owner;
+    o.url = "redis://elsewhere";
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    o.url = NULL;
+    OK(&q, delayq_open(&q, &o));
+    o.share = &q;
+    CHECK_STATUS(&third, delayq_open(&third, &o), DELAYQ_ERR_ARG);
+    memset(&third, 0, sizeof third);
+    o.share = &third;
+    CHECK_STATUS(&third, delayq_open(&third, &o), DELAYQ_ERR_ARG);
+    delayq_close(&q);
+    delayq_close(&owner);
+}
+
+TEST(two_handles_with_one_name_on_one_link_do_not_work_twice) {
+    delayq a, b;
+    delayq_options o;
+    int64_t wait;
+    long long before, after;
+    int i;
+    open_queue(&a, "jobs");
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.share = &a;
+    OK(&b, delayq_open(&b, &o));
+    OFFER(&a, "x", 30);
+    for (i = 0; i < 4; i++) {
+        OK(&a, delayq_tick(&a, &wait));
+        OK(&b, delayq_tick(&b, &wait));
+    }
+    UNTIL(delayq_tick(&a, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 1);
+    before = atoll(strstr(ask("INFO stats"), "total_commands_processed:") + 25);
+    for (i = 0; i < 100; i++) OK(&b, delayq_tick(&b, &wait));
+    after = atoll(strstr(ask("INFO stats"), "total_commands_processed:") + 25);
+    CHECK_INT(after - before, 1);
+    take_is(&b, "x");
+    delayq_close(&b);
+    delayq_close(&a);
+}
+
+TEST(a_sharer_lives_through_a_lost_connection) {
+    delayq a, b;
+    delayq_options o;
+    delayq_item item;
+    open_queue(&a, "a");
+    memset(&o, 0, sizeof o);
+    o.name = "b";
+    o.share = &a;
+    OK(&b, delayq_open(&b, &o));
+    CHECK_STATUS(&b, delayq_take(&b, &item, 20), DELAYQ_EMPTY);
+    ask("CLIENT KILL TYPE pubsub");
+    OFFER(&a, "x", 20);
+    OFFER(&b, "y", 20);
+    OK(&b, delayq_take(&b, &item, 20000));
+    OK(&a, delayq_take(&a, &item, 20000));
+    delayq_close(&b);
+    delayq_close(&a);
+}
