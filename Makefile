@@ -42,6 +42,9 @@ valgrind: $B/test-plain ## the tests under valgrind
 lint: ## compilers, standards, names, examples in the documentation
 	sh tests/hygiene.sh
 
+interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
+	sh tests/interop/run.sh $B/interop
+
 bench: $B/lateness $B/idle $B/tickets ## lateness, idle calls, tickets: each beside a yardstick
 	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle && $B/tickets"
 
@@ -59,8 +62,13 @@ $B/%: tests/bench/%.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+$B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+
 format: ## lay out the sources with clang-format
-	clang-format -i delayq.h tests/*.c tests/*.h tests/bench/*.c examples/*.c
+	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c examples/*.c
 
 $B/delayq.pc: delayq.h Makefile
 	@mkdir -p $B
@@ -84,5 +92,5 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check asan valgrind lint bench format \
+.PHONY: all examples demo test check asan valgrind lint interop bench format \
         install uninstall clean help

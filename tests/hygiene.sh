@@ -109,7 +109,7 @@ done
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     examples/*.c | sort -u); do
     case $name in
-    delayq_retry | delayq_dead | DELAYQ_URL) ;;
+    delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
     *) if grep -q -w -e "$name" delayq.h; then ok; else
         bad "$name is named, but not in delayq.h"
     fi ;;
@@ -126,7 +126,7 @@ check "the pkg-config file has the version" grep -q "^Version: $(sed -n \
 check "make uninstall" make -s uninstall DESTDIR="$dir/root" PREFIX=/usr
 check "leaves nothing" test ! -e "$dir/root/usr/include/delayq.h"
 check "make help lists every target" sh -c 'for t in all test check examples \
-    demo bench valgrind asan lint format install uninstall clean help; do
+    demo bench valgrind asan lint interop format install uninstall clean help; do
     make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
 
 echo "$passed passed, $failed failed, $skipped skipped"

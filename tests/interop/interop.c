@@ -1,0 +1,652 @@
+/*
+ * delayq beside unmodified Redisson. Peer.java does what it is told; which
+ * Redisson it is, the environment says:
+ *
+ * DELAYQ_REDISSON_CP     the class path, Peer in it
+ * DELAYQ_REDISSON_WIRE   old (<= 3.21.0) or new (>= 3.21.1)
+ */
+#define DELAYQ_IMPLEMENTATION
+#include "../test.h"
+#include <arpa/inet.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#define ZSET "redisson_delay_queue_timeout:{q}"
+#define MIRROR "redisson_delay_queue:{q}"
+
+static server s;
+static char tcp_url[64], port_text[16];
+static redisContext *c;
+
+static int is_old(void) {
+    const char *wire = getenv("DELAYQ_REDISSON_WIRE");
+    return wire && strcmp(wire, "old") == 0;
+}
+
+static delayq_wire fleet(void) {
+    return is_old() ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
+}
+
+static int free_port(void) {
+    struct sockaddr_in a;
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &len) == 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+/* Redisson speaks TCP only. */
+static void start_server(void) {
+    const char *with[] = {"--port", port_text, "--bind", "127.0.0.1", NULL};
+    snprintf(port_text, sizeof port_text, "%d", free_port());
+    snprintf(tcp_url, sizeof tcp_url, "redis://127.0.0.1:%s", port_text);
+    server_start(&s, with);
+    c = server_connect(&s);
+}
+
+static long long number(const char *format, ...) {
+    va_list args;
+    redisReply *r;
+    long long value;
+    va_start(args, format);
+    r = (redisReply *)redisvCommand(c, format, args);
+    va_end(args);
+    if (!r || r->type == REDIS_REPLY_ERROR) FAIL("%s", r ? r->str : format);
+    value = r->integer;
+    freeReplyObject(r);
+    return value;
+}
+
+static void open_q(delayq *q, delayq_wire wire, int64_t lease_ms) {
+    delayq_options o = options_for(&s, "q");
+    o.wire = wire;
+    o.lease_ms = lease_ms;
+    OK(q, delayq_open(q, &o));
+}
+
+static void finish(void) {
+    redisFree(c);
+    server_end(&s);
+}
+
+/* --- the Java side ------------------------------------------------------- */
+
+typedef struct peer {
+    pid_t pid;
+    FILE *to, *from;
+} peer;
+
+static char answer[1 << 20];
+
+static const char *tell(peer *p, const char *format, ...) {
+    va_list args;
+    char *end;
+    va_start(args, format);
+    vfprintf(p->to, format, args);
+    va_end(args);
+    fputc('\n', p->to);
+    fflush(p->to);
+    if (!fgets(answer, sizeof answer, p->from))
+        FAIL("Java is gone: %s", format);
+    end = strchr(answer, '\n');
+    if (end) *end = '\0';
+    if (strncmp(answer, "error", 5) == 0) FAIL("%s: %s", format, answer);
+    return answer;
+}
+
+static void start(peer *p, const char *codec, const char *skew) {
+    const char *cp = getenv("DELAYQ_REDISSON_CP");
+    int in[2], out[2];
+    CHECK(cp != NULL);
+    CHECK(pipe(in) == 0 && pipe(out) == 0);
+    p->pid = fork();
+    if (p->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        close(in[1]);
+        close(out[0]);
+        unsetenv("LD_PRELOAD");
+        if (skew) {
+            setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1", 1);
+            execlp("faketime", "faketime", "-f", skew, "java", "-cp", cp,
+                   "Peer", tcp_url, codec, (char *)NULL);
+        }
+        execlp("java", "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp",
+               cp, "Peer", tcp_url, codec, (char *)NULL);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    p->to = fdopen(in[1], "w");
+    p->from = fdopen(out[0], "r");
+    do {
+        if (!fgets(answer, sizeof answer, p->from)) FAIL("Java doesn't start");
+    } while (strncmp(answer, "ready", 5) != 0);
+}
+
+static void stop(peer *p) {
+    fclose(p->to);
+    fclose(p->from);
+    kill(p->pid, SIGKILL);
+    waitpid(p->pid, NULL, 0);
+}
+
+static const char *hex(const void *bytes, size_t len) {
+    static char text[512];
+    size_t i;
+    text[0] = 'x';
+    text[1] = '\0';
+    for (i = 0; i < len; i++)
+        snprintf(text + 1 + 2 * i, 3, "%02x",
+                 ((const unsigned char *)bytes)[i]);
+    return text;
+}
+
+#define HEX(text) hex(text, strlen(text))
+
+static void took(delayq *q, const void *bytes, size_t len) {
+    delayq_item item;
+    OK(q, delayq_take(q, &item, 20000));
+    if (item.len != len || memcmp(item.data, bytes, len) != 0)
+        FAIL("took %s", hex(item.data, item.len < 200 ? item.len : 200));
+}
+
+/* --- 1: both offer, both take -------------------------------------------- */
+
+static void cross(const char *codec, const char *java, size_t jlen,
+                  const char *wire, size_t wlen) {
+    peer p;
+    delayq q;
+    start(&p, codec, NULL);
+    open_q(&q, fleet(), 0);
+    tell(&p, "offer q 50 %s", hex(java, jlen));
+    tell(&p, "unwatch q"); /* so that C moves it, or Java had */
+    took(&q, wire, wlen);
+    OK(&q, delayq_offer(&q, wire, wlen, 50));
+    tell(&p, "watch q");
+    CHECK_TEXT(tell(&p, "take q 20000"), hex(java, jlen));
+    CHECK_TEXT(tell(&p, "push q %s", hex(java, jlen)), "true");
+    took(&q, wire, wlen);
+    delayq_close(&q);
+    stop(&p);
+    CHECK_INT(number("DBSIZE"), 0);
+}
+
+TEST(payloads_cross_byte_for_byte_in_each_codec) {
+    start_server();
+    cross("string", "h\xc3\xa4llo", 6, "h\xc3\xa4llo", 6);
+    cross("bytes", "\0\xff\r\n\1", 5, "\0\xff\r\n\1", 5);
+    cross("json", "say \"hi\"", 8, "\"say \\\"hi\\\"\"", 12);
+    finish();
+}
+
+TEST(the_default_codecs_bytes_pass_through_c_unread) {
+    unsigned char bytes[256];
+    peer p;
+    delayq q;
+    delayq_item item;
+    size_t n;
+    start_server();
+    start(&p, "default", NULL);
+    open_q(&q, fleet(), 0);
+    CHECK_TEXT(tell(&p, "push q %s", HEX("hello")), "true");
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK(item.len > 5 && item.len < sizeof bytes);
+    memcpy(bytes, item.data, n = item.len);
+    OK(&q, delayq_offer(&q, bytes, n, 50));
+    tell(&p, "watch q");
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("hello"));
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+/* Count a payload that is a number; each may come once. */
+static void mark(unsigned char *seen, int limit, const char *text, size_t len) {
+    char number_text[16];
+    int id;
+    if (len >= sizeof number_text) FAIL("no number: %.*s", (int)len, text);
+    memcpy(number_text, text, len);
+    number_text[len] = '\0';
+    id = atoi(number_text);
+    CHECK(id >= 0 && id < limit);
+    if (seen[id]++) FAIL("item %d came twice", id);
+}
+
+static void mark_hex(unsigned char *seen, int limit, char *words) {
+    char *word = strtok(words, " ");
+    for (; word && *word == 'x'; word = strtok(NULL, " ")) {
+        char text[16];
+        size_t n = 0;
+        for (word++; word[0] && word[1] && n < 15; word += 2)
+            text[n++] = (char)(dq_hex(word[0]) * 16 + dq_hex(word[1]));
+        mark(seen, limit, text, n);
+    }
+}
+
+static void all_seen(const unsigned char *seen, int limit) {
+    int i;
+    for (i = 0; i < limit; i++)
+        if (seen[i] != 1) FAIL("item %d came %d times", i, seen[i]);
+}
+
+TEST(both_offer_and_both_take_each_item_once) {
+    static unsigned char seen[2000];
+    peer p, producer;
+    delayq q;
+    delayq_item item;
+    int i, mine = 0;
+    start_server();
+    start(&p, "string", NULL);
+    start(&producer, "string", NULL);
+    open_q(&q, fleet(), 0);
+    tell(&p, "watch q");
+    tell(&p, "consume q");
+    fprintf(producer.to, "fill q 0 1000 0\n");
+    fflush(producer.to);
+    for (i = 1000; i < 2000; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&q, text, i % 50);
+        if (delayq_take(&q, &item, 0) == DELAYQ_OK) {
+            mark(seen, 2000, (const char *)item.data, item.len);
+            mine++;
+        }
+    }
+    CHECK(fgets(answer, sizeof answer, producer.from) != NULL);
+    UNTIL((delayq_take(&q, &item, 5) == DELAYQ_OK &&
+           (mark(seen, 2000, (const char *)item.data, item.len), mine++, 0)) ||
+          mine + atoi(tell(&p, "count")) >= 2000);
+    tell(&p, "consumed");
+    mark_hex(seen, 2000, answer);
+    all_seen(seen, 2000);
+    printf("    C took %d, Java %d\n", mine, 2000 - mine);
+    stop(&p);
+    stop(&producer);
+    delayq_close(&q);
+    CHECK_INT(number("DBSIZE"), 0);
+    finish();
+}
+
+/* --- 2: who moves -------------------------------------------------------- */
+
+#define MANY 5000
+
+static void fill_from_c(delayq *q, int from, int count, int64_t delay_ms) {
+    int i;
+    for (i = from; i < from + count; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(q, text, delay_ms + i % 50);
+    }
+}
+
+/* All have come to the ready list, each once, and nothing else is left. */
+static void check_ready(void) {
+    static unsigned char seen[MANY];
+    redisReply *r;
+    size_t i;
+    memset(seen, 0, sizeof seen);
+    r = run(c, "LRANGE q 0 -1");
+    for (i = 0; i < r->elements; i++)
+        mark(seen, MANY, r->element[i]->str, r->element[i]->len);
+    freeReplyObject(r);
+    all_seen(seen, MANY);
+    CHECK_INT(number("ZCARD " ZSET), 0);
+    CHECK_INT(number("LLEN " MIRROR), 0);
+    freeReplyObject(run(c, "FLUSHALL"));
+}
+
+TEST(five_thousand_items_whoever_moves_them) {
+    peer p;
+    delayq q;
+    int64_t wait;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    /* only Java */
+    tell(&p, "fill q 0 %d 0", MANY / 2);
+    fill_from_c(&q, MANY / 2, MANY / 2, 0);
+    UNTIL(number("LLEN q") >= MANY);
+    check_ready();
+    /* only C */
+    tell(&p, "fill q 0 %d 3000", MANY / 2);
+    tell(&p, "unwatch q");
+    fill_from_c(&q, MANY / 2, MANY / 2, 0);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") >= MANY);
+    check_ready();
+    /* both */
+    tell(&p, "fill q 0 %d 0", MANY / 2);
+    fill_from_c(&q, MANY / 2, MANY / 2, 0);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") >= MANY);
+    check_ready();
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+/* --- 3: an earlier offer wakes ------------------------------------------- */
+
+TEST(an_earlier_offer_wakes_the_other_side) {
+    peer p, producer;
+    delayq q;
+    start_server();
+    start(&p, "string", NULL);
+    start(&producer, "string", NULL);
+    open_q(&q, fleet(), 0);
+    tell(&p, "offer q 3600000 %s", HEX("late"));
+    OFFER(&q, "early", 100);
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("early"));
+    tell(&p, "unwatch q");
+    /* the producer's own transfer is off, too: C alone waits */
+    fprintf(producer.to, "offer q 100 %s\nunwatch q\n", HEX("early"));
+    fflush(producer.to);
+    took(&q, "early", 5);
+    stop(&p);
+    stop(&producer);
+    delayq_close(&q);
+    finish();
+}
+
+/* --- 4: what Java sees --------------------------------------------------- */
+
+TEST(java_sees_what_c_has_offered) {
+    peer p;
+    delayq q;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    OFFER(&q, "3", 60000);
+    OFFER(&q, "1", 50000);
+    OFFER(&q, "2", 40000);
+    OFFER(&q, "4", 30000);
+    CHECK_TEXT(tell(&p, "size q"), "4");
+    CHECK_TEXT(tell(&p, "contains q %s", HEX("1")), "true");
+    CHECK_TEXT(tell(&p, "contains q %s", HEX("9")), "false");
+    CHECK_TEXT(tell(&p, "peek q"), HEX("3"));
+    CHECK_TEXT(tell(&p, "readall q"), "x33 x31 x32 x34");
+    CHECK_TEXT(tell(&p, "remove q %s", HEX("1")), "true");
+    CHECK_TEXT(tell(&p, "remove q %s", HEX("1")), "false");
+    CHECK_TEXT(tell(&p, "poll q"), HEX("3"));
+    CHECK_TEXT(tell(&p, "polln q 1"), HEX("2"));
+    CHECK_TEXT(tell(&p, "removeall q %s", HEX("4")), "true");
+    CHECK_TEXT(tell(&p, "size q"), "0");
+    CHECK_INT(number("DBSIZE"), 0);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+TEST(a_new_redisson_delivers_native_elements_but_does_not_list_them) {
+    peer p;
+    delayq q;
+    if (is_old()) return;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, DELAYQ_NATIVE, 0);
+    tell(&p, "watch q");
+    OFFER(&q, "x", 500);
+    CHECK_TEXT(tell(&p, "size q"), "0");
+    CHECK_TEXT(tell(&p, "contains q %s", HEX("x")), "false");
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
+    CHECK_INT(number("DBSIZE"), 0);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+/* --- 5: leases beside Java ----------------------------------------------- */
+
+static void hold_and_hang(void *argument) {
+    delayq q;
+    delayq_item item;
+    int i;
+    (void)argument;
+    open_q(&q, fleet(), 400);
+    for (i = 0; i < 3; i++) OK(&q, delayq_take(&q, &item, 20000));
+    freeReplyObject(run(server_connect(&s), "SET held yes"));
+    for (;;) pause();
+}
+
+TEST(what_a_killed_worker_held_comes_back_through_javas_transfer) {
+    peer p;
+    delayq q;
+    pid_t worker;
+    int i;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    for (i = 0; i < 3; i++) OFFER(&q, "x", 0);
+    worker = spawn(hold_and_hang, NULL);
+    UNTIL(number("EXISTS held") == 1);
+    kill(worker, SIGKILL);
+    waitpid(worker, NULL, 0);
+    CHECK_INT(number("ZCARD " ZSET), 3);
+    CHECK_INT(number("LLEN " MIRROR), 0); /* poll() can't take a lease away */
+    tell(&p, "watch q");
+    for (i = 0; i < 3; i++) CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
+    CHECK_INT(number("ZCARD " ZSET), 0);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+/* --- 6: what a mixed fleet inherits -------------------------------------- */
+
+TEST(a_fast_java_clock_delivers_early) {
+    peer p;
+    delayq q;
+    redisReply *r;
+    long long now_ms, due_ms;
+    if (system("command -v faketime >/dev/null") != 0)
+        test_skip("faketime is not installed");
+    start_server();
+    open_q(&q, fleet(), 0);
+    start(&p, "string", "+0.5s");
+    OFFER(&q, "x", 2000);
+    r = run(c, "ZRANGE " ZSET " 0 0 WITHSCORES");
+    due_ms = atoll(r->element[1]->str);
+    freeReplyObject(r);
+    tell(&p, "watch q");
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
+    r = run(c, "TIME");
+    now_ms =
+        atoll(r->element[0]->str) * 1000 + atoll(r->element[1]->str) / 1000;
+    freeReplyObject(r);
+    if (now_ms >= due_ms) FAIL("came %lld ms after due", now_ms - due_ms);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+TEST(an_undecodable_element_jams_java_until_c_moves_it_away) {
+    peer p;
+    delayq q;
+    int64_t wait;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    tell(&p, "watch q");
+    freeReplyObject(run(c, "ZADD " ZSET " 2 poison"));
+    OFFER(&q, "good", 0);
+    usleep(5000); /* of one millisecond, Redisson's own ids come first */
+    tell(&p, "offer q 0 %s", HEX("better")); /* makes Java look */
+    CHECK_TEXT(tell(&p, "take q 1000"), "-");
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") == 2);
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("good"));
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("better"));
+    CHECK_INT(number("LLEN delayq_dead:{q}"), 1);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+TEST(attempts_begin_anew_when_java_has_moved_the_item) {
+    peer p;
+    delayq q;
+    delayq_item item;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 60000);
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.attempt, is_old() ? 0 : 1);
+    OK(&q, delayq_nack(&q, &item, 10));
+    tell(&p, "watch q");
+    UNTIL(number("LLEN q") == 1);
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.attempt, is_old() ? 0 : 1);
+    OK(&q, delayq_ack(&q, &item));
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+/* One native element stops an old Redisson for good; so none gets in. */
+TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
+    unsigned char e[64];
+    peer p;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0\1", "native", 6);
+    if (!is_old()) return;
+    start_server();
+    start(&p, "string", NULL);
+    tell(&p, "offer q 1500 %s", HEX("java"));
+    o = options_for(&s, "q");
+    o.lease_ms = 60000;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_WIRE);
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_WIRE);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 3000), DELAYQ_ERR_WIRE);
+    delayq_close(&q);
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("java"));
+    /* and what would happen */
+    freeReplyObject(run(c, "ZADD " ZSET " 2 %b", e, n));
+    tell(&p, "offer q 0 %s", HEX("stuck"));
+    CHECK_TEXT(tell(&p, "take q 2000"), "-");
+    CHECK_INT(number("ZCARD " ZSET), 2);
+    stop(&p);
+    finish();
+}
+
+/* --- 7: Redisson's own tests, re-told ------------------------------------ */
+
+TEST(offers_of_1_5_4_2_3_arrive_in_order_and_on_time) {
+    static const int order[] = {1, 5, 4, 2, 3};
+    peer p;
+    delayq q;
+    delayq_item item;
+    int i;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    for (i = 0; i < 5; i++) {
+        char text[2] = {(char)('0' + order[i]), 0};
+        if (i % 2)
+            OFFER(&q, text, order[i] * 1000);
+        else
+            tell(&p, "offer q %d %s", order[i] * 1000, HEX(text));
+    }
+    tell(&p, "unwatch q");
+    for (i = 1; i <= 5; i++) {
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(*(const char *)item.data, '0' + i);
+        CHECK(item.late_us >= 0 && item.late_us < 100000);
+    }
+    stop(&p);
+    delayq_close(&q);
+    CHECK_INT(number("DBSIZE"), 0);
+    finish();
+}
+
+TEST(equal_payloads_are_kept_apart) {
+    peer p;
+    delayq q;
+    int i;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    for (i = 0; i < 3; i++) {
+        OFFER(&q, "same", 100);
+        tell(&p, "offer q 100 %s", HEX("same"));
+    }
+    for (i = 0; i < 3; i++) {
+        took(&q, "same", 4);
+        CHECK_TEXT(tell(&p, "take q 9000"), HEX("same"));
+    }
+    CHECK_INT(number("DBSIZE"), 0);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
+static void interrupt_then_offer(void *unused) {
+    (void)unused;
+    usleep(200000);
+    kill(getppid(), SIGUSR1);
+}
+
+static delayq interrupted;
+static void on_signal(int sig) {
+    (void)sig;
+    delayq_wake(&interrupted);
+}
+
+TEST(a_take_that_is_interrupted_does_not_swallow_the_next_item) {
+    peer p;
+    delayq_item item;
+    pid_t child;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&interrupted, fleet(), 0);
+    signal(SIGUSR1, on_signal);
+    child = spawn(interrupt_then_offer, NULL);
+    CHECK_STATUS(&interrupted, delayq_take(&interrupted, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    join(child);
+    tell(&p, "offer q 50 %s", HEX("next"));
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("next"));
+    tell(&p, "consume q");
+    tell(&p, "interrupt");
+    OFFER(&interrupted, "after", 50);
+    took(&interrupted, "after", 5);
+    stop(&p);
+    delayq_close(&interrupted);
+    finish();
+}
+
+TEST(a_server_restarted_while_a_take_waits_loses_nothing) {
+    const char *with[] = {"--port",        port_text,      "--bind",
+                          "127.0.0.1",     "--appendonly", "yes",
+                          "--appendfsync", "always",       NULL};
+    peer p;
+    delayq q;
+    delayq_item item;
+    start_server();
+    server_kill(&s, SIGTERM);
+    redisFree(c);
+    server_start_again(&s, with);
+    c = server_connect(&s);
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    tell(&p, "offer q 1500 %s", HEX("kept"));
+    tell(&p, "unwatch q");
+    CHECK_STATUS(&q, delayq_take(&q, &item, 100), DELAYQ_EMPTY);
+    server_kill(&s, SIGKILL);
+    redisFree(c);
+    server_start_again(&s, with);
+    c = server_connect(&s);
+    took(&q, "kept", 4);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}

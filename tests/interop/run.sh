@@ -1,0 +1,54 @@
+#!/bin/sh
+# The interop tests, against each Redisson: the one in the seeds, the last with
+# the old format, the first with the new one, the newest. Fetched by Maven into
+# build/redisson/. Ends in "N passed, N failed, N skipped".
+cd "$(dirname "$0")/../.." || exit 1
+program=$1
+build=$(dirname "$program")/redisson
+passed=0 failed=0 skipped=0
+
+for tool in java javac mvn; do
+    command -v $tool >/dev/null || {
+        echo "skipped: $tool is missing: no interop with Redisson was tested"
+        echo "0 passed, 0 failed, 1 skipped"
+        [ -z "$CI" ]
+        exit
+    }
+done
+
+# version VERSION old|new [maven arguments]
+version() {
+    v=$1 wire=$2
+    shift 2
+    jars="$PWD/$build/$v"
+    [ -f "$jars/redisson-$v.jar" ] || mvn -q -B -f tests/interop/pom.xml \
+        -Dredisson.version="$v" "$@" dependency:copy-dependencies \
+        -DoutputDirectory="$jars" >"$build.log" 2>&1 || {
+        cat "$build.log"
+        echo "FAIL Redisson $v can't be had from Maven"
+        failed=$((failed + 1))
+        return
+    }
+    javac -nowarn -cp "$jars/*" -d "$jars" tests/interop/Peer.java \
+        >"$build.log" 2>&1 || {
+        cat "$build.log"
+        failed=$((failed + 1))
+        return
+    }
+    echo "-- Redisson $v"
+    DELAYQ_REDISSON_CP="$jars:$jars/*" DELAYQ_REDISSON_WIRE=$wire \
+        "$program" $ONLY >"$build.out" 2>&1
+    cat "$build.out"
+    set -- $(tail -1 "$build.out" | sed 's/[^0-9 ]//g')
+    passed=$((passed + ${1:-0}))
+    failed=$((failed + ${2:-1}))
+    skipped=$((skipped + ${3:-0}))
+}
+
+mkdir -p "$build"
+version 3.13.1 old
+version 3.21.0 old
+version 3.21.1 new
+version 4.7.0 new -Dslf4j.version=2.0.17 -Pjackson
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ] && { [ -z "$CI" ] || [ $skipped -eq 0 ]; }
