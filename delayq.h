@@ -155,7 +155,7 @@
  * < 0 is a failure. A failure says whether its effect may have happened: only
  * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
  * the sentence. A lost connection is replaced by itself, after a back-off of
- * 100 ms to 5 s; until then calls fail at once. A handle never has to be
+ * up to 5 s; until then calls fail at once. A handle never has to be
  * closed and opened again, but after DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
