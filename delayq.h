@@ -340,7 +340,7 @@ typedef struct delayq_message {
 } delayq_message;
 
 /* What a take or peek hands out. The payload belongs to the handle and lives
- * until the next take, peek or dead_peek on it, or its close. */
+ * until the next take, ack_take, peek or dead_peek on it, or its close. */
 typedef struct delayq_item {
     const void *data;
     size_t len;
@@ -398,9 +398,10 @@ typedef struct delayq_link {
     int64_t pinged_us; /* when it was pinged; 0: no answer is awaited */
     int64_t ear_id;    /* its CLIENT ID */
     unsigned failures, ear_failures;
-    delayq_status failure;             /* of the last attempt to connect */
+    unsigned barren;       /* connections in a row that no script survived */
+    delayq_status failure; /* of the last attempt to connect */
     unsigned char long_size, long_big; /* the server's unsigned long */
-    unsigned char hears_pushes, tracking, connected;
+    unsigned char hears_pushes, tracking, connected, answered;
     int pipe[2];                  /* delayq_wake writes, a wait reads */
     char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
 } delayq_link;
@@ -440,7 +441,8 @@ struct delayq {
  *     _MEMORY    nothing has happened
  *     DELAYQ_ERR_WIRE      nothing has happened, nor will until reopened
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
- *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork()
+ *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork() (seen
+ *                          before it touches a socket)
  */
 
 /*
@@ -589,10 +591,11 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
  *   item   in: the one to ack, its ticket is enough; with none (zeroed) it is
  *          a take. out: the next one, and in `acked` what the ack said
  *
- * Returns what delayq_take returns. DELAYQ_EMPTY and DELAYQ_WOKEN mean that
- * the ack was done or DELAYQ_GONE, as `acked` says. After a failure `acked` is
- * that failure; a ride through faults leaves DELAYQ_ERR_UNKNOWN where the
- * answer to the ack was lost.
+ * Returns what delayq_take returns; what the ack said stands in `acked`, after
+ * a failure, too: DELAYQ_OK, DELAYQ_GONE, or the failure that kept it from
+ * being sent, or DELAYQ_ERR_UNKNOWN where its answer was lost. Where it isn't
+ * settled the item keeps its ticket (and loses its payload): call again.
+ * DELAYQ_EMPTY and DELAYQ_WOKEN mean that it is settled.
  */
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms);
@@ -808,7 +811,7 @@ static int64_t dq_backoff(int64_t base, int64_t cap, unsigned failures) {
     while (failures-- > 1 && d < cap) d *= 2;
     if (d > cap) d = cap;
     dq_random(r, sizeof r);
-    return d / 2 + d / 2 * (r[0] * 256 + r[1]) / 65536;
+    return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
 }
 
 /* hiredis writes without MSG_NOSIGNAL, and a library must not let a lost
@@ -1049,14 +1052,15 @@ static const char dq_lua_remove[] =
     "  local many = (#argv - from + 1) / 2\n"
     "  for i = from, #argv, 2 do\n"
     "    local due, k, e = argv[i], argv[i + 1], nil\n"
-    "    if many > 1 and due ~= read and\n"
+    "    local page = due .. ':' .. #k\n"
+    "    if many > 1 and page ~= read and\n"
     "      redis.call('ZCOUNT', Z, due, due) <= 2 * many then\n"
-    "      known, read = {}, due\n"
+    "      known, read = {}, page\n"
     "      for _, h in ipairs(redis.call('ZRANGEBYSCORE', Z, due, due)) do\n"
     "        known[string.sub(h, 1, #k)] = h\n"
     "      end\n"
     "    end\n"
-    "    if due == read then\n"
+    "    if page == read then\n"
     "      e = known[k]\n"
     "      known[k] = nil\n"
     "    else\n"
@@ -1166,8 +1170,8 @@ static const char dq_lua_once[] =
     "if old then redis.call('ZREMRANGEBYRANK', Z, 1, 0) end\n"
     "if M then\n"
     "  redis.call('LLEN', M)\n"
-    "  redis.call('RPUSH', M, e)\n"
     "  if old then redis.call('LREM', M, 1, old) end\n"
+    "  redis.call('RPUSH', M, e)\n"
     "end\n"
     "redis.call('ZADD', Z, 'NX', due, e)\n"
     "local ticket = due .. '-' .. ARGV[4]\n"
@@ -1205,6 +1209,9 @@ static const char dq_lua_drain[] =
     "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
     "local ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
     "local other = redis.call('LLEN', X)\n"
+    "redis.call('LLEN', D)\n"
+    /* what is handed out; up to sure it has left its place */
+    "local out, sure = {''}, 1\n"
     "local low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
     "local function attempts(e)\n"
     "  local a, b = string.byte(e, 16, 17)\n"
@@ -1213,8 +1220,8 @@ static const char dq_lua_drain[] =
     "local function probe()\n"
     "  if probed then return end\n"
     "  probed = true\n"
-    "  redis.call('LLEN', D)\n"
     "  redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
+    "  if term > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
     /* LREM's permission; the mirror itself may be long */
     "  if not native then redis.call('LREM', D, 1, '') end\n"
     "end\n"
@@ -1254,7 +1261,7 @@ static const char dq_lua_drain[] =
     "        redis.call('ZREMRANGEBYRANK', Z, low, low + k - stay - 1)\n"
     "      end\n"
     "    end\n"
-    "    n, dead = n + k - #bad, dead + #bad\n"
+    "    n, dead, sure = n + k - #bad, dead + #bad, #out\n"
     "    if #es < 2 * want then return n, true end\n"
     "    step = math.min(64, 2 * step)\n"
     "  end\n"
@@ -1355,10 +1362,10 @@ static const char dq_lua_lease[] =
 
 static const char dq_lua_take[] =
     "local max, turn = tonumber(ARGV[4]), ARGV[5] == 'x'\n"
-    "local out, all = {'', remove(Z, ARGV, 11)}, nil\n"
-    "local function give(due, e) out[#out + 1], out[#out + 2] = due, e end\n"
     "local direct = ready == 0 and (other == 0 or not native)\n"
-    "if direct then\n"
+    "local retry, got, all = native and other or 0, 0, nil\n"
+    "local function give(due, e) out[#out + 1], out[#out + 2] = due, e end\n"
+    "local function from_zset()\n"
     "  local n\n"
     "  n, all = drain(max, function(e, kind, p, due)\n"
     "    local to = e\n"
@@ -1373,63 +1380,92 @@ static const char dq_lua_take[] =
     "    return lease > 0 and to == e\n"
     "  end, lease > 0 and commit or nil)\n"
     "end\n"
-    "if not direct or not native then all = move(limit) or all end\n"
-    "local retry, got, step = native and other or 0, 0, 1\n"
-    "while not direct and got < max and (bytes < 262144 or got == 0) do\n"
+    /* one from the retry list: false where it goes to the dead letters */
+    "local function from_retry(e, bad)\n"
+    "  local kind, p = split(e)\n"
+    "  local to = kind and again(e, kind, p)\n"
+    "  if not to then\n"
+    "    bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
+    "      upto .. '\\n' .. e\n"
+    "    return false\n"
+    "  end\n"
+    "  if lease > 0 then hold(to) else to = e end\n"
+    "  give('e', to)\n"
+    "  return true\n"
+    "end\n"
+    "local function from_ready(e)\n"
+    "  if lease == 0 then return give('r', e) end\n"
+    "  local to = fresh(e)\n"
+    "  hold(to)\n"
+    "  give('e', to)\n"
+    "end\n"
+    "local function from_lists(step)\n"
     "  local m = math.min(step, max - got) - 1\n"
     "  local a = retry > 0 and redis.call('LRANGE', X, 0, m) or {}\n"
     "  local b = ready > 0 and redis.call('LRANGE', N, 0, m) or {}\n"
     "  local i, j, bad = 0, 0, {}\n"
     "  while got < max and (i < #a or j < #b) do\n"
-    "    local e\n"
+    "    local e, good\n"
     "    if i < #a and (turn or j == #b) then\n"
     "      i = i + 1\n"
     "      e = a[i]\n"
-    "      local kind, p = split(e)\n"
-    "      local to = kind and again(e, kind, p)\n"
-    "      if not to then\n"
-    "        bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
-    "          upto .. '\\n' .. e\n"
-    "        got = got - 1\n"
-    "      elseif lease > 0 then\n"
-    "        hold(to)\n"
-    "        give('e', to)\n"
-    "      else\n"
-    "        give('e', e)\n"
-    "      end\n"
+    "      good = from_retry(e, bad)\n"
     "    else\n"
     "      j = j + 1\n"
-    "      e = b[j]\n"
-    "      if lease > 0 then\n"
-    "        local to = fresh(e)\n"
-    "        hold(to)\n"
-    "        give('e', to)\n"
-    "      else\n"
-    "        give('r', e)\n"
-    "      end\n"
+    "      e, good = b[j], true\n"
+    "      from_ready(e)\n"
     "    end\n"
-    "    got, bytes, turn = got + 1, bytes + #e + 64, not turn\n"
+    "    if good then got = got + 1 end\n"
+    "    bytes, turn = bytes + #e + 64, not turn\n"
     "  end\n"
-    "  if i + j == 0 then break end\n"
-    "  if #bad > 0 or lease > 0 then\n"
-    "    redis.call('LTRIM', i > 0 and X or N, 0, -1)\n"
-    "    redis.call('LLEN', D)\n"
+    "  if lease > 0 or #bad > 0 or i > 0 and j > 0 then\n"
+    "    if i > 0 then redis.call('LTRIM', X, 0, -1) end\n"
+    "    if j > 0 then redis.call('LTRIM', N, 0, -1) end\n"
+    "    if #adds > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
     "  end\n"
-    "  if #bad > 0 then\n"
-    "    redis.call('RPUSH', D, unpack(bad))\n"
-    "  end\n"
+    "  if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
     "  commit()\n"
     "  if i > 0 then redis.call('LTRIM', X, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', N, j, -1) end\n"
-    "  retry, ready, step = retry - i, ready - j, math.min(64, 2 * step)\n"
-    "  dead = dead + #bad\n"
+    "  retry, ready, dead = retry - i, ready - j, dead + #bad\n"
+    "  sure = #out\n"
+    "  return i + j\n"
+    "end\n";
+
+/* What has been handed out or acknowledged stays so: a refusal after it ends
+ * the script without an error, which the next call will run into. */
+static const char dq_lua_taken[] =
+    "local acks = remove(Z, ARGV, 11)\n"
+    "out[2], sure = acks, 2\n"
+    "local fine, why = pcall(function()\n"
+    "  if direct then from_zset() end\n"
+    "  if not direct or not native then\n"
+    "    all = move(limit) or all\n"
+    "    retry = native and other or 0\n"
+    "  end\n"
+    "  local step = 1\n"
+    "  while not direct and got < max and (bytes < 262144 or got == 0) do\n"
+    "    if from_lists(step) == 0 then break end\n"
+    "    step = math.min(64, 2 * step)\n"
+    "  end\n"
+    "end)\n"
+    "if not fine then\n"
+    "  if sure == 2 and acks == '' then\n"
+    "    why = type(why) == 'table' and why.err or why\n"
+    "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
+    "  end\n"
+    "  for i = #out, sure + 1, -1 do out[i] = nil end\n"
+    "  all = nil\n"
     "end\n"
     "other = native and retry or other\n"
     /* Redisson arms its timer by the channel */
-    "if leases > 0 and redis.call('ZCOUNT', Z, 0, num(term)) == leases then\n"
-    "  redis.pcall('PUBLISH', ARGV[10], num(term))\n"
+    "if leases > 0 then\n"
+    "  local n = redis.pcall('ZCOUNT', Z, 0, num(term))\n"
+    "  if n == leases then redis.pcall('PUBLISH', ARGV[10], num(term)) end\n"
     "end\n"
-    "out[1] = head(all)\n"
+    "fine, why = pcall(head, all)\n"
+    "out[1] = fine and why or table.concat({num(us), '250000', num(moved),\n"
+    "  '0', num(dead), num(old), num(term)}, ' ')\n"
     "return out\n";
 
 /*
@@ -1457,7 +1493,8 @@ static const char dq_lua_cast[] =
     "end)\n"
     /* the others look at once */
     "if moved > 0 then redis.pcall('PUBLISH', ARGV[7], upto) end\n"
-    "local out, got, size, step = {'', cursor}, 0, 0, 1\n"
+    "local got, size, step = 0, 0, 1\n"
+    "out[2] = cursor\n"
     "ready = 0\n"
     "while got < max and size < 262144 do\n"
     "  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
@@ -1466,14 +1503,19 @@ static const char dq_lua_cast[] =
     "  if #es == 0 then break end\n"
     "  for _, e in ipairs(es) do\n"
     "    cursor = e[1]\n"
+    "    local payload = e[2][4] or ''\n"
     "    out[#out + 1], out[#out + 2] = cursor, e[2][2]\n"
-    "    out[#out + 1] = e[2][4]\n"
-    "    got, size = got + 1, size + #e[2][4] + 64\n"
+    "    out[#out + 1] = payload\n"
+    "    got, size = got + 1, size + #payload + 64\n"
     "  end\n"
     "  step = math.min(64, 2 * step)\n"
     "end\n"
     /* what is left over for the next take */
-    "if got > 0 and (got == max or size >= 262144) then ready = 1 end\n"
+    "local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
+    "local behind = ms .. '-' .. num(seq + 1)\n"
+    "if redis.call('XRANGE', N, behind, '+', 'COUNT', 1)[1] then\n"
+    "  ready = 1\n"
+    "end\n"
     "other, out[1], out[2] = 0, head(all), cursor\n"
     "return out\n";
 
@@ -1575,7 +1617,7 @@ static const char dq_lua_count[] =
     "local Z, wire, ready, next = KEYS[2], ARGV[1], 0, -1\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[1]) end\n"
     "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[4]) end\n"
-    "local h = redis.call('ZRANGEBYSCORE', Z, 0, '+inf', 'WITHSCORES',\n"
+    "local h = redis.call('ZRANGEBYSCORE', Z, 0, num(2^53 - 1), 'WITHSCORES',\n"
     "  'LIMIT', 0, 1)\n"
     "if h[2] then next = h[2] end\n"
     "return {table.concat({num(us), num(redis.call('ZCARD', Z)),\n"
@@ -1660,14 +1702,16 @@ typedef enum dq_verb {
     DQ_DEADS
 } dq_verb;
 
-static const char *const dq_scripts[DELAYQ_SCRIPTS][8] = {
+#define DQ_PARTS 9
+
+static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
     /* OFFER */ {dq_lua_clock, dq_lua_offer},
     /* ONCE */ {dq_lua_clock, dq_lua_find, dq_lua_once},
     /* TICK */
     {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_move, dq_lua_tick},
     /* TAKE */
     {dq_lua_clock, dq_lua_split, dq_lua_find, dq_lua_remove, dq_lua_drain,
-     dq_lua_move, dq_lua_lease, dq_lua_take},
+     dq_lua_move, dq_lua_lease, dq_lua_take, dq_lua_taken},
     /* CAST */ {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast},
     /* DROP */ {dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_drop},
     /* CHANGE */ {dq_lua_clock, dq_lua_find, dq_lua_change},
@@ -1676,8 +1720,8 @@ static const char *const dq_scripts[DELAYQ_SCRIPTS][8] = {
     /* CLEAR */ {dq_lua_clock, dq_lua_clear},
     /* DEADS */ {dq_lua_clock, dq_lua_split, dq_lua_dead},
 };
-static const char *const dq_look_script[8] = {dq_lua_clock, dq_lua_split,
-                                              dq_lua_look};
+static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
+                                                     dq_lua_look};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Statuses
@@ -1774,8 +1818,8 @@ static int dq_numbers(const redisReply *r, int64_t *to, int n) {
         p += minus;
         if (*p < '0' || *p > '9') return 0;
         for (; *p >= '0' && *p <= '9'; p++) {
-            if (value > DQ_MAX_DUE) return 0;
             value = value * 10 + (*p - '0');
+            if (value > DQ_MAX_DUE) return 0;
         }
         if (*p != (i == n - 1 ? '\0' : ' ')) return 0;
         p++;
@@ -1896,9 +1940,10 @@ static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
 
 static void dq_script_text(dq_out *o, const char *const *parts) {
     size_t len = 0, i;
-    for (i = 0; i < 8 && parts[i]; i++) len += strlen(parts[i]);
+    for (i = 0; i < DQ_PARTS && parts[i]; i++) len += strlen(parts[i]);
     dq_line(o, '$', len);
-    for (i = 0; i < 8 && parts[i]; i++) dq_put(o, parts[i], strlen(parts[i]));
+    for (i = 0; i < DQ_PARTS && parts[i]; i++)
+        dq_put(o, parts[i], strlen(parts[i]));
     dq_put(o, "\r\n", 2);
 }
 
@@ -2069,7 +2114,11 @@ static int64_t dq_retry_at(unsigned failures) {
 static void dq_drop(delayq *q) {
     delayq_link *l = dq_link(q);
     delayq *h;
-    if (l->cmd) redisFree(l->cmd);
+    if (l->cmd) {
+        redisFree(l->cmd);
+        if (!l->answered) l->barren++;
+    }
+    if (l->barren > 1 && l->failures < l->barren) l->failures = l->barren;
     l->cmd = NULL;
     l->tracking = 0;
     memset(l->sha, 0, sizeof l->sha);
@@ -2115,7 +2164,7 @@ static int dq_poll_one(int fd, int events, int64_t deadline) {
 static delayq_status dq_exchange(delayq *q, redisContext *c,
                                  redisReply **replies, int n, int *got,
                                  int *sent, int64_t deadline) {
-    int events = POLLIN, failed = 0;
+    int events = POLLIN, failed = 0, late = 0;
     *got = *sent = 0;
     while (*got < n) {
         void *r = NULL;
@@ -2128,7 +2177,9 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
             continue;
         }
         events = *sent ? POLLIN : POLLIN | POLLOUT;
-        if (!dq_poll_one(c->fd, events, deadline))
+        /* What has come in time is read, though we may be late; no trickle. */
+        if (dq_now() >= deadline) late++;
+        if (!dq_poll_one(c->fd, events, deadline) || late > 64)
             return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
                            *sent ? "no answer in time: it may have happened"
                                  : "not sent in time: nothing has happened");
@@ -2346,7 +2397,7 @@ static delayq_status dq_connect(delayq *q) {
         dq_drop(q);
         return status;
     }
-    l->failures = 0;
+    l->failures = l->answered = 0;
     l->used_us = dq_now();
     for (h = l->handles; h; h = h->next) h->wake_us = l->used_us;
     q->counts.reconnects += l->connected;
@@ -2358,7 +2409,9 @@ static delayq_status dq_connect(delayq *q) {
 static delayq_status dq_look(delayq *q) {
     int64_t deadline = dq_now() + q->options.io_timeout_ms * 1000LL;
     delayq_status status = dq_greet(q, NULL, dq_link(q)->cmd, deadline);
-    if (status != DELAYQ_OK && !q->looked) dq_drop(q);
+    if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
+        status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
+        dq_drop(q); /* a refusal leaves the connection to its owner */
     return status;
 }
 
@@ -2456,6 +2509,8 @@ static delayq_status dq_send(delayq *q, dq_call *call) {
         memcpy(l->sha[call->verb], r[0]->str, 41);
     if (status == DELAYQ_OK) {
         status = dq_call_reply(q, call, r[n - 1]);
+        l->answered = 1;
+        l->barren = 0;
         if (status == DELAYQ_OK) {
             call->reply = r[n - 1];
             r[n - 1] = NULL;
@@ -2611,12 +2666,23 @@ static int dq_ping_ear(delayq *q, int64_t now) {
            dq_flush(l->ear, &sent) == REDIS_OK;
 }
 
-/* Look at the ear, at most once a millisecond. */
-static void dq_listen(delayq *q, int64_t now) {
+static void dq_drain_pipe(delayq_link *l) {
+    char bytes[64];
+    while (read(l->pipe[0], bytes, sizeof bytes) > 0) {
+    }
+}
+
+/* Look at the ear, and empty the pipe, at most once a millisecond. What wake
+ * has said stands in the handles. */
+static delayq_status dq_listen(delayq *q, int64_t now) {
     delayq_link *l = dq_link(q);
-    if (!l->ear || now - l->looked_us < DQ_LOOK_US) return;
+    if (now - l->looked_us < DQ_LOOK_US) return DELAYQ_OK;
+    if (q->pid != (int64_t)getpid()) return dq_ready(q); /* the parent's */
     l->looked_us = now;
-    if (!dq_read_ear(q, now) || !dq_ping_ear(q, now)) dq_drop_ear(q);
+    dq_drain_pipe(l);
+    if (l->ear && (!dq_read_ear(q, now) || !dq_ping_ear(q, now)))
+        dq_drop_ear(q);
+    return DELAYQ_OK;
 }
 
 /* One write: login, CLIENT ID, and the subscriptions; an answer to each. A
@@ -3101,7 +3167,7 @@ static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
     status =
         dq_ask(q, t->items, t->max, &t->count, ack ? &t->ack : NULL, &acked);
     if (!ack) return status;
-    if (t->asked && acked == DELAYQ_GONE) acked = DELAYQ_ERR_UNKNOWN;
+    if (t->asked && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
     if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
         t->asked = 1;
     t->acked = acked;
@@ -3116,7 +3182,8 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
     delayq_status status;
     int64_t now = dq_now();
     if (q->orphan) return dq_ready(q);
-    dq_listen(q, now);
+    status = dq_listen(q, now);
+    if (status != DELAYQ_OK) return status;
     if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
         !t->ack.ticket.text[0])
         return DELAYQ_EMPTY;
@@ -3141,17 +3208,10 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
 #define DQ_STORE(p, v) (*(p) = (v))
 #endif
 
-static void dq_drain_pipe(delayq *q) {
-    char bytes[64];
-    while (read(dq_link(q)->pipe[0], bytes, sizeof bytes) > 0) {
-    }
-}
-
 /* Was delayq_wake called? It counts once. */
 static int dq_woken(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
-    dq_drain_pipe(q);
     return 1;
 }
 
@@ -3216,22 +3276,28 @@ static void dq_ride_out(delayq *q, delayq_status status) {
 /* One step of a tick: connect, or open the ear, or look and transfer. */
 static delayq_status dq_tick_step(delayq *q) {
     delayq_link *l = dq_link(q);
+    delayq_status status;
     int64_t now;
-    if (!l->cmd || q->wire_refused) return dq_ready(q);
+    if (!l->cmd || q->wire_refused || q->orphan) return dq_ready(q);
     now = dq_now();
+    status = dq_listen(q, now);
+    if (status != DELAYQ_OK) return status;
     if (!l->ear && now >= l->ear_retry_us) {
-        if (q->pid != (int64_t)getpid()) return dq_ready(q);
         dq_open_ear(q);
         return DELAYQ_OK;
     }
-    dq_listen(q, now);
     return now < q->wake_us ? DELAYQ_OK : dq_transfer(q);
 }
 
 /* One turn of a wait: a step, and OK if something lies ready then. */
 static delayq_status dq_wait_turn(delayq *q) {
     delayq_link *l = dq_link(q);
-    delayq_status status = dq_tick_step(q);
+    delayq_status status = DELAYQ_OK;
+    int steps; /* connect, open the ear, transfer */
+    for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
+        status = dq_tick_step(q);
+        if (q->ready > 0 || (l->ear && dq_now() < q->wake_us)) break;
+    }
     if (status == DELAYQ_OK && q->ready == 0 && l->ear && l->cmd &&
         dq_wants_arm(q) && dq_now() < q->wake_us)
         status = dq_arm(q);
@@ -3381,7 +3447,8 @@ static void dq_leave(delayq *q) {
     for (h = dq_link(q)->handles; h; h = h->next)
         others += h->name_len == q->name_len &&
                   memcmp(h->name, q->name, q->name_len) == 0;
-    if (others == 0) dq_subscribe(q, "UNSUBSCRIBE");
+    if (others == 0 && q->pid == (int64_t)getpid())
+        dq_subscribe(q, "UNSUBSCRIBE");
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
@@ -3394,7 +3461,12 @@ DELAYQ_API void delayq_close(delayq *q) {
         dq_leave(q);
         return;
     }
-    for (h = q->link.handles; h; h = h->next) h->orphan = h != q;
+    for (h = q->link.handles; h; h = h->next) {
+        if (h == q) continue;
+        h->orphan = 1; /* q's memory may be gone soon */
+        h->options.share = NULL;
+        h->link.pipe[0] = h->link.pipe[1] = -1;
+    }
     if (q->link.cmd) redisFree(q->link.cmd);
     if (q->link.ear) redisFree(q->link.ear);
     q->link.cmd = q->link.ear = NULL;
@@ -3504,6 +3576,12 @@ static delayq_status dq_offered_again(delayq *q, const dq_call *call,
     return status;
 }
 
+/* A message that may have been stored stays so until the server answers. */
+static void dq_say(delayq_message *m, delayq_status status) {
+    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
+        m->status = status;
+}
+
 /* Send messages without keys, in one script. */
 static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
                                     size_t count) {
@@ -3518,7 +3596,7 @@ static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
     call.messages = m;
     call.max = count;
     status = dq_run_numbers(q, &call, n, 2);
-    for (i = 0; i < count; i++) m[i].status = status;
+    for (i = 0; i < count; i++) dq_say(&m[i], status);
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < count; i++) {
         int64_t due = m[i].due_ms > 0 ? m[i].due_ms : n[1] + m[i].delay_ms;
@@ -3542,7 +3620,7 @@ static delayq_status dq_offer_once(delayq *q, delayq_message *m) {
     call.harmless = 1;
     call.messages = m;
     status = dq_run_numbers(q, &call, n, 3);
-    m->status = status;
+    dq_say(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call.reply->elements == 2 ? call.reply->element[1] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
@@ -3577,7 +3655,10 @@ static const char *dq_bad_message(const delayq *q, const delayq_message *m) {
 /* An id, unless it keeps the one of a sending whose outcome is unknown. */
 static delayq_status dq_prepare(delayq *q, delayq_message *m) {
     const char *wrong = dq_bad_message(q, m);
-    if (wrong) return m->status = dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+    if (wrong) {
+        dq_say(m, DELAYQ_ERR_ARG);
+        return dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+    }
     if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
         return DELAYQ_OK;
     m->status = DELAYQ_OK;
@@ -3614,10 +3695,7 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     size_t at = 0;
     if (all == DELAYQ_OK) all = dq_ready(q);
     if (all != DELAYQ_OK) {
-        /* Of a message that may have been stored, that stays to be told. */
-        for (; messages && at < count; at++)
-            if (messages[at].status != DELAYQ_ERR_UNKNOWN)
-                messages[at].status = all;
+        for (; messages && at < count; at++) dq_say(&messages[at], all);
         return all;
     }
     while (at < count) {
@@ -3629,9 +3707,7 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
         if (status == DELAYQ_ERR_UNKNOWN && dq_link(q)->cmd) continue;
         if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* those that follow were not sent */
-        for (; at < count; at++)
-            if (messages[at].status != DELAYQ_ERR_UNKNOWN)
-                messages[at].status = status;
+        for (; at < count; at++) dq_say(&messages[at], status);
     }
     return all;
 }
@@ -3651,7 +3727,6 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t now, left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    if (DQ_LOAD(&q->woken)) dq_drain_pipe(q);
     status = dq_tick_step(q);
     if (!wait_ms) return status;
     now = dq_now();
@@ -3669,8 +3744,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
 /* Take until something comes, the timeout is over, or wake was called. */
 static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
     int64_t deadline = dq_deadline(timeout_ms);
-    int ack = t->ack.ticket.text[0] != '\0';
+    int ack = t->ack.ticket.text[0] != '\0', lost = 0;
     delayq_status status;
+    if (timeout_ms != 0 && q->pid != (int64_t)getpid()) return dq_ready(q);
     dq_forget(q);
     for (;;) {
         /* The ack in hand goes first: it is not to be lost to a wake. */
@@ -3680,16 +3756,18 @@ static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
         if (status != DELAYQ_EMPTY) q->polls = 0;
         if (timeout_ms == 0 && status == DELAYQ_EMPTY) q->polls = 1;
         if (status != DELAYQ_EMPTY && !dq_passing(status)) break;
+        lost |= status == DELAYQ_ERR_UNKNOWN;
         if (timeout_ms == 0 || dq_now() >= deadline) break;
         dq_forget(q);
         if (status != DELAYQ_EMPTY) dq_ride_out(q, status);
-        if (ack && DQ_LOAD(&q->woken) && dq_woken(q)) {
-            status = DELAYQ_WOKEN;
+        if (ack && dq_woken(q)) { /* not settled: the fault counts */
+            if (!t->ack.ticket.text[0]) status = DELAYQ_WOKEN;
             break;
         }
         if (q->ready == 0 || status != DELAYQ_EMPTY) dq_sleep(&q, 1, deadline);
     }
-    return status;
+    /* What an answer that was lost had handed out is not forgotten. */
+    return lost && dq_passing(status) ? DELAYQ_ERR_UNKNOWN : status;
 }
 
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
@@ -3727,7 +3805,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 static delayq_status dq_check_ticket(delayq *q, const char *text) {
     delayq_status status = dq_check(q, text != NULL, "no item or ticket");
     if (status != DELAYQ_OK) return status;
-    return dq_check(q, dq_is_ticket(text) && !q->options.broadcast,
+    return dq_check(q, dq_is_ticket(text),
                     "the ticket is none: an item that was taken without a "
                     "lease, or of a broadcast, has nothing to acknowledge");
 }
@@ -3850,14 +3928,15 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
         return status;
     }
     memset(&t, 0, sizeof t);
-    t.ack.ticket = item->ticket;
+    t.ack = *item;
+    t.ack.data = NULL; /* it ends here */
+    t.ack.len = 0;
     t.items = item;
     t.max = 1;
     memset(item, 0, sizeof *item);
     status = dq_take(q, &t, timeout_ms);
+    if (t.ack.ticket.text[0]) *item = t.ack; /* not settled: still in hand */
     item->acked = t.acked;
-    /* Not settled: the ticket still stands. */
-    if (status < DELAYQ_OK) item->ticket = t.ack.ticket;
     return status;
 }
 
@@ -4019,7 +4098,8 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     for (i = 0; i < *count && i < max; i++)
         if (!dq_peeked(q, &items[i], call.reply->element[2 * i + 1],
                        call.reply->element[2 * i + 2]))
-            *count = max + 1;
+            break;
+    if (i < *count) *count = max + 1;
     if (*count <= max) return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
     *count = 0;
     return dq_bad_reply(q, "peek");
@@ -4201,6 +4281,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         delayq_status status = dq_check(queues[i], timeout_ms >= DELAYQ_FOREVER,
                                         "timeout_ms is below -1");
         if (status != DELAYQ_OK) return status;
+        if (queues[i]->pid != (int64_t)getpid()) return dq_ready(queues[i]);
         links += !dq_seen_link(queues, i);
         if (links > DQ_MAX_LINKS)
             return dq_fail(queues[i], DELAYQ_ERR_ARG,
@@ -4218,6 +4299,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
     if (!q || q->open != DQ_OPEN || q->orphan) return;
+    if (q->pid != (int64_t)getpid()) return; /* the parent's pipe */
     DQ_STORE(&q->woken, 1);
     /* A full pipe has been written to before, which is as good. */
     if (write(dq_link(q)->pipe[1], "w", 1) < 0) {

@@ -150,3 +150,21 @@ TEST(a_broadcast_has_no_leases_and_keeps_about_what_it_is_told) {
     CHECK_INT(ask_int("DBSIZE"), 1);
     delayq_close(&q);
 }
+
+TEST(a_wait_and_a_loop_of_tick_and_take_hear_a_broadcast) {
+    delayq producer, q;
+    delayq *one = &q;
+    delayq_item item;
+    int64_t wait;
+    OK(&producer, open_cast(&producer, NULL));
+    OK(&q, open_cast(&q, NULL));
+    OFFER(&producer, "first", 10);
+    OK(&q, delayq_wait(&one, 1, 9000));
+    OK(&q, delayq_take(&q, &item, 0));
+    CHECK_STATUS(&q, delayq_wait(&one, 1, 20), DELAYQ_EMPTY);
+    OFFER(&producer, "second", 10);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK &&
+          delayq_take(&q, &item, 0) == DELAYQ_OK);
+    delayq_close(&q);
+    delayq_close(&producer);
+}

@@ -91,19 +91,25 @@ TEST(a_handle_is_not_used_after_fork) {
     delayq q;
     int status;
     pid_t pid;
-    open_queue(&q, "jobs");
+    delayq_item none;
+    open_queue(&q, "jobs"); /* with its ear open, and nothing due */
+    CHECK_STATUS(&q, delayq_take(&q, &none, 20), DELAYQ_EMPTY);
     pid = fork();
     if (pid == 0) {
         delayq_item item;
+        usleep(2000);
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
+        delayq_wake(&q); /* not the parent's */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
+        CHECK_STATUS(&q, delayq_take(&q, &item, 9), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);
         _exit(0);
     }
     waitpid(pid, &status, 0);
     CHECK_INT(status, 0);
     OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &none, 20000)); /* not WOKEN */
     delayq_close(&q);
 }
 
@@ -468,4 +474,151 @@ TEST(a_connect_hook_gives_the_sockets) {
     OFFER(&q, "x", 20);
     OK(&q, delayq_take(&q, &item, 20000));
     delayq_close(&q);
+}
+
+TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
+    unsigned char e[64];
+    size_t n = element(e, 8, 8, "ABCDEFGH", "good", 4);
+    delayq q;
+    delayq_item items[10];
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    size_t count;
+    /* the dead letters' key is of a wrong type, a bad one behind a good one */
+    open_queue(&q, "jobs");
+    ask("SET delayq_dead:{jobs} string");
+    ask("ZADD " ZSET " 1 %b", e, n);
+    ask("ZADD " ZSET " 2 poison");
+    CHECK_STATUS(&q, delayq_take_many(&q, items, 10, &count, 0),
+                 DELAYQ_ERR_TYPE);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    delayq_close(&q);
+    if (main_server.major < 6) return;
+    /* Redisson's wire: the rest can't be moved for want of RPUSH */
+    ask("FLUSHALL");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    ask("ACL SETUSER half reset on >pw ~* &* +@all -rpush");
+    ask("ZADD " ZSET " 1 %b", e, n);
+    e[1] = 'Z';
+    ask("ZADD " ZSET " 2 %b", e, n);
+    o.url = url;
+    o.wire = DELAYQ_REDISSON;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_take_many(&q, items, 1, &count, 0));
+    CHECK_INT(count, 1);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_OK); /* opens the ear */
+    CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+}
+
+TEST(an_ack_stands_though_the_take_behind_it_is_refused) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    ask("ACL SETUSER half reset on >pw ~* &* +@all");
+    o.url = url;
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    OFFER(&q, "y", 0);
+    usleep(2000);
+    ask("ACL SETUSER half -zadd");
+    CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
+    OK(&q, item.acked);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 1000), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+}
+
+TEST(a_wake_while_the_server_is_gone_leaves_the_ack_in_hand) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    char ticket[64];
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    snprintf(ticket, sizeof ticket, "%s", item.ticket.text);
+    server_kill(&s, SIGKILL);
+    delayq_wake(&q);
+    CHECK(delayq_ack_take(&q, &item, DELAYQ_FOREVER) < 0);
+    CHECK(item.acked < 0);
+    CHECK_TEXT(item.ticket.text, ticket);
+    CHECK_INT(item.attempt, 1);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(an_outcome_stays_unknown_until_the_server_answers) {
+    delayq q;
+    delayq_message m;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    ask("ACL SETUSER half reset on >pw ~* &* +@all");
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    memset(&m, 0, sizeof m);
+    m.data = "x";
+    m.len = 1;
+    m.delay_ms = 60000;
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    ask("ACL SETUSER half -zcount");
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_AUTH);
+    CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
+    ask("ACL SETUSER half +zcount");
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+/* A server that takes the login and then hangs up on every script. */
+static int connections;
+static redisContext *hang_up_later(void *user, int timeout_ms) {
+    (void)timeout_ms;
+    connections++;
+    return redisConnectUnix((const char *)user);
+}
+
+TEST(a_connection_that_no_script_survives_is_not_replaced_without_end) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    pid_t child;
+    server_start(&s, NULL);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.connect = hang_up_later;
+    o.user = s.socket;
+    OK(&q, delayq_open(&q, &o));
+    fflush(stdout);
+    child = fork();
+    if (child == 0) { /* kill what asks, as fast as it can */
+        redisContext *c = server_connect(&s);
+        long long end = now_us() + 700000;
+        freeReplyObject(run(c, "CLIENT PAUSE 600 WRITE"));
+        while (now_us() < end) {
+            freeReplyObject(run(c, "CLIENT KILL TYPE normal"));
+            usleep(200);
+        }
+        _exit(0);
+    }
+    usleep(20000);
+    delayq_take(&q, &item, 500);
+    if (connections > 60) FAIL("%d connections in half a second", connections);
+    join(child);
+    delayq_close(&q);
+    server_end(&s);
 }

@@ -1,5 +1,6 @@
 /* Tickets, keys, batches, absolute times, peek, count, clear, sharing. */
 #include "test.h"
+#include <time.h>
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
@@ -375,7 +376,51 @@ TEST(fifty_queues_share_two_sockets) {
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&queues[49]), "closed");
     delayq_wake(&queues[49]);
+    memset(&owner, 0xee, sizeof owner); /* its memory is somebody else's */
+    CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 9),
+                 DELAYQ_ERR_ARG);
+    CHECK_STATUS(&queues[49], delayq_clear(&queues[49], NULL), DELAYQ_ERR_ARG);
+    CHECK_INT(delayq_wait(&all[49], 1, 9), DELAYQ_ERR_ARG);
     delayq_close(&queues[49]);
+}
+
+TEST(a_wake_of_another_handle_on_the_link_does_not_spin) {
+    delayq a, b;
+    delayq_options o;
+    delayq_item item;
+    clock_t before;
+    open_queue(&a, "a");
+    memset(&o, 0, sizeof o);
+    o.name = "b";
+    o.share = &a;
+    OK(&b, delayq_open(&b, &o));
+    delayq_wake(&a);
+    before = clock();
+    CHECK_STATUS(&b, delayq_take(&b, &item, 500), DELAYQ_EMPTY);
+    CHECK(clock() - before < CLOCKS_PER_SEC / 4 * test_slow());
+    CHECK_STATUS(&a, delayq_take(&a, &item, 500), DELAYQ_WOKEN);
+    delayq_close(&b);
+    delayq_close(&a);
+}
+
+TEST(ack_many_of_two_formats_in_one_millisecond_acks_both) {
+    unsigned char e[64];
+    delayq q;
+    delayq_item items[2];
+    delayq_options o = options_for(&main_server, "jobs");
+    size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0\0", "new", 3);
+    o.wire = DELAYQ_REDISSON_OLD;
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    ask("ZADD " ZSET " 1 %b", e, n);
+    n = element(e, 0, 8, "\x81\xe9}\xf4\x10\"\xb1\xc3", "old", 3);
+    ask("ZADD " ZSET " 2 %b", e, n);
+    OK(&q, delayq_take_many(&q, items, 2, &n, 0));
+    CHECK_INT(n, 2);
+    OK(&q, delayq_ack_many(&q, items, 2));
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
 }
 
 TEST(share_refuses_what_does_not_fit) {
