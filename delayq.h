@@ -1365,7 +1365,9 @@ static const char dq_lua_take[] =
     "local direct = ready == 0 and (other == 0 or not native)\n"
     "local retry, got, all = native and other or 0, 0, nil\n"
     "local function give(due, e) out[#out + 1], out[#out + 2] = due, e end\n"
-    "local function from_zset()\n"
+    /* closures cost: only those that this run needs are made */
+    "local from_zset, from_lists\n"
+    "if direct then from_zset = function()\n"
     "  local n\n"
     "  n, all = drain(max, function(e, kind, p, due)\n"
     "    local to = e\n"
@@ -1379,7 +1381,7 @@ static const char dq_lua_take[] =
     "    give(due, to)\n"
     "    return lease > 0 and to == e\n"
     "  end, lease > 0 and commit or nil)\n"
-    "end\n"
+    "end else\n"
     /* one from the retry list: false where it goes to the dead letters */
     "local function from_retry(e, bad)\n"
     "  local kind, p = split(e)\n"
@@ -1399,7 +1401,7 @@ static const char dq_lua_take[] =
     "  hold(to)\n"
     "  give('e', to)\n"
     "end\n"
-    "local function from_lists(step)\n"
+    "from_lists = function(step)\n"
     "  local m = math.min(step, max - got) - 1\n"
     "  local a = retry > 0 and redis.call('LRANGE', X, 0, m) or {}\n"
     "  local b = ready > 0 and redis.call('LRANGE', N, 0, m) or {}\n"
@@ -1430,12 +1432,13 @@ static const char dq_lua_take[] =
     "  retry, ready, dead = retry - i, ready - j, dead + #bad\n"
     "  sure = #out\n"
     "  return i + j\n"
+    "end\n"
     "end\n";
 
 /* What has been handed out or acknowledged stays so: a refusal after it ends
  * the script without an error, which the next call will run into. */
 static const char dq_lua_taken[] =
-    "local acks = remove(Z, ARGV, 11)\n"
+    "local acks = ARGV[11] and remove(Z, ARGV, 11) or ''\n"
     "out[2], sure = acks, 2\n"
     "local fine, why = pcall(function()\n"
     "  if direct then from_zset() end\n"
