@@ -154,8 +154,8 @@
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. A failure says whether its effect may have happened: only
  * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
- * the sentence. A lost connection is replaced by itself, after a back-off of
- * up to 5 s; until then calls fail at once. A handle never has to be
+ * the sentence. A lost connection is replaced by itself: at once, and after a
+ * failed attempt with a back-off of up to 5 s, in which calls fail at once. A handle never has to be
  * closed and opened again, but after DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
