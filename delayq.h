@@ -155,8 +155,8 @@
  * < 0 is a failure. A failure says whether its effect may have happened: only
  * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
  * the sentence. A lost connection is replaced by itself: at once, and after a
- * failed attempt with a back-off of up to 5 s, in which calls fail at once. A handle never has to be
- * closed and opened again, but after DELAYQ_ERR_WIRE.
+ * failed attempt with a back-off of up to 5 s, in which calls fail at once. A
+ * handle never has to be closed and opened again, but after DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
@@ -657,7 +657,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
 /* delayq_count -- what there is, and what this handle has done. One round
- * trip, O(log n); DELAYQ_OK or any server failure. The handle's own counters
+ * trip, O(log n), and reads the head, payload included; DELAYQ_OK or any server failure. The handle's own counters
  * are filled in on failure, too. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
