@@ -657,8 +657,8 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
 /* delayq_count -- what there is, and what this handle has done. One round
- * trip, O(log n), and reads the head, payload included; DELAYQ_OK or any server failure. The handle's own counters
- * are filled in on failure, too. */
+ * trip, O(log n), and reads the head, payload included. DELAYQ_OK or any
+ * server failure; the handle's own counters are filled in then, too. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_clear -- remove all that is pending, leased or ready (broadcast: and
