@@ -172,8 +172,9 @@
  *
  *     DELAYQ_IMPLEMENTATION   define it in exactly one .c or .cc file
  *     DELAYQ_STATIC           all functions static, for that file alone
- *     DELAYQ_HIREDIS          the header to include for hiredis,
- *                             <hiredis/hiredis.h> unless defined
+ *     DELAYQ_TLS              rediss:// URLs; needs hiredis >= 1.0, OpenSSL,
+ * and -lhiredis_ssl -lssl -lcrypto DELAYQ_HIREDIS          the header to
+ * include for hiredis, <hiredis/hiredis.h> unless defined
  */
 
 #ifndef DELAYQ_H
@@ -223,7 +224,8 @@ typedef enum delayq_status {
     DELAYQ_ERR_ARG = -1,      /* a bad argument or option */
     DELAYQ_ERR_IO = -2,       /* no connection; the handle tries again */
     DELAYQ_ERR_TIMEOUT = -3,  /* no connection in time, or nothing sent */
-    DELAYQ_ERR_AUTH = -4,     /* wrong password, or no permission (ACL) */
+    DELAYQ_ERR_AUTH = -4,     /* wrong password, no permission (ACL), or a
+                                 certificate that isn't trusted */
     DELAYQ_ERR_REDIS = -5,    /* any other error that the server answers */
     DELAYQ_ERR_READONLY = -7, /* a replica, or a server that can't write now */
     DELAYQ_ERR_FULL = -8,     /* maxmemory reached: an offer was refused */
@@ -262,10 +264,14 @@ typedef struct delayq delayq;
  * used as long as the handle is open, except name, which is copied. */
 typedef struct delayq_options {
     const char *name; /* required: the queue, 1 to 512 bytes */
-    const char *url;  /* redis://[user[:password]@]host[:port][/db] or
-                         unix:///path[?db=N], also with user and password
-                         before the path; default redis://127.0.0.1:6379.
-                         %XX stands for a byte in user, password and path */
+    const char *url;  /* where the server is, default redis://127.0.0.1:6379:
+                         redis://[user[:password]@]host[:port][,...][/db]
+                         rediss://... the same over TLS
+                         redis+sentinel://[...@]host[:port][,...]/service[/db]
+                         unix://[...@]/path[?db=N]
+                         Several hosts are tried in turn: nodes of a cluster,
+                         or sentinels. %XX stands for a byte in user,
+                         password, service and path */
     delayq_wire wire; /* default DELAYQ_NATIVE */
 
     /* At least once. */
@@ -296,9 +302,15 @@ typedef struct delayq_options {
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
 
+    const char *tls_ca; /* file of the certificates to trust; default the
+                           system's */
+    const char
+        *tls_cert;       /* file of this program's certificate and its chain, */
+    const char *tls_key; /* and of its key; default none */
+
     /* Gives a connected context instead of the URL's host or path (whose
-     * user, password and db count all the same), or NULL. For TLS, proxies,
-     * tests. The handle owns what it is given. */
+     * user, password and db count all the same), or NULL. For TLS of your own,
+     * proxies, tests. The handle owns what it is given. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
     /* Told of faults that a call rides out, one line without a newline. */
     void (*log)(void *user, delayq_status status, const char *text);
@@ -385,8 +397,16 @@ typedef struct delayq_counts {
 /* A handle, in your storage. {0} is a closed one. An open one is not copied;
  * all its fields are private. */
 #define DELAYQ_SCRIPTS 11
+typedef struct delayq_address {
+    char host[256]; /* or the path of a unix socket, */
+    int port;       /* which has port 0 */
+} delayq_address;
+
 typedef struct delayq_link {
     struct redisContext *cmd, *ear;
+    delayq_address at; /* where cmd leads, or shall lead */
+    unsigned host;     /* number of the URL's host that is tried next */
+    void *tls;
     delayq *handles;   /* all that use this link */
     int64_t server_us; /* the server's clock minus ours, at least */
     int64_t span_us;   /* and at most so much more */
@@ -402,7 +422,9 @@ typedef struct delayq_link {
     delayq_status failure; /* of the last attempt to connect */
     unsigned char long_size, long_big; /* the server's unsigned long */
     unsigned char hears_pushes, tracking, connected, answered;
+    unsigned char moved;          /* the server has told where to connect: at */
     int pipe[2];                  /* delayq_wake writes, a wait reads */
+    char why[160];                /* it is not connected */
     char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
 } delayq_link;
 
@@ -412,6 +434,7 @@ struct delayq {
     delayq_options options;
     delayq_link link; /* not used by one that shares another's */
     delayq *next;     /* of the handles on a link */
+    int64_t limit_us; /* when this call shall end; 0: not reckoned yet */
     int64_t wake_us;  /* ask the server no later than then */
     int64_t ready;    /* how many lay ready by the last answer */
     uint64_t order;   /* of the last id */
@@ -478,8 +501,9 @@ DELAYQ_API void delayq_close(delayq *q);
  *                                  NULL with a length
  *              DELAYQ_ERR_FULL     the server's memory is full; not stored
  *              any server failure
- * Blocks       one round trip, at most io_timeout_ms; where the connection
- *              turns out to be lost, once more and connect_timeout_ms
+ * Blocks       one round trip; where the connection turns out to be lost, one
+ *              more and a connect: at most io_timeout_ms in all, or
+ *              connect_timeout_ms where that is longer
  * Redis        1 script, O(log n)
  *
  * An offer whose answer got lost is sent again under the same id, so it is
@@ -761,6 +785,13 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #include <hiredis/hiredis.h>
 #endif
 
+#ifdef DELAYQ_TLS
+#include <hiredis/hiredis_ssl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#endif
+
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
@@ -855,6 +886,22 @@ static void dq_poll(struct pollfd *fds, size_t count, int64_t until) {
         t.tv_sec = 0;
         t.tv_nsec = (long)left * 1000;
         nanosleep(&t, NULL);
+    }
+}
+
+/* 1: ready for what was asked. 0: the deadline has passed. */
+static int dq_poll_one(int fd, int events, int64_t deadline) {
+    for (;;) {
+        struct pollfd p;
+        int64_t left = deadline - dq_now();
+        int n;
+        p.fd = fd;
+        p.events = (short)events;
+        p.revents = 0;
+        n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
+        if (n > 0) return 1;
+        if (n == 0 && left <= 0) return 0;
+        if (n < 0 && errno != EINTR && errno != EAGAIN) return 0;
     }
 }
 
@@ -989,9 +1036,11 @@ static const char dq_lua_split[] =
     "end\n";
 
 /*
- * Look at a queue on a new connection.
+ * Look at a queue on a new connection. Its keys are not declared, since it has
+ * to work where they aren't: on another node of a cluster, or under an ACL
+ * that hides the mirror.
  *
- * KEYS     1 zset, 2 mirror
+ * ARGV     1 zset, 2 mirror
  * returns  "us old", old = 1 where an element of Redisson <= 3.21.0 stands at
  *          a head; an unsigned long of 1, as the server packs it
  */
@@ -1000,9 +1049,9 @@ static const char dq_lua_look[] =
     "  if type(v) == 'string' and split(v) == 0 then return 1 end\n"
     "  return 0\n"
     "end\n"
-    "local o = old(redis.pcall('LINDEX', KEYS[2], 0))\n"
+    "local o = old(redis.pcall('LINDEX', ARGV[2], 0))\n"
     "if o == 0 then\n"
-    "  local z = redis.pcall('ZRANGE', KEYS[1], 0, 0)\n"
+    "  local z = redis.pcall('ZRANGE', ARGV[1], 0, 0)\n"
     "  o = old(z[1])\n"
     "end\n"
     "return {num(us) .. ' ' .. o, struct.pack('L', 1)}\n";
@@ -1188,8 +1237,10 @@ static const char dq_lua_once[] =
 /*
  * What tick, take and broadcast have in common.
  *
- * KEYS     1 ready (broadcast: stream), 2 zset, 3 dead, 4 retry (native) or
- *          mirror (Redisson)
+ * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
+ *          (Redisson), 4 dead. A native take may be given the zset alone: then
+ *          it takes what is due straight from there, which it can while the
+ *          keys are on their way from one node of a cluster to another
  * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
  *          horizon: how far to look for the next due time, in ms
  *
@@ -1202,14 +1253,17 @@ static const char dq_lua_once[] =
  * the horizon.
  */
 static const char dq_lua_drain[] =
-    "local N, Z, D, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
+    "local Z, N, X, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
     "local cast, limit = ARGV[1] == 'b', tonumber(ARGV[2])\n"
     "local native = cast or ARGV[1] == 'n'\n"
     "local horizon, upto = num(now + ARGV[3]), num(now)\n"
     "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
-    "local ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
-    "local other = redis.call('LLEN', X)\n"
-    "redis.call('LLEN', D)\n"
+    "local ready, other = 0, 0\n"
+    "if N then\n"
+    "  ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
+    "  other = redis.call('LLEN', X)\n"
+    "  redis.call('LLEN', D)\n"
+    "end\n"
     /* what is handed out; up to sure it has left its place */
     "local out, sure = {''}, 1\n"
     "local low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
@@ -1245,6 +1299,7 @@ static const char dq_lua_drain[] =
     /* 64: so that many small ones are work, too */
     "      k, bytes = k + 1, bytes + #e + 64\n"
     "    end\n"
+    "    if #bad > 0 and not D then error('TRYAGAIN dead letters', 0) end\n"
     "    if k > 0 then\n"
     "      if add or #bad > 0 or not native then probe() end\n"
     "      if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
@@ -1611,32 +1666,32 @@ static const char dq_lua_peek[] =
 /*
  * Count.
  *
- * KEYS     1 ready or stream, 2 zset, 3 dead, 4 retry (native) or mirror
+ * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
  * ARGV     1 wire
  * returns  "us pending overdue ready dead next", next: the earliest due time,
  *          -1 where nothing is pending
  */
 static const char dq_lua_count[] =
-    "local Z, wire, ready, next = KEYS[2], ARGV[1], 0, -1\n"
-    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[1]) end\n"
-    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[4]) end\n"
+    "local Z, wire, ready, next = KEYS[1], ARGV[1], 0, -1\n"
+    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
+    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
     "local h = redis.call('ZRANGEBYSCORE', Z, 0, num(2^53 - 1), 'WITHSCORES',\n"
     "  'LIMIT', 0, 1)\n"
     "if h[2] then next = h[2] end\n"
     "return {table.concat({num(us), num(redis.call('ZCARD', Z)),\n"
     "  num(redis.call('ZCOUNT', Z, 0, num(now))), num(ready),\n"
-    "  num(redis.call('LLEN', KEYS[3])), num(next)}, ' ')}\n";
+    "  num(redis.call('LLEN', KEYS[4])), num(next)}, ' ')}\n";
 
 /*
  * Clear.
  *
- * KEYS     1 ready or stream, 2 zset, 3 retry or mirror
+ * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
  * ARGV     1 wire
  * returns  "us count"
  */
 static const char dq_lua_clear[] =
-    "local n = redis.call('ZCARD', KEYS[2])\n"
-    "if ARGV[1] ~= 'b' then n = n + redis.call('LLEN', KEYS[1]) end\n"
+    "local n = redis.call('ZCARD', KEYS[1])\n"
+    "if ARGV[1] ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
     "if ARGV[1] == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
     "redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])\n"
     "return {num(us) .. ' ' .. num(n)}\n";
@@ -1731,7 +1786,11 @@ static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
  * The only place that turns a failure or an error reply into a status.
  *---------------------------------------------------------------------------*/
 
-#define DQ_NOSCRIPT 15 /* private: load it and run it again */
+/* Private: what dq_run makes something of. Nothing has happened. */
+#define DQ_NOSCRIPT 15 /* load it and run it again */
+#define DQ_MOVED 16    /* another node of the cluster has the queue */
+#define DQ_ASK 17      /* another one has its keys just now */
+#define DQ_TRYAGAIN 18 /* one node has some of its keys, another the others */
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
@@ -1745,43 +1804,52 @@ dq_fail(delayq *q, int status, const char *format, ...) {
     return (delayq_status)status;
 }
 
-static const struct {
+typedef struct dq_error {
     const char *code;
     int status;
-} dq_errors[] = {
-    {"NOSCRIPT", DQ_NOSCRIPT},
-    {"WRONGTYPE", DELAYQ_ERR_TYPE},
-    {"OOM", DELAYQ_ERR_FULL},
-    {"READONLY", DELAYQ_ERR_READONLY},
-    {"MISCONF", DELAYQ_ERR_READONLY},
-    {"NOREPLICAS", DELAYQ_ERR_READONLY},
-    {"LOADING", DELAYQ_ERR_AGAIN},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN},
-    {"TRYAGAIN", DELAYQ_ERR_AGAIN},
-    {"BUSY", DELAYQ_ERR_AGAIN},
-    {"ERR max number of clients", DELAYQ_ERR_AGAIN},
-    {"NOAUTH", DELAYQ_ERR_AUTH},
-    {"WRONGPASS", DELAYQ_ERR_AUTH},
-    {"NOPERM", DELAYQ_ERR_AUTH},
-    {"DENIED", DELAYQ_ERR_AUTH},
-    {"ERR invalid password", DELAYQ_ERR_AUTH},
-    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH},
-    {"ERR AUTH", DELAYQ_ERR_AUTH},
-    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH},
+    int leave; /* another server may do better */
+} dq_error;
+
+static const dq_error dq_errors[] = {
+    {"NOSCRIPT", DQ_NOSCRIPT, 0},
+    {"MOVED ", DQ_MOVED, 0},
+    {"ASK ", DQ_ASK, 0},
+    {"TRYAGAIN", DQ_TRYAGAIN, 0},
+    {"CROSSSLOT", DELAYQ_ERR_ARG, 0},
+    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0},
+    {"OOM", DELAYQ_ERR_FULL, 0},
+    {"READONLY", DELAYQ_ERR_READONLY, 1},
+    {"MISCONF", DELAYQ_ERR_READONLY, 0},
+    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0},
+    {"LOADING", DELAYQ_ERR_AGAIN, 0},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1},
+    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0},
+    {"BUSY", DELAYQ_ERR_AGAIN, 0},
+    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0},
+    {"NOAUTH", DELAYQ_ERR_AUTH, 0},
+    {"WRONGPASS", DELAYQ_ERR_AUTH, 0},
+    {"NOPERM", DELAYQ_ERR_AUTH, 0},
+    {"DENIED", DELAYQ_ERR_AUTH, 0},
+    {"ERR invalid password", DELAYQ_ERR_AUTH, 0},
+    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
+    {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
+    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
+    {"", DELAYQ_ERR_REDIS, 0},
 };
 
-/* An error reply's status. Up to Redis 6 what a script ran into stands in the
- * middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
-static int dq_error_status(const char *text) {
+/* What an error reply means. Up to Redis 6 what a script ran into stands in
+ * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
+static const dq_error *dq_meaning(const char *text) {
+    const size_t last = sizeof dq_errors / sizeof dq_errors[0] - 1;
     const char *inner = strstr(text, "user_script: ");
     size_t i;
-    for (i = 0; i < sizeof dq_errors / sizeof dq_errors[0]; i++)
+    for (i = 0; i < last; i++)
         if (strncmp(text, dq_errors[i].code, strlen(dq_errors[i].code)) == 0)
-            return dq_errors[i].status;
-    for (i = 0; inner && i < sizeof dq_errors / sizeof dq_errors[0]; i++)
-        if (strstr(inner, dq_errors[i].code)) return dq_errors[i].status;
-    return DELAYQ_ERR_REDIS;
+            return &dq_errors[i];
+    for (i = 0; inner && i < last; i++)
+        if (strstr(inner, dq_errors[i].code)) return &dq_errors[i];
+    return &dq_errors[last];
 }
 
 /* An error reply, told to the user. What Redis repeats of a command's
@@ -1790,13 +1858,22 @@ static delayq_status dq_refused(delayq *q, const char *what,
                                 const redisReply *r) {
     const char *cut = strstr(r->str, ", with args");
     int len = cut ? (int)(cut - r->str) : (int)r->len;
-    int status = dq_error_status(r->str);
+    int status = dq_meaning(r->str)->status;
     const char *hint = "";
-    if (status == DQ_NOSCRIPT) return (delayq_status)DQ_NOSCRIPT;
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
+    if (status == DELAYQ_ERR_ARG)
+        hint = q->options.share
+                   ? "; on a cluster a shared connection is for names with the "
+                     "same {tag}"
+                   : "; on a cluster a name has no }, or one whole {tag}";
     return dq_fail(q, status, "%s: the server says: %.*s%s", what,
                    len > 160 ? 160 : len, r->str, hint);
+}
+
+/* A private status that nothing could be made of. */
+static delayq_status dq_public(delayq_status status) {
+    return (int)status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
 static delayq_status dq_bad_reply(delayq *q, const char *what) {
@@ -1950,39 +2027,68 @@ static void dq_script_text(dq_out *o, const char *const *parts) {
     dq_put(o, "\r\n", 2);
 }
 
-/* Begin to run a script, `keys` keys and `args` arguments follow. On a new
+/* A call of a script. */
+typedef struct dq_call {
+    dq_verb verb;
+    const char *what; /* for error texts */
+    size_t keys, args;
+    void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
+    int harmless;       /* it may be sent again though it may have run */
+    int once;           /* one round trip and no more */
+    int again;          /* this is another sending of what may have run */
+    int resent;         /* it was sent again after a connection was lost */
+    int asking;         /* on a node that is about to get the slot */
+    delayq_address ask; /* that node */
+
+    const delayq_message *messages; /* an offer's, `max` of them */
+    size_t max;                     /* a take's or peek's */
+    const delayq_item *item;        /* to ack before a take */
+    delayq_item *items;             /* to ack, `max` of them */
+    const char *ticket;             /* to change, remove, peek behind */
+    int64_t due_ms, from;
+    const char *word; /* dead letters: what to do */
+    int less;         /* this attempt doesn't count */
+
+    redisReply *reply; /* out: an array; the caller frees it */
+    int64_t sent_us;   /* out: when it was sent; read at link.used_us */
+} dq_call;
+
+/* Begin to run a script; its keys and arguments follow. On a new
  * connection it is loaded in the same write; what came by EVAL alone would be
  * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
-static int dq_eval(dq_out *o, const delayq_link *l, dq_verb verb, size_t keys,
-                   size_t args) {
-    const char *sha = l->sha[verb];
+static int dq_eval(dq_out *o, const delayq_link *l, const dq_call *call) {
+    const char *sha = l->sha[call->verb];
     if (!*sha) {
         dq_line(o, '*', 3);
         dq_text(o, "SCRIPT");
         dq_text(o, "LOAD");
-        dq_script_text(o, dq_scripts[verb]);
+        dq_script_text(o, dq_scripts[call->verb]);
     }
-    dq_line(o, '*', 3 + keys + args);
+    if (call->asking) dq_words(o, 1, "ASKING");
+    dq_line(o, '*', 3 + call->keys + call->args);
     if (*sha) {
         dq_text(o, "EVALSHA");
         dq_arg(o, sha, 40);
     } else {
         dq_text(o, "EVAL");
-        dq_script_text(o, dq_scripts[verb]);
+        dq_script_text(o, dq_scripts[call->verb]);
     }
-    dq_number(o, (int64_t)keys);
-    return *sha ? 1 : 2;
+    dq_number(o, (int64_t)call->keys);
+    return 1 + !*sha + call->asking;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - The URL
  *---------------------------------------------------------------------------*/
 
+#define DQ_HOSTS_MAX 64
+
 typedef struct dq_url {
-    char host[256]; /* or the path of a unix socket */
-    char user[256], password[512];
-    int port, db; /* port 0: a unix socket */
-    int login;
+    const char *hosts; /* in the URL: host[:port][,...], or a socket's path */
+    size_t hosts_len;
+    unsigned count; /* of the hosts */
+    int local, sentinel, tls, login, db;
+    char user[256], password[512], service[256];
 } dq_url;
 
 static int dq_hex(int c) {
@@ -2038,9 +2144,10 @@ static const char *dq_url_login(dq_url *u, const char *p, size_t len) {
     return NULL;
 }
 
-static const char *dq_url_address(dq_url *u, const char *p, size_t len) {
+/* host[:port], [host][:port] */
+static const char *dq_url_address(const char *p, size_t len, int port,
+                                  delayq_address *a) {
     const char *end = p + len, *colon;
-    u->port = 6379;
     if (len > 0 && *p == '[') {
         const char *close = (const char *)memchr(p, ']', len);
         if (!close) return "the [ of the address is not closed";
@@ -2053,45 +2160,184 @@ static const char *dq_url_address(dq_url *u, const char *p, size_t len) {
         if (colon) len = (size_t)(colon - p);
     }
     if (len == 0) return "the host is missing";
-    if (len >= sizeof u->host || memchr(p, ',', len) || memchr(p, '%', len))
+    if (len >= sizeof a->host || memchr(p, '%', len))
         return "the host is too long or has a character that none has";
-    memcpy(u->host, p, len);
-    if (colon) u->port = dq_small(colon + 1, (size_t)(end - colon - 1), 65535);
-    return u->port > 0 ? NULL : "the port is no number from 1 to 65535";
+    memcpy(a->host, p, len);
+    a->host[len] = '\0';
+    a->port =
+        colon ? dq_small(colon + 1, (size_t)(end - colon - 1), 65535) : port;
+    return a->port > 0 ? NULL : "the port is no number from 1 to 65535";
 }
 
-/* NULL, or what is wrong with it: a sentence that repeats nothing of it. */
-static const char *dq_url_parse(const char *url, dq_url *u) {
-    const char *p, *at, *end, *db, *wrong;
-    int local = strncmp(url, "unix://", 7) == 0;
-    memset(u, 0, sizeof *u);
-    if (!local && strncmp(url, "redis://", 8) != 0)
-        return "it begins neither with redis:// nor with unix://";
-    p = url + (local ? 7 : 8);
-    end = p + strcspn(p, local ? "?" : "/?");
-    for (at = end; at > p && at[-1] != '@'; at--) {
+/* The host of a number, counted round and round. */
+static const char *dq_url_host(const dq_url *u, unsigned number,
+                               delayq_address *a) {
+    const char *p = u->hosts, *end = p + u->hosts_len, *comma;
+    if (u->local) {
+        a->port = 0;
+        return dq_unescape(a->host, sizeof a->host, p, u->hosts_len)
+                   ? NULL
+                   : "the path is too long or has a broken %XX";
     }
-    if (at > p) {
-        wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
-        if (wrong) return wrong;
-        p = at;
+    for (number %= u->count; number > 0; number--)
+        p = (const char *)memchr(p, ',', (size_t)(end - p)) + 1;
+    comma = (const char *)memchr(p, ',', (size_t)(end - p));
+    return dq_url_address(p, (size_t)((comma ? comma : end) - p),
+                          u->sentinel ? 26379 : 6379, a);
+}
+
+static const char *dq_url_scheme(const char *url, dq_url *u) {
+    static const char *const schemes[] = {"redis://", "rediss://", "unix://",
+                                          "redis+sentinel://",
+                                          "rediss+sentinel://"};
+    int i;
+    for (i = 0; i < 5; i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncmp(url, schemes[i], n) != 0) continue;
+        u->tls = schemes[i][5] == 's';
+        u->local = i == 2;
+        u->sentinel = i > 2;
+        return url + n;
     }
-    db = end;
-    if (local) {
-        if (end == p) return "the path of the socket is missing";
-        if (!dq_unescape(u->host, sizeof u->host, p, (size_t)(end - p)))
-            return "the path is too long or has a broken %XX";
-        if (*db && strncmp(db, "?db=", 4) != 0) return "after ? comes db=N";
-        db += *db ? 4 : 0;
-    } else {
-        wrong = dq_url_address(u, p, (size_t)(end - p));
-        if (wrong) return wrong;
-        if (*db == '?') return "after the port comes / and the database";
-        db += *db ? 1 : 0;
+    return NULL;
+}
+
+/* What follows the hosts: /service, /db, or ?db=N. */
+static const char *dq_url_rest(dq_url *u, const char *p) {
+    if (u->local && *p && strncmp(p, "?db=", 4) != 0)
+        return "after ? comes db=N";
+    if (!u->local && *p == '?') return "after the port comes / and the rest";
+    p += !*p ? 0 : u->local ? 4 : 1;
+    if (u->sentinel) {
+        size_t len = strcspn(p, "/?");
+        if (len == 0) return "the service is missing: .../service";
+        if (!dq_unescape(u->service, sizeof u->service, p, len))
+            return "the service is too long or has a broken %XX";
+        p += len;
+        p += *p == '/';
     }
-    u->db = *db ? dq_small(db, strlen(db), 1000000) : 0;
+    u->db = *p ? dq_small(p, strlen(p), 1000000) : 0;
     return u->db >= 0 ? NULL : "the database is no number";
 }
+
+/* NULL, or what is wrong with it: a sentence that repeats nothing of it. It
+ * points into the URL. */
+static const char *dq_url_parse(const char *url, dq_url *u) {
+    const char *p, *at, *end, *wrong = NULL;
+    delayq_address a;
+    unsigned i;
+    memset(u, 0, sizeof *u);
+    p = dq_url_scheme(url, u);
+    if (!p)
+        return "it begins with none of redis://, rediss://, unix:// and "
+               "redis+sentinel://";
+#ifndef DELAYQ_TLS
+    if (u->tls) return "TLS needs DELAYQ_TLS defined before delayq.h";
+#endif
+    end = p + strcspn(p, u->local ? "?" : "/?");
+    for (at = end; at > p && at[-1] != '@'; at--) {
+    }
+    if (at > p) wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
+    u->hosts = at;
+    u->hosts_len = (size_t)(end - at);
+    u->count = 1;
+    for (p = at; !u->local && p < end; p++) u->count += *p == ',';
+    if (u->local && at == end) return "the path of the socket is missing";
+    if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
+    for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
+    return wrong ? wrong : dq_url_rest(u, end);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - TLS
+ * hiredis' own functions look neither at the host's name nor at a deadline.
+ *---------------------------------------------------------------------------*/
+
+#ifdef DELAYQ_TLS
+
+static SSL_CTX *dq_tls_context(const delayq_options *o) {
+    SSL_CTX *t = SSL_CTX_new(TLS_client_method());
+    int good = t && SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
+    if (good) SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
+    if (good)
+        good = o->tls_ca ? SSL_CTX_load_verify_locations(t, o->tls_ca, NULL)
+                         : SSL_CTX_set_default_verify_paths(t);
+    if (good && o->tls_cert)
+        good = SSL_CTX_use_certificate_chain_file(t, o->tls_cert);
+    if (good && o->tls_key)
+        good = SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM);
+    if (good) return t;
+    SSL_CTX_free(t);
+    return NULL;
+}
+
+/* What the last step ran into, in OpenSSL's words. */
+static delayq_status dq_tls_failed(delayq *q, delayq_status status,
+                                   const char *where, const SSL *ssl) {
+    long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
+    const char *why = ERR_reason_error_string(ERR_get_error());
+    if (verdict != X509_V_OK) {
+        status = DELAYQ_ERR_AUTH;
+        why = X509_verify_cert_error_string(verdict);
+    }
+    return dq_fail(q, status, "TLS, %s: %s", where,
+                   why ? why : "the connection is lost");
+}
+
+/* The certificate has to be the host's. */
+static int dq_tls_expect(SSL *ssl, const char *host) {
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) return 1;
+    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
+}
+
+static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
+                                  const char *where, int64_t deadline) {
+    delayq_link *l = dq_link(q);
+    SSL *ssl;
+    int said;
+    ERR_clear_error();
+    if (!l->tls) l->tls = dq_tls_context(&dq_owner(q)->options);
+    if (!l->tls)
+        return dq_tls_failed(q, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    ssl = SSL_new((SSL_CTX *)l->tls);
+    if (!ssl || !dq_tls_expect(ssl, host)) {
+        SSL_free(ssl);
+        return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+    }
+    if (redisInitiateSSL(c, ssl) != REDIS_OK) {
+        SSL_free(ssl); /* hiredis owns it only after a success */
+        return dq_fail(q, DELAYQ_ERR_IO, "TLS, %s: %s", where, c->errstr);
+    }
+    while ((said = SSL_do_handshake(ssl)) != 1) {
+        int wants = SSL_get_error(ssl, said);
+        if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
+            return dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
+        if (!dq_poll_one(c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+                         deadline))
+            return dq_fail(q, DELAYQ_ERR_TIMEOUT, "TLS, %s: not in time",
+                           where);
+    }
+    return DELAYQ_OK;
+}
+
+static void dq_tls_end(delayq_link *l) {
+    SSL_CTX_free((SSL_CTX *)l->tls);
+    l->tls = NULL;
+}
+
+#else
+
+static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
+                                  const char *where, int64_t deadline) {
+    (void)c, (void)host, (void)where, (void)deadline;
+    return dq_fail(q, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+}
+
+static void dq_tls_end(delayq_link *l) {
+    (void)l;
+}
+
+#endif
 
 /*-----------------------------------------------------------------------------
  * MARK: - Sockets
@@ -2100,6 +2346,21 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
 
 #define DQ_BACKOFF_US 100000
 #define DQ_BACKOFF_MAX_US (5 * DQ_SECOND_US)
+#define DQ_HOPS 5 /* most redirections of one connect or call */
+
+/* When the call that is under way shall end, reconnecting included. */
+static int64_t dq_limit(delayq *q) {
+    int ms = q->options.io_timeout_ms;
+    if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
+    if (q->limit_us == 0) q->limit_us = dq_now() + ms * 1000LL;
+    return q->limit_us;
+}
+
+/* In so many ms, but no later than that. */
+static int64_t dq_within(delayq *q, int ms) {
+    int64_t limit = dq_limit(q), until = dq_now() + ms * 1000LL;
+    return until < limit ? until : limit;
+}
 
 static const char *dq_cause(const redisContext *c) {
     if (c->err == REDIS_ERR_IO && errno != 0) return strerror(errno);
@@ -2113,8 +2374,9 @@ static int64_t dq_retry_at(unsigned failures) {
     return now + dq_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
 }
 
-/* The command socket is of no use any more. */
-static void dq_drop(delayq *q) {
+/* The command socket is of no use any more; why, for the calls that come
+ * before the next attempt. */
+static void dq_drop(delayq *q, delayq_status why) {
     delayq_link *l = dq_link(q);
     delayq *h;
     if (l->cmd) {
@@ -2124,6 +2386,10 @@ static void dq_drop(delayq *q) {
     if (l->barren > 1 && l->failures < l->barren) l->failures = l->barren;
     l->cmd = NULL;
     l->tracking = 0;
+    l->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
+                     ? DELAYQ_ERR_IO
+                     : why;
+    snprintf(l->why, sizeof l->why, "%.159s", q->err);
     memset(l->sha, 0, sizeof l->sha);
     l->retry_us = dq_retry_at(l->failures);
     for (h = l->handles; h; h = h->next) {
@@ -2142,22 +2408,6 @@ static void dq_drop_ear(delayq *q) {
     for (h = l->handles; h; h = h->next) {
         h->armed = h->hears = 0;
         if (h->wake_us > l->ear_retry_us) h->wake_us = l->ear_retry_us;
-    }
-}
-
-/* 1: ready for what was asked. 0: the deadline has passed. */
-static int dq_poll_one(int fd, int events, int64_t deadline) {
-    for (;;) {
-        struct pollfd p;
-        int64_t left = deadline - dq_now();
-        int n;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
-        n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
-        if (n > 0) return 1;
-        if (n == 0 && left <= 0) return 0;
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return 0;
     }
 }
 
@@ -2189,7 +2439,11 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
         failed = redisBufferRead(c) != REDIS_OK;
         if (failed) break;
     }
-    if (!failed) return DELAYQ_OK;
+    if (!failed && (c != dq_link(q)->cmd || c->reader->pos == c->reader->len))
+        return DELAYQ_OK;
+    if (!failed)
+        return dq_fail(q, DELAYQ_ERR_PROTOCOL,
+                       "the server says more than it was asked");
     if (c->err == REDIS_ERR_OOM)
         return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                        "out of memory");
@@ -2217,21 +2471,23 @@ static const char *dq_url_text(const delayq *q) {
 }
 
 /* "127.0.0.1:6379", for error texts. */
-static void dq_where(const delayq *q, const dq_url *u, char *to, size_t size) {
+static void dq_where(const delayq *q, const delayq_address *a, char *to,
+                     size_t size) {
     if (dq_owner(q)->options.connect)
         snprintf(to, size, "the connect hook");
-    else if (u->port)
-        snprintf(to, size, "%.80s:%d", u->host, u->port);
+    else if (a->port)
+        snprintf(to, size, "%.80s:%d", a->host, a->port);
     else
-        snprintf(to, size, "%.80s", u->host);
+        snprintf(to, size, "%.80s", a->host);
 }
 
-static redisContext *dq_dial(delayq *q, const dq_url *u, int64_t deadline) {
+static redisContext *dq_dial(delayq *q, const delayq_address *a,
+                             int64_t deadline) {
     const delayq_options *o = &dq_owner(q)->options;
     int64_t left = (deadline - dq_now() + 999) / 1000;
     if (o->connect) return o->connect(o->user, left > 1 ? (int)left : 1);
-    if (u->port) return redisConnectNonBlock(u->host, u->port);
-    return redisConnectUnixNonBlock(u->host);
+    if (a->port) return redisConnectNonBlock(a->host, a->port);
+    return redisConnectUnixNonBlock(a->host);
 }
 
 /* hiredis' own waiting knows only a timeout per read; ours a deadline. */
@@ -2246,68 +2502,102 @@ static void dq_unblock(redisContext *c) {
 #endif
 }
 
-/* A connected socket, or a failure. */
-static delayq_status dq_socket(delayq *q, const dq_url *u, redisContext **out,
-                               int64_t deadline) {
-    char where[100];
-    redisContext *c = dq_dial(q, u, deadline);
+/* A socket whose connection stands, or a failure. */
+static delayq_status dq_connected(delayq *q, const char *where,
+                                  const redisContext *c, int64_t deadline) {
     int error = 0;
     socklen_t size = sizeof error;
-    dq_where(q, u, where, sizeof where);
-    *out = NULL;
-    if (!c) {
-        return dq_owner(q)->options.connect
-                   ? dq_fail(q, DELAYQ_ERR_IO, "the connect hook gave nothing")
-                   : dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
-    }
-    if (c->err) {
-        dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where, c->errstr);
-        redisFree(c);
-        return DELAYQ_ERR_IO;
-    }
-    dq_unblock(c);
-    if (!dq_poll_one(c->fd, POLLOUT, deadline)) {
-        redisFree(c);
+    if (!dq_poll_one(c->fd, POLLOUT, deadline))
         return dq_fail(q, DELAYQ_ERR_TIMEOUT, "can't connect to %s in time",
                        where);
-    }
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) {
+    if (error == 0) return DELAYQ_OK;
+    return dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
+                   strerror(error));
+}
+
+static delayq_status dq_socket(delayq *q, const dq_url *u,
+                               const delayq_address *a, redisContext **out,
+                               int64_t deadline) {
+    int hook = dq_owner(q)->options.connect != NULL;
+    redisContext *c = dq_dial(q, a, deadline);
+    delayq_status status;
+    char where[100];
+    dq_where(q, a, where, sizeof where);
+    *out = NULL;
+    if (!c)
+        return hook ? dq_fail(q, DELAYQ_ERR_IO, "the connect hook gave nothing")
+                    : dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+    if (c->err) {
+        status = dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
+                         c->errstr);
+    } else {
+        dq_unblock(c);
+        status = dq_connected(q, where, c, deadline);
+    }
+    if (status == DELAYQ_OK && u->tls && !hook)
+        status = dq_tls_start(q, c, a->host, where, deadline);
+    if (status == DELAYQ_OK)
+        *out = c;
+    else
         redisFree(c);
-        return dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
-                       strerror(error));
-    }
-    *out = c;
-    return DELAYQ_OK;
+    return status;
 }
 
-/* What both sockets say first. Returns how many replies come. */
-static int dq_login(dq_out *o, const dq_url *u) {
-    int n = 1;
-    if (u->login) {
-        dq_line(o, '*', u->user[0] ? 3 : 2);
-        dq_text(o, "AUTH");
-        if (u->user[0]) dq_text(o, u->user);
-        dq_text(o, u->password);
-        n++;
-    }
-    if (u->db > 0) {
-        dq_line(o, '*', 2);
-        dq_text(o, "SELECT");
-        dq_number(o, u->db);
-        n++;
-    }
-    dq_words(o, 3, "CLIENT", "SETNAME", "delayq");
-    return n;
+static void dq_write_auth(dq_out *o, const dq_url *u) {
+    dq_line(o, '*', u->user[0] ? 3 : 2);
+    dq_text(o, "AUTH");
+    if (u->user[0]) dq_text(o, u->user);
+    dq_text(o, u->password);
 }
 
-/* The login's replies; a refused SETNAME is nobody's loss. */
-static delayq_status dq_logged_in(delayq *q, redisReply **replies, int n) {
-    int i;
-    for (i = 0; i < n - 1; i++)
-        if (replies[i]->type == REDIS_REPLY_ERROR)
-            return dq_refused(q, "login", replies[i]);
-    return DELAYQ_OK;
+/* What a new socket says, in one write: the login, and what its caller adds.
+ * Nothing of it has an effect. */
+typedef struct dq_talk {
+    dq_out o;
+    int login, n, got; /* replies: of the login, all, those that came */
+    redisReply *r[6];
+} dq_talk;
+
+static void dq_begin_talk(dq_talk *t, redisContext *c, const dq_url *login) {
+    memset(t, 0, sizeof *t);
+    dq_begin(&t->o, c);
+    if (!login) return;
+    if (login->login) {
+        dq_write_auth(&t->o, login);
+        t->n++;
+    }
+    if (login->db > 0) {
+        dq_line(&t->o, '*', 2);
+        dq_text(&t->o, "SELECT");
+        dq_number(&t->o, login->db);
+        t->n++;
+    }
+    dq_words(&t->o, 3, "CLIENT", "SETNAME", "delayq");
+    t->login = ++t->n;
+}
+
+/* Say it. The first of the caller's replies is *r. */
+static delayq_status dq_end_talk(delayq *q, dq_talk *t, int64_t deadline,
+                                 redisReply ***r) {
+    delayq_status status;
+    int sent, i;
+    *r = t->r + t->login;
+    dq_spill(&t->o);
+    if (t->o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+    status = dq_exchange(q, t->o.c, t->r, t->n, &t->got, &sent, deadline);
+    if (status == DELAYQ_ERR_UNKNOWN)
+        return dq_fail(q, DELAYQ_ERR_IO,
+                       "connected, but no answer to the login");
+    /* the last is SETNAME, whose refusal is nobody's loss */
+    for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
+        if (t->r[i]->type == REDIS_REPLY_ERROR)
+            return dq_refused(q, "login", t->r[i]);
+    return status;
+}
+
+static void dq_free_talk(dq_talk *t) {
+    dq_free_replies(t->r, t->got);
 }
 
 /* The server said `us` at some moment between two of ours. */
@@ -2348,58 +2638,171 @@ static delayq_status dq_wire_failure(delayq *q) {
                    q->name);
 }
 
+/* Where "MOVED slot host:port" or "ASK slot host:port" points. Without a host
+ * it is the one that says so. */
+static delayq_status dq_redirect(delayq *q, const char *text,
+                                 delayq_address *to) {
+    const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
+    size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
+    int port = colon ? dq_small(colon + 1, strlen(colon + 1), 65535) : -1;
+    if (dq_owner(q)->options.connect)
+        return dq_fail(q, DELAYQ_ERR_REDIS,
+                       "the queue lies on another node of the cluster than "
+                       "the connect hook leads to: %.60s",
+                       text);
+    if (port < 1 || len >= sizeof to->host)
+        return dq_fail(q, DELAYQ_ERR_REDIS, "the server says: %.60s", text);
+    if (len > 0 && p[1] != '?') {
+        memcpy(to->host, p + 1, len);
+        to->host[len] = '\0';
+    } else {
+        *to = dq_link(q)->at;
+    }
+    to->port = port;
+    return (delayq_status)dq_meaning(text)->status;
+}
+
+static delayq_status dq_moved(delayq *q, const char *text) {
+    delayq_link *l = dq_link(q);
+    delayq_status status = dq_redirect(q, text, &l->at);
+    l->moved = (int)status == DQ_MOVED;
+    return status;
+}
+
+/* Has this node the queue, and in one slot? It has, but in a cluster. Where
+ * the question is forbidden, the first script will tell. */
+static delayq_status dq_placed(delayq *q, const redisReply *r) {
+    const dq_error *e;
+    if (r->type != REDIS_REPLY_ERROR) return DELAYQ_OK;
+    e = dq_meaning(r->str);
+    if (e->status == DQ_MOVED) return dq_moved(q, r->str);
+    if (e->status == DELAYQ_ERR_ARG || e->leave)
+        return dq_refused(q, "open", r);
+    return DELAYQ_OK;
+}
+
 /* One write: login, unless u is NULL, and a look at the queue. */
 static delayq_status dq_greet(delayq *q, const dq_url *u, redisContext *c,
                               int64_t deadline) {
-    redisReply *replies[4] = {NULL, NULL, NULL, NULL};
-    delayq_status status;
+    const delayq *owner = dq_owner(q);
     int64_t sent_us = dq_now();
-    int n, got, sent;
-    dq_out o;
-    dq_begin(&o, c);
-    n = u ? dq_login(&o, u) : 0;
-    dq_line(&o, '*', 5);
-    dq_text(&o, "EVAL");
-    dq_script_text(&o, dq_look_script);
-    dq_number(&o, 2);
-    dq_key(&o, q, DQ_ZSET);
-    dq_key(&o, q, DQ_MIRROR);
-    dq_spill(&o);
-    if (o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
-    status = dq_exchange(q, c, replies, n + 1, &got, &sent, deadline);
-    if (status == DELAYQ_ERR_UNKNOWN) { /* nothing of it has an effect */
-        status =
-            dq_fail(q, DELAYQ_ERR_IO, "connected, but no answer to the login");
-    }
-    if (status == DELAYQ_OK) status = dq_logged_in(q, replies, n);
-    if (status == DELAYQ_OK)
-        status = dq_looked(q, replies[n], sent_us, dq_now());
-    dq_free_replies(replies, got);
+    delayq_status status;
+    redisReply **r;
+    dq_talk t;
+    dq_begin_talk(&t, c, u);
+    dq_line(&t.o, '*', 5);
+    dq_text(&t.o, "EVAL");
+    dq_script_text(&t.o, dq_look_script);
+    dq_number(&t.o, 0);
+    dq_key(&t.o, q, DQ_ZSET);
+    dq_key(&t.o, q, DQ_MIRROR);
+    dq_line(&t.o, '*', 4);
+    dq_text(&t.o, "EXISTS");
+    dq_arg(&t.o, q->name, q->name_len);
+    dq_key(&t.o, q, DQ_ZSET);
+    dq_key(&t.o, owner, DQ_ZSET);
+    t.n += 2;
+    status = dq_end_talk(q, &t, deadline, &r);
+    if (status == DELAYQ_OK) status = dq_placed(q, r[1]);
+    if (status == DELAYQ_OK) status = dq_looked(q, r[0], sent_us, dq_now());
+    dq_free_talk(&t);
     return status;
+}
+
+/* Ask a sentinel where the master is. It may have a password or not; where it
+ * has, it is the URL's. */
+static delayq_status dq_ask_sentinel(delayq *q, const dq_url *u,
+                                     delayq_address *a, int64_t deadline) {
+    const redisReply *said = NULL;
+    redisContext *c;
+    redisReply **r;
+    dq_talk t;
+    delayq_status status = dq_socket(q, u, a, &c, deadline);
+    if (status != DELAYQ_OK) return status;
+    dq_begin_talk(&t, c, NULL);
+    if (u->login) {
+        dq_write_auth(&t.o, u);
+        t.n++;
+    }
+    dq_words(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
+    t.n++;
+    status = dq_end_talk(q, &t, deadline, &r);
+    if (status == DELAYQ_OK) said = r[t.n - 1];
+    if (said && said->type == REDIS_REPLY_ERROR) {
+        status = dq_refused(q, "sentinel", said);
+    } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
+               said->element[0]->type == REDIS_REPLY_STRING &&
+               said->element[1]->type == REDIS_REPLY_STRING &&
+               said->element[0]->len < sizeof a->host) {
+        memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
+        a->port = dq_small(said->element[1]->str, said->element[1]->len, 65535);
+    } else if (said) {
+        status = dq_fail(q, DELAYQ_ERR_IO, "the sentinel %.80s:%d knows no %s",
+                         a->host, a->port, u->service);
+    }
+    dq_free_talk(&t);
+    redisFree(c);
+    return status;
+}
+
+/* One attempt at the server to which a redirection has pointed, or the next
+ * one of the URL. */
+static delayq_status dq_attempt(delayq *q, const dq_url *u, int64_t deadline) {
+    delayq_link *l = dq_link(q);
+    delayq_status status = DELAYQ_OK;
+    if (!l->moved && !dq_owner(q)->options.connect) {
+        dq_url_host(u, l->host, &l->at);
+        if (u->sentinel) status = dq_ask_sentinel(q, u, &l->at, deadline);
+    }
+    l->moved = 0;
+    if (status == DELAYQ_OK)
+        status = dq_socket(q, u, &l->at, &l->cmd, deadline);
+    if (status == DELAYQ_OK) status = dq_greet(q, u, l->cmd, deadline);
+    if (status == DELAYQ_OK) return DELAYQ_OK;
+    if (l->cmd) redisFree(l->cmd);
+    l->cmd = NULL;
+    if (!l->moved) l->host++;
+    return status;
+}
+
+/* Try the hosts in turn, each with its share of the time. */
+static delayq_status dq_attempts(delayq *q, const dq_url *u, int64_t deadline) {
+    unsigned left = u->count + dq_link(q)->moved, hops = 0;
+    for (;;) {
+        int64_t now = dq_now();
+        delayq_status status =
+            dq_attempt(q, u, now + (deadline - now) / (int64_t)left);
+        if ((int)status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
+        if ((int)status == DQ_MOVED)
+            return dq_fail(q, DELAYQ_ERR_AGAIN,
+                           "the cluster's nodes point at each other");
+        if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
+            status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY)
+            return status;
+        if (--left == 0 || dq_now() >= deadline) return status;
+    }
 }
 
 /* Make the command socket, unless it was tried too lately. */
 static delayq_status dq_connect(delayq *q) {
     delayq_link *l = dq_link(q);
-    int64_t now = dq_now();
-    int64_t deadline = now + (int64_t)q->options.connect_timeout_ms * 1000;
+    delayq_address ear = l->at;
     delayq_status status;
     delayq *h;
     dq_url u;
-    if (now < l->retry_us)
+    if (dq_now() < l->retry_us)
         return dq_fail(q, l->failure, "%s; the next attempt is in %d ms",
-                       "not connected since the last attempt failed",
-                       (int)((l->retry_us - now + 999) / 1000));
+                       l->why, (int)((l->retry_us - dq_now() + 999) / 1000));
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, &l->cmd, deadline);
-    if (status == DELAYQ_OK) status = dq_greet(q, &u, l->cmd, deadline);
+    status = dq_attempts(q, &u, dq_within(q, q->options.connect_timeout_ms));
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         l->failures++;
-        l->failure = status;
-        dq_drop(q);
+        dq_drop(q, status);
         return status;
     }
+    if (l->ear && (ear.port != l->at.port || strcmp(ear.host, l->at.host) != 0))
+        dq_drop_ear(q);
     l->failures = l->answered = 0;
     l->used_us = dq_now();
     for (h = l->handles; h; h = h->next) h->wake_us = l->used_us;
@@ -2410,11 +2813,16 @@ static delayq_status dq_connect(delayq *q) {
 
 /* A handle that shares a connection looks at its own queue. */
 static delayq_status dq_look(delayq *q) {
-    int64_t deadline = dq_now() + q->options.io_timeout_ms * 1000LL;
-    delayq_status status = dq_greet(q, NULL, dq_link(q)->cmd, deadline);
+    delayq_status status = dq_greet(q, NULL, dq_link(q)->cmd,
+                                    dq_within(q, q->options.io_timeout_ms));
+    if ((int)status == DQ_MOVED) {
+        dq_drop(q, status);
+        dq_drop_ear(q);
+        return dq_connect(q);
+    }
     if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
         status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
-        dq_drop(q); /* a refusal leaves the connection to its owner */
+        dq_drop(q, status); /* a refusal leaves the connection to its owner */
     return status;
 }
 
@@ -2431,7 +2839,8 @@ static void dq_check_idle(delayq *q) {
         redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
         return; /* TLS talks to itself now and then */
     if (r) freeReplyObject(r);
-    dq_drop(q);
+    dq_fail(q, DELAYQ_ERR_IO, "the server has closed the connection");
+    dq_drop(q, DELAYQ_ERR_IO);
 }
 
 /* Every call that asks the server begins here. */
@@ -2457,35 +2866,25 @@ static delayq_status dq_ready(delayq *q) {
     return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
 }
 
-/* A call of a script. */
-typedef struct dq_call {
-    dq_verb verb;
-    const char *what; /* for error texts */
-    size_t keys, args;
-    void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
-    int harmless; /* it may be sent again though it may have run */
-    int once;     /* one round trip and no more */
-    int again;    /* this is another sending of what may have run */
+/* A refusal may say that this is not the server to ask. */
+static delayq_status dq_call_refused(delayq *q, dq_call *call,
+                                     const redisReply *r) {
+    delayq_link *l = dq_link(q);
+    delayq_status status = dq_refused(q, call->what, r);
+    if ((int)status == DQ_NOSCRIPT) l->sha[call->verb][0] = '\0';
+    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, &call->ask);
+    if ((int)status == DQ_MOVED) status = dq_moved(q, r->str);
+    l->answered = !dq_meaning(r->str)->leave;
+    if (!l->answered) l->host++;
+    if ((int)status == DQ_MOVED) dq_drop_ear(q); /* goes along */
+    if ((int)status == DQ_MOVED || !l->answered) dq_drop(q, status);
+    return status;
+}
 
-    const delayq_message *messages; /* an offer's, `max` of them */
-    size_t max;                     /* a take's or peek's */
-    const delayq_item *item;        /* to ack before a take */
-    delayq_item *items;             /* to ack, `max` of them */
-    const char *ticket;             /* to change, remove, peek behind */
-    int64_t due_ms, from;
-    const char *word; /* dead letters: what to do */
-    int less;         /* this attempt doesn't count */
-
-    redisReply *reply; /* out: an array; the caller frees it */
-    int64_t sent_us;   /* out: when it was sent; read at link.used_us */
-} dq_call;
-
-static delayq_status dq_call_reply(delayq *q, dq_call *call, redisReply *r) {
-    if (r->type == REDIS_REPLY_ERROR) {
-        delayq_status status = dq_refused(q, call->what, r);
-        if ((int)status == DQ_NOSCRIPT) dq_link(q)->sha[call->verb][0] = '\0';
-        return status;
-    }
+static delayq_status dq_call_reply(delayq *q, dq_call *call,
+                                   const redisReply *r) {
+    if (r->type == REDIS_REPLY_ERROR) return dq_call_refused(q, call, r);
+    dq_link(q)->answered = 1;
     if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         return dq_bad_reply(q, call->what);
     return DELAYQ_OK;
@@ -2493,57 +2892,101 @@ static delayq_status dq_call_reply(delayq *q, dq_call *call, redisReply *r) {
 
 static delayq_status dq_send(delayq *q, dq_call *call) {
     delayq_link *l = dq_link(q);
-    redisReply *r[2] = {NULL, NULL};
-    int64_t now = dq_now();
+    redisReply *r[3] = {NULL, NULL, NULL};
+    int64_t now = dq_now(), deadline = dq_within(q, q->options.io_timeout_ms);
     delayq_status status;
     int n, got = 0, sent = 0;
     dq_out o;
+    if (now >= deadline)
+        return dq_fail(q, DELAYQ_ERR_TIMEOUT,
+                       "connected, but no time is left: nothing has happened");
     dq_begin(&o, l->cmd);
-    n = dq_eval(&o, l, call->verb, call->keys, call->args);
+    n = dq_eval(&o, l, call);
     call->write(&o, q, call);
     dq_spill(&o);
     status = o.failed ? dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_exchange(q, l->cmd, r, n, &got, &sent,
-                                    now + q->options.io_timeout_ms * 1000LL);
+                      : dq_exchange(q, l->cmd, r, n, &got, &sent, deadline);
     call->sent_us = now;
     l->used_us = dq_now();
-    if (n == 2 && got >= 1 && r[0]->type == REDIS_REPLY_STRING &&
+    if (n > 1 && got >= 1 && r[0]->type == REDIS_REPLY_STRING &&
         r[0]->len == 40)
         memcpy(l->sha[call->verb], r[0]->str, 41);
-    if (status == DELAYQ_OK) {
+    if (status == DELAYQ_OK)
         status = dq_call_reply(q, call, r[n - 1]);
-        l->answered = 1;
-        l->barren = 0;
-        if (status == DELAYQ_OK) {
-            call->reply = r[n - 1];
-            r[n - 1] = NULL;
-        }
-    } else {
-        dq_drop(q);
+    else
+        dq_drop(q, status);
+    if (l->answered) l->barren = 0;
+    if (status == DELAYQ_OK) {
+        call->reply = r[n - 1];
+        r[n - 1] = NULL;
     }
     dq_free_replies(r, got);
     return status;
 }
 
-/* Run a script. Where the connection turns out to be lost, it is replaced
- * and the script sent once more, if that is provably harmless. */
+/* A slot is on its way to another node, and what this call touches is there:
+ * this one call goes there, on a connection of its own. */
+static delayq_status dq_send_there(delayq *q, dq_call *call) {
+    delayq_link *l = dq_link(q);
+    redisContext *here = l->cmd, *there;
+    delayq_status status;
+    redisReply **r;
+    char sha[41];
+    dq_talk t;
+    dq_url u;
+    dq_url_parse(dq_url_text(q), &u);
+    status = dq_socket(q, &u, &call->ask, &there,
+                       dq_within(q, q->options.connect_timeout_ms));
+    if (status != DELAYQ_OK) return status;
+    dq_begin_talk(&t, there, &u);
+    status = dq_end_talk(q, &t, dq_within(q, q->options.io_timeout_ms), &r);
+    dq_free_talk(&t);
+    memset(&u, 0, sizeof u);
+    memcpy(sha, l->sha[call->verb], sizeof sha);
+    l->sha[call->verb][0] = '\0';
+    l->cmd = there;
+    call->asking = 1;
+    if (status == DELAYQ_OK) status = dq_send(q, call);
+    call->asking = 0;
+    if (l->cmd) redisFree(l->cmd);
+    l->cmd = here;
+    memcpy(l->sha[call->verb], sha, sizeof sha);
+    return status;
+}
+
+/* Is it worth sending again, after this status? Nothing has happened, or it
+ * is provably harmless. */
+static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
+    if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED) return 1;
+    if ((int)status == DQ_TRYAGAIN && call->verb == DQ_TAKE && call->keys > 1 &&
+        q->options.wire == DELAYQ_NATIVE) {
+        call->keys = 1; /* straight from the zset */
+        return 1;
+    }
+    if (call->resent || dq_link(q)->cmd || dq_link(q)->failures > 0) return 0;
+    call->resent = 1;
+    call->again = status == DELAYQ_ERR_UNKNOWN && call->harmless;
+    return call->again || status == DELAYQ_ERR_IO ||
+           status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN;
+}
+
+/* Run a script. */
 static delayq_status dq_run(delayq *q, dq_call *call) {
-    int tries;
-    delayq_status status = DELAYQ_OK;
-    for (tries = 0; tries < 3; tries++) {
+    delayq_status status;
+    int tries = 0;
+    do {
         status = dq_ready(q);
         if (status == DELAYQ_OK) status = dq_send(q, call);
-        if (call->once || status == DELAYQ_OK) break;
-        if ((int)status == DQ_NOSCRIPT) continue;
-        if (tries > 0 || dq_link(q)->cmd || dq_link(q)->failures > 0) break;
-        if (status == DELAYQ_ERR_IO) continue;
-        if (status != DELAYQ_ERR_UNKNOWN || !call->harmless) break;
-        call->again = 1;
-    }
+        if (call->once) return status;
+        if ((int)status == DQ_ASK) status = dq_send_there(q, call);
+    } while (status != DELAYQ_OK && ++tries <= DQ_HOPS &&
+             dq_once_more(q, call, status));
     if ((int)status == DQ_NOSCRIPT)
-        return dq_fail(q, DELAYQ_ERR_AGAIN, "the server forgets its scripts");
+        dq_fail(q, status, "the server forgets its scripts");
+    status = dq_public(status);
+    /* the first sending may have run */
     if (call->again && status != DELAYQ_OK && status != DELAYQ_ERR_PROTOCOL)
-        status = DELAYQ_ERR_UNKNOWN; /* the first sending may have run */
+        status = DELAYQ_ERR_UNKNOWN;
     return status;
 }
 
@@ -2693,35 +3136,28 @@ static delayq_status dq_listen(delayq *q, int64_t now) {
 static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
                                   int64_t deadline) {
     delayq_link *l = dq_link(q);
-    redisReply *r[6] = {NULL, NULL, NULL, NULL, NULL, NULL};
     delayq_status status;
-    int n, got, sent;
-    dq_out o;
-    dq_begin(&o, c);
-    n = dq_login(&o, u);
-    dq_words(&o, 2, "CLIENT", "ID");
-    dq_line(&o, '*', 2);
-    dq_text(&o, "SUBSCRIBE");
-    dq_key(&o, q, DQ_CHANNEL);
-    dq_words(&o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-    dq_spill(&o);
-    if (o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
-    status = dq_exchange(q, c, r, n + 3, &got, &sent, deadline);
-    if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
-    if (status == DELAYQ_OK) status = dq_logged_in(q, r, n);
+    redisReply **r;
+    dq_talk t;
+    dq_begin_talk(&t, c, u);
+    dq_words(&t.o, 2, "CLIENT", "ID");
+    dq_line(&t.o, '*', 2);
+    dq_text(&t.o, "SUBSCRIBE");
+    dq_key(&t.o, q, DQ_CHANNEL);
+    dq_words(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
+    t.n += 3;
+    status = dq_end_talk(q, &t, deadline, &r);
     if (status == DELAYQ_OK) {
-        int id = r[n]->type == REDIS_REPLY_INTEGER;
-        l->ear_id = id ? r[n]->integer : 0;
-        q->hears = r[n + 1]->type == REDIS_REPLY_ARRAY;
-        l->hears_pushes = id && r[n + 2]->type == REDIS_REPLY_ARRAY;
-        if (!q->hears && !l->hears_pushes) {
-            int type = r[n + 1]->type;
-            status = type == REDIS_REPLY_ERROR
-                         ? dq_refused(q, "listening", r[n + 1])
+        int id = r[0]->type == REDIS_REPLY_INTEGER;
+        l->ear_id = id ? r[0]->integer : 0;
+        q->hears = r[1]->type == REDIS_REPLY_ARRAY;
+        l->hears_pushes = id && r[2]->type == REDIS_REPLY_ARRAY;
+        if (!q->hears && !l->hears_pushes)
+            status = r[1]->type == REDIS_REPLY_ERROR
+                         ? dq_refused(q, "listening", r[1])
                          : dq_bad_reply(q, "listening");
-        }
     }
-    dq_free_replies(r, got);
+    dq_free_talk(&t);
     return status;
 }
 
@@ -2729,14 +3165,13 @@ static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
  * of the queue: it is told to the log, and the handle looks more often. */
 static void dq_open_ear(delayq *q) {
     delayq_link *l = dq_link(q);
-    int64_t now = dq_now();
-    int64_t deadline = now + q->options.io_timeout_ms * 1000LL;
+    int64_t deadline = dq_within(q, q->options.io_timeout_ms);
     delayq_status status;
     delayq *h;
     dq_url u;
-    if (l->ear || now < l->ear_retry_us) return;
+    if (l->ear || dq_now() < l->ear_retry_us) return;
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, &l->ear, deadline);
+    status = dq_socket(q, &u, &l->at, &l->ear, deadline);
     if (status == DELAYQ_OK) status = dq_greet_ear(q, &u, l->ear, deadline);
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
@@ -2783,7 +3218,12 @@ static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
         dq_wake_by(q, dq_now() + DQ_DEAF_US);
         return DELAYQ_OK;
     }
-    if (length->type == REDIS_REPLY_ERROR) return dq_refused(q, "wait", length);
+    if (length->type == REDIS_REPLY_ERROR) {
+        delayq_status status = dq_refused(q, "wait", length);
+        if ((int)status < DQ_NOSCRIPT) return status;
+        dq_wake_by(q, dq_now() + DQ_DEAF_US); /* the take will go along */
+        return DELAYQ_OK;
+    }
     if (length->type != REDIS_REPLY_INTEGER) return dq_bad_reply(q, "wait");
     l->tracking = q->armed = 1;
     if (length->integer > 0) q->ready = length->integer;
@@ -2795,7 +3235,6 @@ static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
 static delayq_status dq_arm(delayq *q) {
     delayq_link *l = dq_link(q);
     redisReply *r[3] = {NULL, NULL, NULL};
-    int64_t deadline = dq_now() + q->options.io_timeout_ms * 1000LL;
     delayq_status status = dq_ready(q);
     int got = 0, sent, n;
     dq_out o;
@@ -2803,13 +3242,14 @@ static delayq_status dq_arm(delayq *q) {
     dq_begin(&o, l->cmd);
     n = dq_write_arm(&o, q);
     status = o.failed ? dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_exchange(q, l->cmd, r, n, &got, &sent, deadline);
+                      : dq_exchange(q, l->cmd, r, n, &got, &sent,
+                                    dq_within(q, q->options.io_timeout_ms));
     l->used_us = dq_now();
     if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO; /* no effect */
     if (status == DELAYQ_OK)
         status = dq_armed(q, r, n);
     else
-        dq_drop(q);
+        dq_drop(q, status);
     dq_free_replies(r, got);
     return status;
 }
@@ -2920,15 +3360,15 @@ static void dq_set_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, r->str, r->len + 1);
 }
 
-static void dq_write_keys(dq_out *o, delayq *q) {
-    int mirror = q->options.wire != DELAYQ_NATIVE;
-    if (q->options.broadcast)
-        dq_key(o, q, DQ_STREAM);
-    else
-        dq_arg(o, q->name, q->name_len);
+static void dq_write_keys(dq_out *o, delayq *q, size_t count) {
     dq_key(o, q, DQ_ZSET);
-    dq_key(o, q, DQ_DEAD);
-    dq_key(o, q, mirror ? DQ_MIRROR : DQ_RETRY);
+    if (count > 1 && q->options.broadcast)
+        dq_key(o, q, DQ_STREAM);
+    else if (count > 1)
+        dq_arg(o, q->name, q->name_len);
+    if (count > 2)
+        dq_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    if (count > 3) dq_key(o, q, DQ_DEAD);
 }
 
 static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
@@ -2951,7 +3391,7 @@ static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
 
 /* What tick, take and broadcast say. */
 static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
-    dq_write_keys(o, q);
+    dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
     dq_number(o, q->options.batch);
     dq_number(o, q->options.max_wait_ms);
@@ -2976,7 +3416,8 @@ static int dq_wants_arm(const delayq *q) {
  * every handle on the same queue and link. */
 static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[7]) {
     int64_t cap = q->options.max_wait_ms * 1000;
-    int deaf = call->verb == DQ_TAKE && !dq_link(q)->hears_pushes;
+    int deaf =
+        call->verb == DQ_TAKE && (!dq_link(q)->hears_pushes || call->keys == 1);
     delayq *h;
     if (!dq_link(q)->ear || !q->hears || deaf)
         cap = cap < DQ_DEAF_US ? cap : DQ_DEAF_US;
@@ -3007,9 +3448,9 @@ static delayq_status dq_transfer(delayq *q) {
                   dq_write_drain);
     call.once = 1;
     status = dq_run_numbers(q, &call, n, 7);
-    if (status == DELAYQ_ERR_AGAIN && dq_link(q)->cmd &&
-        !dq_link(q)->sha[call.verb][0])
-        return DELAYQ_OK; /* forgotten: loaded by the next call */
+    if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED)
+        return DELAYQ_OK; /* loaded or followed by the next call */
+    status = dq_public(status);
     if (status != DELAYQ_OK) {
         if (dq_link(q)->cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
         return status;
@@ -3178,6 +3619,11 @@ static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
     return status;
 }
 
+/* Is half of the call's time left? */
+static int dq_has_time(delayq *q) {
+    return dq_limit(q) - dq_now() > q->options.io_timeout_ms * 500LL;
+}
+
 /* One turn of a take: ask if there may be something; if not, get closer to
  * hearing of it. */
 static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
@@ -3185,13 +3631,14 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
     delayq_status status;
     int64_t now = dq_now();
     if (q->orphan) return dq_ready(q);
+    q->limit_us = 0;
     status = dq_listen(q, now);
     if (status != DELAYQ_OK) return status;
     if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
         !t->ack.ticket.text[0])
         return DELAYQ_EMPTY;
     status = dq_take_ask(q, t);
-    if (status != DELAYQ_EMPTY || !listen) return status;
+    if (status != DELAYQ_EMPTY || !listen || !dq_has_time(q)) return status;
     if (!l->ear)
         dq_open_ear(q);
     else if (dq_wants_arm(q))
@@ -3297,6 +3744,7 @@ static delayq_status dq_wait_turn(delayq *q) {
     delayq_link *l = dq_link(q);
     delayq_status status = DELAYQ_OK;
     int steps; /* connect, open the ear, transfer */
+    q->limit_us = 0;
     for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
         status = dq_tick_step(q);
         if (q->ready > 0 || (l->ear && dq_now() < q->wake_us)) break;
@@ -3317,6 +3765,7 @@ static delayq_status dq_check(delayq *q, int good, const char *why) {
         if (q) dq_fail(q, DELAYQ_ERR_ARG, "the handle is closed");
         return DELAYQ_ERR_ARG;
     }
+    q->limit_us = 0;
     return good ? DELAYQ_OK : dq_fail(q, DELAYQ_ERR_ARG, "%s", why);
 }
 
@@ -3348,8 +3797,9 @@ static const char *dq_check_share(delayq_options *o) {
         return "options.share: not an open handle with sockets of its own";
     if (owner->pid != (int64_t)getpid())
         return "options.share: opened before a fork()";
-    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms)
-        return "options.share: url, connect and timeouts are the owner's";
+    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
+        o->tls_ca || o->tls_cert)
+        return "options.share: url, tls, connect, timeouts are the owner's";
     o->connect_timeout_ms = owner->options.connect_timeout_ms;
     o->io_timeout_ms = owner->options.io_timeout_ms;
     return NULL;
@@ -3369,6 +3819,8 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
         o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
         return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
+    if (!o->tls_cert != !o->tls_key)
+        return "options.tls_cert and tls_key: both or none";
     wrong = dq_check_modes(o);
     if (!wrong) wrong = dq_check_share(o);
     if (wrong) return wrong;
@@ -3408,6 +3860,7 @@ static int dq_open_pipe(int fds[2]) {
 }
 
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
+    delayq_status status;
     const char *wrong;
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
@@ -3437,8 +3890,11 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         q->wake_us = dq_now();
         dq_subscribe(q, "SUBSCRIBE");
     }
-    if (!q->options.broadcast || q->cursor[0] != '$') return dq_ready(q);
-    return dq_transfer(q); /* finds the stream's end */
+    status = q->options.broadcast && q->cursor[0] == '$'
+                 ? dq_transfer(q) /* finds the stream's end */
+                 : dq_ready(q);
+    if (status == DELAYQ_ERR_ARG) delayq_close(q);
+    return status;
 }
 
 /* Take a handle off its link. The ear goes on for another of this name. */
@@ -3473,6 +3929,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     if (q->link.cmd) redisFree(q->link.cmd);
     if (q->link.ear) redisFree(q->link.ear);
     q->link.cmd = q->link.ear = NULL;
+    dq_tls_end(&q->link);
     close(q->link.pipe[0]);
     close(q->link.pipe[1]);
 }
@@ -3703,6 +4160,7 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     }
     while (at < count) {
         delayq_status status;
+        q->limit_us = 0; /* each batch has its time */
         at += dq_offer_some(q, messages + at, count - at, &status);
         if (status >= DELAYQ_OK) continue;
         if (all == DELAYQ_OK) all = status;
@@ -4109,8 +4567,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
 }
 
 static void dq_write_count(dq_out *o, delayq *q, const dq_call *call) {
-    (void)call;
-    dq_write_keys(o, q);
+    dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
 }
 
@@ -4143,13 +4600,7 @@ static delayq_status dq_removed(delayq *q, dq_call *call, int64_t *removed) {
 }
 
 static void dq_write_clear(dq_out *o, delayq *q, const dq_call *call) {
-    (void)call;
-    if (q->options.broadcast)
-        dq_key(o, q, DQ_STREAM);
-    else
-        dq_arg(o, q->name, q->name_len);
-    dq_key(o, q, DQ_ZSET);
-    dq_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
 }
 

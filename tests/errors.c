@@ -25,7 +25,7 @@ TEST(open_refuses_bad_options_and_tells_no_secret) {
     refused(NULL, NULL, "name");
     refused("", NULL, "name");
     refused(name, NULL, "512 bytes");
-    refused("q", "http://secret@h", "begins neither");
+    refused("q", "http://secret@h", "begins with none");
     refused("q", "redis://", "host is missing");
     refused("q", "redis://u:secret@", "host is missing");
     refused("q", "redis://u:secret@:6379", "host is missing");
@@ -40,6 +40,12 @@ TEST(open_refuses_bad_options_and_tells_no_secret) {
     refused("q", "redis://u%zz:secret@h", "user");
     refused("q", "redis://[::1", "not closed");
     refused("q", "redis://[::1]x", "after ]");
+    refused("q", "redis://h1,,h2", "host is missing");
+    refused("q", "redis://u:secret@h1,h2:x/1", "port");
+    refused("q", "redis+sentinel://u:secret@h1,h2", "service is missing");
+    refused("q", "redis+sentinel://h1/s%4", "service");
+    refused("q", "redis+sentinel://h1/s/x", "database");
+    refused("q", "rediss://u:secret@h", "DELAYQ_TLS");
     refused("q", "unix://", "path");
     refused("q", "unix:///s?secret=1", "after ?");
     refused("q", "unix:///s?db=x", "database");

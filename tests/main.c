@@ -8,9 +8,11 @@
  * DELAYQ_TEST_LOCALE   LC_ALL of the servers
  */
 #include "test.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -60,6 +62,27 @@ long long now_us(void) {
 }
 
 /* --- servers ------------------------------------------------------------- */
+
+static int is_free(int port) {
+    struct sockaddr_in a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), free;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_port = htons((unsigned short)port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    free = bind(fd, (struct sockaddr *)&a, sizeof a) == 0;
+    close(fd);
+    return free;
+}
+
+int free_port(void) {
+    static int next;
+    if (next == 0) next = 11000 + getpid() * 37 % 20000;
+    do {
+        next = next < 31000 ? next + 1 : 11000;
+    } while (!is_free(next) || !is_free(next + 10000));
+    return next;
+}
 
 void server_start_again(server *s, const char *const *arguments) {
     const char *argv[40] = {"redis-server", "--port",  "0",

@@ -92,6 +92,8 @@ void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
+/* A loopback port that is free, and 10,000 above it, too: a cluster's bus. */
+int free_port(void);
 
 extern server main_server; /* the run's own, empty when a test begins */
 

@@ -1,0 +1,378 @@
+/*
+ * A Redis Cluster: three masters and three replicas on loopback, made by
+ * redis-cli. Redirections, a slot that moves while it is used, a master that
+ * dies.
+ */
+#include "test.h"
+
+#define NODES 6
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static server nodes[NODES];
+static int ports[NODES];
+static redisContext *admin[NODES];
+
+/* --- the cluster --------------------------------------------------------- */
+
+static void node_arguments(int i, const char **argv) {
+    static char port[16];
+    int n = 0;
+    snprintf(port, sizeof port, "%d", ports[i]);
+    argv[n++] = "--port";
+    argv[n++] = port;
+    argv[n++] = "--bind";
+    argv[n++] = "127.0.0.1";
+    argv[n++] = "--cluster-enabled";
+    argv[n++] = "yes";
+    argv[n++] = "--cluster-node-timeout";
+    argv[n++] = "1000";
+    argv[n++] = "--appendonly";
+    argv[n++] = "yes";
+    argv[n] = NULL;
+}
+
+/* Does every node say so? */
+static int all_say(const char *command, const char *text) {
+    int i, n = 0;
+    for (i = 0; i < NODES; i++) {
+        redisReply *r;
+        if (!admin[i]) continue;
+        r = run(admin[i], command);
+        n += r->str && strstr(r->str, text) == NULL;
+        freeReplyObject(r);
+    }
+    return n == 0;
+}
+
+static void start_cluster(void) {
+    char command[512];
+    int i, n;
+    if (system("command -v redis-cli >/dev/null") != 0)
+        test_skip("redis-cli is missing");
+    n = snprintf(command, sizeof command, "redis-cli --cluster create");
+    for (i = 0; i < NODES; i++) {
+        const char *argv[16];
+        ports[i] = free_port();
+        node_arguments(i, argv);
+        server_start(&nodes[i], argv);
+        admin[i] = server_connect(&nodes[i]);
+        n += snprintf(command + n, sizeof command - (size_t)n, " 127.0.0.1:%d",
+                      ports[i]);
+    }
+    snprintf(command + n, sizeof command - (size_t)n,
+             " --cluster-replicas 1 --cluster-yes >%s/create 2>&1",
+             nodes[0].dir);
+    if (system(command) != 0) FAIL("%s", command);
+    UNTIL(all_say("CLUSTER INFO", "cluster_state:ok"));
+    UNTIL(all_say("CLUSTER NODES", "slave"));
+}
+
+static void end_cluster(void) {
+    int i;
+    for (i = 0; i < NODES; i++) {
+        if (admin[i]) redisFree(admin[i]);
+        server_end(&nodes[i]);
+    }
+}
+
+/* The number of the node that has the slot. */
+static int owner_of(const char *key) {
+    int i, found = -1;
+    for (i = 0; i < NODES && found < 0; i++) {
+        redisReply *r;
+        if (!admin[i]) continue;
+        r = run(admin[i], "ROLE");
+        if (strcmp(r->element[0]->str, "master") == 0) {
+            redisReply *e = run(admin[i], "EXISTS %s", key);
+            if (e->type == REDIS_REPLY_INTEGER) found = i;
+            freeReplyObject(e);
+        }
+        freeReplyObject(r);
+    }
+    return found;
+}
+
+static int other_master(int than) {
+    int i;
+    for (i = 0; i < NODES; i++) {
+        redisReply *r = run(admin[i], "ROLE");
+        int master = strcmp(r->element[0]->str, "master") == 0;
+        freeReplyObject(r);
+        if (master && i != than) return i;
+    }
+    return -1;
+}
+
+static delayq_options cluster_options(const char *name, int node, char *url) {
+    delayq_options o = options_for(&nodes[node], name);
+    sprintf(url, "redis://127.0.0.1:%d", ports[node]);
+    o.url = url;
+    return o;
+}
+
+/* --- what is tested ------------------------------------------------------ */
+
+TEST(a_cluster_queue_is_found_from_every_node) {
+    int i;
+    start_cluster();
+    for (i = 0; i < NODES; i++) {
+        static const char *const names[] = {"jobs", "a{b}c", "{x}{y}", "q3"};
+        int k;
+        for (k = 0; k < 4; k++) {
+            delayq q;
+            delayq_item item;
+            delayq_counts c;
+            char url[64];
+            delayq_options o = cluster_options(names[k], i, url);
+            OK(&q, delayq_open(&q, &o));
+            OFFER(&q, "x", 20);
+            OK(&q, delayq_take(&q, &item, 20000)); /* with its ear */
+            OFFER(&q, "y", 60000);
+            OK(&q, delayq_count(&q, &c));
+            CHECK_INT(c.pending, 1);
+            CHECK_INT(c.ready, 0);
+            OK(&q, delayq_clear(&q, NULL));
+            delayq_close(&q);
+        }
+    }
+    end_cluster();
+}
+
+TEST(a_name_that_lies_in_two_slots_is_refused_on_a_cluster_only) {
+    static const char *const names[] = {"a{b", "x{", "{}x", "a}b"};
+    size_t i;
+    start_cluster();
+    for (i = 0; i < 4; i++) {
+        delayq q;
+        char url[64];
+        delayq_options o = cluster_options(names[i], (int)i, url);
+        CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+        CHECK_HAS(delayq_errmsg(&q), "{tag}");
+        CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
+        open_queue(&q, names[i]);
+        OFFER(&q, "x", 0);
+        usleep(2000);
+        take_is(&q, "x");
+        delayq_close(&q);
+    }
+    end_cluster();
+}
+
+TEST(on_a_cluster_a_connection_is_shared_within_a_slot) {
+    delayq a, b;
+    delayq_item item;
+    char url[64];
+    delayq_options o, shared;
+    start_cluster();
+    o = cluster_options("one{t}", 0, url);
+    OK(&a, delayq_open(&a, &o));
+    memset(&shared, 0, sizeof shared);
+    shared.share = &a;
+    shared.name = "two{t}";
+    OK(&b, delayq_open(&b, &shared));
+    OFFER(&b, "x", 10);
+    OK(&b, delayq_take(&b, &item, 20000));
+    delayq_close(&b);
+    shared.name = "two{other}";
+    CHECK_STATUS(&b, delayq_open(&b, &shared), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&b), "shared");
+    OFFER(&a, "still there", 10);
+    delayq_close(&a);
+    end_cluster();
+}
+
+/* --- a slot on its way --------------------------------------------------- */
+
+struct migration {
+    int from, to, slot;
+    char from_id[64], to_id[64];
+};
+
+static void node_id(int node, char *id) {
+    redisReply *r = run(admin[node], "CLUSTER MYID");
+    snprintf(id, 64, "%s", r->str);
+    freeReplyObject(r);
+}
+
+static void expect_ok(redisReply *r) {
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s", r->str);
+    freeReplyObject(r);
+}
+
+static void begin_migration(struct migration *m) {
+    redisReply *r;
+    m->from = owner_of(ZSET);
+    m->to = other_master(m->from);
+    r = run(admin[m->from], "CLUSTER KEYSLOT jobs");
+    m->slot = (int)r->integer;
+    freeReplyObject(r);
+    node_id(m->from, m->from_id);
+    node_id(m->to, m->to_id);
+    expect_ok(run(admin[m->to], "CLUSTER SETSLOT %d IMPORTING %s", m->slot,
+                  m->from_id));
+    expect_ok(run(admin[m->from], "CLUSTER SETSLOT %d MIGRATING %s", m->slot,
+                  m->to_id));
+}
+
+/* Move one key; 0: none is left. */
+static int migrate_key(const struct migration *m) {
+    redisReply *keys =
+        run(admin[m->from], "CLUSTER GETKEYSINSLOT %d 1", m->slot);
+    int any = keys->elements > 0;
+    if (any)
+        expect_ok(run(admin[m->from], "MIGRATE 127.0.0.1 %d %s 0 5000",
+                      ports[m->to], keys->element[0]->str));
+    freeReplyObject(keys);
+    return any;
+}
+
+static void end_migration(const struct migration *m) {
+    while (migrate_key(m)) {
+    }
+    expect_ok(
+        run(admin[m->to], "CLUSTER SETSLOT %d NODE %s", m->slot, m->to_id));
+    expect_ok(
+        run(admin[m->from], "CLUSTER SETSLOT %d NODE %s", m->slot, m->to_id));
+}
+
+/* All that is done with items that come from the set goes on, on whichever
+ * side the keys are. */
+static void use_it(delayq *q, const char *when) {
+    delayq_item item;
+    delayq_message m;
+    int i;
+    for (i = 0; i < 3; i++)
+        if (delayq_offer(q, "x", 1, 0) != DELAYQ_OK)
+            FAIL("%s: offer: %s", when, delayq_errmsg(q));
+    if (delayq_take(q, &item, 20000) != DELAYQ_OK)
+        FAIL("%s: take: %s", when, delayq_errmsg(q));
+    OK(q, delayq_extend(q, &item, 30000));
+    OK(q, delayq_ack(q, &item));
+    OK(q, delayq_take(q, &item, 20000));
+    OK(q, delayq_nack(q, &item, 0));
+    OK(q, delayq_take(q, &item, 20000));
+    OK(q, delayq_ack_take(q, &item, 20000));
+    OK(q, item.acked);
+    OK(q, delayq_ack(q, &item));
+    memset(&m, 0, sizeof m);
+    m.data = "y";
+    m.len = 1;
+    m.delay_ms = 60000;
+    OK(q, delayq_offer_many(q, &m, 1));
+    OK(q, delayq_reschedule(q, &m.ticket, 50000));
+    OK(q, delayq_cancel(q, &m.ticket));
+}
+
+TEST(producers_and_consumers_go_on_while_their_slot_is_moved) {
+    struct migration m;
+    delayq q, late;
+    char url[64];
+    delayq_options o;
+    delayq_item item;
+    delayq_counts c;
+    int i;
+    start_cluster();
+    o = cluster_options("jobs", 0, url);
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 5; i++) OFFER(&q, "pending", 3600000);
+    use_it(&q, "before");
+    begin_migration(&m);
+    use_it(&q, "with all keys at the source");
+    OK(&late, delayq_open(&late, &o)); /* one that comes in the middle */
+    use_it(&late, "a new handle");
+    while (migrate_key(&m)) use_it(&q, "with a key moved");
+    use_it(&q, "with all keys at the target");
+    use_it(&late, "with all keys at the target, a new handle");
+    end_migration(&m);
+    use_it(&q, "after");
+    use_it(&late, "after, a new handle");
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending, 5);
+    CHECK_INT(c.ready + c.dead, 0);
+    delayq_close(&q);
+    delayq_close(&late);
+    end_cluster();
+}
+
+TEST(a_waiting_take_hears_of_what_comes_after_its_slot_has_moved) {
+    struct migration m;
+    delayq q, other;
+    char url[64], other_url[64];
+    delayq_options o;
+    delayq_item item;
+    pid_t child;
+    start_cluster();
+    o = cluster_options("jobs", 0, url);
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    begin_migration(&m);
+    end_migration(&m);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) { /* takes with the ear at the old node */
+        usleep(100000);
+        o = cluster_options("jobs", m.to, other_url);
+        OK(&other, delayq_open(&other, &o));
+        OFFER(&other, "x", 50);
+        _exit(0);
+    }
+    OK(&q, delayq_take(&q, &item, 20000));
+    join(child);
+    delayq_close(&q);
+    end_cluster();
+}
+
+/* --- a master that dies -------------------------------------------------- */
+
+static int told;
+static void count_log(void *user, delayq_status status, const char *text) {
+    (void)user;
+    (void)status;
+    (void)text;
+    told++;
+}
+
+TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
+    delayq q, p;
+    char url[128];
+    delayq_options o;
+    delayq_item item;
+    redisReply *r;
+    int owner, i;
+    start_cluster();
+    o = cluster_options("jobs", 0, url);
+    sprintf(url, "redis://127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d", ports[0],
+            ports[1], ports[2]);
+    o.log = count_log;
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OK(&p, delayq_open(&p, &o));
+    for (i = 0; i < 50; i++) OFFER(&p, "x", 100);
+    owner = owner_of(ZSET);
+    /* all of it has reached the replica: what is not is Redis' to lose */
+    r = run(admin[owner], "EVAL %s 1 %s",
+            "return redis.call('ZCARD', KEYS[1])", ZSET);
+    CHECK_INT(r->integer, 50);
+    freeReplyObject(r);
+    r = run(admin[owner], "WAIT 1 20000");
+    CHECK_INT(r->integer, 1);
+    freeReplyObject(r);
+    redisFree(admin[owner]);
+    admin[owner] = NULL;
+    server_kill(&nodes[owner], SIGKILL);
+    for (i = 0; i < 50; i++) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        OK(&q, delayq_ack(&q, &item));
+    }
+    CHECK(told > 0);
+    UNTIL(delayq_offer(&p, "after", 5, 0) == DELAYQ_OK);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK_INT(item.len, 5);
+    OK(&q, delayq_ack(&q, &item));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 10), DELAYQ_EMPTY);
+    delayq_close(&q);
+    delayq_close(&p);
+    end_cluster();
+}

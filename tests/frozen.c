@@ -1,0 +1,262 @@
+/*
+ * Connections that are half open: a server that is frozen, packets that get
+ * lost, a host that takes no connection. They are noticed in the time that is
+ * documented, and a loop with io_timeout_ms = 5 waits no longer than that in
+ * any call.
+ *
+ * This file has a delayq of its own, whose polls are counted: what a call
+ * waits is what it asks poll for, however slow the machine is.
+ */
+#define _GNU_SOURCE
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+static long waited_ms;
+static int counting_poll(struct pollfd *p, nfds_t n, int timeout) {
+    int ready = poll(p, n, timeout);
+    if (ready == 0 && timeout > 0) waited_ms += timeout;
+    return ready;
+}
+#define poll counting_poll
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#include "../delayq.h"
+#undef poll
+#include "test.h"
+#include <arpa/inet.h>
+#include <sys/wait.h>
+
+/* One frame. It may have waited 5 ms, and 1 for rounding up. */
+static delayq_status frame(delayq *q, int kind) {
+    delayq_item item;
+    delayq_status status;
+    waited_ms = 0;
+    status = kind == 0   ? delayq_take(q, &item, 0)
+             : kind == 1 ? delayq_tick(q, NULL)
+             : kind == 2 ? delayq_offer(q, "x", 1, 60000)
+                         : delayq_wait(&q, 1, 0);
+    if (waited_ms > 6) FAIL("a call of kind %d waited %ld ms", kind, waited_ms);
+    return status;
+}
+
+TEST(a_frame_with_a_frozen_server_waits_no_longer_than_its_timeout) {
+    int kind;
+    for (kind = 0; kind < 4; kind++) {
+        server s;
+        delayq q;
+        delayq_options o;
+        int i, failed = 0;
+        server_start(&s, NULL);
+        o = options_for(&s, "jobs");
+        o.io_timeout_ms = 5;
+        delayq_open(&q, &o);
+        UNTIL(frame(&q, kind) >= DELAYQ_OK);
+        server_kill(&s, SIGSTOP);
+        for (i = 0; i < 300; i++) {
+            q.wake_us = 0; /* it wants to ask */
+            failed += frame(&q, kind) < DELAYQ_OK;
+            usleep(1000);
+        }
+        CHECK(failed > 0);
+        server_kill(&s, SIGCONT);
+        UNTIL(frame(&q, 2) == DELAYQ_OK);
+        UNTIL(frame(&q, kind) >= DELAYQ_OK);
+        delayq_close(&q);
+        server_end(&s);
+    }
+}
+
+/* A listener that takes no connection: its queue is full, and what comes
+ * after it is not answered at all. */
+static int full_listener(int *port, int *clients, int n) {
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), i;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(fd, 0) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
+    *port = ntohs(a.sin_port);
+    for (i = 0; i < n; i++) {
+        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(clients[i], (struct sockaddr *)&a, sizeof a);
+    }
+    usleep(20000);
+    return fd;
+}
+
+TEST(a_frame_with_a_host_that_takes_no_connection_waits_no_longer) {
+    int clients[4], port, fd = full_listener(&port, clients, 4), kind, i;
+    for (kind = 0; kind < 4; kind++) {
+        delayq q;
+        delayq_options o;
+        char url[64];
+        memset(&o, 0, sizeof o);
+        o.name = "jobs";
+        o.url = url;
+        o.io_timeout_ms = 5;
+        snprintf(url, sizeof url, "redis://127.0.0.1:%d", port);
+        waited_ms = 0;
+        CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_TIMEOUT);
+        CHECK(waited_ms <= 6);
+        CHECK_HAS(delayq_errmsg(&q), "127.0.0.1");
+        for (i = 0; i < 100; i++) {
+            CHECK(frame(&q, kind) < DELAYQ_OK);
+            usleep(2000);
+        }
+        CHECK_HAS(delayq_errmsg(&q), "in time");
+        delayq_close(&q);
+    }
+    for (i = 0; i < 4; i++) close(clients[i]);
+    close(fd);
+}
+
+TEST(a_dead_first_host_leaves_time_for_the_second) {
+    int clients[4], port, fd = full_listener(&port, clients, 4), i;
+    char text[16], url[96];
+    const char *with[] = {"--port", text, "--bind", "127.0.0.1", NULL};
+    server s;
+    delayq q;
+    delayq_options o;
+    snprintf(text, sizeof text, "%d", free_port());
+    server_start(&s, with);
+    o = options_for(&s, "jobs");
+    o.url = url;
+    o.connect_timeout_ms = 400 * test_slow();
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d,127.0.0.1:%s", port, text);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    delayq_close(&q);
+    for (i = 0; i < 4; i++) close(clients[i]);
+    close(fd);
+    server_end(&s);
+}
+
+/* --- a waiting take ------------------------------------------------------ */
+
+static int told;
+static void count_log(void *user, delayq_status status, const char *text) {
+    (void)user;
+    (void)status;
+    (void)text;
+    told++;
+}
+
+static void thaw(void *argument) {
+    server *s = (server *)argument;
+    usleep(400000);
+    kill(s->pid, SIGCONT);
+}
+
+TEST(a_waiting_take_rides_out_a_frozen_server) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    pid_t child;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.io_timeout_ms = 50 * test_slow();
+    o.log = count_log;
+    o.lease_ms = 500; /* the thawed server may hand out what nobody reads */
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 100);
+    server_kill(&s, SIGSTOP);
+    child = spawn(thaw, &s);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK(told > 0);
+    delayq_close(&q);
+    join(child);
+    server_end(&s);
+}
+
+TEST(an_ear_that_hears_nothing_any_more_is_noticed_by_its_ping) {
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    int64_t wait;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.io_timeout_ms = 50 * test_slow();
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    CHECK(q.link.ear != NULL);
+    server_kill(&s, SIGSTOP);
+    q.link.heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
+    UNTIL((q.wake_us = INT64_MAX, delayq_tick(&q, &wait),
+           q.link.ear == NULL));
+    CHECK(q.link.cmd != NULL);
+    server_kill(&s, SIGCONT);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.link.ear != NULL);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+/* --- packets that get lost ----------------------------------------------- */
+
+static void set_loopback(int up) {
+    struct ifreq r;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    memset(&r, 0, sizeof r);
+    memcpy(r.ifr_name, "lo", 3);
+    CHECK(ioctl(fd, SIOCGIFFLAGS, &r) == 0);
+    r.ifr_flags = (short)(up ? r.ifr_flags | IFF_UP : r.ifr_flags & ~IFF_UP);
+    CHECK(ioctl(fd, SIOCSIFFLAGS, &r) == 0);
+    close(fd);
+}
+
+TEST(packets_that_get_lost_cost_the_timeout_and_no_item) {
+    char text[16], url[96];
+    const char *with[] = {"--port", text, "--bind", "127.0.0.1", NULL};
+    server s;
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    delayq_message m;
+    delayq_status status;
+    int i, n = 0;
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET))
+        test_skip("no network namespace of its own");
+    set_loopback(1);
+    snprintf(text, sizeof text, "%d", free_port());
+    server_start(&s, with);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.url = url;
+    o.io_timeout_ms = 100 * test_slow();
+    o.lease_ms = 60000;
+    snprintf(url, sizeof url, "redis://127.0.0.1:%s", text);
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    for (i = 0; i < 3; i++) {
+        memset(&m, 0, sizeof m);
+        m.data = "x";
+        m.len = 1;
+        m.delay_ms = 3000;
+        set_loopback(0);
+        status = delayq_offer_many(&q, &m, 1);
+        CHECK(status < DELAYQ_OK);
+        CHECK(status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO ||
+              status == DELAYQ_ERR_TIMEOUT);
+        status = delayq_take(&q, &item, 50);
+        CHECK(status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT);
+        set_loopback(1);
+        /* the same message again: stored once, whether it had come or not */
+        UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK);
+        while (delayq_take(&q, &item, 5000 * test_slow()) == DELAYQ_OK) {
+            n++;
+            OK(&q, delayq_ack(&q, &item));
+            if (n == i + 1) break;
+        }
+        CHECK_INT(n, i + 1);
+        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    }
+    delayq_close(&q);
+    server_end(&s);
+}

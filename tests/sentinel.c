@@ -1,0 +1,239 @@
+/*
+ * Sentinel: a master, a replica and three sentinels on loopback. The master is
+ * found by asking them, and found anew when another one has taken its place.
+ */
+#include "test.h"
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+static server master, replica;
+static pid_t sentinels[3];
+static int master_port, replica_port, sentinel_ports[3];
+static char url[256];
+
+static void start_node(server *s, int port, int of, const char *password) {
+    char text[16], link[32];
+    const char *argv[20];
+    int n = 0;
+    snprintf(text, sizeof text, "%d", port);
+    snprintf(link, sizeof link, "127.0.0.1 %d", of);
+    argv[n++] = "--port";
+    argv[n++] = text;
+    argv[n++] = "--bind";
+    argv[n++] = "127.0.0.1";
+    if (password) {
+        argv[n++] = "--requirepass";
+        argv[n++] = password;
+        argv[n++] = "--masterauth";
+        argv[n++] = password;
+    }
+    if (of) {
+        argv[n++] = "--replicaof";
+        argv[n++] = link;
+    }
+    argv[n] = NULL;
+    server_start(s, argv);
+}
+
+static void start_sentinel(int i, const char *password) {
+    char path[160];
+    FILE *f;
+    sentinel_ports[i] = free_port();
+    snprintf(path, sizeof path, "%s/sentinel%d.conf", master.dir, i);
+    f = fopen(path, "w");
+    CHECK(f != NULL);
+    fprintf(f,
+            "port %d\nbind 127.0.0.1\ndir %s\nlogfile %s/sentinel%d.log\n"
+            "sentinel monitor service 127.0.0.1 %d 2\n"
+            "sentinel down-after-milliseconds service 500\n"
+            "sentinel failover-timeout service 3000\n",
+            sentinel_ports[i], master.dir, master.dir, i, master_port);
+    if (password)
+        fprintf(f, "sentinel auth-pass service %s\nrequirepass %s\n", password,
+                password);
+    fclose(f);
+    fflush(stdout);
+    sentinels[i] = fork();
+    if (sentinels[i] == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (!freopen("/dev/null", "w", stdout)) _exit(1);
+        execlp("redis-server", "redis-server", path, "--sentinel", NULL);
+        _exit(127);
+    }
+}
+
+/* What sentinel i says of the service; -1 while it says nothing. */
+static int sentinel_int(int i, const char *password, const char *field) {
+    redisContext *c = redisConnect("127.0.0.1", sentinel_ports[i]);
+    redisReply *r = NULL;
+    int value = -1;
+    size_t k;
+    if (c && !c->err && password)
+        freeReplyObject(redisCommand(c, "AUTH %s", password));
+    if (c && !c->err)
+        r = (redisReply *)redisCommand(c, "SENTINEL master service");
+    for (k = 0; r && k + 1 < r->elements; k += 2)
+        if (strcmp(r->element[k]->str, field) == 0)
+            value = atoi(r->element[k + 1]->str);
+    if (r) freeReplyObject(r);
+    if (c) redisFree(c);
+    return value;
+}
+
+static void start_service(const char *password) {
+    int i;
+    master_port = free_port();
+    replica_port = free_port();
+    start_node(&master, master_port, 0, password);
+    start_node(&replica, replica_port, master_port, password);
+    for (i = 0; i < 3; i++) start_sentinel(i, password);
+    for (i = 0; i < 3; i++) {
+        UNTIL(sentinel_int(i, password, "num-slaves") == 1);
+        UNTIL(sentinel_int(i, password, "num-other-sentinels") == 2);
+    }
+    snprintf(url, sizeof url,
+             "redis+sentinel://%s%s%s127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d"
+             "/service/0",
+             password ? ":" : "", password ? password : "",
+             password ? "@" : "", sentinel_ports[0], sentinel_ports[1],
+             sentinel_ports[2]);
+}
+
+static void end_service(void) {
+    int i;
+    for (i = 0; i < 3; i++) {
+        kill(sentinels[i], SIGKILL);
+        waitpid(sentinels[i], NULL, 0);
+    }
+    server_end(&master);
+    server_end(&replica);
+}
+
+static delayq_options service_options(void) {
+    delayq_options o = options_for(&master, "jobs");
+    o.url = url;
+    return o;
+}
+
+/* What the master has is on the replica, too. */
+static void wait_for_replica(const char *password) {
+    redisContext *c = server_connect(&master);
+    redisReply *r;
+    if (password) freeReplyObject(run(c, "AUTH %s", password));
+    r = run(c, "SET written 1");
+    freeReplyObject(r);
+    r = run(c, "WAIT 1 20000");
+    CHECK_INT(r->integer, 1);
+    freeReplyObject(r);
+    redisFree(c);
+}
+
+static void fail_over(const char *password) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    int i;
+    start_service(password);
+    o = service_options();
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 30; i++) OFFER(&q, "x", 100);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 1), DELAYQ_EMPTY);
+    wait_for_replica(password);
+    server_kill(&master, SIGKILL);
+    for (i = 0; i < 30; i++) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        OK(&q, delayq_ack(&q, &item));
+    }
+    OFFER(&q, "after", 10);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK_INT(item.len, 5);
+    delayq_close(&q);
+    end_service();
+}
+
+TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
+    fail_over(NULL);
+}
+
+TEST(sentinels_with_a_password_are_asked_with_the_one_of_the_url) {
+    fail_over("secret");
+}
+
+TEST(a_switch_of_masters_while_both_live_is_followed) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    redisContext *c;
+    start_service(NULL);
+    o = service_options();
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 300);
+    wait_for_replica(NULL);
+    c = redisConnect("127.0.0.1", sentinel_ports[1]);
+    freeReplyObject(run(c, "SENTINEL FAILOVER service"));
+    redisFree(c);
+    UNTIL(sentinel_int(0, NULL, "port") == replica_port);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    UNTIL(delayq_offer(&q, "y", 1, 0) == DELAYQ_OK);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    delayq_close(&q);
+    end_service();
+}
+
+TEST(what_sentinels_cannot_tell_is_said) {
+    delayq q;
+    delayq_options o;
+    char bad[256];
+    start_service(NULL);
+    o = service_options();
+    o.url = bad;
+    snprintf(bad, sizeof bad, "redis+sentinel://127.0.0.1:%d/unknown",
+             sentinel_ports[0]);
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "knows no unknown");
+    delayq_close(&q);
+    /* dead sentinels are passed over */
+    snprintf(bad, sizeof bad,
+             "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/service", free_port(),
+             sentinel_ports[2]);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    delayq_close(&q);
+    /* a server that is no sentinel */
+    snprintf(bad, sizeof bad, "redis+sentinel://127.0.0.1:%d/service",
+             master_port);
+    CHECK(delayq_open(&q, &o) < 0);
+    CHECK_HAS(delayq_errmsg(&q), "sentinel");
+    delayq_close(&q);
+    end_service();
+}
+
+TEST(a_replica_among_several_hosts_is_passed_over) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    char hosts[128];
+    master_port = free_port();
+    replica_port = free_port();
+    start_node(&master, master_port, 0, NULL);
+    start_node(&replica, replica_port, master_port, NULL);
+    o = options_for(&master, "jobs");
+    o.url = hosts;
+    snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d,127.0.0.1:%d",
+             replica_port, master_port);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 10);
+    OK(&q, delayq_take(&q, &item, 20000));
+    delayq_close(&q);
+    /* a replica alone: told, nothing happens, and no storm of connections */
+    snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d", replica_port);
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_READONLY);
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_READONLY);
+    CHECK_HAS(delayq_errmsg(&q), "READONLY");
+    CHECK_STATUS(&q, delayq_take(&q, &item, 30), DELAYQ_ERR_READONLY);
+    delayq_close(&q);
+    server_end(&replica);
+    server_end(&master);
+}
