@@ -67,6 +67,15 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+tls: $B/test-tls ## the tests of rediss:// (needs hiredis >= 1.0 with TLS)
+	$B/test-tls $(ONLY)
+
+$B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    tests/tls/tls.c tests/main.c $(LDFLAGS) -lhiredis_ssl \
+	    $(HIREDIS_LIBS) -lssl -lcrypto -o $@
+
 format: ## lay out the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c examples/*.c
 
@@ -92,5 +101,5 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check asan valgrind lint interop bench format \
-        install uninstall clean help
+.PHONY: all examples demo test check asan valgrind lint interop bench tls \
+        format install uninstall clean help

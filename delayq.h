@@ -845,27 +845,58 @@ static int64_t dq_backoff(int64_t base, int64_t cap, unsigned failures) {
     return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
 }
 
-/* hiredis writes without MSG_NOSIGNAL, and a library must not let a lost
- * connection kill its program. */
-static int dq_flush(redisContext *c, int *sent) {
-#ifdef SO_NOSIGPIPE /* set on the socket: macOS, BSD */
-    return redisBufferWrite(c, sent);
+/* hiredis and OpenSSL write without MSG_NOSIGNAL, and a library must not let a
+ * lost connection kill its program: SIGPIPE is held back, and swallowed where
+ * something failed. On macOS and BSD it is an option of the socket. */
+#ifdef SO_NOSIGPIPE
+typedef int dq_signals;
+#define dq_hold_signals(old) (void)(old)
+#define dq_let_signals(old, failed) ((void)(old), (void)(failed))
 #else
-    sigset_t mask, old;
-    int status;
+typedef sigset_t dq_signals;
+
+static void dq_hold_signals(dq_signals *old) {
+    sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &mask, &old);
-    status = redisBufferWrite(c, sent);
-    if (status != REDIS_OK) {
+    sigprocmask(SIG_BLOCK, &mask, old);
+}
+
+static void dq_let_signals(const dq_signals *old, int failed) {
+    if (failed) {
         struct timespec none = {0, 0};
         int saved = errno;
+        sigset_t mask;
+        sigemptyset(&mask);
+        sigaddset(&mask, SIGPIPE);
         while (sigtimedwait(&mask, NULL, &none) < 0 && errno == EINTR) {
         }
         errno = saved;
     }
-    sigprocmask(SIG_SETMASK, &old, NULL);
+    sigprocmask(SIG_SETMASK, old, NULL);
+}
+#endif
+
+static int dq_flush(redisContext *c, int *sent) {
+    dq_signals old;
+    int status;
+    dq_hold_signals(&old);
+    status = redisBufferWrite(c, sent);
+    dq_let_signals(&old, status != REDIS_OK);
     return status;
+}
+
+/* Under TLS a read may write. */
+static int dq_fill(redisContext *c) {
+#ifdef DELAYQ_TLS
+    dq_signals old;
+    int status;
+    dq_hold_signals(&old);
+    status = redisBufferRead(c);
+    dq_let_signals(&old, status != REDIS_OK);
+    return status;
+#else
+    return redisBufferRead(c);
 #endif
 }
 
@@ -1835,6 +1866,7 @@ static const dq_error dq_errors[] = {
     {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
     {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
     {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
+    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
     {"", DELAYQ_ERR_REDIS, 0},
 };
 
@@ -2290,7 +2322,7 @@ static int dq_tls_expect(SSL *ssl, const char *host) {
     return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
 }
 
-static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
+static delayq_status dq_tls_shake(delayq *q, redisContext *c, const char *host,
                                   const char *where, int64_t deadline) {
     delayq_link *l = dq_link(q);
     SSL *ssl;
@@ -2305,8 +2337,9 @@ static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
         return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
     }
     if (redisInitiateSSL(c, ssl) != REDIS_OK) {
+        delayq_status status = dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
         SSL_free(ssl); /* hiredis owns it only after a success */
-        return dq_fail(q, DELAYQ_ERR_IO, "TLS, %s: %s", where, c->errstr);
+        return status;
     }
     while ((said = SSL_do_handshake(ssl)) != 1) {
         int wants = SSL_get_error(ssl, said);
@@ -2318,6 +2351,16 @@ static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
                            where);
     }
     return DELAYQ_OK;
+}
+
+static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
+                                  const char *where, int64_t deadline) {
+    dq_signals old;
+    delayq_status status;
+    dq_hold_signals(&old);
+    status = dq_tls_shake(q, c, host, where, deadline);
+    dq_let_signals(&old, status != DELAYQ_OK);
+    return status;
 }
 
 static void dq_tls_end(delayq_link *l) {
@@ -2436,7 +2479,7 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
             return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
                            *sent ? "no answer in time: it may have happened"
                                  : "not sent in time: nothing has happened");
-        failed = redisBufferRead(c) != REDIS_OK;
+        failed = dq_fill(c) != REDIS_OK;
         if (failed) break;
     }
     if (!failed && (c != dq_link(q)->cmd || c->reader->pos == c->reader->len))
@@ -2835,8 +2878,8 @@ static void dq_check_idle(delayq *q) {
     p.events = POLLIN;
     p.revents = 0;
     if (poll(&p, 1, 0) <= 0) return;
-    if (redisBufferRead(c) == REDIS_OK &&
-        redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
+    if (dq_fill(c) == REDIS_OK && redisGetReplyFromReader(c, &r) == REDIS_OK &&
+        !r)
         return; /* TLS talks to itself now and then */
     if (r) freeReplyObject(r);
     dq_fail(q, DELAYQ_ERR_IO, "the server has closed the connection");
@@ -2983,11 +3026,15 @@ static delayq_status dq_run(delayq *q, dq_call *call) {
              dq_once_more(q, call, status));
     if ((int)status == DQ_NOSCRIPT)
         dq_fail(q, status, "the server forgets its scripts");
-    status = dq_public(status);
-    /* the first sending may have run */
-    if (call->again && status != DELAYQ_OK && status != DELAYQ_ERR_PROTOCOL)
-        status = DELAYQ_ERR_UNKNOWN;
-    return status;
+    if (call->again && status != DELAYQ_OK && status != DELAYQ_ERR_PROTOCOL) {
+        char then[160];
+        snprintf(then, sizeof then, "%.159s", q->err);
+        return dq_fail(q, DELAYQ_ERR_UNKNOWN,
+                       "%s: sent, but no answer came: it may have happened; "
+                       "then: %s",
+                       call->what, then);
+    }
+    return dq_public(status);
 }
 
 /*-----------------------------------------------------------------------------
@@ -3084,7 +3131,7 @@ static int dq_read_ear(delayq *q, int64_t now) {
     for (i = 0; i < 16; i++) {
         int any = 0;
         void *r = NULL;
-        if (redisBufferRead(l->ear) != REDIS_OK) return 0;
+        if (dq_fill(l->ear) != REDIS_OK) return 0;
         while (redisGetReplyFromReader(l->ear, &r) == REDIS_OK && r) {
             dq_heard(q, (redisReply *)r);
             freeReplyObject(r);

@@ -352,8 +352,8 @@ TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     for (i = 0; i < 50; i++) OFFER(&p, "x", 100);
     owner = owner_of(ZSET);
     /* all of it has reached the replica: what is not is Redis' to lose */
-    r = run(admin[owner], "EVAL %s 1 %s",
-            "return redis.call('ZCARD', KEYS[1])", ZSET);
+    r = run(admin[owner], "EVAL %s 1 %s", "return redis.call('ZCARD', KEYS[1])",
+            ZSET);
     CHECK_INT(r->integer, 50);
     freeReplyObject(r);
     r = run(admin[owner], "WAIT 1 20000");

@@ -189,8 +189,7 @@ TEST(an_ear_that_hears_nothing_any_more_is_noticed_by_its_ping) {
     CHECK(q.link.ear != NULL);
     server_kill(&s, SIGSTOP);
     q.link.heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
-    UNTIL((q.wake_us = INT64_MAX, delayq_tick(&q, &wait),
-           q.link.ear == NULL));
+    UNTIL((q.wake_us = INT64_MAX, delayq_tick(&q, &wait), q.link.ear == NULL));
     CHECK(q.link.cmd != NULL);
     server_kill(&s, SIGCONT);
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.link.ear != NULL);

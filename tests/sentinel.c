@@ -94,9 +94,8 @@ static void start_service(const char *password) {
     snprintf(url, sizeof url,
              "redis+sentinel://%s%s%s127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d"
              "/service/0",
-             password ? ":" : "", password ? password : "",
-             password ? "@" : "", sentinel_ports[0], sentinel_ports[1],
-             sentinel_ports[2]);
+             password ? ":" : "", password ? password : "", password ? "@" : "",
+             sentinel_ports[0], sentinel_ports[1], sentinel_ports[2]);
 }
 
 static void end_service(void) {

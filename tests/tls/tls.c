@@ -1,0 +1,260 @@
+/*
+ * TLS: rediss:// against a TLS server, with certificates made on the spot.
+ * Needs hiredis >= 1.0 with its TLS part; built by `make tls`.
+ */
+#define DELAYQ_TLS
+#define DELAYQ_IMPLEMENTATION
+#include "../test.h"
+#include <sys/wait.h>
+
+static server s;
+static int port;
+static char dir[112], ca[144], url[128];
+
+static void shell(const char *format, const char *a, const char *b) {
+    char command[1024];
+    snprintf(command, sizeof command, format, dir, a, b);
+    strncat(command, " >>log 2>&1", sizeof command - strlen(command) - 1);
+    if (system(command) != 0) FAIL("%s: see %s/log", command, dir);
+}
+
+/* A certificate signed by `by`, or by itself. */
+static void certificate(const char *name, const char *what) {
+    shell("cd %s && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
+          "-nodes -keyout %s.key -out request -subj /CN=%s",
+          name, name);
+    shell("cd %s && { echo '%s' >extensions%s; }", what, "");
+    shell("cd %s && openssl x509 -req -in request -CA ca.crt -CAkey ca.key "
+          "-CAcreateserial -extfile extensions -days 2 -out %s.crt",
+          name, "");
+}
+
+static void authority(const char *name) {
+    shell("cd %s && openssl req -x509 -newkey ec -pkeyopt "
+          "ec_paramgen_curve:P-256 -nodes -keyout %s.key -out %s.crt -days 2 "
+          "-subj /CN=authority",
+          name, name);
+}
+
+static void start(const char *which, const char *clients) {
+    static char number[16], cert[160], key[160];
+    const char *with[] = {"--tls-port",
+                          number,
+                          "--tls-cert-file",
+                          cert,
+                          "--tls-key-file",
+                          key,
+                          "--tls-ca-cert-file",
+                          ca,
+                          "--tls-auth-clients",
+                          clients,
+                          "--bind",
+                          "127.0.0.1",
+                          NULL};
+    if (!dir[0]) {
+        snprintf(dir, sizeof dir, "%s/tls%d", main_server.dir, (int)getpid());
+        snprintf(ca, sizeof ca, "%s/ca.crt", dir);
+        shell("mkdir -p %s && cd %s%s", dir, "");
+        authority("ca");
+        authority("stranger");
+        certificate("server", "subjectAltName=DNS:localhost,IP:127.0.0.1");
+        certificate("other", "subjectAltName=DNS:other.example");
+        certificate("client", "keyUsage=digitalSignature");
+    }
+    port = free_port();
+    snprintf(number, sizeof number, "%d", port);
+    snprintf(cert, sizeof cert, "%s/%s.crt", dir, which);
+    snprintf(key, sizeof key, "%s/%s.key", dir, which);
+    server_start(&s, with);
+}
+
+static delayq_options tls_options(const char *host) {
+    delayq_options o = options_for(&s, "jobs");
+    snprintf(url, sizeof url, "rediss://%s:%d", host, port);
+    o.url = url;
+    o.tls_ca = ca;
+    return o;
+}
+
+TEST(a_queue_over_tls_offers_takes_and_hears) {
+    static const char *const hosts[] = {"localhost", "127.0.0.1"};
+    int i;
+    start("server", "no");
+    for (i = 0; i < 2; i++) {
+        delayq q, other;
+        delayq_item item;
+        delayq_options o = tls_options(hosts[i]);
+        pid_t child;
+        o.lease_ms = 60000;
+        OK(&q, delayq_open(&q, &o));
+        OFFER(&q, "x", 30);
+        OK(&q, delayq_take(&q, &item, 20000));
+        OK(&q, delayq_ack(&q, &item));
+        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+        CHECK(q.link.ear && q.link.hears_pushes);
+        fflush(stdout);
+        child = fork();
+        if (child == 0) { /* closing the parent's handle disturbs nothing */
+            delayq_close(&q);
+            OK(&other, delayq_open(&other, &o));
+            OFFER(&other, "y", 50);
+            delayq_close(&other);
+            _exit(0);
+        }
+        OK(&q, delayq_take(&q, &item, 20000));
+        OK(&q, delayq_ack(&q, &item));
+        join(child);
+        delayq_close(&q);
+    }
+    server_end(&s);
+}
+
+TEST(large_and_many_payloads_pass_through_tls_unchanged) {
+    static char big[3000000];
+    static delayq_message m[500];
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    size_t i;
+    start("server", "no");
+    o = tls_options("localhost");
+    for (i = 0; i < sizeof big; i++) big[i] = (char)(i * 31 + i / 977);
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_offer(&q, big, sizeof big, 0));
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.len, sizeof big);
+    CHECK(memcmp(item.data, big, sizeof big) == 0);
+    for (i = 0; i < 500; i++) {
+        m[i].data = big + i;
+        m[i].len = 1000;
+        m[i].delay_ms = 1;
+    }
+    OK(&q, delayq_offer_many(&q, m, 500));
+    for (i = 0; i < 500; i++) {
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK(item.len == 1000 && memcmp(item.data, big + i, 1000) == 0);
+    }
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(a_certificate_that_is_not_trusted_is_refused) {
+    char stranger[160];
+    delayq q;
+    delayq_options o;
+    start("server", "no");
+    o = tls_options("localhost");
+    snprintf(stranger, sizeof stranger, "%s/stranger.crt", dir);
+    o.tls_ca = stranger;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    CHECK_HAS(delayq_errmsg(&q), "TLS");
+    CHECK_HAS(delayq_errmsg(&q), "certificate");
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+    o.tls_ca = NULL; /* nor do the system's vouch for it */
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+    o.tls_ca = "/no/such/file";
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(a_certificate_of_another_host_is_refused) {
+    static const char *const hosts[] = {"localhost", "127.0.0.1"};
+    int i;
+    start("other", "no");
+    for (i = 0; i < 2; i++) {
+        delayq q;
+        delayq_options o = tls_options(hosts[i]);
+        CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+        CHECK_HAS(delayq_errmsg(&q), "mismatch");
+        delayq_close(&q);
+    }
+    server_end(&s);
+}
+
+TEST(a_server_that_wants_to_know_its_clients_is_shown_a_certificate) {
+    char cert[160], key[160];
+    delayq q;
+    delayq_options o;
+    start("server", "yes");
+    o = tls_options("localhost");
+    CHECK(delayq_open(&q, &o) < DELAYQ_OK);
+    CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
+    delayq_close(&q);
+    snprintf(cert, sizeof cert, "%s/client.crt", dir);
+    snprintf(key, sizeof key, "%s/client.key", dir);
+    o.tls_cert = cert;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG); /* and its key */
+    o.tls_key = key;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(tls_where_there_is_none_and_none_where_there_is_tls_fail_clearly) {
+    char number[16], plain[64];
+    const char *with[] = {"--port", number, "--bind", "127.0.0.1", NULL};
+    delayq q;
+    delayq_options o;
+    start("server", "no");
+    o = tls_options("localhost");
+    o.url = plain;
+    snprintf(plain, sizeof plain, "redis://127.0.0.1:%d", port);
+    CHECK(delayq_open(&q, &o) < DELAYQ_OK);
+    CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
+    delayq_close(&q);
+    server_end(&s);
+    port = free_port();
+    snprintf(number, sizeof number, "%d", port);
+    server_start(&s, with);
+    o = tls_options("127.0.0.1");
+    o.connect_timeout_ms = 300;
+    CHECK(delayq_open(&q, &o) < DELAYQ_OK);
+    CHECK_HAS(delayq_errmsg(&q), "TLS");
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(a_tls_server_that_restarts_or_freezes_is_come_back_to) {
+    char number[16], cert[160], key[160];
+    const char *with[] = {"--tls-port",
+                          number,
+                          "--tls-cert-file",
+                          cert,
+                          "--tls-key-file",
+                          key,
+                          "--bind",
+                          "127.0.0.1",
+                          "--tls-ca-cert-file",
+                          ca,
+                          "--tls-auth-clients",
+                          "no",
+                          NULL};
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    start("server", "no");
+    snprintf(number, sizeof number, "%d", port);
+    snprintf(cert, sizeof cert, "%s/server.crt", dir);
+    snprintf(key, sizeof key, "%s/server.key", dir);
+    o = tls_options("localhost");
+    o.io_timeout_ms = 200 * test_slow();
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    server_kill(&s, SIGKILL);
+    CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
+    server_start_again(&s, with);
+    UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
+    OK(&q, delayq_take(&q, &item, 20000));
+    server_kill(&s, SIGSTOP); /* in the middle of a handshake, too */
+    CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
+    CHECK(delayq_take(&q, &item, 300) < DELAYQ_OK);
+    server_kill(&s, SIGCONT);
+    UNTIL(delayq_offer(&q, "y", 1, 0) == DELAYQ_OK);
+    OK(&q, delayq_take(&q, &item, 20000));
+    delayq_close(&q);
+    server_end(&s);
+}
