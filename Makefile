@@ -45,8 +45,9 @@ lint: ## compilers, standards, names, examples in the documentation
 interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
-bench: $B/lateness $B/idle $B/tickets ## lateness, idle calls, tickets: each beside a yardstick
+bench: $B/lateness $B/idle $B/tickets $B/cluster ## lateness, idle calls, tickets, a cluster: each beside a yardstick
 	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle && $B/tickets"
+	@sh tests/with-cluster.sh $B/cluster
 
 $B/test-asan: $(TESTS) tests/test.h delayq.h
 	@mkdir -p $B

@@ -850,8 +850,15 @@ static int64_t dq_backoff(int64_t base, int64_t cap, unsigned failures) {
  * something failed. On macOS and BSD it is an option of the socket. */
 #ifdef SO_NOSIGPIPE
 typedef int dq_signals;
-#define dq_hold_signals(old) (void)(old)
-#define dq_let_signals(old, failed) ((void)(old), (void)(failed))
+
+static void dq_hold_signals(dq_signals *old) {
+    *old = 0;
+}
+
+static void dq_let_signals(const dq_signals *old, int failed) {
+    (void)old;
+    (void)failed;
+}
 #else
 typedef sigset_t dq_signals;
 
