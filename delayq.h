@@ -18,6 +18,7 @@
  *     >>promises    what is guaranteed, and what isn't
  *     >>keys        what lies in Redis
  *     >>time        clocks, waiting, order
+ *     >>servers     one server, Sentinel, a cluster, TLS
  *     >>threads     blocking, threads, signals, fork
  *     >>errors      errors and retries
  *     >>limits      limits
@@ -141,13 +142,38 @@
  * Beside idle Redisson consumers the server serves their BLPOP first; there
  * is no fairness between them and delayq's.
  *
+ * >>servers -- one server, Sentinel, a cluster, TLS
+ *
+ * With several hosts in the URL a connect tries them in turn, each with its
+ * share of connect_timeout_ms, and passes over replicas and nodes that are
+ * down. redis+sentinel:// asks the sentinels, at each connect, who is master.
+ *
+ * On a cluster one host is enough to begin with; redirections are followed.
+ * All keys of a queue lie in one slot, so a name either has no '}' or one
+ * whole, non-empty {tag}; others are refused there. While the slot is moved
+ * to another node these go on, in a native queue: offers without a key, acks,
+ * nacks, and takes of what comes from the set; all else is DELAYQ_ERR_AGAIN
+ * until the slot has arrived. One queue is one slot, and so one node's work:
+ * to spread a hot one open several, "jobs{0}", "jobs{1}" ..., offer to them in
+ * turn, and wait on all of them with delayq_wait.
+ *
+ * rediss:// checks the server's certificate and that it is the host's.
+ *
  * >>threads -- blocking, threads, signals, fork
  *
  * A handle is used by one thread at a time and by the process that opened it;
  * open as many as you like. delayq_wake is the exception: any thread or
  * signal handler may call it. No signal disposition is changed, and a lost
- * connection raises no SIGPIPE. A host name in the URL is looked up by
- * getaddrinfo, which knows no time limit; give an address where that matters.
+ * connection raises no SIGPIPE.
+ *
+ * A call that asks the server blocks for io_timeout_ms at most, reconnecting
+ * included (or connect_timeout_ms, where that is longer); a take or wait for
+ * its timeout on top. But a host name in the URL is looked up by getaddrinfo,
+ * which knows no time limit: give an address where that matters.
+ *
+ * A connection that is dead without saying so (a frozen server, a lost
+ * network) is noticed by the next request after io_timeout_ms, and by the ear
+ * after 10 s and io_timeout_ms at most.
  *
  * >>errors -- errors and retries
  *
@@ -501,9 +527,8 @@ DELAYQ_API void delayq_close(delayq *q);
  *                                  NULL with a length
  *              DELAYQ_ERR_FULL     the server's memory is full; not stored
  *              any server failure
- * Blocks       one round trip; where the connection turns out to be lost, one
- *              more and a connect: at most io_timeout_ms in all, or
- *              connect_timeout_ms where that is longer
+ * Blocks       one round trip; where the connection turns out to be lost, a
+ *              connect and one more (>>threads says for how long)
  * Redis        1 script, O(log n)
  *
  * An offer whose answer got lost is sent again under the same id, so it is
@@ -2438,7 +2463,7 @@ static void dq_drop(delayq *q, delayq_status why) {
     l->tracking = 0;
     l->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
                      ? DELAYQ_ERR_IO
-                     : why;
+                     : dq_public(why);
     snprintf(l->why, sizeof l->why, "%.159s", q->err);
     memset(l->sha, 0, sizeof l->sha);
     l->retry_us = dq_retry_at(l->failures);
@@ -2461,46 +2486,15 @@ static void dq_drop_ear(delayq *q) {
     }
 }
 
-/* Write what is in the buffer and read n replies, by the deadline. The caller
- * frees the replies, of which `*got` came. After a failure the connection is
- * of no use. *sent tells whether the server can have run anything. */
-static delayq_status dq_exchange(delayq *q, redisContext *c,
-                                 redisReply **replies, int n, int *got,
-                                 int *sent, int64_t deadline) {
-    int events = POLLIN, failed = 0, late = 0;
-    *got = *sent = 0;
-    while (*got < n) {
-        void *r = NULL;
-        errno = 0;
-        failed = !*sent && dq_flush(c, sent) != REDIS_OK;
-        if (!failed) failed = redisGetReplyFromReader(c, &r) != REDIS_OK;
-        if (failed) break;
-        if (r) {
-            replies[(*got)++] = (redisReply *)r;
-            continue;
-        }
-        events = *sent ? POLLIN : POLLIN | POLLOUT;
-        /* What has come in time is read, though we may be late; no trickle. */
-        if (dq_now() >= deadline) late++;
-        if (!dq_poll_one(c->fd, events, deadline) || late > 64)
-            return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                           *sent ? "no answer in time: it may have happened"
-                                 : "not sent in time: nothing has happened");
-        failed = dq_fill(c) != REDIS_OK;
-        if (failed) break;
-    }
-    if (!failed && (c != dq_link(q)->cmd || c->reader->pos == c->reader->len))
-        return DELAYQ_OK;
-    if (!failed)
-        return dq_fail(q, DELAYQ_ERR_PROTOCOL,
-                       "the server says more than it was asked");
+/* Why an exchange broke off, and what may have happened. */
+static delayq_status dq_broken(delayq *q, const redisContext *c, int sent) {
     if (c->err == REDIS_ERR_OOM)
-        return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+        return dq_fail(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                        "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_fail(q, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
                        c->errstr);
-    if (*sent)
+    if (sent)
         return dq_fail(q, DELAYQ_ERR_UNKNOWN,
                        "connection lost before the answer: it may have "
                        "happened: %s",
@@ -2508,6 +2502,40 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
     return dq_fail(q, DELAYQ_ERR_IO,
                    "connection lost before sending: nothing has happened: %s",
                    dq_cause(c));
+}
+
+/* Write what is in the buffer and read n replies, by the deadline. The caller
+ * frees the replies, of which `*got` came. After a failure the connection is
+ * of no use. *sent tells whether the server can have run anything. */
+static delayq_status dq_exchange(delayq *q, redisContext *c,
+                                 redisReply **replies, int n, int *got,
+                                 int *sent, int64_t deadline) {
+    int late = 0;
+    *got = *sent = 0;
+    while (*got < n) {
+        void *r = NULL;
+        errno = 0;
+        if ((!*sent && dq_flush(c, sent) != REDIS_OK) ||
+            redisGetReplyFromReader(c, &r) != REDIS_OK)
+            return dq_broken(q, c, *sent);
+        if (r) {
+            replies[(*got)++] = (redisReply *)r;
+            continue;
+        }
+        /* What has come in time is read, though we may be late; no trickle. */
+        if (dq_now() >= deadline) late++;
+        if (!dq_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline) ||
+            late > 64)
+            return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
+                           *sent ? "no answer in time: it may have happened"
+                                 : "not sent in time: nothing has happened");
+        if (dq_fill(c) != REDIS_OK) return dq_broken(q, c, *sent);
+    }
+    /* or a later call would take it for its own answer */
+    if (c == dq_link(q)->cmd && c->reader->pos < c->reader->len)
+        return dq_fail(q, DELAYQ_ERR_PROTOCOL,
+                       "the server says more than it was asked");
+    return DELAYQ_OK;
 }
 
 static void dq_free_replies(redisReply **replies, int n) {
@@ -2786,6 +2814,7 @@ static delayq_status dq_ask_sentinel(delayq *q, const dq_url *u,
                said->element[0]->len < sizeof a->host) {
         memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
         a->port = dq_small(said->element[1]->str, said->element[1]->len, 65535);
+        if (a->port < 1) status = dq_bad_reply(q, "sentinel");
     } else if (said) {
         status = dq_fail(q, DELAYQ_ERR_IO, "the sentinel %.80s:%d knows no %s",
                          a->host, a->port, u->service);
@@ -2844,7 +2873,8 @@ static delayq_status dq_connect(delayq *q) {
         return dq_fail(q, l->failure, "%s; the next attempt is in %d ms",
                        l->why, (int)((l->retry_us - dq_now() + 999) / 1000));
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_attempts(q, &u, dq_within(q, q->options.connect_timeout_ms));
+    status = dq_public(
+        dq_attempts(q, &u, dq_within(q, q->options.connect_timeout_ms)));
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         l->failures++;
@@ -2873,7 +2903,7 @@ static delayq_status dq_look(delayq *q) {
     if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
         status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
         dq_drop(q, status); /* a refusal leaves the connection to its owner */
-    return status;
+    return dq_public(status);
 }
 
 /* An idle socket that the server has closed shows it by being readable. */
@@ -3231,7 +3261,8 @@ static void dq_open_ear(delayq *q) {
     if (status != DELAYQ_OK) {
         l->ear_failures++;
         dq_drop_ear(q);
-        if (q->options.log) q->options.log(q->options.user, status, q->err);
+        if (q->options.log)
+            q->options.log(q->options.user, dq_public(status), q->err);
         return;
     }
     l->ear_failures = 0;

@@ -95,6 +95,7 @@ for file in "$dir"/readme*.c; do
     else
         printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
             '#include <stdio.h>' '#include <string.h>' '#include <poll.h>' \
+            '#include <time.h>' \
             'void piece(delayq q, delayq_options options, delayq_item item);' \
             'void piece(delayq q, delayq_options options, delayq_item item) {' \
             '(void)q; (void)options; (void)item;' >"$dir/piece.c"
