@@ -17,6 +17,7 @@ SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 TESTS := $(wildcard tests/*.c)
+BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 
 all: examples ## build the examples (default)
 
@@ -45,8 +46,9 @@ lint: ## compilers, standards, names, examples in the documentation
 interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
-bench: $B/lateness $B/idle $B/tickets $B/cluster ## lateness, idle calls, tickets, a cluster: each beside a yardstick
-	@sh tests/with-server.sh sh -c "$B/lateness && $B/idle && $B/tickets"
+bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: beside yardsticks
+	@sh tests/with-server.sh sh -c "$B/rates && $B/growth && $B/lateness && \
+	    $B/idle && $B/tickets"
 	@sh tests/with-cluster.sh $B/cluster
 
 $B/test-asan: $(TESTS) tests/test.h delayq.h
@@ -59,7 +61,7 @@ $B/test-plain: $(TESTS) tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
-$B/%: tests/bench/%.c delayq.h
+$B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 

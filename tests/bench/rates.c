@@ -1,0 +1,300 @@
+/*
+ * rates -- offers and takes beside bare hiredis loops that do as little as can
+ * be done, and beside the published protocol; items of 100 bytes. Each round
+ * runs all of them in turn; the median of the rounds' ratios counts, with the
+ * smallest and the largest.
+ */
+#include "bench.h"
+
+#define ROUNDS 9
+#define SINGLES 2000
+#define MANY 20000
+
+static redisContext *c;
+static delayq q;
+static char payload[100];
+static char *sha_offer, *sha_take, *sha_take_many, *sha_published,
+    *sha_transfer;
+
+/* --- yardsticks ---------------------------------------------------------- */
+
+static const char bare_offer[] =
+    "local t = redis.call('TIME')\n"
+    "local due = string.format('%.0f', t[1] * 1000 +\n"
+    "  math.ceil(t[2] / 1000) + ARGV[1])\n"
+    "redis.call('ZADD', KEYS[1], 'NX', due, ARGV[2])\n"
+    "if redis.call('ZCOUNT', KEYS[1], 0, due) == 1 then\n"
+    "  redis.call('PUBLISH', ARGV[3], due)\n"
+    "end\n"
+    "return {due}\n";
+static const char bare_take[] =
+    "local t = redis.call('TIME')\n"
+    "local now = string.format('%.0f', t[1] * 1000 +\n"
+    "  math.floor(t[2] / 1000))\n"
+    "local es = redis.call('ZRANGEBYSCORE', KEYS[1], 0, now, 'LIMIT', 0,\n"
+    "  ARGV[1])\n"
+    "if #es > 0 then\n"
+    "  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #es - 1)\n"
+    "end\n"
+    "return es\n";
+
+static void element_of(unsigned char *e, int i) {
+    memset(e, 0, 125);
+    e[0] = 16;
+    e[1] = (unsigned char)(i >> 24);
+    e[2] = (unsigned char)(i >> 16);
+    e[3] = (unsigned char)(i >> 8);
+    e[4] = (unsigned char)i;
+    e[17] = 100;
+    memcpy(e + 25, payload, 100);
+}
+
+static void y_offer(void) {
+    unsigned char e[125];
+    int i;
+    for (i = 0; i < SINGLES; i++) {
+        element_of(e, i);
+        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 3600000 %b " CHANNEL,
+                           sha_offer, e, sizeof e);
+        freeReplyObject(reply(c));
+    }
+}
+
+static void y_take(void) {
+    int i;
+    for (i = 0; i < SINGLES; i++) {
+        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 1", sha_take);
+        freeReplyObject(reply(c));
+    }
+}
+
+/* One ZADD of n elements by redisAppendCommandArgv. */
+static void zadd_many(int n) {
+    static unsigned char e[1000][125];
+    static const char *argv[2002];
+    static size_t lens[2002];
+    int i, k;
+    for (i = 0; i < MANY; i += n) {
+        argv[0] = "ZADD";
+        lens[0] = 4;
+        argv[1] = ZSET;
+        lens[1] = strlen(ZSET);
+        for (k = 0; k < n; k++) {
+            element_of(e[k], i + k);
+            argv[2 + 2 * k] = "1900000000000";
+            lens[2 + 2 * k] = 13;
+            argv[3 + 2 * k] = (const char *)e[k];
+            lens[3 + 2 * k] = 125;
+        }
+        redisAppendCommandArgv(c, 2 + 2 * n, argv, lens);
+        freeReplyObject(reply(c));
+    }
+}
+static void y_zadd_100(void) {
+    zadd_many(100);
+}
+static void y_zadd_1000(void) {
+    zadd_many(1000);
+}
+
+static void published_many(int n) {
+    int i, k;
+    for (i = 0; i < MANY; i += n) {
+        for (k = 0; k < n; k++)
+            redisAppendCommand(c,
+                               "EVALSHA %s 3 " ZSET " " MIRROR " " CHANNEL
+                               " 1900000000000 %d %b",
+                               sha_published, i + k, payload, (size_t)100);
+        for (k = 0; k < n; k++) freeReplyObject(reply(c));
+    }
+}
+static void y_published_100(void) {
+    published_many(100);
+}
+static void y_published_1000(void) {
+    published_many(1000);
+}
+
+static void y_take_many(void) {
+    int i;
+    for (i = 0; i < MANY; i += 100) {
+        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 100", sha_take_many);
+        freeReplyObject(reply(c));
+    }
+}
+
+static void transfer(void) {
+    redisAppendCommand(
+        c, "EVALSHA %s 3 bench " ZSET " " MIRROR " 1900000000000 100",
+        sha_transfer);
+}
+static void y_published_lpop(void) {
+    int i;
+    for (i = 0; i < MANY; i += 100) {
+        transfer();
+        redisAppendCommand(c, "LPOP bench 100");
+        freeReplyObject(reply(c));
+        freeReplyObject(reply(c));
+    }
+}
+static void y_published_blpop(void) {
+    int i, k;
+    for (i = 0; i < MANY / 10; i += 100) {
+        transfer();
+        freeReplyObject(reply(c));
+        for (k = 0; k < 100; k++) {
+            redisAppendCommand(c, "BLPOP bench 0");
+            freeReplyObject(reply(c));
+        }
+    }
+}
+
+/* --- ours ---------------------------------------------------------------- */
+
+static void check(delayq_status status) {
+    if (status != DELAYQ_OK) die(delayq_errmsg(&q));
+}
+
+static void d_offer(void) {
+    int i;
+    for (i = 0; i < SINGLES; i++)
+        check(delayq_offer(&q, payload, 100, 3600000));
+}
+
+static void d_take(void) {
+    delayq_item item;
+    int i;
+    for (i = 0; i < SINGLES; i++) check(delayq_take(&q, &item, 0));
+}
+
+static void offer_many(int n) {
+    static delayq_message m[1000];
+    int i, k;
+    for (i = 0; i < MANY; i += n) {
+        memset(m, 0, sizeof m[0] * (size_t)n);
+        for (k = 0; k < n; k++) {
+            m[k].data = payload;
+            m[k].len = 100;
+            m[k].due_ms = 1900000000000;
+        }
+        check(delayq_offer_many(&q, m, (size_t)n));
+    }
+}
+static void d_offer_100(void) {
+    offer_many(100);
+}
+static void d_offer_1000(void) {
+    offer_many(1000);
+}
+
+static void d_take_many(void) {
+    static delayq_item items[100];
+    size_t n, got = 0;
+    while (got < MANY) {
+        check(delayq_take_many(&q, items, 100, &n, 0));
+        got += n;
+    }
+}
+
+/* --- what lies there before ---------------------------------------------- */
+
+static void empty(void) {
+    do_command(c, "FLUSHALL");
+    q.ready = 0;
+    q.wake_us = 0;
+}
+
+/* n items, due: as both protocols have them. */
+static void fill(int n, int published) {
+    unsigned char e[125];
+    int i;
+    empty();
+    for (i = 0; i < n; i++) {
+        element_of(e, i);
+        if (published)
+            redisAppendCommand(
+                c, "EVALSHA %s 3 " ZSET " " MIRROR " " CHANNEL " %lld %d %b",
+                sha_published, 1700000000000LL + i, i, payload, (size_t)100);
+        else
+            redisAppendCommand(c, "ZADD " ZSET " %lld %b", 1700000000000LL + i,
+                               e, sizeof e);
+    }
+    for (i = 0; i < n; i++) freeReplyObject(reply(c));
+}
+static void fill_singles(void) {
+    fill(SINGLES, 0);
+}
+static void fill_many(void) {
+    fill(MANY, 0);
+}
+static void fill_published(void) {
+    fill(MANY, 1);
+}
+
+/* --- the table ----------------------------------------------------------- */
+
+static const struct row {
+    const char *title, *yardstick;
+    void (*before)(void), (*ours)(void);
+    void (*before_yard)(void), (*yard)(void);
+    double scale; /* the yardstick does 1 / scale as many */
+    double goal;
+} rows[] = {
+    {"offer", "bare script", empty, d_offer, empty, y_offer, 1, 0.95},
+    {"take", "bare script", fill_singles, d_take, fill_singles, y_take, 1,
+     0.95},
+    {"offer_many(100)", "one ZADD", empty, d_offer_100, empty, y_zadd_100, 1,
+     0.7},
+    {"offer_many(100)", "published, pipelined", empty, d_offer_100, empty,
+     y_published_100, 1, 2.5},
+    {"offer_many(1000)", "one ZADD", empty, d_offer_1000, empty, y_zadd_1000, 1,
+     0.7},
+    {"offer_many(1000)", "published, pipelined", empty, d_offer_1000, empty,
+     y_published_1000, 1, 2.5},
+    {"take_many(100)", "bare script", fill_many, d_take_many, fill_many,
+     y_take_many, 1, 0.8},
+    {"take_many(100)", "published, LPOP 100", fill_many, d_take_many,
+     fill_published, y_published_lpop, 1, 2},
+    {"take_many(100)", "published, BLPOP", fill_many, d_take_many,
+     fill_published, y_published_blpop, 10, 25},
+};
+
+static double timed(void (*before)(void), void (*run)(void)) {
+    double begin;
+    before();
+    begin = seconds();
+    run();
+    return seconds() - begin;
+}
+
+int main(void) {
+    delayq_options o = {0};
+    size_t i;
+    int round;
+    c = bare();
+    o.name = "bench";
+    o.url = getenv("DELAYQ_URL");
+    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
+    memset(payload, 'x', sizeof payload);
+    sha_offer = load(c, bare_offer);
+    sha_take = sha_take_many = load(c, bare_take);
+    sha_published = load(c, published_offer);
+    sha_transfer = load(c, published_transfer);
+    printf("%-18s%-22s%8s%8s%8s%8s\n", "rate of", "over that of", "ratio",
+           "least", "most", "goal");
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *r = &rows[i];
+        double ratio[ROUNDS];
+        for (round = 0; round < ROUNDS; round++) {
+            double ours = timed(r->before, r->ours);
+            double yard = timed(r->before_yard, r->yard);
+            ratio[round] = yard * r->scale / ours;
+        }
+        median(ratio, ROUNDS);
+        printf("%-18s%-22s%8.2f%8.2f%8.2f%8.2f\n", r->title, r->yardstick,
+               ratio[ROUNDS / 2], ratio[0], ratio[ROUNDS - 1], r->goal);
+    }
+    empty();
+    delayq_close(&q);
+    return 0;
+}
