@@ -18,6 +18,11 @@ ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 TESTS := $(wildcard tests/*.c)
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
+FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply
+FUZZ_SECONDS ?= 30
+HIREDIS_STATIC ?= -l:libhiredis.a
+WRAPS := malloc calloc realloc strdup hi_malloc hi_strdup sdsempty \
+         redisBufferWrite redisReaderFeed
 
 all: examples ## build the examples (default)
 
@@ -40,6 +45,16 @@ asan: $B/test-asan ## the tests under ASan and UBSan
 valgrind: $B/test-plain ## the tests under valgrind
 	sh tests/valgrind.sh $B/test-plain $(ONLY)
 
+memory: $B/test-memory ## each of hiredis' allocations failing in turn
+	$B/test-memory $(ONLY)
+
+fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
+	@mkdir -p $B
+	@if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | \
+	    clang -fsanitize=fuzzer -x c - -o $B/fuzzer >/dev/null 2>&1; \
+	    then $(MAKE) --no-print-directory $(FUZZERS); fi
+	@sh tests/fuzz/run.sh $(FUZZ_SECONDS) $B
+
 lint: ## compilers, standards, names, examples in the documentation
 	sh tests/hygiene.sh
 
@@ -60,6 +75,18 @@ $B/test-plain: $(TESTS) tests/test.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
+
+# hiredis is linked in: the linker comes between it and malloc
+$B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
+	    $(LDFLAGS) $(HIREDIS_STATIC) -lpthread -o $@
+
+$B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
+	@mkdir -p $B
+	clang -std=gnu99 $(WARN) $(SAN) -fsanitize=fuzzer -O1 -g $(CPPFLAGS) \
+	    $(HIREDIS_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
@@ -104,5 +131,5 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check asan valgrind lint interop bench tls \
-        format install uninstall clean help
+.PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
+        bench tls format install uninstall clean help

@@ -465,8 +465,12 @@ struct delayq {
     int64_t ready;    /* how many lay ready by the last answer */
     uint64_t order;   /* of the last id */
     unsigned char nonce[8];
+    char id[18];         /* ":" and the nonce in hex */
     unsigned char armed; /* a push into N will be heard */
     unsigned char hears; /* the channel */
+    unsigned char turns; /* its turn channel, too */
+    unsigned char joins; /* it will wait long: in the line of those who do */
+    unsigned char place; /* there: 1 keeper, 2 next, 3 further; 0: none */
     unsigned char polls; /* an empty take that did not wait */
     unsigned char retry_turn, looked, wire_refused, orphan;
     volatile int woken;
@@ -825,6 +829,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
 #define DQ_MAX_LINKS 20
+#define DQ_LINE_MS 10000 /* who waits so long stands in the line */
 
 /* The sockets that a handle uses: its own, or those that it shares. */
 static delayq_link *dq_link(const delayq *q) {
@@ -1321,6 +1326,7 @@ static const char dq_lua_drain[] =
     "local native = cast or ARGV[1] == 'n'\n"
     "local horizon, upto = num(now + ARGV[3]), num(now)\n"
     "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
+    "local soon = 0\n"
     "local ready, other = 0, 0\n"
     "if N then\n"
     "  ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
@@ -1395,7 +1401,8 @@ static const char dq_lua_drain[] =
     "    if redis.call('ZCOUNT', Z, 0, horizon) > 0 then\n"
     "      local h = redis.call('ZRANGEBYSCORE', Z, 0, horizon,\n"
     "        'WITHSCORES', 'LIMIT', 0, 1)\n"
-    "      next = math.max(0, h[2] * 1000 - us)\n"
+    "      soon = tonumber(h[2])\n"
+    "      next = math.max(0, soon * 1000 - us)\n"
     "    end\n"
     "  end\n"
     "  local waiting = native and ready + other or ready\n"
@@ -1428,13 +1435,17 @@ static const char dq_lua_tick[] = "return {head(move(limit))}\n";
 /*
  * Take.
  *
+ * KEYS     as above; 5 the line of those who wait (only where the handle
+ *          stands in it, or would)
  * ARGV     as above; 4 how many, 5 x: the retry list's turn, 6 lease in ms or
  *          0, 7 most attempts or 0, 8 the order of a new id, 9 the rest of it
- *          (native: 6 bytes; old: a number below 2048), 10 channel, 11 ... the
- *          pairs (due, k) to acknowledge before
- * returns  head, what became of the acknowledged (1 and 0), then pairs: a due
- *          time and an element, or 'e' and an element, or 'r' and a raw
- *          payload
+ *          (native: 6 bytes; old: a number below 2048), 10 channel; with a
+ *          fifth key 11 the handle's id, 12 1: it waits, if there is nothing,
+ *          13 what the turn channels begin with; then pairs (due, k) to
+ *          acknowledge before
+ * returns  head and the place in the line (1, 2, 3: further; 0: none), what
+ *          became of the acknowledged (1 and 0), then pairs: a due time and an
+ *          element, or 'e' and an element, or 'r' and a raw payload
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
@@ -1553,10 +1564,63 @@ static const char dq_lua_take[] =
     "end\n"
     "end\n";
 
+/*
+ * The line of those who wait in a take, in order of arrival. Its first, the
+ * keeper, has the exact timer and hears of pushes; the second acts when the
+ * keeper has not for 0.3 to 0.6 s; the others hear from their turn channel
+ * when they have become first or second: "place, next due time". Who gets an
+ * item leaves, and tells the first two. Who got one that was overdue strikes
+ * off those before it: they are dead, though their sockets may live.
+ *
+ * It is an economy only. Whatever fails in here, the handle waits as if alone.
+ */
+static const char dq_lua_line[] =
+    "local function stand(W)\n"
+    "  local me, rank = ARGV[11], nil\n"
+    "  local function alive(h)\n"
+    "    local n = redis.pcall('PUBSUB', 'NUMSUB', ARGV[13] .. h)\n"
+    "    return n.err or n[2] ~= 0\n"
+    "  end\n"
+    "  rank = redis.call('ZRANK', W, me)\n"
+    "  if #out == 2 and ARGV[12] == '1' then\n"
+    "    if not rank then\n"
+    "      redis.call('ZADD', W, num(us), me)\n"
+    "      redis.call('PEXPIRE', W, 86400000)\n"
+    "    end\n"
+    "    for i = 0, 1 do\n"
+    "      local h = redis.call('ZRANGE', W, i, i)[1]\n"
+    "      while h ~= me and h and not alive(h) do\n"
+    "        redis.call('ZREM', W, h)\n"
+    "        h = redis.call('ZRANGE', W, i, i)[1]\n"
+    "      end\n"
+    "      if h == me then return i + 1 end\n"
+    "    end\n"
+    "    return 3\n"
+    "  end\n"
+    "  if not rank then return 0 end\n"
+    "  redis.call('ZREM', W, me)\n"
+    "  if rank > 0 and #out > 2 and (tonumber(out[3]) or 0) < now - 250 then\n"
+    "    redis.call('ZREMRANGEBYRANK', W, 0, rank - 1)\n"
+    "    rank = 0\n"
+    "  end\n"
+    "  while rank < 2 do\n"
+    "    local h = redis.call('ZRANGE', W, rank, rank)[1]\n"
+    "    if not h then break end\n"
+    "    local text = num(rank + 1) .. ' ' .. num(soon)\n"
+    "    if redis.call('PUBLISH', ARGV[13] .. h, text) == 0 then\n"
+    "      redis.call('ZREM', W, h)\n"
+    "    else\n"
+    "      rank = rank + 1\n"
+    "    end\n"
+    "  end\n"
+    "  return 0\n"
+    "end\n";
+
 /* What has been handed out or acknowledged stays so: a refusal after it ends
  * the script without an error, which the next call will run into. */
 static const char dq_lua_taken[] =
-    "local acks = ARGV[11] and remove(Z, ARGV, 11) or ''\n"
+    "local from = KEYS[5] and 14 or 11\n"
+    "local acks = ARGV[from] and remove(Z, ARGV, from) or ''\n"
     "out[2], sure = acks, 2\n"
     "local fine, why = pcall(function()\n"
     "  if direct then from_zset() end\n"
@@ -1587,6 +1651,12 @@ static const char dq_lua_taken[] =
     "fine, why = pcall(head, all)\n"
     "out[1] = fine and why or table.concat({num(us), '250000', num(moved),\n"
     "  '0', num(dead), num(old), num(term)}, ' ')\n"
+    "local place = 0\n"
+    "if KEYS[5] then\n"
+    "  fine, place = pcall(stand, KEYS[5])\n"
+    "  if not fine then place = 0 end\n"
+    "end\n"
+    "out[1] = out[1] .. ' ' .. place\n"
     "return out\n";
 
 /*
@@ -1823,7 +1893,7 @@ typedef enum dq_verb {
     DQ_DEADS
 } dq_verb;
 
-#define DQ_PARTS 9
+#define DQ_PARTS 10
 
 static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
     /* OFFER */ {dq_lua_clock, dq_lua_offer},
@@ -1832,7 +1902,7 @@ static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
     {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_move, dq_lua_tick},
     /* TAKE */
     {dq_lua_clock, dq_lua_split, dq_lua_find, dq_lua_remove, dq_lua_drain,
-     dq_lua_move, dq_lua_lease, dq_lua_take, dq_lua_taken},
+     dq_lua_move, dq_lua_lease, dq_lua_take, dq_lua_line, dq_lua_taken},
     /* CAST */ {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast},
     /* DROP */ {dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_drop},
     /* CHANGE */ {dq_lua_clock, dq_lua_find, dq_lua_change},
@@ -1861,9 +1931,12 @@ __attribute__((format(printf, 3, 4)))
 static delayq_status
 dq_fail(delayq *q, int status, const char *format, ...) {
     va_list args;
+    char *p;
     va_start(args, format);
     vsnprintf(q->err, sizeof q->err, format, args);
     va_end(args);
+    for (p = q->err; *p; p++) /* one line, whatever a server says */
+        if ((unsigned char)*p < ' ') *p = ' ';
     return (delayq_status)status;
 }
 
@@ -2061,16 +2134,22 @@ static void dq_words(dq_out *o, size_t count, ...) {
     va_end(words);
 }
 
-/* A key or channel of the queue: prefix, then T. */
-static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
+/* A key or channel of the queue: prefix, then T, then what follows. */
+static void dq_long_key(dq_out *o, const delayq *q, const char *prefix,
+                        const char *rest, size_t rest_len) {
     size_t plen = strlen(prefix);
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    dq_line(o, '$', plen + q->name_len + (tagged ? 0 : 2));
+    dq_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
     dq_put(o, prefix, plen);
     if (!tagged) dq_put(o, "{", 1);
     dq_put(o, q->name, q->name_len);
     if (!tagged) dq_put(o, "}", 1);
+    dq_put(o, rest, rest_len);
     dq_put(o, "\r\n", 2);
+}
+
+static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
+    dq_long_key(o, q, prefix, "", 0);
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -2080,6 +2159,8 @@ static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
 #define DQ_DEAD "delayq_dead:"
 #define DQ_STREAM "delayq_stream:"
 #define DQ_ONCE_KEY "delayq_once:"
+#define DQ_LINE "delayq_waiting:"
+#define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 
 static void dq_script_text(dq_out *o, const char *const *parts) {
@@ -2154,6 +2235,16 @@ typedef struct dq_url {
     int local, sentinel, tls, login, db;
     char user[256], password[512], service[256];
 } dq_url;
+
+static char *dq_hex_text(char *to, const unsigned char *bytes, size_t len) {
+    static const char digits[] = "0123456789abcdef";
+    for (; len > 0; len--, bytes++) {
+        *to++ = digits[*bytes >> 4];
+        *to++ = digits[*bytes & 15];
+    }
+    *to = '\0';
+    return to;
+}
 
 static int dq_hex(int c) {
     if (c >= '0' && c <= '9') return c - '0';
@@ -2481,7 +2572,7 @@ static void dq_drop_ear(delayq *q) {
     l->tracking = l->hears_pushes = 0;
     l->ear_retry_us = dq_retry_at(l->ear_failures);
     for (h = l->handles; h; h = h->next) {
-        h->armed = h->hears = 0;
+        h->armed = h->hears = h->turns = h->place = 0;
         if (h->wake_us > l->ear_retry_us) h->wake_us = l->ear_retry_us;
     }
 }
@@ -2634,7 +2725,7 @@ static void dq_write_auth(dq_out *o, const dq_url *u) {
 typedef struct dq_talk {
     dq_out o;
     int login, n, got; /* replies: of the login, all, those that came */
-    redisReply *r[6];
+    redisReply *r[7];
 } dq_talk;
 
 static void dq_begin_talk(dq_talk *t, redisContext *c, const dq_url *login) {
@@ -3040,6 +3131,7 @@ static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
     if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED) return 1;
     if ((int)status == DQ_TRYAGAIN && call->verb == DQ_TAKE && call->keys > 1 &&
         q->options.wire == DELAYQ_NATIVE) {
+        if (call->keys == 5) call->args -= 3;
         call->keys = 1; /* straight from the zset */
         return 1;
     }
@@ -3090,26 +3182,42 @@ static void dq_wake_by(delayq *q, int64_t when) {
     if (q->wake_us > when) q->wake_us = when;
 }
 
-static int dq_is_key(const delayq *q, const char *prefix, const redisReply *r) {
-    size_t plen = strlen(prefix);
-    int brace = memchr(q->name, '{', q->name_len) ? 0 : 1;
-    if (r->type != REDIS_REPLY_STRING ||
-        r->len != plen + q->name_len + 2 * (size_t)brace)
-        return 0;
-    return memcmp(r->str, prefix, plen) == 0 &&
-           memcmp(r->str + plen + brace, q->name, q->name_len) == 0;
+static int dq_is_key(const delayq *q, const char *prefix, const char *rest,
+                     const redisReply *r) {
+    size_t plen = strlen(prefix), rlen = strlen(rest);
+    size_t brace = memchr(q->name, '{', q->name_len) ? 0 : 1;
+    const char *at = r->str;
+    if (r->len != plen + q->name_len + 2 * brace + rlen) return 0;
+    if (memcmp(at, prefix, plen) != 0) return 0;
+    at += plen + brace;
+    return memcmp(at, q->name, q->name_len) == 0 &&
+           memcmp(at + q->name_len + brace, rest, rlen) == 0;
+}
+
+/* By how much later than the keeper the next in line acts. */
+static int64_t dq_slack(const delayq *q) {
+    unsigned char r;
+    if (q->place != 2) return 0;
+    dq_random(&r, 1);
+    return 300000 + r * 300000 / 255;
+}
+
+/* Something is due then, by the server's clock; 0: now. */
+static void dq_wake_at(delayq *q, int64_t due_ms) {
+    int64_t now = dq_now(), when = now;
+    if (q->place > 2) return; /* others see to it */
+    if (due_ms > DQ_MAX_DUE / 1000)
+        when = now + q->options.max_wait_ms * 1000;
+    else if (due_ms > 0)
+        when = due_ms * 1000 - dq_link(q)->server_us - dq_link(q)->span_us;
+    if (q->place == 2 && when < now) when = now;
+    dq_wake_by(q, when + dq_slack(q));
 }
 
 /* A message on the queue's channel: the new earliest due time. */
 static void dq_heard_head(delayq *q, const redisReply *r) {
-    int64_t due_ms, now = dq_now();
-    if (!dq_numbers(r, &due_ms, 1) || due_ms <= 0)
-        dq_wake_by(q, now);
-    else
-        dq_wake_by(q, due_ms > DQ_MAX_DUE / 1000
-                          ? now + q->options.max_wait_ms * 1000
-                          : due_ms * 1000 - dq_link(q)->server_us -
-                                dq_link(q)->span_us);
+    int64_t due_ms;
+    dq_wake_at(q, dq_numbers(r, &due_ms, 1) && due_ms > 0 ? due_ms : 0);
 }
 
 /* The keys that have changed; nil: all of them. */
@@ -3122,33 +3230,53 @@ static void dq_heard_keys(delayq *q, const redisReply *r) {
                memcmp(r->element[i]->str, q->name, q->name_len) == 0;
     if (!ours) return;
     q->armed = 0;
-    dq_wake_by(q, dq_now());
+    dq_wake_at(q, 0);
+}
+
+/* "place due": a step forward in the line. */
+static void dq_heard_turn(delayq *q, const redisReply *r) {
+    int64_t n[2];
+    if (q->place == 0) return; /* it has left */
+    if (!dq_numbers(r, n, 2) || n[0] != 2) {
+        q->place = 1;
+        dq_wake_at(q, 0);
+    } else {
+        q->place = 2;
+        if (n[1] > 0) dq_wake_at(q, n[1]);
+    }
+}
+
+static void dq_heard_by(delayq *q, int message, int gone,
+                        const redisReply *channel, const redisReply *text) {
+    if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
+        if (message) dq_heard_keys(q, text);
+    } else if (dq_is_key(q, DQ_CHANNEL, "", channel)) {
+        q->hears = !gone;
+        if (message)
+            dq_heard_head(q, text);
+        else
+            dq_wake_by(q, dq_now());
+    } else if (dq_is_key(q, DQ_TURN, q->id, channel)) {
+        q->turns = !gone;
+        if (message) dq_heard_turn(q, text);
+    }
 }
 
 static void dq_heard(delayq *q, const redisReply *r) {
     delayq *h;
-    int message;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
         return;
-    message = strcmp(r->element[0]->str, "message") == 0;
-    for (h = dq_link(q)->handles; h; h = h->next) {
-        if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0) {
-            if (message) dq_heard_keys(h, r->element[2]);
-        } else if (dq_is_key(h, DQ_CHANNEL, r->element[1])) {
-            h->hears = strcmp(r->element[0]->str, "unsubscribe") != 0;
-            if (message)
-                dq_heard_head(h, r->element[2]);
-            else
-                dq_wake_by(h, dq_now());
-        }
-    }
+    for (h = dq_link(q)->handles; h; h = h->next)
+        dq_heard_by(h, strcmp(r->element[0]->str, "message") == 0,
+                    strcmp(r->element[0]->str, "unsubscribe") == 0,
+                    r->element[1], r->element[2]);
 }
 
-/* Tell the ear to listen for one more handle, or one less; the answer is
- * heard like a message. */
-static void dq_subscribe(delayq *q, const char *verb) {
+/* Tell the ear to listen for one more handle, or one less, whose name others
+ * may have, too; the answers are heard like messages. */
+static void dq_subscribe(delayq *q, const char *verb, int with_name) {
     delayq_link *l = dq_link(q);
     int sent;
     dq_out o;
@@ -3156,7 +3284,12 @@ static void dq_subscribe(delayq *q, const char *verb) {
     dq_begin(&o, l->ear);
     dq_line(&o, '*', 2);
     dq_text(&o, verb);
-    dq_key(&o, q, DQ_CHANNEL);
+    dq_long_key(&o, q, DQ_TURN, q->id, strlen(q->id));
+    if (with_name) {
+        dq_line(&o, '*', 2);
+        dq_text(&o, verb);
+        dq_key(&o, q, DQ_CHANNEL);
+    }
     dq_spill(&o);
     if (o.failed || dq_flush(l->ear, &sent) != REDIS_OK) dq_drop_ear(q);
 }
@@ -3229,13 +3362,17 @@ static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
     dq_text(&t.o, "SUBSCRIBE");
     dq_key(&t.o, q, DQ_CHANNEL);
     dq_words(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-    t.n += 3;
+    dq_line(&t.o, '*', 2);
+    dq_text(&t.o, "SUBSCRIBE");
+    dq_long_key(&t.o, q, DQ_TURN, q->id, strlen(q->id));
+    t.n += 4;
     status = dq_end_talk(q, &t, deadline, &r);
     if (status == DELAYQ_OK) {
         int id = r[0]->type == REDIS_REPLY_INTEGER;
         l->ear_id = id ? r[0]->integer : 0;
         q->hears = r[1]->type == REDIS_REPLY_ARRAY;
         l->hears_pushes = id && r[2]->type == REDIS_REPLY_ARRAY;
+        q->turns = q->hears && r[3]->type == REDIS_REPLY_ARRAY;
         if (!q->hears && !l->hears_pushes)
             status = r[1]->type == REDIS_REPLY_ERROR
                          ? dq_refused(q, "listening", r[1])
@@ -3270,7 +3407,7 @@ static void dq_open_ear(delayq *q) {
     l->pinged_us = 0;
     for (h = l->handles; h; h = h->next) {
         h->wake_us = l->heard_us;
-        if (h != q && l->ear) dq_subscribe(h, "SUBSCRIBE");
+        if (h != q && l->ear) dq_subscribe(h, "SUBSCRIBE", 1);
     }
 }
 
@@ -3391,16 +3528,12 @@ static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
  * before them is part, or they would look like old ones. */
 static void dq_ticket(delayq_ticket *t, int64_t due_ms, const unsigned char *e,
                       int kind) {
-    static const char digits[] = "0123456789abcdef";
-    size_t n = dq_decimal(t->text, due_ms), i;
-    size_t len = kind == 16 ? 16 : kind == 8 ? 9 : 8;
-    e += kind == 16;
+    size_t n = dq_decimal(t->text, due_ms);
     t->text[n++] = '-';
-    for (i = 0; i < len; i++) {
-        t->text[n++] = digits[e[i] >> 4];
-        t->text[n++] = digits[e[i] & 15];
-    }
-    t->text[n] = '\0';
+    dq_hex_text(t->text + n, e + (kind == 16),
+                kind == 16  ? 16
+                : kind == 8 ? 9
+                            : 8);
 }
 
 /* The due time and the bytes that a ticket's element begins with; 0: it is
@@ -3454,6 +3587,7 @@ static void dq_write_keys(dq_out *o, delayq *q, size_t count) {
     if (count > 2)
         dq_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
     if (count > 3) dq_key(o, q, DQ_DEAD);
+    if (count > 4) dq_key(o, q, DQ_LINE);
 }
 
 static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
@@ -3471,6 +3605,11 @@ static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
     else
         dq_arg(o, tail, sizeof tail);
     dq_key(o, q, DQ_CHANNEL);
+    if (call->keys == 5) {
+        dq_text(o, q->id);
+        dq_text(o, q->joins ? "1" : "0");
+        dq_key(o, q, DQ_TURN);
+    }
     if (call->item) dq_write_ticket(o, call->item->ticket.text);
 }
 
@@ -3494,32 +3633,35 @@ static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
 
 /* Do pushes into the list matter to this handle, unless it hears of them? */
 static int dq_wants_arm(const delayq *q) {
-    return !q->armed && !q->options.broadcast && dq_link(q)->hears_pushes;
+    return !q->armed && !q->options.broadcast && dq_link(q)->hears_pushes &&
+           q->place < 3;
 }
 
 /* Apply the head of a reply: the one rule for wake_us. What it says holds for
  * every handle on the same queue and link. */
-static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[7]) {
-    int64_t cap = q->options.max_wait_ms * 1000;
+static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[8]) {
+    int64_t cap = q->options.max_wait_ms * 1000, next = n[1];
     int deaf =
         call->verb == DQ_TAKE && (!dq_link(q)->hears_pushes || call->keys == 1);
     delayq *h;
     if (!dq_link(q)->ear || !q->hears || deaf)
         cap = cap < DQ_DEAF_US ? cap : DQ_DEAF_US;
-    q->wake_us = call->sent_us + (n[1] < 0 || n[1] > cap ? cap : n[1]);
+    if (next < 0 || next > cap) next = cap;
     q->ready = n[3] < 0 ? 0 : n[3];
-    if (n[2] > 0 || call->reply->elements > 2) q->armed = 0;
     if (n[5] == 1) q->wire_refused = 1;
     q->counts.moved += (uint64_t)n[2];
     q->counts.died += (uint64_t)n[4];
     for (h = dq_link(q)->handles; h; h = h->next) {
-        if (h == q || h->name_len != q->name_len || h->options.broadcast ||
-            memcmp(h->name, q->name, q->name_len) != 0)
+        if (h != q && (h->name_len != q->name_len || h->options.broadcast ||
+                       memcmp(h->name, q->name, q->name_len) != 0))
             continue;
         h->ready = q->ready;
-        h->wake_us = q->wake_us;
+        h->wake_us = call->sent_us + next;
         if (n[2] > 0 || call->reply->elements > 2) h->armed = 0;
     }
+    q->place = call->keys != 5 ? 0 : n[7] > 2 ? 3 : (unsigned char)n[7];
+    if (q->place == 2) q->wake_us += dq_slack(q);
+    if (q->place > 2) q->wake_us = call->sent_us + cap;
     return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
 }
 
@@ -3527,7 +3669,7 @@ static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[7]) {
 static delayq_status dq_transfer(delayq *q) {
     int cast = q->options.broadcast;
     delayq_status status;
-    int64_t n[7];
+    int64_t n[8];
     dq_call call;
     dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
                   dq_write_drain);
@@ -3573,7 +3715,7 @@ static void dq_late(delayq_item *item, const redisReply *due, int64_t us) {
 
 /* The item that a pair of a take's reply stands for. */
 static int dq_item(delayq *q, delayq_item *item, const redisReply *due,
-                   const redisReply *bytes, const int64_t n[7]) {
+                   const redisReply *bytes, const int64_t n[8]) {
     const unsigned char *e = (const unsigned char *)bytes->str;
     int leased = q->options.lease_ms > 0, kind = -1;
     size_t at = 0;
@@ -3630,7 +3772,7 @@ static delayq_status dq_acked(delayq *q, const dq_call *call, char said) {
 }
 
 static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
-                            const int64_t n[7]) {
+                            const int64_t n[8]) {
     redisReply *const *r = call->reply->element;
     size_t step = call->verb == DQ_CAST ? 3 : 2, i, count;
     count = (call->reply->elements - 2) / step;
@@ -3652,17 +3794,19 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
                             delayq_status *acked) {
     int cast = q->options.broadcast;
     delayq_status status;
-    int64_t n[7];
+    int64_t n[8];
     dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4,
-                  cast  ? 7
-                  : ack ? 12
-                        : 10,
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, cast ? 7 : 10,
                   dq_write_drain);
+    if (q->place > 0 || (q->joins && q->turns)) {
+        call.keys = 5;
+        call.args += 3;
+    }
+    if (ack && !cast) call.args += 2;
     call.max = max;
     call.item = ack;
     q->retry_turn = !q->retry_turn;
-    status = dq_run_numbers(q, &call, n, 7);
+    status = dq_run_numbers(q, &call, n, cast ? 7 : 8);
     if (ack) *acked = status;
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
@@ -3700,7 +3844,8 @@ static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
     if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
         t->asked = 1;
     t->acked = acked;
-    if (status >= DELAYQ_OK) t->ack.ticket.text[0] = '\0'; /* it is settled */
+    if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
+        t->ack.ticket.text[0] = '\0'; /* it is settled */
     return status;
 }
 
@@ -3720,8 +3865,10 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
     status = dq_listen(q, now);
     if (status != DELAYQ_OK) return status;
     if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
-        !t->ack.ticket.text[0])
+        !t->ack.ticket.text[0]) {
+        if (q->place == 2 && dq_wants_arm(q)) dq_arm(q); /* has moved up */
         return DELAYQ_EMPTY;
+    }
     status = dq_take_ask(q, t);
     if (status != DELAYQ_EMPTY || !listen || !dq_has_time(q)) return status;
     if (!l->ear)
@@ -3971,9 +4118,11 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->next = dq_link(q)->handles;
     dq_link(q)->handles = q;
     dq_random(q->nonce, sizeof q->nonce);
+    q->id[0] = ':';
+    dq_hex_text(q->id + 1, q->nonce, sizeof q->nonce);
     if (q->options.share) {
         q->wake_us = dq_now();
-        dq_subscribe(q, "SUBSCRIBE");
+        dq_subscribe(q, "SUBSCRIBE", 1);
     }
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_transfer(q) /* finds the stream's end */
@@ -3991,8 +4140,8 @@ static void dq_leave(delayq *q) {
     for (h = dq_link(q)->handles; h; h = h->next)
         others += h->name_len == q->name_len &&
                   memcmp(h->name, q->name, q->name_len) == 0;
-    if (others == 0 && q->pid == (int64_t)getpid())
-        dq_subscribe(q, "UNSUBSCRIBE");
+    if (q->pid == (int64_t)getpid())
+        dq_subscribe(q, "UNSUBSCRIBE", others == 0);
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
@@ -4058,24 +4207,14 @@ static void dq_write_offer(dq_out *o, delayq *q, const dq_call *call) {
 
 static void dq_write_once(dq_out *o, delayq *q, const dq_call *call) {
     const delayq_message *m = call->messages;
-    char prefix[48], suffix[260];
-    size_t klen = strlen(m->key);
-    int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    size_t n = strlen(DQ_ONCE_KEY), len;
+    size_t klen = strlen(m->key), n = 1;
+    char rest[270]; /* :LEN:KEY */
     dq_key(o, q, DQ_ZSET);
-    /* delayq_once:T:LEN:KEY */
-    memcpy(prefix, DQ_ONCE_KEY, n);
-    suffix[0] = ':';
-    len = 1 + dq_decimal(suffix + 1, (int64_t)klen);
-    suffix[len++] = ':';
-    dq_line(o, '$', n + q->name_len + (tagged ? 0 : 2) + len + klen);
-    dq_put(o, prefix, n);
-    dq_put(o, "{", tagged ? 0 : 1);
-    dq_put(o, q->name, q->name_len);
-    dq_put(o, "}", tagged ? 0 : 1);
-    dq_put(o, suffix, len);
-    dq_put(o, m->key, klen);
-    dq_put(o, "\r\n", 2);
+    rest[0] = ':';
+    n += dq_decimal(rest + n, (int64_t)klen);
+    rest[n++] = ':';
+    memcpy(rest + n, m->key, klen);
+    dq_long_key(o, q, DQ_ONCE_KEY, rest, n + klen);
     if (call->keys == 3) dq_key(o, q, DQ_MIRROR);
     dq_key(o, q, DQ_CHANNEL);
     dq_write_when(o, m, call->again);
@@ -4109,8 +4248,10 @@ static delayq_status dq_offered_again(delayq *q, const dq_call *call,
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
         int64_t number, due_ms;
         if (!dq_numbers(r[i], &number, 1) || number < 1 ||
-            number > (int64_t)call->max)
+            number > (int64_t)call->max) {
+            for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
             return dq_bad_reply(q, "offer");
+        }
         if (dq_numbers(r[i + 1], &due_ms, 1)) {
             dq_message_ticket(q, &m[number - 1], due_ms);
         } else {
@@ -4145,6 +4286,7 @@ static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < count; i++) {
         int64_t due = m[i].due_ms > 0 ? m[i].due_ms : n[1] + m[i].delay_ms;
+        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_message_ticket(q, &m[i], due);
         dq_wake_by(q, due * 1000 - dq_link(q)->server_us);
     }
@@ -4287,13 +4429,27 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     return status;
 }
 
+/* Give up the place in the line: a take of nothing. What it says is the
+ * handle's state; its failure is nobody's, since the others help themselves. */
+static void dq_step_out(delayq *q) {
+    char err[sizeof q->err];
+    size_t count = 0;
+    q->joins = 0;
+    if (q->place == 0) return;
+    memcpy(err, q->err, sizeof err);
+    q->limit_us = 0;
+    if (dq_link(q)->cmd) dq_ask(q, NULL, 0, &count, NULL, NULL);
+    dq_forget(q);
+    if (q->place > 0) q->wake_us = dq_now();
+    q->place = 0;
+    memcpy(q->err, err, sizeof err);
+}
+
 /* Take until something comes, the timeout is over, or wake was called. */
-static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
+static delayq_status dq_take_for(delayq *q, dq_taking *t, int64_t timeout_ms) {
     int64_t deadline = dq_deadline(timeout_ms);
     int ack = t->ack.ticket.text[0] != '\0', lost = 0;
     delayq_status status;
-    if (timeout_ms != 0 && q->pid != (int64_t)getpid()) return dq_ready(q);
-    dq_forget(q);
     for (;;) {
         /* The ack in hand goes first: it is not to be lost to a wake. */
         if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_woken(q))
@@ -4314,6 +4470,18 @@ static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
     }
     /* What an answer that was lost had handed out is not forgotten. */
     return lost && dq_passing(status) ? DELAYQ_ERR_UNKNOWN : status;
+}
+
+static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
+    delayq_status status;
+    if (timeout_ms != 0 && q->pid != (int64_t)getpid()) return dq_ready(q);
+    dq_forget(q);
+    q->joins =
+        (timeout_ms < 0 || timeout_ms >= DQ_LINE_MS) && !q->options.broadcast;
+    status = dq_take_for(q, t, timeout_ms);
+    if (status != DELAYQ_OK) dq_step_out(q);
+    q->joins = 0;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
@@ -4465,7 +4633,10 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     delayq_status status = dq_check(q, item != NULL, "item is NULL");
     dq_taking t;
     if (status == DELAYQ_OK && item->ticket.text[0])
-        status = dq_check_ticket(q, item->ticket.text);
+        status =
+            q->options.broadcast
+                ? dq_fail(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack")
+                : dq_check_ticket(q, item->ticket.text);
     if (status == DELAYQ_OK)
         status =
             dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");

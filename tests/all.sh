@@ -1,7 +1,7 @@
 #!/bin/sh
 # `make test`: the same tests under ASan and UBSan, on a server with a UTF-8
-# locale, and under valgrind; then hygiene and the demo. What is missing is
-# said and skipped, and counts as a failure in CI.
+# locale, and under valgrind; failing allocations; the demo and hygiene. What
+# is missing is said and skipped, and counts as a failure in CI.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 out=$(mktemp "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
@@ -58,6 +58,12 @@ if command -v redis-server >/dev/null; then
         suite "tests under valgrind" sh tests/valgrind.sh "$build/test-plain"
     else
         missing "valgrind is not installed"
+    fi
+    if [ -f "$(${CC:-cc} -print-file-name=libhiredis.a)" ]; then
+        make -s B="$build" "$build/test-memory" >/dev/null
+        suite "each allocation failing" "$build/test-memory"
+    else
+        missing "no libhiredis.a: no allocation was made to fail"
     fi
     suite "the demo" demo
 else

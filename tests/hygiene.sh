@@ -74,7 +74,7 @@ names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     -e '__atomic_.*' -e '__ATOMIC_.*')
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 
-for file in delayq.h $(ls examples/*.c tests/*.[ch] tests/bench/*.c); do
+for file in delayq.h $(ls examples/*.c tests/*.[ch] tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
 done
@@ -127,7 +127,8 @@ check "the pkg-config file has the version" grep -q "^Version: $(sed -n \
 check "make uninstall" make -s uninstall DESTDIR="$dir/root" PREFIX=/usr
 check "leaves nothing" test ! -e "$dir/root/usr/include/delayq.h"
 check "make help lists every target" sh -c 'for t in all test check examples \
-    demo bench valgrind asan lint interop format install uninstall clean help; do
+    demo bench valgrind asan memory fuzz tls lint interop format install \
+    uninstall clean help; do
     make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
 
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -71,7 +71,7 @@ static void wait_ready(void) {
     redisContext *c = server_connect(&main_server);
     for (;;) { /* the ear is subscribed, and the arming has been sent */
         redisReply *r = run(c, "CLIENT LIST");
-        int ready = strstr(r->str, "sub=2") && strstr(r->str, "cmd=llen");
+        int ready = strstr(r->str, "sub=3") && strstr(r->str, "cmd=llen");
         freeReplyObject(r);
         if (ready) break;
         usleep(1000);
@@ -258,6 +258,6 @@ TEST(a_dead_ear_is_noticed_and_replaced) {
     tick_until_idle(&q);
     ask("CLIENT KILL TYPE pubsub");
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK &&
-          strstr(ask("CLIENT LIST TYPE pubsub"), "sub=2"));
+          strstr(ask("CLIENT LIST TYPE pubsub"), "sub=3"));
     delayq_close(&q);
 }

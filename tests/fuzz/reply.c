@@ -1,0 +1,932 @@
+/*
+ * Every answer that a server can give, to every function, in any order: no
+ * crash, no leak, no hang, a status that is one, payloads that can be read, a
+ * sentence of one line.
+ *
+ * The server is in here. It reads what delayq writes (and checks that it is
+ * Redis' protocol) whenever delayq polls, and answers from the input. Time is
+ * in here, too: it passes only when delayq sleeps, so nothing really waits.
+ *
+ * The input is a program of bytes, printable where they can be:
+ *
+ *     2 bytes     options, see options_for and look
+ *     then ops    a capital letter calls a function, see ops[]; a digit behind
+ *                 it is its argument; what follows as long as it looks like
+ *                 values answers its requests; the rest gets good answers
+ *
+ * Values:
+ *
+ *     sTEXT'      a bulk string
+ *     hXYZ.       a bulk string of numbers, see number
+ *     xKATEXT'    an element: kind K (n, j, o), attempt A, payload
+ *     dKATEXT'    a dead letter: the same, with its first line
+ *     iX          an integer
+ *     eX          an error, of a list
+ *     yTEXT'      an error of this text
+ *     +TEXT'      a status
+ *     _ ~         nil, and as an array
+ *     ( ... )     an array
+ *     c q v t     the queue's channel, its name, the invalidation channel, the
+ *                 handle's turn channel
+ *     a k p       as many 1 as items are acked; a SHA; the server's long
+ *     rTEXT'      raw bytes
+ *     $           nothing, more comes at the next poll
+ *     /           the connection ends
+ */
+#define _GNU_SOURCE
+#include "fuzz.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- the world that delayq sees ------------------------------------------ */
+
+static int64_t clock_us;
+
+static int fuzz_clock(clockid_t id, struct timespec *t) {
+    (void)id;
+    clock_us++; /* so that even a spinning loop comes to its deadline */
+    t->tv_sec = (time_t)(clock_us / 1000000);
+    t->tv_nsec = (long)(clock_us % 1000000) * 1000;
+    return 0;
+}
+
+static int fuzz_sleep(const struct timespec *t, struct timespec *left) {
+    (void)left;
+    clock_us += t->tv_sec * 1000000 + t->tv_nsec / 1000;
+    return 0;
+}
+
+static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+
+#define clock_gettime(id, t) fuzz_clock(id, t)
+#define nanosleep(t, left) fuzz_sleep(t, left)
+#define poll(fds, count, ms) fuzz_poll(fds, count, ms)
+#define open(path, flags) open("/dev/zero", flags) /* the same every time */
+
+#define DELAYQ_IMPLEMENTATION
+#define DELAYQ_STATIC
+#include "../../delayq.h"
+
+#undef poll
+#undef open
+
+/* --- the input ----------------------------------------------------------- */
+
+static const unsigned char *at, *end;
+
+static int next(void) {
+    return at < end ? *at++ : -1;
+}
+
+static int next_if(int c) {
+    if (at == end || *at != c) return 0;
+    at++;
+    return 1;
+}
+
+/* A digit, if there is one. */
+static int argument(int otherwise) {
+    return at < end && *at >= '0' && *at <= '9' ? *at++ - '0' : otherwise;
+}
+
+static int at_value(void) {
+    return at < end && *at && strchr("shxdiey+_~(cqvtakpr$/", *at);
+}
+
+/* --- the state of one run ------------------------------------------------ */
+
+#define SERVER_US 1700000000000000 /* its clock is so far ahead of ours */
+#define CONNECTIONS 4
+#define ITEMS 3
+
+struct connection {
+    int fd, peer; /* delayq's end, and ours; -1: none */
+    size_t have;
+    char buf[131072]; /* what it has asked */
+};
+
+static struct connection connections[CONNECTIONS];
+static delayq queues[2]; /* the second shares the first one's sockets */
+static delayq *q;
+static delayq_item items[ITEMS];
+static delayq_message messages[ITEMS];
+static int refusals, faults, polls, acking, fuzz_login, fuzz_small;
+static int long_size, long_big, apart;
+static const char *good; /* the answer to what the function asks */
+
+static void hang_up(struct connection *c) {
+    if (c->peer >= 0) close(c->peer);
+    c->peer = -1;
+}
+
+static struct connection *connection_of(int fd) {
+    int i;
+    for (i = 0; i < CONNECTIONS; i++)
+        if (connections[i].fd == fd && connections[i].peer >= 0)
+            return &connections[i];
+    return NULL;
+}
+
+/* --- values -------------------------------------------------------------- */
+
+struct bytes {
+    size_t n;
+    char buf[65536];
+};
+
+static void put(struct bytes *b, const void *bytes, size_t n) {
+    if (n > sizeof b->buf - b->n) return;
+    if (n > 0) memcpy(b->buf + b->n, bytes, n);
+    b->n += n;
+}
+
+static void put_line(struct bytes *b, char sign, const char *text) {
+    put(b, &sign, 1);
+    put(b, text, strlen(text));
+    put(b, "\r\n", 2);
+}
+
+static void put_bulk(struct bytes *b, const void *bytes, size_t n) {
+    char length[24];
+    snprintf(length, sizeof length, "%zu", n);
+    put_line(b, '$', length);
+    put(b, bytes, n);
+    put(b, "\r\n", 2);
+}
+
+/* Bytes up to the next '. */
+static const unsigned char *text(size_t *n) {
+    const unsigned char *from = at;
+    while (at < end && *at != '\'') at++;
+    *n = (size_t)(at - from);
+    if (at < end) at++;
+    return from;
+}
+
+/* What a number's letter stands for. */
+static const char *number(int c) {
+    static char digits[24];
+    long long us = SERVER_US + clock_us;
+    switch (c) {
+    case 'n': break; /* now, in us */
+    case 'm': us = us / 1000; break;
+    case 'f': us = us / 1000 + 60000; break;
+    case '-': return "-1";
+    case 'u': return "1000000";
+    case 't': return "10000";
+    case 'i': return "2147483648";
+    case 'M': return "9007199254740991";
+    case 'N': return "-9007199254740991";
+    case 'X': return "9007199254740992";
+    case 'B': return "100000000000000000000";
+    case 'L': return "9223372036854775807";
+    case 'S': return "-9223372036854775808";
+    case 'w': return "word";
+    case 'e': return "";
+    default: us = c >= '0' && c <= '9' ? c - '0' : c; break;
+    }
+    snprintf(digits, sizeof digits, "%lld", us);
+    return digits;
+}
+
+static void put_numbers(struct bytes *b) {
+    char line[256];
+    size_t n = 0;
+    int c;
+    while ((c = next()) >= 0 && c != '.' && n < sizeof line - 32)
+        n += (size_t)snprintf(line + n, sizeof line - n, "%s%s", n ? " " : "",
+                              number(c));
+    put_bulk(b, line, n);
+}
+
+static void put_element(struct bytes *b, const char *before) {
+    static const unsigned char id[17] = "\x10\0\6\x0a\x24\x18\x1e\x40\0abcde";
+    static struct bytes e;
+    int kind = next(), attempt = next();
+    size_t n = 0;
+    unsigned char length[8];
+    const unsigned char *payload = text(&n);
+    e.n = 0;
+    put(&e, before, strlen(before));
+    if (kind == 'o') {
+        put(&e, id + 1, 8);
+    } else {
+        unsigned char k = kind == 'j' ? 8 : 16;
+        unsigned char tries[2] = {attempt & 0x80 ? 0xff : 0, attempt & 15};
+        put(&e, &k, 1);
+        put(&e, id + 1, k == 8 ? 8 : 14);
+        if (k == 16) put(&e, tries, 2);
+    }
+    dq_put_uint(length, long_size, long_big, n);
+    put(&e, length, (size_t)long_size);
+    put(&e, payload, n);
+    put_bulk(b, e.buf, e.n);
+}
+
+/* A text that is one line. */
+static void put_text_line(struct bytes *b, char sign) {
+    size_t n, i;
+    const unsigned char *from = text(&n);
+    put(b, &sign, 1);
+    for (i = 0; i < n; i++)
+        put(b, from[i] == '\r' ? (const void *)"\n" : &from[i], 1);
+    put(b, "\r\n", 2);
+}
+
+static void put_error(struct bytes *b) {
+    static const char *const errors[] = {
+        "NOSCRIPT No matching script. Please use EVAL.",
+        "WRONGTYPE Operation against a key holding the wrong kind of value",
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "READONLY You can't write against a read only replica.",
+        "LOADING Redis is loading the dataset in memory",
+        "BUSY Redis is busy running a script.",
+        "NOAUTH Authentication required.",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "NOPERM this user has no permissions to run the 'evalsha' command",
+        "ERR max number of clients reached",
+        "ERR unknown command `CLIENT`, with args beginning with: `secret`, ",
+        "ERR Error running script: @user_script: 7: -OOM command not allowed",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "CLUSTERDOWN The cluster is down",
+        "MOVED 1 127.0.0.1:7001",
+        "",
+    };
+    unsigned c = (unsigned)next();
+    put_line(b, '-', errors[c % (sizeof errors / sizeof errors[0])]);
+}
+
+static void put_ones(struct bytes *b) {
+    char ones[ITEMS + 1];
+    memset(ones, '1', sizeof ones);
+    put_bulk(b, ones, acking > 0 ? (size_t)acking : 1);
+}
+
+static void put_long(struct bytes *b) {
+    unsigned char one[8];
+    dq_put_uint(one, long_size, long_big, 1);
+    put_bulk(b, one, (size_t)long_size);
+}
+
+static void put_value(struct bytes *b, int depth);
+
+static void put_turn(struct bytes *b) {
+    char channel[64];
+    snprintf(channel, sizeof channel, DQ_TURN "{jobs}%s", q->id);
+    put_bulk(b, channel, strlen(channel));
+}
+
+static void put_array(struct bytes *b, int depth) {
+    size_t before = b->n, count = 0, n;
+    char length[24];
+    while (at < end && !next_if(')')) {
+        if (!at_value()) break;
+        put_value(b, depth + 1);
+        count++;
+    }
+    n = (size_t)snprintf(length, sizeof length, "*%zu\r\n", count);
+    if (n > sizeof b->buf - b->n) return;
+    memmove(b->buf + before + n, b->buf + before, b->n - before);
+    memcpy(b->buf + before, length, n);
+    b->n += n;
+}
+
+#define CHANNEL "redisson_delay_queue_channel:{jobs}"
+
+static void put_value(struct bytes *b, int depth) {
+    size_t n = 0;
+    const unsigned char *from;
+    switch (next()) {
+    case 's':
+        from = text(&n);
+        put_bulk(b, from, n);
+        break;
+    case 'r':
+        from = text(&n);
+        put(b, from, n);
+        break;
+    case 'h': put_numbers(b); break;
+    case 'x': put_element(b, ""); break;
+    case 'd': put_element(b, "buried 1700000000000\n"); break;
+    case 'i': put_line(b, ':', number(next())); break;
+    case 'e': put_error(b); break;
+    case 'y': put_text_line(b, '-'); break;
+    case '+': put_text_line(b, '+'); break;
+    case '_': put(b, "$-1\r\n", 5); break;
+    case '~': put(b, "*-1\r\n", 5); break;
+    case 'c': put_bulk(b, CHANNEL, strlen(CHANNEL)); break;
+    case 'q': put_bulk(b, "jobs", 4); break;
+    case 'v': put_bulk(b, DQ_INVALIDATE, strlen(DQ_INVALIDATE)); break;
+    case 't': put_turn(b); break;
+    case 'a': put_ones(b); break;
+    case 'k':
+        put_bulk(b, "0123456789012345678901234567890123456789", 40);
+        break;
+    case 'p': put_long(b); break;
+    case '(':
+        if (depth < 9) put_array(b, depth);
+        break;
+    default: break; /* $ and / */
+    }
+}
+
+/* Write the value that comes next in the input. */
+static void say_value(struct connection *c) {
+    static struct bytes b;
+    int last = *at == '/';
+    ssize_t done;
+    b.n = 0;
+    put_value(&b, 0);
+    done = send(c->peer, b.buf, b.n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (last || done != (ssize_t)b.n) hang_up(c);
+}
+
+/* Write a value from elsewhere. */
+static void say(struct connection *c, const char *value) {
+    const unsigned char *at_then = at, *end_then = end;
+    at = (const unsigned char *)value;
+    end = at + strlen(value);
+    say_value(c);
+    at = at_then;
+    end = end_then;
+}
+
+/* --- the server ---------------------------------------------------------- */
+
+struct command {
+    char name[64]; /* its first word, or two of CLIENT and SCRIPT */
+    size_t words, keys;
+    int look;
+};
+
+/* The good answers to what delayq asks by itself. LOOK is the script that it
+ * runs on a new connection; a fuzzed login or small talk is an option. */
+static const struct {
+    const char *name, *answer;
+    int login;
+} talk[] = {
+    {"AUTH", "+OK'", 1},
+    {"SELECT", "+OK'", 1},
+    {"CLIENT SETNAME", "+OK'", 1},
+    {"LOOK", "(hn0.p)", 1},
+    {"EXISTS", "i0", 1},
+    {"CLIENT ID", "i5", 1},
+    {"SUBSCRIBE", "(ssubscribe'ci1)", 1},
+    {"UNSUBSCRIBE", "(sunsubscribe'ci1)", 1},
+    {"PING", "(spong's')", 0},
+    {"SCRIPT LOAD", "k", 0},
+    {"CLIENT TRACKING", "+OK'", 0},
+    {"CLIENT CACHING", "+OK'", 0},
+    {"LLEN", "i0", 0},
+};
+
+static const char *script_answer(const struct command *k) {
+    size_t once = queues[0].options.wire == DELAYQ_NATIVE ? 2 : 3;
+    if (good[0] != 'O') return good;
+    return k->keys < once
+               ? "(hnm.)"
+               : "(hn0m.s1700000000000-00112233445566778899aabbccddeeff')";
+}
+
+static void reply_to(struct connection *c, const struct command *k) {
+    const char *answer = script_answer(k);
+    int fuzzed = 1;
+    size_t i;
+    for (i = 0; i < sizeof talk / sizeof talk[0]; i++) {
+        if (strcmp(talk[i].name, k->look ? "LOOK" : k->name) != 0) continue;
+        answer = talk[i].answer;
+        fuzzed = talk[i].login ? fuzz_login : fuzz_small;
+    }
+    if (fuzzed && at_value())
+        say_value(c);
+    else
+        say(c, answer);
+}
+
+/* "*3\r\n" or "$5\r\n": the number, and where the next byte is; NULL where
+ * more has to come. */
+static const char *header(const char *p, const char *stop, char sign,
+                          size_t *value) {
+    *value = 0;
+    if (p == stop) return NULL;
+    CHECK(*p == sign);
+    for (p++; p < stop && *p >= '0' && *p <= '9'; p++)
+        *value = *value * 10 + (size_t)(*p - '0');
+    if (stop - p < 2) return NULL;
+    CHECK(p[0] == '\r' && p[1] == '\n' && p[-1] != sign);
+    return p + 2;
+}
+
+static void note_word(struct command *k, size_t i, const char *p, size_t n) {
+    int pair = strcmp(k->name, "CLIENT") == 0 || strcmp(k->name, "SCRIPT") == 0;
+    if (i == 0 || (i == 1 && pair)) {
+        size_t have = strlen(k->name);
+        CHECK(n > 0 && n < 20);
+        if (i == 1) k->name[have++] = ' ';
+        memcpy(k->name + have, p, n);
+        k->name[have + n] = '\0';
+    }
+    if (i == 1 && strcmp(k->name, "EVAL") == 0)
+        k->look = memmem(p, n, "function old(", 13) != NULL;
+    if (i == 2 && n == 1) k->keys = (size_t)(*p - '0');
+}
+
+/* The first command of what has been received: its length, or 0. */
+static size_t first_command(const struct connection *c, struct command *k) {
+    const char *p = c->buf, *stop = c->buf + c->have;
+    size_t i, n;
+    memset(k, 0, sizeof *k);
+    p = header(p, stop, '*', &k->words);
+    if (!p) return 0;
+    CHECK(k->words > 0);
+    for (i = 0; i < k->words; i++) {
+        p = header(p, stop, '$', &n);
+        if (!p || (size_t)(stop - p) < n + 2) return 0;
+        CHECK(p[n] == '\r' && p[n + 1] == '\n');
+        note_word(k, i, p, n);
+        p += n + 2;
+    }
+    return (size_t)(p - c->buf);
+}
+
+/* Read what delayq has written, and answer each command. */
+static void serve(struct connection *c) {
+    struct command k;
+    ssize_t n =
+        recv(c->peer, c->buf + c->have, sizeof c->buf - c->have, MSG_DONTWAIT);
+    size_t used;
+    if (n <= 0) return;
+    c->have += (size_t)n;
+    CHECK(c->have < sizeof c->buf);
+    while (c->peer >= 0 && (used = first_command(c, &k)) > 0) {
+        c->have -= used;
+        memmove(c->buf, c->buf + used, c->have);
+        reply_to(c, &k);
+    }
+}
+
+/* While delayq sleeps the server may speak: ! and a value. */
+static int speak(const struct pollfd *fds, nfds_t count) {
+    nfds_t i;
+    if (at + 1 >= end || *at != '!') return 0;
+    at++;
+    for (i = count; i-- > 0 && at_value();) {
+        struct connection *c = connection_of(fds[i].fd);
+        if (c) say_value(c);
+    }
+    return 1;
+}
+
+static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
+    nfds_t i;
+    int n;
+    CHECK(++polls < 100000);
+    if (at == end || polls > 300) { /* waits without end do end */
+        delayq_wake(&queues[0]);
+        delayq_wake(&queues[1]);
+    }
+    for (i = 0; i < count; i++) {
+        struct connection *c = connection_of(fds[i].fd);
+        if (c) serve(c);
+    }
+    n = poll(fds, count, 0);
+    if (n == 0 && timeout_ms > 0) {
+        if (at_value()) /* the rest of an answer */
+            for (i = 0; i < count; i++) {
+                struct connection *c = connection_of(fds[i].fd);
+                if (c && at_value()) say_value(c);
+            }
+        else if (!speak(fds, count))
+            clock_us += timeout_ms * 1000LL;
+        n = poll(fds, count, 0);
+    }
+    return n;
+}
+
+/* The connect hook. */
+static redisContext *dial(void *user, int timeout_ms) {
+    struct connection *c = connections;
+    int fds[2], i;
+    CHECK(user == queues && timeout_ms > 0);
+    if (refusals > 0) {
+        refusals--;
+        return refusals & 1 ? redisConnectUnix("/nowhere") : NULL;
+    }
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    for (i = 0; i < CONNECTIONS; i++) {
+        if (connections[i].fd == fds[0]) hang_up(&connections[i]);
+        if (connections[i].peer < 0) c = &connections[i];
+    }
+    hang_up(c); /* more than two at a time are old ones */
+    c->fd = fds[0];
+    c->peer = fds[1];
+    c->have = 0;
+    return redisConnectFd(fds[0]);
+}
+
+/* --- what has to hold ---------------------------------------------------- */
+
+static void check_line(const char *line, size_t size) {
+    CHECK(memchr(line, 0, size));
+    CHECK(!strpbrk(line, "\r\n"));
+}
+
+static void told(void *user, delayq_status status, const char *line) {
+    CHECK(user == queues && status < 0);
+    CHECK(strcmp(delayq_strstatus(status), "unknown status") != 0);
+    check_line(line, sizeof q->err);
+    if (++faults > 20) delayq_wake(q);
+}
+
+static void check_status(delayq_status status) {
+    CHECK(strcmp(delayq_strstatus(status), "unknown status") != 0);
+    check_line(delayq_errmsg(q), sizeof q->err);
+    CHECK(memchr(q->cursor, 0, sizeof q->cursor));
+    if (status < 0) CHECK(delayq_errmsg(q)[0]);
+}
+
+static void check_bytes(const void *data, size_t len) {
+    static volatile unsigned char sum;
+    const unsigned char *p = (const unsigned char *)data;
+    CHECK(p || len == 0);
+    while (len-- > 0) sum = (unsigned char)(sum + *p++);
+}
+
+static void check_items(delayq_status status, size_t count, size_t max) {
+    size_t i;
+    check_status(status);
+    CHECK(count <= max && (status == DELAYQ_OK) == (count > 0));
+    for (i = 0; i < count; i++) {
+        check_bytes(items[i].data, items[i].len);
+        CHECK(memchr(items[i].ticket.text, 0, sizeof items[i].ticket.text));
+        CHECK(items[i].attempt >= 0 && items[i].late_us >= -1);
+    }
+}
+
+/* --- the functions ------------------------------------------------------- */
+
+static const int64_t times[] = {
+    0, 1, 50, 1000, 20000, 10, 3600, DQ_MAX_DUE / 4, DELAYQ_FOREVER, -2};
+
+static int64_t time_argument(int otherwise) {
+    return times[argument(otherwise)];
+}
+
+/* A ticket that the library takes, where the item has none. */
+static void give_ticket(delayq_ticket *t) {
+    if (!dq_is_ticket(t->text))
+        snprintf(t->text, sizeof t->text,
+                 "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002");
+}
+
+/* A call with a timeout keeps it, and a few round trips. */
+static void check_time(int64_t begin, int64_t timeout_ms) {
+    int64_t trips =
+        6 * (q->options.io_timeout_ms + q->options.connect_timeout_ms);
+    if (timeout_ms < 0) return;
+    CHECK(clock_us - begin <= (timeout_ms + trips) * 1000);
+}
+
+static void do_offer(void) {
+    int64_t delay = time_argument(0);
+    check_status(delayq_offer(q, "payload", 7, delay));
+}
+
+static void offer_them(void) {
+    delayq_status s = delayq_offer_many(q, messages, ITEMS);
+    int i, bad = 0;
+    check_status(s);
+    for (i = 0; i < ITEMS; i++) {
+        check_status(messages[i].status);
+        CHECK(memchr(messages[i].ticket.text, 0, sizeof(delayq_ticket)));
+        bad += messages[i].status < 0;
+    }
+    CHECK((s < 0) == (bad > 0));
+}
+
+static void do_offer_many(void) {
+    int i, how = argument(0);
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < ITEMS; i++) {
+        messages[i].data = &"abc"[i];
+        messages[i].len = 1;
+        messages[i].delay_ms = how & 1 ? 0 : 60000;
+        messages[i].key = (how & 2) && i != 1 ? "key" : NULL;
+        messages[i].key_ttl_ms = 1000;
+        messages[i].replace = how & 4;
+        messages[i].due_ms = how == 9 ? DQ_MAX_DUE - 2000 : 0;
+    }
+    offer_them();
+}
+
+static void do_tick(void) {
+    int64_t wait = -1;
+    if (argument(0)) q->wake_us = 0;
+    check_status(delayq_tick(q, &wait));
+    CHECK(wait >= 0 && wait <= q->options.max_wait_ms);
+}
+
+static void do_take(void) {
+    int64_t timeout = time_argument(0), begin = clock_us;
+    delayq_status s = delayq_take(q, &items[0], timeout);
+    check_items(s, s == DELAYQ_OK, 1);
+    check_time(begin, timeout);
+}
+
+static void do_take_many(void) {
+    int64_t timeout = time_argument(0), begin = clock_us;
+    size_t count = 9;
+    delayq_status s = delayq_take_many(q, items, ITEMS, &count, timeout);
+    check_items(s, count, ITEMS);
+    check_time(begin, timeout);
+}
+
+static void do_ack(void) {
+    acking = 1;
+    if (!argument(0)) give_ticket(&items[0].ticket);
+    check_status(delayq_ack(q, &items[0]));
+}
+
+static void do_ack_many(void) {
+    int i;
+    for (i = 0; i < ITEMS; i++) give_ticket(&items[i].ticket);
+    acking = ITEMS;
+    check_status(delayq_ack_many(q, items, ITEMS));
+    for (i = 0; i < ITEMS; i++) check_status(items[i].acked);
+}
+
+static void do_ack_take(void) {
+    int64_t timeout = time_argument(0), begin = clock_us;
+    delayq_status s;
+    acking = 1;
+    give_ticket(&items[0].ticket);
+    s = delayq_ack_take(q, &items[0], timeout);
+    check_items(s, s == DELAYQ_OK, 1);
+    check_status(items[0].acked);
+    check_time(begin, timeout);
+    /* in hand as long as nobody knows what became of it */
+    if (s == DELAYQ_EMPTY || s == DELAYQ_WOKEN) CHECK(!items[0].ticket.text[0]);
+    if (s < 0 && items[0].acked >= 0) CHECK(!items[0].ticket.text[0]);
+}
+
+static void do_nack(void) {
+    int64_t delay = time_argument(0);
+    give_ticket(&items[0].ticket);
+    check_status(delayq_nack(q, &items[0], delay));
+}
+
+static void do_extend(void) {
+    int64_t lease = time_argument(3);
+    give_ticket(&items[0].ticket);
+    check_status(delayq_extend(q, &items[0], lease));
+    CHECK(memchr(items[0].ticket.text, 0, sizeof(delayq_ticket)));
+}
+
+static void do_bury(void) {
+    give_ticket(&items[0].ticket);
+    check_status(delayq_bury(q, &items[0]));
+}
+
+static void do_cancel(void) {
+    acking = 1;
+    give_ticket(&messages[0].ticket);
+    check_status(delayq_cancel(q, &messages[0].ticket));
+}
+
+static void do_reschedule(void) {
+    int64_t delay = time_argument(0);
+    give_ticket(&messages[0].ticket);
+    check_status(delayq_reschedule(q, &messages[0].ticket, delay));
+    CHECK(memchr(messages[0].ticket.text, 0, sizeof(delayq_ticket)));
+}
+
+static void do_peek(void) {
+    size_t count = 9;
+    delayq_ticket *after = argument(0) ? &items[0].ticket : NULL;
+    delayq_status s;
+    if (after) give_ticket(after);
+    s = delayq_peek(q, items, ITEMS, &count, after);
+    check_items(s, count, ITEMS);
+}
+
+static void do_count(void) {
+    delayq_counts counts;
+    check_status(delayq_count(q, &counts));
+}
+
+static void do_clear(void) {
+    int64_t removed = 0;
+    check_status(delayq_clear(q, argument(0) ? NULL : &removed));
+}
+
+static void do_dead_peek(void) {
+    delayq_dead letters[ITEMS];
+    size_t count = 9, i;
+    delayq_status s = delayq_dead_peek(q, letters, ITEMS, &count, 0);
+    check_status(s);
+    CHECK(count <= ITEMS && (s == DELAYQ_OK) == (count > 0));
+    for (i = 0; i < count; i++) {
+        check_bytes(letters[i].data, letters[i].len);
+        CHECK(memchr(letters[i].reason, 0, sizeof letters[i].reason));
+    }
+}
+
+static void do_redrive(void) {
+    size_t count = 9;
+    check_status(delayq_dead_redrive(q, 2, &count));
+}
+
+static void do_dead_clear(void) {
+    int64_t removed;
+    check_status(delayq_dead_clear(q, &removed));
+}
+
+static void do_wait(void) {
+    delayq *const both[2] = {&queues[0], &queues[1]};
+    int64_t timeout = time_argument(0);
+    size_t count = queues[1].open == DQ_OPEN ? 2 : 1;
+    delayq_status s = delayq_wait(both, count, timeout);
+    CHECK(strcmp(delayq_strstatus(s), "unknown status") != 0);
+}
+
+static void do_wake(void) {
+    delayq_wake(q);
+}
+
+static void do_swap(void) {
+    q = q == &queues[0] && queues[1].open ? &queues[1] : &queues[0];
+}
+
+static void do_idle(void) {
+    clock_us += (times[argument(3) % 6] + 1) * 1000;
+}
+
+/* Words to the command socket (1) or the ear (0) that answer nothing. */
+static void do_speak(void) {
+    redisContext *c = argument(0) ? queues[0].link.cmd : queues[0].link.ear;
+    struct connection *to = c ? connection_of(c->fd) : NULL;
+    if (to && at_value()) say_value(to);
+}
+
+static void do_cut(void) {
+    redisContext *c = argument(1) ? queues[0].link.cmd : queues[0].link.ear;
+    struct connection *to = c ? connection_of(c->fd) : NULL;
+    if (to) hang_up(to);
+}
+
+static void do_refuse(void) {
+    refusals = argument(1);
+}
+
+static void do_fds(void) {
+    int fds[3];
+    size_t n = delayq_fds(q, fds, 3);
+    CHECK(n <= 2);
+    while (n-- > 0) CHECK(fds[n] >= 0);
+}
+
+#define NOTHING "(hn-00000.s0-0')"
+#define CHANGED "(hn1f.)"
+
+static const struct {
+    char letter;
+    void (*run)(void);
+    const char *good, *cast; /* a script's answer, and a broadcast's */
+} ops[] = {
+    {'O', do_offer, "O", NULL},
+    {'M', do_offer_many, "O", NULL},
+    {'F', offer_them, "O", NULL}, /* once more, what is unknown is the same */
+    {'T', do_tick, NOTHING, NULL},
+    {'G', do_take, "(hn-0000f0.ahm.xn1hello')",
+     "(hn-00000.s1-1's1-1'hm.shello')"},
+    {'H', do_take_many, "(hn-0000f0.ahm.xn1hello'sr'xj0x'se'xo0y')",
+     "(hn-00000.s1-2's1-1'hm.shello's1-2'hm.s')"},
+    {'A', do_ack, "(hn.a)", NULL},
+    {'B', do_ack_many, "(hn.a)", NULL},
+    {'C', do_ack_take, "(hn-0000f0.ahm.xn1hello')", NULL},
+    {'N', do_nack, CHANGED, NULL},
+    {'X', do_extend, CHANGED, NULL},
+    {'U', do_bury, CHANGED, NULL},
+    {'K', do_cancel, "(hn.a)", NULL},
+    {'R', do_reschedule, CHANGED, NULL},
+    {'P', do_peek, "(hn.hm.xn1pending')", NULL},
+    {'Q', do_count, "(hn21100m.)", NULL},
+    {'L', do_clear, "(hn3.)", NULL},
+    {'D', do_dead_peek, "(hn1.dn1dead')", NULL},
+    {'V', do_redrive, "(hn2.)", NULL},
+    {'Z', do_dead_clear, "(hn1.)", NULL},
+    {'W', do_wait, NOTHING, NULL},
+    {'w', do_wake, NOTHING, NULL},
+    {'S', do_swap, NOTHING, NULL},
+    {'I', do_idle, NOTHING, NULL},
+    {'E', do_speak, NOTHING, NULL},
+    {'Y', do_cut, NOTHING, NULL},
+    {'J', do_refuse, NOTHING, NULL},
+    {'f', do_fds, NOTHING, NULL},
+};
+
+static void run_op(int letter) {
+    size_t i;
+    polls = faults = acking = 0;
+    for (i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        if (ops[i].letter != letter) continue;
+        good = queues[0].options.broadcast && ops[i].cast ? ops[i].cast
+                                                          : ops[i].good;
+        ops[i].run();
+    }
+}
+
+/* hiredis makes room for as many elements as it is told to come. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1:max_allocation_size_mb=64:"
+           "quarantine_size_mb=16";
+}
+
+/* --- one run ------------------------------------------------------------- */
+
+/* First byte: 0 to 2: wire; 4: lease; 8: broadcast; 16: a second handle; 128:
+ * the login's answers are the input's. */
+static void options_from(delayq_options *o, int how) {
+    static const char *const urls[] = {NULL, "redis://u:secret@h/1",
+                                       "unix://:secret@/s"};
+    memset(o, 0, sizeof *o);
+    o->name = "jobs";
+    o->wire = (delayq_wire)((how & 3) % 3);
+    o->lease_ms = how & 4 ? 60000 : 0;
+    o->max_attempts = o->wire == DELAYQ_NATIVE && (how & 4) ? 5 : 0;
+    o->broadcast = (how & 15) == 8 || (how & 15) == 11;
+    o->broadcast_after = o->broadcast && (how & 3) ? "" : NULL;
+    o->url = urls[(how >> 5 & 3) % 3];
+    o->connect = dial;
+    o->log = told;
+    o->user = queues;
+    fuzz_login = how >> 7 & 1;
+}
+
+/* Second byte: 1: a server of 32 bits; 2: a big-endian one; 8: small talk, as
+ * SCRIPT LOAD, is answered by the input, too; 16: the second handle's queue is
+ * another, and the first is closed before it. */
+static void server_from(int how) {
+    apart = how >> 4 & 1;
+    long_size = how & 1 ? 4 : 8;
+    long_big = how >> 1 & 1;
+    fuzz_small = how >> 3 & 1;
+}
+
+static void open_second(void) {
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = apart ? "more" : "jobs";
+    o.wire = queues[0].options.wire;
+    o.share = &queues[0];
+    o.log = told;
+    o.user = queues;
+    q = &queues[1];
+    check_status(delayq_open(q, &o));
+    q = &queues[0];
+}
+
+static void begin_run(void) {
+    int i;
+    clock_us = 1000000000;
+    refusals = polls = faults = acking = 0;
+    good = NOTHING;
+    memset(queues, 0, sizeof queues);
+    memset(items, 0, sizeof items);
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < CONNECTIONS; i++)
+        connections[i].fd = connections[i].peer = -1;
+    q = &queues[0];
+}
+
+static void end_run(void) {
+    int i;
+    delayq_close(&queues[!apart]);
+    if (queues[apart].orphan)
+        check_status(delayq_offer(q = queues + 1, "", 0, 0));
+    delayq_close(&queues[apart]);
+    for (i = 0; i < CONNECTIONS; i++) hang_up(&connections[i]);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
+    delayq_options o;
+    int how, c;
+    if (size < 2) return 0;
+    begin_run();
+    at = data;
+    end = data + size;
+    how = next();
+    options_from(&o, how);
+    server_from(next());
+    check_status(delayq_open(q, &o));
+    if (how & 16 && !o.broadcast) open_second();
+    while ((c = next()) >= 0) run_op(c);
+    end_run();
+    return 0;
+}

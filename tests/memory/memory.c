@@ -1,0 +1,449 @@
+/*
+ * Every allocation that hiredis makes in a call, failing in turn: no crash, no
+ * leak, the status tells the truth, the handle recovers by itself, and what
+ * was offered is in the queue or was taken.
+ *
+ * delayq allocates nothing itself. hiredis is linked in from libhiredis.a, so
+ * that the linker's --wrap can come between it and malloc.
+ */
+#define DELAYQ_IMPLEMENTATION
+#include "../test.h"
+#include <fcntl.h>
+#include <hiredis/sds.h>
+#include <sys/socket.h>
+
+/* --- failing allocations ------------------------------------------------- */
+
+static int armed;        /* count, and fail one */
+static int spared;       /* within what hiredis itself doesn't survive */
+static int refilling;    /* within what doesn't survive a failing sdsempty */
+static long fail_at;     /* the how manieth fails, from 1 */
+static long allocations; /* so many since it was armed */
+
+static int fails(void) {
+    return armed && !spared && ++allocations == fail_at;
+}
+
+/* name(args), and the linker's two names for it */
+#define WRAP(type, name, parameters, arguments)          \
+    type __real_##name parameters;                       \
+    type __wrap_##name parameters;                       \
+    type __wrap_##name parameters {                      \
+        return fails() ? NULL : __real_##name arguments; \
+    }
+WRAP(void *, malloc, (size_t size), (size))
+WRAP(void *, calloc, (size_t n, size_t size), (n, size))
+WRAP(void *, realloc, (void *p, size_t size), (p, size))
+WRAP(char *, strdup, (const char *text), (text))
+
+/*
+ * What hiredis 0.14 doesn't survive is not asked of it:
+ *
+ *   hi_malloc, hi_strdup   abort(): the copies of path, host and address that
+ *                          redisContextConnectUnix and ...Tcp make
+ *   redisBufferWrite       all is written, and the new buffer by sdsempty is
+ *                          NULL: reads its length
+ *   redisReaderFeed        gives back a large buffer, and asserts that
+ *                          sdsempty has got it a new one
+ */
+#define WITHIN(counter, type, name, parameters, arguments) \
+    type __real_##name parameters;                         \
+    type __wrap_##name parameters;                         \
+    type __wrap_##name parameters {                        \
+        type result;                                       \
+        counter++;                                         \
+        result = __real_##name arguments;                  \
+        counter--;                                         \
+        return result;                                     \
+    }
+#if HIREDIS_MAJOR < 1
+WITHIN(spared, void *, hi_malloc, (size_t size), (size))
+WITHIN(spared, char *, hi_strdup, (const char *text), (text))
+WITHIN(refilling, int, redisBufferWrite, (redisContext * c, int *done),
+       (c, done))
+WITHIN(refilling, int, redisReaderFeed,
+       (redisReader * r, const char *bytes, size_t size), (r, bytes, size))
+
+sds __real_sdsempty(void);
+sds __wrap_sdsempty(void);
+sds __wrap_sdsempty(void) {
+    sds result;
+    spared += refilling;
+    result = __real_sdsempty();
+    spared -= refilling;
+    return result;
+}
+#endif
+
+static void arm(long at) {
+    allocations = 0;
+    fail_at = at;
+    armed = 1;
+}
+
+/* Did the one to fail come? */
+static int disarm(void) {
+    armed = 0;
+    return allocations >= fail_at;
+}
+
+/* --- the calls ----------------------------------------------------------- */
+
+static delayq q, second;
+static delayq_item items[3], got[3];
+static delayq_message messages[3];
+static size_t count;
+
+static void prepare_nothing(void) {
+}
+
+static void offer_three(int64_t delay_ms) {
+    static char big[40000]; /* more than hiredis' reader keeps */
+    int i;
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < 3; i++) {
+        messages[i].data = big;
+        messages[i].len = i == 0 ? sizeof big : 1;
+        messages[i].delay_ms = delay_ms;
+    }
+    OK(&q, delayq_offer_many(&q, messages, 3));
+}
+
+static void prepare_due(void) {
+    offer_three(0);
+    usleep(2000);
+}
+
+static void prepare_pending(void) {
+    offer_three(60000);
+}
+
+static void prepare_leased(void) {
+    size_t n, i = 0;
+    prepare_due();
+    for (; i < 3; i += n)
+        OK(&q, delayq_take_many(&q, items + i, 3 - i, &n, 20000));
+}
+
+static void prepare_dead(void) {
+    int i;
+    prepare_leased();
+    for (i = 0; i < 3; i++) OK(&q, delayq_bury(&q, &items[i]));
+}
+
+static delayq_status do_offer(void) {
+    return delayq_offer(&q, "x", 1, 60000);
+}
+static delayq_status do_offer_large(void) {
+    static char large[300000];
+    return delayq_offer(&q, large, sizeof large, 60000);
+}
+static delayq_status do_once(void) {
+    memset(messages, 0, sizeof messages);
+    messages[0].data = "x";
+    messages[0].len = 1;
+    messages[0].delay_ms = 60000;
+    messages[0].key = "k";
+    messages[0].key_ttl_ms = 60000;
+    return delayq_offer_many(&q, messages, 1);
+}
+/* One with a key and two without: more than one script. */
+static delayq_status do_offer_many(void) {
+    int i;
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < 3; i++) {
+        messages[i].data = "x";
+        messages[i].len = 1;
+        messages[i].delay_ms = 60000;
+    }
+    messages[1].key = "k";
+    messages[1].key_ttl_ms = 60000;
+    return delayq_offer_many(&q, messages, 3);
+}
+static delayq_status do_tick(void) {
+    q.wake_us = 0;
+    return delayq_tick(&q, NULL);
+}
+static delayq_status do_take(void) {
+    q.wake_us = 0;
+    return delayq_take_many(&q, got, 2, &count, 0);
+}
+static delayq_status do_take_waiting(void) {
+    return delayq_take_many(&q, got, 2, &count, 40);
+}
+static delayq_status do_ack(void) {
+    return delayq_ack(&q, &items[1]);
+}
+static delayq_status do_ack_many(void) {
+    return delayq_ack_many(&q, items, 3);
+}
+static delayq_status do_ack_take(void) {
+    got[0] = items[1];
+    return delayq_ack_take(&q, &got[0], 0);
+}
+static delayq_status do_nack(void) {
+    return delayq_nack(&q, &items[1], 30000);
+}
+static delayq_status do_extend(void) {
+    return delayq_extend(&q, &items[1], 30000);
+}
+static delayq_status do_bury(void) {
+    return delayq_bury(&q, &items[1]);
+}
+static delayq_status do_cancel(void) {
+    return delayq_cancel(&q, &messages[1].ticket);
+}
+static delayq_status do_reschedule(void) {
+    return delayq_reschedule(&q, &messages[1].ticket, 30000);
+}
+static delayq_status do_peek(void) {
+    return delayq_peek(&q, got, 3, &count, NULL);
+}
+static delayq_status do_count(void) {
+    delayq_counts c;
+    return delayq_count(&q, &c);
+}
+static delayq_status do_clear(void) {
+    return delayq_clear(&q, NULL);
+}
+static delayq_status do_dead_peek(void) {
+    delayq_dead letters[3];
+    return delayq_dead_peek(&q, letters, 3, &count, 0);
+}
+static delayq_status do_redrive(void) {
+    return delayq_dead_redrive(&q, 2, &count);
+}
+static delayq_status do_dead_clear(void) {
+    return delayq_dead_clear(&q, NULL);
+}
+static delayq_status do_wait(void) {
+    delayq *const all[] = {&q};
+    q.wake_us = 0;
+    return delayq_wait(all, 1, 40);
+}
+static delayq_status do_share(void) {
+    delayq_options o;
+    delayq_status status;
+    memset(&o, 0, sizeof o);
+    o.name = "more";
+    o.share = &q;
+    status = delayq_open(&second, &o);
+    if (status == DELAYQ_OK) status = delayq_tick(&second, NULL);
+    delayq_close(&second);
+    return status;
+}
+
+/* After the call so many items are in the queue: `done` if it was done, else
+ * `undone`. */
+static const struct verb {
+    const char *name;
+    void (*prepare)(void);
+    delayq_status (*call)(void);
+    int undone, done;
+    delayq_status good;
+    int lease;
+} verbs[] = {
+    {"offer", prepare_nothing, do_offer, 0, 1, DELAYQ_OK, 0},
+    {"offer, large", prepare_nothing, do_offer_large, 0, 1, DELAYQ_OK, 0},
+    {"offer with a key", prepare_nothing, do_once, 0, 1, DELAYQ_OK, 0},
+    {"offer_many", prepare_nothing, do_offer_many, 0, 3, DELAYQ_OK, 0},
+    {"tick", prepare_due, do_tick, 3, 3, DELAYQ_OK, 0},
+    {"take", prepare_due, do_take, 3, 1, DELAYQ_OK, 0},
+    {"take, waiting", prepare_nothing, do_take_waiting, 0, 0, DELAYQ_EMPTY, 0},
+    {"wait", prepare_pending, do_wait, 3, 3, DELAYQ_EMPTY, 0},
+    {"cancel", prepare_pending, do_cancel, 3, 2, DELAYQ_OK, 0},
+    {"reschedule", prepare_pending, do_reschedule, 3, 3, DELAYQ_OK, 0},
+    {"peek", prepare_pending, do_peek, 3, 3, DELAYQ_OK, 0},
+    {"count", prepare_pending, do_count, 3, 3, DELAYQ_OK, 0},
+    {"clear", prepare_pending, do_clear, 3, 0, DELAYQ_OK, 0},
+    {"share", prepare_pending, do_share, 3, 3, DELAYQ_OK, 0},
+    {"take with a lease", prepare_due, do_take, 3, 3, DELAYQ_OK, 1},
+    {"ack", prepare_leased, do_ack, 3, 2, DELAYQ_OK, 1},
+    {"ack_many", prepare_leased, do_ack_many, 3, 0, DELAYQ_OK, 1},
+    {"ack_take", prepare_leased, do_ack_take, 3, 2, DELAYQ_EMPTY, 1},
+    {"nack", prepare_leased, do_nack, 3, 3, DELAYQ_OK, 1},
+    {"extend", prepare_leased, do_extend, 3, 3, DELAYQ_OK, 1},
+    {"bury", prepare_leased, do_bury, 3, 3, DELAYQ_OK, 1},
+    {"dead_peek", prepare_dead, do_dead_peek, 3, 3, DELAYQ_OK, 1},
+    {"dead_redrive", prepare_dead, do_redrive, 3, 3, DELAYQ_OK, 1},
+    {"dead_clear", prepare_dead, do_dead_clear, 3, 0, DELAYQ_OK, 1},
+};
+
+/* --- what has to hold ---------------------------------------------------- */
+
+static int in_queue(void) {
+    return (int)ask_int(
+        "EVAL %s 0",
+        "return redis.call('ZCARD', 'redisson_delay_queue_timeout:{jobs}') +\n"
+        "  redis.call('LLEN', 'jobs') +\n"
+        "  redis.call('LLEN', 'delayq_retry:{jobs}') +\n"
+        "  redis.call('LLEN', 'delayq_dead:{jobs}')");
+}
+
+static int open_files(void) {
+    int fd, n = 0;
+    for (fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Each message is where its status says. */
+static void check_messages(int now, long k) {
+    int i, sure = 0, perhaps = 0;
+    for (i = 0; i < 3; i++) {
+        sure += messages[i].status == DELAYQ_OK;
+        perhaps += messages[i].status == DELAYQ_ERR_UNKNOWN;
+    }
+    if (now < sure || now > sure + perhaps)
+        FAIL("offer_many, allocation %ld: %d items, but %d stored and %d "
+             "unknown",
+             k, now, sure, perhaps);
+}
+
+static void check_truth(const struct verb *v, delayq_status s, long k) {
+    int now = in_queue();
+    if (s != v->good && s != DELAYQ_ERR_MEMORY && s != DELAYQ_ERR_IO &&
+        s != DELAYQ_ERR_UNKNOWN)
+        FAIL("%s, allocation %ld: %d: %s", v->name, k, s, delayq_errmsg(&q));
+    if (s == DELAYQ_ERR_UNKNOWN && (now == v->undone || now == v->done)) return;
+    if (v->call == do_offer_many)
+        check_messages(now, k);
+    else if (now != (s == v->good ? v->done : v->undone))
+        FAIL("%s, allocation %ld: %d (%s), but %d items", v->name, k, s,
+             delayq_errmsg(&q), now);
+}
+
+/* The back-off is not waited for: only whether the next call gets through. */
+static void recover(const struct verb *v, long k) {
+    delayq_counts c;
+    q.link.retry_us = q.link.ear_retry_us = 0;
+    if (delayq_count(&q, &c) != DELAYQ_OK)
+        FAIL("%s, allocation %ld: doesn't recover: %s", v->name, k,
+             delayq_errmsg(&q));
+}
+
+/* A call with allocation k failing, on a connection that stands or that has
+ * just been cut. 0: it makes fewer. */
+static int failing(const struct verb *v, int lost, long k) {
+    delayq_status status;
+    int reached, files;
+    ask("FLUSHDB");
+    q.ready = 0;
+    v->prepare();
+    q.link.retry_us = q.link.ear_retry_us = 0;
+    if (lost) {
+        shutdown(q.link.cmd->fd, SHUT_RDWR);
+        if (q.link.ear) shutdown(q.link.ear->fd, SHUT_RDWR);
+    }
+    files = open_files();
+    arm(k);
+    status = v->call();
+    reached = disarm();
+    check_truth(v, status, k);
+    if (!reached && !lost) CHECK_STATUS(&q, status, v->good);
+    if (open_files() > files + 1) /* one: the ear */
+        FAIL("%s, allocation %ld: sockets left open", v->name, k);
+    recover(v, k);
+    return reached;
+}
+
+static void each_allocation(const struct verb *v, delayq_options *o, int lost) {
+    long k = 0;
+    o->lease_ms = v->lease ? 60000 : 0;
+    OK(&q, delayq_open(&q, o));
+    while (failing(v, lost, ++k)) {
+    }
+    CHECK(k > 1);
+    delayq_close(&q);
+}
+
+static void every_verb(size_t from, size_t to, int lost) {
+    delayq_options o = options_for(&main_server, "jobs");
+    size_t i;
+    for (i = from; i < to; i++) each_allocation(&verbs[i], &o, lost);
+}
+
+#define LEASES 14
+#define ALL (sizeof verbs / sizeof verbs[0])
+
+TEST(each_allocation_of_a_call_without_a_lease_fails) {
+    every_verb(0, LEASES, 0);
+}
+TEST(each_allocation_of_a_call_with_a_lease_fails) {
+    every_verb(LEASES, ALL, 0);
+}
+TEST(each_allocation_of_a_call_that_reconnects_fails) {
+    every_verb(0, LEASES, 1);
+}
+TEST(each_allocation_of_a_call_with_a_lease_that_reconnects_fails) {
+    every_verb(LEASES, ALL, 1);
+}
+
+static void each_allocation_of_an_open(delayq_options *o) {
+    long k = 0;
+    int reached = 1;
+    while (reached) {
+        delayq_status status;
+        arm(++k);
+        status = delayq_open(&q, o);
+        reached = disarm();
+        /* a broadcast's runs a script, which may have moved something */
+        if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
+            (status != DELAYQ_ERR_UNKNOWN || !o->broadcast))
+            CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
+        recover(&verbs[0], k);
+        delayq_close(&q);
+    }
+    CHECK(k > 10);
+}
+
+TEST(each_allocation_of_an_open_fails) {
+    delayq_options o = options_for(&main_server, "jobs");
+    each_allocation_of_an_open(&o);
+    o.broadcast = 1;
+    each_allocation_of_an_open(&o);
+}
+
+TEST(each_allocation_of_an_open_by_tcp_fails) {
+    char port[16], url[64];
+    const char *arguments[] = {"--port", port, NULL};
+    delayq_options o = options_for(&main_server, "jobs");
+    server s;
+    snprintf(port, sizeof port, "%d", 20000 + (int)getpid() % 12000);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%s", port);
+    server_start(&s, arguments);
+    o.url = url;
+    each_allocation_of_an_open(&o);
+    server_end(&s);
+}
+
+/* Three items are in the stream: the reader gets them, or keeps its place. */
+static int failing_broadcast(delayq_options *o, long k) {
+    delayq_status status;
+    size_t n = 0, more = 0;
+    int reached;
+    ask("FLUSHDB");
+    OK(&q, delayq_open(&q, o));
+    prepare_due();
+    arm(k);
+    status = do_take();
+    reached = disarm();
+    if (status == DELAYQ_OK) n = count;
+    if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
+        status != DELAYQ_ERR_UNKNOWN)
+        CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
+    recover(&verbs[0], k);
+    for (; n < 3; n += more) OK(&q, delayq_take_many(&q, got, 3, &more, 20000));
+    CHECK_INT(n, 3);
+    delayq_close(&q);
+    return reached;
+}
+
+TEST(each_allocation_of_a_broadcast_fails) {
+    delayq_options o = options_for(&main_server, "jobs");
+    long k = 0;
+    o.broadcast = 1;
+    o.broadcast_after = "";
+    while (failing_broadcast(&o, ++k)) {
+    }
+    CHECK(k > 10);
+}
