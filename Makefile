@@ -97,6 +97,9 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
+	@sh tests/matrix.sh $(ROWS)
+
 tls: $B/test-tls ## the tests of rediss:// (needs hiredis >= 1.0 with TLS)
 	$B/test-tls $(ONLY)
 
@@ -132,4 +135,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        bench tls format install uninstall clean help
+        matrix bench tls format install uninstall clean help

@@ -1600,7 +1600,10 @@ static const char dq_lua_line[] =
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', W, me)\n"
     "  if rank > 0 and #out > 2 and (tonumber(out[3]) or 0) < now - 250 then\n"
-    "    redis.call('ZREMRANGEBYRANK', W, 0, rank - 1)\n"
+    "    for _, h in ipairs(redis.call('ZRANGE', W, 0, rank - 1)) do\n"
+    "      redis.call('ZREM', W, h)\n"
+    "      redis.call('PUBLISH', ARGV[13] .. h, '0 0')\n"
+    "    end\n"
     "    rank = 0\n"
     "  end\n"
     "  while rank < 2 do\n"
@@ -1972,6 +1975,7 @@ static const dq_error dq_errors[] = {
     {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
     {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
     {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
+    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
     {"", DELAYQ_ERR_REDIS, 0},
 };
 
@@ -1979,7 +1983,7 @@ static const dq_error dq_errors[] = {
  * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
 static const dq_error *dq_meaning(const char *text) {
     const size_t last = sizeof dq_errors / sizeof dq_errors[0] - 1;
-    const char *inner = strstr(text, "user_script: ");
+    const char *inner = strstr(text, "user_script:");
     size_t i;
     for (i = 0; i < last; i++)
         if (strncmp(text, dq_errors[i].code, strlen(dq_errors[i].code)) == 0)
@@ -3135,6 +3139,12 @@ static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
         call->keys = 1; /* straight from the zset */
         return 1;
     }
+    if (status == DELAYQ_ERR_AUTH && call->keys == 5) {
+        call->args -= 3; /* the line is forbidden: it waits as if alone */
+        call->keys = 4;
+        q->turns = q->place = 0;
+        return 1;
+    }
     if (call->resent || dq_link(q)->cmd || dq_link(q)->failures > 0) return 0;
     call->resent = 1;
     call->again = status == DELAYQ_ERR_UNKNOWN && call->harmless;
@@ -3233,16 +3243,16 @@ static void dq_heard_keys(delayq *q, const redisReply *r) {
     dq_wake_at(q, 0);
 }
 
-/* "place due": a step forward in the line. */
+/* "place due": a step forward in the line, or 0: struck off. */
 static void dq_heard_turn(delayq *q, const redisReply *r) {
     int64_t n[2];
     if (q->place == 0) return; /* it has left */
-    if (!dq_numbers(r, n, 2) || n[0] != 2) {
-        q->place = 1;
-        dq_wake_at(q, 0);
-    } else {
+    if (dq_numbers(r, n, 2) && n[0] == 2) {
         q->place = 2;
         if (n[1] > 0) dq_wake_at(q, n[1]);
+    } else {
+        q->place = 1;
+        dq_wake_at(q, 0);
     }
 }
 
@@ -3787,6 +3797,11 @@ static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
     return count;
 }
 
+/* Is it about to wait long, where it hears of its turn? */
+static int dq_would_join(const delayq *q) {
+    return q->joins && q->turns;
+}
+
 /* Ask the server for up to max items, with an ack before if ack is not NULL;
  * *acked is what became of it. EMPTY or OK. */
 static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
@@ -3798,7 +3813,7 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
     dq_call call;
     dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, cast ? 7 : 10,
                   dq_write_drain);
-    if (q->place > 0 || (q->joins && q->turns)) {
+    if (q->place > 0 || dq_would_join(q)) {
         call.keys = 5;
         call.args += 3;
     }
@@ -3865,8 +3880,8 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
     status = dq_listen(q, now);
     if (status != DELAYQ_OK) return status;
     if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
-        !t->ack.ticket.text[0]) {
-        if (q->place == 2 && dq_wants_arm(q)) dq_arm(q); /* has moved up */
+        !t->ack.ticket.text[0] && (q->place > 0 || !dq_would_join(q))) {
+        if (listen && dq_wants_arm(q)) dq_arm(q);
         return DELAYQ_EMPTY;
     }
     status = dq_take_ask(q, t);

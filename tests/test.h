@@ -105,6 +105,8 @@ const char *ask(const char *format, ...); /* lives until the next call */
 /* Everything in a server, as one text. */
 const char *contents(redisContext *c);
 redisContext *main_connection(void);
+/* A user of the main server with password pw, these rights, all channels. */
+void allow(const char *user, const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
 

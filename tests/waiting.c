@@ -261,3 +261,27 @@ TEST(a_dead_ear_is_noticed_and_replaced) {
           strstr(ask("CLIENT LIST TYPE pubsub"), "sub=3"));
     delayq_close(&q);
 }
+
+static void push_later(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    (void)unused;
+    usleep(100000);
+    freeReplyObject(run(c, "RPUSH jobs early"));
+    redisFree(c);
+}
+
+TEST(a_push_is_heard_after_another_one_was_taken) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    pid_t child;
+    o.max_wait_ms = 3600000;
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    ask("RPUSH jobs x");
+    OK(&q, delayq_take(&q, &item, 9000));
+    child = spawn(push_later, NULL);
+    OK(&q, delayq_take(&q, &item, 9000));
+    join(child);
+    delayq_close(&q);
+}

@@ -1,0 +1,200 @@
+/*
+ * Chapter: those who wait. Of many handles that wait on one queue one keeps
+ * watch; it is replaced when it leaves, dies or freezes. max_wait_ms is long
+ * in here, so that whoever isn't told of something sleeps on.
+ */
+#include "test.h"
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define LINE "delayq_waiting:{jobs}"
+#define WAITERS 8
+
+static pid_t waiters[WAITERS];
+static volatile int *taken; /* by each, in shared memory */
+static long lease = 0;
+
+static void wait_and_count(void *number) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    int i = (int)(long)number;
+    o.max_wait_ms = 3600000;
+    o.lease_ms = lease;
+    OK(&q, delayq_open(&q, &o));
+    for (;;) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        taken[i]++;
+        if (lease) OK(&q, delayq_ack(&q, &item));
+    }
+}
+
+/* How many have armed: their last command is LLEN. */
+static int armed(void) {
+    const char *at = ask("CLIENT LIST");
+    int n = 0;
+    while ((at = strstr(at, "cmd=llen")) != NULL) {
+        at++;
+        n++;
+    }
+    return n;
+}
+
+/* One after the other, so that their places are known. */
+static void start_waiters(void) {
+    int i;
+    taken = (volatile int *)mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (i = 0; i < WAITERS; i++) {
+        waiters[i] = spawn(wait_and_count, (void *)(long)i);
+        UNTIL(ask_int("ZCARD " LINE) == i + 1);
+    }
+    UNTIL(armed() >= 2);
+}
+
+static int all_taken(void) {
+    int i, n = 0;
+    for (i = 0; i < WAITERS; i++) n += taken[i];
+    return n;
+}
+
+static void end_waiters(void) {
+    int i;
+    for (i = 0; i < WAITERS; i++) {
+        kill(waiters[i], SIGKILL);
+        waitpid(waiters[i], NULL, 0);
+    }
+}
+
+TEST(of_many_who_wait_each_gets_its_turn_and_few_scripts_are_run) {
+    delayq p;
+    int i, k;
+    long long scripts;
+    const char *stats;
+    start_waiters();
+    open_queue(&p, "jobs");
+    ask("CONFIG RESETSTAT");
+    for (i = 0; i < 3 * WAITERS; i++) {
+        if (i % 2)
+            OFFER(&p, "x", 20);
+        else
+            ask("RPUSH jobs x");
+        UNTIL(all_taken() == i + 1);
+        UNTIL(ask_int("ZCARD " LINE) == WAITERS);
+    }
+    for (k = 0; k < WAITERS; k++) CHECK(taken[k] > 0);
+    stats = strstr(ask("INFO commandstats"), "cmdstat_evalsha:calls=");
+    scripts = stats ? atoll(stats + strlen("cmdstat_evalsha:calls=")) : 0;
+    if (test_slow() == 1 && scripts > 6 * 3 * WAITERS)
+        FAIL("%lld scripts for %d items", scripts, 3 * WAITERS);
+    end_waiters();
+    delayq_close(&p);
+}
+
+static void keeper_is_lost(int sig, int pushed, int both) {
+    delayq p;
+    int i;
+    start_waiters();
+    open_queue(&p, "jobs");
+    if (!pushed) OFFER(&p, "x", 300);
+    kill(waiters[0], sig);
+    if (both) kill(waiters[1], sig);
+    if (pushed) ask("RPUSH jobs x");
+    UNTIL(all_taken() == 1);
+    /* and it goes on: the lost one has been struck off */
+    for (i = 2; i < 6; i++) {
+        OFFER(&p, "y", 10);
+        UNTIL(all_taken() == i);
+    }
+    if (sig == SIGSTOP) { /* thawed, it stands in line again */
+        kill(waiters[0], SIGCONT);
+        UNTIL(ask_int("ZCARD " LINE) == WAITERS);
+    }
+    end_waiters();
+    delayq_close(&p);
+}
+
+TEST(a_keeper_that_is_killed_is_replaced) {
+    keeper_is_lost(SIGKILL, 0, 0);
+}
+TEST(a_keeper_that_is_killed_is_replaced_for_pushes_too) {
+    keeper_is_lost(SIGKILL, 1, 0);
+}
+TEST(a_keeper_that_is_frozen_is_replaced) {
+    keeper_is_lost(SIGSTOP, 0, 0);
+}
+
+TEST(the_dead_in_the_line_do_not_keep_others_from_watching) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    pid_t child;
+    start_waiters();
+    end_waiters();
+    CHECK_INT(ask_int("ZCARD " LINE), WAITERS);
+    o.max_wait_ms = 3600000;
+    OK(&q, delayq_open(&q, &o));
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        delayq p;
+        usleep(100000);
+        open_queue(&p, "jobs");
+        OFFER(&p, "x", 100);
+        _exit(0);
+    }
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK_INT(ask_int("ZCARD " LINE), 0);
+    join(child);
+    delayq_close(&q);
+}
+
+static delayq woken;
+static void on_signal(int sig) {
+    (void)sig;
+    delayq_wake(&woken);
+}
+
+TEST(who_waits_no_longer_leaves_the_line) {
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    pid_t child, parent = getpid();
+    signal(SIGUSR1, on_signal);
+    OK(&woken, delayq_open(&woken, &o));
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, 30), DELAYQ_EMPTY);
+    CHECK_INT(ask_int("EXISTS " LINE), 0); /* short waits don't join */
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        redisContext *c = server_connect(&main_server);
+        long long n = 0;
+        while (n == 0) {
+            redisReply *r = run(c, "ZCARD " LINE);
+            n = r->integer;
+            freeReplyObject(r);
+        }
+        kill(parent, SIGUSR1);
+        _exit(0);
+    }
+    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                 DELAYQ_WOKEN);
+    join(child);
+    CHECK_INT(ask_int("EXISTS " LINE), 0);
+    delayq_close(&woken);
+}
+
+TEST(where_the_line_is_forbidden_a_take_waits_as_if_alone) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    allow("half", "~jobs ~redisson* ~delayq_dead* ~delayq_retry* +@all");
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 100);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK_INT(ask_int("EXISTS " LINE), 0);
+    delayq_close(&q);
+}

@@ -1,0 +1,233 @@
+#!/bin/sh
+# `make matrix`: the tests on other systems and machines. Each row has a Debian
+# of its own in a cache folder, so nothing is installed here; a row's client is
+# cross compiled and run by qemu-user where the machine is another.
+#
+#     tests/matrix.sh [ROW...]     default: all rows
+#
+# DELAYQ_MATRIX_CACHE   the chroots; removing it makes them anew
+# DELAYQ_MATRIX_MIRROR  Debian's packages
+#
+# A row's output goes to build/matrix/ROW.log. What is missing is said and
+# counts as skipped. Ends in "N passed, N failed, N skipped".
+cd "$(dirname "$0")/.." || exit 1
+cache=${DELAYQ_MATRIX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-matrix}
+mirror=${DELAYQ_MATRIX_MIRROR:-http://deb.debian.org/debian}
+logs=build/matrix
+rows="deb11 deb12 deb13 deb13-valkey i386 arm64 armhf s390x s390x-server musl"
+
+# settings ROW: what the row is made of
+settings() {
+    row=$1 suite=bookworm arch=amd64 chroot=$1 foreign='' musl=''
+    cc=gcc cxx=g++ qemu='' server=redis-server
+    packages=make,redis-server
+    case $row in
+    deb11) suite=bullseye ;;
+    deb12) ;;
+    deb13 | deb13-valkey)
+        suite=trixie chroot=deb13 packages=$packages,valkey-server
+        [ "$row" = deb13 ] || server=valkey-server
+        ;;
+    i386) arch=i386 ;;
+    arm64) other arm64 aarch64-linux-gnu aarch64 ;;
+    armhf) other armhf arm-linux-gnueabihf arm ;;
+    s390x | s390x-server) # big-endian; and with a big-endian server, too
+        chroot=s390x
+        other s390x s390x-linux-gnu s390x
+        [ "$row" = s390x ] || server=redis-s390x
+        ;;
+    musl)
+        musl=/opt/musl cc=musl-gcc cxx=''
+        packages=$packages,gcc,libc6-dev,musl-tools,dpkg-dev
+        ;;
+    *) return 1 ;;
+    esac
+    [ "$cc" != gcc ] || packages=$packages,gcc,g++,libc6-dev,libhiredis-dev
+}
+# other ARCH TRIPLET QEMU
+other() {
+    foreign=$1 cc=$2-gcc cxx=$2-g++ qemu=qemu-$3
+    packages=$packages,qemu-user,gcc-$2,g++-$2
+}
+
+# --- inside a chroot ---------------------------------------------------------
+
+# What debootstrap can't install.
+prepare() {
+    export DEBIAN_FRONTEND=noninteractive
+    if [ -n "$foreign" ]; then
+        dpkg --add-architecture "$foreign" && apt-get -q update &&
+            install "libhiredis-dev:$foreign" || return
+        [ "$foreign" != s390x ] || foreign_server
+    elif [ -n "$musl" ]; then
+        musl_hiredis
+    fi
+}
+install() { apt-get -q -y --no-install-recommends install "$@"; }
+# apt would put the other machine's server in place of the native one; so it is
+# unpacked beside it.
+foreign_server() {
+    mkdir -p /opt/redis && cd /opt/redis &&
+        apt-get -q -o APT::Sandbox::User=root download "redis-tools:$foreign" &&
+        dpkg -x redis-tools_*.deb . &&
+        install $(dpkg -f redis-tools_*.deb Depends | tr , '\n' |
+            sed -n "s/^ *\(lib[^ ]*\).*/\1:$foreign/p") || return
+    printf '#!/bin/sh\nexec %s -0 redis-server %s "$@"\n' "$qemu" \
+        /opt/redis/usr/bin/redis-check-rdb >"/usr/local/bin/redis-$foreign"
+    chmod 755 "/usr/local/bin/redis-$foreign"
+}
+musl_hiredis() {
+    echo "deb-src $mirror $suite main" >/etc/apt/sources.list.d/source.list
+    mkdir -p "$musl" && cd "$musl" && apt-get -q update &&
+        apt-get -q -o APT::Sandbox::User=root source hiredis &&
+        mv hiredis-*/ hiredis && make -C hiredis static CC="$cc"
+}
+
+# say NAME VALUE: for the table
+say() { echo "$1: $2"; }
+# check SENTENCE COMMAND...
+check() {
+    sentence=$1
+    shift
+    if "$@"; then
+        echo "ok   $sentence" && passed=1
+    else
+        echo "FAIL $sentence" && failed=1
+    fi
+}
+# Builds as C and as C++11, then runs the tests.
+inside() {
+    passed=0 failed=0 flags='' libs=-lhiredis
+    headers=/usr/include/hiredis
+    [ -z "$musl" ] || headers=$musl/hiredis flags=-I$musl \
+        libs=$headers/libhiredis.a
+    say compiler "${cc##*-} $("$cc" -dumpfullversion)"
+    say hiredis "$(awk '/^#define HIREDIS_(MAJOR|MINOR|PATCH) / {
+        printf "%s%s", dot, $3; dot = "." }' "$headers/hiredis.h")"
+    say server "$("$server" --version | sed 's/ server v=\([^ ]*\).*/ \1/')"
+    printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n' >one.cc
+    [ -z "$cxx" ] || check "compiles as C++11" "$cxx" -std=c++11 -Wall \
+        -Wextra -Wpedantic -Werror -I. -c one.cc -o one.o
+    make -s CC="$cc" HIREDIS_CFLAGS="$flags" HIREDIS_LIBS="$libs" \
+        build/test-plain || {
+        echo "FAIL builds"
+        echo "$passed passed, $((failed + 1)) failed, 0 skipped"
+        return
+    }
+    DELAYQ_TEST_SERVER=$server $qemu build/test-plain >tests.out 2>&1
+    code=$?
+    sed '$d' tests.out
+    tail -n 1 tests.out | awk -v p=$passed -v f=$failed -v code=$code '
+        /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ {
+            printf "%d passed, %d failed, %d skipped\n", $1 + p, $3 + f, $5
+            next }
+        { print; print "FAIL the tests ended with " code
+          printf "%d passed, %d failed, 0 skipped\n", p, f + 1 }'
+}
+
+# --- outside -----------------------------------------------------------------
+
+# alone SECONDS COMMAND...: with mounts and processes of its own. The kernel
+# undoes both when it ends, however it ends; an interrupt ends it, and so does
+# the limit where kill -9 leaves nobody to do it.
+alone() {
+    unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
+    job=$!
+    wait $job
+    code=$?
+    job=
+    return $code
+}
+trap 'exit 1' INT TERM HUP
+trap '[ -z "$job" ] || kill -KILL $job' EXIT
+
+# within SECONDS MODE ROW: this script in the row's chroot, on a copy of the
+# sources that the end of its /tmp takes away
+within() {
+    limit=$1
+    shift
+    alone "$limit" sh -ec '
+        root=$1
+        shift
+        mount -t proc proc "$root/proc"
+        mount --bind /dev "$root/dev"
+        mount -t tmpfs tmpfs "$root/tmp"
+        mkdir "$root/tmp/delayq"
+        cp -R Makefile delayq.h tests "$root/tmp/delayq"
+        exec env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            HOME=/root LC_ALL=C DELAYQ_MATRIX_MIRROR="$mirror" \
+            chroot "$root" sh /tmp/delayq/tests/matrix.sh "$@"
+    ' sh "$root" "$@"
+}
+# The row's chroot. One that is not finished, or of other packages, is made
+# anew.
+make_chroot() {
+    root=$cache/$chroot
+    made="$suite $arch $packages $foreign $musl"
+    [ "$(cat "$root/made-of" 2>/dev/null)" = "$made" ] && return
+    rm -rf "$root" && mkdir -p "$cache" || return
+    alone 900 debootstrap --arch="$arch" --variant=minbase \
+        --include="$packages" "$suite" "$root" "$mirror" || return
+    rm -f "$root"/var/cache/apt/archives/*.deb
+    echo '127.0.0.1 localhost' >>"$root/etc/hosts"
+    within 600 --prepare "$row" || return
+    echo "$made" >"$root/made-of"
+}
+
+field() { sed -n "s/^$1: //p" "$log" | head -n 1; }
+line() { printf '%-13s %-11s %-8s %-13s %s\n' "$@"; }
+skip() {
+    skipped=$((skipped + 1))
+    line "$row" - - - "skipped: $1"
+}
+run_row() {
+    log=$logs/$row.log
+    if ! make_chroot >"$log" 2>&1; then
+        skip "no chroot, see $log"
+        return
+    fi
+    within 900 --inside "$row" >"$log" 2>&1
+    code=$?
+    last=$(tail -n 1 "$log")
+    case $last in
+    *passed,*failed,*skipped) ;;
+    *)
+        echo "FAIL $row ended with $code, see $log"
+        last="0 passed, 1 failed, 0 skipped"
+        ;;
+    esac
+    grep -B 3 '^FAIL' "$log" | grep -v '^ok '
+    line "$row" "$(field compiler)" "$(field hiredis)" "$(field server)" "$last"
+    set -- $last
+    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+}
+missing() {
+    [ "$(id -u)" -eq 0 ] || { echo "needs root"; return; }
+    [ "$(uname -m)" = x86_64 ] || { echo "needs an x86-64 machine"; return; }
+    for tool in debootstrap unshare; do
+        command -v $tool >/dev/null || { echo "$tool is missing"; return; }
+    done
+    unshare --mount --pid --fork true 2>/dev/null ||
+        echo "unshare isn't permitted here"
+}
+
+case $1 in
+--prepare | --inside)
+    settings "$2" && "${1#--}"
+    exit
+    ;;
+esac
+export mirror
+passed=0 failed=0 skipped=0
+mkdir -p "$logs" || exit 1
+for row in ${@:-$rows}; do
+    settings "$row" || { echo "no row $row; there are: $rows"; exit 1; }
+done
+lack=$(missing)
+line row compiler hiredis server tests
+for row in ${@:-$rows}; do
+    settings "$row"
+    if [ -n "$lack" ]; then skip "$lack"; else run_row; fi
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ] && { [ -z "$CI" ] || [ $skipped -eq 0 ]; }
