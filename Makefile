@@ -66,12 +66,12 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: besi
 	    $B/idle && $B/tickets"
 	@sh tests/with-cluster.sh $B/cluster
 
-$B/test-asan: $(TESTS) tests/test.h delayq.h
+$B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
-$B/test-plain: $(TESTS) tests/test.h delayq.h
+$B/test-plain: $(TESTS) $(wildcard tests/*.h) delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@

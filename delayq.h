@@ -1736,9 +1736,13 @@ static const char dq_lua_drop[] =
  * Change, by ticket: nack, extend, reschedule; or bury.
  *
  * KEYS     1 zset, 2 dead (only of a bury)
- * ARGV     1 due, 2 k, 3 new due time (at least now), 4 channel, 5 '1': this
- *          attempt doesn't count, 6 '1': sent again
+ * ARGV     1 due, 2 k, 3 new due time, 4 channel, 5 '1': this attempt doesn't
+ *          count, 6 '1': sent again, 7 delay
  * returns  "us said due": said 1: done, 0: not there
+ *
+ * The new due time is the handle's reckoning, so that what is sent again finds
+ * what the first sending did; where a clock was set or a machine slept
+ * meanwhile, the delay counts.
  */
 static const char dq_lua_change[] =
     "local Z, D, k, to = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])\n"
@@ -1750,7 +1754,9 @@ static const char dq_lua_change[] =
     "    string.sub(e, 18)\n"
     "end\n"
     "local rank, e = find(Z, ARGV[1], k)\n"
-    "to = num(math.max(to, math.ceil(us / 1000)))\n"
+    "local want = math.ceil(us / 1000) + ARGV[7]\n"
+    "if to < want or to > want + 1000 then to = want end\n"
+    "to = num(to)\n"
     "if not e then\n"
     "  if ARGV[6] ~= '1' or D then return {num(us) .. ' 0 0'} end\n"
     "  _, e = find(Z, ARGV[3], less and down(k) or k)\n"
@@ -1995,11 +2001,11 @@ static const dq_error *dq_meaning(const char *text) {
 
 /* An error reply, told to the user. What Redis repeats of a command's
  * arguments may hold a password, and is cut off. */
-static delayq_status dq_refused(delayq *q, const char *what,
-                                const redisReply *r) {
-    const char *cut = strstr(r->str, ", with args");
-    int len = cut ? (int)(cut - r->str) : (int)r->len;
-    int status = dq_meaning(r->str)->status;
+static delayq_status dq_refused_by(delayq *q, const char *what,
+                                   const char *text) {
+    const char *cut = strstr(text, ", with args");
+    int len = cut ? (int)(cut - text) : (int)strlen(text);
+    int status = dq_meaning(text)->status;
     const char *hint = "";
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
@@ -2009,7 +2015,12 @@ static delayq_status dq_refused(delayq *q, const char *what,
                      "same {tag}"
                    : "; on a cluster a name has no }, or one whole {tag}";
     return dq_fail(q, status, "%s: the server says: %.*s%s", what,
-                   len > 160 ? 160 : len, r->str, hint);
+                   len > 160 ? 160 : len, text, hint);
+}
+
+static delayq_status dq_refused(delayq *q, const char *what,
+                                const redisReply *r) {
+    return dq_refused_by(q, what, r->str);
 }
 
 /* A private status that nothing could be made of. */
@@ -2194,7 +2205,8 @@ typedef struct dq_call {
     const delayq_item *item;        /* to ack before a take */
     delayq_item *items;             /* to ack, `max` of them */
     const char *ticket;             /* to change, remove, peek behind */
-    int64_t due_ms, from;
+    int64_t due_ms;
+    int64_t from;     /* where to begin; of a change the delay */
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
@@ -2750,6 +2762,20 @@ static void dq_begin_talk(dq_talk *t, redisContext *c, const dq_url *login) {
     t->login = ++t->n;
 }
 
+/* A server that takes no connection may say why before it closes it. */
+static delayq_status dq_last_words(delayq *q, dq_talk *t,
+                                   delayq_status status) {
+    char said[160];
+    ssize_t n;
+    if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
+        return dq_refused(q, "login", t->r[t->got - 1]);
+    n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
+    if (n < 2 || said[0] != '-') return status;
+    said[n] = '\0';
+    said[strcspn(said, "\r\n")] = '\0';
+    return dq_refused_by(q, "login", said + 1);
+}
+
 /* Say it. The first of the caller's replies is *r. */
 static delayq_status dq_end_talk(delayq *q, dq_talk *t, int64_t deadline,
                                  redisReply ***r) {
@@ -2760,8 +2786,9 @@ static delayq_status dq_end_talk(delayq *q, dq_talk *t, int64_t deadline,
     if (t->o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
     status = dq_exchange(q, t->o.c, t->r, t->n, &t->got, &sent, deadline);
     if (status == DELAYQ_ERR_UNKNOWN)
-        return dq_fail(q, DELAYQ_ERR_IO,
-                       "connected, but no answer to the login");
+        status =
+            dq_fail(q, DELAYQ_ERR_IO, "connected, but no answer to the login");
+    if (status == DELAYQ_ERR_IO) return dq_last_words(q, t, status);
     /* the last is SETNAME, whose refusal is nobody's loss */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
@@ -3828,7 +3855,14 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
     if (call.reply->elements < 2 ||
         call.reply->element[1]->type != REDIS_REPLY_STRING)
         return dq_bad_reply(q, "take");
-    if (ack) *acked = dq_acked(q, &call, call.reply->element[1]->str[0]);
+    if (ack) {
+        const redisReply *flag = call.reply->element[1];
+        if (flag->len != 1 || (flag->str[0] | 1) != '1') {
+            *acked = DELAYQ_ERR_PROTOCOL;
+            return dq_bad_reply(q, "take");
+        }
+        *acked = dq_acked(q, &call, flag->str[0]);
+    }
     status = dq_apply(q, &call, n);
     if (cast) dq_set_cursor(q, call.reply->element[1]);
     *count = dq_read_items(q, &call, items, n);
@@ -4555,7 +4589,10 @@ static void dq_write_drop(dq_out *o, delayq *q, const dq_call *call) {
 static const redisReply *dq_flags(const dq_call *call, size_t count) {
     const redisReply *r =
         call->reply->elements == 2 ? call->reply->element[1] : NULL;
-    return r && r->type == REDIS_REPLY_STRING && r->len == count ? r : NULL;
+    return r && r->type == REDIS_REPLY_STRING && r->len == count &&
+                   strspn(r->str, "01") == count
+               ? r
+               : NULL;
 }
 
 /* Remove one element: an ack, or with a mirror to clean, a cancel. */
@@ -4680,27 +4717,30 @@ static void dq_write_change(dq_out *o, delayq *q, const dq_call *call) {
     dq_key(o, q, DQ_CHANNEL);
     dq_text(o, call->less ? "1" : "0");
     dq_text(o, call->again ? "1" : "0");
+    dq_number(o, call->from);
 }
 
 /* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
-static delayq_status dq_change(delayq *q, const char *ticket, int64_t due_ms,
+static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
-    delayq_status status;
+    delayq_status status = dq_ready(q);
+    int bury = delay_ms < 0;
     int64_t n[3];
     dq_call call;
-    dq_begin_call(&call, DQ_CHANGE, what, due_ms < 0 ? 2 : 1, 6,
-                  dq_write_change);
+    if (status != DELAYQ_OK) return status;
+    dq_begin_call(&call, DQ_CHANGE, what, bury ? 2 : 1, 7, dq_write_change);
     call.harmless = 1;
     call.ticket = ticket;
-    call.due_ms = due_ms < 0 ? 0 : due_ms;
+    call.from = bury ? 0 : delay_ms;
+    call.due_ms = dq_due_in(q, call.from);
     call.less = less;
     status = dq_run_numbers(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_acked(q, &call, '0');
     if (stands) *stands = n[2];
-    if (due_ms >= 0) dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
+    if (!bury) dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
     return DELAYQ_OK;
 }
 
@@ -4719,12 +4759,10 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
         status = dq_check(
             q, delay_ms >= DELAYQ_RELEASE && delay_ms <= DQ_MAX_DUE / 4,
             "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
-    if (status == DELAYQ_OK) status = dq_ready(q);
     if (status != DELAYQ_OK) return status;
     if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item->attempt);
-    status =
-        dq_change(q, item->ticket.text, dq_due_in(q, release ? 0 : delay_ms),
-                  release, "nack", NULL);
+    status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
+                       "nack", NULL);
     if (status == DELAYQ_OK) q->counts.nacked++;
     return status;
 }
@@ -4742,10 +4780,8 @@ static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
                                     int64_t delay_ms, const char *what) {
     int64_t due_ms = 0;
     char id[40], *dash;
-    delayq_status status = dq_ready(q);
-    if (status == DELAYQ_OK)
-        status = dq_change(q, ticket->text, dq_due_in(q, delay_ms), 0, what,
-                           &due_ms);
+    delayq_status status =
+        dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
     if (status != DELAYQ_OK) return status;
     dash = strchr(ticket->text, '-');
     snprintf(id, sizeof id, "%s", dash);

@@ -1,107 +1,15 @@
 /*
- * A connection cut at every byte of a call's exchange, in both directions,
- * once and twice in a row: the status tells the truth, the handle recovers by
- * itself, and nothing is lost.
- *
- * The cut is made by a proxy between the handle and the server, a process of
- * its own that is told through shared memory.
+ * Faults of the connection in the middle of a call's exchange, made by a proxy:
+ * cut at every byte, in both directions, once and twice in a row; stalled,
+ * dropped, delayed; garbled from every byte on; answered twice. The status
+ * tells the truth, the handle recovers by itself, and nothing is lost.
  */
-#include "test.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include "proxy.h"
 
-/* --- the proxy ----------------------------------------------------------- */
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define STRUCK_MS 40 /* io_timeout_ms of a call that gets no answer */
 
-struct control {
-    volatile int direction; /* 0: to the server, 1: from it */
-    volatile long cut_at;   /* close after so many more bytes; -1: never */
-    volatile int times;     /* do so for so many connections */
-    volatile long passed[2];
-};
-static struct control *ctl;
-static char proxy_path[128];
-
-struct pair {
-    int fd[2]; /* client, server */
-};
-
-static int unix_socket(const char *path, int listening) {
-    struct sockaddr_un a;
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    memset(&a, 0, sizeof a);
-    a.sun_family = AF_UNIX;
-    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
-    if (listening ? bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-                        listen(fd, 16) != 0
-                  : connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
-        FAIL("%s: %s", path, strerror(errno));
-    return fd;
-}
-
-/* Pass on what has come; 0: this connection has ended. */
-static int pass(const struct pair *p, int direction) {
-    char bytes[65536];
-    ssize_t n = read(p->fd[direction], bytes, sizeof bytes), done = 0;
-    int cut = 0;
-    if (n <= 0) return 0;
-    if (ctl->times > 0 && ctl->direction == direction && ctl->cut_at >= 0) {
-        cut = n >= ctl->cut_at;
-        if (cut) n = (ssize_t)ctl->cut_at;
-        ctl->cut_at -= n;
-    }
-    ctl->passed[direction] += n;
-    while (done < n) {
-        ssize_t w = write(p->fd[!direction], bytes + done, (size_t)(n - done));
-        if (w <= 0) return 0;
-        done += w;
-    }
-    if (!cut) return 1;
-    ctl->times--;
-    ctl->cut_at = ctl->times > 0 ? 0 : -1;
-    return 0;
-}
-
-static void proxy(void *unused) {
-    struct pair pairs[32];
-    struct pollfd p[65];
-    int listener = unix_socket(proxy_path, 1), n = 0, i, d;
-    (void)unused;
-    signal(SIGPIPE, SIG_IGN);
-    for (;;) {
-        p[0].fd = listener;
-        p[0].events = POLLIN;
-        for (i = 0; i < 2 * n; i++) {
-            p[1 + i].fd = pairs[i / 2].fd[i % 2];
-            p[1 + i].events = POLLIN;
-        }
-        poll(p, (nfds_t)(1 + 2 * n), -1);
-        for (i = n - 1; i >= 0; i--)
-            for (d = 0; d < 2; d++) {
-                if (!p[1 + 2 * i + d].revents || pass(&pairs[i], d)) continue;
-                close(pairs[i].fd[0]);
-                close(pairs[i].fd[1]);
-                pairs[i] = pairs[--n];
-                break;
-            }
-        if (p[0].revents && n < 32) {
-            pairs[n].fd[0] = accept(listener, NULL, NULL);
-            pairs[n].fd[1] = unix_socket(main_server.socket, 0);
-            n++;
-        }
-    }
-}
-
-static redisContext *through_proxy(void *user, int timeout_ms) {
-    (void)user;
-    (void)timeout_ms;
-    return redisConnectUnix(proxy_path);
-}
-
-/* --- what is cut --------------------------------------------------------- */
+/* --- the calls ----------------------------------------------------------- */
 
 static delayq q;
 static delayq_item items[3], got[3];
@@ -250,100 +158,235 @@ static int nothing_happened(delayq_status s) {
     return s < 0 && s != DELAYQ_ERR_UNKNOWN && s != DELAYQ_ERR_PROTOCOL;
 }
 
-/* One call, cut there. Returns how many bytes would have passed uncut. */
-static void cut(const struct verb *v, int direction, long at, int times) {
-    delayq_status status;
-    int now;
-    ask("FLUSHDB");
-    q.ready = 0;
-    UNTIL(delayq_count(&q, &(delayq_counts){0}) == DELAYQ_OK);
-    v->prepare();
-    v->call(); /* loads the script */
-    ask("FLUSHDB");
-    q.ready = 0;
-    v->prepare();
-    ctl->direction = direction;
-    ctl->cut_at = at;
-    ctl->times = times;
-    status = v->call();
-    ctl->cut_at = -1;
-    ctl->times = 0;
-    now = in_queue();
-    if (status == v->good && now != v->done)
-        FAIL("%s, cut at byte %ld %s, %d times: done, but %d items", v->name,
-             at, direction ? "back" : "out", times, now);
-    if (nothing_happened(status) && now != v->undone)
-        FAIL("%s, cut at byte %ld %s, %d times: %d (%s), but %d items", v->name,
-             at, direction ? "back" : "out", times, status, delayq_errmsg(&q),
-             now);
-    if (status != v->good && status >= 0)
-        FAIL("%s, cut at byte %ld %s, %d times: %d", v->name, at,
-             direction ? "back" : "out", times, status);
-    if (now != v->undone && now != v->done)
-        FAIL("%s, cut at byte %ld %s, %d times: %d items", v->name, at,
-             direction ? "back" : "out", times, now);
+static const char *const faults[] = {"passed",   "cut",     "stalled",
+                                     "delayed",  "dropped", "garbled",
+                                     "replayed", "forged"};
+
+struct strike {
+    const struct verb *v;
+    enum fault what;
+    int direction;
+    long at;
+    int times;
+};
+
+static void wrong(const struct strike *s, delayq_status status, int now) {
+    FAIL("%s, %s at byte %ld %s, %d times: %d (%s: %s), and %d items",
+         s->v->name, faults[s->what], s->at, s->direction ? "back" : "out",
+         s->times, status, delayq_strstatus(status), delayq_errmsg(&q), now);
 }
 
-static void every_byte(const struct verb *v, int64_t lease_ms) {
+static void told_truly(const struct strike *s, delayq_status status) {
+    const struct verb *v = s->v;
+    int now = in_queue();
+    if (status == v->good && now != v->done) wrong(s, status, now);
+    if (nothing_happened(status) && now != v->undone) wrong(s, status, now);
+    if (status != v->good && status >= 0) wrong(s, status, now);
+    if (now != v->undone && now != v->done) wrong(s, status, now);
+}
+
+/* Each handle recovers by itself, and counts what is really there. */
+static void recovers(const struct strike *s) {
+    delayq_counts c;
+    UNTIL(delayq_count(&q, &c) == DELAYQ_OK);
+    if (c.pending + c.ready + c.dead != in_queue())
+        wrong(s, DELAYQ_OK, (int)(c.pending + c.ready + c.dead));
+}
+
+static void begin(const struct verb *v) {
+    ask("FLUSHDB");
+    q.ready = 0;
+    v->prepare();
+}
+
+/* A call that will get no answer doesn't wait for long. */
+static delayq_status call_struck(const struct strike *s) {
+    int full = q.options.io_timeout_ms;
+    delayq_status status;
+    if (s->what == STALL || s->what == DROP)
+        q.options.io_timeout_ms = STRUCK_MS;
+    proxy_strike(s->what, s->direction, s->at, s->times);
+    status = s->v->call();
+    proxy_calm();
+    q.options.io_timeout_ms = full;
+    return status;
+}
+
+static void strike(struct strike s) {
+    delayq_status status;
+    begin(s.v);
+    s.v->call(); /* loads the script */
+    begin(s.v);
+    status = call_struck(&s);
+    if (s.what == DELAY) CHECK_STATUS(&q, status, s.v->good);
+    told_truly(&s, status);
+    recovers(&s);
+}
+
+/* How many bytes pass in this direction when all goes well. */
+static long size_of(const struct verb *v, int direction) {
+    int i;
+    for (i = 0; i < 2; i++) { /* opens the ear, loads the script */
+        begin(v);
+        v->call();
+    }
+    begin(v);
+    proxy->passed[0] = proxy->passed[1] = 0;
+    CHECK_STATUS(&q, v->call(), v->good);
+    CHECK(proxy->passed[direction] > 0);
+    return proxy->passed[direction];
+}
+
+static void open_for(const struct verb *v) {
     delayq_options o;
-    int direction, times, step;
     memset(&o, 0, sizeof o);
     o.name = "jobs";
     o.connect = through_proxy;
-    o.lease_ms = lease_ms;
+    o.lease_ms = strcmp(v->name, "take") == 0 ? 0 : 60000;
+    o.io_timeout_ms = 3000 * test_slow();
     OK(&q, delayq_open(&q, &o));
-    for (times = 1; times <= 2; times++)
-        for (direction = 0; direction < 2; direction++) {
-            long at, size;
-            cut(v, 0, -1, 0);
-            ask("FLUSHDB");
-            q.ready = 0;
-            v->prepare();
-            ctl->passed[0] = ctl->passed[1] = 0;
-            CHECK_STATUS(&q, v->call(), v->good);
-            size = ctl->passed[direction];
-            CHECK(size > 0);
-            /* the second cut costs a back-off: every 7th byte will do */
-            step = test_slow() > 1 ? 41 : times == 2 ? 7 : 1;
-            for (at = 0; at <= size; at += step) cut(v, direction, at, times);
-        }
-    delayq_close(&q);
 }
 
-static void start_proxy(void) {
-    ctl = (struct control *)mmap(NULL, sizeof *ctl, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(ctl != MAP_FAILED);
-    ctl->cut_at = -1;
-    snprintf(proxy_path, sizeof proxy_path, "%s/proxy%d", main_server.dir,
-             (int)getpid());
-    spawn(proxy, NULL);
-    UNTIL(access(proxy_path, F_OK) == 0);
-    usleep(10000);
+/* Strike at every step-th byte, from byte 0 to the last. */
+static void at_bytes(const struct verb *v, enum fault what, int direction,
+                     long step, int times) {
+    long size = size_of(v, direction), at;
+    for (at = 0; at <= size; at += step)
+        strike((struct strike){v, what, direction, at, times});
 }
 
-static void cut_all(size_t from, size_t to) {
+/* Strike at the first byte, in the middle, and at the last. */
+static void at_three(const struct verb *v, enum fault what, int direction) {
+    long size = size_of(v, direction);
+    strike((struct strike){v, what, direction, 0, 1});
+    strike((struct strike){v, what, direction, size / 2, 1});
+    strike((struct strike){v, what, direction, size - 1, 1});
+}
+
+static void each_verb(void (*body)(const struct verb *), size_t from,
+                      size_t to) {
     size_t i;
-    start_proxy();
-    for (i = from; i < to; i++)
-        every_byte(&verbs[i], strcmp(verbs[i].name, "take") == 0 ? 0 : 60000);
+    proxy_start(&main_server);
+    for (i = from; i < to; i++) {
+        open_for(&verbs[i]);
+        body(&verbs[i]);
+        delayq_close(&q);
+    }
+}
+
+#define VERBS (sizeof verbs / sizeof verbs[0])
+
+/* --- cut ----------------------------------------------------------------- */
+
+/* The second cut in a row costs a back-off: every 7th byte will do. */
+static void cut(const struct verb *v) {
+    long once = test_slow() > 1 ? 41 : 1, twice = test_slow() > 1 ? 41 : 7;
+    int direction;
+    for (direction = 0; direction < 2; direction++) {
+        at_bytes(v, CUT, direction, once, 1);
+        at_bytes(v, CUT, direction, twice, 2);
+    }
 }
 
 TEST(a_cut_at_any_byte_of_an_offer_is_told_truly) {
-    cut_all(0, 3);
+    each_verb(cut, 0, 3);
 }
 TEST(a_cut_at_any_byte_of_a_tick_or_take_is_told_truly) {
-    cut_all(3, 6);
+    each_verb(cut, 3, 6);
 }
 TEST(a_cut_at_any_byte_of_an_ack_is_told_truly) {
-    cut_all(6, 9);
+    each_verb(cut, 6, 9);
 }
 TEST(a_cut_at_any_byte_of_a_nack_extend_or_bury_is_told_truly) {
-    cut_all(9, 12);
+    each_verb(cut, 9, 12);
 }
 TEST(a_cut_at_any_byte_of_cancel_or_reschedule_is_told_truly) {
-    cut_all(12, 14);
+    each_verb(cut, 12, 14);
 }
 TEST(a_cut_at_any_byte_of_what_looks_or_clears_is_told_truly) {
-    cut_all(14, sizeof verbs / sizeof verbs[0]);
+    each_verb(cut, 14, VERBS);
+}
+
+/* --- stalled, dropped, delayed ------------------------------------------- */
+
+static void stall(const struct verb *v) {
+    at_three(v, STALL, 0);
+    at_three(v, STALL, 1);
+}
+
+TEST(a_connection_that_stalls_is_told_truly_and_replaced) {
+    each_verb(stall, 0, VERBS);
+}
+
+static void drop(const struct verb *v) {
+    strike((struct strike){v, DROP, 0, 0, 1});
+    strike((struct strike){v, DROP, 1, 0, 1});
+    strike((struct strike){v, DROP, 1, 5, 1});
+}
+
+TEST(a_connection_that_carries_one_way_only_is_told_truly_and_replaced) {
+    each_verb(drop, 0, VERBS);
+}
+
+static void delay(const struct verb *v) {
+    proxy->delay_ms = 5;
+    at_three(v, DELAY, 0);
+    at_three(v, DELAY, 1);
+}
+
+TEST(a_delay_within_the_timeout_is_only_waited_for) {
+    each_verb(delay, 0, VERBS);
+}
+
+/* --- garbled ------------------------------------------------------------- */
+
+static void garble(const struct verb *v) {
+    at_bytes(v, GARBAGE, 1, test_slow() > 1 ? 13 : 1, 1);
+}
+
+/* Fails where an ack takes a flag that is neither 0 nor 1 for a 0, and says
+ * DELAYQ_GONE of what was done. */
+TEST(garbage_from_any_byte_of_an_answer_on_is_told_truly) {
+    each_verb(garble, 0, VERBS);
+}
+
+/* --- answered twice ------------------------------------------------------ */
+
+/* After this every call that asks the server is refused. */
+static void break_types(void) {
+    ask("FLUSHDB");
+    ask("MSET jobs s " ZSET " s delayq_dead:{jobs} s delayq_retry:{jobs} s");
+}
+
+/* What a later call says is the server's answer to it and no older one. (A
+ * tick may have to connect first, and says so.) */
+static void later_is_refused(const struct verb *v) {
+    delayq_status status;
+    break_types();
+    status = v->call();
+    while (v->call == do_tick && status == DELAYQ_OK && q.link.cmd &&
+           !q.link.answered)
+        status = v->call();
+    if (status >= 0)
+        FAIL("%s after an answer that came twice believes it: %d", v->name,
+             status);
+    UNTIL(v->call() == DELAYQ_ERR_TYPE);
+    ask("FLUSHDB");
+}
+
+static void replay(const struct verb *v) {
+    struct strike s = {v, REPLAY, 1, 0, 1};
+    delayq_status status;
+    begin(v);
+    v->call();
+    begin(v);
+    status = call_struck(&s);
+    told_truly(&s, status);
+    later_is_refused(v);
+    strike(s);
+}
+
+/* Fails where what is left in the reader after an answer is not noticed. */
+TEST(an_answer_that_comes_twice_is_not_believed_by_a_later_call) {
+    each_verb(replay, 0, VERBS);
 }

@@ -1,0 +1,311 @@
+/*
+ * Chapter: errors and retries. The least rights that each role needs, as the
+ * README has them under "## Rights": with exactly these all works and the
+ * server refuses nothing, and of each right it is shown that it is needed.
+ */
+#include "test.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define RIGHTS 64
+
+/* --- the README's lines -------------------------------------------------- */
+
+struct rights {
+    char *text; /* what the words point into */
+    char *word[RIGHTS];
+    int n, common; /* so many stand in the first of two lines for this user */
+};
+
+/* The block of code after the heading "## Rights". */
+static char *block(void) {
+    static char text[100000];
+    char *from, *to;
+    FILE *f = fopen("README.md", "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (!f) FAIL("no README.md: run the tests from the project's root");
+    fclose(f);
+    text[n] = '\0';
+    from = strstr(text, "\n## Rights\n");
+    from = from ? strstr(from, "\n```\n") : NULL;
+    to = from ? strstr(from + 5, "\n```\n") : NULL;
+    if (!to) FAIL("README.md has no block after ## Rights");
+    *to = '\0';
+    return strdup(from + 5);
+}
+
+/* The words of all lines "ACL SETUSER user ..."; where a line ends in a
+ * backslash the next belongs to it. */
+static void read_rights(const char *user, struct rights *r) {
+    char *word, *line, *rest, *after;
+    memset(r, 0, sizeof *r);
+    r->text = rest = block();
+    for (line = strstr(rest, "\\\n"); line; line = strstr(line, "\\\n"))
+        memset(line, ' ', 2);
+    while ((line = strtok_r(rest, "\n", &rest))) {
+        if (strncmp(line, "ACL SETUSER ", 12) != 0) continue;
+        word = strtok_r(line + 12, " ", &after);
+        if (strcmp(word, user) != 0) continue;
+        r->common = r->n;
+        while ((word = strtok_r(NULL, " ", &after)) && r->n < RIGHTS)
+            r->word[r->n++] = word;
+    }
+    if (r->n == 0) FAIL("README.md gives no rights to %s", user);
+}
+
+/* Make the user anew, with all of them but one. */
+static void set_rights(const struct rights *r, int but) {
+    const char *argv[RIGHTS + 4] = {"ACL", "SETUSER", "tested", "reset"};
+    redisReply *reply;
+    int n = 4, i;
+    for (i = 0; i < r->n; i++)
+        if (i != but) argv[n++] = r->word[i];
+    reply = (redisReply *)redisCommandArgv(main_connection(), n, argv, NULL);
+    if (!reply || reply->type == REDIS_REPLY_ERROR)
+        FAIL("ACL SETUSER: %s", reply ? reply->str : "no answer");
+    freeReplyObject(reply);
+}
+
+/* --- what a role does ---------------------------------------------------- */
+
+static delayq boss; /* may do everything */
+static delayq q;    /* the one that is tested */
+static char why[300];
+static int strict; /* with all rights: what is awaited has to come */
+
+static void complain(const char *what, const char *text) {
+    if (!why[0]) snprintf(why, sizeof why, "%s: %s", what, text);
+}
+static void on_fault(void *user, delayq_status status, const char *text) {
+    (void)user;
+    (void)status;
+    complain("told to the log", text);
+}
+#define TRY(call, want) \
+    ((call) == (want) ? (void)0 : complain(#call, delayq_errmsg(&q)))
+
+static int64_t tick(void) {
+    int64_t wait;
+    q.wake_us = 0;
+    TRY(delayq_tick(&q, &wait), DELAYQ_OK);
+    return wait;
+}
+
+static void tick_once(void) {
+    tick();
+}
+
+/* Items of each kind, due at once: a fresh one, one that comes again, one that
+ * can't be decoded. */
+static void due_items(void) {
+    unsigned char e[64];
+    size_t n = element(e, 16, 8, "ABCDEFGHIJKLM\0\0\2", "again", 5);
+    OFFER(&boss, "fresh", 0);
+    OFFER(&boss, "fresh", 0);
+    if (boss.options.wire == DELAYQ_NATIVE) ask("ZADD " ZSET " 5 %b", e, n);
+    ask("ZADD " ZSET " 7 poison");
+    if (boss.options.wire == DELAYQ_NATIVE)
+        ask("RPUSH delayq_retry:{jobs} %b", e, n);
+    ask("RPUSH jobs bare");
+    usleep(1500);
+}
+
+/* Let the ear be pinged, as if it had been quiet for long, and answered. What
+ * it hears just then puts the ping off. */
+static void ping_ear(void (*turn)(void)) {
+    while (!why[0] && q.link.ear && q.link.pinged_us == 0) {
+        q.link.heard_us -= 11000000;
+        q.link.looked_us = 0;
+        turn();
+    }
+    UNTIL((turn(), why[0] || !q.link.ear || q.link.pinged_us == 0));
+}
+
+static void produce(void) {
+    delayq_message m, key;
+    memset(&m, 0, sizeof m);
+    m.data = "x";
+    m.len = 1;
+    m.delay_ms = 60000;
+    key = m;
+    key.key = "k";
+    key.key_ttl_ms = 60000;
+    TRY(delayq_offer_many(&q, &m, 1), DELAYQ_OK);
+    m.status = DELAYQ_ERR_UNKNOWN; /* sent again, as after a lost answer */
+    TRY(delayq_offer_many(&q, &m, 1), DELAYQ_OK);
+    TRY(delayq_offer(&q, "head", 4, 50000), DELAYQ_OK);
+    TRY(delayq_reschedule(&q, &m.ticket, 40000), DELAYQ_OK);
+    TRY(delayq_cancel(&q, &m.ticket), DELAYQ_OK);
+    TRY(delayq_offer_many(&q, &key, 1), DELAYQ_OK);
+    key.replace = 1;
+    TRY(delayq_offer_many(&q, &key, 1), DELAYQ_OK);
+}
+
+static void move(void) {
+    due_items();
+    tick(); /* opens the ear */
+    while (!why[0] && tick() == 0) {
+    }
+    OFFER(&boss, "soon", 30);
+    while (strict && ask_int("LLEN jobs") < 4)
+        TRY(delayq_tick(&q, NULL), DELAYQ_OK); /* not before it is heard */
+    ping_ear(tick_once);
+    if (!q.hears) complain("deaf", "");
+}
+
+/* Take everything; heed what each kind of list asks for. */
+static void take_all(void) {
+    delayq_item item;
+    delayq_status status;
+    while ((status = delayq_take(&q, &item, 0)) == DELAYQ_OK)
+        if (q.options.lease_ms) TRY(delayq_ack(&q, &item), DELAYQ_OK);
+    TRY(status, DELAYQ_EMPTY);
+}
+
+static int is_deaf(void) {
+    return q.link.ear && !q.link.hears_pushes;
+}
+
+static void hear(void) {
+    delayq_item item;
+    do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* opens the ear, arms */
+    while (!why[0] && !q.armed && !is_deaf());
+    if (!q.armed || !q.hears) complain("deaf", delayq_errmsg(&q));
+    if (!strict || why[0]) return;
+    ask("RPUSH jobs pushed");
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    OFFER(&boss, "soon", 30);
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+}
+
+static void take_none(void) {
+    delayq_item item;
+    TRY(delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+}
+
+/* Wait long, in the line: before it one that is gone, behind it another. */
+static void wait_in_line(void) {
+    delayq_item item;
+    if (why[0]) return;
+    ask("ZADD delayq_waiting:{jobs} 1 :gone 9e15 :another");
+    OFFER(&boss, "soon", 20);
+    TRY(delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);
+    if (q.options.lease_ms && !why[0]) TRY(delayq_ack(&q, &item), DELAYQ_OK);
+    ask("DEL delayq_waiting:{jobs}");
+}
+
+static void take(void) {
+    hear();
+    wait_in_line();
+    ping_ear(take_none);
+    due_items();
+    q.wake_us = 0;
+    take_all();
+    OFFER(&boss, "fresh", 0); /* straight from the set, with poison */
+    ask("ZADD " ZSET " 7 poison");
+    usleep(1500);
+    q.wake_us = 0;
+    take_all();
+}
+
+static void work(void) {
+    delayq_item item, some[3];
+    size_t n;
+    int i;
+    take();
+    for (i = 0; i < 6; i++) OFFER(&boss, "w", 0);
+    usleep(1500);
+    q.wake_us = 0;
+    memset(&item, 0, sizeof item);
+    TRY(delayq_take(&q, &item, 0), DELAYQ_OK);
+    if (why[0]) return;
+    TRY(delayq_ack_take(&q, &item, 0), DELAYQ_OK);
+    TRY(delayq_extend(&q, &item, 70000), DELAYQ_OK);
+    TRY(delayq_nack(&q, &item, 50000), DELAYQ_OK);
+    TRY(delayq_take(&q, &item, 0), DELAYQ_OK);
+    TRY(delayq_nack(&q, &item, DELAYQ_RELEASE), DELAYQ_OK);
+    TRY(delayq_take(&q, &item, 1000), DELAYQ_OK);
+    TRY(delayq_bury(&q, &item), DELAYQ_OK);
+    TRY(delayq_take_many(&q, some, 3, &n, 0), DELAYQ_OK);
+    TRY(delayq_ack_many(&q, some, n), DELAYQ_OK);
+}
+
+/* --- with all of them, and without each ---------------------------------- */
+
+/* What the server has refused, silently or not; but not the EXISTS that a
+ * connection asks for the sake of clusters. */
+static void look_at_log(void) {
+    redisReply *r = run(main_connection(), "ACL LOG");
+    size_t i;
+    for (i = 0; i < r->elements; i++) {
+        redisReply *e = r->element[i];
+        const char *object = e->element[7]->str;
+        if (strcasecmp(object, "exists") != 0 &&
+            !strstr(e->element[e->elements - 1]->str, "cmd=exists"))
+            complain("refused", object);
+    }
+    freeReplyObject(r);
+}
+
+/* NULL, or what failed. */
+static const char *works(const struct rights *r, int but, delayq_wire wire,
+                         void (*role)(void), int64_t lease_ms) {
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    why[0] = '\0';
+    strict = but < 0;
+    ask("FLUSHALL");
+    ask("ACL LOG RESET");
+    set_rights(r, but);
+    snprintf(url, sizeof url, "unix://tested:secret@%s", main_server.socket);
+    open_wire(&boss, "jobs", wire);
+    OFFER(&boss, "far", 3600000);
+    o.url = url;
+    o.wire = wire;
+    o.lease_ms = lease_ms;
+    o.log = on_fault;
+    o.max_wait_ms = 1800000; /* what isn't heard isn't seen */
+    TRY(delayq_open(&q, &o), DELAYQ_OK);
+    if (!why[0]) role();
+    look_at_log();
+    delayq_close(&q);
+    delayq_close(&boss);
+    return why[0] ? why : NULL;
+}
+
+static void least(const char *user, void (*role)(void), int64_t lease_ms) {
+    static const char *const names[] = {"native", "redisson", "redisson_old"};
+    delayq_wire wire;
+    int i;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
+         wire = (delayq_wire)(wire + 1)) {
+        struct rights r;
+        const char *wrong;
+        read_rights(user, &r);
+        if (wire == DELAYQ_NATIVE) r.n = r.common;
+        wrong = works(&r, -1, wire, role, lease_ms);
+        if (!wrong) wrong = works(&r, r.n, wire, role, lease_ms);
+        if (wrong) FAIL("%s, %s: %s", user, names[wire], wrong);
+        /* beside Redisson the second line is what has to be needed */
+        for (i = wire == DELAYQ_NATIVE ? 0 : r.common; i < r.n; i++)
+            if (strchr("~&+", r.word[i][0]) &&
+                !works(&r, i, wire, role, lease_ms))
+                FAIL("%s, %s: all goes well without %s", user, names[wire],
+                     r.word[i]);
+        free(r.text);
+    }
+}
+
+TEST(the_rights_of_a_producer_suffice_and_are_the_least) {
+    least("producer", produce, 0);
+}
+TEST(the_rights_of_a_mover_suffice_and_are_the_least) {
+    least("mover", move, 0);
+}
+TEST(the_rights_of_a_consumer_without_a_lease_suffice_and_are_the_least) {
+    least("taker", take, 0);
+}
+TEST(the_rights_of_a_consumer_with_a_lease_suffice_and_are_the_least) {
+    least("worker", work, 60000);
+}

@@ -1,0 +1,449 @@
+/*
+ * Chapter: clocks, waiting, order. Only the server's clock counts: a client's
+ * may be years off, stand still or run double; the server's may be set while
+ * the queue is in use. And the one rule for the next look: what is heard while
+ * an answer is on its way is not overwritten by that answer.
+ *
+ * This file has a delayq of its own, whose clock the tests drive.
+ */
+#include <stdint.h>
+#include <sys/time.h>
+#include <time.h>
+
+/* The handle's clock: `shown` at the real moment `base`, and `rate` hundredths
+ * of the real speed since. */
+static struct {
+    int64_t base, shown;
+    int rate;
+    int calls;
+} hands = {0, 315360000000000, 100, 0}; /* years, so that it can go back */
+
+static int test_clock_gettime(clockid_t id, struct timespec *t);
+static time_t test_time(time_t *t);
+static int test_gettimeofday(struct timeval *t, void *zone);
+
+#define clock_gettime test_clock_gettime
+#define gettimeofday test_gettimeofday
+#define time(t) test_time(t)
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#include "proxy.h"
+#include <sys/mman.h>
+#undef clock_gettime
+#undef gettimeofday
+#undef time
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static int64_t real_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+static int64_t hands_us(void) {
+    return hands.shown + (real_us() - hands.base) * hands.rate / 100;
+}
+
+/* Wall time is not asked for. */
+static int test_clock_gettime(clockid_t id, struct timespec *t) {
+    int64_t us = hands_us();
+    if (id != CLOCK_MONOTONIC) FAIL("clock %d is asked", (int)id);
+    hands.calls++;
+    t->tv_sec = (time_t)(us / 1000000);
+    t->tv_nsec = (long)(us % 1000000) * 1000;
+    return 0;
+}
+static __attribute__((unused)) time_t test_time(time_t *t) {
+    (void)t;
+    FAIL("time() is asked");
+}
+static __attribute__((unused)) int test_gettimeofday(struct timeval *t,
+                                                     void *zone) {
+    (void)t;
+    (void)zone;
+    FAIL("gettimeofday() is asked");
+}
+
+/* From now on the handle's clock runs at this rate, without a jump. */
+static void run_at(int rate) {
+    hands.shown = hands_us();
+    hands.base = real_us();
+    hands.rate = rate;
+}
+
+/* It shows this much more, or less. */
+static void jump(int64_t us) {
+    hands.shown += us;
+}
+
+/* The server's clock, in ms. */
+static long long server_ms(redisContext *c) {
+    redisReply *r = run(c, "TIME");
+    long long ms;
+    ms = atoll(r->element[0]->str) * 1000 + atoll(r->element[1]->str) / 1000;
+    freeReplyObject(r);
+    return ms;
+}
+
+static void open_here(delayq *q, const server *s, int64_t lease_ms,
+                      int64_t max_wait_ms) {
+    delayq_options o = options_for(s, "jobs");
+    o.lease_ms = lease_ms;
+    o.max_wait_ms = max_wait_ms;
+    OK(q, delayq_open(q, &o));
+}
+
+/* Taken at its due time by the server's clock, or later. */
+static void not_early(redisContext *c, const delayq_item *item,
+                      long long due_ms) {
+    long long now = server_ms(c);
+    if (now < due_ms || (item->due_ms > 0 && now < item->due_ms))
+        FAIL("taken at %lld, due at %lld (%lld)", now, due_ms,
+             (long long)item->due_ms);
+}
+
+/* Offer with this delay, and take it with timeout 0, again and again. */
+static void never_early(delayq *q, redisContext *c, int delay) {
+    long long due = server_ms(c) + delay;
+    delayq_item item;
+    OFFER(q, "x", delay);
+    UNTIL(delayq_take(q, &item, 0) == DELAYQ_OK);
+    not_early(c, &item, due);
+    due = server_ms(c) + delay;
+    OFFER(q, "y", delay);
+    OK(q, delayq_take(q, &item, 20000));
+    not_early(c, &item, due);
+}
+
+/* --- the client's clock -------------------------------------------------- */
+
+TEST(a_clients_wall_clock_is_never_asked) {
+    delayq q;
+    delayq_item item;
+    delayq_message m;
+    delayq_counts counts;
+    int calls = hands.calls;
+    open_here(&q, &main_server, 30, 0);
+    OFFER(&q, "x", 20);
+    OK(&q, delayq_take(&q, &item, 20000)); /* and again after its lease */
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.attempt, 2);
+    OK(&q, delayq_nack(&q, &item, 10));
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_extend(&q, &item, 100));
+    OK(&q, delayq_ack(&q, &item));
+    memset(&m, 0, sizeof m);
+    m.data = "k";
+    m.len = 1;
+    m.delay_ms = 20;
+    m.key = "k";
+    m.key_ttl_ms = 1000;
+    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_reschedule(&q, &m.ticket, 30));
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_count(&q, &counts));
+    OK(&q, delayq_tick(&q, NULL));
+    CHECK(hands.calls > calls);
+    delayq_close(&q);
+}
+
+/* The clock counts from years before or after; each handle has its own. */
+TEST(clients_whose_clocks_are_years_apart_agree) {
+    static const int64_t years[] = {0, 630720000000000, -283824000000000};
+    redisContext *c = main_connection();
+    int i;
+    for (i = 0; i < 3; i++) {
+        delayq q;
+        jump(years[i]);
+        open_here(&q, &main_server, 0, 0);
+        never_early(&q, c, 30);
+        OFFER(&q, "left", 50); /* for the next */
+        delayq_close(&q);
+        jump(years[(i + 1) % 3] - years[i]);
+        open_here(&q, &main_server, 0, 0);
+        UNTIL(delayq_take(&q, &(delayq_item){0}, 0) == DELAYQ_OK);
+        delayq_close(&q);
+        jump(-years[(i + 1) % 3]);
+    }
+}
+
+TEST(a_clock_that_runs_double_or_half_delivers_nothing_early) {
+    static const int rates[] = {200, 50, 1000, 10};
+    redisContext *c = main_connection();
+    size_t i;
+    for (i = 0; i < 4; i++) {
+        delayq q;
+        open_here(&q, &main_server, 0, 0);
+        run_at(rates[i]);
+        never_early(&q, c, 40);
+        delayq_close(&q);
+        run_at(100);
+    }
+}
+
+/* It looks no more, and hears; with the clock going again it looks. */
+TEST(a_clock_that_stands_still_delivers_nothing_early) {
+    delayq q;
+    delayq_item item;
+    redisContext *c = main_connection();
+    long long due;
+    open_here(&q, &main_server, 0, 0);
+    OK(&q, delayq_tick(&q, NULL)); /* opens the ear */
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    run_at(0);
+    due = server_ms(c) + 40;
+    OFFER(&q, "x", 40);
+    while (server_ms(c) < due + 20) {
+        delayq_status status = delayq_take(&q, &item, 0);
+        if (status == DELAYQ_OK) break;
+        CHECK_STATUS(&q, status, DELAYQ_EMPTY);
+    }
+    run_at(100);
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+    not_early(c, &item, due);
+    delayq_close(&q);
+}
+
+/* CLOCK_MONOTONIC stops while a machine sleeps, and the server's goes on.
+ * Fails before dq_due_in's result is held against the server's clock: a nack,
+ * extend or reschedule that comes first after the sleep names a due time of
+ * long ago. */
+TEST(what_is_put_off_after_a_sleep_of_the_machine_is_not_early) {
+    delayq q;
+    delayq_item item;
+    delayq_message m;
+    redisContext *c = main_connection();
+    long long due;
+    int what;
+    for (what = 0; what < 3; what++) {
+        open_here(&q, &main_server, 60000, 0);
+        memset(&m, 0, sizeof m);
+        m.data = "x";
+        m.len = 1;
+        m.delay_ms = what == 2 ? 60000 : 0;
+        OK(&q, delayq_offer_many(&q, &m, 1));
+        if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
+        jump(-3600000000); /* an hour that it has not counted */
+        due = server_ms(c) + 300;
+        if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
+        if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
+        if (what == 2) OK(&q, delayq_reschedule(&q, &m.ticket, 300));
+        UNTIL((q.wake_us = 0, delayq_take(&q, &item, 0) == DELAYQ_OK));
+        not_early(c, &item, due);
+        OK(&q, delayq_ack(&q, &item));
+        delayq_close(&q);
+    }
+}
+
+/* --- the server's clock -------------------------------------------------- */
+
+static server faked;
+static volatile int64_t *server_hands; /* microseconds beside the real time */
+
+/* Set the server's clock: so many seconds beside the real one. */
+static void set_server(int seconds) {
+    *server_hands = seconds * (int64_t)1000000;
+}
+
+static const char *hands_file(void) {
+    static char name[128];
+    int fd;
+    snprintf(name, sizeof name, "%s/hands%d", main_server.dir, (int)getpid());
+    fd = open(name, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, 8) != 0) FAIL("can't write %s", name);
+    server_hands = (volatile int64_t *)mmap(NULL, 8, PROT_READ | PROT_WRITE,
+                                            MAP_SHARED, fd, 0);
+    CHECK(server_hands != MAP_FAILED);
+    close(fd);
+    return name;
+}
+
+/* A server whose clock can be set, by a library that is loaded into it. */
+static redisContext *start_faked(void) {
+    char command[300], library[128];
+    redisContext *c;
+    long long real = server_ms(main_connection());
+    const char *file = hands_file(), *set = getenv("LD_PRELOAD");
+    char *before = set ? strdup(set) : NULL; /* valgrind's */
+    snprintf(library, sizeof library, "%s/settime%d.so", main_server.dir,
+             (int)getpid());
+    snprintf(command, sizeof command,
+             "cc -shared -fPIC -O1 -o %s tests/preload/settime.c", library);
+    if (system(command) != 0) test_skip("no cc, or not Linux");
+    set_server(7200);
+    setenv("SETTIME", file, 1);
+    setenv("LD_PRELOAD", library, 1);
+    server_start(&faked, NULL);
+    if (before) setenv("LD_PRELOAD", before, 1);
+    if (!before) unsetenv("LD_PRELOAD");
+    free(before);
+    c = server_connect(&faked);
+    if (server_ms(c) - real < 7000000) test_skip("the server's clock is fixed");
+    set_server(0);
+    CHECK(server_ms(c) - real < 3600000);
+    return c;
+}
+
+TEST(a_server_whose_clock_is_set_forward_delivers_what_is_due_by_it) {
+    redisContext *c = start_faked();
+    delayq q;
+    delayq_item item;
+    long long due;
+    open_here(&q, &faked, 0, 300);
+    due = server_ms(c) + 3600000;
+    OFFER(&q, "in an hour", 3600000);
+    OK(&q, delayq_tick(&q, NULL));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 400), DELAYQ_EMPTY);
+    set_server(3605);
+    /* within max_wait_ms, and not in an hour */
+    OK(&q, delayq_take(&q, &item, 20000));
+    not_early(c, &item, due);
+    never_early(&q, c, 50);
+    delayq_close(&q);
+    redisFree(c);
+    server_end(&faked);
+}
+
+TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
+    redisContext *c = start_faked();
+    delayq q, other;
+    delayq_item item;
+    long long due;
+    open_here(&q, &faked, 0, 300);
+    open_here(&other, &faked, 0, 300);
+    due = server_ms(c) + 200;
+    OFFER(&q, "soon", 200);
+    set_server(-3600);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 500), DELAYQ_EMPTY);
+    never_early(&q, c, 50); /* what is offered now comes before it */
+    CHECK_STATUS(&other, delayq_take(&other, &item, 400), DELAYQ_EMPTY);
+    set_server(1);
+    OK(&other, delayq_take(&other, &item, 20000));
+    not_early(c, &item, due);
+    never_early(&q, c, 50);
+    delayq_close(&q);
+    delayq_close(&other);
+    redisFree(c);
+    server_end(&faked);
+}
+
+/* A pending item moved, a lease extended, an item given back right after the
+ * server's clock has been set: due from the new time on, no sooner, and not an
+ * hour later. Fails before dq_due_in's result is held against the server's
+ * clock. */
+static void put_off_after(int step) {
+    redisContext *c = start_faked();
+    delayq q;
+    delayq_item item;
+    delayq_message m;
+    int what;
+    long long due;
+    open_here(&q, &faked, 60000, 300);
+    for (what = 0; what < 3; what++) {
+        set_server(0);
+        memset(&m, 0, sizeof m);
+        m.data = "x";
+        m.len = 1;
+        m.delay_ms = what == 2 ? 60000 : 0;
+        OK(&q, delayq_offer_many(&q, &m, 1));
+        if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
+        set_server(step);
+        due = server_ms(c) + 300;
+        if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
+        if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
+        if (what == 2) OK(&q, delayq_reschedule(&q, &m.ticket, 300));
+        OK(&q, delayq_take(&q, &item, 20000));
+        not_early(c, &item, due);
+        OK(&q, delayq_ack(&q, &item));
+    }
+    delayq_close(&q);
+    redisFree(c);
+    server_end(&faked);
+}
+
+TEST(what_is_put_off_after_the_servers_clock_was_set_forward_is_not_early) {
+    put_off_after(3600);
+}
+TEST(what_is_put_off_after_the_servers_clock_was_set_back_is_not_late) {
+    put_off_after(-3600);
+}
+
+/* --- the one rule -------------------------------------------------------- */
+
+/* While the answer to a take is held back, an earlier item is offered. */
+static void offer_meanwhile(void *unused) {
+    delayq q;
+    long before;
+    (void)unused;
+    UNTIL(proxy->kept > 0);
+    before = proxy->passed[1];
+    open_here(&q, &main_server, 0, 0);
+    OFFER(&q, "early", 200);
+    UNTIL(proxy->passed[1] > before); /* the ear has been told */
+    delayq_close(&q);
+    proxy->let_go = 1;
+}
+
+TEST(what_is_heard_while_an_answer_is_on_its_way_is_not_overwritten) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    pid_t child;
+    int i;
+    proxy_start(&main_server);
+    o = options_for(&main_server, "jobs");
+    o.url = NULL;
+    o.connect = through_proxy;
+    o.max_wait_ms = 3600000;
+    o.io_timeout_ms = 30000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "late", 1800000);
+    for (i = 0; i < 4; i++) /* open the ear, arm */
+        CHECK_STATUS(&q, delayq_take(&q, &item, 5), DELAYQ_EMPTY);
+    proxy->only = 0; /* the command socket */
+    proxy_strike(STALL, 1, 0, 1);
+    child = spawn(offer_meanwhile, NULL);
+    q.wake_us = 0; /* asks once more */
+    CHECK_STATUS(&q, delayq_take(&q, &item, 30000), DELAYQ_OK);
+    CHECK_INT(item.len, 5);
+    join(child);
+    delayq_close(&q);
+}
+
+/* --- what a take must have done before it sleeps -------------------------- */
+
+/* Push when the parent sleeps, which it does within its take. */
+static void push_when_asleep(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    char name[64], state = 'R';
+    (void)unused;
+    snprintf(name, sizeof name, "/proc/%d/stat", (int)getppid());
+    while (state != 'S') {
+        FILE *f;
+        usleep(20000);
+        f = fopen(name, "r");
+        if (!f || fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+            FAIL("can't read %s", name);
+        fclose(f);
+    }
+    freeReplyObject(run(c, "RPUSH jobs pushed"));
+    redisFree(c);
+}
+
+/* Fails while a take that begins with an open ear and nothing due sleeps
+ * without having armed: the push is seen after max_wait_ms. */
+TEST(a_take_that_begins_with_an_open_ear_hears_of_a_push) {
+    delayq q;
+    delayq_item item;
+    pid_t child;
+    open_here(&q, &main_server, 0, 3600000);
+    OFFER(&q, "late", 1800000);
+    do OK(&q, delayq_tick(&q, NULL));
+    while (!q.hears || q.wake_us < dq_now() + 1000000);
+    child = spawn(push_when_asleep, NULL);
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.len, 6);
+    join(child);
+    delayq_close(&q);
+}

@@ -1,0 +1,892 @@
+/*
+ * Chapter: errors and retries. Every outcome of the server has a status and a
+ * text, leaves the items where they were, is ridden out by a waiting take
+ * where it passes, and the handle goes on by itself when the cause ends.
+ *
+ * Out of memory and wrong types stand in errors.c.
+ */
+#include "proxy.h"
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define CHANNEL "redisson_delay_queue_channel:{jobs}"
+
+/* --- a server, a handle, three items ------------------------------------- */
+
+static server s;
+static redisContext *admin;
+static delayq q;
+static delayq_item held; /* leased; another lies ready, a third is due */
+static volatile int *told;
+
+static void on_fault(void *user, delayq_status status, const char *text) {
+    (void)user;
+    CHECK(status < 0 && *text);
+    *told = 1;
+}
+
+/* A child process leaves its parent's alone. */
+static void admin_of_ones_own(void) {
+    redisFree(admin);
+    admin = server_connect(&s);
+}
+
+static void tell(const char *command) {
+    redisReply *r = (redisReply *)redisCommand(admin, command);
+    if (!r) FAIL("%s: %s", command, admin->errstr);
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s: %s", command, r->str);
+    freeReplyObject(r);
+}
+
+static void config(const char *name, const char *value) {
+    redisReply *r = run(admin, "CONFIG SET %s %s", name, value);
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s: %s", name, r->str);
+    freeReplyObject(r);
+}
+
+/* Does the answer, or one line of it, have this in it? */
+static int says(const char *command, const char *part) {
+    redisReply *r = run(admin, command);
+    int found = r->str && strstr(r->str, part);
+    freeReplyObject(r);
+    return found;
+}
+
+static long long number(const char *command) {
+    redisReply *r = run(admin, command);
+    long long n = r->integer;
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s: %s", command, r->str);
+    freeReplyObject(r);
+    return n;
+}
+
+enum socket { COMMANDS, EAR, BOTH };
+
+/* How many sockets of this kind the handle has; *last is the id of one. */
+static int sockets(enum socket kind, int close_them, int *last) {
+    redisReply *r = run(admin, "CLIENT LIST");
+    char *line = strtok(r->str, "\n"), command[64];
+    int n = 0;
+    for (; line; line = strtok(NULL, "\n")) {
+        enum socket is = strstr(line, " sub=0 ") ? COMMANDS : EAR;
+        if (!strstr(line, "name=delayq ") || (is != kind && kind != BOTH))
+            continue;
+        snprintf(command, sizeof command, "CLIENT KILL ID %d", atoi(line + 3));
+        if (close_them) tell(command);
+        if (last) *last = atoi(line + 3);
+        n++;
+    }
+    freeReplyObject(r);
+    return n;
+}
+static void kill_command_socket(void) {
+    sockets(COMMANDS, 1, NULL);
+}
+static void kill_ear(void) {
+    sockets(EAR, 1, NULL);
+}
+static void kill_both(void) {
+    sockets(BOTH, 1, NULL);
+}
+
+static void tick_twice(void) {
+    int i;
+    for (i = 0; i < 2; i++) { /* opens the ear, moves */
+        q.wake_us = 0;
+        OK(&q, delayq_tick(&q, NULL));
+    }
+}
+
+static void fill(void) {
+    told = (volatile int *)mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    OFFER(&q, "held", 0);
+    OK(&q, delayq_take(&q, &held, 20000));
+    OFFER(&q, "ready", 0);
+    UNTIL((tick_twice(), number("LLEN jobs") == 1));
+    OFFER(&q, "due", 0);
+    usleep(2000);
+}
+
+static void begin(const char *const *arguments, const char *login) {
+    static char url[200];
+    delayq_options o;
+    server_start(&s, arguments);
+    admin = server_connect(&s);
+    o = options_for(&s, "jobs");
+    snprintf(url, sizeof url, "unix://%s%s", login, s.socket);
+    o.url = url;
+    o.lease_ms = 60000;
+    o.log = on_fault;
+    if (*login) tell("ACL SETUSER w reset on >pw ~* &* +@all");
+    OK(&q, delayq_open(&q, &o));
+    fill();
+}
+
+static void finish(void) {
+    delayq_close(&q);
+    redisFree(admin);
+    server_end(&s);
+}
+
+/* --- what the calls say -------------------------------------------------- */
+
+static void is(const char *what, delayq_status got, delayq_status want,
+               const char *text) {
+    const char *said = delayq_errmsg(&q);
+    if (got != want)
+        FAIL("%s: %d (%s), not %d: %s", what, got, delayq_strstatus(got), want,
+             said);
+    if (got < 0 && !strstr(said, text) && !strstr(said, "next attempt"))
+        FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
+}
+
+/* A tick that has to move something. It may open the ear first. */
+static delayq_status tick(void) {
+    delayq_status status = DELAYQ_OK;
+    int64_t wait = 0;
+    int i;
+    for (i = 0; i < 3 && status == DELAYQ_OK; i++) {
+        q.wake_us = 0;
+        status = delayq_tick(&q, &wait);
+    }
+    if (status < 0 && (wait < 0 || wait > 10000))
+        FAIL("after a failure a tick says %lld ms", (long long)wait);
+    return status;
+}
+
+static void calls_say(delayq_status status, const char *text) {
+    delayq_item item;
+    delayq_counts c;
+    is("offer", delayq_offer(&q, "x", 1, 60000), status, text);
+    is("tick", tick(), status, text);
+    is("take", delayq_take(&q, &item, 0), status, text);
+    is("ack", delayq_ack(&q, &held), status, text);
+    is("nack", delayq_nack(&q, &held, 5), status, text);
+    if (status != DELAYQ_ERR_READONLY)
+        is("count", delayq_count(&q, &c), status, text);
+}
+
+/* Everything works again, on the same handle, and nothing was lost. */
+static void goes_on(int taken) {
+    delayq_item item;
+    UNTIL(delayq_ack(&q, &held) >= DELAYQ_OK);
+    for (; taken < 2; taken++) {
+        UNTIL(delayq_take(&q, &item, 1000) == DELAYQ_OK);
+        OK(&q, delayq_ack(&q, &item));
+    }
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    OFFER(&q, "x", 60000);
+    CHECK_INT(number("ZCARD " ZSET), 1);
+    CHECK_INT(number("LLEN jobs"), 0);
+    CHECK_INT(number("LLEN delayq_retry:{jobs}"), 0);
+    CHECK_INT(number("LLEN delayq_dead:{jobs}"), 0);
+}
+
+struct outcome {
+    void (*cause)(void), (*mend)(void);
+    delayq_status status;
+    const char *text;
+};
+
+static void mend_when_told(void *o) {
+    UNTIL(*told);
+    ((const struct outcome *)o)->mend();
+}
+
+/* A waiting take: a passing fault is told to the log and waited out, a lasting
+ * one returned. */
+static void waits(struct outcome *o) {
+    int passes = o->status != DELAYQ_ERR_AUTH && o->status != DELAYQ_ERR_REDIS;
+    delayq_item item;
+    pid_t child = 0;
+    *told = 0;
+    if (passes) child = spawn(mend_when_told, o);
+    is("a waiting take", delayq_take(&q, &item, DELAYQ_FOREVER),
+       passes ? DELAYQ_OK : o->status, o->text);
+    if (passes) {
+        join(child);
+        OK(&q, delayq_ack(&q, &item));
+    } else {
+        o->mend();
+    }
+    goes_on(passes);
+}
+
+static void comes_and_goes(struct outcome o) {
+    char *before = strdup(contents(admin));
+    o.cause();
+    calls_say(o.status, o.text);
+    o.mend();
+    CHECK_TEXT(contents(admin), before);
+    free(before);
+    o.cause();
+    waits(&o);
+}
+
+/* --- can't write now ----------------------------------------------------- */
+
+static void follow_nobody(void) {
+    tell("REPLICAOF 127.0.0.1 1");
+}
+static void follow_none(void) {
+    tell("REPLICAOF NO ONE");
+}
+
+TEST(a_replica_is_told_and_ridden_out_until_it_is_a_master) {
+    begin(NULL, "");
+    comes_and_goes((struct outcome){follow_nobody, follow_none,
+                                    DELAYQ_ERR_READONLY, "READONLY"});
+    finish();
+}
+
+static void want_replicas(void) {
+    tell("CONFIG SET min-replicas-to-write 1");
+}
+static void want_none(void) {
+    tell("CONFIG SET min-replicas-to-write 0");
+}
+
+TEST(missing_replicas_are_told_and_ridden_out) {
+    begin(NULL, "");
+    comes_and_goes((struct outcome){want_replicas, want_none,
+                                    DELAYQ_ERR_READONLY, "NOREPLICAS"});
+    finish();
+}
+
+/* A folder stands where the dump shall be written. */
+static const char *in_dir(const char *name) {
+    static char path[160];
+    snprintf(path, sizeof path, "%s/%s", s.dir, name);
+    return path;
+}
+static void saved(const char *how) {
+    tell("BGSAVE");
+    UNTIL(says("INFO persistence", "rdb_bgsave_in_progress:0") &&
+          says("INFO persistence", how));
+}
+static void block_dump(void) {
+    if (mkdir(in_dir("dump"), 0700) != 0) FAIL("no folder");
+    saved("rdb_last_bgsave_status:err");
+}
+static void free_dump(void) {
+    if (rmdir(in_dir("dump")) != 0) FAIL("the folder stays");
+    saved("rdb_last_bgsave_status:ok");
+    if (unlink(in_dir("dump")) != 0) FAIL("no dump");
+}
+
+TEST(a_server_that_cannot_save_is_told_and_ridden_out) {
+    static const char *const with[] = {"--dbfilename", "dump", NULL};
+    begin(with, "");
+    config("save", "3600 1000000");
+    comes_and_goes((struct outcome){block_dump, free_dump, DELAYQ_ERR_READONLY,
+                                    "MISCONF"});
+    finish();
+}
+
+/* --- not now ------------------------------------------------------------- */
+
+static void lose_master(void) {
+    tell("CONFIG SET replica-serve-stale-data no");
+    follow_nobody();
+}
+
+TEST(a_replica_without_its_master_is_told_and_ridden_out) {
+    begin(NULL, "");
+    comes_and_goes((struct outcome){lose_master, follow_none, DELAYQ_ERR_AGAIN,
+                                    "MASTERDOWN"});
+    finish();
+}
+
+static redisContext *busy[2];
+static int busy_count;
+static void keep_busy(void) {
+    redisContext *c = server_connect(&s);
+    redisAppendCommand(c, "EVAL %s 0", "while true do end");
+    busy[busy_count++] = c;
+    if (redisBufferWrite(c, NULL) != REDIS_OK) FAIL("%s", c->errstr);
+    UNTIL(says("PING", "BUSY"));
+}
+static void kill_script(void) {
+    tell("SCRIPT KILL");
+    UNTIL(says("PING", "PONG"));
+}
+
+TEST(a_busy_server_is_told_and_ridden_out) {
+    begin(NULL, "");
+    tell("CONFIG SET lua-time-limit 5");
+    comes_and_goes(
+        (struct outcome){keep_busy, kill_script, DELAYQ_ERR_AGAIN, "BUSY"});
+    while (busy_count > 0) redisFree(busy[--busy_count]);
+    finish();
+}
+
+/* Many keys, and a pause at each. */
+static void load_slowly(void) {
+    char delay[16];
+    const char *with[] = {"--key-load-delay", delay,
+                          "--loading-process-events-interval-bytes", "1024",
+                          NULL};
+    snprintf(delay, sizeof delay, "%d", 5000 * test_slow());
+    tell("SAVE");
+    redisFree(admin);
+    server_kill(&s, SIGKILL);
+    server_start_again(&s, with);
+    admin = server_connect(&s);
+    CHECK(says("INFO persistence", "\nloading:1"));
+}
+static void load_fast(void) {
+    if (says("INFO persistence", "\nloading:1"))
+        tell("CONFIG SET key-load-delay 0");
+    UNTIL(says("INFO persistence", "\nloading:0"));
+}
+
+TEST(a_server_that_is_loading_is_told_and_ridden_out) {
+    begin(NULL, "");
+    freeReplyObject(run(admin, "EVAL %s 0",
+                        "for i = 1, 400 do\n"
+                        "  redis.call('SET', 'k' .. i,\n"
+                        "    string.rep(string.char(i % 90 + 33), 3) ..\n"
+                        "    string.rep(tostring(i * 7919 % 99991), 300))\n"
+                        "end"));
+    tell("CONFIG SET rdbcompression no");
+    comes_and_goes(
+        (struct outcome){load_slowly, load_fast, DELAYQ_ERR_AGAIN, "LOADING"});
+    finish();
+}
+
+static void give_slots(void) {
+    tell("CLUSTER ADDSLOTSRANGE 0 16383");
+    UNTIL(says("CLUSTER INFO", "cluster_state:ok"));
+}
+static void take_slots(void) {
+    tell("CLUSTER DELSLOTSRANGE 0 16383");
+    UNTIL(says("CLUSTER INFO", "cluster_state:fail"));
+}
+
+TEST(a_cluster_without_its_slots_is_told_and_ridden_out) {
+    char port[16];
+    const char *with[] = {"--port",
+                          port,
+                          "--bind",
+                          "127.0.0.1",
+                          "--cluster-node-timeout",
+                          "500",
+                          "--cluster-enabled",
+                          "yes",
+                          NULL};
+    delayq_options o;
+    snprintf(port, sizeof port, "%d", 12000 + (int)(getpid() % 20000));
+    server_start(&s, with);
+    if (s.major < 7) test_skip("no ADDSLOTSRANGE before Redis 7");
+    admin = server_connect(&s);
+    give_slots();
+    o = options_for(&s, "jobs");
+    o.lease_ms = 60000;
+    o.log = on_fault;
+    OK(&q, delayq_open(&q, &o));
+    fill();
+    comes_and_goes((struct outcome){take_slots, give_slots, DELAYQ_ERR_AGAIN,
+                                    "CLUSTERDOWN"});
+    finish();
+}
+
+/* The one connection that may be is ours. */
+static void one_client(void) {
+    tell("CONFIG SET maxclients 1");
+    kill_both();
+}
+static void many_clients(void) {
+    tell("CONFIG SET maxclients 100");
+}
+
+/* Fails where a connection that dies at its login doesn't tell what the server
+ * said before it hung up: then it is DELAYQ_ERR_IO, "Broken pipe". */
+TEST(a_server_with_too_many_clients_is_told_and_ridden_out) {
+    begin(NULL, "");
+    comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
+                                    "max number of clients"});
+    finish();
+}
+
+/* --- forged -------------------------------------------------------------- */
+
+static void forge(const char *error) {
+    snprintf(proxy->forged, sizeof proxy->forged, "-%s\r\n", error);
+    proxy_strike(FORGE, 0, 0, 1 << 30);
+}
+static void forge_tryagain(void) {
+    forge("TRYAGAIN Multiple keys request during rehashing of slot");
+}
+static void forge_unblocked(void) {
+    forge("UNBLOCKED force unblock from blocking operation");
+}
+static void forge_unknown(void) {
+    forge("NEWS of a later Redis");
+}
+
+static void forged(void (*cause)(void), delayq_status status,
+                   const char *text) {
+    delayq_options o;
+    server_start(&s, NULL);
+    proxy_start(&s);
+    admin = server_connect(&s);
+    o = options_for(&s, "jobs");
+    o.url = NULL;
+    o.connect = through_proxy;
+    o.lease_ms = 60000;
+    o.log = on_fault;
+    OK(&q, delayq_open(&q, &o));
+    fill();
+    comes_and_goes((struct outcome){cause, proxy_calm, status, text});
+    finish();
+}
+
+TEST(tryagain_is_told_and_ridden_out) {
+    forged(forge_tryagain, DELAYQ_ERR_AGAIN, "TRYAGAIN");
+}
+/* Fails where UNBLOCKED is no DELAYQ_ERR_AGAIN. */
+TEST(unblocked_is_told_and_ridden_out) {
+    forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
+}
+TEST(an_error_that_nobody_knows_is_told_and_returned) {
+    forged(forge_unknown, DELAYQ_ERR_REDIS, "NEWS of a later Redis");
+}
+
+/* --- not allowed --------------------------------------------------------- */
+
+static void ask_password(void) {
+    tell("CONFIG SET requirepass secret");
+    kill_both();
+}
+static void ask_none(void) {
+    config("requirepass", "");
+}
+
+TEST(a_missing_password_is_told_at_once_and_mended) {
+    begin(NULL, "");
+    comes_and_goes(
+        (struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH, "NOAUTH"});
+    finish();
+}
+
+static void other_password(void) {
+    tell("ACL SETUSER w resetpass >other");
+    kill_both();
+}
+static void old_password(void) {
+    tell("ACL SETUSER w >pw");
+}
+
+TEST(a_wrong_password_is_told_at_once_and_mended) {
+    begin(NULL, "w:pw@");
+    comes_and_goes((struct outcome){other_password, old_password,
+                                    DELAYQ_ERR_AUTH, "WRONGPASS"});
+    finish();
+}
+
+static void no_keys(void) {
+    tell("ACL SETUSER w resetkeys ~other*");
+}
+static void no_evalsha(void) {
+    tell("ACL SETUSER w -evalsha -eval");
+}
+static void no_time(void) {
+    tell("ACL SETUSER w -time");
+}
+static void all_rights(void) {
+    tell("ACL SETUSER w ~* &* +@all");
+}
+
+TEST(a_user_without_the_keys_is_told_at_once) {
+    begin(NULL, "w:pw@");
+    comes_and_goes(
+        (struct outcome){no_keys, all_rights, DELAYQ_ERR_AUTH, "keys"});
+    finish();
+}
+TEST(a_user_without_scripts_is_told_at_once) {
+    begin(NULL, "w:pw@");
+    comes_and_goes(
+        (struct outcome){no_evalsha, all_rights, DELAYQ_ERR_AUTH, "NOPERM"});
+    finish();
+}
+TEST(a_user_without_a_command_that_scripts_call_is_told_at_once) {
+    begin(NULL, "w:pw@");
+    comes_and_goes(
+        (struct outcome){no_time, all_rights, DELAYQ_ERR_AUTH, "can't run"});
+    finish();
+}
+
+/* Channels only speed things up: all works, the handle looks more often. */
+TEST(a_user_without_the_channels_is_deaf_and_misses_nothing) {
+    delayq_item item;
+    begin(NULL, "w:pw@");
+    tell("ACL SETUSER w resetchannels"); /* closes the ear, too */
+    OFFER(&q, "x", 0);
+    goes_on(-1);
+    *told = 0;
+    while (!*told) { /* until the log hears of the refused SUBSCRIBE */
+        OFFER(&q, "y", 30);
+        CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);
+        OK(&q, delayq_ack(&q, &item));
+    }
+    CHECK(!q.hears && !q.link.hears_pushes);
+    finish();
+}
+
+/* --- forgotten scripts --------------------------------------------------- */
+
+/* Each call, with the scripts flushed before it. */
+#define FLUSHED(call)         \
+    do {                      \
+        tell("SCRIPT FLUSH"); \
+        OK(&q, call);         \
+    } while (0)
+
+TEST(scripts_flushed_before_every_call_are_no_fault) {
+    delayq_item item = {0}, page[4];
+    delayq_message m;
+    delayq_counts c;
+    delayq_dead dead[2];
+    size_t n;
+    int i;
+    begin(NULL, "");
+    memset(&m, 0, sizeof m);
+    m.data = "key";
+    m.len = 3;
+    m.delay_ms = 60000;
+    m.key = "k";
+    m.key_ttl_ms = 60000;
+    for (i = 0; i < 2; i++) { /* with the scripts known, and not */
+        FLUSHED(delayq_offer(&q, "x", 1, 0));
+        FLUSHED(delayq_offer_many(&q, &m, 1));
+        FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
+        FLUSHED(delayq_cancel(&q, &m.ticket));
+        m.key = "other";
+        q.wake_us = 0;
+        FLUSHED(delayq_tick(&q, NULL));
+        FLUSHED(delayq_take(&q, &item, 0));
+        FLUSHED(delayq_extend(&q, &item, 60000));
+        FLUSHED(delayq_nack(&q, &item, 0));
+        FLUSHED(delayq_take(&q, &item, 20000));
+        FLUSHED(delayq_bury(&q, &item));
+        FLUSHED(delayq_dead_peek(&q, dead, 2, &n, 0));
+        FLUSHED(delayq_dead_redrive(&q, 1, &n));
+        FLUSHED(delayq_peek(&q, page, 4, &n, NULL));
+        FLUSHED(delayq_count(&q, &c));
+        CHECK_INT(c.pending + c.ready, 4 + i); /* one more each time */
+    }
+    FLUSHED(delayq_ack(&q, &held));
+    FLUSHED(delayq_dead_clear(&q, NULL));
+    FLUSHED(delayq_clear(&q, NULL));
+    finish();
+}
+
+static void flush_all_the_time(void *until) {
+    redisContext *c = server_connect(&s);
+    while (!*(volatile int *)until) freeReplyObject(run(c, "SCRIPT FLUSH"));
+    redisFree(c);
+}
+
+TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
+    int i, n = 300 / test_slow();
+    delayq_item item;
+    delayq_counts c;
+    pid_t child;
+    begin(NULL, "");
+    *told = 0;
+    child = spawn(flush_all_the_time, (void *)(uintptr_t)told);
+    for (i = 0; i < n; i++) {
+        OK(&q, delayq_offer(&q, "x", 1, 0));
+        OK(&q, delayq_take(&q, &item, 20000));
+        OK(&q, delayq_ack(&q, &item));
+    }
+    *told = 1;
+    join(child);
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending + c.ready, 3);
+    finish();
+}
+
+/* --- lost clients -------------------------------------------------------- */
+
+/* Whichever socket dies, and before whichever call: none of them fails. */
+TEST(killed_sockets_cost_nothing_but_a_connection) {
+    static void (*const kills[])(void) = {kill_command_socket, kill_ear,
+                                          kill_both};
+    size_t i;
+    for (i = 0; i < 3; i++) {
+        delayq_item item;
+        delayq_counts c;
+        begin(NULL, "");
+        kills[i]();
+        OFFER(&q, "x", 0);
+        kills[i]();
+        UNTIL(tick() == DELAYQ_OK); /* a tick leaves connecting to the next */
+        kills[i]();
+        UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+        kills[i]();
+        OK(&q, delayq_ack(&q, &item));
+        kills[i]();
+        OK(&q, delayq_count(&q, &c));
+        CHECK_INT(c.pending + c.ready, 3);
+        goes_on(0);
+        finish();
+    }
+}
+
+/* It has both its sockets, and they are none of these. */
+static int has_others_than(int cmd, int ear) {
+    int now = 0, now_ear = 0;
+    return sockets(COMMANDS, 0, &now) == 1 && sockets(EAR, 0, &now_ear) == 1 &&
+           now != cmd && now_ear != ear;
+}
+
+static void kill_then_offer(void *kills) {
+    delayq other;
+    delayq_options o = options_for(&s, "jobs");
+    int i;
+    admin_of_ones_own();
+    for (i = 0; i < 3; i++) { /* each time it is whole again */
+        UNTIL(has_others_than(0, 0));
+        (*(void (**)(void))kills)();
+    }
+    UNTIL(has_others_than(0, 0));
+    OK(&other, delayq_open(&other, &o));
+    OFFER(&other, "after", 0);
+    delayq_close(&other);
+    redisFree(admin);
+}
+
+TEST(a_waiting_take_survives_the_loss_of_either_socket) {
+    static void (*kills[])(void) = {kill_command_socket, kill_ear, kill_both};
+    size_t i;
+    for (i = 0; i < 3; i++) {
+        delayq_item item;
+        pid_t child;
+        begin(NULL, "");
+        goes_on(0);
+        child = spawn(kill_then_offer, &kills[i]);
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        CHECK(memcmp(item.data, "after", 5) == 0);
+        join(child);
+        finish();
+    }
+}
+
+TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
+    delayq_item item;
+    begin(NULL, "");
+    goes_on(0);
+    tell("CONFIG SET timeout 1");
+    UNTIL(sockets(COMMANDS, 0, NULL) == 0);
+    tell("CONFIG SET timeout 0");
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_ack(&q, &item));
+    /* and while it waits */
+    tell("CONFIG SET timeout 1");
+    OFFER(&q, "y", 2300);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    OK(&q, delayq_ack(&q, &item));
+    finish();
+}
+
+/* The answer is too large for the server's patience: whoever takes is closed
+ * before it gets the item. The lease brings it again. */
+static void limit_answers(void) {
+    config("client-output-buffer-limit", "normal 65536 0 0 pubsub 65536 0 0");
+}
+static void unlimit_answers(void) {
+    config("client-output-buffer-limit",
+           "normal 0 0 0 pubsub 33554432 8388608 60");
+}
+
+TEST(an_answer_beyond_the_output_limit_is_unknown_and_comes_again) {
+    static char large[3000000];
+    delayq_item item;
+    begin(NULL, "");
+    goes_on(0);
+    OK(&q, delayq_clear(&q, NULL));
+    memset(large, 'l', sizeof large);
+    q.options.lease_ms = 100;
+    OK(&q, delayq_offer(&q, large, sizeof large, 0));
+    usleep(2000);
+    limit_answers();
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(number("ZCARD " ZSET), 1);
+    OFFER(&q, "x", 60000); /* it has recovered */
+    unlimit_answers();
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.len, sizeof large);
+    CHECK(item.attempt >= 2);
+    OK(&q, delayq_ack(&q, &item));
+    finish();
+}
+
+static void shout(void *unused) {
+    static char large[3000000];
+    delayq other;
+    delayq_options o = options_for(&s, "jobs");
+    (void)unused;
+    int ear = 0;
+    admin_of_ones_own();
+    UNTIL(sockets(EAR, 0, &ear) == 1);
+    memset(large, 'l', sizeof large - 1);
+    freeReplyObject(run(admin, "PUBLISH " CHANNEL " %s", large));
+    UNTIL(has_others_than(0, ear));
+    OK(&other, delayq_open(&other, &o));
+    OFFER(&other, "after", 0);
+    delayq_close(&other);
+    redisFree(admin);
+}
+
+TEST(an_ear_beyond_the_output_limit_is_replaced) {
+    delayq_item item;
+    pid_t child;
+    begin(NULL, "");
+    goes_on(0);
+    limit_answers();
+    child = spawn(shout, NULL);
+    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    CHECK(memcmp(item.data, "after", 5) == 0);
+    join(child);
+    finish();
+}
+
+/* A client that needs more than 128 KB, which is the least that Redis allows,
+ * is evicted: who offers or takes a large payload. */
+TEST(an_evicted_client_is_told_truly_and_comes_back) {
+    static char large[3000000];
+    delayq_message m;
+    delayq_item item;
+    begin(NULL, "");
+    if (s.major < 7) test_skip("no maxmemory-clients before Redis 7");
+    goes_on(0);
+    OK(&q, delayq_clear(&q, NULL));
+    memset(large, 'l', sizeof large);
+    memset(&m, 0, sizeof m);
+    m.data = large;
+    m.len = sizeof large;
+    tell("CLIENT NO-EVICT ON");
+    config("maxmemory-clients", "1");
+    CHECK(delayq_offer_many(&q, &m, 1) < 0);
+    CHECK_INT(number("ZCARD " ZSET), 0);
+    UNTIL(delayq_offer(&q, "small", 5, 60000) == DELAYQ_OK);
+    config("maxmemory-clients", "0");
+    UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK);
+    CHECK_INT(number("ZCARD " ZSET), 2);
+    config("maxmemory-clients", "1");
+    q.options.lease_ms = 100;
+    usleep(2000);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
+    config("maxmemory-clients", "0");
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(item.len, sizeof large);
+    OK(&q, delayq_ack(&q, &item));
+    finish();
+}
+
+/* --- a server that doesn't answer for a while ---------------------------- */
+
+TEST(a_pause_shorter_than_the_timeout_is_only_waited_for) {
+    delayq_item item;
+    begin(NULL, "");
+    tell("CLIENT PAUSE 150 ALL");
+    OFFER(&q, "x", 0);
+    tell("CLIENT PAUSE 150 WRITE");
+    OK(&q, tick());
+    tell("CLIENT PAUSE 150 WRITE");
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+    tell("CLIENT PAUSE 150 WRITE");
+    OK(&q, delayq_ack(&q, &item));
+    goes_on(0);
+    finish();
+}
+
+/* What was asked of a server that was paused is forgotten with the connection
+ * that asked; of one that slept it may be done later. Both are unknown. */
+static void outlasts(void (*cause)(void), void (*end)(void)) {
+    int timeout = q.options.io_timeout_ms;
+    int connect = q.options.connect_timeout_ms;
+    delayq_message m;
+    delayq_item item;
+    memset(&m, 0, sizeof m);
+    m.data = "m";
+    m.len = 1;
+    m.delay_ms = 60000;
+    q.options.io_timeout_ms = q.options.connect_timeout_ms = 40 * test_slow();
+    cause();
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK(delayq_take(&q, &item, 0) < 0);
+    CHECK(delayq_ack(&q, &held) < 0);
+    CHECK(tick() < 0);
+    q.options.io_timeout_ms = timeout;
+    q.options.connect_timeout_ms = connect;
+    end();
+    UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK); /* the same: once */
+    UNTIL(delayq_cancel(&q, &m.ticket) == DELAYQ_OK);
+    goes_on(0);
+}
+
+static void pause_long(void) {
+    tell("CLIENT PAUSE 600000 WRITE");
+}
+static void unpause(void) {
+    tell("CLIENT UNPAUSE");
+}
+
+TEST(a_pause_longer_than_the_timeout_is_told_and_goes_by) {
+    begin(NULL, "");
+    if (s.major < 7) test_skip("no CLIENT UNPAUSE before Redis 6.2");
+    outlasts(pause_long, unpause);
+    finish();
+}
+
+static redisContext *sleeper;
+static void put_to_sleep(const char *seconds) {
+    if (!sleeper) sleeper = server_connect(&s);
+    redisAppendCommand(sleeper, "DEBUG SLEEP %s", seconds);
+    if (redisBufferWrite(sleeper, NULL) != REDIS_OK)
+        FAIL("%s", sleeper->errstr);
+    usleep(5000); /* else the next call may be answered before */
+}
+static void slept(void) {
+    void *r;
+    if (redisGetReply(sleeper, &r) != REDIS_OK) FAIL("%s", sleeper->errstr);
+    if (((redisReply *)r)->type == REDIS_REPLY_ERROR)
+        FAIL("%s", ((redisReply *)r)->str);
+    freeReplyObject(r);
+}
+static void sleep_long(void) {
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%g", 0.4 * test_slow());
+    put_to_sleep(seconds);
+}
+
+TEST(a_server_that_sleeps_within_the_timeout_is_only_waited_for) {
+    static const char *const with[] = {"--enable-debug-command", "yes", NULL};
+    delayq_item item;
+    begin(with, "");
+    put_to_sleep("0.1");
+    OFFER(&q, "x", 0);
+    slept();
+    put_to_sleep("0.1");
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
+    slept();
+    put_to_sleep("0.1");
+    OK(&q, delayq_ack(&q, &item));
+    slept();
+    goes_on(0);
+    redisFree(sleeper);
+    finish();
+}
+
+TEST(a_server_that_sleeps_beyond_the_timeout_is_told_and_goes_by) {
+    static const char *const with[] = {"--enable-debug-command", "yes", NULL};
+    begin(with, "");
+    outlasts(sleep_long, slept);
+    redisFree(sleeper);
+    finish();
+}

@@ -1,0 +1,222 @@
+/* See proxy.h. */
+#include "proxy.h"
+#include <errno.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#define PAIRS 32
+
+struct flow {
+    enum fault fault; /* by which it is struck */
+    long long until;
+    char *kept;
+    size_t len;
+};
+struct pair {
+    int fd[2]; /* client, server */
+    int number;
+    struct flow flow[2]; /* from the client, from the server */
+};
+
+struct proxy *proxy;
+static char path[128];
+static int listener;
+static const server *target;
+
+static int unix_socket(const char *name, int listening) {
+    struct sockaddr_un a;
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", name);
+    if (listening ? bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
+                        listen(fd, 16) != 0
+                  : connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
+        FAIL("%s: %s", name, strerror(errno));
+    return fd;
+}
+
+static int put(int fd, const char *bytes, size_t n) {
+    while (n > 0) {
+        ssize_t w = write(fd, bytes, n);
+        if (w <= 0) return 0;
+        bytes += w;
+        n -= (size_t)w;
+    }
+    return 1;
+}
+
+/* How many of n bytes go on untouched; what follows is struck. */
+static size_t clean(struct pair *p, int d, size_t n) {
+    struct flow *f = &p->flow[d];
+    if (f->fault != PASS) return 0;
+    if (proxy->times <= 0 || proxy->direction != d || proxy->at < 0) return n;
+    if (proxy->only >= 0 && proxy->only != p->number) return n;
+    if ((long)n < proxy->at) {
+        proxy->at -= (long)n;
+        return n;
+    }
+    n = (size_t)proxy->at;
+    f->fault = (enum fault)proxy->fault;
+    f->until = now_us() + proxy->delay_ms * 1000LL;
+    proxy->times--;
+    proxy->at = proxy->times > 0 ? 0 : -1;
+    return n;
+}
+
+static int keep(struct flow *f, const char *bytes, size_t n) {
+    f->kept = (char *)realloc(f->kept, f->len + n + 1);
+    memcpy(f->kept + f->len, bytes, n);
+    f->len += n;
+    proxy->kept += (long)n;
+    return 1;
+}
+
+/* No digit, no letter, no sign of the protocol; ends in a line's end, so that
+ * nobody has to wait for one. */
+static int noise(int fd, size_t n) {
+    static unsigned seed = 1;
+    char bytes[65536];
+    size_t i;
+    for (i = 0; i < n; i++) bytes[i] = (char)(0xf0 + (seed++ * 7) % 16);
+    if (n >= 2) memcpy(bytes + n - 2, "\r\n", 2);
+    return put(fd, bytes, n);
+}
+
+static int twice(int fd, const char *bytes, size_t n) {
+    static char both[2 * 65536];
+    memcpy(both, bytes, n);
+    memcpy(both + n, bytes, n);
+    return put(fd, both, 2 * n);
+}
+
+/* Each array at the beginning of a line is a command; the tests' payloads have
+ * none. */
+static int forge(int fd, const char *bytes, size_t n) {
+    size_t i, len = strlen(proxy->forged);
+    for (i = 0; i < n; i++)
+        if (bytes[i] == '*' && (i == 0 || bytes[i - 1] == '\n') &&
+            !put(fd, proxy->forged, len))
+            return 0;
+    return 1;
+}
+
+static int strike(struct pair *p, int d, const char *bytes, size_t n) {
+    struct flow *f = &p->flow[d];
+    enum fault what = f->fault;
+    if (what == REPLAY || what == FORGE) f->fault = PASS; /* just this one */
+    switch (what) {
+    case CUT: return 0;
+    case STALL:
+    case DELAY: return keep(f, bytes, n);
+    case GARBAGE: return noise(p->fd[!d], n);
+    case REPLAY: return twice(p->fd[!d], bytes, n);
+    case FORGE: return forge(p->fd[d], bytes, n);
+    default: return 1; /* PASS: n is 0; DROP */
+    }
+}
+
+/* Pass on what has come; 0: this connection has ended. */
+static int pass(struct pair *p, int d) {
+    char bytes[65536];
+    ssize_t n = read(p->fd[d], bytes, sizeof bytes);
+    size_t good;
+    if (n <= 0) return 0;
+    good = clean(p, d, (size_t)n);
+    proxy->passed[d] += (long)good;
+    return put(p->fd[!d], bytes, good) &&
+           strike(p, d, bytes + good, (size_t)n - good);
+}
+
+static int is_held(const struct flow *f) {
+    return f->fault == STALL || f->fault == DELAY;
+}
+
+/* 1: still held. */
+static int let_go(struct pair *p, int d) {
+    struct flow *f = &p->flow[d];
+    if (!is_held(f)) return 0;
+    if (f->fault == STALL ? !proxy->let_go : now_us() < f->until) return 1;
+    f->fault = PASS;
+    put(p->fd[!d], f->kept, f->len);
+    proxy->kept -= (long)f->len;
+    f->len = 0;
+    return 0;
+}
+
+static void end(struct pair *p) {
+    int d;
+    for (d = 0; d < 2; d++) {
+        proxy->kept -= (long)p->flow[d].len;
+        free(p->flow[d].kept);
+        close(p->fd[d]);
+    }
+}
+
+static void run_proxy(void *unused) {
+    static struct pair pairs[PAIRS];
+    struct pollfd p[1 + 2 * PAIRS];
+    int n = 0, i, d;
+    (void)unused;
+    signal(SIGPIPE, SIG_IGN);
+    for (;;) {
+        int held = 0;
+        p[0].fd = listener;
+        p[0].events = POLLIN;
+        for (i = 0; i < 2 * n; i++) {
+            int holds = let_go(&pairs[i / 2], i % 2);
+            p[1 + i].fd = pairs[i / 2].fd[i % 2];
+            p[1 + i].events = holds ? 0 : POLLIN; /* a hang-up always shows */
+            held |= holds;
+        }
+        poll(p, (nfds_t)(1 + 2 * n), held ? 1 : -1);
+        for (i = n - 1; i >= 0; i--)
+            for (d = 0; d < 2; d++) {
+                if (!p[1 + 2 * i + d].revents) continue;
+                if (!is_held(&pairs[i].flow[d]) && pass(&pairs[i], d)) continue;
+                end(&pairs[i]);
+                pairs[i] = pairs[--n];
+                break;
+            }
+        if (p[0].revents && n < PAIRS) {
+            memset(&pairs[n], 0, sizeof pairs[n]);
+            pairs[n].fd[0] = accept(listener, NULL, NULL);
+            pairs[n].fd[1] = unix_socket(target->socket, 0);
+            pairs[n].number = proxy->connections++;
+            n++;
+        }
+    }
+}
+
+void proxy_start(const server *to) {
+    proxy = (struct proxy *)mmap(NULL, sizeof *proxy, PROT_READ | PROT_WRITE,
+                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(proxy != MAP_FAILED);
+    proxy->at = proxy->only = -1;
+    snprintf(path, sizeof path, "%s/proxy%d", to->dir, (int)getpid());
+    listener = unix_socket(path, 1);
+    target = to;
+    spawn(run_proxy, NULL);
+    close(listener);
+}
+
+void proxy_strike(enum fault what, int direction, long at, int times) {
+    proxy->fault = what;
+    proxy->direction = direction;
+    proxy->at = at;
+    proxy->times = times; /* last: it counts from now on */
+}
+
+void proxy_calm(void) {
+    proxy->times = 0;
+    proxy->at = -1;
+    proxy->only = -1;
+}
+
+redisContext *through_proxy(void *user, int timeout_ms) {
+    (void)user;
+    (void)timeout_ms;
+    return redisConnectUnix(path);
+}
