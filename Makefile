@@ -97,6 +97,12 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+faults: $B/test-plain ## the README's table of faults, measured anew
+	@rm -f $B/facts
+	@for t in told killed kill_9_of gone dies packets comes_twice; do \
+	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >/dev/null; done; \
+	    sort -u -t'|' -k2,2 $B/facts
+
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
 
@@ -135,4 +141,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix bench tls format install uninstall clean help
+        matrix faults bench tls format install uninstall clean help

@@ -340,6 +340,7 @@ TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     delayq_options o;
     delayq_item item;
     redisReply *r;
+    long long killed;
     int owner, i;
     start_cluster();
     o = cluster_options("jobs", 0, url);
@@ -362,8 +363,13 @@ TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     redisFree(admin[owner]);
     admin[owner] = NULL;
     server_kill(&nodes[owner], SIGKILL);
+    killed = now_us();
     for (i = 0; i < 50; i++) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        if (i == 0)
+            fact("master of a cluster killed (node timeout 1 s)",
+                 "`ERR_IO`, `ERR_AGAIN`; a waiting take waits",
+                 "what the replica had", now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
     CHECK(told > 0);

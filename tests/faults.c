@@ -186,9 +186,12 @@ static void told_truly(const struct strike *s, delayq_status status) {
 }
 
 /* Each handle recovers by itself, and counts what is really there. */
+static long long slowest; /* of the recoveries of this test */
 static void recovers(const struct strike *s) {
+    long long from = now_us();
     delayq_counts c;
     UNTIL(delayq_count(&q, &c) == DELAYQ_OK);
+    if (now_us() - from > slowest) slowest = now_us() - from;
     if (c.pending + c.ready + c.dead != in_queue())
         wrong(s, DELAYQ_OK, (int)(c.pending + c.ready + c.dead));
 }
@@ -290,6 +293,9 @@ static void cut(const struct verb *v) {
 
 TEST(a_cut_at_any_byte_of_an_offer_is_told_truly) {
     each_verb(cut, 0, 3);
+    fact("connection cut at any byte, once or twice in a row",
+         "done, nothing happened, or `ERR_UNKNOWN`; each is true",
+         "done or not, never half", slowest);
 }
 TEST(a_cut_at_any_byte_of_a_tick_or_take_is_told_truly) {
     each_verb(cut, 3, 6);
@@ -316,6 +322,9 @@ static void stall(const struct verb *v) {
 
 TEST(a_connection_that_stalls_is_told_truly_and_replaced) {
     each_verb(stall, 0, VERBS);
+    fact("connection stalls at any byte",
+         "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
+         "done or not, never half", slowest);
 }
 
 static void drop(const struct verb *v) {
@@ -326,6 +335,9 @@ static void drop(const struct verb *v) {
 
 TEST(a_connection_that_carries_one_way_only_is_told_truly_and_replaced) {
     each_verb(drop, 0, VERBS);
+    fact("connection carries one way only",
+         "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
+         "done or not, never half", slowest);
 }
 
 static void delay(const struct verb *v) {
@@ -348,6 +360,9 @@ static void garble(const struct verb *v) {
  * DELAYQ_GONE of what was done. */
 TEST(garbage_from_any_byte_of_an_answer_on_is_told_truly) {
     each_verb(garble, 0, VERBS);
+    fact("garbage from any byte of an answer on",
+         "`ERR_PROTOCOL`, `ERR_UNKNOWN`, or done", "done or not, never half",
+         slowest);
 }
 
 /* --- answered twice ------------------------------------------------------ */
@@ -389,4 +404,5 @@ static void replay(const struct verb *v) {
 /* Fails where what is left in the reader after an answer is not noticed. */
 TEST(an_answer_that_comes_twice_is_not_believed_by_a_later_call) {
     each_verb(replay, 0, VERBS);
+    fact("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);
 }

@@ -7,6 +7,7 @@
  * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)
  * DELAYQ_TEST_LOCALE   LC_ALL of the servers
  * DELAYQ_TEST_SERVER   the servers' program, redis-server by default
+ * DELAYQ_TEST_FACTS    a file for the rows of the table of faults
  */
 #include "test.h"
 #include <arpa/inet.h>
@@ -62,6 +63,19 @@ long long now_us(void) {
     return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
 }
 
+void fact(const char *fault, const char *seen, const char *items,
+          long long back_us) {
+    const char *path = getenv("DELAYQ_TEST_FACTS");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f) return;
+    fprintf(f, "| %s | %s | %s | ", fault, seen, items);
+    if (back_us < 10000)
+        fprintf(f, "%.1f ms |\n", (double)back_us / 1000);
+    else
+        fprintf(f, "%.2f s |\n", (double)back_us / 1e6);
+    fclose(f);
+}
+
 /* --- servers ------------------------------------------------------------- */
 
 static int is_free(int port) {
@@ -85,6 +99,11 @@ int free_port(void) {
     return next;
 }
 
+const char *server_program(void) {
+    const char *name = getenv("DELAYQ_TEST_SERVER");
+    return name ? name : "redis-server";
+}
+
 void server_start_again(server *s, const char *const *arguments) {
     const char *argv[40] = {"redis-server", "--port",  "0",
                             "--unixsocket", s->socket, "--dir",
@@ -94,7 +113,7 @@ void server_start_again(server *s, const char *const *arguments) {
     redisReply *r;
     const char *at;
     redisContext *c;
-    if (getenv("DELAYQ_TEST_SERVER")) argv[0] = getenv("DELAYQ_TEST_SERVER");
+    argv[0] = server_program();
     while (arguments && *arguments && n < 39) argv[n++] = *arguments++;
     s->pid = fork();
     if (s->pid == 0) {

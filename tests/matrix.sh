@@ -25,7 +25,8 @@ settings() {
     deb11) suite=bullseye ;;
     deb12) ;;
     deb13 | deb13-valkey)
-        suite=trixie chroot=deb13 packages=$packages,valkey-server
+        suite=trixie chroot=deb13 # its hiredis has TLS
+        packages=$packages,valkey-server,libssl-dev,openssl
         [ "$row" = deb13 ] || server=valkey-server
         ;;
     i386) arch=i386 ;;
@@ -114,15 +115,31 @@ inside() {
         echo "$passed passed, $((failed + 1)) failed, 0 skipped"
         return
     }
-    DELAYQ_TEST_SERVER=$server $qemu build/test-plain >tests.out 2>&1
+    skipped=0
+    tests build/test-plain
+    if [ -f /usr/include/openssl/ssl.h ]; then
+        make -s CC="$cc" SAN= build/test-tls && tests build/test-tls ||
+            failed=$((failed + 1))
+    fi
+    echo "$passed passed, $failed failed, $skipped skipped"
+}
+# tests PROGRAM: shows what it says, adds up its last line
+tests() {
+    DELAYQ_TEST_SERVER=$server $qemu "$1" >tests.out 2>&1
     code=$?
-    sed '$d' tests.out
-    tail -n 1 tests.out | awk -v p=$passed -v f=$failed -v code=$code '
-        /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ {
-            printf "%d passed, %d failed, %d skipped\n", $1 + p, $3 + f, $5
-            next }
-        { print; print "FAIL the tests ended with " code
-          printf "%d passed, %d failed, 0 skipped\n", p, f + 1 }'
+    last=$(tail -n 1 tests.out)
+    case $last in
+    *passed,*failed,*skipped)
+        sed '$d' tests.out
+        set -- $last
+        passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+        ;;
+    *)
+        cat tests.out
+        echo "FAIL $1 ended with $code"
+        failed=$((failed + 1))
+        ;;
+    esac
 }
 
 # --- outside -----------------------------------------------------------------
@@ -153,7 +170,7 @@ within() {
         mount --bind /dev "$root/dev"
         mount -t tmpfs tmpfs "$root/tmp"
         mkdir "$root/tmp/delayq"
-        cp -R Makefile delayq.h tests "$root/tmp/delayq"
+        cp -R Makefile README.md delayq.h tests "$root/tmp/delayq"
         exec env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
             HOME=/root LC_ALL=C DELAYQ_MATRIX_MIRROR="$mirror" \
             chroot "$root" sh /tmp/delayq/tests/matrix.sh "$@"

@@ -19,6 +19,7 @@ static redisContext *admin;
 static delayq q;
 static delayq_item held; /* leased; another lies ready, a third is due */
 static volatile int *told;
+static volatile long long *mended_us; /* when */
 
 static void on_fault(void *user, delayq_status status, const char *text) {
     (void)user;
@@ -99,8 +100,9 @@ static void tick_twice(void) {
 }
 
 static void fill(void) {
-    told = (volatile int *)mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    mended_us = (volatile long long *)mmap(NULL, 64, PROT_READ | PROT_WRITE,
+                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    told = (volatile int *)(mended_us + 1);
     OFFER(&q, "held", 0);
     OK(&q, delayq_take(&q, &held, 20000));
     OFFER(&q, "ready", 0);
@@ -184,14 +186,25 @@ static void goes_on(int taken) {
     CHECK_INT(number("LLEN delayq_dead:{jobs}"), 0);
 }
 
+static const char *status_name(delayq_status status) {
+    switch (status) {
+    case DELAYQ_ERR_READONLY: return "`ERR_READONLY`";
+    case DELAYQ_ERR_AGAIN: return "`ERR_AGAIN`";
+    case DELAYQ_ERR_AUTH: return "`ERR_AUTH`";
+    case DELAYQ_ERR_REDIS: return "`ERR_REDIS`";
+    default: return "";
+    }
+}
+
 struct outcome {
     void (*cause)(void), (*mend)(void);
     delayq_status status;
-    const char *text;
+    const char *text, *name; /* in the sentence; in the table, if other */
 };
 
 static void mend_when_told(void *o) {
     UNTIL(*told);
+    *mended_us = now_us();
     ((const struct outcome *)o)->mend();
 }
 
@@ -201,15 +214,23 @@ static void waits(struct outcome *o) {
     int passes = o->status != DELAYQ_ERR_AUTH && o->status != DELAYQ_ERR_REDIS;
     delayq_item item;
     pid_t child = 0;
+    char seen[64];
     *told = 0;
     if (passes) child = spawn(mend_when_told, o);
     is("a waiting take", delayq_take(&q, &item, DELAYQ_FOREVER),
        passes ? DELAYQ_OK : o->status, o->text);
+    snprintf(seen, sizeof seen, "%s; a waiting take %s", status_name(o->status),
+             passes ? "waits" : "returns");
     if (passes) {
+        fact(o->name ? o->name : o->text, seen, "unchanged",
+             now_us() - *mended_us);
         join(child);
         OK(&q, delayq_ack(&q, &item));
     } else {
+        long long from = now_us();
         o->mend();
+        UNTIL(delayq_extend(&q, &held, 60000) == DELAYQ_OK);
+        fact(o->name ? o->name : o->text, seen, "unchanged", now_us() - from);
     }
     goes_on(passes);
 }
@@ -237,7 +258,7 @@ static void follow_none(void) {
 TEST(a_replica_is_told_and_ridden_out_until_it_is_a_master) {
     begin(NULL, "");
     comes_and_goes((struct outcome){follow_nobody, follow_none,
-                                    DELAYQ_ERR_READONLY, "READONLY"});
+                                    DELAYQ_ERR_READONLY, "READONLY", NULL});
     finish();
 }
 
@@ -251,7 +272,7 @@ static void want_none(void) {
 TEST(missing_replicas_are_told_and_ridden_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){want_replicas, want_none,
-                                    DELAYQ_ERR_READONLY, "NOREPLICAS"});
+                                    DELAYQ_ERR_READONLY, "NOREPLICAS", NULL});
     finish();
 }
 
@@ -281,7 +302,7 @@ TEST(a_server_that_cannot_save_is_told_and_ridden_out) {
     begin(with, "");
     config("save", "3600 1000000");
     comes_and_goes((struct outcome){block_dump, free_dump, DELAYQ_ERR_READONLY,
-                                    "MISCONF"});
+                                    "MISCONF", NULL});
     finish();
 }
 
@@ -295,7 +316,7 @@ static void lose_master(void) {
 TEST(a_replica_without_its_master_is_told_and_ridden_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){lose_master, follow_none, DELAYQ_ERR_AGAIN,
-                                    "MASTERDOWN"});
+                                    "MASTERDOWN", NULL});
     finish();
 }
 
@@ -316,8 +337,8 @@ static void kill_script(void) {
 TEST(a_busy_server_is_told_and_ridden_out) {
     begin(NULL, "");
     tell("CONFIG SET lua-time-limit 5");
-    comes_and_goes(
-        (struct outcome){keep_busy, kill_script, DELAYQ_ERR_AGAIN, "BUSY"});
+    comes_and_goes((struct outcome){keep_busy, kill_script, DELAYQ_ERR_AGAIN,
+                                    "BUSY", NULL});
     while (busy_count > 0) redisFree(busy[--busy_count]);
     finish();
 }
@@ -351,8 +372,8 @@ TEST(a_server_that_is_loading_is_told_and_ridden_out) {
                         "    string.rep(tostring(i * 7919 % 99991), 300))\n"
                         "end"));
     tell("CONFIG SET rdbcompression no");
-    comes_and_goes(
-        (struct outcome){load_slowly, load_fast, DELAYQ_ERR_AGAIN, "LOADING"});
+    comes_and_goes((struct outcome){load_slowly, load_fast, DELAYQ_ERR_AGAIN,
+                                    "LOADING", NULL});
     finish();
 }
 
@@ -388,7 +409,7 @@ TEST(a_cluster_without_its_slots_is_told_and_ridden_out) {
     OK(&q, delayq_open(&q, &o));
     fill();
     comes_and_goes((struct outcome){take_slots, give_slots, DELAYQ_ERR_AGAIN,
-                                    "CLUSTERDOWN"});
+                                    "CLUSTERDOWN", NULL});
     finish();
 }
 
@@ -406,7 +427,7 @@ static void many_clients(void) {
 TEST(a_server_with_too_many_clients_is_told_and_ridden_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
-                                    "max number of clients"});
+                                    "max number of clients", NULL});
     finish();
 }
 
@@ -439,7 +460,7 @@ static void forged(void (*cause)(void), delayq_status status,
     o.log = on_fault;
     OK(&q, delayq_open(&q, &o));
     fill();
-    comes_and_goes((struct outcome){cause, proxy_calm, status, text});
+    comes_and_goes((struct outcome){cause, proxy_calm, status, text, NULL});
     finish();
 }
 
@@ -466,8 +487,8 @@ static void ask_none(void) {
 
 TEST(a_missing_password_is_told_at_once_and_mended) {
     begin(NULL, "");
-    comes_and_goes(
-        (struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH, "NOAUTH"});
+    comes_and_goes((struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH,
+                                    "NOAUTH", NULL});
     finish();
 }
 
@@ -482,7 +503,7 @@ static void old_password(void) {
 TEST(a_wrong_password_is_told_at_once_and_mended) {
     begin(NULL, "w:pw@");
     comes_and_goes((struct outcome){other_password, old_password,
-                                    DELAYQ_ERR_AUTH, "WRONGPASS"});
+                                    DELAYQ_ERR_AUTH, "WRONGPASS", NULL});
     finish();
 }
 
@@ -501,20 +522,20 @@ static void all_rights(void) {
 
 TEST(a_user_without_the_keys_is_told_at_once) {
     begin(NULL, "w:pw@");
-    comes_and_goes(
-        (struct outcome){no_keys, all_rights, DELAYQ_ERR_AUTH, "keys"});
+    comes_and_goes((struct outcome){no_keys, all_rights, DELAYQ_ERR_AUTH,
+                                    "to access", "NOPERM for a key"});
     finish();
 }
 TEST(a_user_without_scripts_is_told_at_once) {
     begin(NULL, "w:pw@");
-    comes_and_goes(
-        (struct outcome){no_evalsha, all_rights, DELAYQ_ERR_AUTH, "NOPERM"});
+    comes_and_goes((struct outcome){no_evalsha, all_rights, DELAYQ_ERR_AUTH,
+                                    "NOPERM", NULL});
     finish();
 }
 TEST(a_user_without_a_command_that_scripts_call_is_told_at_once) {
     begin(NULL, "w:pw@");
-    comes_and_goes(
-        (struct outcome){no_time, all_rights, DELAYQ_ERR_AUTH, "can't run"});
+    comes_and_goes((struct outcome){no_time, all_rights, DELAYQ_ERR_AUTH,
+                                    " run ", "NOPERM within a script"});
     finish();
 }
 

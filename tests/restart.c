@@ -212,16 +212,23 @@ static int all_go_on(void) {
 
 /* The server dies and comes back; each handle goes on by itself. */
 static void live_through(int restarts) {
+    long long slowest = 0;
     int i;
     for (i = 0; i < restarts; i++) {
+        long long from;
         usleep((useconds_t)(20000 + rand() % 300000));
         replace_dead();
         server_kill(&s, SIGKILL);
         usleep((useconds_t)(rand() % 100000));
         server_start_again(&s, with);
+        from = now_us();
         notes->round++;
         UNTIL(all_go_on());
+        if (now_us() - from > slowest) slowest = now_us() - from;
     }
+    fact("server killed by kill -9 eight times, every write synced",
+         "`ERR_IO`, `_TIMEOUT`, `_AGAIN` or `_UNKNOWN`",
+         "nothing lost, nothing acked twice", slowest);
 }
 
 static void stop(void) {

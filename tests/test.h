@@ -78,6 +78,10 @@ long long now_us(void);
     } while (0)
 int test_slow(void); /* 1, or more under valgrind */
 
+/* A row of the README's table of faults: `make faults` prints them. */
+void fact(const char *fault, const char *seen, const char *items,
+          long long back_us);
+
 /* --- servers ------------------------------------------------------------- */
 
 typedef struct server {
@@ -92,6 +96,7 @@ void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
+const char *server_program(void);
 /* A loopback port that is free, and 10,000 above it, too: a cluster's bus. */
 int free_port(void);
 
