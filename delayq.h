@@ -27,7 +27,8 @@
  *     >>types       options, the item, the handle
  *     >>functions   the functions
  *     >>inside      the implementation: platform, wire, scripts, statuses,
- *                   sockets, the ear, waiting, public functions
+ *                   requests, URL, TLS, sockets, the ear, moving and taking,
+ *                   waiting, public functions
  *
  * >>start -- quick start
  *
@@ -122,6 +123,8 @@
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
  *                                            was offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
+ *     delayq_waiting:T                zset   handles that wait in a take
+ *     delayq_turn:T:HANDLE            channel  "your turn", to one of them
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
  *
  * The first four are the keys, the bytes and the channel of Redisson's
@@ -138,6 +141,12 @@
  * second connection, the ear, that hears of earlier items and of payloads
  * that anybody pushes into N. The ear only speeds things up: without it a
  * handle looks every 250 ms, and in any case every max_wait_ms.
+ *
+ * Of the handles that wait in a take for 10 s or longer on one queue, one
+ * keeps watch, with the exact timer; the others are told when it is their
+ * turn. So an item wakes one of a hundred. Where the one that keeps watch dies
+ * or freezes, the next in line takes over 0.3 to 0.6 s after something was
+ * due or pushed.
  *
  * Beside idle Redisson consumers the server serves their BLPOP first; there
  * is no fairness between them and delayq's.
@@ -1198,8 +1207,9 @@ static const char dq_lua_remove[] =
  *
  * KEYS     1 zset, 2 mirror (only where the wire has one)
  * ARGV     1 channel, then pairs: when, element
- *          when: a delay in ms, or @ and a due time; with !T behind it, it is
- *          sent again, and has been due at T if the first sending was stored
+ *          when: a delay in ms, or - and a due time; '': as the one before;
+ *          with !T behind it, it is sent again, and has been due at T if the
+ *          first sending was stored
  * returns  "us base": due = base + delay; then, of those that were sent again,
  *          pairs: its number (from 1), and the due time that stands, or '' if
  *          it may have been delivered meanwhile
@@ -1207,7 +1217,7 @@ static const char dq_lua_remove[] =
 static const char dq_lua_offer[] =
     "local Z, M = KEYS[1], KEYS[2]\n"
     "local base = math.ceil(us / 1000)\n"
-    "local first, ties, args = nil, 0, {}\n"
+    "local first, ties, due, text, bulk = nil, 0, nil, nil, not M\n"
     "local out = {num(us) .. ' ' .. num(base)}\n"
     /* what is asked below is tried before anything is written */
     "redis.call('ZCOUNT', Z, 0, 0)\n"
@@ -1216,34 +1226,36 @@ static const char dq_lua_offer[] =
     "  redis.call('LLEN', M)\n"
     "  redis.call('ZADD', Z, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    "local function flush()\n"
-    "  if #args > 0 then redis.call('ZADD', Z, 'NX', unpack(args)) end\n"
-    "  args = {}\n"
-    "end\n"
+    /* each when becomes its score, or false: not stored again */
     "for i = 2, #ARGV, 2 do\n"
-    "  local e, delay, at, after = ARGV[i + 1], tonumber(ARGV[i]), '', nil\n"
-    "  if not delay then\n"
-    "    at, delay, after = string.match(ARGV[i], '^(@?)(%d+)!?(%d*)$')\n"
-    "    delay, after = tonumber(delay), tonumber(after)\n"
+    "  local when, stands, gone = ARGV[i], nil, nil\n"
+    "  local at = string.find(when, '!', 1, true)\n"
+    "  if at then\n"
+    "    stands = redis.call('ZSCORE', Z, ARGV[i + 1])\n"
+    "    gone = base >= tonumber(string.sub(when, at + 1))\n"
+    "    when = string.sub(when, 1, at - 1)\n"
     "  end\n"
-    "  local due = at == '@' and delay or base + delay\n"
-    "  local stands = after and redis.call('ZSCORE', Z, e)\n"
-    "  if stands or after and base >= after then\n"
-    "    due, out[#out + 1], out[#out + 2] = nil, num(i / 2), stands or ''\n"
+    "  if when ~= '' then\n"
+    "    due = tonumber(when)\n"
+    "    due = due < 0 and -due or base + due\n"
+    "    text = num(due)\n"
     "  end\n"
-    "  if due then\n"
+    "  if stands or gone then\n"
+    "    ARGV[i], bulk = false, false\n"
+    "    out[#out + 1], out[#out + 2] = num(i / 2), stands or ''\n"
+    "  else\n"
     "    if not first or due < first then first, ties = due, 0 end\n"
     "    if due == first then ties = ties + 1 end\n"
-    "    if M then\n"
-    "      redis.call('RPUSH', M, e)\n"
-    "      redis.call('ZADD', Z, 'NX', num(due), e)\n"
-    "    else\n"
-    "      args[#args + 1], args[#args + 2] = num(due), e\n"
-    "      if #args >= 1000 then flush() end\n"
-    "    end\n"
+    "    ARGV[i] = text\n"
     "  end\n"
     "end\n"
-    "flush()\n"
+    "for i = 2, #ARGV, bulk and 1000 or 2 do\n"
+    "  if ARGV[i] then\n"
+    "    if M then redis.call('RPUSH', M, ARGV[i + 1]) end\n"
+    "    local last = bulk and math.min(i + 999, #ARGV) or i + 1\n"
+    "    redis.call('ZADD', Z, 'NX', unpack(ARGV, i, last))\n"
+    "  end\n"
+    "end\n"
     /* counted, not read: the head may be large */
     "if first and redis.call('ZCOUNT', Z, 0, num(first)) == ties then\n"
     "  redis.pcall('PUBLISH', ARGV[1], num(first))\n"
@@ -1262,9 +1274,9 @@ static const char dq_lua_offer[] =
 static const char dq_lua_once[] =
     "local Z, O, M, e = KEYS[1], KEYS[2], KEYS[3], ARGV[3]\n"
     "local base = math.ceil(us / 1000)\n"
-    "local at, delay, after = string.match(ARGV[2], '^(@?)(%d+)!?(%d*)$')\n"
-    "delay, after = tonumber(delay), tonumber(after)\n"
-    "local due = num(at == '@' and delay or base + delay)\n"
+    "local when, after = string.match(ARGV[2], '^(-?%d+)!?(%d*)$')\n"
+    "when, after = tonumber(when), tonumber(after)\n"
+    "local due = num(when < 0 and -when or base + when)\n"
     "local held = redis.call('GET', O) or ''\n"
     "local held_due, hex = string.match(held, '^(%d+)-(%x+)$')\n"
     "if hex == ARGV[4] then return {num(us) .. ' 0 ' .. held_due, held} end\n"
@@ -4222,14 +4234,16 @@ DELAYQ_API void delayq_close(delayq *q) {
 #define DQ_OFFER_MAX 300
 #define DQ_OFFER_BYTES (256 * 1024)
 
-/* When it is due: a delay, or @ and a time; with !T behind it if it may have
- * been stored before. */
-static void dq_write_when(dq_out *o, const delayq_message *m, int again) {
+/* When it is due: see the script. */
+static void dq_write_when(dq_out *o, const delayq_message *m,
+                          const delayq_message *before, int again) {
     char when[64];
     size_t n = 0;
-    if (m->due_ms > 0) when[n++] = '@';
-    n += dq_decimal(when + n, m->due_ms > 0 ? m->due_ms : m->delay_ms);
-    if (again || m->status == DELAYQ_ERR_UNKNOWN) {
+    again |= m->status == DELAYQ_ERR_UNKNOWN;
+    if (!before || again || before->due_ms != m->due_ms ||
+        before->delay_ms != m->delay_ms)
+        n += dq_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+    if (again) {
         when[n++] = '!';
         n += dq_decimal(when + n, m->not_after_ms);
     }
@@ -4249,7 +4263,8 @@ static void dq_write_offer(dq_out *o, delayq *q, const dq_call *call) {
     if (call->keys == 2) dq_key(o, q, DQ_MIRROR);
     dq_key(o, q, DQ_CHANNEL);
     for (i = 0; i < call->max; i++) {
-        dq_write_when(o, &call->messages[i], call->again);
+        dq_write_when(o, &call->messages[i],
+                      i > 0 ? &call->messages[i - 1] : NULL, call->again);
         dq_write_element(o, q, &call->messages[i]);
     }
 }
@@ -4266,7 +4281,7 @@ static void dq_write_once(dq_out *o, delayq *q, const dq_call *call) {
     dq_long_key(o, q, DQ_ONCE_KEY, rest, n + klen);
     if (call->keys == 3) dq_key(o, q, DQ_MIRROR);
     dq_key(o, q, DQ_CHANNEL);
-    dq_write_when(o, m, call->again);
+    dq_write_when(o, m, NULL, call->again);
     dq_write_element(o, q, m);
     dq_text(o, strchr(m->ticket.text, '-') + 1);
     dq_number(o, m->key_ttl_ms);

@@ -236,12 +236,17 @@ static void work(void) {
  * connection asks for the sake of clusters. */
 static void look_at_log(void) {
     redisReply *r = run(main_connection(), "ACL LOG");
-    size_t i;
+    size_t i, k;
     for (i = 0; i < r->elements; i++) {
-        redisReply *e = r->element[i];
-        const char *object = e->element[7]->str;
-        if (strcasecmp(object, "exists") != 0 &&
-            !strstr(e->element[e->elements - 1]->str, "cmd=exists"))
+        const redisReply *e = r->element[i];
+        const char *object = "", *client = "";
+        for (k = 0; k + 1 < e->elements; k += 2) {
+            if (strcmp(e->element[k]->str, "object") == 0)
+                object = e->element[k + 1]->str;
+            if (strcmp(e->element[k]->str, "client-info") == 0)
+                client = e->element[k + 1]->str;
+        }
+        if (strcasecmp(object, "exists") != 0 && !strstr(client, "cmd=exists"))
             complain("refused", object);
     }
     freeReplyObject(r);

@@ -12,11 +12,11 @@ static int master_port, replica_port, sentinel_ports[3];
 static char url[256];
 
 static void start_node(server *s, int port, int of, const char *password) {
-    char text[16], link[32];
+    char text[16], master_text[16];
     const char *argv[20];
     int n = 0;
     snprintf(text, sizeof text, "%d", port);
-    snprintf(link, sizeof link, "127.0.0.1 %d", of);
+    snprintf(master_text, sizeof master_text, "%d", of);
     argv[n++] = "--port";
     argv[n++] = text;
     argv[n++] = "--bind";
@@ -29,7 +29,8 @@ static void start_node(server *s, int port, int of, const char *password) {
     }
     if (of) {
         argv[n++] = "--replicaof";
-        argv[n++] = link;
+        argv[n++] = "127.0.0.1";
+        argv[n++] = master_text;
     }
     argv[n] = NULL;
     server_start(s, argv);
