@@ -3925,16 +3925,16 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
     q->limit_us = 0;
     status = dq_listen(q, now);
     if (status != DELAYQ_OK) return status;
-    if (l->cmd && l->ear && q->ready == 0 && now < q->wake_us &&
-        !t->ack.ticket.text[0] && (q->place > 0 || !dq_would_join(q))) {
-        if (listen && dq_wants_arm(q)) dq_arm(q);
-        return DELAYQ_EMPTY;
-    }
-    status = dq_take_ask(q, t);
-    if (status != DELAYQ_EMPTY || !listen || !dq_has_time(q)) return status;
+    status = DELAYQ_EMPTY;
+    if (!l->cmd || !l->ear || q->ready > 0 || now >= q->wake_us ||
+        t->ack.ticket.text[0] || (q->place == 0 && dq_would_join(q)))
+        status = dq_take_ask(q, t);
+    if (status != DELAYQ_EMPTY || !listen || (l->ear && !dq_wants_arm(q)) ||
+        !dq_has_time(q))
+        return status;
     if (!l->ear)
         dq_open_ear(q);
-    else if (dq_wants_arm(q))
+    else
         status = dq_arm(q);
     return status == DELAYQ_OK || dq_passing(status) ? DELAYQ_EMPTY : status;
 }

@@ -1,0 +1,182 @@
+/*
+ * What each call costs the server, counted and not timed: round trips, and
+ * commands inside its script. A number that grows has to be looked at before
+ * it is written into the table.
+ */
+#include "test.h"
+
+static delayq q;
+static delayq_item item, items[100];
+static delayq_message m[100];
+
+static void offer_1(void) {
+    OK(&q, delayq_offer(&q, "x", 1, 60000));
+}
+static void offer_100(void) {
+    int i;
+    memset(m, 0, sizeof m);
+    for (i = 0; i < 100; i++) {
+        m[i].data = "x";
+        m[i].len = 1;
+        m[i].delay_ms = 60000;
+    }
+    OK(&q, delayq_offer_many(&q, m, 100));
+}
+static void offer_keyed(void) {
+    memset(m, 0, sizeof m[0]);
+    m[0].data = "x";
+    m[0].len = 1;
+    m[0].delay_ms = 60000;
+    m[0].key = "k";
+    m[0].key_ttl_ms = 60000;
+    OK(&q, delayq_offer_many(&q, m, 1));
+}
+static void due_100(void) {
+    int i;
+    memset(m, 0, sizeof m);
+    for (i = 0; i < 100; i++) {
+        m[i].data = "x";
+        m[i].len = 1;
+        m[i].due_ms = 1;
+    }
+    OK(&q, delayq_offer_many(&q, m, 100));
+}
+static void tick(void) {
+    q.wake_us = 0;
+    OK(&q, delayq_tick(&q, NULL));
+}
+static void tick_idle(void) {
+    int i;
+    for (i = 0; i < 1000; i++) OK(&q, delayq_tick(&q, NULL));
+}
+static void take_1(void) {
+    OK(&q, delayq_take(&q, &item, 0));
+}
+static void take_idle(void) {
+    int i;
+    for (i = 0; i < 1000; i++)
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+}
+static void take_100(void) {
+    size_t n;
+    OK(&q, delayq_take_many(&q, items, 100, &n, 0));
+    CHECK_INT(n, 100);
+}
+static void ready_1(void) {
+    ask("RPUSH jobs x");
+    q.ready = 1;
+}
+static void lease_1(void) {
+    due_100();
+    take_1();
+}
+static void ack(void) {
+    OK(&q, delayq_ack(&q, &item));
+}
+static void ack_take(void) {
+    OK(&q, delayq_ack_take(&q, &item, 0));
+}
+static void lease_100(void) {
+    due_100();
+    take_100();
+}
+static void ack_100(void) {
+    OK(&q, delayq_ack_many(&q, items, 100));
+}
+static void nack(void) {
+    OK(&q, delayq_nack(&q, &item, 1000));
+}
+static void cancel(void) {
+    OK(&q, delayq_cancel(&q, &m[0].ticket));
+}
+static void reschedule(void) {
+    OK(&q, delayq_reschedule(&q, &m[0].ticket, 1000));
+}
+static void count(void) {
+    delayq_counts c;
+    OK(&q, delayq_count(&q, &c));
+}
+static void peek(void) {
+    size_t n;
+    OK(&q, delayq_peek(&q, items, 100, &n, NULL));
+}
+static void nothing(void) {
+}
+
+static const struct cost {
+    const char *name;
+    int lease_ms;
+    void (*before)(void), (*call)(void);
+    int scripts, commands; /* those inside scripts included, at most */
+} costs[] = {
+    {"offer", 0, nothing, offer_1, 1, 6},
+    {"offer_many(100)", 0, nothing, offer_100, 1, 6},
+    {"offer with a key", 0, nothing, offer_keyed, 1, 10},
+    {"tick of 100", 0, due_100, tick, 1, 30},
+    {"1,000 idle ticks", 0, offer_1, tick_idle, 0, 0},
+    {"take", 0, due_100, take_1, 1, 9},
+    {"take from the ready list", 0, ready_1, take_1, 1, 10},
+    {"1,000 idle takes", 0, offer_1, take_idle, 0, 0},
+    {"take_many(100)", 0, due_100, take_100, 1, 22},
+    {"take with a lease", 60000, due_100, take_1, 1, 13},
+    {"take_many(100) with a lease", 60000, due_100, take_100, 1, 33},
+    {"ack", 60000, lease_1, ack, 1, 7},
+    {"ack_take", 60000, lease_1, ack_take, 1, 18},
+    {"ack_many(100)", 60000, lease_100, ack_100, 1, 5},
+    {"nack", 60000, lease_1, nack, 1, 9},
+    {"cancel among 100", 0, offer_100, cancel, 1, 13},
+    {"reschedule among 100", 0, offer_100, reschedule, 1, 16},
+    {"count", 0, offer_100, count, 1, 8},
+    {"peek of 100", 0, offer_100, peek, 1, 9},
+};
+
+/* Calls of all commands since CONFIG RESETSTAT, and those of EVALSHA. */
+static void counted(int *commands, int *scripts) {
+    const char *at = ask("INFO commandstats");
+    *commands = *scripts = 0;
+    while ((at = strstr(at, "cmdstat_")) != NULL) {
+        int calls = atoi(strstr(at, "calls=") + 6);
+        at += 8;
+        if (strncmp(at, "info:", 5) == 0 || strncmp(at, "config", 6) == 0)
+            continue;
+        if (strncmp(at, "evalsha:", 8) == 0) *scripts += calls;
+        *commands += calls;
+    }
+}
+
+TEST(no_call_costs_more_commands_than_it_did) {
+    size_t i;
+    int wrong = 0;
+    for (i = 0; i < sizeof costs / sizeof costs[0]; i++) {
+        const struct cost *c = &costs[i];
+        delayq_options o = options_for(&main_server, "jobs");
+        int round, commands = 0, scripts = 0;
+        o.lease_ms = c->lease_ms;
+        OK(&q, delayq_open(&q, &o));
+        tick();                               /* opens the ear */
+        for (round = 0; round < 2; round++) { /* the first loads scripts */
+            ask("FLUSHDB");
+            q.ready = 0;
+            OK(&q, delayq_tick(&q, NULL));
+            if (c->call == take_idle || c->call == tick_idle) {
+                c->before();
+                tick();
+                delayq_take(&q, &item, 0);
+                delayq_take(&q, &item, 0);
+            } else {
+                c->before();
+                q.wake_us = 0;
+            }
+            ask("CONFIG RESETSTAT");
+            c->call();
+            counted(&commands, &scripts);
+        }
+        if (scripts != c->scripts || commands > c->commands) {
+            printf("    %s: %d scripts, not %d; %d commands, at most %d\n",
+                   c->name, scripts, c->scripts, commands, c->commands);
+            wrong++;
+        }
+        delayq_close(&q);
+    }
+    CHECK_INT(wrong, 0);
+}
