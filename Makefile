@@ -103,6 +103,9 @@ faults: $B/test-plain ## the README's table of faults, measured anew
 	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >/dev/null; done; \
 	    sort -u -t'|' -k2,2 $B/facts
 
+size: ## code, RAM per handle, stack
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
+
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
 
@@ -141,4 +144,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults bench tls format install uninstall clean help
+        matrix faults size bench tls format install uninstall clean help

@@ -1,0 +1,58 @@
+#!/bin/sh
+# `make size`: what the library takes of a program: code at -Os with the
+# scripts in it, RAM per handle, and the deepest stack of any public function
+# without what hiredis and libc add. For the machine at hand and, where its
+# cross compiler is installed, for 32-bit ARM.
+cd "$(dirname "$0")/.." || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n%s\n%s\n' \
+    'char handle[sizeof(delayq)]; char item[sizeof(delayq_item)];' \
+    'char options[sizeof(delayq_options)];' >"$dir/one.c"
+# The longest way through the call graph that gcc has written.
+deepest() {
+    awk '
+    function depth(f,    i, d, most) {
+        if (f in seen) return 0
+        if (f in known) return known[f]
+        seen[f] = 1
+        for (i = 1; i <= calls[f]; i++) {
+            d = depth(callee[f, i])
+            if (d > most) most = d
+        }
+        delete seen[f]
+        return known[f] = own[f] + most
+    }
+    /^node:/ {
+        split($0, q, "\"")
+        if (match(q[4], /[0-9]+ bytes/))
+            own[q[2]] = substr(q[4], RSTART) + 0
+    }
+    /^edge:/ { split($0, q, "\""); callee[q[2], ++calls[q[2]]] = q[4] }
+    END {
+        for (f in own)
+            if (f ~ /^delayq_/ && depth(f) > most) { most = depth(f); who = f }
+        printf "%d %s", most, who
+    }' "$1"
+}
+# row NAME COMPILER FLAGS...
+row() {
+    name=$1 cc=$2
+    shift 2
+    command -v "$cc" >/dev/null || return
+    "$cc" -std=c99 -Os -I. $HIREDIS_CFLAGS "$@" -fcallgraph-info=su \
+        -c "$dir/one.c" -o "$dir/one.o" 2>"$dir/err" ||
+        { echo "$name: $(head -1 "$dir/err")"; return; }
+    text=$(size "$dir/one.o" | awk 'NR == 2 { print $1 }')
+    of() { nm -S "$dir/one.o" | awk -v n="$1" '$4 == n { print $2 }'; }
+    ram=$(printf '%d' "0x$(of handle)")
+    opt=$(printf '%d' "0x$(of options)")
+    item=$(printf '%d' "0x$(of item)")
+    printf '%-26s%8d%9d%9d%7d%8d  %s\n' "$name" "$text" "$ram" "$opt" "$item" \
+        $(deepest "$dir/one.ci")
+}
+printf '%-26s%8s%9s%9s%7s%8s  %s\n' bytes code handle options item stack in
+row "$(uname -m)" "${CC:-cc}"
+row armv7 arm-linux-gnueabihf-gcc -march=armv7-a+fp
+row "armv7, Thumb" arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb
+row aarch64 aarch64-linux-gnu-gcc
