@@ -4502,6 +4502,7 @@ static void dq_step_out(delayq *q) {
     if (q->place == 0) return;
     memcpy(err, q->err, sizeof err);
     q->limit_us = 0;
+    dq_forget(q);
     if (dq_link(q)->cmd) dq_ask(q, NULL, 0, &count, NULL, NULL);
     dq_forget(q);
     if (q->place > 0) q->wake_us = dq_now();
