@@ -149,7 +149,7 @@ static void count_log(void *user, delayq_status status, const char *text) {
 
 static void thaw(void *argument) {
     server *s = (server *)argument;
-    usleep(400000);
+    usleep(400000u * (unsigned)test_slow());
     kill(s->pid, SIGCONT);
 }
 

@@ -309,7 +309,8 @@ pid_t spawn(void (*body)(void *), void *argument) {
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        main_context = NULL; /* the parent's */
+        if (main_context) redisFreeKeepFd(main_context); /* the parent's */
+        main_context = NULL;
         body(argument);
         fflush(stdout);
         _exit(0);
