@@ -28,19 +28,6 @@ static delayq_wire fleet(void) {
     return is_old() ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
 }
 
-static int free_port(void) {
-    struct sockaddr_in a;
-    socklen_t len = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&a, &len) == 0);
-    close(fd);
-    return ntohs(a.sin_port);
-}
-
 /* Redisson speaks TCP only. */
 static void start_server(void) {
     const char *with[] = {"--port", port_text, "--bind", "127.0.0.1", NULL};
