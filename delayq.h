@@ -1582,7 +1582,8 @@ static const char dq_lua_take[] =
  * keeper has not for 0.3 to 0.6 s; the others hear from their turn channel
  * when they have become first or second: "place, next due time". Who gets an
  * item leaves, and tells the first two. Who got one that was overdue strikes
- * off those before it: they are dead, though their sockets may live.
+ * off those before it, dead or frozen though their sockets may live, and tells
+ * them so: one that only slept stands at the end, then.
  *
  * It is an economy only. Whatever fails in here, the handle waits as if alone.
  */
