@@ -1612,7 +1612,9 @@ static const char dq_lua_line[] =
     "  end\n"
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', W, me)\n"
-    "  if rank > 0 and #out > 2 and (tonumber(out[3]) or 0) < now - 250 then\n"
+    /* of a push it isn't known how long it has lain there */
+    "  local due = #out > 2 and (tonumber(out[3]) or rank == 1 and 0)\n"
+    "  if rank > 0 and due and due < now - 250 then\n"
     "    for _, h in ipairs(redis.call('ZRANGE', W, 0, rank - 1)) do\n"
     "      redis.call('ZREM', W, h)\n"
     "      redis.call('PUBLISH', ARGV[13] .. h, '0 0')\n"
@@ -3498,7 +3500,10 @@ static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
     }
     if (length->type != REDIS_REPLY_INTEGER) return dq_bad_reply(q, "wait");
     l->tracking = q->armed = 1;
-    if (length->integer > 0) q->ready = length->integer;
+    if (length->integer > 0 && q->place == 2)
+        dq_wake_at(q, 0); /* the keeper's, if it lives */
+    else if (length->integer > 0)
+        q->ready = length->integer;
     return DELAYQ_OK;
 }
 

@@ -153,7 +153,7 @@ TEST(a_server_over_tcp_and_its_database_are_reached) {
     delayq_options o;
     redisContext *c;
     redisReply *r;
-    snprintf(port, sizeof port, "%d", 20000 + (int)(getpid() % 20000));
+    snprintf(port, sizeof port, "%d", free_port());
     server_start(&s, with);
     memset(&o, 0, sizeof o);
     o.name = "jobs";
