@@ -404,7 +404,7 @@ TEST(a_cluster_without_its_slots_is_told_and_ridden_out) {
                           "yes",
                           NULL};
     delayq_options o;
-    snprintf(port, sizeof port, "%d", 12000 + (int)(getpid() % 20000));
+    snprintf(port, sizeof port, "%d", free_port());
     server_start(&s, with);
     if (s.major < 7) test_skip("no ADDSLOTSRANGE before Redis 7");
     admin = server_connect(&s);

@@ -408,7 +408,7 @@ TEST(each_allocation_of_an_open_by_tcp_fails) {
     const char *arguments[] = {"--port", port, NULL};
     delayq_options o = options_for(&main_server, "jobs");
     server s;
-    snprintf(port, sizeof port, "%d", 20000 + (int)getpid() % 12000);
+    snprintf(port, sizeof port, "%d", free_port());
     snprintf(url, sizeof url, "redis://127.0.0.1:%s", port);
     server_start(&s, arguments);
     o.url = url;
