@@ -207,9 +207,10 @@
  *
  *     DELAYQ_IMPLEMENTATION   define it in exactly one .c or .cc file
  *     DELAYQ_STATIC           all functions static, for that file alone
- *     DELAYQ_TLS              rediss:// URLs; needs hiredis >= 1.0, OpenSSL,
- * and -lhiredis_ssl -lssl -lcrypto DELAYQ_HIREDIS          the header to
- * include for hiredis, <hiredis/hiredis.h> unless defined
+ *     DELAYQ_TLS              rediss:// URLs: needs hiredis >= 1.0 and OpenSSL,
+ *                             -lhiredis_ssl -lssl -lcrypto
+ *     DELAYQ_HIREDIS          the header to include for hiredis,
+ *                             <hiredis/hiredis.h> unless defined
  */
 
 #ifndef DELAYQ_H
@@ -337,11 +338,10 @@ typedef struct delayq_options {
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
 
-    const char *tls_ca; /* file of the certificates to trust; default the
-                           system's */
-    const char
-        *tls_cert;       /* file of this program's certificate and its chain, */
-    const char *tls_key; /* and of its key; default none */
+    /* Files, for rediss://. */
+    const char *tls_ca;   /* certificates to trust; default the system's */
+    const char *tls_cert; /* this program's certificate, and its chain; */
+    const char *tls_key;  /* and its key: default neither */
 
     /* Gives a connected context instead of the URL's host or path (whose
      * user, password and db count all the same), or NULL. For TLS of your own,
