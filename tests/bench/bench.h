@@ -65,7 +65,7 @@ static void do_command(redisContext *c, const char *text) {
 }
 
 /* SCRIPT LOAD: the SHA, to be freed. */
-static char *load(redisContext *c, const char *script) {
+__attribute__((unused)) static char *load(redisContext *c, const char *script) {
     redisReply *r;
     char *sha;
     redisAppendCommand(c, "SCRIPT LOAD %s", script);
