@@ -504,7 +504,8 @@ struct delayq {
  *     DELAYQ_ERR_WIRE      nothing has happened, nor will until reopened
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
  *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork() (seen
- *                          before it touches a socket)
+ *                          before it touches a socket); what open says of
+ *                          names and tls_ files, where it connects later
  */
 
 /*
@@ -514,11 +515,13 @@ struct delayq {
  *   options   copied, but for the strings in it other than the name
  *
  * Returns     DELAYQ_OK        open and connected
- *             DELAYQ_ERR_ARG   a bad option; the handle is closed
+ *             DELAYQ_ERR_ARG   a bad option, a tls_ file that is of no use, or
+ *                              on a cluster a name that lies in two slots;
+ *                              the handle is closed
  *             DELAYQ_ERR_WIRE  open, but every call will say so
  *             any server failure: open; it connects when it is used
  * Blocks      up to connect_timeout_ms
- * Redis       AUTH, SELECT, CLIENT SETNAME, 1 script, O(log n)
+ * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n)
  *
  * delayq_errmsg and delayq_close work in every case.
  */
@@ -598,9 +601,10 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *                              is not 0
  *              any server failure. DELAYQ_ERR_UNKNOWN: what the server handed
  *              out, if it did, is gone
- * Blocks       timeout_ms, and a round trip. With 0: one round trip, or none
- *              while the ear is open and nothing is due (a program that keeps
- *              taking with 0 gets an ear at the second empty take)
+ * Blocks       timeout_ms, and a round trip; where it waited for 10 s or
+ *              longer, one more to leave the line. With 0: one round trip, or
+ *              none while the ear is open and nothing is due (a program that
+ *              keeps taking with 0 gets an ear at the second empty take)
  * Redis        1 script, O(log n); while it waits 0.2 commands a second
  *
  * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) are ridden out
@@ -4158,6 +4162,24 @@ static int dq_open_pipe(int fds[2]) {
     return 1;
 }
 
+/* Name, id, and a place on the link. */
+static void dq_enter(delayq *q) {
+    q->name_len = strlen(q->options.name);
+    memcpy(q->name, q->options.name, q->name_len + 1);
+    q->options.name = NULL; /* the copy counts */
+    q->open = DQ_OPEN;
+    q->pid = (int64_t)getpid();
+    q->next = dq_link(q)->handles;
+    dq_link(q)->handles = q;
+    dq_random(q->nonce, sizeof q->nonce);
+    q->id[0] = ':';
+    dq_hex_text(q->id + 1, q->nonce, sizeof q->nonce);
+    if (q->options.share) {
+        q->wake_us = dq_now();
+        dq_subscribe(q, "SUBSCRIBE", 1);
+    }
+}
+
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     delayq_status status;
     const char *wrong;
@@ -4177,20 +4199,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (wrong) return dq_fail(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_open_pipe(q->link.pipe))
         return dq_fail(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
-    q->name_len = strlen(options->name);
-    memcpy(q->name, options->name, q->name_len + 1);
-    q->options.name = NULL; /* the copy counts */
-    q->open = DQ_OPEN;
-    q->pid = (int64_t)getpid();
-    q->next = dq_link(q)->handles;
-    dq_link(q)->handles = q;
-    dq_random(q->nonce, sizeof q->nonce);
-    q->id[0] = ':';
-    dq_hex_text(q->id + 1, q->nonce, sizeof q->nonce);
-    if (q->options.share) {
-        q->wake_us = dq_now();
-        dq_subscribe(q, "SUBSCRIBE", 1);
-    }
+    dq_enter(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_transfer(q) /* finds the stream's end */
                  : dq_ready(q);
