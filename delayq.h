@@ -1083,16 +1083,17 @@ static void dq_next_id(delayq *q, unsigned char id[16]) {
  * refusal at any point leaves everything where it was.
  *
  * They measure work, not time, which stands still inside scripts since Redis
- * 7.2: elements are read in chunks of 1, 2, 4 ... 64, until the limit or 256
+ * 7.2: elements are read in chunks of 1, 8, 64, 64 ..., until the limit or 256
  * KiB. Strings are never compared with <, which is strcoll; numbers become
  * text only through string.format, since .. would write 1.7e+12.
  *---------------------------------------------------------------------------*/
 
-/* t: the time. us, now: the server's clock in microseconds and milliseconds.
- * num(n): a whole number as text. */
+/* us, now: the server's clock in microseconds and milliseconds. stamp: the
+ * same as text, seconds and microseconds; each reply begins with it. num(n): a
+ * whole number as text. */
 static const char dq_lua_clock[] =
     "local t = redis.call('TIME')\n"
-    "local us = t[1] * 1000000 + t[2]\n"
+    "local us, stamp = t[1] * 1000000 + t[2], t[1] .. ' ' .. t[2]\n"
     "local now = math.floor(us / 1000)\n"
     "local function num(n) return string.format('%.0f', n) end\n";
 
@@ -1122,8 +1123,8 @@ static const char dq_lua_split[] =
  * that hides the mirror.
  *
  * ARGV     1 zset, 2 mirror
- * returns  "us old", old = 1 where an element of Redisson <= 3.21.0 stands at
- *          a head; an unsigned long of 1, as the server packs it
+ * returns  "stamp old", old = 1 where an element of Redisson <= 3.21.0
+ *          stands at a head; an unsigned long of 1, as the server packs it
  */
 static const char dq_lua_look[] =
     "local function old(v)\n"
@@ -1135,7 +1136,7 @@ static const char dq_lua_look[] =
     "  local z = redis.pcall('ZRANGE', ARGV[1], 0, 0)\n"
     "  o = old(z[1])\n"
     "end\n"
-    "return {num(us) .. ' ' .. o, struct.pack('L', 1)}\n";
+    "return {stamp .. ' ' .. o, struct.pack('L', 1)}\n";
 
 /* find(Z, due, k): the rank at which the element of score due whose first bytes
  * are k stands, or would stand, and the element, if it is there. By bisection
@@ -1214,7 +1215,8 @@ static const char dq_lua_remove[] =
  *          when: a delay in ms, or - and a due time; '': as the one before;
  *          with !T behind it, it is sent again, and has been due at T if the
  *          first sending was stored
- * returns  "us base": due = base + delay; then, of those that were sent again,
+ * returns  "stamp"; due = delay + that time in ms, rounded up; then, of those
+ *          that were sent again,
  *          pairs: its number (from 1), and the due time that stands, or '' if
  *          it may have been delivered meanwhile
  */
@@ -1222,9 +1224,7 @@ static const char dq_lua_offer[] =
     "local Z, M = KEYS[1], KEYS[2]\n"
     "local base = math.ceil(us / 1000)\n"
     "local first, ties, due, text, bulk = nil, 0, nil, nil, not M\n"
-    "local out = {num(us) .. ' ' .. num(base)}\n"
-    /* what is asked below is tried before anything is written */
-    "redis.call('ZCOUNT', Z, 0, 0)\n"
+    "local out = {stamp}\n"
     "if M then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', M)\n"
@@ -1261,8 +1261,9 @@ static const char dq_lua_offer[] =
     "  end\n"
     "end\n"
     /* counted, not read: the head may be large */
-    "if first and redis.call('ZCOUNT', Z, 0, num(first)) == ties then\n"
-    "  redis.pcall('PUBLISH', ARGV[1], num(first))\n"
+    "first = first and num(first)\n"
+    "if first and redis.pcall('ZCOUNT', Z, 0, first) == ties then\n"
+    "  redis.pcall('PUBLISH', ARGV[1], first)\n"
     "end\n"
     "return out\n";
 
@@ -1272,8 +1273,8 @@ static const char dq_lua_offer[] =
  * KEYS     1 zset, 2 once, 3 mirror (only where the wire has one)
  * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
  *          key's life in ms, 6 '1': take the place of the first
- * returns  "us said due": said 0: stored, 1: the key is taken, 2: sent again,
- *          and may have been delivered meanwhile; then the key's ticket
+ * returns  "stamp said due": said 0: stored, 1: the key is taken, 2: sent
+ *          again, and may have been delivered meanwhile; then the key's ticket
  */
 static const char dq_lua_once[] =
     "local Z, O, M, e = KEYS[1], KEYS[2], KEYS[3], ARGV[3]\n"
@@ -1283,11 +1284,11 @@ static const char dq_lua_once[] =
     "local due = num(when < 0 and -when or base + when)\n"
     "local held = redis.call('GET', O) or ''\n"
     "local held_due, hex = string.match(held, '^(%d+)-(%x+)$')\n"
-    "if hex == ARGV[4] then return {num(us) .. ' 0 ' .. held_due, held} end\n"
+    "if hex == ARGV[4] then return {stamp .. ' 0 ' .. held_due, held} end\n"
     "if held ~= '' and ARGV[6] ~= '1' then\n"
-    "  return {num(us) .. ' 1 ' .. due, held}\n"
+    "  return {stamp .. ' 1 ' .. due, held}\n"
     "end\n"
-    "if after and base >= after then return {num(us) .. ' 2 ' .. due, ''} end\n"
+    "if after and base >= after then return {stamp .. ' 2 ' .. due, ''} end\n"
     "local k, old, rank\n"
     "if hex then\n"
     "  k = string.gsub(hex, '%x%x', function(x)\n"
@@ -1316,7 +1317,7 @@ static const char dq_lua_once[] =
     "if redis.call('ZCOUNT', Z, 0, due) == 1 then\n"
     "  redis.pcall('PUBLISH', ARGV[1], due)\n"
     "end\n"
-    "return {num(us) .. ' 0 ' .. due, ticket}\n";
+    "return {stamp .. ' 0 ' .. due, ticket}\n";
 
 /*
  * What tick, take and broadcast have in common.
@@ -1325,105 +1326,240 @@ static const char dq_lua_once[] =
  *          (Redisson), 4 dead. A native take may be given the zset alone: then
  *          it takes what is due straight from there, which it can while the
  *          keys are on their way from one node of a cluster to another
- * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
- *          horizon: how far to look for the next due time, in ms
+ * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move
  *
  * drain(max, keep, add) empties the zset of what is due: keep is called with
  * each element (element, kind, start of payload, score), and returns a reason
  * if it shall die, or true if add moves it within the zset; add is called once
- * a chunk, to put away what was kept. Returns how many, and whether nothing
- * due is left. head() is what the reply begins with: "us next moved ready dead
- * old lease". next: microseconds until something is due, -1: nothing within
- * the horizon.
+ * a chunk, to put away what was kept. Each chunk is read with the element
+ * behind it, which tells when to come again: soon, nil where nothing is left.
+ * Returns how many, and whether nothing due is left.
  */
 static const char dq_lua_drain[] =
     "local Z, N, X, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
-    "local cast, limit = ARGV[1] == 'b', tonumber(ARGV[2])\n"
-    "local native = cast or ARGV[1] == 'n'\n"
-    "local horizon, upto = num(now + ARGV[3]), num(now)\n"
+    "local wire, limit = ARGV[1], tonumber(ARGV[2])\n"
+    "local cast = wire == 'b'\n"
+    "local native = cast or wire == 'n'\n"
+    "local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
     "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
-    "local soon = 0\n"
-    "local ready, other = 0, 0\n"
+    "local ready, other, low, soon = 0, 0, 0, nil\n"
     "if N then\n"
     "  ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
     "  other = redis.call('LLEN', X)\n"
-    "  redis.call('LLEN', D)\n"
     "end\n"
-    /* what is handed out; up to sure it has left its place */
-    "local out, sure = {''}, 1\n"
-    "local low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
+    /* what is handed out, and when it was due; up to sure it has left */
+    "local out, dues, given, sure = {'', ''}, {}, 0, 0\n"
+    "local function give(due, e)\n"
+    "  given = given + 1\n"
+    "  out[given + 2], dues[given] = e, due\n"
+    "end\n"
     "local function attempts(e)\n"
-    "  local a, b = string.byte(e, 16, 17)\n"
+    "  local a, b = byte(e, 16, 17)\n"
     "  return a * 256 + b\n"
     "end\n"
-    "local function probe()\n"
-    "  if probed then return end\n"
-    "  probed = true\n"
-    "  redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
-    "  if term > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
-    /* LREM's permission; the mirror itself may be long */
-    "  if not native then redis.call('LREM', D, 1, '') end\n"
-    "end\n"
+    /* of the mirror: see below */
+    "local locate, found, probe\n"
     "local function drain(max, keep, add)\n"
-    "  local step, n = 1, 0\n"
-    "  while n < max and bytes < 262144 and old == 0 do\n"
+    "  local step, n, all = 1, 0, nil\n"
+    "  if old == 1 or bytes >= 262144 then max = 0 end\n"
+    "  repeat\n"
     "    local want = math.min(step, max - n)\n"
-    "    local es = redis.call('ZRANGEBYSCORE', Z, 0, upto, 'WITHSCORES',\n"
-    "      'LIMIT', 0, want)\n"
     "    local bad, k, stay = {}, 0, 0\n"
-    "    for i = 1, #es, 2 do\n"
+    "    local es = redis.call('ZRANGE', Z, low, low + want, 'WITHSCORES')\n"
+    /* what is below 0 is never due */
+    "    if low == 0 and es[2] and byte(es[2]) == 45 then\n"
+    "      low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
+    "      es = redis.call('ZRANGE', Z, low, low + want, 'WITHSCORES')\n"
+    "    end\n"
+    "    local due = #es / 2\n"
+    "    soon = nil\n"
+    "    while due > 0 and tonumber(es[2 * due]) > now do\n"
+    "      soon = tonumber(es[2 * due])\n"
+    "      due = due - 1\n"
+    "    end\n"
+    "    all = due <= want\n"
+    "    for i = 1, 2 * math.min(due, want), 2 do\n"
     "      local e = es[i]\n"
-    "      local kind, p = split(e)\n"
-    "      if kind == 0 and ARGV[1] ~= 'o' then old = 1 break end\n"
+    "      local kind, p, len = 16, 26, #e - 25\n"
+    /* the usual one, without a call */
+    "      if len < 0 or byte(e) ~= 16 or unpacked('I8', e, 18) ~= len then\n"
+    "        kind, p = split(e)\n"
+    "        if kind == 0 and wire ~= 'o' then old = 1 break end\n"
+    "      end\n"
+    "      if locate and not locate(e, kind) then all = false break end\n"
     "      local why = 'undecodable'\n"
     "      if kind then why = keep(e, kind, p, es[i + 1]) end\n"
     "      if why == true then stay = stay + 1\n"
     "      elseif why then\n"
-    "        bad[#bad + 1] = why .. ' ' .. upto .. '\\n' .. e\n"
+    "        bad[#bad + 1] = why .. ' ' .. num(now) .. '\\n' .. e\n"
     "      end\n"
     /* 64: so that many small ones are work, too */
     "      k, bytes = k + 1, bytes + #e + 64\n"
     "    end\n"
     "    if #bad > 0 and not D then error('TRYAGAIN dead letters', 0) end\n"
     "    if k > 0 then\n"
-    "      if add or #bad > 0 or not native then probe() end\n"
+    "      if not probed and (add or #bad > 0 or probe) then\n"
+    "        probed = true\n"
+    "        redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
+    "        if term > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
+    "        if probe then probe() end\n"
+    "      end\n"
     "      if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
     "      if add then add() end\n"
-    "      if not native then\n"
-    "        for i = 1, 2 * k, 2 do\n"
-    /* a lease never stands in the mirror */
-    "          local e = es[i]\n"
-    "          if string.byte(e, 1) ~= 16 or split(e) ~= 16 or\n"
-    "            attempts(e) == 0 then redis.call('LREM', X, 1, e) end\n"
-    "        end\n"
-    "      end\n"
     "      if k > stay then\n"
     "        redis.call('ZREMRANGEBYRANK', Z, low, low + k - stay - 1)\n"
     "      end\n"
+    "      if found then found() end\n"
     "    end\n"
-    "    n, dead, sure = n + k - #bad, dead + #bad, #out\n"
-    "    if #es < 2 * want then return n, true end\n"
-    "    step = math.min(64, 2 * step)\n"
-    "  end\n"
-    "  return n\n"
+    "    n, dead, sure = n + k - #bad, dead + #bad, given\n"
+    "    step = math.min(64, 8 * step)\n"
+    "  until all or k == 0 or n >= max or bytes >= 262144 or old == 1\n"
+    "  return n, all\n"
+    "end\n";
+
+/*
+ * head, what the reply begins with, from all: "stamp next waiting moved dead
+ * old lease". next: microseconds until something is due, -1: nothing is
+ * pending. Numbers become text where they aren't 0, which they mostly are.
+ */
+static const char dq_lua_head[] =
+    "local next = 0\n"
+    "if old == 1 or all and not soon then next = -1\n"
+    "elseif all then\n"
+    "  next = math.max(0, math.min(1e13, math.floor(soon * 1000 - us)))\n"
     "end\n"
-    "local function head(all)\n"
-    "  local next = 0\n"
-    "  if not all then all = redis.call('ZCOUNT', Z, 0, upto) == 0 end\n"
-    "  if old == 1 then next = -1\n"
-    "  elseif all then\n"
-    "    next = -1\n"
-    /* counted before it is read: an idle look copies no large head */
-    "    if redis.call('ZCOUNT', Z, 0, horizon) > 0 then\n"
-    "      local h = redis.call('ZRANGEBYSCORE', Z, 0, horizon,\n"
-    "        'WITHSCORES', 'LIMIT', 0, 1)\n"
-    "      soon = tonumber(h[2])\n"
-    "      next = math.max(0, soon * 1000 - us)\n"
+    "local head = stamp .. ' ' .. next .. ' ' .. (native and\n"
+    "  ready + other or ready)\n"
+    "if moved + dead + old + term == 0 then head = head .. ' 0 0 0 0'\n"
+    "else\n"
+    "  head = head .. string.format(' %.0f %.0f %.0f %.0f', moved, dead, old,\n"
+    "    term)\n"
+    "end\n";
+
+/*
+ * The mirror of a Redisson fleet stands in order of offer. Elements of delayq
+ * are found there by the time in their ids: by interpolation and bisection,
+ * and where offers of several hosts have overtaken each other in the
+ * neighbourhood. Foreign ids tell no time: their LREM walks through the list.
+ *
+ * locate(e, kind) finds an element and writes nothing; false: the budget of
+ * 100,000 steps is used up. found() says that those located so far have left
+ * the zset. A sweep takes these out of the mirror: the first ones by LTRIM,
+ * others marked with LSET and removed by one LREM.
+ */
+static const char dq_lua_mirror[] =
+    "if not native then\n"
+    "local spots, sum, first, work, ids = {}, 0, 0, 0, {}\n"
+    /* the microseconds in an id; nil where there are none */
+    "local function when(v)\n"
+    "  local hi, lo, t\n"
+    "  if wire == 'o' and #v > 8 then\n"
+    "    hi, lo = struct.unpack('>I4I4', v)\n"
+    "    t = hi * 2097152 + math.floor(lo / 2048)\n"
+    "  elseif byte(v) == 16 and #v > 17 then\n"
+    "    hi, lo = struct.unpack('>I4I4', v, 2)\n"
+    "    t = hi * 4294967296 + lo\n"
+    "  end\n"
+    /* 30 years */
+    "  if t and math.abs(t - us) < 1e15 then return t end\n"
+    "end\n"
+    "local function id(i)\n"
+    "  if ids[i] == nil then\n"
+    "    local v = redis.call('LINDEX', X, i)\n"
+    "    ids[i] = v and when(v) or false\n"
+    "  end\n"
+    "  return ids[i]\n"
+    "end\n"
+    "local function near(e, from, to)\n"
+    "  from = math.max(from, 0)\n"
+    "  for i, v in ipairs(redis.call('LRANGE', X, from, to)) do\n"
+    "    if v == e then return from + i - 1 end\n"
+    "  end\n"
+    "end\n"
+    "local function seek(e)\n"
+    "  local t, a, b, guess = when(e), first, other - 1, true\n"
+    "  local ta, tb = id(a), id(b)\n"
+    "  if not t then return nil end\n"
+    "  while b - a > 8 do\n"
+    "    local width, at, there = b - a, nil, nil\n"
+    "    if guess and ta and tb and ta < tb then\n"
+    "      at = a + math.floor(width * (t - ta) / (tb - ta))\n"
+    "      at = math.max(a + 1, math.min(b - 1, at))\n"
+    "    else\n"
+    "      at = a + math.floor(width / 2)\n"
+    "    end\n"
+    "    there = id(at)\n"
+    /* past some foreign ones */
+    "    for i = 1, 8 do\n"
+    "      if there or at + 1 >= b then break end\n"
+    "      at = at + 1\n"
+    "      there = id(at)\n"
+    "    end\n"
+    "    if not there then return nil end\n"
+    "    if there == t then a, b = at, at break end\n"
+    "    if there < t then a, ta = at, there else b, tb = at, there end\n"
+    "    guess = b - a < width / 2\n"
+    "  end\n"
+    "  return near(e, a, b) or near(e, a - 32, b + 32) or\n"
+    "    near(e, a - 256, b + 256)\n"
+    "end\n"
+    "locate = function(e, kind)\n"
+    /* a lease never stands in the mirror */
+    "  if kind == 16 and attempts(e) > 0 then return true end\n"
+    "  if work >= 100000 then return false end\n"
+    "  local at\n"
+    "  if redis.call('LINDEX', X, first) == e then\n"
+    "    at, first = first, first + 1\n"
+    "  elseif other > 1000 then\n"
+    "    at = seek(e)\n"
+    "  end\n"
+    "  work = work + 10 + other / (at and 1000 or 1)\n"
+    "  spots[#spots + 1] = at or e\n"
+    "  return true\n"
+    "end\n"
+    "found = function() sum = #spots end\n"
+    "probe = function()\n"
+    "  redis.call('LREM', D, 1, '')\n"
+    "  if other == 0 then return end\n"
+    "  redis.call('LSET', X, 0, redis.call('LINDEX', X, 0))\n"
+    "  redis.call('LTRIM', X, 0, -1)\n"
+    "end\n"
+    "local function sweep()\n"
+    "  local mark, marks, least, most, head = 'delayq ' .. us, 0, other, 0, 0\n"
+    "  for i = 1, sum do\n"
+    "    local at = spots[i]\n"
+    "    if at == head then head = head + 1\n"
+    "    elseif type(at) == 'number' then\n"
+    "      redis.call('LSET', X, at, mark)\n"
+    "      marks = marks + 1\n"
+    "      least, most = math.min(least, at), math.max(most, at)\n"
     "    end\n"
     "  end\n"
-    "  local waiting = native and ready + other or ready\n"
-    "  return table.concat({num(us), num(next), num(moved), num(waiting),\n"
-    "    num(dead), num(old), num(term)}, ' ')\n"
+    /* from the end that is nearer to the farthest mark */
+    "  if marks > 0 then\n"
+    "    if other - least < most then marks = -marks end\n"
+    "    redis.call('LREM', X, marks, mark)\n"
+    "  end\n"
+    "  if head > 0 then redis.call('LTRIM', X, head, -1) end\n"
+    "  for i = 1, sum do\n"
+    "    if type(spots[i]) == 'string' then redis.call('LREM', X, 1, spots[i]) end\n"
+    "  end\n"
+    "  spots, sum, first, ids = {}, 0, 0, {}\n"
+    "  other = redis.call('LLEN', X)\n"
+    "end\n"
+    /* whatever ends a drain: what has left the zset leaves the mirror */
+    "local chunks = drain\n"
+    "drain = function(...)\n"
+    "  local fine, n, all = pcall(chunks, ...)\n"
+    "  if sum > 0 then sweep() end\n"
+    "  spots = {}\n"
+    /* the prefix is written once more where this ends the script */
+    "  if not fine then\n"
+    "    if type(n) == 'string' then n = string.gsub(n, '^ERR ', '') end\n"
+    "    error(n, 0)\n"
+    "  end\n"
+    "  return n, all\n"
+    "end\n"
     "end\n";
 
 /* move(max): from the zset to the lists. */
@@ -1434,7 +1570,7 @@ static const char dq_lua_move[] =
     "    if native and kind == 16 and attempts(e) > 0 then\n"
     "      again[#again + 1] = e\n"
     "    else\n"
-    "      fresh[#fresh + 1] = string.sub(e, p)\n"
+    "      fresh[#fresh + 1] = sub(e, p)\n"
     "    end\n"
     "  end, function()\n"
     "    if #again > 0 then other = redis.call('RPUSH', X, unpack(again)) end\n"
@@ -1446,22 +1582,24 @@ static const char dq_lua_move[] =
     "end\n";
 
 /* Tick: as above. Returns {head}. */
-static const char dq_lua_tick[] = "return {head(move(limit))}\n";
+static const char dq_lua_tick[] = "local all = move(limit)\n";
+static const char dq_lua_ticked[] = "return {head}\n";
 
 /*
  * Take.
  *
  * KEYS     as above; 5 the line of those who wait (only where the handle
  *          stands in it, or would)
- * ARGV     as above; 4 how many, 5 x: the retry list's turn, 6 lease in ms or
- *          0, 7 most attempts or 0, 8 the order of a new id, 9 the rest of it
- *          (native: 6 bytes; old: a number below 2048), 10 channel; with a
- *          fifth key 11 the handle's id, 12 1: it waits, if there is nothing,
- *          13 what the turn channels begin with; then pairs (due, k) to
+ * ARGV     as above; 3 how many, 4 x: the retry list's turn, 5 most attempts
+ *          or 0, 6 lease in ms or 0; with a lease the order of a new id, the
+ *          rest of it (native: 6 bytes; old: a number below 2048), channel;
+ *          with a fifth key the handle's id, 1: it waits, if there is nothing,
+ *          what the turn channels begin with; then a pair (due, k) to
  *          acknowledge before
- * returns  head and the place in the line (1, 2, 3: further; 0: none), what
- *          became of the acknowledged (1 and 0), then pairs: a due time and an
- *          element, or 'e' and an element, or 'r' and a raw payload
+ * returns  head, the place in the line (1, 2, 3: further; 0: none) and whether
+ *          there was something to acknowledge (1 or 0); then, in one text,
+ *          each item's due time, or e or r; then the items: an element, or
+ *          after r a raw payload
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
@@ -1471,69 +1609,71 @@ static const char dq_lua_tick[] = "return {head(move(limit))}\n";
  * count raised, due at the lease's end.
  */
 static const char dq_lua_lease[] =
-    "local lease, most = tonumber(ARGV[6]), tonumber(ARGV[7])\n"
-    "local order, leases, adds = tonumber(ARGV[8]), 0, {}\n"
+    "local most, lease = tonumber(ARGV[5]), tonumber(ARGV[6])\n"
+    "local leases, adds, again, hold, commit = 0, {}, nil, nil, nil\n"
+    "local max, turn = tonumber(ARGV[3]), ARGV[4] == 'x'\n"
+    "local direct = ready == 0 and (other == 0 or not native)\n"
+    "local retry, got, all = native and other or 0, 0, nil\n"
+    "local arg = lease > 0 and 10 or 7\n"
+    /* closures cost: only those that this run needs are made */
+    "if lease > 0 or not direct then\n"
+    "local order = tonumber(ARGV[7])\n"
     "if lease > 0 then term = math.ceil(us / 1000) + lease end\n"
     "local function fresh(v)\n"
-    "  local x = order * (ARGV[1] == 'o' and 2048 or 1)\n"
+    "  local x = order * (wire == 'o' and 2048 or 1)\n"
     "  local hi = math.floor(x / 4294967296)\n"
     "  local lo, tail = x - hi * 4294967296, struct.pack('L', #v) .. v\n"
     "  order = order + 1\n"
-    "  if ARGV[1] == 'o' then\n"
-    "    return struct.pack('>I4I4', hi, lo + ARGV[9]) .. tail\n"
+    "  if wire == 'o' then\n"
+    "    return struct.pack('>I4I4', hi, lo + ARGV[8]) .. tail\n"
     "  end\n"
-    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[9] .. '\\0\\1'\n"
+    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[8] .. '\\0\\1'\n"
     "  return '\\16' .. id .. tail\n"
     "end\n"
-    /* the element to lease, or nil: its attempts are used up */
-    "local function again(e, kind, p)\n"
+    /* the element to lease (without a kind: of a raw payload), or nil: its
+     * attempts are used up */
+    "again = function(e, kind, p)\n"
     "  if kind == 16 then\n"
     "    local n = attempts(e)\n"
     "    if most > 0 and n >= most then return nil end\n"
-    "    return string.sub(e, 1, 15) ..\n"
-    "      struct.pack('>I2', math.min(n + 1, 65535)) .. string.sub(e, 18)\n"
+    "    return sub(e, 1, 15) ..\n"
+    "      struct.pack('>I2', math.min(n + 1, 65535)) .. sub(e, 18)\n"
     "  end\n"
     "  if kind == 0 then return e end\n"
-    "  return fresh(string.sub(e, p))\n"
+    "  return fresh(kind and sub(e, p) or e)\n"
     "end\n"
-    "local function hold(e)\n"
+    "hold = function(e)\n"
     "  adds[#adds + 1], adds[#adds + 2] = num(term), e\n"
     "  leases = leases + 1\n"
     "end\n"
-    "local function commit()\n"
+    "commit = function()\n"
     "  if #adds > 0 then redis.call('ZADD', Z, unpack(adds)) end\n"
     "  adds = {}\n"
+    "end\n"
     "end\n";
 
 static const char dq_lua_take[] =
-    "local max, turn = tonumber(ARGV[4]), ARGV[5] == 'x'\n"
-    "local direct = ready == 0 and (other == 0 or not native)\n"
-    "local retry, got, all = native and other or 0, 0, nil\n"
-    "local function give(due, e) out[#out + 1], out[#out + 2] = due, e end\n"
-    /* closures cost: only those that this run needs are made */
-    "local from_zset, from_lists\n"
-    "if direct then from_zset = function()\n"
-    "  local n\n"
-    "  n, all = drain(max, function(e, kind, p, due)\n"
-    "    local to = e\n"
-    "    if lease > 0 then\n"
-    "      to = again(e, kind, p)\n"
-    "      if not to then return 'attempts' end\n"
-    "      hold(to)\n"
-    "    elseif most > 0 and kind == 16 and attempts(e) >= most then\n"
-    "      return 'attempts'\n"
-    "    end\n"
-    "    give(due, to)\n"
-    "    return lease > 0 and to == e\n"
-    "  end, lease > 0 and commit or nil)\n"
-    "end else\n"
+    "local function keep(e, kind, p, due)\n"
+    "  local to = e\n"
+    "  if lease > 0 then\n"
+    "    to = again(e, kind, p)\n"
+    "    if not to then return 'attempts' end\n"
+    "    hold(to)\n"
+    "  elseif most > 0 and kind == 16 and attempts(e) >= most then\n"
+    "    return 'attempts'\n"
+    "  end\n"
+    "  give(due, to)\n"
+    "  return lease > 0 and to == e\n"
+    "end\n"
+    "local from_lists\n"
+    "if not direct then\n"
     /* one from the retry list: false where it goes to the dead letters */
     "local function from_retry(e, bad)\n"
     "  local kind, p = split(e)\n"
     "  local to = kind and again(e, kind, p)\n"
     "  if not to then\n"
     "    bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
-    "      upto .. '\\n' .. e\n"
+    "      num(now) .. '\\n' .. e\n"
     "    return false\n"
     "  end\n"
     "  if lease > 0 then hold(to) else to = e end\n"
@@ -1542,7 +1682,7 @@ static const char dq_lua_take[] =
     "end\n"
     "local function from_ready(e)\n"
     "  if lease == 0 then return give('r', e) end\n"
-    "  local to = fresh(e)\n"
+    "  local to = again(e)\n"
     "  hold(to)\n"
     "  give('e', to)\n"
     "end\n"
@@ -1575,7 +1715,7 @@ static const char dq_lua_take[] =
     "  if i > 0 then redis.call('LTRIM', X, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', N, j, -1) end\n"
     "  retry, ready, dead = retry - i, ready - j, dead + #bad\n"
-    "  sure = #out\n"
+    "  sure = given\n"
     "  return i + j\n"
     "end\n"
     "end\n";
@@ -1592,14 +1732,16 @@ static const char dq_lua_take[] =
  * It is an economy only. Whatever fails in here, the handle waits as if alone.
  */
 static const char dq_lua_line[] =
-    "local function stand(W)\n"
-    "  local me, rank = ARGV[11], nil\n"
+    "local stand\n"
+    "if KEYS[5] then stand = function(W)\n"
+    "  local me, waits, turns = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]\n"
+    "  local rank\n"
     "  local function alive(h)\n"
-    "    local n = redis.pcall('PUBSUB', 'NUMSUB', ARGV[13] .. h)\n"
+    "    local n = redis.pcall('PUBSUB', 'NUMSUB', turns .. h)\n"
     "    return n.err or n[2] ~= 0\n"
     "  end\n"
     "  rank = redis.call('ZRANK', W, me)\n"
-    "  if #out == 2 and ARGV[12] == '1' then\n"
+    "  if sure == 0 and waits == '1' then\n"
     "    if not rank then\n"
     "      redis.call('ZADD', W, num(us), me)\n"
     "      redis.call('PEXPIRE', W, 86400000)\n"
@@ -1617,95 +1759,100 @@ static const char dq_lua_line[] =
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', W, me)\n"
     /* of a push it isn't known how long it has lain there */
-    "  local due = #out > 2 and (tonumber(out[3]) or rank == 1 and 0)\n"
+    "  local due = dues[1] and (tonumber(dues[1]) or rank == 1 and 0)\n"
     "  if rank > 0 and due and due < now - 250 then\n"
     "    for _, h in ipairs(redis.call('ZRANGE', W, 0, rank - 1)) do\n"
     "      redis.call('ZREM', W, h)\n"
-    "      redis.call('PUBLISH', ARGV[13] .. h, '0 0')\n"
+    "      redis.call('PUBLISH', turns .. h, '0 0')\n"
     "    end\n"
     "    rank = 0\n"
     "  end\n"
     "  while rank < 2 do\n"
     "    local h = redis.call('ZRANGE', W, rank, rank)[1]\n"
     "    if not h then break end\n"
-    "    local text = num(rank + 1) .. ' ' .. num(soon)\n"
-    "    if redis.call('PUBLISH', ARGV[13] .. h, text) == 0 then\n"
+    "    local text = rank + 1 .. ' ' .. num(soon and math.min(soon, 1e15) or 0)\n"
+    "    if redis.call('PUBLISH', turns .. h, text) == 0 then\n"
     "      redis.call('ZREM', W, h)\n"
     "    else\n"
     "      rank = rank + 1\n"
     "    end\n"
     "  end\n"
     "  return 0\n"
-    "end\n";
+    "end end\n";
 
 /* What has been handed out or acknowledged stays so: a refusal after it ends
  * the script without an error, which the next call will run into. */
+static const char dq_lua_ack[] = "local ack, acked = arg, nil\n"
+                                 "if KEYS[5] then ack = ack + 3 end\n"
+                                 "if ARGV[ack] then\n";
+static const char dq_lua_acked[] = "acked = remove(Z, ARGV, ack)\n"
+                                   "end\n";
 static const char dq_lua_taken[] =
-    "local from = KEYS[5] and 14 or 11\n"
-    "local acks = ARGV[from] and remove(Z, ARGV, from) or ''\n"
-    "out[2], sure = acks, 2\n"
-    "local fine, why = pcall(function()\n"
-    "  if direct then from_zset() end\n"
-    "  if not direct or not native then\n"
-    "    all = move(limit) or all\n"
-    "    retry = native and other or 0\n"
-    "  end\n"
+    "local fine, why = true, nil\n"
+    "if direct then\n"
+    "  fine, why, all = pcall(drain, max, keep, lease > 0 and commit or nil)\n"
+    "end\n"
+    "if fine and (not direct or not native and not all) then\n"
+    "fine, why = pcall(function()\n"
+    "  all = move(limit)\n"
+    "  retry = native and other or 0\n"
     "  local step = 1\n"
     "  while not direct and got < max and (bytes < 262144 or got == 0) do\n"
     "    if from_lists(step) == 0 then break end\n"
-    "    step = math.min(64, 2 * step)\n"
+    "    step = math.min(64, 8 * step)\n"
     "  end\n"
     "end)\n"
+    "end\n"
     "if not fine then\n"
-    "  if sure == 2 and acks == '' then\n"
+    "  if sure == 0 and not acked then\n"
     "    why = type(why) == 'table' and why.err or why\n"
     "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "  end\n"
-    "  for i = #out, sure + 1, -1 do out[i] = nil end\n"
-    "  all = nil\n"
+    "  for i = given, sure + 1, -1 do out[i + 2], dues[i] = nil, nil end\n"
+    "  all, soon = true, (us + 250000) / 1000\n"
     "end\n"
     "other = native and retry or other\n"
     /* Redisson arms its timer by the channel */
     "if leases > 0 then\n"
     "  local n = redis.pcall('ZCOUNT', Z, 0, num(term))\n"
-    "  if n == leases then redis.pcall('PUBLISH', ARGV[10], num(term)) end\n"
+    "  if n == leases then redis.pcall('PUBLISH', ARGV[9], num(term)) end\n"
+    "  soon = math.min(soon or term, term)\n"
     "end\n"
-    "fine, why = pcall(head, all)\n"
-    "out[1] = fine and why or table.concat({num(us), '250000', num(moved),\n"
-    "  '0', num(dead), num(old), num(term)}, ' ')\n"
     "local place = 0\n"
-    "if KEYS[5] then\n"
+    "if stand then\n"
     "  fine, place = pcall(stand, KEYS[5])\n"
     "  if not fine then place = 0 end\n"
-    "end\n"
-    "out[1] = out[1] .. ' ' .. place\n"
+    "end\n";
+static const char dq_lua_given[] =
+    "out[1] = head .. ' ' .. place .. ' ' .. (acked or '0')\n"
+    "out[2] = dues[2] and table.concat(dues, ' ') or dues[1] or ''\n"
     "return out\n";
 
 /*
  * Broadcast: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
  *
- * ARGV     as for drain; 4 how many, 5 cursor, '$': the stream's end, 6 how
- *          many entries the stream keeps, 7 channel
+ * ARGV     as for drain; 3 how many, 4 cursor, '$': the stream's end, 5 how
+ *          many entries the stream keeps, 6 channel
  * returns  head, the cursor, then triples: id, due, payload
  */
 static const char dq_lua_cast[] =
-    "local max, cursor, list = tonumber(ARGV[4]), ARGV[5], {}\n"
+    "local max, cursor, list = tonumber(ARGV[3]), ARGV[4], {}\n"
     "if cursor == '$' then\n"
     "  local last = redis.call('XREVRANGE', N, '+', '-', 'COUNT', 1)[1]\n"
     "  cursor = last and last[1] or '0-0'\n"
     "end\n"
     "local n, all = drain(limit, function(e, kind, p, due)\n"
-    "  list[#list + 1], list[#list + 2] = due, string.sub(e, p)\n"
+    "  list[#list + 1], list[#list + 2] = due, sub(e, p)\n"
     "end, function()\n"
     "  for i = 1, #list, 2 do\n"
-    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[6], '*', 'due', list[i],\n"
+    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[5], '*', 'due', list[i],\n"
     "      'payload', list[i + 1])\n"
     "  end\n"
     "  moved, list = moved + #list / 2, {}\n"
     "end)\n"
     /* the others look at once */
-    "if moved > 0 then redis.pcall('PUBLISH', ARGV[7], upto) end\n"
+    "if moved > 0 then redis.pcall('PUBLISH', ARGV[6], num(now)) end\n"
     "local got, size, step = 0, 0, 1\n"
     "out[2] = cursor\n"
     "ready = 0\n"
@@ -1721,7 +1868,7 @@ static const char dq_lua_cast[] =
     "    out[#out + 1] = payload\n"
     "    got, size = got + 1, size + #payload + 64\n"
     "  end\n"
-    "  step = math.min(64, 2 * step)\n"
+    "  step = math.min(64, 8 * step)\n"
     "end\n"
     /* what is left over for the next take */
     "local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
@@ -1729,8 +1876,8 @@ static const char dq_lua_cast[] =
     "if redis.call('XRANGE', N, behind, '+', 'COUNT', 1)[1] then\n"
     "  ready = 1\n"
     "end\n"
-    "other, out[1], out[2] = 0, head(all), cursor\n"
-    "return out\n";
+    "other, out[2] = 0, cursor\n";
+static const char dq_lua_casted[] = "out[1] = head\nreturn out\n";
 
 /*
  * Remove, by ticket: an ack, or a cancel.
@@ -1742,14 +1889,14 @@ static const char dq_lua_cast[] =
  */
 static const char dq_lua_drop[] =
     "local Z, M = KEYS[1], KEYS[2]\n"
-    "if not M then return {num(us), remove(Z, ARGV, 1)} end\n"
+    "if not M then return {stamp, remove(Z, ARGV, 1)} end\n"
     "redis.call('LLEN', M)\n"
     "local rank, e = find(Z, ARGV[1], ARGV[2])\n"
-    "if not e then return {num(us), '0'} end\n"
+    "if not e then return {stamp, '0'} end\n"
     "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
     "redis.call('LREM', M, 1, e)\n"
     "redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
-    "return {num(us), '1'}\n";
+    "return {stamp, '1'}\n";
 
 /*
  * Change, by ticket: nack, extend, reschedule; or bury.
@@ -1757,7 +1904,7 @@ static const char dq_lua_drop[] =
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 k, 3 new due time, 4 channel, 5 '1': this attempt doesn't
  *          count, 6 '1': sent again, 7 delay
- * returns  "us said due": said 1: done, 0: not there
+ * returns  "stamp said due": said 1: done, 0: not there
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
  * what the first sending did; where a clock was set or a machine slept
@@ -1777,15 +1924,15 @@ static const char dq_lua_change[] =
     "if to < want or to > want + 1000 then to = want end\n"
     "to = num(to)\n"
     "if not e then\n"
-    "  if ARGV[6] ~= '1' or D then return {num(us) .. ' 0 0'} end\n"
+    "  if ARGV[6] ~= '1' or D then return {stamp .. ' 0 0'} end\n"
     "  _, e = find(Z, ARGV[3], less and down(k) or k)\n"
-    "  return {num(us) .. (e and ' 1 ' or ' 0 ') .. ARGV[3]}\n"
+    "  return {stamp .. (e and ' 1 ' or ' 0 ') .. ARGV[3]}\n"
     "end\n"
     "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
     "if D then\n"
     "  redis.call('RPUSH', D, 'buried ' .. num(now) .. '\\n' .. e)\n"
     "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
-    "  return {num(us) .. ' 1 0'}\n"
+    "  return {stamp .. ' 1 0'}\n"
     "end\n"
     "redis.call('ZADD', Z, to, less and down(e) or e)\n"
     "if less then\n"
@@ -1795,7 +1942,7 @@ static const char dq_lua_change[] =
     "if redis.call('ZCOUNT', Z, 0, to) == 1 then\n"
     "  redis.pcall('PUBLISH', ARGV[4], to)\n"
     "end\n"
-    "return {num(us) .. ' 1 ' .. to}\n";
+    "return {stamp .. ' 1 ' .. to}\n";
 
 /*
  * Peek.
@@ -1819,9 +1966,9 @@ static const char dq_lua_peek[] =
     "    bytes = bytes + #es[i] + 64\n"
     "  end\n"
     "  if #es < 2 * n then break end\n"
-    "  at, max, step = at + n, max - n, math.min(64, 2 * step)\n"
+    "  at, max, step = at + n, max - n, math.min(64, 8 * step)\n"
     "end\n"
-    "out[1] = num(us)\n"
+    "out[1] = stamp\n"
     "return out\n";
 
 /*
@@ -1829,8 +1976,8 @@ static const char dq_lua_peek[] =
  *
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
  * ARGV     1 wire
- * returns  "us pending overdue ready dead next", next: the earliest due time,
- *          -1 where nothing is pending
+ * returns  "stamp pending overdue ready dead next", next: the earliest due
+ *          time, -1 where nothing is pending
  */
 static const char dq_lua_count[] =
     "local Z, wire, ready, next = KEYS[1], ARGV[1], 0, -1\n"
@@ -1839,7 +1986,7 @@ static const char dq_lua_count[] =
     "local h = redis.call('ZRANGEBYSCORE', Z, 0, num(2^53 - 1), 'WITHSCORES',\n"
     "  'LIMIT', 0, 1)\n"
     "if h[2] then next = h[2] end\n"
-    "return {table.concat({num(us), num(redis.call('ZCARD', Z)),\n"
+    "return {table.concat({stamp, num(redis.call('ZCARD', Z)),\n"
     "  num(redis.call('ZCOUNT', Z, 0, num(now))), num(ready),\n"
     "  num(redis.call('LLEN', KEYS[4])), num(next)}, ' ')}\n";
 
@@ -1848,21 +1995,21 @@ static const char dq_lua_count[] =
  *
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
  * ARGV     1 wire
- * returns  "us count"
+ * returns  "stamp count"
  */
 static const char dq_lua_clear[] =
     "local n = redis.call('ZCARD', KEYS[1])\n"
     "if ARGV[1] ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
     "if ARGV[1] == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
     "redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])\n"
-    "return {num(us) .. ' ' .. num(n)}\n";
+    "return {stamp .. ' ' .. num(n)}\n";
 
 /*
  * Dead letters.
  *
  * KEYS     1 dead, 2 ready (only of a redrive)
  * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek)
- * returns  "us count", then the dead letters (peek)
+ * returns  "stamp count", then the dead letters (peek)
  *
  * A redrive puts payloads onto the ready list; what can't be decoded goes to
  * the end of the dead ones.
@@ -1872,7 +2019,7 @@ static const char dq_lua_dead[] =
     "local n, out, bytes, step = redis.call('LLEN', D), {''}, 0, 1\n"
     "if what == 'clear' then\n"
     "  redis.call('UNLINK', D)\n"
-    "  return {num(us) .. ' ' .. num(n)}\n"
+    "  return {stamp .. ' ' .. num(n)}\n"
     "end\n"
     "local at, done = tonumber(ARGV[3]), 0\n"
     "if N then redis.call('LLEN', N) end\n"
@@ -1902,9 +2049,9 @@ static const char dq_lua_dead[] =
     "  else\n"
     "    at, done = at + #es, done + #es\n"
     "  end\n"
-    "  max, step = max - #es, math.min(64, 2 * step)\n"
+    "  max, step = max - #es, math.min(64, 8 * step)\n"
     "end\n"
-    "out[1] = num(us) .. ' ' .. num(done)\n"
+    "out[1] = stamp .. ' ' .. num(done)\n"
     "return out\n";
 
 typedef enum dq_verb {
@@ -1921,17 +2068,21 @@ typedef enum dq_verb {
     DQ_DEADS
 } dq_verb;
 
-#define DQ_PARTS 10
+#define DQ_PARTS 15
 
 static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
     /* OFFER */ {dq_lua_clock, dq_lua_offer},
     /* ONCE */ {dq_lua_clock, dq_lua_find, dq_lua_once},
     /* TICK */
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_move, dq_lua_tick},
+    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_mirror, dq_lua_move,
+     dq_lua_tick, dq_lua_head, dq_lua_ticked},
     /* TAKE */
-    {dq_lua_clock, dq_lua_split, dq_lua_find, dq_lua_remove, dq_lua_drain,
-     dq_lua_move, dq_lua_lease, dq_lua_take, dq_lua_line, dq_lua_taken},
-    /* CAST */ {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast},
+    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_mirror, dq_lua_lease,
+     dq_lua_ack, dq_lua_find, dq_lua_remove, dq_lua_acked, dq_lua_move,
+     dq_lua_take, dq_lua_line, dq_lua_taken, dq_lua_head, dq_lua_given},
+    /* CAST */
+    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast, dq_lua_head,
+     dq_lua_casted},
     /* DROP */ {dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_drop},
     /* CHANGE */ {dq_lua_clock, dq_lua_find, dq_lua_change},
     /* PEEK */ {dq_lua_clock, dq_lua_find, dq_lua_peek},
@@ -2059,6 +2210,21 @@ static int dq_passing(delayq_status status) {
            status == DELAYQ_ERR_UNKNOWN;
 }
 
+/* What the reply of a tick, take or broadcast begins with; the last two only
+ * that of a take. See dq_lua_head. */
+enum {
+    DQ_AT_US,
+    DQ_AT_NEXT,
+    DQ_AT_READY,
+    DQ_AT_MOVED,
+    DQ_AT_DEAD,
+    DQ_AT_OLD,
+    DQ_AT_LEASE,
+    DQ_AT_PLACE,
+    DQ_AT_ACKED,
+    DQ_NUMBERS /* most in any reply */
+};
+
 /* The n whole numbers that a reply's first text consists of. */
 static int dq_numbers(const redisReply *r, int64_t *to, int n) {
     const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL;
@@ -2077,6 +2243,17 @@ static int dq_numbers(const redisReply *r, int64_t *to, int n) {
         to[i] = minus ? -value : value;
     }
     return p != NULL;
+}
+
+/* What our scripts begin their replies with: the server's clock, in seconds
+ * and microseconds, then numbers. to[0]: the clock in microseconds. */
+static int dq_stamped(const redisReply *r, int64_t *to, int n) {
+    int64_t all[DQ_NUMBERS + 1];
+    if (!dq_numbers(r, all, n + 1)) return 0;
+    if (all[0] > DQ_MAX_DUE / DQ_SECOND_US || all[1] >= DQ_SECOND_US) return 0;
+    memcpy(to, all + 1, (size_t)n * sizeof *to);
+    to[0] += all[0] * DQ_SECOND_US;
+    return to[0] >= 0;
 }
 
 /*-----------------------------------------------------------------------------
@@ -2834,7 +3011,7 @@ static delayq_status dq_looked(delayq *q, const redisReply *r, int64_t sent_us,
     const redisReply *probe;
     if (r->type == REDIS_REPLY_ERROR) return dq_refused(q, "open", r);
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
-        !dq_numbers(r->element[0], n, 2))
+        !dq_stamped(r->element[0], n, 2))
         return dq_bad_reply(q, "open");
     probe = r->element[1];
     if (probe->type != REDIS_REPLY_STRING ||
@@ -3560,7 +3737,7 @@ static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
                                     int count) {
     delayq_status status = dq_run(q, call);
     if (status != DELAYQ_OK) return status;
-    if (!dq_numbers(call->reply->element[0], n, count)) {
+    if (!dq_stamped(call->reply->element[0], n, count)) {
         freeReplyObject(call->reply);
         call->reply = NULL;
         return dq_bad_reply(q, call->what);
@@ -3654,8 +3831,6 @@ static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
     unsigned char tail[6];
     if (order <= q->order) order = q->order + 1;
     q->order = order + call->max;
-    dq_number(o, q->options.lease_ms);
-    dq_number(o, q->options.max_attempts);
     dq_number(o, (int64_t)order);
     memcpy(tail, q->nonce, 5);
     tail[5] = 0;
@@ -3664,6 +3839,13 @@ static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
     else
         dq_arg(o, tail, sizeof tail);
     dq_key(o, q, DQ_CHANNEL);
+}
+
+static void dq_write_take(dq_out *o, delayq *q, const dq_call *call) {
+    dq_text(o, q->retry_turn ? "x" : "r");
+    dq_number(o, q->options.max_attempts);
+    dq_number(o, q->options.lease_ms);
+    if (q->options.lease_ms > 0) dq_write_lease(o, q, call);
     if (call->keys == 5) {
         dq_text(o, q->id);
         dq_text(o, q->joins ? "1" : "0");
@@ -3677,12 +3859,10 @@ static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
     dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
     dq_number(o, q->options.batch);
-    dq_number(o, q->options.max_wait_ms);
     if (call->verb == DQ_TICK) return;
     dq_number(o, (int64_t)call->max);
     if (call->verb == DQ_TAKE) {
-        dq_text(o, q->retry_turn ? "x" : "r");
-        dq_write_lease(o, q, call);
+        dq_write_take(o, q, call);
     } else {
         dq_text(o, q->cursor);
         dq_number(o, q->options.broadcast_keep);
@@ -3698,27 +3878,29 @@ static int dq_wants_arm(const delayq *q) {
 
 /* Apply the head of a reply: the one rule for wake_us. What it says holds for
  * every handle on the same queue and link. */
-static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[8]) {
-    int64_t cap = q->options.max_wait_ms * 1000, next = n[1];
+static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t *n) {
+    int64_t cap = q->options.max_wait_ms * 1000, next = n[DQ_AT_NEXT];
     int deaf =
         call->verb == DQ_TAKE && (!dq_link(q)->hears_pushes || call->keys == 1);
     delayq *h;
     if (!dq_link(q)->ear || !q->hears || deaf)
         cap = cap < DQ_DEAF_US ? cap : DQ_DEAF_US;
     if (next < 0 || next > cap) next = cap;
-    q->ready = n[3] < 0 ? 0 : n[3];
-    if (n[5] == 1) q->wire_refused = 1;
-    q->counts.moved += (uint64_t)n[2];
-    q->counts.died += (uint64_t)n[4];
+    q->ready = n[DQ_AT_READY] < 0 ? 0 : n[DQ_AT_READY];
+    if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
+    q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
+    q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     for (h = dq_link(q)->handles; h; h = h->next) {
         if (h != q && (h->name_len != q->name_len || h->options.broadcast ||
                        memcmp(h->name, q->name, q->name_len) != 0))
             continue;
         h->ready = q->ready;
         h->wake_us = call->sent_us + next;
-        if (n[2] > 0 || call->reply->elements > 2) h->armed = 0;
+        if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2) h->armed = 0;
     }
-    q->place = call->keys != 5 ? 0 : n[7] > 2 ? 3 : (unsigned char)n[7];
+    q->place = call->keys != 5      ? 0
+               : n[DQ_AT_PLACE] > 2 ? 3
+                                    : (unsigned char)n[DQ_AT_PLACE];
     if (q->place == 2) q->wake_us += dq_slack(q);
     if (q->place > 2) q->wake_us = call->sent_us + cap;
     return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
@@ -3728,12 +3910,12 @@ static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t n[8]) {
 static delayq_status dq_transfer(delayq *q) {
     int cast = q->options.broadcast;
     delayq_status status;
-    int64_t n[8];
+    int64_t n[DQ_AT_PLACE];
     dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 6 : 2,
                   dq_write_drain);
     call.once = 1;
-    status = dq_run_numbers(q, &call, n, 7);
+    status = dq_run_numbers(q, &call, n, DQ_AT_PLACE);
     if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED)
         return DELAYQ_OK; /* loaded or followed by the next call */
     status = dq_public(status);
@@ -3764,32 +3946,31 @@ static void dq_count_taken(delayq *q, const delayq_item *item) {
     q->counts.lateness[bucket]++;
 }
 
-static void dq_late(delayq_item *item, const redisReply *due, int64_t us) {
+static void dq_late(delayq_item *item, const char *due, int64_t us) {
     item->late_us = -1;
-    if (due->str[0] < '0' || due->str[0] > '9') return;
-    item->due_ms = dq_score(due->str);
+    if (*due < '0' || *due > '9') return;
+    item->due_ms = dq_score(due);
     item->late_us = us - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
 }
 
-/* The item that a pair of a take's reply stands for. */
-static int dq_item(delayq *q, delayq_item *item, const redisReply *due,
-                   const redisReply *bytes, const int64_t n[8]) {
+/* An item of a take's reply: its due time, or e or r, and its bytes; n: the
+ * reply's head. */
+static int dq_item(delayq *q, delayq_item *item, const char *due,
+                   const redisReply *bytes, const int64_t *n) {
     const unsigned char *e = (const unsigned char *)bytes->str;
     int leased = q->options.lease_ms > 0, kind = -1;
     size_t at = 0;
-    if (due->type != REDIS_REPLY_STRING || bytes->type != REDIS_REPLY_STRING)
-        return 0;
+    if (!*due || bytes->type != REDIS_REPLY_STRING) return 0;
     memset(item, 0, sizeof *item);
-    if (due->str[0] != 'r')
-        kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
-    if (kind < 0 && (leased || due->str[0] != 'r')) return 0;
+    if (*due != 'r') kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
+    if (kind < 0 && (leased || *due != 'r')) return 0;
     if (kind < 0) at = 0;
     item->data = e + at;
     item->len = bytes->len - at;
     item->attempt = kind == DQ_KIND_OLD && leased ? 0 : !leased;
     if (kind == 16) item->attempt += (int)dq_get_uint(e + 15, 2, 1);
-    if (leased) dq_ticket(&item->ticket, n[6], e, kind);
+    if (leased) dq_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
     dq_late(item, due, n[0]);
     dq_count_taken(q, item);
     return 1;
@@ -3807,7 +3988,7 @@ static int dq_cast_item(delayq *q, delayq_item *item, redisReply *const *r,
     item->data = r[2]->str;
     item->len = r[2]->len;
     item->attempt = 1;
-    dq_late(item, r[1], us);
+    dq_late(item, r[1]->str, us);
     dq_count_taken(q, item);
     return 1;
 }
@@ -3818,8 +3999,8 @@ static void dq_forget(delayq *q) {
 }
 
 /* What an ack's answer says of one ticket. */
-static delayq_status dq_acked(delayq *q, const dq_call *call, char said) {
-    if (said == '1') {
+static delayq_status dq_acked(delayq *q, const dq_call *call, int done) {
+    if (done) {
         q->counts.acked++;
         return DELAYQ_OK;
     }
@@ -3830,18 +4011,22 @@ static delayq_status dq_acked(delayq *q, const dq_call *call, char said) {
                    call->what);
 }
 
+/* The items of a reply, behind its first two elements; n: its head.
+ * SIZE_MAX: that is no reply of ours. */
 static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
-                            const int64_t n[8]) {
-    redisReply *const *r = call->reply->element;
-    size_t step = call->verb == DQ_CAST ? 3 : 2, i, count;
+                            const int64_t *n) {
+    redisReply *const *r = call->reply->element + 2;
+    size_t step = call->verb == DQ_CAST ? 3 : 1, i, count;
+    const char *due = r[-1]->str;
     count = (call->reply->elements - 2) / step;
     if (call->reply->elements != 2 + step * count || count > call->max)
         return SIZE_MAX;
-    for (i = 0; i < count; i++) {
-        redisReply *const *at = r + 2 + step * i;
-        if (call->verb == DQ_CAST ? !dq_cast_item(q, &items[i], at, n[0])
-                                  : !dq_item(q, &items[i], at[0], at[1], n))
+    for (i = 0; i < count; i++, r += step) {
+        if (call->verb == DQ_CAST ? !dq_cast_item(q, &items[i], r, n[0])
+                                  : !dq_item(q, &items[i], due, r[0], n))
             return SIZE_MAX;
+        due += strcspn(due, " ");
+        due += *due == ' ';
     }
     return count;
 }
@@ -3858,10 +4043,11 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
                             delayq_status *acked) {
     int cast = q->options.broadcast;
     delayq_status status;
-    int64_t n[8];
+    int64_t n[DQ_NUMBERS];
     dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, cast ? 7 : 10,
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, 6,
                   dq_write_drain);
+    if (q->options.lease_ms > 0) call.args += 3;
     if (q->place > 0 || dq_would_join(q)) {
         call.keys = 5;
         call.args += 3;
@@ -3870,21 +4056,18 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
     call.max = max;
     call.item = ack;
     q->retry_turn = !q->retry_turn;
-    status = dq_run_numbers(q, &call, n, cast ? 7 : 8);
+    status = dq_run_numbers(q, &call, n, cast ? DQ_AT_PLACE : DQ_NUMBERS);
     if (ack) *acked = status;
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
     if (call.reply->elements < 2 ||
         call.reply->element[1]->type != REDIS_REPLY_STRING)
         return dq_bad_reply(q, "take");
-    if (ack) {
-        const redisReply *flag = call.reply->element[1];
-        if (flag->len != 1 || (flag->str[0] | 1) != '1') {
-            *acked = DELAYQ_ERR_PROTOCOL;
-            return dq_bad_reply(q, "take");
-        }
-        *acked = dq_acked(q, &call, flag->str[0]);
+    if (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1) {
+        *acked = DELAYQ_ERR_PROTOCOL;
+        return dq_bad_reply(q, "take");
     }
+    if (ack) *acked = dq_acked(q, &call, n[DQ_AT_ACKED] == 1);
     status = dq_apply(q, &call, n);
     if (cast) dq_set_cursor(q, call.reply->element[1]);
     *count = dq_read_items(q, &call, items, n);
@@ -4352,7 +4535,7 @@ static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
                                     size_t count) {
     int mirror = q->options.wire != DELAYQ_NATIVE;
     delayq_status status;
-    int64_t n[2];
+    int64_t us;
     size_t i;
     dq_call call;
     dq_begin_call(&call, DQ_OFFER, "offer", mirror ? 2 : 1, 1 + 2 * count,
@@ -4360,11 +4543,12 @@ static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
     call.harmless = 1;
     call.messages = m;
     call.max = count;
-    status = dq_run_numbers(q, &call, n, 2);
+    status = dq_run_numbers(q, &call, &us, 1);
     for (i = 0; i < count; i++) dq_say(&m[i], status);
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < count; i++) {
-        int64_t due = m[i].due_ms > 0 ? m[i].due_ms : n[1] + m[i].delay_ms;
+        int64_t due =
+            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_message_ticket(q, &m[i], due);
         dq_wake_by(q, due * 1000 - dq_link(q)->server_us);
@@ -4639,7 +4823,8 @@ static delayq_status dq_remove(delayq *q, const char *ticket, int mirror,
     status = dq_run_numbers(q, &call, &us, 1);
     if (status != DELAYQ_OK) return status;
     flags = dq_flags(&call, 1);
-    status = flags ? dq_acked(q, &call, flags->str[0]) : dq_bad_reply(q, what);
+    status = flags ? dq_acked(q, &call, flags->str[0] == '1')
+                   : dq_bad_reply(q, what);
     freeReplyObject(call.reply);
     return status;
 }
@@ -4676,7 +4861,7 @@ static delayq_status dq_ack_some(delayq *q, delayq_item *items, size_t count) {
         flags = dq_flags(&call, count);
         if (!flags) status = dq_bad_reply(q, "ack");
         for (i = 0; flags && i < count; i++) {
-            items[i].acked = dq_acked(q, &call, flags->str[i]);
+            items[i].acked = dq_acked(q, &call, flags->str[i] == '1');
             if (status == DELAYQ_OK) status = items[i].acked;
         }
         freeReplyObject(call.reply);
@@ -4769,7 +4954,7 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     status = dq_run_numbers(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
-    if (n[1] != 1) return dq_acked(q, &call, '0');
+    if (n[1] != 1) return dq_acked(q, &call, 0);
     if (stands) *stands = n[2];
     if (!bury) dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
     return DELAYQ_OK;

@@ -102,7 +102,7 @@ static void due_items(void) {
     OFFER(&boss, "fresh", 0);
     OFFER(&boss, "fresh", 0);
     if (boss.options.wire == DELAYQ_NATIVE) ask("ZADD " ZSET " 5 %b", e, n);
-    ask("ZADD " ZSET " 7 poison");
+    ask("ZADD " ZSET " 7 poison -7 below");
     if (boss.options.wire == DELAYQ_NATIVE)
         ask("RPUSH delayq_retry:{jobs} %b", e, n);
     ask("RPUSH jobs bare");
@@ -257,6 +257,7 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
                          void (*role)(void), int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
     char url[200];
+    int far;
     why[0] = '\0';
     strict = but < 0;
     ask("FLUSHALL");
@@ -264,7 +265,8 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
     set_rights(r, but);
     snprintf(url, sizeof url, "unix://tested:secret@%s", main_server.socket);
     open_wire(&boss, "jobs", wire);
-    OFFER(&boss, "far", 3600000);
+    for (far = wire == DELAYQ_NATIVE ? 1 : 1100; far > 0; far--)
+        OFFER(&boss, "far", 3600000); /* so many that a mirror is searched */
     o.url = url;
     o.wire = wire;
     o.lease_ms = lease_ms;

@@ -170,10 +170,13 @@ static const unsigned char *text(size_t *n) {
 
 /* What a number's letter stands for. */
 static const char *number(int c) {
-    static char digits[24];
+    static char digits[48];
     long long us = SERVER_US + clock_us;
     switch (c) {
-    case 'n': break; /* now, in us */
+    case 'n': /* now, in seconds and microseconds */
+        snprintf(digits, sizeof digits, "%lld %lld", us / 1000000,
+                 us % 1000000);
+        return digits;
     case 'm': us = us / 1000; break;
     case 'f': us = us / 1000 + 60000; break;
     case '-': return "-1";
@@ -198,7 +201,7 @@ static void put_numbers(struct bytes *b) {
     char line[256];
     size_t n = 0;
     int c;
-    while ((c = next()) >= 0 && c != '.' && n < sizeof line - 32)
+    while ((c = next()) >= 0 && c != '.' && n < sizeof line - 48)
         n += (size_t)snprintf(line + n, sizeof line - n, "%s%s", n ? " " : "",
                               number(c));
     put_bulk(b, line, n);
@@ -389,7 +392,7 @@ static const char *script_answer(const struct command *k) {
     size_t once = queues[0].options.wire == DELAYQ_NATIVE ? 2 : 3;
     if (good[0] != 'O') return good;
     return k->keys < once
-               ? "(hnm.)"
+               ? "(hn.)"
                : "(hn0m.s1700000000000-00112233445566778899aabbccddeeff')";
 }
 
@@ -802,20 +805,20 @@ static const struct {
     {'M', do_offer_many, "O", NULL},
     {'F', offer_them, "O", NULL}, /* once more, what is unknown is the same */
     {'T', do_tick, NOTHING, NULL},
-    {'G', do_take, "(hn-0000f0.ahm.xn1hello')",
+    {'G', do_take, "(hn-0000f00.hm.xn1hello')",
      "(hn-00000.s1-1's1-1'hm.shello')"},
-    {'H', do_take_many, "(hn-0000f0.ahm.xn1hello'sr'xj0x'se'xo0y')",
+    {'H', do_take_many, "(hn-0000f00.s5 e e'xn1hello'xj0x'xo0y')",
      "(hn-00000.s1-2's1-1'hm.shello's1-2'hm.s')"},
     {'A', do_ack, "(hn.a)", NULL},
     {'B', do_ack_many, "(hn.a)", NULL},
-    {'C', do_ack_take, "(hn-0000f0.ahm.xn1hello')", NULL},
+    {'C', do_ack_take, "(hn-0000f01.hm.xn1hello')", NULL},
     {'N', do_nack, CHANGED, NULL},
     {'X', do_extend, CHANGED, NULL},
     {'U', do_bury, CHANGED, NULL},
     {'K', do_cancel, "(hn.a)", NULL},
     {'R', do_reschedule, CHANGED, NULL},
     {'P', do_peek, "(hn.hm.xn1pending')", NULL},
-    {'Q', do_count, "(hn21100m.)", NULL},
+    {'Q', do_count, "(hn2110m.)", NULL},
     {'L', do_clear, "(hn3.)", NULL},
     {'D', do_dead_peek, "(hn1.dn1dead')", NULL},
     {'V', do_redrive, "(hn2.)", NULL},
