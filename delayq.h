@@ -562,8 +562,9 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
  *              else the first failure; a message whose own status is
  *              DELAYQ_ERR_ARG does not keep the others from being stored
- * Blocks       a round trip per 300 messages or 256 KiB, one per key
- * Redis        1 script each, O(log n) per message
+ * Blocks       a round trip per 16 scripts or MiB
+ * Redis        a script per 300 messages or 256 KiB, one per key; O(log n) per
+ *              message
  *
  * After DELAYQ_ERR_UNKNOWN offer the same messages again: those that have this
  * status are stored once, and those that are DELAYQ_OK have to be left out.
@@ -1233,13 +1234,13 @@ static const char dq_lua_offer[] =
     /* each when becomes its score, or false: not stored again */
     "for i = 2, #ARGV, 2 do\n"
     "  local when, stands, gone = ARGV[i], nil, nil\n"
-    "  local at = string.find(when, '!', 1, true)\n"
-    "  if at then\n"
-    "    stands = redis.call('ZSCORE', Z, ARGV[i + 1])\n"
-    "    gone = base >= tonumber(string.sub(when, at + 1))\n"
-    "    when = string.sub(when, 1, at - 1)\n"
-    "  end\n"
     "  if when ~= '' then\n"
+    "    local at = string.find(when, '!', 1, true)\n"
+    "    if at then\n"
+    "      stands = redis.call('ZSCORE', Z, ARGV[i + 1])\n"
+    "      gone = base >= tonumber(string.sub(when, at + 1))\n"
+    "      when = string.sub(when, 1, at - 1)\n"
+    "    end\n"
     "    due = tonumber(when)\n"
     "    due = due < 0 and -due or base + due\n"
     "    text = num(due)\n"
@@ -2104,6 +2105,7 @@ static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
 #define DQ_NOSCRIPT 15 /* load it and run it again */
 #define DQ_MOVED 16    /* another node of the cluster has the queue */
 #define DQ_ASK 17      /* another one has its keys just now */
+#define DQ_UNSENT 19   /* it waits behind another call */
 #define DQ_TRYAGAIN 18 /* one node has some of its keys, another the others */
 
 #if defined(__GNUC__)
@@ -2398,19 +2400,23 @@ typedef struct dq_call {
     int asking;         /* on a node that is about to get the slot */
     delayq_address ask; /* that node */
 
-    const delayq_message *messages; /* an offer's, `max` of them */
-    size_t max;                     /* a take's or peek's */
-    const delayq_item *item;        /* to ack before a take */
-    delayq_item *items;             /* to ack, `max` of them */
-    const char *ticket;             /* to change, remove, peek behind */
+    delayq_message *messages; /* an offer's, `max` of them */
+    size_t max;               /* a take's or peek's */
+    const delayq_item *item;  /* to ack before a take */
+    delayq_item *items;       /* to ack, `max` of them */
+    const char *ticket;       /* to change, remove, peek behind */
     int64_t due_ms;
     int64_t from;     /* where to begin; of a change the delay */
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
-    redisReply *reply; /* out: an array; the caller frees it */
-    int64_t sent_us;   /* out: when it was sent; read at link.used_us */
+    delayq_status status; /* out */
+    redisReply *reply;    /* out: an array; the caller frees it */
+    int64_t sent_us;      /* out: when it was sent; read at link.used_us */
+    int settled, tries;
 } dq_call;
+
+#define DQ_PIPE 16 /* most calls in one go */
 
 /* Begin to run a script; its keys and arguments follow. On a new
  * connection it is loaded in the same write; what came by EVAL alone would be
@@ -3290,38 +3296,78 @@ static delayq_status dq_call_reply(delayq *q, dq_call *call,
     return DELAYQ_OK;
 }
 
-static delayq_status dq_send(delayq *q, dq_call *call) {
+/* Calls on their way: replies begin[i] to begin[i + 1] - 1 are those of i. */
+typedef struct dq_flight {
+    dq_call *calls[DQ_PIPE];
+    int begin[DQ_PIPE + 1], n, sent;
+    redisReply *replies[DQ_PIPE + 2];
+} dq_flight;
+
+/* Write the calls that are not settled yet. The server begins with the first
+ * while the next is written. One that loads its script is the last, since
+ * those behind it may need the same. */
+static delayq_status dq_take_off(delayq *q, dq_flight *f, dq_call *calls,
+                                 size_t count) {
     delayq_link *l = dq_link(q);
-    redisReply *r[3] = {NULL, NULL, NULL};
-    int64_t now = dq_now(), deadline = dq_within(q, q->options.io_timeout_ms);
-    delayq_status status;
-    int n, got = 0, sent = 0;
-    dq_out o;
-    if (now >= deadline)
-        return dq_fail(q, DELAYQ_ERR_TIMEOUT,
-                       "connected, but no time is left: nothing has happened");
-    dq_begin(&o, l->cmd);
-    n = dq_eval(&o, l, call);
-    call->write(&o, q, call);
-    dq_spill(&o);
-    status = o.failed ? dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_exchange(q, l->cmd, r, n, &got, &sent, deadline);
-    call->sent_us = now;
-    l->used_us = dq_now();
-    if (n > 1 && got >= 1 && r[0]->type == REDIS_REPLY_STRING &&
-        r[0]->len == 40)
-        memcpy(l->sha[call->verb], r[0]->str, 41);
-    if (status == DELAYQ_OK)
-        status = dq_call_reply(q, call, r[n - 1]);
-    else
-        dq_drop(q, status);
-    if (l->answered) l->barren = 0;
-    if (status == DELAYQ_OK) {
-        call->reply = r[n - 1];
-        r[n - 1] = NULL;
+    int loads = 0;
+    size_t i;
+    f->n = f->begin[0] = 0;
+    for (i = 0; i < count && !loads; i++) {
+        dq_call *call = &calls[i];
+        dq_out o;
+        if (call->settled) continue;
+        if (f->n > 0 && dq_flush(l->cmd, &f->sent) != REDIS_OK) break;
+        loads = !*l->sha[call->verb];
+        call->sent_us = dq_now();
+        dq_begin(&o, l->cmd);
+        f->begin[f->n + 1] = f->begin[f->n] + dq_eval(&o, l, call);
+        f->calls[f->n++] = call;
+        call->write(&o, q, call);
+        dq_spill(&o);
+        if (o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
     }
-    dq_free_replies(r, got);
-    return status;
+    return DELAYQ_OK;
+}
+
+/* What became of call i, of which `got` replies of the flight have come. What
+ * was written before the last call may have been read by the server. */
+static void dq_land(delayq *q, dq_flight *f, int i, int got,
+                    delayq_status status) {
+    redisReply **r = f->replies + f->begin[i];
+    int last = f->begin[i + 1] - 1 - f->begin[i];
+    dq_call *call = f->calls[i];
+    if (last > 0 && got > f->begin[i] && r[0]->type == REDIS_REPLY_STRING &&
+        r[0]->len == 40)
+        memcpy(dq_link(q)->sha[call->verb], r[0]->str, 41);
+    if (got < f->begin[i + 1]) {
+        call->status = status;
+        if (i < f->n - 1 && !f->sent) call->status = DELAYQ_ERR_UNKNOWN;
+        return;
+    }
+    call->status = dq_call_reply(q, call, r[last]);
+    if (call->status != DELAYQ_OK) return;
+    call->reply = r[last];
+    r[last] = NULL;
+}
+
+/* Send the calls that are not settled, in one go, and read their replies: each
+ * has its status then, but for those behind one that loads its script. */
+static void dq_send(delayq *q, dq_call *calls, size_t count) {
+    int64_t deadline = dq_within(q, q->options.io_timeout_ms);
+    delayq_link *l = dq_link(q);
+    delayq_status status;
+    int i, got = 0;
+    dq_flight f;
+    memset(f.replies, 0, sizeof f.replies);
+    status = dq_take_off(q, &f, calls, count);
+    if (status == DELAYQ_OK)
+        status = dq_exchange(q, l->cmd, f.replies, f.begin[f.n], &got, &f.sent,
+                             deadline);
+    l->used_us = dq_now();
+    if (status != DELAYQ_OK) dq_drop(q, status);
+    for (i = 0; i < f.n; i++) dq_land(q, &f, i, got, status);
+    if (l->answered) l->barren = 0;
+    dq_free_replies(f.replies, got);
 }
 
 /* A slot is on its way to another node, and what this call touches is there:
@@ -3346,7 +3392,10 @@ static delayq_status dq_send_there(delayq *q, dq_call *call) {
     l->sha[call->verb][0] = '\0';
     l->cmd = there;
     call->asking = 1;
-    if (status == DELAYQ_OK) status = dq_send(q, call);
+    if (status == DELAYQ_OK) {
+        dq_send(q, call, 1);
+        status = call->status;
+    }
     call->asking = 0;
     if (l->cmd) redisFree(l->cmd);
     l->cmd = here;
@@ -3377,28 +3426,52 @@ static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
            status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN;
 }
 
-/* Run a script. */
-static delayq_status dq_run(delayq *q, dq_call *call) {
-    delayq_status status;
-    int tries = 0;
-    do {
-        status = dq_ready(q);
-        if (status == DELAYQ_OK) status = dq_send(q, call);
-        if (call->once) return status;
-        if ((int)status == DQ_ASK) status = dq_send_there(q, call);
-    } while (status != DELAYQ_OK && ++tries <= DQ_HOPS &&
-             dq_once_more(q, call, status));
-    if ((int)status == DQ_NOSCRIPT)
-        dq_fail(q, status, "the server forgets its scripts");
-    if (call->again && status != DELAYQ_OK && status != DELAYQ_ERR_PROTOCOL) {
+/* A call that is not sent again: what its caller is told. */
+static void dq_settle(delayq *q, dq_call *call) {
+    call->settled = 1;
+    if (call->once || call->status == DELAYQ_OK) return;
+    if ((int)call->status == DQ_NOSCRIPT)
+        dq_fail(q, call->status, "the server forgets its scripts");
+    if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
         snprintf(then, sizeof then, "%.159s", q->err);
-        return dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                       "%s: sent, but no answer came: it may have happened; "
-                       "then: %s",
-                       call->what, then);
+        call->status = dq_fail(q, DELAYQ_ERR_UNKNOWN,
+                               "%s: sent, but no answer came: it may have "
+                               "happened; then: %s",
+                               call->what, then);
     }
-    return dq_public(status);
+    call->status = dq_public(call->status);
+}
+
+/* Run scripts, each on its own: one may fail and the next one not. */
+static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
+    size_t i, open = count;
+    while (open > 0) {
+        delayq_status status = dq_ready(q);
+        for (i = 0; i < count; i++)
+            if (!calls[i].settled)
+                calls[i].status =
+                    status == DELAYQ_OK ? (delayq_status)DQ_UNSENT : status;
+        if (status == DELAYQ_OK) dq_send(q, calls, count);
+        for (i = open = 0; i < count; i++) {
+            dq_call *call = &calls[i];
+            if (call->settled) continue;
+            if ((int)call->status == DQ_ASK && !call->once)
+                call->status = dq_send_there(q, call);
+            if ((int)call->status != DQ_UNSENT &&
+                (call->status == DELAYQ_OK || call->once ||
+                 ++call->tries > DQ_HOPS ||
+                 !dq_once_more(q, call, call->status)))
+                dq_settle(q, call);
+            else
+                open++;
+        }
+    }
+}
+
+static delayq_status dq_run(delayq *q, dq_call *call) {
+    dq_run_all(q, call, 1);
+    return call->status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -3734,11 +3807,10 @@ static void dq_begin_call(dq_call *call, dq_verb verb, const char *what,
     call->write = write;
 }
 
-/* Run, and read the n numbers that the reply begins with. */
-static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
-                                    int count) {
-    delayq_status status = dq_run(q, call);
-    if (status != DELAYQ_OK) return status;
+/* Read the n numbers that a call's reply begins with. */
+static delayq_status dq_reply_numbers(delayq *q, dq_call *call, int64_t *n,
+                                      int count) {
+    if (call->status != DELAYQ_OK) return call->status;
     if (!dq_stamped(call->reply->element[0], n, count)) {
         freeReplyObject(call->reply);
         call->reply = NULL;
@@ -3746,6 +3818,12 @@ static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
     }
     dq_set_clock(dq_link(q), n[0], call->sent_us, dq_link(q)->used_us);
     return DELAYQ_OK;
+}
+
+static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
+                                    int count) {
+    dq_run(q, call);
+    return dq_reply_numbers(q, call, n, count);
 }
 
 /* The server's clock, at least and at most, in ms. */
@@ -4433,6 +4511,7 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 #define DQ_OFFER_MAX 300
 #define DQ_OFFER_BYTES (256 * 1024)
+#define DQ_PIPE_BYTES (1024 * 1024)
 
 /* When it is due: see the script. */
 static void dq_write_when(dq_out *o, const delayq_message *m,
@@ -4532,49 +4611,34 @@ static void dq_say(delayq_message *m, delayq_status status) {
         m->status = status;
 }
 
-/* Send messages without keys, in one script. */
-static delayq_status dq_offer_batch(delayq *q, delayq_message *m,
-                                    size_t count) {
-    int mirror = q->options.wire != DELAYQ_NATIVE;
-    delayq_status status;
+/* What became of messages without keys, which went in one script. */
+static delayq_status dq_offered(delayq *q, dq_call *call) {
+    delayq_message *m = call->messages;
     int64_t us;
+    delayq_status status = dq_reply_numbers(q, call, &us, 1);
     size_t i;
-    dq_call call;
-    dq_begin_call(&call, DQ_OFFER, "offer", mirror ? 2 : 1, 1 + 2 * count,
-                  dq_write_offer);
-    call.harmless = 1;
-    call.messages = m;
-    call.max = count;
-    status = dq_run_numbers(q, &call, &us, 1);
-    for (i = 0; i < count; i++) dq_say(&m[i], status);
+    for (i = 0; i < call->max; i++) dq_say(&m[i], status);
     if (status != DELAYQ_OK) return status;
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < call->max; i++) {
         int64_t due =
             m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_message_ticket(q, &m[i], due);
         dq_wake_by(q, due * 1000 - dq_link(q)->server_us);
     }
-    status = dq_offered_again(q, &call, m);
-    q->counts.offered += count;
-    freeReplyObject(call.reply);
-    return status;
+    q->counts.offered += call->max;
+    return dq_offered_again(q, call, m);
 }
 
-/* Send a message that has a key. */
-static delayq_status dq_offer_once(delayq *q, delayq_message *m) {
-    int mirror = q->options.wire != DELAYQ_NATIVE;
+/* What became of a message that has a key. */
+static delayq_status dq_offered_once(delayq *q, dq_call *call) {
+    delayq_message *m = call->messages;
     const redisReply *ticket;
-    delayq_status status;
     int64_t n[3];
-    dq_call call;
-    dq_begin_call(&call, DQ_ONCE, "offer", mirror ? 3 : 2, 6, dq_write_once);
-    call.harmless = 1;
-    call.messages = m;
-    status = dq_run_numbers(q, &call, n, 3);
+    delayq_status status = dq_reply_numbers(q, call, n, 3);
     dq_say(m, status);
     if (status != DELAYQ_OK) return status;
-    ticket = call.reply->elements == 2 ? call.reply->element[1] : NULL;
+    ticket = call->reply->elements == 2 ? call->reply->element[1] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
         ticket->len >= sizeof m->ticket.text) {
         status = dq_bad_reply(q, "offer");
@@ -4586,7 +4650,6 @@ static delayq_status dq_offer_once(delayq *q, delayq_message *m) {
         q->counts.offered += n[1] == 0;
         dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
     }
-    freeReplyObject(call.reply);
     return m->status = status;
 }
 
@@ -4620,48 +4683,81 @@ static delayq_status dq_prepare(delayq *q, delayq_message *m) {
     return DELAYQ_OK;
 }
 
-/* From message 0 on, what goes into one script: returns how many, and their
- * status in *status; the first may be a bad one. */
-static size_t dq_offer_some(delayq *q, delayq_message *m, size_t count,
-                            delayq_status *status) {
-    size_t n = 0, bytes = 0;
-    while (n < count && n < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES) {
-        if (m[n].key && n > 0) break;
-        *status = dq_prepare(q, &m[n]);
-        if (*status != DELAYQ_OK && n > 0) break; /* seen again, as the first */
-        n++;
-        if (*status != DELAYQ_OK) return 1;
-        if (m[n - 1].key) {
-            *status = dq_offer_once(q, m);
-            return 1;
+/* Make calls of what goes in one go, and leave out what is bad: messages
+ * without a key that stand side by side are one call. Returns how many
+ * messages were looked at. */
+static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
+                      dq_call *calls, size_t *n, int *bad) {
+    size_t mirror = q->options.wire != DELAYQ_NATIVE;
+    size_t at, bytes = 0, sum = 0;
+    dq_call *call = NULL;
+    *n = 0;
+    *bad = 0;
+    for (at = 0; at < count; at++) {
+        int joins = call && call->verb == DQ_OFFER && !m[at].key &&
+                    call->messages + call->max == &m[at] &&
+                    call->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
+        if (!joins && (*n == DQ_PIPE || sum >= DQ_PIPE_BYTES)) break;
+        if (dq_prepare(q, &m[at]) != DELAYQ_OK) {
+            *bad = 1;
+            continue;
         }
-        bytes += m[n - 1].len;
+        if (!joins) {
+            call = &calls[(*n)++];
+            if (m[at].key)
+                dq_begin_call(call, DQ_ONCE, "offer", 2 + mirror, 6,
+                              dq_write_once);
+            else
+                dq_begin_call(call, DQ_OFFER, "offer", 1 + mirror, 1,
+                              dq_write_offer);
+            call->harmless = 1;
+            call->messages = &m[at];
+            bytes = 0;
+        }
+        call->max++;
+        if (call->verb == DQ_OFFER) call->args += 2;
+        bytes += m[at].len;
+        sum += m[at].len;
     }
-    *status = dq_offer_batch(q, m, n);
-    return n;
+    return at;
+}
+
+/* Offer some, as many as go in one go; *all: the first failure so far. Returns
+ * how many, and in *rest what is to be said of those that follow. */
+static size_t dq_offer_some(delayq *q, delayq_message *m, size_t count,
+                            delayq_status *all, delayq_status *rest) {
+    dq_call calls[DQ_PIPE];
+    size_t n, i, done;
+    int bad;
+    q->limit_us = 0; /* each go has its time */
+    done = dq_plan(q, m, count, calls, &n, &bad);
+    dq_run_all(q, calls, n);
+    for (i = 0; i < n; i++) {
+        delayq_status status = calls[i].verb == DQ_ONCE
+                                   ? dq_offered_once(q, &calls[i])
+                                   : dq_offered(q, &calls[i]);
+        if (calls[i].reply) freeReplyObject(calls[i].reply);
+        if (status >= DELAYQ_OK) continue;
+        if (*all == DELAYQ_OK) *all = status;
+        if (status != DELAYQ_ERR_UNKNOWN || !dq_link(q)->cmd) *rest = status;
+    }
+    if (bad && *all == DELAYQ_OK) *all = DELAYQ_ERR_ARG;
+    /* they were not sent */
+    if (*rest == DELAYQ_ERR_UNKNOWN || *rest == DELAYQ_ERR_PROTOCOL)
+        *rest = DELAYQ_ERR_IO;
+    return done;
 }
 
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count) {
     delayq_status all = dq_check(q, messages || count == 0, "messages is NULL");
+    delayq_status rest;
     size_t at = 0;
     if (all == DELAYQ_OK) all = dq_ready(q);
-    if (all != DELAYQ_OK) {
-        for (; messages && at < count; at++) dq_say(&messages[at], all);
-        return all;
-    }
-    while (at < count) {
-        delayq_status status;
-        q->limit_us = 0; /* each batch has its time */
-        at += dq_offer_some(q, messages + at, count - at, &status);
-        if (status >= DELAYQ_OK) continue;
-        if (all == DELAYQ_OK) all = status;
-        if (status == DELAYQ_ERR_ARG) continue;
-        if (status == DELAYQ_ERR_UNKNOWN && dq_link(q)->cmd) continue;
-        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
-            status = DELAYQ_ERR_IO; /* those that follow were not sent */
-        for (; at < count; at++) dq_say(&messages[at], status);
-    }
+    rest = all;
+    while (at < count && rest == DELAYQ_OK)
+        at += dq_offer_some(q, messages + at, count - at, &all, &rest);
+    for (; messages && at < count; at++) dq_say(&messages[at], rest);
     return all;
 }
 
