@@ -63,7 +63,8 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: beside yardsticks
 	@sh tests/with-server.sh sh -c "$B/rates && $B/growth && $B/lateness && \
-	    $B/idle && $B/tickets && $B/aof && $B/memory"
+	    $B/idle && $B/tickets && $B/aof && $B/memory && \
+	    $B/stall"
 	@sh tests/with-cluster.sh $B/cluster
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
