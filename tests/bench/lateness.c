@@ -1,18 +1,20 @@
 /*
  * lateness -- how late an item is handed out by delayq_take, beside the floor
  * that nothing on this machine can beat by much: sleep until due, then one
- * PING. Both in turn, item by item, in the same run.
+ * PING. Both in turn, item by item, in the same run. An item that comes early
+ * ends it.
  *
- *     lateness [items]     default 1,000
+ *     lateness [items, default 2000]
  *
- * Prints p50, p90, p99 and the worst of both, in microseconds, and the ratio.
+ * Least and most are those of the ratio in five parts of the run.
  */
-#define DELAYQ_IMPLEMENTATION
-#include "../../delayq.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "bench.h"
+
+#define PARTS 5
+#define BINS 64 /* a quarter of an octave each, from 16 us on */
+
+static delayq q;
+static redisContext *c;
 
 static int64_t wall_us(void) {
     struct timespec t;
@@ -20,79 +22,100 @@ static int64_t wall_us(void) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-static int by_size(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void die(const char *text) {
-    fprintf(stderr, "lateness: %s\n", text);
-    exit(1);
-}
-
-static int64_t floor_us(redisContext *c, int delay_ms) {
+static double floor_us(int delay_ms) {
     int64_t due_us = ((wall_us() + 999) / 1000 + delay_ms) * 1000;
     struct timespec t;
-    redisReply *r;
     t.tv_sec = due_us / 1000000;
     t.tv_nsec = due_us % 1000000 * 1000;
     clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &t, NULL);
-    r = (redisReply *)redisCommand(c, "PING");
-    if (!r) die(c->errstr);
-    freeReplyObject(r);
-    return wall_us() - due_us;
+    do_command(c, "PING");
+    return (double)(wall_us() - due_us);
 }
 
-static int64_t delayq_us(delayq *q, int delay_ms) {
+static double delayq_us(int delay_ms) {
     delayq_item item;
-    if (delayq_offer(q, "x", 1, delay_ms) != DELAYQ_OK) die(delayq_errmsg(q));
-    if (delayq_take(q, &item, 10000) != DELAYQ_OK) die(delayq_errmsg(q));
+    if (delayq_offer(&q, "x", 1, delay_ms) != DELAYQ_OK) die(delayq_errmsg(&q));
+    if (delayq_take(&q, &item, 10000) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (item.due_ms == 0) die("an item without a due time");
-    return wall_us() - item.due_ms * 1000;
+    return (double)(wall_us() - item.due_ms * 1000);
 }
 
-static void row(const char *name, int64_t *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    printf("%-12s %7lld %7lld %7lld %7lld\n", name, (long long)v[n / 2],
-           (long long)v[n * 9 / 10], (long long)v[n * 99 / 100],
-           (long long)v[n - 1]);
+/* v[] is sorted; 1 of 1000 is the last. */
+static double at(const double *v, int n, int permille) {
+    int i = (int)((int64_t)n * permille / 1000);
+    return v[i < n ? i : n - 1];
+}
+
+/* The ratio at a quantile of all, and in each part by itself. */
+static void row(const char *title, const double *ours, const double *its, int n,
+                int permille, const char *goal) {
+    double ratio[PARTS], *a, *b;
+    struct spread s;
+    int i, part = n / PARTS;
+    a = (double *)malloc((size_t)n * sizeof *a);
+    b = (double *)malloc((size_t)n * sizeof *b);
+    if (!a || !b) die("out of memory");
+    for (i = 0; i < PARTS; i++) {
+        memcpy(a, ours + i * part, (size_t)part * sizeof *a);
+        memcpy(b, its + i * part, (size_t)part * sizeof *b);
+        median(a, part);
+        median(b, part);
+        ratio[i] = at(a, part, permille) / at(b, part, permille);
+    }
+    s = spread_of(ratio, PARTS);
+    memcpy(a, ours, (size_t)n * sizeof *a);
+    memcpy(b, its, (size_t)n * sizeof *b);
+    median(a, n);
+    median(b, n);
+    printf("%-14s%12.0f%12.0f%8.2f%8.2f%8.2f%9s\n", title, at(a, n, permille),
+           at(b, n, permille), at(a, n, permille) / at(b, n, permille), s.least,
+           s.most, goal);
+    free(a);
+    free(b);
+}
+
+/* Upper edge of a bin in us, and the share of each in per cent. */
+static void histogram(FILE *f, const double *ours, const double *its, int n) {
+    int count[2][BINS] = {{0}}, i, k;
+    double edge = 16;
+    for (k = 0; k < BINS; k++, edge *= 1.189207115) {
+        double low = k ? edge / 1.189207115 : 0;
+        for (i = 0; i < n; i++) {
+            count[0][k] += ours[i] >= low && ours[i] < edge;
+            count[1][k] += its[i] >= low && its[i] < edge;
+        }
+        fprintf(f, "%.1f %.3f %.3f\n", edge, 100.0 * count[0][k] / n,
+                100.0 * count[1][k] / n);
+    }
+    fclose(f);
 }
 
 int main(int argc, char **argv) {
-    static delayq q;
-    delayq_options o;
-    redisContext *c;
-    const char *url = getenv("DELAYQ_URL");
-    int n = argc > 1 ? atoi(argv[1]) : 1000, i;
-    int64_t *ours, *bare;
-    if (!url || strncmp(url, "unix://", 7) != 0 || n < 1)
-        die("needs DELAYQ_URL=unix://... (make bench gives one)");
-    memset(&o, 0, sizeof o);
-    o.name = "lateness";
-    o.url = url;
-    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
-    c = redisConnectUnix(url + 7);
-    if (!c || c->err) die("can't connect");
-    ours = (int64_t *)calloc((size_t)n, sizeof *ours);
-    bare = (int64_t *)calloc((size_t)n, sizeof *bare);
-    if (!ours || !bare) die("out of memory");
+    int n = argc > 1 ? atoi(argv[1]) : 2000, i;
+    double *ours, *its;
+    FILE *data = data_file("lateness.dat");
+    if (n < 100) die("at least 100 items");
+    c = bare();
+    open_bench(&q, DELAYQ_NATIVE, 0);
+    ours = (double *)calloc((size_t)n, sizeof *ours);
+    its = (double *)calloc((size_t)n, sizeof *its);
+    if (!ours || !its) die("out of memory");
     srand(1);
     for (i = 0; i < n; i++) {
         int delay_ms = 3 + rand() % 8;
-        bare[i] = floor_us(c, delay_ms);
-        ours[i] = delayq_us(&q, delay_ms);
+        its[i] = floor_us(delay_ms);
+        ours[i] = delayq_us(delay_ms);
         if (ours[i] < 0) die("an item came early");
     }
-    printf("lateness of %d items, us\n%-12s %7s %7s %7s %7s\n", n, "", "p50",
-           "p90", "p99", "worst");
-    row("sleep, PING", bare, n);
-    row("delayq_take", ours, n);
-    printf("ratio        %7.2f %7.2f %7.2f\n",
-           (double)ours[n / 2] / (double)bare[n / 2],
-           (double)ours[n * 9 / 10] / (double)bare[n * 9 / 10],
-           (double)ours[n * 99 / 100] / (double)bare[n * 99 / 100]);
+    printf("%-14s%12s%12s%8s%8s%8s%9s\n", "lateness, us", "take", "sleep, PING",
+           "ratio", "least", "most", "goal");
+    row("p50", ours, its, n, 500, "<= 1.1");
+    row("p90", ours, its, n, 900, "-");
+    row("p99", ours, its, n, 990, "<= 1.3");
+    row("most", ours, its, n, 1000, "-");
+    if (data) histogram(data, ours, its, n);
     free(ours);
-    free(bare);
+    free(its);
     redisFree(c);
     delayq_close(&q);
     return 0;
