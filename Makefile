@@ -61,10 +61,10 @@ lint: ## compilers, standards, names, examples in the documentation
 interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
-bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: beside yardsticks
-	@sh tests/with-server.sh sh -c "$B/rates && $B/growth && $B/lateness && \
-	    $B/idle && $B/tickets && $B/aof && $B/memory && \
-	    $B/stall"
+bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
+	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
+	    $B/stall && $B/lateness && $B/idle && $B/tickets && $B/aof && \
+	    $B/memory"
 	@sh tests/with-cluster.sh $B/cluster
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
@@ -104,7 +104,7 @@ faults: $B/test-plain ## the README's table of faults, measured anew
 	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >/dev/null; done; \
 	    sort -u -t'|' -k2,2 $B/facts
 
-size: ## code, RAM per handle, stack
+size: ## code, RAM per handle, stack; and that the library allocates nothing
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
 
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
