@@ -67,6 +67,14 @@ bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, me
 	    $B/memory"
 	@sh tests/with-cluster.sh $B/cluster
 
+CHARTED := batch growth lateness
+charts: $(CHARTED:%=$B/%) ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
+	@mkdir -p $B/charts tests/bench/charts
+	@DELAYQ_BENCH_DATA=$B/charts sh tests/with-server.sh sh -c \
+	    "$(patsubst %,$B/% &&,$(CHARTED)) :"
+	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
+	    tests/bench/charts.gp
+
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
@@ -145,4 +153,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults size bench tls format install uninstall clean help
+        matrix faults size bench charts tls format install uninstall clean help
