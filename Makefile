@@ -64,7 +64,7 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/tickets && $B/aof && \
-	    $B/memory"
+	    $B/memory && $B/handles && $B/fleet"
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
@@ -99,7 +99,8 @@ $B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
 
 $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
-	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -lm \
+	    -o $@
 
 $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B

@@ -25,6 +25,12 @@ BENCH double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+BENCH int64_t wall_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 BENCH int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -118,6 +124,16 @@ BENCH double info(redisContext *c, const char *section, const char *field) {
     return value;
 }
 
+/* Microseconds of CPU that the server's main thread has used; of all of them
+ * before Redis 6.2. */
+BENCH double server_us(redisContext *c) {
+    double s = info(c, "cpu", "used_cpu_sys_main_thread:") +
+               info(c, "cpu", "used_cpu_user_main_thread:");
+    if (s == 0)
+        s = info(c, "cpu", "used_cpu_sys:") + info(c, "cpu", "used_cpu_user:");
+    return s * 1e6;
+}
+
 /* Microseconds that scripts have cost the server since CONFIG RESETSTAT. */
 BENCH double script_us(redisContext *c) {
     redisReply *r;
@@ -198,10 +214,10 @@ BENCH void store(delayq *q, const int64_t *due_ms, int n, size_t len) {
     static delayq_message m[300];
     static char payload[STORE_MAX];
     int i, k, count;
-    memset(payload, 'x', sizeof payload);
+    memset(payload, 'x', len);
     for (i = 0; i < n; i += count) {
         count = n - i < 300 ? n - i : 300;
-        memset(m, 0, sizeof m);
+        memset(m, 0, sizeof m[0] * (size_t)count);
         for (k = 0; k < count; k++) {
             m[k].data = payload;
             m[k].len = len;

@@ -15,12 +15,6 @@
 static delayq q;
 static redisContext *c;
 
-static int64_t wall_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 static double floor_us(int delay_ms) {
     int64_t due_us = ((wall_us() + 999) / 1000 + delay_ms) * 1000;
     struct timespec t;
