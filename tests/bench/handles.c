@@ -39,33 +39,41 @@ static double offer_us(int step) {
     return (server_us(c) - before) / OFFERS;
 }
 
-static double used(void) {
-    usleep(20000);
-    return info(c, "memory", "used_memory:");
+/* KiB a handle above `before`, once the server has shrunk idle buffers. */
+static double idle_kib(double before) {
+    sleep(8);
+    return (info(c, "memory", "used_memory:") - before) / HANDLES / 1024;
+}
+
+static void listen_all(void) {
+    int i;
+    for (i = 0; i < HANDLES; i++) {
+        int64_t wait_ms = 0;
+        while (wait_ms == 0)
+            if (delayq_tick(&handle[i], &wait_ms) != DELAYQ_OK)
+                die(delayq_errmsg(&handle[i]));
+    }
 }
 
 int main(void) {
-    double opened[ROUNDS], offers[ROUNDS], waits[ROUNDS], head[ROUNDS],
-        heard[ROUNDS], before, plain, first;
+    double opened[ROUNDS], head[ROUNDS], heard[ROUNDS], offers = 0, takes = 0;
+    double before, plain, first;
     int round, i;
     c = bare();
     open_bench(&q, DELAYQ_NATIVE, 0);
     for (round = 0; round < ROUNDS; round++) {
-        int64_t wait_ms;
+        int last = round == ROUNDS - 1;
         before = server_us(c);
         for (i = 0; i < HANDLES; i++) open_one(i), delayq_close(&handle[i]);
         opened[round] = (server_us(c) - before) / HANDLES;
         plain = offer_us(10000);
         first = offer_us(-10000);
         head[round] = first - plain;
-        before = used();
+        before = info(c, "memory", "used_memory:");
         for (i = 0; i < HANDLES; i++) open_one(i);
-        offers[round] = (used() - before) / HANDLES / 1024;
-        for (i = 0; i < HANDLES; i++)
-            for (wait_ms = 0; wait_ms == 0;)
-                if (delayq_tick(&handle[i], &wait_ms) != DELAYQ_OK)
-                    die(delayq_errmsg(&handle[i]));
-        waits[round] = (used() - before) / HANDLES / 1024;
+        if (last) offers = idle_kib(before);
+        listen_all();
+        if (last) takes = idle_kib(before);
         heard[round] = (offer_us(-10000) - first) / HANDLES;
         for (i = 0; i < HANDLES; i++) delayq_close(&handle[i]);
     }
@@ -74,8 +82,10 @@ int main(void) {
     row("open and close", opened, "us");
     row("an offer that becomes the earliest, on top", head, "us");
     row("and for each handle that hears of it", heard, "us");
-    row("memory of one that only offers", offers, "KiB");
-    row("memory of one that ticks, takes or waits", waits, "KiB");
+    printf("%-44s%9.1f%18s  KiB\n", "memory, idle: one that only offers",
+           offers, "");
+    printf("%-44s%9.1f%18s  KiB\n", "one that ticks, takes or waits", takes,
+           "");
     do_command(c, "FLUSHALL");
     delayq_close(&q);
     return 0;

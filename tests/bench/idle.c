@@ -5,7 +5,7 @@
  * one item due in an hour. The commands are those that MONITOR tells; the
  * last column counts also what scripts call, which costs no round trip.
  *
- *     idle [seconds that the consumer waits, default 30]
+ *     idle [seconds that the consumer waits, default 20]
  */
 #include "bench.h"
 #include <poll.h>
@@ -109,7 +109,7 @@ static void waits(const char *title, int pending, int for_s) {
 }
 
 int main(int argc, char **argv) {
-    int for_s = argc > 1 ? atoi(argv[1]) : 30;
+    int for_s = argc > 1 ? atoi(argv[1]) : 20;
     calls();
     printf("%-28s%8s%9s%16s%9s%9s\n", "a consumer that waits", "commands",
            "a second", "", "goal", "in all");
