@@ -1,7 +1,9 @@
 /*
  * memory -- what a pending item takes of the server's memory beside the
- * published layout, at payloads of 16, 100 and 1,024 bytes. By used_memory of
- * INFO memory, over 50,000 items.
+ * published layout, at payloads of 16 bytes to 1 KiB. By used_memory of INFO
+ * memory, over 50,000 items. An element is a string of its own, 25 bytes and
+ * the payload, for which jemalloc has sizes in steps of up to a quarter: one of
+ * 100 bytes just misses the next lower step, so that of 99 stands beside it.
  */
 #include "bench.h"
 
@@ -23,8 +25,8 @@ static double empty(void) {
 }
 
 int main(void) {
-    static const int sizes[] = {16, 100, 1024};
-    static const char *const goals[] = {"-", "<= 0.65", "-"};
+    static const int sizes[] = {16, 64, 99, 100, 256, 1024};
+    static const char *const goals[] = {"-", "-", "-", "<= 0.65", "-", "-"};
     static delayq native, mirror;
     int64_t *due = due_times(ITEMS, 0, 1);
     int k, round;
@@ -33,7 +35,7 @@ int main(void) {
     open_bench(&mirror, DELAYQ_REDISSON, 0);
     printf("%-20s%8s%8s%8s%8s%8s%8s%9s\n", "bytes a pending item", "native",
            "mirror", "publ.", "ratio", "least", "most", "goal");
-    for (k = 0; k < 3; k++) {
+    for (k = 0; k < 6; k++) {
         double ours[ROUNDS], both[ROUNDS], its[ROUNDS], ratio[ROUNDS], before;
         size_t len = (size_t)sizes[k];
         struct spread s;
