@@ -99,5 +99,7 @@ set key top right reverse Left samplen 2.5
 file = data . "/lateness.dat"
 plot file using 1:($3 > 0 ? $3 : 1/0) with lines lw 2.5 lc rgb blue \
          title "delayq\\_take", \
-     "" using 1:($5 > 0 ? $5 : 1/0) with lines lw 2 lc rgb grey \
-         title "floor: sleep until then, one PING"
+     "" using 1:($5 > 0 ? $5 : 1/0) with lines lw 2 lc rgb orange \
+         title "sleep until then, a bare script", \
+     "" using 1:($7 > 0 ? $7 : 1/0) with lines lw 2 lc rgb grey \
+         title "sleep until then, one PING"

@@ -85,37 +85,39 @@ static void row(const char *title, const double *ours, const double *script,
 }
 
 /* By time in us: per cent of the items that were less late by up to a quarter
- * of an octave, and per cent that were later; ours, then the floor's. */
-static void histogram(FILE *f, double *ours, double *its, int n) {
-    int i[2] = {0, 0}, from[2];
+ * of an octave, and per cent that were later; for each of the three. */
+static void histogram(FILE *f, double *v[3], int n) {
+    int i[3] = {0, 0, 0}, k, from, left = 1;
     double edge = 16;
-    median(ours, n);
-    median(its, n);
-    while (i[0] < n || i[1] < n) {
-        from[0] = i[0], from[1] = i[1];
-        while (i[0] < n && ours[i[0]] < edge) i[0]++;
-        while (i[1] < n && its[i[1]] < edge) i[1]++;
-        fprintf(f, "%.1f %.2f %.2f %.2f %.2f\n", edge,
-                100.0 * (i[0] - from[0]) / n, 100.0 * (n - i[0]) / n,
-                100.0 * (i[1] - from[1]) / n, 100.0 * (n - i[1]) / n);
-        edge *= 1.189207115;
+    for (k = 0; k < 3; k++) median(v[k], n);
+    for (; left; edge *= 1.189207115) {
+        fprintf(f, "%.1f", edge);
+        for (left = k = 0; k < 3; k++) {
+            from = i[k];
+            while (i[k] < n && v[k][i[k]] < edge) i[k]++;
+            fprintf(f, " %.2f %.2f", 100.0 * (i[k] - from) / n,
+                    100.0 * (n - i[k]) / n);
+            left += n - i[k];
+        }
+        fprintf(f, "\n");
     }
     fclose(f);
 }
 
 int main(int argc, char **argv) {
     int n = argc > 1 ? atoi(argv[1]) : 2000, i;
-    double *ours, *script, *ping;
+    double *v[3], *ours, *script, *ping;
     char *sha;
     FILE *data = data_file("lateness.dat");
     if (n < 100) die("at least 100 items");
     c = bare();
     sha = load(c, bare_take);
     open_bench(&q, DELAYQ_NATIVE, 0);
-    ours = (double *)calloc((size_t)n, sizeof *ours);
-    script = (double *)calloc((size_t)n, sizeof *script);
-    ping = (double *)calloc((size_t)n, sizeof *ping);
-    if (!ours || !script || !ping) die("out of memory");
+    for (i = 0; i < 3; i++) {
+        v[i] = (double *)calloc((size_t)n, sizeof *v[i]);
+        if (!v[i]) die("out of memory");
+    }
+    ours = v[0], script = v[1], ping = v[2];
     srand(1);
     for (i = 0; i < n; i++) {
         int delay_ms = 3 + rand() % 5;
@@ -130,10 +132,8 @@ int main(int argc, char **argv) {
     row("p90", ours, script, ping, n, 900, "-");
     row("p99", ours, script, ping, n, 990, "<= 1.3");
     row("most", ours, script, ping, n, 1000, "-");
-    if (data) histogram(data, ours, ping, n);
-    free(ours);
-    free(script);
-    free(ping);
+    if (data) histogram(data, v, n);
+    for (i = 0; i < 3; i++) free(v[i]);
     redisFree(c);
     delayq_close(&q);
     return 0;
