@@ -61,10 +61,19 @@ lint: ## compilers, standards, names, examples in the documentation
 interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
-bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: beside yardsticks
-	@sh tests/with-server.sh sh -c "$B/rates && $B/growth && $B/lateness && \
-	    $B/idle && $B/tickets"
+bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
+	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
+	    $B/stall && $B/lateness && $B/idle && $B/tickets && $B/aof && \
+	    $B/memory && $B/handles && $B/fleet"
 	@sh tests/with-cluster.sh $B/cluster
+
+CHARTED := batch growth lateness
+charts: $(CHARTED:%=$B/%) ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
+	@mkdir -p $B/charts tests/bench/charts
+	@DELAYQ_BENCH_DATA=$B/charts sh tests/with-server.sh sh -c \
+	    "$(patsubst %,$B/% &&,$(CHARTED)) :"
+	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
+	    tests/bench/charts.gp
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
 	@mkdir -p $B
@@ -90,7 +99,8 @@ $B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
 
 $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
-	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -lm \
+	    -o $@
 
 $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B
@@ -103,7 +113,7 @@ faults: $B/test-plain ## the README's table of faults, measured anew
 	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >/dev/null; done; \
 	    sort -u -t'|' -k2,2 $B/facts
 
-size: ## code, RAM per handle, stack
+size: ## code, RAM per handle, stack; and that the library allocates nothing
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
 
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
@@ -144,4 +154,4 @@ help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults size bench tls format install uninstall clean help
+        matrix faults size bench charts tls format install uninstall clean help

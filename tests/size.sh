@@ -2,7 +2,12 @@
 # `make size`: what the library takes of a program: code at -Os with the
 # scripts in it, RAM per handle, and the deepest stack of any public function
 # without what hiredis and libc add. For the machine at hand and, where its
-# cross compiler is installed, for 32-bit ARM.
+# cross compiler is installed, for ARM. The Cortex-M4 row is code for that core
+# (Thumb-2, VFPv4 of single precision) by the Linux compiler and with its
+# headers: newlib alone has no poll.h and no sys/socket.h, which there come from
+# the system, such as Zephyr or NuttX.
+#
+# Fails where an object refers to an allocator: the library allocates nothing.
 cd "$(dirname "$0")/.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -43,6 +48,10 @@ row() {
     "$cc" -std=c99 -Os -I. $HIREDIS_CFLAGS "$@" -fcallgraph-info=su \
         -c "$dir/one.c" -o "$dir/one.o" 2>"$dir/err" ||
         { echo "$name: $(head -1 "$dir/err")"; return; }
+    heap=$(nm -u "$dir/one.o" | awk '{ print $2 }' | grep -x \
+        -e '[a-z_]*alloc' -e 'free' -e 'str[n]*dup' -e 'v*asprintf' \
+        -e 'hi_.*' -e 'sds.*' -e '_Zn.*' | tr '\n' ' ')
+    [ -z "$heap" ] || { echo "$name: allocates by $heap"; failed=1; }
     text=$(size "$dir/one.o" | awk 'NR == 2 { print $1 }')
     of() { nm -S "$dir/one.o" | awk -v n="$1" '$4 == n { print $2 }'; }
     ram=$(printf '%d' "0x$(of handle)")
@@ -51,8 +60,13 @@ row() {
     printf '%-26s%8d%9d%9d%7d%8d  %s\n' "$name" "$text" "$ram" "$opt" "$item" \
         $(deepest "$dir/one.ci")
 }
+failed=0
 printf '%-26s%8s%9s%9s%7s%8s  %s\n' bytes code handle options item stack in
 row "$(uname -m)" "${CC:-cc}"
-row armv7 arm-linux-gnueabihf-gcc -march=armv7-a+fp
+row "armv7, ARM" arm-linux-gnueabihf-gcc -march=armv7-a+fp -marm
 row "armv7, Thumb" arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb
+cortex="-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb"
+row Cortex-M4 arm-linux-gnueabihf-gcc $cortex
 row aarch64 aarch64-linux-gnu-gcc
+[ $failed -eq 0 ] && echo 'allocators that any of them refers to: none'
+exit $failed

@@ -1,6 +1,10 @@
 /*
- * What the benches share: clocks, medians, a bare connection, and the protocol
- * as it is published for Redisson <= 3.21.0, as a yardstick.
+ * What the benches share: clocks, medians, a bare connection, what lies in the
+ * queue before, and the protocol as it is published for Redisson <= 3.21.0, as
+ * a yardstick.
+ *
+ * With DELAYQ_BENCH_DATA set to a folder the benches leave there what `make
+ * charts` draws.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -13,21 +17,41 @@
 #define ZSET "redisson_delay_queue_timeout:{bench}"
 #define MIRROR "redisson_delay_queue:{bench}"
 #define CHANNEL "redisson_delay_queue_channel:{bench}"
+#define BENCH __attribute__((unused)) static /* not every bench uses it */
 
-__attribute__((unused)) static double seconds(void) {
+BENCH double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static int by_size(const void *a, const void *b) {
+BENCH int64_t wall_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+BENCH int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-__attribute__((unused)) static double median(double *v, int n) {
+BENCH double median(double *v, int n) {
     qsort(v, (size_t)n, sizeof *v, by_size);
     return v[n / 2];
+}
+
+/* The middle of n figures, and how far they lie apart. */
+struct spread {
+    double middle, least, most;
+};
+
+BENCH struct spread spread_of(double *v, int n) {
+    struct spread s;
+    s.middle = median(v, n);
+    s.least = v[0];
+    s.most = v[n - 1];
+    return s;
 }
 
 static void die(const char *what) {
@@ -35,8 +59,20 @@ static void die(const char *what) {
     exit(1);
 }
 
+/* A file for a chart, or NULL. */
+BENCH FILE *data_file(const char *name) {
+    const char *folder = getenv("DELAYQ_BENCH_DATA");
+    char path[1024];
+    FILE *f;
+    if (!folder) return NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    f = fopen(path, "w");
+    if (!f) die(path);
+    return f;
+}
+
 /* A connection of plain hiredis to the server that DELAYQ_URL names. */
-static redisContext *bare(void) {
+BENCH redisContext *bare(void) {
     const char *url = getenv("DELAYQ_URL");
     redisContext *c;
     char host[256];
@@ -52,20 +88,20 @@ static redisContext *bare(void) {
     return c;
 }
 
-static redisReply *reply(redisContext *c) {
+BENCH redisReply *reply(redisContext *c) {
     redisReply *r = NULL;
     if (redisGetReply(c, (void **)&r) != REDIS_OK) die("connection lost");
     if (r->type == REDIS_REPLY_ERROR) die(r->str);
     return r;
 }
 
-static void do_command(redisContext *c, const char *text) {
+BENCH void do_command(redisContext *c, const char *text) {
     redisAppendCommand(c, text);
     freeReplyObject(reply(c));
 }
 
 /* SCRIPT LOAD: the SHA, to be freed. */
-__attribute__((unused)) static char *load(redisContext *c, const char *script) {
+BENCH char *load(redisContext *c, const char *script) {
     redisReply *r;
     char *sha;
     redisAppendCommand(c, "SCRIPT LOAD %s", script);
@@ -75,8 +111,31 @@ __attribute__((unused)) static char *load(redisContext *c, const char *script) {
     return sha;
 }
 
+/* What stands behind a field, such as "used_memory:", in a section of INFO. */
+BENCH double info(redisContext *c, const char *section, const char *field) {
+    redisReply *r;
+    const char *at;
+    double value = 0;
+    redisAppendCommand(c, "INFO %s", section);
+    r = reply(c);
+    at = strstr(r->str, field);
+    if (at) value = atof(at + strlen(field));
+    freeReplyObject(r);
+    return value;
+}
+
+/* Microseconds of CPU that the server's main thread has used; of all of them
+ * before Redis 6.2. */
+BENCH double server_us(redisContext *c) {
+    double s = info(c, "cpu", "used_cpu_sys_main_thread:") +
+               info(c, "cpu", "used_cpu_user_main_thread:");
+    if (s == 0)
+        s = info(c, "cpu", "used_cpu_sys:") + info(c, "cpu", "used_cpu_user:");
+    return s * 1e6;
+}
+
 /* Microseconds that scripts have cost the server since CONFIG RESETSTAT. */
-__attribute__((unused)) static double script_us(redisContext *c) {
+BENCH double script_us(redisContext *c) {
     redisReply *r;
     const char *at;
     double us = 0;
@@ -95,14 +154,14 @@ __attribute__((unused)) static double script_us(redisContext *c) {
  * offer     KEYS 1 zset, 2 mirror, 3 channel; ARGV 1 due, 2 id, 3 payload
  * transfer  KEYS 1 ready, 2 zset, 3 mirror; ARGV 1 now, 2 limit
  */
-__attribute__((unused)) static const char published_offer[] =
+BENCH const char published_offer[] =
     "local e = struct.pack('dLc0', tonumber(ARGV[2]), #ARGV[3], ARGV[3])\n"
     "redis.call('ZADD', KEYS[1], ARGV[1], e)\n"
     "redis.call('RPUSH', KEYS[2], e)\n"
     "if redis.call('ZRANGE', KEYS[1], 0, 0)[1] == e then\n"
     "  redis.call('PUBLISH', KEYS[3], ARGV[1])\n"
     "end\n";
-static const char published_transfer[] =
+BENCH const char published_transfer[] =
     "local es = redis.call('ZRANGEBYSCORE', KEYS[2], 0, ARGV[1], 'LIMIT', 0,\n"
     "  ARGV[2])\n"
     "for _, e in ipairs(es) do\n"
@@ -112,5 +171,113 @@ static const char published_transfer[] =
     "end\n"
     "if #es > 0 then redis.call('ZREM', KEYS[2], unpack(es)) end\n"
     "return redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]\n";
+
+/* --- what lies in the queue before --------------------------------------- */
+
+#define STORE_MAX 1024 /* most bytes of a payload */
+#define PAST_MS 1600000000000LL
+#define FAR_MS 4000000000000LL
+
+/* A handle on the queue "bench" that has nothing left to set up. */
+BENCH void open_bench(delayq *q, delayq_wire wire, int64_t lease_ms) {
+    delayq_options o;
+    int64_t wait_ms = 0;
+    memset(&o, 0, sizeof o);
+    o.name = "bench";
+    o.url = getenv("DELAYQ_URL");
+    o.wire = wire;
+    o.lease_ms = lease_ms;
+    if (delayq_open(q, &o) != DELAYQ_OK) die(delayq_errmsg(q));
+    while (wait_ms == 0)
+        if (delayq_tick(q, &wait_ms) != DELAYQ_OK) die(delayq_errmsg(q));
+}
+
+/* Due times of n items in the order of their offer, `due` of which are due
+ * and the others far away; shuffled: at random against that order. */
+BENCH int64_t *due_times(int n, int due, int shuffled) {
+    int64_t *ms = (int64_t *)malloc((size_t)n * sizeof *ms);
+    int i;
+    if (!ms) die("out of memory");
+    for (i = 0; i < n; i++) ms[i] = (i < due ? PAST_MS : FAR_MS) + i;
+    for (i = n - 1; shuffled && i > 0; i--) {
+        int k = (int)(((unsigned)rand() * 32768u + (unsigned)rand()) %
+                      (unsigned)(i + 1));
+        int64_t t = ms[i];
+        ms[i] = ms[k];
+        ms[k] = t;
+    }
+    return ms;
+}
+
+/* Offer n payloads of len bytes. */
+BENCH void store(delayq *q, const int64_t *due_ms, int n, size_t len) {
+    static delayq_message m[300];
+    static char payload[STORE_MAX];
+    int i, k, count;
+    memset(payload, 'x', len);
+    for (i = 0; i < n; i += count) {
+        count = n - i < 300 ? n - i : 300;
+        memset(m, 0, sizeof m[0] * (size_t)count);
+        for (k = 0; k < count; k++) {
+            m[k].data = payload;
+            m[k].len = len;
+            m[k].due_ms = due_ms[i + k];
+        }
+        if (delayq_offer_many(q, m, (size_t)count) != DELAYQ_OK)
+            die(delayq_errmsg(q));
+    }
+}
+
+/* The same in the published layout: a ZADD and an RPUSH of 300 each. */
+BENCH void store_published(redisContext *c, const int64_t *due_ms, int n,
+                           size_t len) {
+    static char e[300][16 + STORE_MAX], score[300][24];
+    static const char *add[602], *push[302];
+    static size_t add_len[602], push_len[302];
+    int i, k, count;
+    add[0] = "ZADD", add_len[0] = 4, add[1] = ZSET, add_len[1] = strlen(ZSET);
+    push[0] = "RPUSH", push_len[0] = 5;
+    push[1] = MIRROR, push_len[1] = strlen(MIRROR);
+    for (i = 0; i < n; i += count) {
+        count = n - i < 300 ? n - i : 300;
+        for (k = 0; k < count; k++) {
+            double id = i + k + 1;
+            memcpy(e[k], &id, 8);
+            dq_put_uint((unsigned char *)e[k] + 8, 8, 0, len);
+            memset(e[k] + 16, 'x', len);
+            snprintf(score[k], sizeof score[k], "%lld",
+                     (long long)due_ms[i + k]);
+            add[2 + 2 * k] = score[k], add_len[2 + 2 * k] = strlen(score[k]);
+            add[3 + 2 * k] = push[2 + k] = e[k];
+            add_len[3 + 2 * k] = push_len[2 + k] = 16 + len;
+        }
+        redisAppendCommandArgv(c, 2 + 2 * count, add, add_len);
+        redisAppendCommandArgv(c, 2 + count, push, push_len);
+        freeReplyObject(reply(c));
+        freeReplyObject(reply(c));
+    }
+}
+
+/* One published transfer of up to `batch`. */
+BENCH void transfer_published(redisContext *c, const char *sha, int batch) {
+    redisAppendCommand(c, "EVALSHA %s 3 bench " ZSET " " MIRROR " %lld %d", sha,
+                       PAST_MS + 100000000000LL, batch);
+    freeReplyObject(reply(c));
+}
+
+/* One tick that moves, whatever the handle believes; how many it moved. */
+BENCH int tick_now(delayq *q) {
+    uint64_t moved = q->counts.moved;
+    q->wake_us = 0;
+    if (delayq_tick(q, NULL) != DELAYQ_OK) die(delayq_errmsg(q));
+    return (int)(q->counts.moved - moved);
+}
+
+/* A queue that is empty, and a handle that knows. */
+BENCH void empty_bench(redisContext *c, delayq *q) {
+    do_command(c, "FLUSHALL");
+    q->ready = 0;
+    q->wake_us = 0;
+}
 
 #endif

@@ -3,136 +3,119 @@
  * is pending: delayq on a queue of its own, delayq where Redisson's mirror is
  * written, and the published protocol; items of 100 bytes, due in the order of
  * their offer, and at random against it. Microseconds in scripts, by INFO
- * commandstats, and the longest of the scripts in ms.
+ * commandstats: the median of the transfers of 100, and the longest in ms.
  *
  *     growth [most pending, default 1000000]
  */
 #include "bench.h"
 
+#define BATCH 100
+#define MOST 60 /* transfers measured */
+
+enum kind { NATIVE, MIRRORED, PUBLISHED };
+
 static redisContext *c;
 static delayq q;
-static char payload[100];
+static char *sha;
+static struct spread us[4][2][3]; /* 10^3 .. 10^6, order, kind */
 
-enum kind { NATIVE, FLEET, PUBLISHED };
-
-static size_t element_of(unsigned char *e, enum kind kind, int i) {
-    size_t n = 0;
-    memset(e, 0, 25);
-    if (kind != PUBLISHED) {
-        e[n++] = 16;
-        dq_put_uint(e + n, 8, 1, 1700000000000000 + (uint64_t)i);
-        n += 16;
-    } else {
-        double id = i + 1;
-        memcpy(e, &id, 8);
-        n = 8;
-    }
-    dq_put_uint(e + n, 8, 0, 100);
-    memcpy(e + n + 8, payload, 100);
-    return n + 108;
+/* How many of n shall be due: where one transfer takes a second, few. */
+static int due_of(enum kind kind, int n, int shuffled) {
+    if (kind != NATIVE && shuffled && n >= 1000000) return 1 * BATCH;
+    if (kind != NATIVE && shuffled && n >= 100000) return 3 * BATCH;
+    return n >= 10000 ? 20 * BATCH : n / 2;
 }
 
-/* n items in order of offer, of which `due` are due. */
-static void fill(enum kind kind, int n, int due, int shuffled) {
-    int *rank = (int *)malloc((size_t)n * sizeof *rank), i;
-    long long now = (long long)time(NULL) * 1000;
-    for (i = 0; i < n; i++) rank[i] = i;
-    for (i = n - 1; shuffled && i > 0; i--) {
-        int k = (int)(((unsigned)rand() * 32768u + (unsigned)rand()) %
-                      (unsigned)(i + 1));
-        int t = rank[i];
-        rank[i] = rank[k];
-        rank[k] = t;
-    }
+/* Fill, and move what is due; adds to the samples: microseconds an item. */
+static int measure(enum kind kind, int n, int shuffled, double *sample) {
+    int due = due_of(kind, n, shuffled), left = due, count = 0;
+    int64_t *times = due_times(n, due, shuffled);
     do_command(c, "FLUSHALL");
-    for (i = 0; i < n; i++) {
-        unsigned char e[140];
-        size_t len = element_of(e, kind, i);
-        char score[32];
-        snprintf(score, sizeof score, "%lld",
-                 rank[i] < due ? now - 1000000 + rank[i]
-                               : now + 100000000 + rank[i]);
-        redisAppendCommand(c, "ZADD " ZSET " %s %b", score, e, len);
-        if (kind != NATIVE)
-            redisAppendCommand(c, "RPUSH " MIRROR " %b", e, len);
-        if (i % 500 == 499 || i == n - 1) {
-            int k = (i % 500 + 1) * (kind == NATIVE ? 1 : 2);
-            while (k-- > 0) freeReplyObject(reply(c));
-        }
+    if (kind != PUBLISHED) {
+        open_bench(&q, kind == NATIVE ? DELAYQ_NATIVE : DELAYQ_REDISSON, 0);
+        tick_now(&q);
+        store(&q, times, n, 100);
+    } else {
+        store_published(c, times, n, 100);
     }
-    free(rank);
-}
-
-static double worst_ms;
-
-/* Move what is due; microseconds an item. */
-static double move(enum kind kind, int due, const char *sha) {
-    double before, total = 0;
-    int left = due;
-    worst_ms = 0;
+    free(times);
     do_command(c, "CONFIG RESETSTAT");
     while (left > 0) {
-        before = script_us(c);
-        if (kind == PUBLISHED) {
-            redisAppendCommand(
-                c, "EVALSHA %s 3 bench " ZSET " " MIRROR " %lld000 100", sha,
-                (long long)time(NULL));
-            freeReplyObject(reply(c));
-            left -= 100;
-        } else {
-            uint64_t moved = q.counts.moved;
-            q.wake_us = 0;
-            if (delayq_tick(&q, NULL) != DELAYQ_OK) die(delayq_errmsg(&q));
-            left -= (int)(q.counts.moved - moved);
-        }
-        before = script_us(c) - before;
-        total += before;
-        if (before / 1000 > worst_ms) worst_ms = before / 1000;
+        double before = script_us(c);
+        int moved = BATCH;
+        if (kind == PUBLISHED)
+            transfer_published(c, sha, BATCH);
+        else
+            moved = tick_now(&q);
+        if (moved < 1) die("nothing moves");
+        sample[count++] = (script_us(c) - before) / moved;
+        left -= moved;
     }
-    return total / due;
+    delayq_close(&q);
+    return count;
 }
 
-static double measure(enum kind kind, int n, int shuffled, const char *sha) {
-    int due = n >= 100000 ? 200 : n >= 10000 ? 500 : n / 2;
-    int64_t wait = 0;
-    fill(kind, n, due, shuffled);
-    if (kind != PUBLISHED) {
-        delayq_options o = {0};
-        o.name = "bench";
-        o.url = getenv("DELAYQ_URL");
-        o.wire = kind == FLEET ? DELAYQ_REDISSON : DELAYQ_NATIVE;
-        o.max_wait_ms = 86400000;
-        fill(kind, 1, 0, 0); /* connect, open the ear, load the script */
-        if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
-        while (wait == 0)
-            if (delayq_tick(&q, &wait) != DELAYQ_OK) die(delayq_errmsg(&q));
-        fill(kind, n, due, shuffled);
+/* One row: the kinds in turn, more rounds where they are cheap. */
+static void row(int k, int n, int shuffled, FILE *data) {
+    double sample[3][3 * MOST];
+    int count[3] = {0, 0, 0}, kind, round;
+    struct spread *s = us[k][shuffled];
+    for (round = 0; round < (n > 100000 ? 1 : 3); round++)
+        for (kind = NATIVE; kind <= PUBLISHED; kind++)
+            count[kind] += measure((enum kind)kind, n, shuffled,
+                                   sample[kind] + count[kind]);
+    printf("%-9d%-7s", n, shuffled ? "random" : "same");
+    for (kind = NATIVE; kind <= PUBLISHED; kind++) {
+        s[kind] = spread_of(sample[kind], count[kind]);
+        printf(" |%9.2f%9.2f", s[kind].middle, s[kind].most * BATCH / 1000);
     }
-    return move(kind, due, sha);
+    printf(" |%7.1f%7.1f\n", s[PUBLISHED].middle / s[NATIVE].middle,
+           s[PUBLISHED].middle / s[MIRRORED].middle);
+    if (data)
+        fprintf(data, "%d %d %.3f %.3f %.3f\n", n, shuffled, s[NATIVE].middle,
+                s[MIRRORED].middle, s[PUBLISHED].middle);
+}
+
+static void goal(const char *what, double value, const char *bound) {
+    printf("%-58s%9.2f%10s\n", what, value, bound);
+}
+
+static void goals(int rows) {
+    double worst = 0, grown = 0;
+    int k, shuffled;
+    for (shuffled = 0; shuffled < 2; shuffled++) {
+        double ratio = us[rows - 1][shuffled][NATIVE].middle /
+                       us[0][shuffled][NATIVE].middle;
+        if (ratio > grown) grown = ratio;
+        for (k = 0; k < rows; k++)
+            if (us[k][shuffled][NATIVE].middle > worst)
+                worst = us[k][shuffled][NATIVE].middle;
+    }
+    printf("%-58s%9s%10s\n", "", "", "goal");
+    goal("native, us an item, at most", worst, "<= 2.5");
+    goal("native, the most pending over 1,000", grown, "<= 2.5");
+    if (rows < 3) return;
+    goal("published over native, 100,000 at random",
+         us[2][1][PUBLISHED].middle / us[2][1][NATIVE].middle, ">= 150");
+    goal("published over mirror, 100,000 at random",
+         us[2][1][PUBLISHED].middle / us[2][1][MIRRORED].middle, ">= 12");
 }
 
 int main(int argc, char **argv) {
-    int most = argc > 1 ? atoi(argv[1]) : 1000000, n, shuffled;
-    char *sha;
+    int most = argc > 1 ? atoi(argv[1]) : 1000000, n, k, shuffled;
+    FILE *data = data_file("growth.dat");
     c = bare();
-    memset(payload, 'x', sizeof payload);
     sha = load(c, published_transfer);
-    printf("%-9s%-8s|%9s%7s |%9s%7s |%10s%8s |%8s%8s\n", "pending", "order",
-           "native us", "ms", "mirror us", "ms", "publ. us", "ms", "native x",
-           "mirror x");
-    for (n = 1000; n <= most; n *= 10)
-        for (shuffled = 0; shuffled < 2; shuffled++) {
-            double us[3], ms[3];
-            int kind;
-            for (kind = NATIVE; kind <= PUBLISHED; kind++) {
-                us[kind] = measure((enum kind)kind, n, shuffled, sha);
-                ms[kind] = worst_ms;
-                delayq_close(&q);
-            }
-            printf("%-9d%-8s|%9.2f%7.2f |%9.2f%7.2f |%10.2f%8.2f |%8.0f%8.0f\n",
-                   n, shuffled ? "random" : "same", us[0], ms[0], us[1], ms[1],
-                   us[2], ms[2], us[2] / us[0], us[2] / us[1]);
-        }
+    printf("%-16s |%9s%9s |%9s%9s |%9s%9s |%7s%7s\n", "transfer", "native us",
+           "most ms", "mirror us", "most ms", "publ. us", "most ms", "native",
+           "mirror");
+    printf("%-9s%-7s |%9s%9s |%9s%9s |%9s%9s |%7s%7s\n", "pending", "order",
+           "an item", "of 100", "an item", "of 100", "an item", "of 100",
+           "times", "times");
+    for (n = 1000, k = 0; n <= most && k < 4; n *= 10, k++)
+        for (shuffled = 0; shuffled < 2; shuffled++) row(k, n, shuffled, data);
+    goals(k);
+    if (data) fclose(data);
     do_command(c, "FLUSHALL");
     return 0;
 }

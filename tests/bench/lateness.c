@@ -1,98 +1,139 @@
 /*
  * lateness -- how late an item is handed out by delayq_take, beside the floor
  * that nothing on this machine can beat by much: sleep until due, then one
- * PING. Both in turn, item by item, in the same run.
+ * PING; and beside what a bare script needs that takes one due item. All in
+ * turn, item by item, in the same run. An item that comes early ends it.
  *
- *     lateness [items]     default 1,000
+ *     lateness [items, default 2000]
  *
- * Prints p50, p90, p99 and the worst of both, in microseconds, and the ratio.
+ * Least and most are those of the ratio in five parts of the run.
  */
-#define DELAYQ_IMPLEMENTATION
-#include "../../delayq.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "bench.h"
 
-static int64_t wall_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
+#define PARTS 5
 
-static int by_size(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
+static delayq q;
+static redisContext *c;
 
-static void die(const char *text) {
-    fprintf(stderr, "lateness: %s\n", text);
-    exit(1);
-}
+static const char bare_take[] =
+    "local e = redis.call('ZRANGEBYSCORE', KEYS[1], 0, ARGV[1], 'LIMIT', 0, "
+    "1)\n"
+    "redis.call('ZREMRANGEBYRANK', KEYS[1], 0, 0)\n"
+    "return e\n";
 
-static int64_t floor_us(redisContext *c, int delay_ms) {
+/* Sleep until then, and ask: with PING, or with the bare script. */
+static double bare_us(int delay_ms, const char *sha) {
     int64_t due_us = ((wall_us() + 999) / 1000 + delay_ms) * 1000;
     struct timespec t;
-    redisReply *r;
     t.tv_sec = due_us / 1000000;
     t.tv_nsec = due_us % 1000000 * 1000;
+    if (sha) {
+        redisAppendCommand(c, "ZADD other %lld x", (long long)due_us / 1000);
+        freeReplyObject(reply(c));
+    }
     clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &t, NULL);
-    r = (redisReply *)redisCommand(c, "PING");
-    if (!r) die(c->errstr);
-    freeReplyObject(r);
-    return wall_us() - due_us;
+    if (sha)
+        redisAppendCommand(c, "EVALSHA %s 1 other %lld", sha,
+                           (long long)due_us / 1000);
+    else
+        redisAppendCommand(c, "PING");
+    freeReplyObject(reply(c));
+    return (double)(wall_us() - due_us);
 }
 
-static int64_t delayq_us(delayq *q, int delay_ms) {
+static double delayq_us(int delay_ms) {
     delayq_item item;
-    if (delayq_offer(q, "x", 1, delay_ms) != DELAYQ_OK) die(delayq_errmsg(q));
-    if (delayq_take(q, &item, 10000) != DELAYQ_OK) die(delayq_errmsg(q));
+    if (delayq_offer(&q, "x", 1, delay_ms) != DELAYQ_OK) die(delayq_errmsg(&q));
+    if (delayq_take(&q, &item, 10000) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (item.due_ms == 0) die("an item without a due time");
-    return wall_us() - item.due_ms * 1000;
+    return (double)(wall_us() - item.due_ms * 1000);
 }
 
-static void row(const char *name, int64_t *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    printf("%-12s %7lld %7lld %7lld %7lld\n", name, (long long)v[n / 2],
-           (long long)v[n * 9 / 10], (long long)v[n * 99 / 100],
-           (long long)v[n - 1]);
+/* v[] is sorted; 1 of 1000 is the last. */
+static double at(const double *v, int n, int permille) {
+    int i = (int)((int64_t)n * permille / 1000);
+    return v[i < n ? i : n - 1];
+}
+
+static double *copy(const double *v, int n) {
+    double *sorted = (double *)malloc((size_t)n * sizeof *sorted);
+    if (!sorted) die("out of memory");
+    memcpy(sorted, v, (size_t)n * sizeof *sorted);
+    median(sorted, n);
+    return sorted;
+}
+
+static double quantile(const double *v, int n, int permille) {
+    double *sorted = copy(v, n), value = at(sorted, n, permille);
+    free(sorted);
+    return value;
+}
+
+/* The ratio at a quantile of all, and in each part by itself. */
+static void row(const char *title, const double *ours, const double *script,
+                const double *ping, int n, int permille, const char *goal) {
+    double ratio[PARTS], a = quantile(ours, n, permille);
+    double b = quantile(script, n, permille), p = quantile(ping, n, permille);
+    struct spread s;
+    int i, part = n / PARTS;
+    for (i = 0; i < PARTS; i++)
+        ratio[i] = quantile(ours + i * part, part, permille) /
+                   quantile(ping + i * part, part, permille);
+    s = spread_of(ratio, PARTS);
+    printf("%-14s%9.0f%13.0f%13.0f%8.2f%8.2f%8.2f%9s\n", title, a, b, p, a / p,
+           s.least, s.most, goal);
+}
+
+/* By time in us: per cent of the items that were less late by up to a quarter
+ * of an octave, and per cent that were later; for each of the three. */
+static void histogram(FILE *f, double *v[3], int n) {
+    int i[3] = {0, 0, 0}, k, from, left = 1;
+    double edge = 16;
+    for (k = 0; k < 3; k++) median(v[k], n);
+    for (; left; edge *= 1.189207115) {
+        fprintf(f, "%.1f", edge);
+        for (left = k = 0; k < 3; k++) {
+            from = i[k];
+            while (i[k] < n && v[k][i[k]] < edge) i[k]++;
+            fprintf(f, " %.2f %.2f", 100.0 * (i[k] - from) / n,
+                    100.0 * (n - i[k]) / n);
+            left += n - i[k];
+        }
+        fprintf(f, "\n");
+    }
+    fclose(f);
 }
 
 int main(int argc, char **argv) {
-    static delayq q;
-    delayq_options o;
-    redisContext *c;
-    const char *url = getenv("DELAYQ_URL");
-    int n = argc > 1 ? atoi(argv[1]) : 1000, i;
-    int64_t *ours, *bare;
-    if (!url || strncmp(url, "unix://", 7) != 0 || n < 1)
-        die("needs DELAYQ_URL=unix://... (make bench gives one)");
-    memset(&o, 0, sizeof o);
-    o.name = "lateness";
-    o.url = url;
-    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
-    c = redisConnectUnix(url + 7);
-    if (!c || c->err) die("can't connect");
-    ours = (int64_t *)calloc((size_t)n, sizeof *ours);
-    bare = (int64_t *)calloc((size_t)n, sizeof *bare);
-    if (!ours || !bare) die("out of memory");
+    int n = argc > 1 ? atoi(argv[1]) : 2000, i;
+    double *v[3], *ours, *script, *ping;
+    char *sha;
+    FILE *data = data_file("lateness.dat");
+    if (n < 100) die("at least 100 items");
+    c = bare();
+    sha = load(c, bare_take);
+    open_bench(&q, DELAYQ_NATIVE, 0);
+    for (i = 0; i < 3; i++) {
+        v[i] = (double *)calloc((size_t)n, sizeof *v[i]);
+        if (!v[i]) die("out of memory");
+    }
+    ours = v[0], script = v[1], ping = v[2];
     srand(1);
     for (i = 0; i < n; i++) {
-        int delay_ms = 3 + rand() % 8;
-        bare[i] = floor_us(c, delay_ms);
-        ours[i] = delayq_us(&q, delay_ms);
+        int delay_ms = 3 + rand() % 5;
+        ping[i] = bare_us(delay_ms, NULL);
+        script[i] = bare_us(delay_ms, sha);
+        ours[i] = delayq_us(delay_ms);
         if (ours[i] < 0) die("an item came early");
     }
-    printf("lateness of %d items, us\n%-12s %7s %7s %7s %7s\n", n, "", "p50",
-           "p90", "p99", "worst");
-    row("sleep, PING", bare, n);
-    row("delayq_take", ours, n);
-    printf("ratio        %7.2f %7.2f %7.2f\n",
-           (double)ours[n / 2] / (double)bare[n / 2],
-           (double)ours[n * 9 / 10] / (double)bare[n * 9 / 10],
-           (double)ours[n * 99 / 100] / (double)bare[n * 99 / 100]);
-    free(ours);
-    free(bare);
+    printf("%-14s%9s%13s%13s%8s%8s%8s%9s\n", "lateness, us", "take",
+           "bare script", "sleep, PING", "ratio", "least", "most", "goal");
+    row("p50", ours, script, ping, n, 500, "<= 1.1");
+    row("p90", ours, script, ping, n, 900, "-");
+    row("p99", ours, script, ping, n, 990, "<= 1.3");
+    row("most", ours, script, ping, n, 1000, "-");
+    if (data) histogram(data, v, n);
+    for (i = 0; i < 3; i++) free(v[i]);
     redisFree(c);
     delayq_close(&q);
     return 0;

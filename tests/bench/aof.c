@@ -1,0 +1,127 @@
+/*
+ * aof -- bytes written to the append-only file, and sent to replicas, for an
+ * item of 100 bytes that is moved or taken, beside the published transfer of
+ * as many from the same order. By aof_current_size of INFO persistence.
+ */
+#include "bench.h"
+
+#define ROUNDS 3
+#define ITEMS 10000
+
+static redisContext *c;
+static delayq q;
+static char *sha;
+
+/* What is being written when it is asked comes with the next answer. */
+static double size(void) {
+    double now = -1, last;
+    do {
+        last = now;
+        now = info(c, "persistence", "aof_current_size:") +
+              info(c, "persistence", "aof_buffer_length:");
+    } while (now != last);
+    return now;
+}
+
+static void turn_on(void) {
+    do_command(c, "CONFIG SET auto-aof-rewrite-percentage 0");
+    do_command(c, "CONFIG SET appendfsync no");
+    do_command(c, "CONFIG SET appendonly yes");
+    while (info(c, "persistence", "aof_rewrite_in_progress:") != 0 ||
+           info(c, "persistence", "aof_rewrite_scheduled:") != 0)
+        usleep(10000);
+}
+
+static void tick(void) {
+    int left = ITEMS;
+    while (left > 0) left -= tick_now(&q);
+}
+
+static void take(void) {
+    static delayq_item items[100];
+    size_t n, got = 0;
+    for (; got < ITEMS; got += n)
+        if (delayq_take_many(&q, items, 100, &n, 0) != DELAYQ_OK)
+            die(delayq_errmsg(&q));
+}
+
+static void take_ack(void) {
+    static delayq_item items[100];
+    size_t n, got = 0;
+    for (; got < ITEMS; got += n)
+        if (delayq_take_many(&q, items, 100, &n, 0) != DELAYQ_OK ||
+            delayq_ack_many(&q, items, n) != DELAYQ_OK)
+            die(delayq_errmsg(&q));
+}
+
+static void published(void) {
+    int i;
+    for (i = 0; i < ITEMS; i += 100) transfer_published(c, sha, 100);
+}
+
+static void published_take(void) {
+    int i;
+    for (i = 0; i < ITEMS; i += 100) {
+        transfer_published(c, sha, 100);
+        do_command(c, "LPOP bench 100");
+    }
+}
+
+static double bytes_of(void (*run)(void)) {
+    double before = size();
+    run();
+    return (size() - before) / ITEMS;
+}
+
+static const struct row {
+    const char *title, *yardstick, *goal;
+    void (*run)(void), (*yard)(void);
+    delayq_wire wire;
+    int64_t lease_ms;
+    int shuffled;
+} rows[] = {
+    {"tick", "transfer", "<= 0.35", tick, published, DELAYQ_NATIVE, 0, 1},
+    {"take_many(100)", "transfer, LPOP 100", "<= 0.35", take, published_take,
+     DELAYQ_NATIVE, 0, 1},
+    {"the same, leased; acks", "transfer, LPOP 100", "-", take_ack,
+     published_take, DELAYQ_NATIVE, 60000, 1},
+    {"mirror: tick, in order", "transfer", "-", tick, published,
+     DELAYQ_REDISSON, 0, 0},
+    {"mirror: tick, random", "transfer", "-", tick, published, DELAYQ_REDISSON,
+     0, 1},
+};
+
+int main(void) {
+    size_t i;
+    int round;
+    c = bare();
+    sha = load(c, published_transfer);
+    turn_on();
+    printf("%-24s%-20s%7s%7s%7s%7s%7s%9s\n", "AOF bytes an item", "beside",
+           "ours", "its", "ratio", "least", "most", "goal");
+    for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *r = &rows[i];
+        int64_t *due = due_times(ITEMS, ITEMS, r->shuffled);
+        double ours[ROUNDS], its[ROUNDS], ratio[ROUNDS];
+        struct spread s;
+        open_bench(&q, r->wire, r->lease_ms);
+        for (round = 0; round < ROUNDS; round++) {
+            empty_bench(c, &q);
+            store(&q, due, ITEMS, 100);
+            ours[round] = bytes_of(r->run);
+            do_command(c, "FLUSHALL");
+            store_published(c, due, ITEMS, 100);
+            its[round] = bytes_of(r->yard);
+            ratio[round] = ours[round] / its[round];
+        }
+        s = spread_of(ratio, ROUNDS);
+        printf("%-24s%-20s%7.0f%7.0f%7.2f%7.2f%7.2f%9s\n", r->title,
+               r->yardstick, median(ours, ROUNDS), median(its, ROUNDS),
+               s.middle, s.least, s.most, r->goal);
+        delayq_close(&q);
+        free(due);
+    }
+    do_command(c, "FLUSHALL");
+    do_command(c, "CONFIG SET appendonly no");
+    return 0;
+}

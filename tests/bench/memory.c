@@ -1,0 +1,64 @@
+/*
+ * memory -- what a pending item takes of the server's memory beside the
+ * published layout, at payloads of 16 bytes to 1 KiB. By used_memory of INFO
+ * memory, over 50,000 items. An element is a string of its own, 25 bytes and
+ * the payload, for which jemalloc has sizes in steps of up to a quarter: one of
+ * 100 bytes just misses the next lower step, so that of 99 stands beside it.
+ */
+#include "bench.h"
+
+#define ROUNDS 3
+#define ITEMS 50000
+
+static redisContext *c;
+
+/* After the server has put its buffers and tables to their sizes. */
+static double used(void) {
+    usleep(50000);
+    info(c, "memory", "used_memory:");
+    return info(c, "memory", "used_memory:");
+}
+
+static double empty(void) {
+    do_command(c, "FLUSHALL");
+    return used();
+}
+
+int main(void) {
+    static const int sizes[] = {16, 64, 99, 100, 256, 1024};
+    static const char *const goals[] = {"-", "-", "-", "<= 0.65", "-", "-"};
+    static delayq native, mirror;
+    int64_t *due = due_times(ITEMS, 0, 1);
+    int k, round;
+    c = bare();
+    open_bench(&native, DELAYQ_NATIVE, 0);
+    open_bench(&mirror, DELAYQ_REDISSON, 0);
+    printf("%-20s%8s%8s%8s%8s%8s%8s%9s\n", "bytes a pending item", "native",
+           "mirror", "publ.", "ratio", "least", "most", "goal");
+    for (k = 0; k < 6; k++) {
+        double ours[ROUNDS], both[ROUNDS], its[ROUNDS], ratio[ROUNDS], before;
+        size_t len = (size_t)sizes[k];
+        struct spread s;
+        for (round = 0; round < ROUNDS; round++) {
+            before = empty();
+            store(&native, due, ITEMS, len);
+            ours[round] = (used() - before) / ITEMS;
+            before = empty();
+            store(&mirror, due, ITEMS, len);
+            both[round] = (used() - before) / ITEMS;
+            before = empty();
+            store_published(c, due, ITEMS, len);
+            its[round] = (used() - before) / ITEMS;
+            ratio[round] = ours[round] / its[round];
+        }
+        s = spread_of(ratio, ROUNDS);
+        printf("payload of %4d B   %9.0f%8.0f%8.0f%8.2f%8.2f%8.2f%9s\n",
+               sizes[k], median(ours, ROUNDS), median(both, ROUNDS),
+               median(its, ROUNDS), s.middle, s.least, s.most, goals[k]);
+    }
+    do_command(c, "FLUSHALL");
+    delayq_close(&native);
+    delayq_close(&mirror);
+    free(due);
+    return 0;
+}
