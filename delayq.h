@@ -563,7 +563,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *              else the first failure; a message whose own status is
  *              DELAYQ_ERR_ARG does not keep the others from being stored
  * Blocks       a round trip per 16 scripts or MiB
- * Redis        a script per 300 messages or 256 KiB, one per key; O(log n) per
+ * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
  * After DELAYQ_ERR_UNKNOWN offer the same messages again: those that have this
@@ -2105,7 +2105,6 @@ static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
 #define DQ_NOSCRIPT 15 /* load it and run it again */
 #define DQ_MOVED 16    /* another node of the cluster has the queue */
 #define DQ_ASK 17      /* another one has its keys just now */
-#define DQ_UNSENT 19   /* it waits behind another call */
 #define DQ_TRYAGAIN 18 /* one node has some of its keys, another the others */
 
 #if defined(__GNUC__)
@@ -2413,7 +2412,7 @@ typedef struct dq_call {
     delayq_status status; /* out */
     redisReply *reply;    /* out: an array; the caller frees it */
     int64_t sent_us;      /* out: when it was sent; read at link.used_us */
-    int settled, tries;
+    int sent, settled, tries;
 } dq_call;
 
 #define DQ_PIPE 16 /* most calls in one go */
@@ -3322,6 +3321,7 @@ static delayq_status dq_take_off(delayq *q, dq_flight *f, dq_call *calls,
         dq_begin(&o, l->cmd);
         f->begin[f->n + 1] = f->begin[f->n] + dq_eval(&o, l, call);
         f->calls[f->n++] = call;
+        call->sent = 1;
         call->write(&o, q, call);
         dq_spill(&o);
         if (o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
@@ -3448,23 +3448,24 @@ static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
     size_t i, open = count;
     while (open > 0) {
         delayq_status status = dq_ready(q);
-        for (i = 0; i < count; i++)
-            if (!calls[i].settled)
-                calls[i].status =
-                    status == DELAYQ_OK ? (delayq_status)DQ_UNSENT : status;
+        for (i = 0; i < count; i++) {
+            if (calls[i].settled) continue;
+            calls[i].status = status;
+            calls[i].sent = 0;
+        }
         if (status == DELAYQ_OK) dq_send(q, calls, count);
         for (i = open = 0; i < count; i++) {
             dq_call *call = &calls[i];
             if (call->settled) continue;
+            open++;
+            if (status == DELAYQ_OK && !call->sent) continue;
             if ((int)call->status == DQ_ASK && !call->once)
                 call->status = dq_send_there(q, call);
-            if ((int)call->status != DQ_UNSENT &&
-                (call->status == DELAYQ_OK || call->once ||
-                 ++call->tries > DQ_HOPS ||
-                 !dq_once_more(q, call, call->status)))
-                dq_settle(q, call);
-            else
-                open++;
+            if (call->status != DELAYQ_OK && !call->once &&
+                ++call->tries <= DQ_HOPS && dq_once_more(q, call, call->status))
+                continue;
+            dq_settle(q, call);
+            open--;
         }
     }
 }
@@ -4509,7 +4510,7 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 /* --- offers --- */
 
-#define DQ_OFFER_MAX 300
+#define DQ_OFFER_MAX 128
 #define DQ_OFFER_BYTES (256 * 1024)
 #define DQ_PIPE_BYTES (1024 * 1024)
 
