@@ -841,6 +841,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_LOOK_US 1000   /* between two looks at an idle ear */
 #define DQ_DEAF_US 250000 /* between two looks without an ear */
 #define DQ_PING_US (10 * DQ_SECOND_US)
+#define DQ_SPIN_US 80               /* Linux' timer slack, and a bit */
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
 #define DQ_MAX_LINKS 20
 #define DQ_LINE_MS 10000 /* who waits so long stands in the line */
@@ -952,22 +953,21 @@ static int dq_fill(redisContext *c) {
 }
 
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
- * whole milliseconds; the rest is slept, deaf for less than one. */
+ * whole milliseconds; the rest is slept, deaf for less than one. A sleeper is
+ * woken up to DQ_SPIN_US late, so the last of it is spent awake. */
 static void dq_poll(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t left = until - dq_now();
-    int64_t ms = left / 1000;
-    if (ms > 0) {
-        int n = ms > 3600000 ? 3600000 : (int)ms;
-        if (poll(fds, (nfds_t)count, n) != 0) return;
-        left = until - dq_now();
-    } else if (poll(fds, (nfds_t)count, 0) != 0) {
-        return;
-    }
-    if (left > 0 && left < 1000) {
+    int64_t ms = (until - dq_now() - DQ_SPIN_US) / 1000, left;
+    int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
+    if (poll(fds, (nfds_t)count, n) != 0) return;
+    left = until - dq_now();
+    if (left > 1000 + DQ_SPIN_US) return; /* an hour is over */
+    if (left > DQ_SPIN_US) {
         struct timespec t;
         t.tv_sec = 0;
-        t.tv_nsec = (long)left * 1000;
-        nanosleep(&t, NULL);
+        t.tv_nsec = (long)(left - DQ_SPIN_US) * 1000;
+        if (nanosleep(&t, NULL) != 0) return;
+    }
+    while (dq_now() < until) {
     }
 }
 
