@@ -55,14 +55,14 @@
  *---------------------------------------------------------------------------*/
 
 enum { /* exit codes; above 128: stopped by signal code - 128 */
-    DONE = 0,
-    NOTHING = 1,     /* empty, gone, the key is taken */
-    USAGE = 2,       /* bad arguments */
-    UNREACHABLE = 3, /* no server, or not in time */
-    REFUSED = 4,     /* the server said no */
-    UNKNOWN = 5,     /* it may have happened */
-    BROKEN = 6,      /* input can't be read or output not be written */
-    FAILED = 7       /* a command of --exec failed; its item comes again */
+       DONE = 0,
+       NOTHING = 1,     /* empty, gone, the key is taken */
+       USAGE = 2,       /* bad arguments */
+       UNREACHABLE = 3, /* no server, or not in time */
+       REFUSED = 4,     /* the server said no */
+       UNKNOWN = 5,     /* it may have happened */
+       BROKEN = 6,      /* input can't be read or output not be written */
+       FAILED = 7       /* a command of --exec failed; its item comes again */
 };
 
 #define FOREVER INT64_MAX /* as a duration */
@@ -178,8 +178,12 @@ static const char *distance(int64_t ms, char *to, size_t size) {
 
 /* The length of the UTF-8 character at s, of n bytes left; 0: none. */
 static size_t utf8(const unsigned char *s, size_t n) {
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2
-               : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    size_t len = s[0] < 0x80   ? 1
+                 : s[0] < 0xc2 ? 0
+                 : s[0] < 0xe0 ? 2
+                 : s[0] < 0xf0 ? 3
+                 : s[0] < 0xf5 ? 4
+                               : 0;
     size_t i;
     if (len > n) return 0;
     for (i = 1; i < len; i++)
@@ -197,18 +201,22 @@ static int is_text(const unsigned char *s, size_t n) {
     return 1;
 }
 
+/* A byte of a JSON string; from 0x80 on as part of a character. */
+static void json_byte(unsigned char c) {
+    static const char plain[] = "\"\\\n\r\t", escaped[] = "\"\\nrt";
+    const char *at = c ? strchr(plain, c) : NULL;
+    if (at)
+        printf("\\%c", escaped[at - plain]);
+    else if (c < 0x20 || c == 0x7f)
+        printf("\\u%04x", c);
+    else
+        putchar(c);
+}
+
 static void json_bytes(const void *bytes, size_t n) {
     const unsigned char *s = (const unsigned char *)bytes;
-    size_t i;
     putchar('"');
-    for (i = 0; i < n; i++) {
-        if (s[i] == '"' || s[i] == '\\')
-            printf("\\%c", s[i]);
-        else if (s[i] < 0x20 || s[i] == 0x7f)
-            printf("\\u%04x", s[i]);
-        else
-            putchar(s[i]);
-    }
+    while (n-- > 0) json_byte(*s++);
     putchar('"');
 }
 
@@ -221,11 +229,10 @@ static void json_text(const char *s) {
     }
     putchar('"');
     for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c < 0x20 || c > 0x7e || c == '"' || c == '\\')
-            printf("\\u%04x", c);
+        if ((unsigned char)*s >= 0x80)
+            printf("\\u%04x", (unsigned char)*s);
         else
-            putchar(c);
+            json_byte((unsigned char)*s);
     }
     putchar('"');
 }
@@ -297,8 +304,8 @@ static double unit_ms(const char **s) {
     static const struct {
         const char *name;
         double ms;
-    } units[] = {{"ms", 1},    {"s", 1e3},   {"m", 60e3},
-                 {"h", 36e5},  {"d", 864e5}, {"w", 6048e5}};
+    } units[] = {{"ms", 1},   {"s", 1e3},   {"m", 60e3},
+                 {"h", 36e5}, {"d", 864e5}, {"w", 6048e5}};
     size_t i, len = strspn(*s, "abcdefghijklmnopqrstuvwxyz");
     for (i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (len == strlen(units[i].name) && !strncmp(*s, units[i].name, len)) {
@@ -555,6 +562,8 @@ static void tell(void *user, delayq_status status, const char *text) {
     complain("%s; trying again", text);
 }
 
+static int io_timeout_ms; /* 0: the library's default */
+
 static delayq_options options_for(const char *name) {
     delayq_options o;
     memset(&o, 0, sizeof o);
@@ -568,6 +577,7 @@ static delayq_options options_for(const char *name) {
     o.max_attempts = (int)set.max_attempts;
     o.backoff_ms = set.backoff_ms;
     o.backoff_max_ms = set.backoff_max_ms;
+    o.io_timeout_ms = io_timeout_ms;
     o.log = tell;
     return o;
 }
@@ -713,10 +723,10 @@ static void show_progress(int last) {
     if (set.quiet || !isatty(2) || (!last && now - offered.shown_ms < 200))
         return;
     offered.shown_ms = now;
-    fprintf(stderr, "\r%s stored, %s a second \033[K",
-            commas(offered.stored, n, sizeof n),
-            commas(took > 0 ? offered.stored * 1000 / took : 0, rate,
-                   sizeof rate));
+    fprintf(
+        stderr, "\r%s stored, %s a second \033[K",
+        commas(offered.stored, n, sizeof n),
+        commas(took > 0 ? offered.stored * 1000 / took : 0, rate, sizeof rate));
     if (last) fputs("\r\033[K", stderr);
 }
 
@@ -774,8 +784,7 @@ static int offer_batch(delayq_message *m, size_t count, int show) {
         offered.unknown += m[i].status == DELAYQ_ERR_UNKNOWN ||
                            m[i].status == DELAYQ_ERR_PROTOCOL;
         refused += m[i].status < 0;
-        worse(m[i].status == DELAYQ_OK ? offered.code
-                                       : exit_code(m[i].status));
+        worse(m[i].status == DELAYQ_OK ? offered.code : exit_code(m[i].status));
     }
     if (status < 0 && !stops) complain("%s", delayq_errmsg(handles));
     show_progress(0);
@@ -1012,10 +1021,11 @@ static void show_lateness(void) {
     fprintf(stderr, "delayq: %" PRIu64 " taken", counts.taken);
     if (sum > 0) fputs("; late", stderr);
     for (i = 0; sum > 0 && i < 24; i++) {
+        double ms = (double)(UINT64_C(1) << i) / 1000;
         seen += counts.lateness[i];
         for (; k < 3 && seen * 100 >= sum * (uint64_t)parts[k]; k++)
-            fprintf(stderr, " p%d<%.3gms", parts[k],
-                    (double)(UINT64_C(1) << i) / 1000);
+            fprintf(stderr, i < 20 ? " p%d<%.3gms" : " p%d<%.3gs", parts[k],
+                    i < 20 ? ms : ms / 1000);
     }
     fputc('\n', stderr);
 }
@@ -1073,8 +1083,8 @@ static int payload_file(const delayq_item *item) {
     FILE *file = tmpfile();
     int fd = -1;
     if (!file) return -1;
-    if ((item->len == 0 || fwrite(item->data, 1, item->len, file) ==
-                               item->len) &&
+    if ((item->len == 0 ||
+         fwrite(item->data, 1, item->len, file) == item->len) &&
         fflush(file) == 0 && lseek(fileno(file), 0, SEEK_SET) == 0)
         fd = dup(fileno(file));
     fclose(file);
@@ -1390,8 +1400,7 @@ static int show_outcome(delayq_status status, const char *word,
         printf("{\"status\":\"%s\"", status == DELAYQ_OK     ? word
                                      : status == DELAYQ_GONE ? "gone"
                                                              : "failed");
-        if (status == DELAYQ_OK && now)
-            printf(",\"ticket\":\"%s\"", now->text);
+        if (status == DELAYQ_OK && now) printf(",\"ticket\":\"%s\"", now->text);
         puts("}");
     } else if (status == DELAYQ_OK && now && !set.quiet) {
         puts(now->text);
@@ -1469,8 +1478,8 @@ static int run_reschedule(int argc, char **argv) {
         return usage(not_a_delay, argv[2]);
     code = open_ticket(argv, &item);
     if (code != DONE) return code;
-    status = delayq_reschedule(handles, &item.ticket,
-                               from_now(delay_ms, due_ms));
+    status =
+        delayq_reschedule(handles, &item.ticket, from_now(delay_ms, due_ms));
     return show_outcome(status, "rescheduled", &item.ticket);
 }
 
@@ -1499,9 +1508,7 @@ static void show_peeked(const delayq_item *item, int64_t now_ms) {
 
 static int run_peek(int argc, char **argv) {
     static delayq_item items[PAGE];
-    int64_t left = set.count > 0    ? set.count
-                   : set.count == 0 ? INT64_MAX
-                                    : 10;
+    int64_t left = set.count > 0 ? set.count : set.count == 0 ? INT64_MAX : 10;
     int64_t shown = 0, now_ms;
     delayq_ticket after;
     int code = open_one(argv[0], 0);
@@ -1580,9 +1587,7 @@ static void show_dead(const delayq_dead *d, int64_t number) {
 
 static int run_dead(int argc, char **argv) {
     static delayq_dead letters[PAGE];
-    int64_t most = set.count > 0    ? set.count
-                   : set.count == 0 ? INT64_MAX
-                                    : 10;
+    int64_t most = set.count > 0 ? set.count : set.count == 0 ? INT64_MAX : 10;
     int64_t shown = 0;
     int code = open_one(argv[0], 0);
     (void)argc;
@@ -1593,8 +1598,7 @@ static int run_dead(int argc, char **argv) {
                                                 (size_t)(set.from + shown));
         if (status == DELAYQ_EMPTY) break;
         if (status != DELAYQ_OK) return exit_code(failed(handles, status));
-        for (i = 0; i < n; i++)
-            show_dead(&letters[i], set.from + shown++);
+        for (i = 0; i < n; i++) show_dead(&letters[i], set.from + shown++);
         if (!written()) return BROKEN;
     }
     return shown > 0 ? DONE : NOTHING;
@@ -1610,8 +1614,8 @@ static int run_redrive(int argc, char **argv) {
     (void)argc;
     if (code != DONE) return code;
     status = delayq_count(handles, &counts);
-    while (status == DELAYQ_OK && done < left && !stops &&
-           done < counts.dead && barren <= counts.dead / 1000) {
+    while (status == DELAYQ_OK && done < left && !stops && done < counts.dead &&
+           barren <= counts.dead / 1000) {
         size_t n, max = left - done < 1000 ? (size_t)(left - done) : 1000;
         status = delayq_dead_redrive(handles, max, &n);
         done += (int64_t)n;
@@ -1669,7 +1673,7 @@ static int run_clear(int argc, char **argv) {
  *
  * A refresh costs the server one delayq_count and a few ZCOUNTs per queue,
  * each O(log n); for the queue shown below the table also one ZCOUNT per bar
- * and a peek of at most 64 items.
+ * and a peek of at most 500 items or 256 KiB.
  *
  * What a look from outside can't know is not shown. How late an item is taken
  * only its taker knows (`take --stats`); here stands how late those are that
@@ -1680,7 +1684,7 @@ static int run_clear(int argc, char **argv) {
  *---------------------------------------------------------------------------*/
 
 #define BARS 16
-#define NEXT 64
+#define NEXT 500
 
 /* Where one bar ends and the next begins, in ms from now. Where there are
  * fewer lines, those of a higher level are left out. */
@@ -1689,11 +1693,11 @@ static const struct {
     int level;
     const char *text;
 } edges[BARS - 1] = {
-    {-3600000, 4, "1 h"}, {-60000, 3, "1 min"}, {-10000, 4, "10 s"},
-    {-1000, 3, "1 s"},    {0, 1, "now"},        {1000, 3, "1 s"},
-    {5000, 4, "5 s"},     {15000, 2, "15 s"},   {60000, 1, "1 min"},
+    {-3600000, 4, "1 h"}, {-60000, 3, "1 min"},  {-10000, 4, "10 s"},
+    {-1000, 3, "1 s"},    {0, 1, "now"},         {1000, 3, "1 s"},
+    {5000, 4, "5 s"},     {15000, 2, "15 s"},    {60000, 1, "1 min"},
     {300000, 4, "5 min"}, {900000, 3, "15 min"}, {3600000, 2, "1 h"},
-    {21600000, 4, "6 h"}, {86400000, 1, "1 d"}, {604800000, 3, "7 d"}};
+    {21600000, 4, "6 h"}, {86400000, 1, "1 d"},  {604800000, 3, "7 d"}};
 #define NOW 4 /* its number: the bars up to this one are overdue */
 
 typedef struct view {
@@ -1710,7 +1714,7 @@ typedef struct view {
 
 static view *views;
 static size_t selected;
-static int64_t server_offset_ms; /* the server's clock less ours */
+static int64_t server_offset_ms;     /* the server's clock less ours */
 static delayq_item next_items[NEXT]; /* of the selected one */
 static size_t next_count;
 
@@ -1784,6 +1788,7 @@ static void refresh_all(int items) {
     size_t i;
     next_count = 0;
     for (i = 0; i < handle_count; i++) refresh(i);
+    looked_ms = clock_ms() + server_offset_ms;
     if (items && views[selected].status == DELAYQ_OK)
         delayq_peek(&handles[selected], next_items, NEXT, &next_count, NULL);
 }
@@ -1802,7 +1807,8 @@ static void show_json_view(const view *v) {
         return;
     }
     printf(",\"pending\":%" PRId64 ",\"overdue\":%" PRId64
-           ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64 ",\"dead\":%" PRId64,
+           ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64
+           ",\"dead\":%" PRId64,
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
     if (v->has_rate > 1) printf(",\"in\":%.1f,\"out\":%.1f", v->in, v->out);
@@ -1823,8 +1829,8 @@ static void show_plain_view(const view *v) {
         printf("%s %s error: %s\n", now, v->name, v->why);
         return;
     }
-    printf("%s %s pending %" PRId64 " overdue %" PRId64 " oldest %s ready %"
-           PRId64 " dead %" PRId64,
+    printf("%s %s pending %" PRId64 " overdue %" PRId64
+           " oldest %s ready %" PRId64 " dead %" PRId64,
            now, v->name, c->pending, c->overdue,
            distance(c->overdue_ms, oldest, sizeof oldest), c->ready, c->dead);
     if (v->has_rate > 1) printf(" in %.1f/s out %.1f/s", v->in, v->out);
@@ -1876,7 +1882,7 @@ static void put_text(const char *s) {
 /* One line in a style ("1" bold, "7" inverse, "" none), cut at the screen's
  * edge; what lies below the last is left out. */
 static void put_line(const char *style, const char *format, ...) {
-    char line[1024], code[16];
+    char line[2048], code[16];
     size_t i = 0;
     int column = 0;
     va_list args;
@@ -1884,7 +1890,7 @@ static void put_line(const char *style, const char *format, ...) {
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (screen.row++ > 0) put_text("\r\n");
+    put_text(screen.row++ > 0 ? "\r\n\033[K" : "\033[K");
     snprintf(code, sizeof code, "\033[%sm", style);
     if (*style) put_text(code);
     while (line[i] && column < screen.columns) {
@@ -1901,20 +1907,20 @@ static void put_line(const char *style, const char *format, ...) {
     if (style[0] == '7')
         for (; column < screen.columns; column++) put_text(" ");
     if (*style) put_text("\033[0m");
-    put_text("\033[K");
 }
 
 /* A bar of so many eighths of a column. */
 static void draw_bar(int64_t eighths, char *to, size_t size) {
-    static const char *const part[] = {"",  "\u258f", "\u258e", "\u258d",
+    static const char *const part[] = {"",       "\u258f", "\u258e", "\u258d",
                                        "\u258c", "\u258b", "\u258a", "\u2589"};
     size_t n = 0;
     for (; eighths >= 8 && n + 8 < size; eighths -= 8)
         n += (size_t)snprintf(to + n, size - n, "%s",
                               screen.blocks ? "\u2588" : "#");
-    snprintf(to + n, size - n, "%s", screen.blocks ? part[eighths & 7]
-                                     : n == 0 && eighths > 0 ? "."
-                                                             : "");
+    snprintf(to + n, size - n, "%s",
+             screen.blocks           ? part[eighths & 7]
+             : n == 0 && eighths > 0 ? "."
+                                     : "");
 }
 
 /* What a bar is called: between the edges a and b. */
@@ -1938,8 +1944,7 @@ static int choose_edges(const view *v, int rows, int chosen[BARS]) {
     int level, n = 0, i;
     for (level = 4; level >= 0; level--) {
         for (n = i = 0; i < BARS - 1; i++)
-            if (edges[i].level <= level &&
-                (i >= NOW || v->counts.overdue > 0))
+            if (edges[i].level <= level && (i >= NOW || v->counts.overdue > 0))
                 chosen[n++] = i;
         if (n + 1 <= rows) break;
     }
@@ -1958,7 +1963,7 @@ static void draw_bars(const view *v, int rows) {
     for (i = 0; i < n; i++)
         if (sums[i] > most) most = sums[i];
     for (i = 0, from = -1; i < n; from = chosen[i], i++) {
-        char label[40], count[32], bar[1200] = "";
+        char label[40], count[32], bar[1800] = "";
         int64_t eighths =
             width > 0 ? (int64_t)((double)sums[i] * width * 8 / (double)most)
                       : 0;
@@ -1976,9 +1981,8 @@ typedef struct column {
 } column;
 
 static const column columns[] = {
-    {"PENDING", 11, 0}, {"OVERDUE", 9, 36}, {"OLDEST", 8, 62},
-    {"READY", 9, 28},   {"DEAD", 8, 48},    {"IN/S", 9, 70},
-    {"OUT/S", 9, 79},
+    {"PENDING", 11, 0}, {"OVERDUE", 9, 36}, {"OLDEST", 8, 62}, {"READY", 9, 28},
+    {"DEAD", 8, 48},    {"IN/S", 9, 70},    {"OUT/S", 9, 79},
 };
 #define COLUMNS (sizeof columns / sizeof columns[0])
 
@@ -1988,11 +1992,17 @@ static void cell(const view *v, size_t which, char *to, size_t size) {
     switch (which) {
     case 0: commas(c->pending, to, size); break;
     case 1: commas(c->overdue, to, size); break;
-    case 2: if (c->overdue > 0) distance(c->overdue_ms, to, size); break;
+    case 2:
+        if (c->overdue > 0) distance(c->overdue_ms, to, size);
+        break;
     case 3: commas(c->ready, to, size); break;
     case 4: commas(c->dead, to, size); break;
-    case 5: if (v->has_rate > 1) snprintf(to, size, "%.1f", v->in); break;
-    default: if (v->has_rate > 1) snprintf(to, size, "%.1f", v->out); break;
+    case 5:
+        if (v->has_rate > 1) snprintf(to, size, "%.1f", v->in);
+        break;
+    default:
+        if (v->has_rate > 1) snprintf(to, size, "%.1f", v->out);
+        break;
     }
 }
 
@@ -2001,8 +2011,7 @@ static void draw_row(const view *v, const char *style) {
     char line[512], text[40];
     size_t i, n, used = 0, width;
     for (i = 0; i < COLUMNS; i++)
-        if (screen.columns >= columns[i].need)
-            used += (size_t)columns[i].width;
+        if (screen.columns >= columns[i].need) used += (size_t)columns[i].width;
     width = (size_t)screen.columns > used ? (size_t)screen.columns - used : 0;
     if (width > 50) width = 50;
     if (width < 8) width = 8;
@@ -2037,7 +2046,7 @@ static const char *late_part(const view *v, int percent) {
 /* What stands above the bars. */
 static void draw_about(const view *v) {
     char left[32], text[128] = "nothing is pending";
-    int64_t now = clock_ms() + server_offset_ms;
+    int64_t now = looked_ms;
     size_t i, seen = 0;
     for (i = 0; i < next_count; i++) seen += next_items[i].attempt > 0;
     if (v->counts.overdue > 0)
@@ -2052,9 +2061,9 @@ static void draw_about(const view *v) {
                           left, sizeof left));
     put_line("1", "%s", text);
     if (next_count > 0)
-        put_line("", "leased, or waiting to be tried again: %d of the %s%d",
-                 (int)seen, v->counts.pending > (int64_t)next_count ? "next "
-                                                                    : "",
+        put_line("", "leased or nacked: %d of the %s%d",
+                 (int)seen,
+                 v->counts.pending > (int64_t)next_count ? "next " : "",
                  (int)next_count);
     else
         put_line("", "%s", "");
@@ -2062,7 +2071,6 @@ static void draw_about(const view *v) {
 
 /* Where there is room: what is due next. */
 static void draw_next(void) {
-    int64_t now = clock_ms() + server_offset_ms;
     size_t i;
     if (screen.rows - screen.row < 4 || next_count == 0) return;
     put_line("", "%s", "");
@@ -2072,13 +2080,13 @@ static void draw_next(void) {
     for (i = 0; i < next_count && screen.row < screen.rows; i++) {
         const delayq_item *item = &next_items[i];
         char left[32], text[400];
-        int64_t ms = item->due_ms - now;
+        int64_t ms = item->due_ms - looked_ms;
         distance(ms < 0 ? -ms : ms, left, sizeof left);
         preview(item->data, item->len, text, sizeof text);
         if (screen.columns >= 100)
             put_line(ms < 0 ? "31" : "", "%s%9s %8d  %-49s %s",
-                     ms < 0 ? "-" : " ", left, item->attempt,
-                     item->ticket.text, text);
+                     ms < 0 ? "-" : " ", left, item->attempt, item->ticket.text,
+                     text);
         else
             put_line(ms < 0 ? "31" : "", "%s%9s %8d  %s", ms < 0 ? "-" : " ",
                      left, item->attempt, text);
@@ -2116,7 +2124,7 @@ static void draw(void) {
         if (v->has_bars) draw_bars(v, screen.rows - screen.row);
         draw_next();
     }
-    put_text("\033[J");
+    if (screen.row < screen.rows) put_text("\r\n\033[J");
     for (i = 0; i < screen.len;) {
         ssize_t n = write(1, screen.text + i, screen.len - i);
         if (n < 0 && errno != EINTR) break;
@@ -2231,6 +2239,7 @@ static int run_watch(int argc, char **argv) {
     int code;
     if (set.interval_ms < 100) return usage("--interval: 100ms or more%s", "");
     set.quiet = 1; /* the view shows what goes wrong */
+    io_timeout_ms = 1000;
     code = open_all(argv, (size_t)argc, 1);
     if (code != DONE) return code;
     views = (view *)must(calloc(handle_count, sizeof *views));
@@ -2253,9 +2262,22 @@ static int run_watch(int argc, char **argv) {
  *---------------------------------------------------------------------------*/
 
 enum { /* which commands an option is for */
-    OFFER = 1, TAKE = 2, TICK = 4, ACK = 8, NACK = 16, EXTEND = 32, BURY = 64,
-    CANCEL = 128, RESCHEDULE = 256, PEEK = 512, COUNT = 1024, DEAD = 2048,
-    REDRIVE = 4096, CLEAR = 8192, WATCH = 16384, ALL = 32767
+       OFFER = 1,
+       TAKE = 2,
+       TICK = 4,
+       ACK = 8,
+       NACK = 16,
+       EXTEND = 32,
+       BURY = 64,
+       CANCEL = 128,
+       RESCHEDULE = 256,
+       PEEK = 512,
+       COUNT = 1024,
+       DEAD = 2048,
+       REDRIVE = 4096,
+       CLEAR = 8192,
+       WATCH = 16384,
+       ALL = 32767
 };
 
 typedef struct command {
@@ -2331,11 +2353,11 @@ typedef struct option {
 
 static const option options[] = {
     {"key", 0, TEXT, AT(key), OFFER, "KEY",
-     "a second offer with KEY changes nothing: exit code 1"},
+     "a second offer with KEY stores nothing (exit 1)"},
     {"key-ttl", 0, DURATION, AT(key_ttl_ms), OFFER, "DURATION",
      "how long the key is remembered"},
     {"replace", 0, FLAG, AT(replace), OFFER, NULL,
-     "instead take the place of the first, if it still waits"},
+     "instead take the first one's place, if it waits"},
     {"tickets", 't', FLAG, AT(tickets), OFFER, NULL,
      "print a ticket per line, too, with -"},
     {"retry", 0, DURATION, AT(retry_ms), OFFER, "DURATION",
@@ -2398,9 +2420,9 @@ static void show_help(void) {
         printf("  %-29s %s\n", what, commands[i].brief);
     }
     puts("\nDELAY is 500ms, 5s, 2m, 1h30m, 1d, @1900000000 or "
-         "2026-11-21T15:00:00Z. For all:\n--url URL (or DELAYQ_URL), --json, "
-         "--quiet, --wire native|redisson|redisson-old.\n"
-         "`delayq COMMAND --help` has each one's options, delayq(1) all.");
+         "2026-11-21T15:00:00Z. The\nserver is --url URL or DELAYQ_URL. Exit "
+         "codes: 0 done, 1 nothing there, 2 usage,\n3 no server, 4 refused, "
+         "5 unknown. `delayq COMMAND --help` says more.");
 }
 
 static void show_command_help(const command *c) {
@@ -2412,12 +2434,15 @@ static void show_command_help(const command *c) {
     for (i = 0; i < OPTIONS; i++) {
         const option *o = &options[i];
         char text[40], letter[8] = "    ";
-        if (!(o->commands & c->bit)) continue;
+        if (!(o->commands & c->bit) || o->commands == ALL) continue;
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(text, sizeof text, "%s--%s%s%s", letter, o->name,
                  o->meta ? " " : "", o->meta ? o->meta : "");
-        printf("  %-24s %s\n", text, o->help);
+        printf("  %-26s %s\n", text, o->help);
     }
+    puts("\nFor all commands: --json, -q --quiet, -u --url URL, --tls-ca FILE, "
+         "--tls-cert\nFILE, --tls-key FILE, --wire "
+         "native|redisson|redisson-old (the fleet it is in).");
 }
 
 static int read_number(const char *s, int64_t *number) {
@@ -2473,8 +2498,8 @@ static int read_option(const command *c, int left, char **argv) {
         size_t len = is_long ? strcspn(name, "=") : 0;
         const option *o = find_option(name, len);
         const char *rest = is_long ? name + len : name + 1;
-        if (!o || (c && !(o->commands & c->bit))) {
-            usage(c ? "no such option here: %s" : "no such option: %s", arg);
+        if (!o || (o->commands & c->bit) != (c->bit & ALL)) {
+            usage("no such option here: %s", arg);
             return 0;
         }
         if (o->kind == FLAG) {
@@ -2526,14 +2551,21 @@ static void keep_standard_files(void) {
     if (fd >= 0) close(fd);
 }
 
+static int show(void (*text)(void)) {
+    text();
+    return written() ? DONE : BROKEN;
+}
+
+static void show_version(void) {
+    puts("delayq " DELAYQ_VERSION);
+}
+
 static int run(const command *c, int argc, char **argv) {
     int n = read_arguments(c, argc, argv), code;
     if (n < 0) return USAGE;
     if (set.version || set.help) {
-        if (set.version)
-            puts("delayq " DELAYQ_VERSION);
-        else
-            show_command_help(c);
+        if (set.version) return show(show_version);
+        show_command_help(c);
         return written() ? DONE : BROKEN;
     }
     if (n < c->least || n > c->most)
@@ -2548,27 +2580,24 @@ static int run(const command *c, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    static const command any = {-1, "", "", 0, 0, NULL, "", NULL};
     const command *c;
+    int i = 1, step;
     keep_standard_files();
     set.url = getenv("DELAYQ_URL");
     if (set.url && !*set.url) set.url = NULL;
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 ||
-        strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        if (argc == 3 && (c = find_command(argv[2])) != NULL)
-            show_command_help(c);
-        else
-            show_help();
-        if (!written()) return BROKEN;
-        return argc < 2 ? USAGE : DONE;
+    while (i < argc && argv[i][0] == '-') { /* those for all may come first */
+        step = read_option(&any, argc - i, argv + i);
+        if (step == 0) return USAGE;
+        i += step;
     }
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        puts("delayq " DELAYQ_VERSION);
-        return written() ? DONE : BROKEN;
+    if (set.version) return show(show_version);
+    if (i < argc && strcmp(argv[i], "help") == 0) set.help = 1, i++;
+    if (i == argc) {
+        show(show_help);
+        return set.help ? DONE : USAGE;
     }
-    c = find_command(argv[1]);
-    if (!c)
-        return usage(argv[1][0] == '-' ? "the command comes first, not %s"
-                                       : "no such command: %s",
-                     argv[1]);
-    return run(c, argc - 2, argv + 2);
+    c = find_command(argv[i]);
+    if (!c) return usage("no such command: %s", argv[i]);
+    return run(c, argc - i - 1, argv + i + 1);
 }
