@@ -1714,7 +1714,8 @@ typedef struct view {
 
 static view *views;
 static size_t selected;
-static int64_t server_offset_ms;     /* the server's clock less ours */
+static int64_t server_offset_ms; /* the server's clock less ours */
+static int64_t looked_ms;        /* when the last look was, by the server's */
 static delayq_item next_items[NEXT]; /* of the selected one */
 static size_t next_count;
 
