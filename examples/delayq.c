@@ -74,7 +74,7 @@ typedef struct settings {
     int64_t wire; /* a delayq_wire */
     int64_t count, attempt, from, jobs, max_attempts;
     int64_t wait_ms, lease_ms, key_ttl_ms, backoff_ms, backoff_max_ms;
-    int64_t retry_ms, interval_ms;
+    int64_t retry_ms, interval_ms, bury_on;
     int json, null, follow, replace, yes, once, quiet, tickets, release, dead;
     int stats, help, version;
 } settings;
@@ -83,7 +83,8 @@ static settings set = {
     .count = -1,
     .wait_ms = -1,
     .jobs = 1,
-    .retry_ms = 30000,
+    .retry_ms = -1,
+    .bury_on = -1,
     .interval_ms = 1000,
 };
 
@@ -757,7 +758,7 @@ static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
 /* Offer all; passing faults are ridden out for --retry. What the server, when
  * it answers again, can't tell the outcome of, stays unknown. */
 static delayq_status offer_patiently(delayq_message *m, size_t count) {
-    int64_t until = clock_ms() + set.retry_ms;
+    int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
     int again = 0, answered = 0;
     for (;;) {
         delayq_status status = offer_rest(m, count, again);
@@ -917,6 +918,7 @@ static int run_offer(int argc, char **argv) {
         return usage("--key %s is for one payload, not for lines", set.key);
     if (!set.key != !set.key_ttl_ms)
         return usage("--key and --key-ttl go together%s", "");
+    if (!lines && set.retry_ms < 0) set.retry_ms = 3000;
     code = open_one(argv[0], lines);
     if (code != DONE) return code;
     return lines ? offer_input(delay_ms, due_ms)
@@ -1166,15 +1168,25 @@ static void end_job(job *j, const char *result) {
 
 /* The command has ended: tell the queue, again later where that fails. */
 static void settle_job(job *j) {
-    int good = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 0;
-    const char *result = good ? "acked" : j->released ? "put back" : "nacked";
-    delayq_status status =
-        good ? delayq_ack(handles, &j->item)
-             : delayq_nack(handles, &j->item,
-                           j->released ? DELAYQ_RELEASE : DELAYQ_BACKOFF);
+    int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : -1;
+    const char *result;
+    delayq_status status;
+    if (code == 0) {
+        result = "acked";
+        status = delayq_ack(handles, &j->item);
+    } else if (j->released) {
+        result = "put back";
+        status = delayq_nack(handles, &j->item, DELAYQ_RELEASE);
+    } else if (code >= 0 && code == set.bury_on) {
+        result = "buried";
+        status = delayq_bury(handles, &j->item);
+    } else {
+        result = "nacked";
+        status = delayq_nack(handles, &j->item, DELAYQ_BACKOFF);
+    }
     if (status == DELAYQ_GONE && !j->uncertain) result = "lease was lost";
     if (status >= 0) {
-        exec_failures += !good && !j->released;
+        exec_failures += code != 0 && !j->released;
         end_job(j, result);
         return;
     }
@@ -1299,6 +1311,8 @@ static int run_take(int argc, char **argv) {
     if (set.lease_ms == 0) set.lease_ms = PRINT_LEASE_MS;
     if (set.jobs < 1 || set.jobs > MAX_JOBS)
         return usage("--jobs: 1 to 64%s", "");
+    if (set.exec && set.lease_ms < 100)
+        return usage("--lease: 100ms or more with --exec%s", "");
     code = open_one(argv[0], patience() != 0);
     if (code == DONE)
         code = set.exec ? take_and_run(argv[0]) : take_and_print();
@@ -2062,8 +2076,7 @@ static void draw_about(const view *v) {
                           left, sizeof left));
     put_line("1", "%s", text);
     if (next_count > 0)
-        put_line("", "leased or nacked: %d of the %s%d",
-                 (int)seen,
+        put_line("", "leased or nacked: %d of the %s%d", (int)seen,
                  v->counts.pending > (int64_t)next_count ? "next " : "",
                  (int)next_count);
     else
@@ -2299,12 +2312,11 @@ static const command commands[] = {
      "all of the input is one. Prints the ticket, which cancel takes."},
     {TAKE, "take", "NAME", 1, 1, run_take,
      "print what is due, or run a command for it",
-     "Prints one item that is due, -n of them, or all that come (-f). An item\n"
-     "is acked when it has been written. With --lease it is not: then its\n"
-     "ticket and a blank stand before it, for `delayq ack`. With --exec it is\n"
-     "the input of a command, which finds DELAYQ_TICKET, _ATTEMPT, _DUE_MS,\n"
-     "_LATE_MS and _NAME in its environment: exit code 0 acks, others nack\n"
-     "with a back-off. The lease (60s) is extended as long as it runs."},
+     "Prints one item that is due, -n of them, or all that come (-f), and acks\n"
+     "what is written. With --lease it doesn't: a ticket and a blank stand in\n"
+     "front. With --exec it runs a command on each, with DELAYQ_TICKET, _NAME,\n"
+     "_ATTEMPT, _DUE_MS and _LATE_MS in its environment: exit code 0 acks, all\n"
+     "others nack. The lease (60s) is extended as long as it runs."},
     {TICK, "tick", "NAME...", 1, MANY, run_tick,
      "move what is due, for others to take",
      "Runs until Ctrl-C. Programs that take need no such help."},
@@ -2362,7 +2374,7 @@ static const option options[] = {
     {"tickets", 't', FLAG, AT(tickets), OFFER, NULL,
      "print a ticket per line, too, with -"},
     {"retry", 0, DURATION, AT(retry_ms), OFFER, "DURATION",
-     "try so long where the server is away (30s)"},
+     "try so long where the server is away"},
     {"null", '0', FLAG, AT(null), OFFER | TAKE, NULL,
      "NUL instead of newline ends a payload"},
     {"count", 'n', NUMBER, AT(count), TAKE | PEEK | DEAD | REDRIVE | WATCH, "N",
@@ -2378,6 +2390,8 @@ static const option options[] = {
     {"exec", 'x', TEXT, AT(exec), TAKE, "COMMAND",
      "run it for each item, by sh -c"},
     {"jobs", 'j', NUMBER, AT(jobs), TAKE, "N", "so many commands at once (1)"},
+    {"bury-on", 0, NUMBER, AT(bury_on), TAKE, "CODE",
+     "a command that exits so gives the item up"},
     {"stats", 0, FLAG, AT(stats), TAKE, NULL,
      "say at the end how many there were, and how late"},
     {"backoff", 0, DURATION, AT(backoff_ms), TAKE | NACK, "DURATION",

@@ -411,6 +411,10 @@ ends "until its attempts are used up" 1 take q -x true --max-attempts 2 \
     --wait 300ms
 is "to the dead letters" "0 0 1 " "$(left q)"
 t clear q --dead --yes -q
+t offer q 0 hopeless -q
+ends "--bury-on" 7 take q -x 'exit 65' --bury-on 65
+is "gives up" "0 0 1 " "$(left q)"
+t clear q --dead --yes -q
 ends "nothing to run a command for ends with 1" 1 take q -x true
 
 t offer q 0 long -q
