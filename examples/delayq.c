@@ -721,7 +721,8 @@ static void show_ticket(const delayq_message *m) {
 static void show_progress(int last) {
     char n[32], rate[32];
     int64_t now = clock_ms(), took = now - offered.begun_ms;
-    if (set.quiet || !isatty(2) || (!last && now - offered.shown_ms < 200))
+    if (set.quiet || offered.begun_ms == 0 || !isatty(2) ||
+        (!last && now - offered.shown_ms < 200))
         return;
     offered.shown_ms = now;
     fprintf(
@@ -895,7 +896,10 @@ static int offer_one(const char *text, int64_t delay_ms, int64_t due_ms) {
     feed f;
     memset(&m, 0, sizeof m);
     memset(&f, 0, sizeof f);
-    if (!text && !read_whole(&f)) return stops ? stopped() : BROKEN;
+    if (!text && !read_whole(&f)) {
+        free(f.buf);
+        return stops ? stopped() : BROKEN;
+    }
     m.data = text ? text : f.buf;
     m.len = text ? strlen(text) : f.to;
     m.delay_ms = delay_ms;
@@ -1018,6 +1022,7 @@ static void show_lateness(void) {
     delayq_counts counts;
     uint64_t sum = 0, seen = 0;
     size_t i, k = 0;
+    memset(&counts, 0, sizeof counts);
     delayq_count(handles, &counts); /* ours are filled in, failed or not */
     for (i = 0; i < 24; i++) sum += counts.lateness[i];
     fprintf(stderr, "delayq: %" PRIu64 " taken", counts.taken);
@@ -1364,6 +1369,7 @@ static uint64_t moved_so_far(void) {
     size_t i;
     for (i = 0; i < handle_count; i++) {
         delayq_counts counts; /* this process' own: filled in, failed or not */
+        memset(&counts, 0, sizeof counts);
         delayq_count(&handles[i], &counts);
         sum += counts.moved;
     }
@@ -1879,6 +1885,7 @@ static struct {
     size_t len, room;
     int rows, columns, row;
     int blocks; /* the locale is UTF-8: bars of blocks, else of # */
+    int grey;   /* NO_COLOR is set */
 } screen;
 
 static void put_bytes(const char *s, size_t n) {
@@ -1906,6 +1913,7 @@ static void put_line(const char *style, const char *format, ...) {
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     put_text(screen.row++ > 0 ? "\r\n\033[K" : "\033[K");
+    if (screen.grey && *style == '3') style = "1";
     snprintf(code, sizeof code, "\033[%sm", style);
     if (*style) put_text(code);
     while (line[i] && column < screen.columns) {
@@ -2262,6 +2270,7 @@ static int run_watch(int argc, char **argv) {
         code = watch_plainly();
     } else {
         screen.blocks = says_utf8();
+        screen.grey = getenv("NO_COLOR") != NULL;
         catch_signal(SIGWINCH, on_signal);
         catch_stop(SIGTSTP);
         code = watch_screen();

@@ -157,7 +157,7 @@ ends "offer ends with 0" 0 offer q 0 hello
 like "and prints the ticket" "$ticket" "$(cat "$dir/out")"
 is "take prints the payload" hello "$(t take q)"
 is "and acks it" "0 0 0 " "$(left q)"
-t offer q 300ms late -q
+t offer q 1500ms late -q
 ends "what is not due is not taken" 1 take q
 is "take --wait waits for it" late "$(t take q --wait 20s)"
 ends "take --wait gives up" 1 take q --wait 50ms
@@ -418,9 +418,9 @@ t clear q --dead --yes -q
 ends "nothing to run a command for ends with 1" 1 take q -x true
 
 t offer q 0 long -q
-behind take q -x 'sleep 1.5' --lease 300ms
-sleep 0.1
-ends "the lease of a long command is extended" 1 take q --wait 1s
+behind take q -x 'touch "$out.on"; sleep 2' --lease 600ms
+soon "it begins" test -f "$out.on"
+ends "the lease of a long command is extended" 1 take q --wait 1500ms
 wait $child
 is "and acked at its end" "0 0 0 0 " "$? $(left q)"
 
@@ -512,7 +512,7 @@ is "but served with its wire" x "$(t take old --wire redisson-old)"
 
 # --- watch ---
 
-seq 30 | t offer view 10s - -q
+seq 30 | t offer view 10m - -q
 t offer view 0 x -q
 like "watch prints plain lines" \
     '[0-9: -]* view pending 31 overdue 1 oldest .* ready 0 dead 0' \
