@@ -2321,11 +2321,11 @@ static const command commands[] = {
      "all of the input is one. Prints the ticket, which cancel takes."},
     {TAKE, "take", "NAME", 1, 1, run_take,
      "print what is due, or run a command for it",
-     "Prints one item that is due, -n of them, or all that come (-f), and acks\n"
-     "what is written. With --lease it doesn't: a ticket and a blank stand in\n"
-     "front. With --exec it runs a command on each, with DELAYQ_TICKET, _NAME,\n"
-     "_ATTEMPT, _DUE_MS and _LATE_MS in its environment: exit code 0 acks, all\n"
-     "others nack. The lease (60s) is extended as long as it runs."},
+     "Prints one item that is due, -n of them, or all that come (-f), and\n"
+     "acks what is written. With --lease it doesn't: a ticket and a blank\n"
+     "stand in front. With --exec it runs a command on each; DELAYQ_TICKET,\n"
+     "_NAME, _ATTEMPT, _DUE_MS, _LATE_MS are in its environment. Exit code 0\n"
+     "acks, all others nack. The lease (60s) is extended while it runs."},
     {TICK, "tick", "NAME...", 1, MANY, run_tick,
      "move what is due, for others to take",
      "Runs until Ctrl-C. Programs that take need no such help."},
