@@ -54,15 +54,16 @@
  * >>settings   what the command line says; exit codes
  *---------------------------------------------------------------------------*/
 
-enum { /* exit codes; above 128: stopped by signal code - 128 */
-       DONE = 0,
-       NOTHING = 1,     /* empty, gone, the key is taken */
-       USAGE = 2,       /* bad arguments */
-       UNREACHABLE = 3, /* no server, or not in time */
-       REFUSED = 4,     /* the server said no */
-       UNKNOWN = 5,     /* it may have happened */
-       BROKEN = 6,      /* input can't be read or output not be written */
-       FAILED = 7       /* a command of --exec failed; its item comes again */
+/* Exit codes; above 128: stopped by signal code - 128. */
+enum {
+    DONE = 0,
+    NOTHING = 1,     /* empty, gone, the key is taken */
+    USAGE = 2,       /* bad arguments */
+    UNREACHABLE = 3, /* no server, or not in time */
+    REFUSED = 4,     /* the server said no */
+    UNKNOWN = 5,     /* it may have happened */
+    BROKEN = 6,      /* input can't be read or output not be written */
+    FAILED = 7       /* a command of --exec failed; its item comes again */
 };
 
 #define FOREVER INT64_MAX /* as a duration */
@@ -575,7 +576,7 @@ static delayq_options options_for(const char *name) {
     o.tls_key = set.tls_key;
     o.wire = (delayq_wire)set.wire;
     o.lease_ms = set.lease_ms;
-    o.max_attempts = (int)set.max_attempts;
+    o.max_attempts = set.max_attempts > 65535 ? -1 : (int)set.max_attempts;
     o.backoff_ms = set.backoff_ms;
     o.backoff_max_ms = set.backoff_max_ms;
     o.io_timeout_ms = io_timeout_ms;
@@ -964,16 +965,19 @@ static int show_item(const delayq_item *item) {
     return written();
 }
 
-/* Ack what was written, for as long as that makes sense. */
+/* Ack what was written, for as long as that makes sense. What is gone after an
+ * answer that was lost has most likely been acked. */
 static delayq_status ack_written(delayq_item *items, size_t count) {
     int64_t until = clock_ms() + PRINT_LEASE_MS;
+    int uncertain = 0;
     for (;;) {
         delayq_status status = delayq_ack_many(handles, items, count);
         size_t i, left = 0;
-        if (status == DELAYQ_GONE)
+        if (status == DELAYQ_GONE && !uncertain)
             complain("written too slowly: an item will come again, or has");
         if (status >= 0) return DELAYQ_OK;
         tell(NULL, status, delayq_errmsg(handles));
+        uncertain |= status == DELAYQ_ERR_UNKNOWN;
         for (i = 0; i < count; i++)
             if (items[i].acked < 0) items[left++] = items[i];
         count = left;
@@ -1403,7 +1407,7 @@ static int run_tick(int argc, char **argv) {
 /* Open the queue and put the ticket into an item. */
 static int open_ticket(char **argv, delayq_item *item) {
     memset(item, 0, sizeof *item);
-    item->attempt = (int)set.attempt;
+    item->attempt = set.attempt > 65535 ? 65535 : (int)set.attempt;
     snprintf(item->ticket.text, sizeof item->ticket.text, "%s", argv[1]);
     if (strlen(argv[1]) >= sizeof item->ticket.text)
         return usage("not a ticket: %s", argv[1]);
@@ -2284,23 +2288,24 @@ static int run_watch(int argc, char **argv) {
  * >>commands   the tables of commands and options, help, main
  *---------------------------------------------------------------------------*/
 
-enum { /* which commands an option is for */
-       OFFER = 1,
-       TAKE = 2,
-       TICK = 4,
-       ACK = 8,
-       NACK = 16,
-       EXTEND = 32,
-       BURY = 64,
-       CANCEL = 128,
-       RESCHEDULE = 256,
-       PEEK = 512,
-       COUNT = 1024,
-       DEAD = 2048,
-       REDRIVE = 4096,
-       CLEAR = 8192,
-       WATCH = 16384,
-       ALL = 32767
+/* Which commands an option is for. */
+enum {
+    OFFER = 1,
+    TAKE = 2,
+    TICK = 4,
+    ACK = 8,
+    NACK = 16,
+    EXTEND = 32,
+    BURY = 64,
+    CANCEL = 128,
+    RESCHEDULE = 256,
+    PEEK = 512,
+    COUNT = 1024,
+    DEAD = 2048,
+    REDRIVE = 4096,
+    CLEAR = 8192,
+    WATCH = 16384,
+    ALL = 32767
 };
 
 typedef struct command {
