@@ -36,7 +36,8 @@ demo: $B/hello ## see items arrive, on a private server (or DELAYQ_URL)
 	@sh tests/with-server.sh $B/hello demo
 
 test check: ## everything: sanitizers, valgrind, a UTF-8 server, hygiene
-	@$(MAKE) --no-print-directory $B/test-asan $B/test-plain examples
+	@$(MAKE) --no-print-directory $B/test-asan $B/test-plain \
+	    $B/delayq-asan examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B
 
 asan: $B/test-asan ## the tests under ASan and UBSan
@@ -74,6 +75,14 @@ charts: $(CHARTED:%=$B/%) ## the benches' charts, tests/bench/charts/*.svg (need
 	    "$(patsubst %,$B/% &&,$(CHARTED)) :"
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
+
+cli: $B/delayq-asan ## the tests of the command-line tool
+	@sh tests/cli.sh $B/delayq-asan
+
+$B/delayq-asan: examples/delayq.c delayq.h
+	@mkdir -p $B
+	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
+	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
 	@mkdir -p $B
@@ -138,14 +147,19 @@ $B/delayq.pc: delayq.h Makefile
 	    'Description: distributed delay queue on Redis, one header' \
 	    'Requires: hiredis' 'Cflags: -I$${includedir}' > $@
 
-install: $B/delayq.pc ## copy the header and a pkg-config file to PREFIX
+install: $B/delayq.pc $B/delayq ## the header, a pkg-config file, the tool and its manual, to PREFIX
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 delayq.h $(DESTDIR)$(PREFIX)/include/
 	install -m 644 $B/delayq.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 755 $B/delayq $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 examples/delayq.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 
 uninstall: ## remove what install copied
 	rm -f $(DESTDIR)$(PREFIX)/include/delayq.h
 	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/delayq.pc
+	rm -f $(DESTDIR)$(PREFIX)/bin/delayq
+	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/delayq.1
 
 clean: ## remove build/
 	rm -rf $B
@@ -153,5 +167,6 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults size bench charts tls format install uninstall clean help
+.PHONY: all examples demo test check asan cli valgrind memory fuzz lint \
+        interop matrix faults size bench charts tls format install uninstall \
+        clean help

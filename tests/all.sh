@@ -1,7 +1,8 @@
 #!/bin/sh
 # `make test`: the same tests under ASan and UBSan, on a server with a UTF-8
-# locale, and under valgrind; failing allocations; the demo and hygiene. What
-# is missing is said and skipped, and counts as a failure in CI.
+# locale, and under valgrind; failing allocations; the demo, the command-line
+# tool and hygiene. What is missing is said and skipped, and counts as a
+# failure in CI.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 out=$(mktemp "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
@@ -66,6 +67,8 @@ if command -v redis-server >/dev/null; then
         missing "no libhiredis.a: no allocation was made to fail"
     fi
     suite "the demo" demo
+    suite "the command-line tool, under ASan and UBSan" sh tests/cli.sh \
+        "$build/delayq-asan"
 else
     missing "redis-server is not installed: nothing was tested"
 fi

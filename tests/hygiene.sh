@@ -60,6 +60,8 @@ for pair in "gcc g++" "clang clang++"; do
         bad "symbols that don't begin with delayq_"
         cat "$dir/symbols"
     else ok; fi
+    check "$c: the command-line tool" "$c" -std=c99 -O2 $warn -I. \
+        examples/delayq.c -lhiredis -o "$dir/tool"
 done
 
 # Names: macros and types of our own, none reserved.
@@ -111,6 +113,8 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     examples/*.c | sort -u); do
     case $name in
     delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
+    DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
+    DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
     *) if grep -q -w -e "$name" delayq.h; then ok; else
         bad "$name is named, but not in delayq.h"
     fi ;;
@@ -124,10 +128,12 @@ check "the installed header compiles" cc -std=c99 -I"$dir/root/usr/include" \
 check "the pkg-config file has the version" grep -q "^Version: $(sed -n \
     's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)$" \
     "$dir/root/usr/lib/pkgconfig/delayq.pc"
+check "the installed tool runs" "$dir/root/usr/bin/delayq" --version
+check "its manual is there" test -f "$dir/root/usr/share/man/man1/delayq.1"
 check "make uninstall" make -s uninstall DESTDIR="$dir/root" PREFIX=/usr
-check "leaves nothing" test ! -e "$dir/root/usr/include/delayq.h"
+check "leaves nothing" test -z "$(find "$dir/root" -type f)"
 check "make help lists every target" sh -c 'for t in all test check examples \
-    demo bench valgrind asan memory fuzz tls lint interop format install \
+    demo bench valgrind asan cli memory fuzz tls lint interop format install \
     uninstall clean help; do
     make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
 
