@@ -1332,9 +1332,10 @@ static const char dq_lua_once[] =
  * drain(max, keep, add) empties the zset of what is due: keep is called with
  * each element (element, kind, start of payload, score), and returns a reason
  * if it shall die, or true if add moves it within the zset; add is called once
- * a chunk, to put away what was kept. Each chunk is read with the element
- * behind it, which tells when to come again: soon, nil where nothing is left.
- * Returns how many, and whether nothing due is left.
+ * a chunk, to put away what was kept. Without keep all are handed out. Each
+ * chunk is read with the element behind it, which tells when to come again:
+ * soon, nil where nothing is left. Returns how many, and whether nothing due is
+ * left.
  */
 static const char dq_lua_drain[] =
     "local Z, N, X, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
@@ -1350,10 +1351,7 @@ static const char dq_lua_drain[] =
     "end\n"
     /* what is handed out, and when it was due; up to sure it has left */
     "local out, dues, given, sure = {'', ''}, {}, 0, 0\n"
-    "local function give(due, e)\n"
-    "  given = given + 1\n"
-    "  out[given + 2], dues[given] = e, due\n"
-    "end\n"
+
     "local function attempts(e)\n"
     "  local a, b = byte(e, 16, 17)\n"
     "  return a * 256 + b\n"
@@ -1388,8 +1386,13 @@ static const char dq_lua_drain[] =
     "        if kind == 0 and wire ~= 'o' then old = 1 break end\n"
     "      end\n"
     "      if locate and not locate(e, kind) then all = false break end\n"
-    "      local why = 'undecodable'\n"
-    "      if kind then why = keep(e, kind, p, es[i + 1]) end\n"
+    "      local why\n"
+    "      if not kind then why = 'undecodable'\n"
+    "      elseif keep then why = keep(e, kind, p, es[i + 1])\n"
+    "      else\n"
+    "        given = given + 1\n"
+    "        out[given + 2], dues[given] = e, es[i + 1]\n"
+    "      end\n"
     "      if why == true then stay = stay + 1\n"
     "      elseif why then\n"
     "        bad[#bad + 1] = why .. ' ' .. num(now) .. '\\n' .. e\n"
@@ -1655,19 +1658,25 @@ static const char dq_lua_lease[] =
     "end\n";
 
 static const char dq_lua_take[] =
-    "local function keep(e, kind, p, due)\n"
+    "local give, keep, from_lists\n"
+    "if lease > 0 or most > 0 or not direct then\n"
+    "give = function(due, e)\n"
+    "  given = given + 1\n"
+    "  out[given + 2], dues[given] = e, due\n"
+    "end\n"
+    "keep = function(e, kind, p, due)\n"
     "  local to = e\n"
     "  if lease > 0 then\n"
     "    to = again(e, kind, p)\n"
     "    if not to then return 'attempts' end\n"
     "    hold(to)\n"
-    "  elseif most > 0 and kind == 16 and attempts(e) >= most then\n"
+    "  elseif kind == 16 and attempts(e) >= most then\n"
     "    return 'attempts'\n"
     "  end\n"
     "  give(due, to)\n"
     "  return lease > 0 and to == e\n"
     "end\n"
-    "local from_lists\n"
+    "end\n"
     "if not direct then\n"
     /* one from the retry list: false where it goes to the dead letters */
     "local function from_retry(e, bad)\n"
