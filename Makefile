@@ -63,7 +63,7 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, idle calls, a cluster: beside yardsticks
 	@sh tests/with-server.sh sh -c "$B/rates && $B/growth && $B/lateness && \
-	    $B/idle && $B/tickets"
+	    $B/idle && $B/tickets && $B/life"
 	@sh tests/with-cluster.sh $B/cluster
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
