@@ -17,6 +17,7 @@ SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 TESTS := $(wildcard tests/*.c)
+PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply
 FUZZ_SECONDS ?= 30
@@ -92,6 +93,14 @@ $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (5 minutes)
+	@sh tests/bench/peers/run.sh $B
+
+$B/peers/%: tests/bench/peers/%.c tests/bench/peers/peer.h delayq.h
+	@mkdir -p $B/peers
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) \
+	    -lpthread -o $@
+
 $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
@@ -119,7 +128,8 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 	    $(HIREDIS_LIBS) -lssl -lcrypto -o $@
 
 format: ## lay out the sources with clang-format
-	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c examples/*.c
+	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
+	    tests/bench/peers/*.[ch] examples/*.c
 
 $B/delayq.pc: delayq.h Makefile
 	@mkdir -p $B
@@ -141,7 +151,7 @@ clean: ## remove build/
 	rm -rf $B
 
 help: ## list the targets
-	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults size bench tls format install uninstall clean help
+        matrix faults size bench bench-peers tls format install uninstall clean help
