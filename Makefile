@@ -93,7 +93,7 @@ $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (5 minutes)
+bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
 	@sh tests/bench/peers/run.sh $B
 
 $B/peers/%: tests/bench/peers/%.c tests/bench/peers/peer.h delayq.h

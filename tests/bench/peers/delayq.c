@@ -114,23 +114,29 @@ static void late(int count) {
         take_many(100, count);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 3) die("usage: delayq URL MODE");
+static const char *floor_of(const char *url) {
+    bare = redisConnect("127.0.0.1", atoi(strrchr(url, ':') + 1));
+    if (!bare || bare->err) die("can't connect");
+    in_order = 1;
+    return "sleep, PING: clock_nanosleep until due, then one PING";
+}
+
+static const char *delayq_of(const char *url, const char *mode) {
     options.name = "bench";
-    options.url = argv[1];
-    if (strcmp(argv[2], "at-least-once") == 0) options.lease_ms = 30000;
+    options.url = url;
+    if (strcmp(mode, "at-least-once") == 0) options.lease_ms = 30000;
     check(&q, delayq_open(&q, &options));
     check(&producer, delayq_open(&producer, &options));
-    if (strcmp(argv[2], "floor") == 0) {
-        bare = redisConnect("127.0.0.1", atoi(strrchr(argv[1], ':') + 1));
-        if (!bare || bare->err) die("can't connect");
-        in_order = 1;
-        serve("sleep, PING: clock_nanosleep until due, then one PING");
-    }
-    serve(options.lease_ms
-              ? "delayq " DELAYQ_VERSION " with a lease: offer, ack_take; "
-                "batch 100: offer_many, take_many, ack_many"
-              : "delayq " DELAYQ_VERSION " without: offer, take; batch 100: "
-                "offer_many, take_many");
+    return options.lease_ms
+               ? "delayq " DELAYQ_VERSION " with a lease: offer, ack_take; "
+                 "batch 100: offer_many, take_many, ack_many"
+               : "delayq " DELAYQ_VERSION " without: offer, take; batch 100: "
+                 "offer_many, take_many";
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) die("usage: delayq URL MODE");
+    serve(strcmp(argv[2], "floor") == 0 ? floor_of(argv[1])
+                                        : delayq_of(argv[1], argv[2]));
     return 0;
 }

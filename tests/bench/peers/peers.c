@@ -5,9 +5,10 @@
  *     peers 'NAME|PROMISE|life|late|PID|COMMAND' ...
  *
  * `life` and `late` are 1 where the peer takes part; PID is its server, whose
- * processor time is read from the system's clock of that process. COMMAND runs
- * in a shell. The first peer of a promise is what the others' costs are
- * divided by. Every command is one line to the peer's stdin, every answer one
+ * processor time is read from the system's clock of that process (it is what
+ * INFO cpu tells, user and system, and beanstalkd has no INFO). COMMAND runs
+ * in a shell. The others' costs are divided by those of the first peer with the
+ * same promise. Every command is one line to the peer's stdin, every answer one
  * line on its stdout:
  *
  *     (at first)                "ready" and a text about it
@@ -28,15 +29,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define PEERS 12
-#define LIVES                                                    \
-    5 /* rounds; the one before, in which a JVM warms up, is not \
-         counted */
-#define LATES 3
+#define LIVES 7 /* rounds, after one in which a JVM warms up */
+#define LATES 5
 #define DELAY 1000
 #define ITEMS 2000
 #define LEAD 1500
@@ -108,6 +108,7 @@ static void start(struct peer *p) {
     if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC)) die(p->name, "pipe");
     p->pid = fork();
     if (p->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(in[0], 0);
         dup2(out[1], 1);
         execl("/bin/sh", "sh", "-c", p->command, (char *)NULL);
@@ -215,37 +216,54 @@ static void be_late(struct peer *p, int round) {
 
 static void print_lives(void) {
     int i, b;
-    printf("whole life: offered with a delay of %d ms, taken when all are due, "
-           "acked\n%-16s%5s%9s%7s%7s%7s%7s%8s%7s%7s\n",
-           DELAY, "", "batch", "promise", "cpu us", "least", "most", "ratio",
-           "jobs/s", "least", "most");
+    printf(
+        "whole life: offered with a delay of %d ms, taken when all are due, "
+        "acked\n"
+        "cpu: of the server, us a job; ratio: of it, over the first with the "
+        "same promise\n"
+        "%-15s%6s%9s%7s%7s%7s%7s%7s%7s%7s\n",
+        DELAY, "", "batch", "once", "cpu", "least", "most", "ratio", "jobs/s",
+        "least", "most");
     for (b = 0; b < BATCHES; b++) {
         for (i = 0; i < count; i++) {
             struct peer *p = &peers[i];
             if (!p->life) continue;
-            printf("%-16s%5d%9s%7.1f", p->name, lives[b].batch, p->promise,
+            printf("%-15s%6d%9s%7.1f", p->name, lives[b].batch, p->promise,
                    median(p->cpu[b], LIVES));
-            printf("%7.1f%7.1f%7.2f%8.0f", p->cpu[b][0], p->cpu[b][LIVES - 1],
+            printf("%7.1f%7.1f%7.2f%7.0f", p->cpu[b][0], p->cpu[b][LIVES - 1],
                    median(p->ratio[b], LIVES), median(p->rate[b], LIVES));
             printf("%7.0f%7.0f\n", p->rate[b][0], p->rate[b][LIVES - 1]);
         }
     }
 }
 
+/* Three digits at least. */
+static void print_ms(double ms) {
+    double size = ms < 0 ? -ms : ms;
+    printf("%7.*f", size < 10 ? 2 : size < 100 ? 1 : 0, ms);
+}
+
 static void print_lateness(void) {
-    int i;
-    printf("\nlateness of %d jobs, due at random within %d s, ms\n"
-           "%-17s%8s%8s%8s%8s%8s%8s%8s%6s\n",
-           ITEMS, SPREAD / 1000, "", "p50", "least", "most", "p99", "least",
-           "most", "max", "early");
+    int i, k;
+    printf(
+        "\nlateness of %d jobs, due at random within %d s, ms; early: of %d\n"
+        "%-15s%9s%7s%7s%7s%7s%7s%7s%7s%7s\n",
+        ITEMS, SPREAD / 1000, ITEMS * LATES, "", "once", "p50", "least", "most",
+        "p99", "least", "most", "max", "early");
     for (i = 0; i < count; i++) {
         struct peer *p = &peers[i];
+        double *figures[2];
         if (!p->late) continue;
-        printf("%-17s%8.2f", p->name, median(p->p50, LATES));
-        printf("%8.2f%8.2f%8.2f", p->p50[0], p->p50[LATES - 1],
-               median(p->p99, LATES));
-        printf("%8.2f%8.2f%8.2f%6d\n", p->p99[0], p->p99[LATES - 1], p->worst,
-               p->early);
+        printf("%-15s%9s", p->name, p->promise);
+        figures[0] = p->p50;
+        figures[1] = p->p99;
+        for (k = 0; k < 2; k++) {
+            print_ms(median(figures[k], LATES));
+            print_ms(figures[k][0]);
+            print_ms(figures[k][LATES - 1]);
+        }
+        print_ms(p->worst);
+        printf("%7d\n", p->early);
     }
 }
 

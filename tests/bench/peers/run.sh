@@ -24,7 +24,8 @@ have() {
 # fetch COMMAND...: or say why it failed
 fetch() {
     timeout 120 "$@" >"$dir/out" 2>&1 || {
-        echo "skipped $peer: $(grep . "$dir/out" | tail -1)"
+        echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \
+            "$dir/out" || echo "$1 gave up")" | cut -c1-200
         return 1
     }
 }
@@ -96,8 +97,10 @@ if have beanstalkd; then
     sleep 0.5
     c="exec $build/beanstalkd $(beanstalkd -v | cut -d' ' -f2) $port"
     set -- "$@" "$peer|at least|1|1|$own|$c round-up" \
-        "$peer, whole s|at least|0|1|$own|$c whole-seconds"
+        "$peer 1 s|at least|0|1|$own|$c whole-seconds"
 fi
 
-timeout 330 "$build/peers" "$@" || { cat "$dir"/[!r]*.log >&2; exit 1; }
+timeout --foreground 330 "$build/peers" "$@" &
+pids="$pids $!"
+wait $! || { cat "$dir"/[!r]*.log >&2; exit 1; }
 redis-server --version | sed 's/ sha.*//'
