@@ -17,7 +17,8 @@
  *     take BATCH COUNT          take and ack them, each once: "ok SECONDS"
  *     late COUNT LEAD SPREAD    a consumer at work, offer COUNT jobs singly,
  *                               due at random within SPREAD ms, from LEAD ms
- * on: "ok" and how late each came, in microseconds
+ *                               on: "ok" and a number each, how late it came
+ *                               in microseconds
  *
  * Anything else ends the run. In each round all peers have their turn.
  */

@@ -3,7 +3,8 @@
 # them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the package
 # beanstalkd has to be installed); what can't be had is skipped by name. Each
 # Redis peer uses the same private redis-server, on loopback, without
-# persistence; beanstalkd is its own server. All ends with this script.
+# persistence; beanstalkd is its own server. All ends with this script, after
+# less than six minutes, fetching aside.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -40,7 +41,7 @@ until_true() {
     i=0
     until "$@" >/dev/null 2>&1; do
         i=$((i + 1))
-        [ $i -gt 100 ] && { cat "$dir"/*.log >&2; exit 1; }
+        [ $i -gt 100 ] && { cat "$dir/log" >&2; exit 1; }
         sleep 0.05
     done
 }
@@ -49,7 +50,7 @@ command -v redis-server >/dev/null || { echo "redis-server is missing"; exit 1; 
 free_port
 redis=$port
 redis-server --port $redis --bind 127.0.0.1 --dir "$dir" --save '' \
-    --appendonly no >"$dir/redis.log" 2>&1 &
+    --appendonly no >"$dir/log" 2>&1 &
 server=$!
 pids=$server
 until_true redis-cli -p $redis PING
@@ -102,5 +103,5 @@ fi
 
 timeout --foreground 330 "$build/peers" "$@" &
 pids="$pids $!"
-wait $! || { cat "$dir"/[!r]*.log >&2; exit 1; }
+wait $! || { cat "$dir"/*.log >&2; exit 1; }
 redis-server --version | sed 's/ sha.*//'
