@@ -154,4 +154,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan valgrind memory fuzz lint interop \
-        matrix faults size bench bench-peers tls format install uninstall clean help
+        matrix faults size bench bench-peers tls format install uninstall \
+        clean help

@@ -101,7 +101,7 @@ if have beanstalkd; then
         "$peer 1 s|at least|0|1|$own|$c whole-seconds"
 fi
 
-timeout --foreground 330 "$build/peers" "$@" &
+timeout --foreground 345 "$build/peers" "$@" &
 pids="$pids $!"
 wait $! || { cat "$dir"/*.log >&2; exit 1; }
 redis-server --version | sed 's/ sha.*//'
