@@ -5,11 +5,11 @@
  *     java RedissonPeer redis://127.0.0.1:PORT VERSION
  *
  * A batch of 100 is so many offerAsync in flight (a delayed queue has no bulk
- * offer and no place in an RBatch) and poll(100). A take removes the job:
- * there is nothing to ack. Jobs that are due in the order of their offer, as in
- * a `take`, are Redisson's best case: it finds them at the head of its list.
- * With 8 connections these offers are three times as
- * fast as with the default 64, since several share one write.
+ * offer and no place in an RBatch) and poll(100). With 8 connections these
+ * offers are three times as fast as with the default 64, since several share
+ * one write. A take removes the job: there is nothing to ack. In `offer` jobs
+ * are due in the order of their offer, which is Redisson's best case: it finds
+ * them at the head of its list.
  */
 
 import java.io.BufferedReader;
