@@ -17,6 +17,7 @@ SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 TESTS := $(wildcard tests/*.c)
+PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply
 FUZZ_SECONDS ?= 30
@@ -65,7 +66,7 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/tickets && $B/aof && \
-	    $B/memory && $B/handles && $B/fleet"
+	    $B/memory && $B/handles && $B/life && $B/fleet"
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
@@ -111,6 +112,14 @@ $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -lm \
 	    -o $@
 
+bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
+	@sh tests/bench/peers/run.sh $B
+
+$B/peers/%: tests/bench/peers/%.c tests/bench/peers/peer.h delayq.h
+	@mkdir -p $B/peers
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) \
+	    -lpthread -o $@
+
 $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
@@ -138,7 +147,8 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 	    $(HIREDIS_LIBS) -lssl -lcrypto -o $@
 
 format: ## lay out the sources with clang-format
-	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c examples/*.c
+	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
+	    tests/bench/peers/*.[ch] examples/*.c
 
 $B/delayq.pc: delayq.h Makefile
 	@mkdir -p $B
@@ -165,8 +175,8 @@ clean: ## remove build/
 	rm -rf $B
 
 help: ## list the targets
-	@sed -n 's/^\([a-z ]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan cli valgrind memory fuzz lint \
-        interop matrix faults size bench charts tls format install uninstall \
-        clean help
+        interop matrix faults size bench bench-peers charts tls format install \
+        uninstall clean help

@@ -1,0 +1,153 @@
+/*
+ * life -- what a job costs the server over its whole life at least once: it
+ * is offered, taken with a lease, and acknowledged; payloads of 100 bytes, in
+ * batches of 1, 10 and 100. All in turn in each round; median, least and most
+ * of the rounds, in microseconds of the server's processor time per job (INFO
+ * cpu, user and system): of all its threads, and of the main one; and what of
+ * it is spent in scripts (INFO commandstats), which leaves out reading,
+ * parsing and answering.
+ *
+ * "1 ack_take" acks a job and takes the next in one round trip.
+ */
+#include "bench.h"
+
+#define ROUNDS 9
+
+static redisContext *c;
+static delayq q;
+static char payload[100];
+
+static void check(delayq_status status) {
+    if (status != DELAYQ_OK) die(delayq_errmsg(&q));
+}
+
+/* --- the lives ----------------------------------------------------------- */
+
+static void offer_all(int n, int batch) {
+    static delayq_message m[100];
+    int i, k;
+    for (i = 0; i < n; i += batch) {
+        memset(m, 0, sizeof m);
+        for (k = 0; k < batch; k++) {
+            m[k].data = payload;
+            m[k].len = sizeof payload;
+        }
+        if (batch == 1)
+            check(delayq_offer(&q, payload, sizeof payload, 0));
+        else
+            check(delayq_offer_many(&q, m, (size_t)batch));
+    }
+}
+
+static void one_by_one(int n, int batch) {
+    delayq_item item;
+    int i;
+    (void)batch;
+    for (i = 0; i < n; i++) {
+        check(delayq_take(&q, &item, 1000));
+        check(delayq_ack(&q, &item));
+    }
+}
+
+static void ack_take(int n, int batch) {
+    delayq_item item;
+    int i;
+    (void)batch;
+    memset(&item, 0, sizeof item);
+    for (i = 0; i < n; i++) check(delayq_ack_take(&q, &item, 1000));
+    check(delayq_ack(&q, &item));
+}
+
+static void many(int n, int batch) {
+    static delayq_item items[100];
+    size_t got, done;
+    for (done = 0; done < (size_t)n; done += got) {
+        check(delayq_take_many(&q, items, (size_t)batch, &got, 1000));
+        check(delayq_ack_many(&q, items, got));
+    }
+}
+
+/* --- the table ----------------------------------------------------------- */
+
+static const struct row {
+    const char *title;
+    int batch, jobs;
+    void (*take_all)(int n, int batch);
+    double goal; /* microseconds a job, at most */
+} rows[] = {
+    {"1", 1, 2000, one_by_one, 0},
+    {"1, ack_take", 1, 2000, ack_take, 0},
+    {"10", 10, 10000, many, 0},
+    {"100", 100, 20000, many, 8},
+};
+#define ROWS (sizeof rows / sizeof rows[0])
+
+/* Microseconds of the server's processor; 0 where INFO doesn't tell. */
+static double info_us(const char *user, const char *sys) {
+    redisReply *r;
+    const char *u, *s;
+    double us = 0;
+    redisAppendCommand(c, "INFO cpu");
+    r = reply(c);
+    u = strstr(r->str, user);
+    s = strstr(r->str, sys);
+    if (u && s) us = (atof(u + strlen(user)) + atof(s + strlen(sys))) * 1e6;
+    freeReplyObject(r);
+    return us;
+}
+
+static double all_us(void) {
+    return info_us("used_cpu_user:", "used_cpu_sys:");
+}
+
+static double main_us(void) {
+    return info_us("used_cpu_user_main_thread:", "used_cpu_sys_main_thread:");
+}
+
+static double cpu[ROWS][ROUNDS], thread[ROWS][ROUNDS], script[ROWS][ROUNDS],
+    rate[ROWS][ROUNDS];
+
+static void live(size_t i, int round) {
+    const struct row *r = &rows[i];
+    delayq_counts n;
+    double all, own, begin, jobs = r->jobs;
+    do_command(c, "CONFIG RESETSTAT");
+    begin = seconds();
+    own = main_us();
+    all = all_us();
+    offer_all(r->jobs, r->batch);
+    r->take_all(r->jobs, r->batch);
+    cpu[i][round] = (all_us() - all) / jobs;
+    thread[i][round] = (main_us() - own) / jobs;
+    script[i][round] = script_us(c) / jobs;
+    rate[i][round] = jobs / (seconds() - begin);
+    check(delayq_count(&q, &n));
+    if (n.pending + n.ready + n.dead != 0) die("jobs are left");
+}
+
+int main(void) {
+    delayq_options o = {0};
+    size_t i;
+    int round;
+    c = bare();
+    o.name = "bench";
+    o.url = getenv("DELAYQ_URL");
+    o.lease_ms = 30000;
+    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
+    memset(payload, 'x', sizeof payload);
+    check(delayq_clear(&q, NULL));
+    for (round = 0; round < ROUNDS; round++)
+        for (i = 0; i < ROWS; i++) live(i, round);
+    printf("%-18s%8s%8s%8s%8s%8s%10s%8s\n", "server us a job", "cpu", "least",
+           "most", "main", "script", "jobs/s", "goal");
+    for (i = 0; i < ROWS; i++) {
+        double middle = median(cpu[i], ROUNDS);
+        printf("batch %-12s%8.1f%8.1f%8.1f%8.1f%8.1f%10.0f", rows[i].title,
+               middle, cpu[i][0], cpu[i][ROUNDS - 1], median(thread[i], ROUNDS),
+               median(script[i], ROUNDS), median(rate[i], ROUNDS));
+        if (rows[i].goal > 0) printf("%8.1f", rows[i].goal);
+        printf("\n");
+    }
+    delayq_close(&q);
+    return 0;
+}

@@ -1,0 +1,117 @@
+/*
+ * BullMQ as a peer; peers.c says what it is asked.
+ *
+ *     node bullmq.js PORT
+ *
+ * A batch of 1 is add and a worker with concurrency 1; one of 100 is addBulk
+ * and concurrency 100. Jobs are removed when they are completed, as they are
+ * elsewhere; BullMQ keeps them for ever unless told so.
+ */
+'use strict';
+const { Queue, Worker } = require('bullmq');
+const readline = require('readline');
+
+const connection = { host: '127.0.0.1', port: Number(process.argv[2]) };
+const queue = new Queue('bullmq', {
+  connection,
+  defaultJobOptions: { removeOnComplete: true, removeOnFail: true },
+});
+
+const payload = (i) => String(i).padStart(8, '0') + 'x'.repeat(92);
+const wallUs = () =>
+  Math.round((performance.timeOrigin + performance.now()) * 1000);
+
+/* Begins to work; `done` resolves when count jobs are completed, each once. */
+async function consume(concurrency, count, arrived) {
+  const seen = new Set();
+  const worker = new Worker('bullmq', async (job) => {
+    const now = wallUs();
+    const i = Number(job.data.slice(0, 8));
+    if (job.data.length !== 100 || i >= count || seen.has(i))
+      throw new Error('never offered, or delivered twice');
+    seen.add(i);
+    arrived(i, now);
+  }, { connection, concurrency, autorun: false });
+  await worker.waitUntilReady();
+  const done = new Promise((resolve, reject) => {
+    let completed = 0;
+    worker.on('completed', () => ++completed === count && resolve());
+    worker.on('failed', (job, error) => reject(error));
+    worker.on('error', reject);
+    setTimeout(reject, 40000, new Error('none came')).unref();
+  });
+  return { worker, done };
+}
+
+async function offer(batch, count, delay) {
+  for (let i = 0; i < count; i += batch) {
+    if (batch === 1) {
+      await queue.add('job', payload(i), { delay });
+      continue;
+    }
+    const jobs = [];
+    for (let k = 0; k < batch; k++)
+      jobs.push({ name: 'job', data: payload(i + k), opts: { delay } });
+    await queue.addBulk(jobs);
+  }
+}
+
+async function nothingIsLeft() {
+  const counts = await queue.getJobCounts();
+  if (Object.values(counts).some((n) => n > 0))
+    throw new Error('jobs are left: ' + JSON.stringify(counts));
+}
+
+async function take(batch, count) {
+  const { worker, done } = await consume(batch, count, () => {});
+  const begin = performance.now();
+  worker.run();
+  await done;
+  const ms = performance.now() - begin;
+  await worker.close();
+  await nothingIsLeft();
+  return ms;
+}
+
+async function late(count, lead, spread) {
+  const base = Date.now() + lead;
+  const due = Array.from({ length: count },
+    () => base + Math.floor(Math.random() * spread));
+  const us = [];
+  const { worker, done } = await consume(100, count,
+    (i, now) => { us[i] = now - due[i] * 1000; });
+  worker.run();
+  for (let i = 0; i < count; i++) {
+    const delay = due[i] - Date.now();
+    if (delay < 0) throw new Error('offered too late');
+    await queue.add('job', payload(i), { delay });
+  }
+  await done;
+  await worker.close();
+  await nothingIsLeft();
+  return us;
+}
+
+async function answer(line) {
+  const [verb, ...rest] = line.split(' ');
+  const [a, b, c] = rest.map(Number);
+  const begin = performance.now();
+  if (verb === 'late') return (await late(a, b, c)).join(' ');
+  if (verb === 'take') return (await take(a, b)) / 1000;
+  await offer(a, b, c);
+  return (performance.now() - begin) / 1000;
+}
+
+const version = (name) => require(name + '/package.json').version;
+console.log(`ready BullMQ ${version('bullmq')}, ioredis ${version('ioredis')},` +
+  ` node ${process.versions.node}: add, concurrency 1; batch 100: addBulk,` +
+  ' concurrency 100; removeOnComplete');
+readline.createInterface({ input: process.stdin })
+  .on('line', async (line) => {
+    try {
+      console.log('ok', String(await answer(line)));
+    } catch (error) {
+      console.log('error:', error.message);
+    }
+  })
+  .on('close', () => process.exit(0));

@@ -1,0 +1,107 @@
+#!/bin/sh
+# delayq beside Redisson, BullMQ, asynq and beanstalkd: run.sh BUILD. Fetches
+# them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the package
+# beanstalkd has to be installed); what can't be had is skipped by name. Each
+# Redis peer uses the same private redis-server, on loopback, without
+# persistence; beanstalkd is its own server. All ends with this script, after
+# less than six minutes, fetching aside.
+cd "$(dirname "$0")/../../.." || exit 1
+build=$PWD/$1/peers
+here=$PWD/tests/bench/peers
+dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+pids=''
+trap 'kill $pids 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+
+# have TOOL...: or say which is missing
+have() {
+    for tool; do
+        command -v "$tool" >/dev/null || {
+            echo "skipped $peer: $tool is missing"
+            return 1
+        }
+    done
+}
+# fetch COMMAND...: or say why it failed
+fetch() {
+    timeout 120 "$@" >"$dir/out" 2>&1 || {
+        echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \
+            "$dir/out" || echo "$1 gave up")" | cut -c1-200
+        return 1
+    }
+}
+free_port() {
+    port=$((${port:-$((11000 + $$ % 20000))} + 1))
+    while redis-cli -p $port PING 2>&1 | grep -qv refused; do
+        port=$((port + 1))
+    done
+}
+# until_true COMMAND...: within 5 s
+until_true() {
+    i=0
+    until "$@" >/dev/null 2>&1; do
+        i=$((i + 1))
+        [ $i -gt 100 ] && { cat "$dir/log" >&2; exit 1; }
+        sleep 0.05
+    done
+}
+
+command -v redis-server >/dev/null || { echo "redis-server is missing"; exit 1; }
+free_port
+redis=$port
+redis-server --port $redis --bind 127.0.0.1 --dir "$dir" --save '' \
+    --appendonly no >"$dir/log" 2>&1 &
+server=$!
+pids=$server
+until_true redis-cli -p $redis PING
+
+# The arguments of the program, NAME|PROMISE|LIFE|LATE|SERVER|COMMAND each.
+url=redis://127.0.0.1:$redis
+c="exec $build/delayq $url"
+set -- "sleep, PING|-|0|1|$server|$c floor" \
+    "delayq, lease|at least|1|1|$server|$c at-least-once" \
+    "delayq|at most|1|1|$server|$c at-most-once"
+
+peer=Redisson
+rm -rf "$build/redisson"
+if have java javac mvn && fetch mvn -q -B -f "$here/pom.xml" \
+    dependency:copy-dependencies -DoutputDirectory="$build/redisson" &&
+    fetch javac -nowarn -cp "$build/redisson/*" -d "$build/redisson" \
+        "$here/RedissonPeer.java"; then
+    cp=$build/redisson:$build/redisson/*
+    v=$(basename "$build"/redisson/redisson-*.jar .jar)
+    set -- "$@" "$peer|at most|1|1|$server|exec java -cp '$cp' RedissonPeer \
+        $url ${v#redisson-} 2>$dir/redisson.log"
+fi
+
+peer=BullMQ
+mkdir -p "$build/bullmq"
+cp "$here/package.json" "$here/package-lock.json" "$build/bullmq/"
+if have node npm &&
+    fetch npm --prefix "$build/bullmq" ci --ignore-scripts --no-audit; then
+    set -- "$@" "$peer|at least|1|1|$server|NODE_PATH=$build/bullmq/node_modules \
+        exec node $here/bullmq.js $redis 2>$dir/bullmq.log"
+fi
+
+peer=asynq
+if have go && fetch go build -C "$here" -o "$build/asynq" asynq.go; then
+    set -- "$@" "$peer|at least|1|1|$server|exec $build/asynq \
+        127.0.0.1:$redis 2>$dir/asynq.log"
+fi
+
+peer=beanstalkd
+if have beanstalkd; then
+    free_port
+    beanstalkd -l 127.0.0.1 -p $port >"$dir/beanstalkd.log" 2>&1 &
+    own=$!
+    pids="$pids $own"
+    sleep 0.5
+    c="exec $build/beanstalkd $(beanstalkd -v | cut -d' ' -f2) $port"
+    set -- "$@" "$peer|at least|1|1|$own|$c round-up" \
+        "$peer 1 s|at least|0|1|$own|$c whole-seconds"
+fi
+
+timeout --foreground 345 "$build/peers" "$@" &
+pids="$pids $!"
+wait $! || { cat "$dir"/*.log >&2; exit 1; }
+redis-server --version | sed 's/ sha.*//'
