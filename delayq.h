@@ -420,6 +420,7 @@ typedef struct delayq_counts {
     int64_t ready;       /* in the lists; broadcast: always 0 */
     int64_t dead;        /* dead letters */
     int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
+    int64_t now_ms;      /* the server's clock */
 
     uint64_t offered, moved, taken, acked, nacked;
     uint64_t redelivered; /* taken with an attempt above 1 */
@@ -727,6 +728,12 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
  * trip, O(log n), and reads the head, payload included. DELAYQ_OK or any
  * server failure; the handle's own counters are filled in then, too. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
+
+/* delayq_count_due -- for a histogram: counts[i] = how many of what is pending
+ * are due at due_ms[i] (ms since 1970) or before. n: 1 to 1,000. One round
+ * trip, O(n log n_pending). DELAYQ_OK, DELAYQ_ERR_ARG or any server failure. */
+DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
+                                          size_t n, int64_t *counts);
 
 /* delayq_clear -- remove all that is pending, leased or ready (broadcast: and
  * the stream); not the dead letters, nor keys. `removed` may be NULL. One
@@ -1987,9 +1994,10 @@ static const char dq_lua_peek[] =
  * Count.
  *
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
- * ARGV     1 wire
+ * ARGV     1 wire, then due times
  * returns  "stamp pending overdue ready dead next", next: the earliest due
- *          time, -1 where nothing is pending
+ *          time, -1 where nothing is pending; of each due time how many are
+ *          due by then
  */
 static const char dq_lua_count[] =
     "local Z, wire, ready, next = KEYS[1], ARGV[1], 0, -1\n"
@@ -1998,9 +2006,13 @@ static const char dq_lua_count[] =
     "local h = redis.call('ZRANGEBYSCORE', Z, 0, num(2^53 - 1), 'WITHSCORES',\n"
     "  'LIMIT', 0, 1)\n"
     "if h[2] then next = h[2] end\n"
-    "return {table.concat({stamp, num(redis.call('ZCARD', Z)),\n"
+    "local out = {table.concat({stamp, num(redis.call('ZCARD', Z)),\n"
     "  num(redis.call('ZCOUNT', Z, 0, num(now))), num(ready),\n"
-    "  num(redis.call('LLEN', KEYS[4])), num(next)}, ' ')}\n";
+    "  num(redis.call('LLEN', KEYS[4])), num(next)}, ' ')}\n"
+    "for i = 2, #ARGV do\n"
+    "  out[i] = redis.call('ZCOUNT', Z, 0, ARGV[i])\n"
+    "end\n"
+    "return out\n";
 
 /*
  * Clear.
@@ -2402,6 +2414,7 @@ typedef struct dq_call {
     size_t keys, args;
     void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
     int harmless;       /* it may be sent again though it may have run */
+    int reads;          /* it changes nothing */
     int once;           /* one round trip and no more */
     int again;          /* this is another sending of what may have run */
     int resent;         /* it was sent again after a connection was lost */
@@ -2413,6 +2426,7 @@ typedef struct dq_call {
     const delayq_item *item;  /* to ack before a take */
     delayq_item *items;       /* to ack, `max` of them */
     const char *ticket;       /* to change, remove, peek behind */
+    const int64_t *times;     /* to count by, `max` of them */
     int64_t due_ms;
     int64_t from;     /* where to begin; of a change the delay */
     const char *word; /* dead letters: what to do */
@@ -3431,6 +3445,7 @@ static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
     if (call->resent || dq_link(q)->cmd || dq_link(q)->failures > 0) return 0;
     call->resent = 1;
     call->again = status == DELAYQ_ERR_UNKNOWN && call->harmless;
+    if (status == DELAYQ_ERR_UNKNOWN && call->reads) return 1;
     return call->again || status == DELAYQ_ERR_IO ||
            status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN;
 }
@@ -3441,6 +3456,11 @@ static void dq_settle(delayq *q, dq_call *call) {
     if (call->once || call->status == DELAYQ_OK) return;
     if ((int)call->status == DQ_NOSCRIPT)
         dq_fail(q, call->status, "the server forgets its scripts");
+    if (call->reads && call->status == DELAYQ_ERR_UNKNOWN)
+        call->status = dq_fail(q, DELAYQ_ERR_TIMEOUT,
+                               "%s: sent, but no answer came; it changes "
+                               "nothing",
+                               call->what);
     if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
         snprintf(then, sizeof then, "%.159s", q->err);
@@ -5068,9 +5088,16 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     return DELAYQ_OK;
 }
 
-/* The back-off after so many attempts, half of it at random. */
-static int64_t dq_nack_delay(const delayq *q, int attempt) {
-    unsigned failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
+/* The back-off after so many attempts, half of it at random. An item that only
+ * has a ticket has the count that stands in it. */
+static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
+    unsigned char key[DQ_KEY_MAX];
+    size_t len;
+    int attempt = item->attempt;
+    unsigned failures;
+    if (attempt < 1 && dq_ticket_key(item->ticket.text, key, &len) == 17)
+        attempt = (int)dq_get_uint(key + 15, 2, 1);
+    failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
     return dq_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
                       failures);
 }
@@ -5084,7 +5111,7 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
             q, delay_ms >= DELAYQ_RELEASE && delay_ms <= DQ_MAX_DUE / 4,
             "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
     if (status != DELAYQ_OK) return status;
-    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item->attempt);
+    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item);
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
     if (status == DELAYQ_OK) q->counts.nacked++;
@@ -5180,7 +5207,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     if (status != DELAYQ_OK) return status;
     dq_forget(q);
     dq_begin_call(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
-    call.harmless = 1;
+    call.reads = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = after && after->text[0] ? after->text : NULL;
     status = dq_run_numbers(q, &call, &us, 1);
@@ -5198,8 +5225,20 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
 }
 
 static void dq_write_count(dq_out *o, delayq *q, const dq_call *call) {
+    size_t i;
     dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
+    for (i = 0; i < call->max; i++) dq_number(o, call->times[i]);
+}
+
+static delayq_status dq_run_count(delayq *q, dq_call *call,
+                                  const int64_t *times, size_t max,
+                                  int64_t n[6]) {
+    dq_begin_call(call, DQ_COUNT, "count", 4, 1 + max, dq_write_count);
+    call->reads = 1;
+    call->times = times;
+    call->max = max;
+    return dq_run_numbers(q, call, n, 6);
 }
 
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
@@ -5208,9 +5247,7 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     dq_call call;
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    dq_begin_call(&call, DQ_COUNT, "count", 4, 1, dq_write_count);
-    call.harmless = 1;
-    status = dq_run_numbers(q, &call, n, 6);
+    status = dq_run_count(q, &call, NULL, 0, n);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
     counts->pending = n[1];
@@ -5218,8 +5255,31 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     counts->ready = n[3];
     counts->dead = n[4];
     counts->next_due_ms = n[5] < 0 ? 0 : n[5];
-    if (n[2] > 0 && n[0] / 1000 > n[5]) counts->overdue_ms = n[0] / 1000 - n[5];
+    counts->now_ms = n[0] / 1000;
+    if (n[2] > 0 && counts->now_ms > n[5])
+        counts->overdue_ms = counts->now_ms - n[5];
     return DELAYQ_OK;
+}
+
+DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
+                                          size_t n, int64_t *counts) {
+    delayq_status status =
+        dq_check(q, due_ms && counts, "due_ms or counts is NULL");
+    int64_t head[6];
+    size_t i;
+    dq_call call;
+    if (status == DELAYQ_OK)
+        status = dq_check(q, n >= 1 && n <= 1000, "n: 1 to 1,000");
+    if (status != DELAYQ_OK) return status;
+    status = dq_run_count(q, &call, due_ms, n, head);
+    if (status != DELAYQ_OK) return status;
+    for (i = 0; i < n && call.reply->elements == n + 1; i++) {
+        const redisReply *r = call.reply->element[i + 1];
+        if (r->type != REDIS_REPLY_INTEGER) break;
+        counts[i] = r->integer;
+    }
+    freeReplyObject(call.reply);
+    return i == n ? DELAYQ_OK : dq_bad_reply(q, "count");
 }
 
 static delayq_status dq_removed(delayq *q, dq_call *call, int64_t *removed) {
@@ -5300,7 +5360,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     if (status != DELAYQ_OK) return status;
     dq_forget(q);
     dq_begin_dead(&call, "peek", max);
-    call.harmless = 1;
+    call.reads = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
     status = dq_run_numbers(q, &call, n, 2);
     if (status != DELAYQ_OK) return status;

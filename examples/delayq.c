@@ -621,74 +621,10 @@ static void close_all(void) {
     handles = NULL;
 }
 
-/* The key of the zset; its length. */
-static size_t zset_key(const char *name, char *to, size_t size) {
-    int tagged = strchr(name, '{') != NULL;
-    return (size_t)snprintf(to, size, "redisson_delay_queue_timeout:%s%s%s",
-                            tagged ? "" : "{", name, tagged ? "" : "}");
-}
-
-/* A number out of a reply; TIME's two become milliseconds. 1: it was one. */
-static int reply_number(const redisReply *r, int64_t *number) {
-    if (r->type == REDIS_REPLY_INTEGER) {
-        *number = r->integer;
-        return 1;
-    }
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 2) return 0;
-    *number = strtoll(r->element[0]->str, NULL, 10) * 1000 +
-              strtoll(r->element[1]->str, NULL, 10) / 1000;
-    return 1;
-}
-
-/* Read the next reply of a socket that doesn't block, within a second. */
-static redisReply *next_reply(redisContext *c) {
-    int64_t deadline = clock_ms() + 1000;
-    void *reply = NULL;
-    int done = 0;
-    while (redisGetReplyFromReader(c, &reply) == REDIS_OK && !reply) {
-        struct pollfd p;
-        if (!done && redisBufferWrite(c, &done) != REDIS_OK) return NULL;
-        if (redisBufferRead(c) != REDIS_OK || clock_ms() > deadline)
-            return NULL;
-        p.fd = c->fd;
-        p.events = (short)(done ? POLLIN : POLLIN | POLLOUT);
-        if (redisGetReplyFromReader(c, &reply) != REDIS_OK || reply) break;
-        poll(&p, 1, 100);
-    }
-    return (redisReply *)reply;
-}
-
-/* Read the numbers that n commands answer, which stand in the buffer of the
- * handle's own socket: it goes to the right server, logged in, whatever the
- * URL. Between two calls nobody else uses it. 1: all came; else the handle is
- * opened anew, since what comes late would be taken for its own answers. */
-static int ask(delayq *q, size_t n, int64_t *numbers) {
-    redisContext *c = q->link.cmd;
-    int good = c != NULL;
-    size_t i;
-    for (i = 0; c && i < n; i++) {
-        redisReply *r = next_reply(c);
-        if (!r) {
-            char name[513];
-            delayq_options o;
-            snprintf(name, sizeof name, "%s", q->name);
-            o = options_for(name);
-            delayq_close(q);
-            delayq_open(q, &o);
-            return 0;
-        }
-        good &= reply_number(r, &numbers[i]);
-        freeReplyObject(r);
-    }
-    return good;
-}
-
 /* The server's clock; ours where it doesn't say. */
 static int64_t server_ms(delayq *q) {
-    int64_t ms;
-    if (q->link.cmd && redisAppendCommand(q->link.cmd, "TIME") == REDIS_OK &&
-        ask(q, 1, &ms))
-        return ms;
+    delayq_counts c;
+    if (delayq_count(q, &c) == DELAYQ_OK) return c.now_ms;
     return (int64_t)time(NULL) * 1000;
 }
 
@@ -1743,33 +1679,24 @@ static int64_t looked_ms;        /* when the last look was, by the server's */
 static delayq_item next_items[NEXT]; /* of the selected one */
 static size_t next_count;
 
-static void ask_zcount(delayq *q, const char *low, int64_t from,
-                       const char *high, int64_t to) {
-    char key[600], a[32], b[32];
-    size_t len = zset_key(q->name, key, sizeof key);
-    snprintf(a, sizeof a, from == INT64_MIN ? "-inf" : "%s%" PRId64, low, from);
-    snprintf(b, sizeof b, to == INT64_MAX ? "+inf" : "%s%" PRId64, high, to);
-    redisAppendCommand(q->link.cmd, "ZCOUNT %b %s %s", key, len, a, b);
-}
-
-/* Ask for what is due later than the last look's horizon, and than this
+/* Ask how many are due later than the last look's horizon, and than this
  * one's; where wanted, for each bar. */
 static int look_further(delayq *q, view *v, int bars, int64_t horizon,
                         int64_t far[2]) {
-    int64_t numbers[3 + BARS], now = clock_ms() + server_offset_ms;
+    int64_t due[3 + BARS], counts[3 + BARS], now = v->counts.now_ms;
     size_t n = 3;
     int i;
-    redisAppendCommand(q->link.cmd, "TIME");
-    ask_zcount(q, "(", v->far_ms, "", INT64_MAX);
-    ask_zcount(q, "(", horizon, "", INT64_MAX);
-    for (i = 0; bars && i < BARS; i++, n++)
-        ask_zcount(q, "(", i > 0 ? now + edges[i - 1].ms : INT64_MIN, "",
-                   i < BARS - 1 ? now + edges[i].ms : INT64_MAX);
-    if (!ask(q, n, numbers)) return 0;
-    server_offset_ms = numbers[0] - clock_ms();
-    far[0] = numbers[1];
-    far[1] = numbers[2];
-    for (i = 0; bars && i < BARS; i++) v->bars[i] = numbers[3 + i];
+    due[0] = INT64_C(9007199254740991); /* all */
+    due[1] = v->far_ms;
+    due[2] = horizon;
+    for (i = 0; bars && i < BARS - 1; i++) due[n++] = now + edges[i].ms;
+    v->status = delayq_count_due(q, due, n, counts);
+    if (v->status != DELAYQ_OK) return 0;
+    far[0] = counts[0] - counts[1];
+    far[1] = counts[0] - counts[2];
+    for (i = 0; bars && i < BARS; i++)
+        v->bars[i] = (i < BARS - 1 ? counts[3 + i] : counts[0]) -
+                     (i > 0 ? counts[2 + i] : 0);
     return 1;
 }
 
@@ -1795,10 +1722,12 @@ static void refresh(size_t i) {
         snprintf(v->why, sizeof v->why, "%s", delayq_errmsg(q));
         return;
     }
-    if (server_offset_ms == 0) server_offset_ms = server_ms(q) - clock_ms();
-    horizon = clock_ms() + server_offset_ms + set.interval_ms + 200;
-    if (!q->link.cmd || !look_further(q, v, i == selected, horizon, far))
+    server_offset_ms = v->counts.now_ms - clock_ms();
+    horizon = v->counts.now_ms + set.interval_ms + 200;
+    if (!look_further(q, v, i == selected, horizon, far)) {
+        snprintf(v->why, sizeof v->why, "%s", delayq_errmsg(q));
         return;
+    }
     v->has_bars = i == selected;
     total = v->counts.pending + v->counts.ready + v->counts.dead;
     if (had) reckon_rates(v, far[0], total);

@@ -105,6 +105,11 @@ static void count(void) {
     delayq_counts c;
     OK(&q, delayq_count(&q, &c));
 }
+static void count_due(void) {
+    static const int64_t due[3] = {1, 1000, 9007199254740991};
+    int64_t counts[3];
+    OK(&q, delayq_count_due(&q, due, 3, counts));
+}
 static void peek(void) {
     size_t n;
     OK(&q, delayq_peek(&q, items, 100, &n, NULL));
@@ -136,6 +141,7 @@ static const struct cost {
     {"cancel among 100", 0, offer_100, cancel, 1, 13},
     {"reschedule among 100", 0, offer_100, reschedule, 1, 16},
     {"count", 0, offer_100, count, 1, 8},
+    {"count_due of 3", 0, offer_100, count_due, 1, 11},
     {"peek of 100", 0, offer_100, peek, 1, 9},
 };
 

@@ -196,6 +196,28 @@ TEST(nack_with_a_delay_delivers_again_after_it) {
     delayq_close(&q);
 }
 
+TEST(a_ticket_alone_knows_how_long_to_back_off) {
+    delayq q;
+    delayq_item item, only;
+    delayq_counts c;
+    int i;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    q.options.backoff_ms = 1000;
+    q.options.backoff_max_ms = 3600000;
+    OFFER(&q, "x", 0);
+    for (i = 1; i < 8; i++) {
+        take(&q, &item, "x", i);
+        OK(&q, delayq_nack(&q, &item, 0));
+    }
+    take(&q, &item, "x", 8);
+    memset(&only, 0, sizeof only);
+    only.ticket = item.ticket;
+    OK(&q, delayq_nack(&q, &only, DELAYQ_BACKOFF));
+    OK(&q, delayq_count(&q, &c)); /* half of 1000 * 2^7 at least */
+    CHECK(c.next_due_ms - c.now_ms > 60000);
+    delayq_close(&q);
+}
+
 TEST(release_delivers_at_once_and_counts_no_attempt) {
     delayq q;
     delayq_item item;

@@ -241,6 +241,64 @@ TEST(a_batch_tells_of_each_message) {
     delayq_close(&q);
 }
 
+/* Keyed and plain ones by turns: scripts in flight, of two kinds, and some of
+ * them not known to the server. */
+TEST(a_long_batch_of_all_kinds_is_told_message_by_message) {
+    enum { COUNT = 1000 };
+    static delayq_message m[COUNT];
+    static char keys[COUNT][8];
+    int round, i, bad = 0, plain = 0;
+    delayq q;
+    open_queue(&q, "jobs");
+    for (round = 0; round < 3; round++) {
+        bad = plain = 0;
+        for (i = 0; i < COUNT; i++) {
+            m[i] = message("x", 60000 + i);
+            if (i % 7 == 3) m[i].delay_ms = -1;
+            if (i % 3 == 0) {
+                snprintf(keys[i], sizeof keys[i], "%d", i);
+                m[i].key = keys[i];
+                m[i].key_ttl_ms = 60000;
+            }
+            bad += i % 7 == 3;
+            plain += i % 7 != 3 && i % 3 != 0;
+        }
+        CHECK_STATUS(&q, delayq_offer_many(&q, m, COUNT), DELAYQ_ERR_ARG);
+        for (i = 0; i < COUNT; i++)
+            CHECK_INT(m[i].status, i % 7 == 3                ? DELAYQ_ERR_ARG
+                                   : i % 3 == 0 && round > 0 ? DELAYQ_DUPLICATE
+                                                             : DELAYQ_OK);
+        CHECK_INT(ask_int("ZCARD " ZSET), COUNT - bad + round * plain);
+        CHECK_INT(q.counts.offered, COUNT - bad + round * plain);
+        ask("SCRIPT FLUSH");
+    }
+    for (i = 0; i < COUNT; i++)
+        if (i % 7 != 3 && i % 3 != 0) OK(&q, delayq_cancel(&q, &m[i].ticket));
+    delayq_close(&q);
+}
+
+TEST(a_long_batch_that_the_server_refuses_tells_which_it_has) {
+    enum { COUNT = 5000 };
+    static delayq_message m[COUNT];
+    int i, stored = 0;
+    delayq q;
+    open_queue(&q, "jobs");
+    ask("CONFIG SET maxmemory-policy noeviction");
+    ask("CONFIG SET maxmemory %lld",
+        atoll(strstr(ask("INFO memory"), "used_memory:") + 12) + 400000);
+    for (i = 0; i < COUNT; i++)
+        m[i] = message("some hundred bytes of it", 1000);
+    CHECK_STATUS(&q, delayq_offer_many(&q, m, COUNT), DELAYQ_ERR_FULL);
+    for (i = 0; i < COUNT; i++) {
+        if (m[i].status != DELAYQ_OK) CHECK_INT(m[i].status, DELAYQ_ERR_FULL);
+        stored += m[i].status == DELAYQ_OK;
+    }
+    CHECK_INT(ask_int("ZCARD " ZSET), stored);
+    CHECK(stored > 0 && stored < COUNT);
+    ask("CONFIG SET maxmemory 0");
+    delayq_close(&q);
+}
+
 TEST(a_hundred_thousand_messages_in_one_call_come_out_in_order) {
     size_t count = 100000 / (size_t)test_slow(), i, n, seen = 0;
     delayq_message *m = (delayq_message *)calloc(count, sizeof *m);
@@ -286,6 +344,35 @@ TEST(an_absolute_due_time_counts_as_it_is) {
     m.due_ms = 9007199254740992;
     CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_ARG);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    delayq_close(&q);
+}
+
+TEST(count_due_tells_how_many_are_due_by_when) {
+    delayq q;
+    delayq_counts c;
+    int64_t due[5], counts[5];
+    open_queue(&q, "jobs");
+    offer(&q, "now", 0);
+    offer(&q, "in a minute", 60000);
+    offer(&q, "in an hour", 3600000);
+    ask("ZADD " ZSET " -5 never");
+    OK(&q, delayq_count(&q, &c));
+    CHECK(c.now_ms > 1600000000000);
+    due[0] = 0;
+    due[1] = c.now_ms + 2;
+    due[2] = c.next_due_ms + 60000 - 1;
+    due[3] = c.next_due_ms + 60000 + 20000LL * test_slow();
+    due[4] = 9007199254740991;
+    OK(&q, delayq_count_due(&q, due, 5, counts));
+    CHECK_INT(counts[0], 0);
+    CHECK_INT(counts[1], 1);
+    CHECK_INT(counts[2], 1);
+    CHECK_INT(counts[3], 2);
+    CHECK_INT(counts[4], 3);
+    CHECK_STATUS(&q, delayq_count_due(&q, NULL, 1, counts), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_count_due(&q, due, 1, NULL), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_count_due(&q, due, 0, counts), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_count_due(&q, due, 1001, counts), DELAYQ_ERR_ARG);
     delayq_close(&q);
 }
 
