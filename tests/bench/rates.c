@@ -13,8 +13,7 @@
 static redisContext *c;
 static delayq q;
 static char payload[100];
-static char *sha_offer, *sha_take, *sha_take_many, *sha_published,
-    *sha_transfer;
+static char *sha_offer, *sha_take, *sha_telling, *sha_published, *sha_transfer;
 
 /* --- yardsticks ---------------------------------------------------------- */
 
@@ -38,6 +37,27 @@ static const char bare_take[] =
     "end\n"
     "return es\n";
 
+/* As much as a take tells: when each was due, when to come again, what lies on
+ * the ready list. */
+static const char bare_telling[] =
+    "local t = redis.call('TIME')\n"
+    "local us = t[1] * 1000000 + t[2]\n"
+    "local ready = redis.call('LLEN', 'bench')\n"
+    "local es = redis.call('ZRANGE', KEYS[1], 0, ARGV[1], 'WITHSCORES')\n"
+    "local out, dues, n, next = {'', ''}, {}, 0, -1\n"
+    "for i = 1, #es, 2 do\n"
+    "  if es[i + 1] * 1000 > us or n == ARGV[1] + 0 then\n"
+    "    next = math.max(0, es[i + 1] * 1000 - us)\n"
+    "    break\n"
+    "  end\n"
+    "  n = n + 1\n"
+    "  out[n + 2], dues[n] = es[i], es[i + 1]\n"
+    "end\n"
+    "if n > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, n - 1) end\n"
+    "out[1] = t[1] .. ' ' .. t[2] .. ' ' .. next .. ' ' .. ready\n"
+    "out[2] = table.concat(dues, ' ')\n"
+    "return out\n";
+
 static void element_of(unsigned char *e, int i) {
     memset(e, 0, 125);
     e[0] = 16;
@@ -60,12 +80,17 @@ static void y_offer(void) {
     }
 }
 
-static void y_take(void) {
-    int i;
-    for (i = 0; i < SINGLES; i++) {
-        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 1", sha_take);
+static void take_by(const char *sha, int n, int times) {
+    while (times-- > 0) {
+        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " %d", sha, n);
         freeReplyObject(reply(c));
     }
+}
+static void y_take(void) {
+    take_by(sha_take, 1, SINGLES);
+}
+static void y_telling(void) {
+    take_by(sha_telling, 1, SINGLES);
 }
 
 /* One ZADD of n elements by redisAppendCommandArgv. */
@@ -116,11 +141,10 @@ static void y_published_1000(void) {
 }
 
 static void y_take_many(void) {
-    int i;
-    for (i = 0; i < MANY; i += 100) {
-        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 100", sha_take_many);
-        freeReplyObject(reply(c));
-    }
+    take_by(sha_take, 100, MANY / 100);
+}
+static void y_telling_many(void) {
+    take_by(sha_telling, 100, MANY / 100);
 }
 
 static void transfer(void) {
@@ -243,6 +267,8 @@ static const struct row {
     {"offer", "bare script", empty, d_offer, empty, y_offer, 1, 0.95},
     {"take", "bare script", fill_singles, d_take, fill_singles, y_take, 1,
      0.95},
+    {"take", "script that tells all", fill_singles, d_take, fill_singles,
+     y_telling, 1, 0.95},
     {"offer_many(100)", "one ZADD", empty, d_offer_100, empty, y_zadd_100, 1,
      0.7},
     {"offer_many(100)", "published, pipelined", empty, d_offer_100, empty,
@@ -253,6 +279,8 @@ static const struct row {
      y_published_1000, 1, 2.5},
     {"take_many(100)", "bare script", fill_many, d_take_many, fill_many,
      y_take_many, 1, 0.8},
+    {"take_many(100)", "script that tells all", fill_many, d_take_many,
+     fill_many, y_telling_many, 1, 0.8},
     {"take_many(100)", "published, LPOP 100", fill_many, d_take_many,
      fill_published, y_published_lpop, 1, 2},
     {"take_many(100)", "published, BLPOP", fill_many, d_take_many,
@@ -277,11 +305,13 @@ int main(void) {
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
     memset(payload, 'x', sizeof payload);
     sha_offer = load(c, bare_offer);
-    sha_take = sha_take_many = load(c, bare_take);
+    sha_take = load(c, bare_take);
+    sha_telling = load(c, bare_telling);
     sha_published = load(c, published_offer);
     sha_transfer = load(c, published_transfer);
-    printf("%-18s%-22s%8s%8s%8s%8s\n", "rate of", "over that of", "ratio",
-           "least", "most", "goal");
+    printf("%-18s%-22s%8s%8s%8s%8s\n",
+           getenv("DELAYQ_BENCH_PINNED") ? "rate, one core" : "rate of",
+           "over that of", "ratio", "least", "most", "goal");
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct row *r = &rows[i];
         double ratio[ROUNDS];
