@@ -44,7 +44,10 @@ demo() {
     rm -f "$out.demo"
 }
 
-if command -v redis-server >/dev/null; then
+if ! command -v redis-server && command -v valkey-server; then
+    export DELAYQ_TEST_SERVER=valkey-server
+fi >/dev/null
+if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "tests under ASan and UBSan" "$build/test-asan"
     if [ -f /usr/share/i18n/locales/en_US ] &&
         localedef -i en_US -f UTF-8 "$build/en_US.UTF-8" >/dev/null 2>&1 ||

@@ -105,7 +105,7 @@ for file in "$dir"/readme*.c; do
         cat "$file" >>"$dir/piece.c"
         echo '}' >>"$dir/piece.c"
         check "a piece of the README compiles: $(head -1 "$file")" \
-            cc -std=c99 -Wall -I. -c "$dir/piece.c" -o "$dir/piece.o"
+            cc -std=c99 -Wall -Werror -I. -c "$dir/piece.c" -o "$dir/piece.o"
     fi
 done
 

@@ -23,9 +23,14 @@ check() {
     shift
     if "$@" >"$dir/out" 2>&1; then ok; else bad "$sentence"; cat "$dir/out"; fi
 }
+# has TOOL...: says of each that is missing so, once
+missing=
 has() {
     for tool; do
-        command -v "$tool" >/dev/null || { skip "$tool is missing"; return 1; }
+        command -v "$tool" >/dev/null && continue
+        case $missing in *" $tool "*) ;; *) skip "$tool is missing" ;; esac
+        missing="$missing $tool "
+        return 1
     done
 }
 # block HEADING LANGUAGE: the README's first block of a language below a heading
@@ -173,7 +178,7 @@ check "the quick start builds" sh -c 'cd "$1" && eval "$2"' - "$project" "$line"
 # Line buffered: what it prints is to be seen before it is ended.
 stdbuf -oL "$project/app" >"$dir/said" 2>&1 &
 app=$!
-pushed=$(block Start sh | sed -n 's/^redis-cli //p')
+pushed=$(block Start sh | sed -n 's/^redis-cli \([^#]*\).*/\1/p')
 sleep 2
 check "the quick start isn't early" [ ! -s "$dir/said" ]
 sleep 4
