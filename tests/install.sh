@@ -145,6 +145,10 @@ if command -v cmake >/dev/null; then
     check "CMake: refuses another major" refuses "$((${version%%.*} + 1)).0"
 fi
 
+if [ -f examples/delayq.c ]; then
+    check "the installed tool runs" "$prefix/bin/delayq" --version
+    check "its manual is there" [ -f "$prefix/share/man/man1/delayq.1" ]
+fi
 check "make uninstall" make -s uninstall PREFIX="$prefix"
 check "leaves nothing" [ -z "$(find "$prefix" ! -type d -o -name '*delayq*')" ]
 
