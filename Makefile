@@ -33,8 +33,8 @@ $B/%: examples/%.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-demo: $B/hello ## see items arrive, on a private server (or DELAYQ_URL)
-	@sh tests/with-server.sh $B/hello demo
+demo: $B/demo ## see items arrive, on a private server (or DELAYQ_URL)
+	@sh tests/with-server.sh $B/demo
 
 test check: ## everything: sanitizers, valgrind, a UTF-8 server, hygiene
 	@$(MAKE) --no-print-directory $B/test-asan $B/test-plain \
@@ -151,26 +151,30 @@ format: ## lay out the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
 	    tests/bench/peers/*.[ch] examples/*.c
 
-$B/delayq.pc: delayq.h Makefile
-	@mkdir -p $B
-	@printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' \
-	    'Name: delayq' 'Version: $(VERSION)' \
-	    'Description: distributed delay queue on Redis, one header' \
-	    'Requires: hiredis' 'Cflags: -I$${includedir}' > $@
+# $(call fill,FILE): a template of packaging/ with prefix and version filled in
+fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/$1
+ROOT = $(DESTDIR)$(PREFIX)
+INCLUDE = $(ROOT)/include
+PKGCONFIG = $(ROOT)/share/pkgconfig
+CMAKE = $(ROOT)/share/cmake/delayq
+BIN = $(ROOT)/bin
+MAN = $(ROOT)/share/man/man1
 
-install: $B/delayq.pc $B/delayq ## the header, a pkg-config file, the tool and its manual, to PREFIX
-	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 delayq.h $(DESTDIR)$(PREFIX)/include/
-	install -m 644 $B/delayq.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
-	install -m 755 $B/delayq $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 examples/delayq.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
+	install -d "$(INCLUDE)" "$(PKGCONFIG)" "$(CMAKE)" "$(BIN)" "$(MAN)"
+	install -m 644 delayq.h "$(INCLUDE)"
+	install -m 755 $B/delayq "$(BIN)"
+	install -m 644 examples/delayq.1 "$(MAN)"
+	$(call fill,delayq.pc.in) >"$(PKGCONFIG)/delayq.pc"
+	$(call fill,delayq-config-version.cmake.in) \
+	    >"$(CMAKE)/delayq-config-version.cmake"
+	install -m 644 packaging/delayq-config.cmake "$(CMAKE)"
+	chmod 644 "$(PKGCONFIG)/delayq.pc" "$(CMAKE)/delayq-config-version.cmake"
 
-uninstall: ## remove what install copied
-	rm -f $(DESTDIR)$(PREFIX)/include/delayq.h
-	rm -f $(DESTDIR)$(PREFIX)/lib/pkgconfig/delayq.pc
-	rm -f $(DESTDIR)$(PREFIX)/bin/delayq
-	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/delayq.1
+uninstall: ## remove what install has brought
+	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
+	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
+	rm -rf "$(CMAKE)"
 
 clean: ## remove build/
 	rm -rf $B

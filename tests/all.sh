@@ -1,8 +1,8 @@
 #!/bin/sh
 # `make test`: the same tests under ASan and UBSan, on a server with a UTF-8
 # locale, and under valgrind; failing allocations; the demo, the command-line
-# tool and hygiene. What is missing is said and skipped, and counts as a
-# failure in CI.
+# tool, programs against what is installed or copied, and hygiene. What is
+# missing is said and skipped, and counts as a failure in CI.
 cd "$(dirname "$0")/.." || exit 1
 build=${1:-build}
 out=$(mktemp "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
@@ -37,14 +37,17 @@ suite() {
     esac
 }
 demo() {
-    sh tests/with-server.sh "$build/hello" demo >"$out.demo" 2>&1 &&
+    sh tests/with-server.sh "$build/demo" >"$out.demo" 2>&1 &&
         [ "$(grep -c '^arrived' "$out.demo")" -eq 6 ] &&
         echo "1 passed, 0 failed, 0 skipped" ||
         { cat "$out.demo"; echo "0 passed, 1 failed, 0 skipped"; }
     rm -f "$out.demo"
 }
 
-if command -v redis-server >/dev/null; then
+if ! command -v redis-server && command -v valkey-server; then
+    export DELAYQ_TEST_SERVER=valkey-server
+fi >/dev/null
+if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "tests under ASan and UBSan" "$build/test-asan"
     if [ -f /usr/share/i18n/locales/en_US ] &&
         localedef -i en_US -f UTF-8 "$build/en_US.UTF-8" >/dev/null 2>&1 ||
@@ -69,6 +72,7 @@ if command -v redis-server >/dev/null; then
     suite "the demo" demo
     suite "the command-line tool, under ASan and UBSan" sh tests/cli.sh \
         "$build/delayq-asan"
+    suite "installed, or copied" sh tests/install.sh
 else
     missing "redis-server is not installed: nothing was tested"
 fi

@@ -1,8 +1,9 @@
 #!/bin/sh
 # What a compiler, a linker and a reader can check of the header: standards and
 # warnings with gcc and clang, two translation units, DELAYQ_STATIC, reserved
-# names, lines of 80 columns, and that every example in the documentation
-# compiles. Ends in "N passed, N failed, N skipped".
+# names, lines of 80 columns, that every example in the documentation compiles,
+# and that the README's first is examples/hello.c. Ends in
+# "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -104,9 +105,15 @@ for file in "$dir"/readme*.c; do
         cat "$file" >>"$dir/piece.c"
         echo '}' >>"$dir/piece.c"
         check "a piece of the README compiles: $(head -1 "$file")" \
-            cc -std=c99 -Wall -I. -c "$dir/piece.c" -o "$dir/piece.o"
+            cc -std=c99 -Wall -Werror -I. -c "$dir/piece.c" -o "$dir/piece.o"
     fi
 done
+
+# The README's first program is examples/hello.c.
+block=$(awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md)
+if [ "$block" = "$(sed '1,/^ \*\/$/d' examples/hello.c)" ]; then ok; else
+    bad "the README's first program is not that of examples/hello.c"
+fi
 
 # Every delayq_ name in the documentation exists.
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
@@ -121,17 +128,6 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     esac
 done
 
-# make install and what it gives
-check "make install" make -s install DESTDIR="$dir/root" PREFIX=/usr
-check "the installed header compiles" cc -std=c99 -I"$dir/root/usr/include" \
-    "$dir/start.c" -lhiredis -o "$dir/installed"
-check "the pkg-config file has the version" grep -q "^Version: $(sed -n \
-    's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)$" \
-    "$dir/root/usr/lib/pkgconfig/delayq.pc"
-check "the installed tool runs" "$dir/root/usr/bin/delayq" --version
-check "its manual is there" test -f "$dir/root/usr/share/man/man1/delayq.1"
-check "make uninstall" make -s uninstall DESTDIR="$dir/root" PREFIX=/usr
-check "leaves nothing" test -z "$(find "$dir/root" -type f)"
 check "make help lists every target" sh -c 'for t in all test check examples \
     demo bench valgrind asan cli memory fuzz tls lint interop format install \
     uninstall clean help; do

@@ -3,12 +3,12 @@
 # temporary folder and without persistence, that ends with the command; or to
 # yours, where DELAYQ_URL is set already.
 [ -n "$DELAYQ_URL" ] && exec "$@"
-command -v redis-server >/dev/null || {
+server=$(command -v redis-server || command -v valkey-server) || {
     echo "redis-server is missing: install it, or set DELAYQ_URL" >&2
     exit 1
 }
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
-redis-server --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' \
+"$server" --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' \
     --appendonly no >"$dir/log" 2>&1 &
 pid=$!
 trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; rm -rf "$dir"' EXIT

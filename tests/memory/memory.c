@@ -56,9 +56,10 @@ WRAP(char *, strdup, (const char *text), (text))
         counter--;                                         \
         return result;                                     \
     }
-#if HIREDIS_MAJOR < 1
+#if HIREDIS_MAJOR < 1 /* later ones survive it all; these two are inline */
 WITHIN(spared, void *, hi_malloc, (size_t size), (size))
 WITHIN(spared, char *, hi_strdup, (const char *text), (text))
+#endif
 WITHIN(refilling, int, redisBufferWrite, (redisContext * c, int *done),
        (c, done))
 WITHIN(refilling, int, redisReaderFeed,
@@ -67,13 +68,13 @@ WITHIN(refilling, int, redisReaderFeed,
 sds __real_sdsempty(void);
 sds __wrap_sdsempty(void);
 sds __wrap_sdsempty(void) {
+    int spare = HIREDIS_MAJOR < 1 ? refilling : 0;
     sds result;
-    spared += refilling;
+    spared += spare;
     result = __real_sdsempty();
-    spared -= refilling;
+    spared -= spare;
     return result;
 }
-#endif
 
 static void arm(long at) {
     allocations = 0;
