@@ -941,6 +941,7 @@ static int dq_flush(redisContext *c, int *sent) {
     int status;
     dq_hold_signals(&old);
     status = redisBufferWrite(c, sent);
+    if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
     dq_let_signals(&old, status != REDIS_OK);
     return status;
 }
@@ -1449,7 +1450,7 @@ static const char dq_lua_head[] =
 
 /*
  * The mirror of a Redisson fleet stands in order of offer. Elements of delayq
- * are found there by the time in their ids: by interpolation and bisection,
+ * are found there by the time in their ids: by guesses, strides and bisection,
  * and where offers of several hosts have overtaken each other in the
  * neighbourhood. Foreign ids tell no time: their LREM walks through the list.
  *
@@ -1488,16 +1489,17 @@ static const char dq_lua_mirror[] =
     "  end\n"
     "end\n"
     "local function seek(e)\n"
-    "  local t, a, b, guess = when(e), first, other - 1, true\n"
+    "  local t, a, b, step, up = when(e), first, other - 1, 0, nil\n"
     "  local ta, tb = id(a), id(b)\n"
     "  if not t then return nil end\n"
     "  while b - a > 8 do\n"
-    "    local width, at, there = b - a, nil, nil\n"
-    "    if guess and ta and tb and ta < tb then\n"
-    "      at = a + math.floor(width * (t - ta) / (tb - ta))\n"
+    "    local half = math.floor((b - a) / 2)\n"
+    "    local at, there = a + half, nil\n"
+    "    if step == 0 and ta and tb and ta < tb then\n"
+    "      at = a + math.floor((b - a) * (t - ta) / (tb - ta))\n"
     "      at = math.max(a + 1, math.min(b - 1, at))\n"
-    "    else\n"
-    "      at = a + math.floor(width / 2)\n"
+    "    elseif step > 0 and step < half then\n"
+    "      at = up and a + step or b - step\n"
     "    end\n"
     "    there = id(at)\n"
     /* past some foreign ones */
@@ -1509,7 +1511,11 @@ static const char dq_lua_mirror[] =
     "    if not there then return nil end\n"
     "    if there == t then a, b = at, at break end\n"
     "    if there < t then a, ta = at, there else b, tb = at, there end\n"
-    "    guess = b - a < width / 2\n"
+    /* batches are steps in a slope: a guess is near, so it is followed by
+     * strides away from it; between two of them the next guess is good */
+    "    if step == 0 then step, up = 32, there < t\n"
+    "    elseif (there < t) ~= up or step >= half then step = 0\n"
+    "    else step = step * 8 end\n"
     "  end\n"
     "  return near(e, a, b) or near(e, a - 32, b + 32) or\n"
     "    near(e, a - 256, b + 256)\n"
@@ -3364,7 +3370,8 @@ static void dq_land(delayq *q, dq_flight *f, int i, int got,
         memcpy(dq_link(q)->sha[call->verb], r[0]->str, 41);
     if (got < f->begin[i + 1]) {
         call->status = status;
-        if (i < f->n - 1 && !f->sent) call->status = DELAYQ_ERR_UNKNOWN;
+        if (i < f->n - 1 && status != DELAYQ_ERR_PROTOCOL)
+            call->status = DELAYQ_ERR_UNKNOWN;
         return;
     }
     call->status = dq_call_reply(q, call, r[last]);
@@ -3457,9 +3464,9 @@ static void dq_settle(delayq *q, dq_call *call) {
     if ((int)call->status == DQ_NOSCRIPT)
         dq_fail(q, call->status, "the server forgets its scripts");
     if (call->reads && call->status == DELAYQ_ERR_UNKNOWN)
-        call->status = dq_fail(q, DELAYQ_ERR_TIMEOUT,
-                               "%s: sent, but no answer came; it changes "
-                               "nothing",
+        call->status = dq_fail(q, DELAYQ_ERR_IO,
+                               "%s: sent, but no answer came (or no memory for "
+                               "it); it changes nothing",
                                call->what);
     if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];

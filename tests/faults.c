@@ -333,7 +333,7 @@ static delayq_status do_several(void) {
 }
 
 static const struct verb several = {
-    "offers in one go", prepare_nothing, do_several, 0, 4, DELAYQ_OK};
+    "offers in one go", prepare_nothing, do_several, 0, 4, DELAYQ_OK, 0};
 
 /* Each message's status is true; what isn't stored is, offered again. */
 static void strike_several(enum fault what, int direction, long at, int times) {

@@ -246,7 +246,7 @@ TEST(a_batch_tells_of_each_message) {
 TEST(a_long_batch_of_all_kinds_is_told_message_by_message) {
     enum { COUNT = 1000 };
     static delayq_message m[COUNT];
-    static char keys[COUNT][8];
+    static char keys[COUNT][12];
     int round, i, bad = 0, plain = 0;
     delayq q;
     open_queue(&q, "jobs");
