@@ -151,8 +151,8 @@ format: ## lay out the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
 	    tests/bench/peers/*.[ch] examples/*.c
 
-# $(call fill,FILE): a template of packaging/ with prefix and version filled in
-fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' packaging/$1
+# $(call fill,FILE): a template of .package/ with prefix and version filled in
+fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' .package/$1
 ROOT = $(DESTDIR)$(PREFIX)
 INCLUDE = $(ROOT)/include
 PKGCONFIG = $(ROOT)/share/pkgconfig
@@ -168,7 +168,7 @@ install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
 	$(call fill,delayq.pc.in) >"$(PKGCONFIG)/delayq.pc"
 	$(call fill,delayq-config-version.cmake.in) \
 	    >"$(CMAKE)/delayq-config-version.cmake"
-	install -m 644 packaging/delayq-config.cmake "$(CMAKE)"
+	install -m 644 .package/delayq-config.cmake "$(CMAKE)"
 	chmod 644 "$(PKGCONFIG)/delayq.pc" "$(CMAKE)/delayq-config-version.cmake"
 
 uninstall: ## remove what install has brought

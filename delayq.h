@@ -35,6 +35,7 @@
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
  *     #include <stdio.h>
+ *     #include <stdlib.h>
  *
  *     int main(void) {
  *         static delayq q;
@@ -42,11 +43,12 @@
  *         delayq_item item;
  *
  *         options.name = "jobs";
+ *         options.url = getenv("DELAYQ_URL");     (NULL: 127.0.0.1:6379)
  *         if (delayq_open(&q, &options) != DELAYQ_OK) {
  *             fprintf(stderr, "%s\n", delayq_errmsg(&q));
  *             return 1;
  *         }
- *         delayq_offer(&q, "hello", 5, 5000);          (due in 5 s)
+ *         delayq_offer(&q, "hello", 5, 5000);     (due in 5 s)
  *         while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
  *             printf("%.*s\n", (int)item.len, (const char *)item.data);
  *         delayq_close(&q);
@@ -99,8 +101,9 @@
  * full, a command that the ACL forbids, a key of another type) leaves
  * everything where it was. A full server still delivers, acks, nacks and
  * extends. Items are lost in no other way than these and by what Redis itself
- * loses: its persistence settings, and asynchronous replication at a failover
- * (which may also bring a lease back before its end).
+ * loses: its persistence settings, and asynchronous replication at a failover.
+ * A server that has fallen back to an earlier state so also brings back what
+ * was taken or acked since then, without a lease, too.
  *
  * Where Redisson moves items of the queue, too, three things are weaker: a
  * lease ends by the fastest Java clock, attempts are counted anew whenever
@@ -136,8 +139,9 @@
  *
  * Only the server's clock counts; a device with no clock, or a wrong one, may
  * offer and take. Due times are whole milliseconds since the epoch, rounded
- * up. Waiting is done by the program (poll, then a sleep of less than a
- * millisecond); nothing ever blocks on the server. A handle that waits has a
+ * up. Waiting is done by the program (poll, a sleep of less than a
+ * millisecond, and the last 80 us awake, since sleepers are woken late);
+ * nothing ever blocks on the server. A handle that waits has a
  * second connection, the ear, that hears of earlier items and of payloads
  * that anybody pushes into N. The ear only speeds things up: without it a
  * handle looks every 250 ms, and in any case every max_wait_ms.
@@ -199,7 +203,10 @@
  * (512 MB by default). Due times below 2^53 ms. One script moves or takes at
  * most options.batch items and stops after 256 KiB of payload, so that it
  * stalls the server for about 2 ms; a single larger payload costs what it
- * costs, about 3 ms per MB. The handle is plain memory of a few KB; a call
+ * costs, about 3 ms per MB. With a Redisson wire the mirror is a list, and a
+ * script that moves or cancels walks through it once: some ms per 100,000
+ * pending, for up to 100 items, but for 1 to 3 that Java has offered. The
+ * handle is plain memory of a few KB; a call
  * needs up to 24 KB of stack, mostly hiredis' read buffer. The library
  * allocates nothing itself; hiredis does.
  *
@@ -561,8 +568,8 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *   count      0 is fine
  *
  * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
- *              else the first failure; a message whose own status is
- *              DELAYQ_ERR_ARG does not keep the others from being stored
+ *              else the server's first failure, or DELAYQ_ERR_ARG where some
+ *              were bad, which keeps no others from being stored
  * Blocks       a round trip per 16 scripts or MiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
@@ -587,7 +594,8 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              ear (io_timeout_ms), one transfer (io_timeout_ms). Nothing due
  *              and nothing heard: reads the clock, and looks at the ear at
  *              most once a millisecond; no round trip
- * Redis        1 script, O(log n) per item moved, at most options.batch
+ * Redis        1 script, O(log n) per item moved, at most options.batch; with
+ *              a Redisson wire O(n), see >>limits
  */
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
 
@@ -602,7 +610,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              DELAYQ_WOKEN    delayq_wake was called; only where timeout_ms
  *                              is not 0
  *              any server failure. DELAYQ_ERR_UNKNOWN: what the server handed
- *              out, if it did, is gone
+ *              out, if it did, is gone; with a lease it comes again
  * Blocks       timeout_ms, and a round trip; where it waited for 10 s or
  *              longer, one more to leave the line. With 0: one round trip, or
  *              none while the ear is open and nothing is due (a program that

@@ -84,7 +84,10 @@ done
 
 # The header's quick start, out of its comment.
 sed -n '/^ \* >>start -- /,/^ \* There is no thread/s/^ \*     \{0,1\}//p' \
-    delayq.h | sed 's/(due in 5 s)$//' >"$dir/start.c"
+    delayq.h | sed 's/  (.*)$//' >"$dir/start.c"
+sed -e '1,/^ \*\//d' -e 's, /\*.*,,' examples/hello.c >"$dir/hello.c"
+check "the header's quick start is examples/hello.c" \
+    diff -B -Z "$dir/start.c" "$dir/hello.c"
 check "the header's quick start compiles" cc -std=c99 $warn -I. "$dir/start.c" \
     -lhiredis -o "$dir/start"
 # The README's programs: every ```c block that has a main.
