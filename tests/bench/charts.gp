@@ -90,9 +90,9 @@ set title "How late an item is handed out"
 set logscale xy
 set xlabel "late by"
 set ylabel "items that are later still"
-set xrange [50:80000]
+set xrange [20:20000]
 set yrange [0.04:110]
-set xtics ("0.1 ms" 100, "0.2" 200, "0.5" 500, "1 ms" 1000, "2" 2000, \
+set xtics ("0.02" 20, "0.05" 50, "0.1 ms" 100, "0.2" 200, "0.5" 500, "1 ms" 1000, "2" 2000, \
     "5" 5000, "10 ms" 10000, "20" 20000, "50" 50000)
 set ytics ("100 %%" 100, "50 %%" 50, "10 %%" 10, "1 %%" 1, "0.1 %%" 0.1)
 set key top right reverse Left samplen 2.5
