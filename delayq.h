@@ -450,11 +450,12 @@ typedef struct delayq_link {
     delayq_address at; /* where cmd leads, or shall lead */
     unsigned host;     /* number of the URL's host that is tried next */
     void *tls;
-    delayq *handles;   /* all that use this link */
-    int64_t server_us; /* the server's clock minus ours, at least */
-    int64_t span_us;   /* and at most so much more */
-    int64_t used_us;   /* when the command socket was last used */
-    int64_t retry_us;  /* connect no sooner */
+    delayq *handles;     /* all that use this link */
+    int64_t server_us;   /* the server's clock minus ours, at least */
+    int64_t span_us;     /* and at most so much more */
+    int64_t used_us;     /* when the command socket was last used */
+    int64_t patience_us; /* the sockets' SO_RCVTIMEO; 0: not to be used */
+    int64_t retry_us;    /* connect no sooner */
     int64_t ear_retry_us;
     int64_t looked_us; /* when the ear was last looked at */
     int64_t heard_us;  /* when it last said anything */
@@ -828,6 +829,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -856,6 +858,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_LOOK_US 1000   /* between two looks at an idle ear */
 #define DQ_DEAF_US 250000 /* between two looks without an ear */
 #define DQ_PING_US (10 * DQ_SECOND_US)
+#define DQ_PATIENT_MS 200           /* below, the kernel's tick is too coarse */
 #define DQ_SPIN_US 80               /* Linux' timer slack, and a bit */
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
 #define DQ_MAX_LINKS 20
@@ -966,6 +969,18 @@ static int dq_fill(redisContext *c) {
 #else
     return redisBufferRead(c);
 #endif
+}
+
+/* Wait in the read itself, for the socket's SO_RCVTIMEO at most: a poll with a
+ * timeout sets a precise timer, and in a virtual machine that costs more than
+ * all else the client does for a call. */
+static int dq_fill_patiently(redisContext *c) {
+    int on = 0, status;
+    ioctl(c->fd, FIONBIO, &on);
+    status = dq_fill(c);
+    on = 1;
+    ioctl(c->fd, FIONBIO, &on);
+    return status;
 }
 
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
@@ -2864,15 +2879,24 @@ static delayq_status dq_broken(delayq *q, const redisContext *c, int sent) {
                    dq_cause(c));
 }
 
+/* Is the time left about what the socket itself would wait? */
+static int dq_has_patience(const delayq_link *l, const redisContext *c,
+                           int64_t left) {
+    return c == l->cmd && l->patience_us > 0 &&
+           left > l->patience_us - l->patience_us / 32;
+}
+
 /* Write what is in the buffer and read n replies, by the deadline. The caller
  * frees the replies, of which `*got` came. After a failure the connection is
  * of no use. *sent tells whether the server can have run anything. */
 static delayq_status dq_exchange(delayq *q, redisContext *c,
                                  redisReply **replies, int n, int *got,
                                  int *sent, int64_t deadline) {
+    const delayq_link *l = dq_link(q);
     int late = 0;
     *got = *sent = 0;
     while (*got < n) {
+        int64_t left;
         void *r = NULL;
         errno = 0;
         if ((!*sent && dq_flush(c, sent) != REDIS_OK) ||
@@ -2883,7 +2907,12 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
             continue;
         }
         /* What has come in time is read, though we may be late; no trickle. */
-        if (dq_now() >= deadline) late++;
+        left = deadline - dq_now();
+        if (left <= 0) late++;
+        if (*sent && dq_has_patience(l, c, left)) {
+            if (dq_fill_patiently(c) != REDIS_OK) return dq_broken(q, c, 1);
+            continue;
+        }
         if (!dq_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline) ||
             late > 64)
             return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
@@ -2929,8 +2958,16 @@ static redisContext *dq_dial(delayq *q, const delayq_address *a,
 }
 
 /* hiredis' own waiting knows only a timeout per read; ours a deadline. */
-static void dq_unblock(redisContext *c) {
-    int flags = fcntl(c->fd, F_GETFL);
+static void dq_unblock(delayq *q, redisContext *c) {
+    int flags = fcntl(c->fd, F_GETFL), ms = dq_owner(q)->options.io_timeout_ms;
+    delayq_link *l = dq_link(q);
+    struct timeval patience;
+    patience.tv_sec = ms / 1000;
+    patience.tv_usec = ms % 1000 * 1000;
+    l->patience_us = ms < DQ_PATIENT_MS ? 0 : ms * 1000LL;
+    if (setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &patience,
+                   sizeof patience) != 0)
+        l->patience_us = 0;
     c->flags &= ~REDIS_BLOCK;
     if (flags >= 0) fcntl(c->fd, F_SETFL, flags | O_NONBLOCK);
     fcntl(c->fd, F_SETFD, FD_CLOEXEC);
@@ -2970,11 +3007,12 @@ static delayq_status dq_socket(delayq *q, const dq_url *u,
         status = dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
                          c->errstr);
     } else {
-        dq_unblock(c);
+        dq_unblock(q, c);
         status = dq_connected(q, where, c, deadline);
     }
     if (status == DELAYQ_OK && u->tls && !hook)
         status = dq_tls_start(q, c, a->host, where, deadline);
+    if (u->tls) dq_link(q)->patience_us = 0; /* a record comes in pieces */
     if (status == DELAYQ_OK)
         *out = c;
     else
