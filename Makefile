@@ -66,7 +66,7 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
-	    $B/stall && $B/lateness && $B/idle && $B/tickets && $B/aof && \
+	    $B/stall && $B/lateness && $B/idle && $B/turn && $B/tickets && $B/aof && \
 	    $B/memory && $B/handles && $B/life && $B/fleet"
 	@sh tests/with-cluster.sh $B/cluster
 

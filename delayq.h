@@ -205,10 +205,11 @@
  * stalls the server for about 2 ms; a single larger payload costs what it
  * costs, about 3 ms per MB. With a Redisson wire the mirror is a list, and a
  * script that moves or cancels walks through it once: some ms per 100,000
- * pending, for up to 100 items, but for 1 to 3 that Java has offered. The
- * handle is plain memory of a few KB; a call
- * needs up to 24 KB of stack, mostly hiredis' read buffer. The library
- * allocates nothing itself; hiredis does.
+ * pending, for up to 100 items, but for 1 to 3 that Java has offered.
+ *
+ * The handle is plain memory of a few KB; a call needs up to 28 KB of stack,
+ * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
+ * does.
  *
  * >>macros -- option macros
  *
@@ -571,7 +572,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
  *              else the server's first failure, or DELAYQ_ERR_ARG where some
  *              were bad, which keeps no others from being stored
- * Blocks       a round trip per 16 scripts or MiB
+ * Blocks       a round trip per 8 scripts or MiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
@@ -2455,13 +2456,13 @@ typedef struct dq_call {
     const char *what; /* for error texts */
     size_t keys, args;
     void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
-    int harmless;       /* it may be sent again though it may have run */
-    int reads;          /* it changes nothing */
-    int once;           /* one round trip and no more */
-    int again;          /* this is another sending of what may have run */
-    int resent;         /* it was sent again after a connection was lost */
-    int asking;         /* on a node that is about to get the slot */
-    delayq_address ask; /* that node */
+    int harmless;        /* it may be sent again though it may have run */
+    int reads;           /* it changes nothing */
+    int once;            /* one round trip and no more */
+    int again;           /* this is another sending of what may have run */
+    int resent;          /* it was sent again after a connection was lost */
+    int asking;          /* on a node that is about to get the slot */
+    delayq_address *ask; /* that node */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* a take's or peek's */
@@ -2480,7 +2481,7 @@ typedef struct dq_call {
     int sent, settled, tries;
 } dq_call;
 
-#define DQ_PIPE 16 /* most calls in one go */
+#define DQ_PIPE 8 /* most calls in one go */
 
 /* Begin to run a script; its keys and arguments follow. On a new
  * connection it is loaded in the same write; what came by EVAL alone would be
@@ -3365,7 +3366,7 @@ static delayq_status dq_call_refused(delayq *q, dq_call *call,
     delayq_link *l = dq_link(q);
     delayq_status status = dq_refused(q, call->what, r);
     if ((int)status == DQ_NOSCRIPT) l->sha[call->verb][0] = '\0';
-    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, &call->ask);
+    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, call->ask);
     if ((int)status == DQ_MOVED) status = dq_moved(q, r->str);
     l->answered = !dq_meaning(r->str)->leave;
     if (!l->answered) l->host++;
@@ -3470,7 +3471,7 @@ static delayq_status dq_send_there(delayq *q, dq_call *call) {
     dq_talk t;
     dq_url u;
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, &call->ask, &there,
+    status = dq_socket(q, &u, call->ask, &there,
                        dq_within(q, q->options.connect_timeout_ms));
     if (status != DELAYQ_OK) return status;
     dq_begin_talk(&t, there, &u);
@@ -3540,6 +3541,7 @@ static void dq_settle(delayq *q, dq_call *call) {
 
 /* Run scripts, each on its own: one may fail and the next one not. */
 static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
+    delayq_address ask; /* one slot, one place to go */
     size_t i, open = count;
     while (open > 0) {
         delayq_status status = dq_ready(q);
@@ -3547,6 +3549,7 @@ static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
             if (calls[i].settled) continue;
             calls[i].status = status;
             calls[i].sent = 0;
+            calls[i].ask = &ask;
         }
         if (status == DELAYQ_OK) dq_send(q, calls, count);
         for (i = open = 0; i < count; i++) {
