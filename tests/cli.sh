@@ -35,6 +35,7 @@ t() { "$tool" "$@"; }
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "FAIL $1"; }
 skip() { skipped=$((skipped + 1)); echo "skip $1"; }
+has_terminal() { script -qec true /dev/null </dev/null >/dev/null 2>&1; }
 # is SENTENCE WANTED GOT
 is() {
     if [ "$2" = "$3" ]; then ok; else
@@ -265,7 +266,7 @@ like "count" 'queue    q pending  25 overdue  0 ready    0 dead     0 next .*' \
 is "count of two queues" 2 "$(t count q r --json | wc -l)"
 ends "clear asks, and where nobody is there it refuses" 2 clear q </dev/null
 is "it has removed nothing" "25 0 0 " "$(left q)"
-if command -v script >/dev/null; then
+if has_terminal; then
     echo n | script -qec "$tool clear q" /dev/null >"$dir/out"
     is "clear on a terminal, no" "1 25 0 0 " "$? $(left q)"
     grep -q "Remove 25 items of the queue q?" "$dir/out"
@@ -273,7 +274,7 @@ if command -v script >/dev/null; then
     echo y | script -qec "$tool clear q" /dev/null >"$dir/out"
     is "clear on a terminal, yes" "0 0 0 0 " "$? $(left q)"
 else
-    skip "script is missing: nobody was asked"
+    skip "no script, or no /dev/pts: nobody was asked"
 fi
 t offer q 1h x -q
 is "clear --yes" "1 removed" "$(t clear q --yes)"
@@ -534,7 +535,7 @@ if command -v jq >/dev/null; then
 else
     skip "jq is missing: bars"
 fi
-if command -v script >/dev/null; then
+if has_terminal; then
     for size in 80x24 40x12 200x50; do
         TERM=xterm script -qec "stty cols ${size%x*} rows ${size#*x}
             '$tool' watch view q -n 2 -i 100ms" /dev/null </dev/null \
@@ -551,7 +552,7 @@ if command -v script >/dev/null; then
         is "at $size the terminal is given back" 0 $?
     done
 else
-    skip "script is missing: the live view"
+    skip "no script, or no /dev/pts: the live view"
 fi
 t clear view --yes -q
 
