@@ -2317,10 +2317,12 @@ static int dq_numbers(const redisReply *r, int64_t *to, int n) {
 static int dq_stamped(const redisReply *r, int64_t *to, int n) {
     int64_t all[DQ_NUMBERS + 1];
     if (!dq_numbers(r, all, n + 1)) return 0;
-    if (all[0] > DQ_MAX_DUE / DQ_SECOND_US || all[1] >= DQ_SECOND_US) return 0;
+    if (all[0] < 0 || all[0] > DQ_MAX_DUE / DQ_SECOND_US || all[1] < 0 ||
+        all[1] >= DQ_SECOND_US)
+        return 0;
     memcpy(to, all + 1, (size_t)n * sizeof *to);
     to[0] += all[0] * DQ_SECOND_US;
-    return to[0] >= 0;
+    return 1;
 }
 
 /*-----------------------------------------------------------------------------
