@@ -203,9 +203,10 @@
  * (512 MB by default). Due times below 2^53 ms. One script moves or takes at
  * most options.batch items and stops after 256 KiB of payload, so that it
  * stalls the server for about 2 ms; a single larger payload costs what it
- * costs, about 3 ms per MB. With a Redisson wire the mirror is a list, and a
- * script that moves or cancels walks through it once: some ms per 100,000
- * pending, for up to 100 items, but for 1 to 3 that Java has offered.
+ * costs, about 3 ms per MB, and as much again for one like it that is due
+ * within max_wait_ms. With a Redisson wire the mirror is a list, and a script
+ * that moves or cancels walks through it once: some ms per 100,000 pending, for
+ * up to 100 items, but for 1 to 3 that Java has offered.
  *
  * The handle is plain memory of a few KB; a call needs up to 28 KB of stack,
  * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
@@ -572,7 +573,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
  *              else the server's first failure, or DELAYQ_ERR_ARG where some
  *              were bad, which keeps no others from being stored
- * Blocks       a round trip per 8 scripts or MiB
+ * Blocks       a round trip per 8 scripts or 256 KiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
@@ -1293,7 +1294,8 @@ static const char dq_lua_offer[] =
     "    redis.call('ZADD', Z, 'NX', unpack(ARGV, i, last))\n"
     "  end\n"
     "end\n"
-    /* counted, not read: the head may be large */
+    /* counted, not read: the head may be large; where that is forbidden others
+     * see to the item when they look next */
     "first = first and num(first)\n"
     "if first and redis.pcall('ZCOUNT', Z, 0, first) == ties then\n"
     "  redis.pcall('PUBLISH', ARGV[1], first)\n"
@@ -1359,19 +1361,21 @@ static const char dq_lua_once[] =
  *          (Redisson), 4 dead. A native take may be given the zset alone: then
  *          it takes what is due straight from there, which it can while the
  *          keys are on their way from one node of a cluster to another
- * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move
+ * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
+ *          horizon: how far to look for the next due time, in ms
  *
  * drain(max, keep, add) empties the zset of what is due: keep is called with
  * each element (element, kind, start of payload, score), and returns a reason
  * if it shall die, or true if add moves it within the zset; add is called once
  * a chunk, to put away what was kept. Without keep all are handed out. Each
  * chunk is read with the element behind it, which tells when to come again:
- * soon, nil where nothing is left. Returns how many, and whether nothing due is
- * left.
+ * soon, nil where nothing is within the horizon (so a look copies no large head
+ * that is far off). Returns how many, and whether nothing due is left.
  */
 static const char dq_lua_drain[] =
     "local Z, N, X, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
     "local wire, limit = ARGV[1], tonumber(ARGV[2])\n"
+    "local horizon = num(now + ARGV[3])\n"
     "local cast = wire == 'b'\n"
     "local native = cast or wire == 'n'\n"
     "local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
@@ -1390,17 +1394,21 @@ static const char dq_lua_drain[] =
     "end\n"
     /* of the mirror: see below */
     "local locate, found, probe\n"
+    "local function read(count)\n"
+    "  return redis.call('ZRANGEBYSCORE', Z, '-inf', horizon, 'WITHSCORES',\n"
+    "    'LIMIT', low, count)\n"
+    "end\n"
     "local function drain(max, keep, add)\n"
     "  local step, n, all = 1, 0, nil\n"
     "  if old == 1 or bytes >= 262144 then max = 0 end\n"
     "  repeat\n"
     "    local want = math.min(step, max - n)\n"
     "    local bad, k, stay = {}, 0, 0\n"
-    "    local es = redis.call('ZRANGE', Z, low, low + want, 'WITHSCORES')\n"
+    "    local es = read(want + 1)\n"
     /* what is below 0 is never due */
     "    if low == 0 and es[2] and byte(es[2]) == 45 then\n"
     "      low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
-    "      es = redis.call('ZRANGE', Z, low, low + want, 'WITHSCORES')\n"
+    "      es = read(want + 1)\n"
     "    end\n"
     "    local due = #es / 2\n"
     "    soon = nil\n"
@@ -1438,8 +1446,8 @@ static const char dq_lua_drain[] =
     "        probed = true\n"
     "        redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
     "        if term > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
-    "        if probe then probe() end\n"
     "      end\n"
+    "      if probe then probe() end\n"
     "      if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
     "      if add then add() end\n"
     "      if k > stay then\n"
@@ -1448,15 +1456,17 @@ static const char dq_lua_drain[] =
     "      if found then found() end\n"
     "    end\n"
     "    n, dead, sure = n + k - #bad, dead + #bad, given\n"
-    "    step = math.min(64, 8 * step)\n"
+    /* as many as the budget may hold, by those read so far */
+    "    step = math.min(64, 8 * step,\n"
+    "      math.max(1, math.floor((262144 - bytes) * n / (bytes + 1))))\n"
     "  until all or k == 0 or n >= max or bytes >= 262144 or old == 1\n"
     "  return n, all\n"
     "end\n";
 
 /*
  * head, what the reply begins with, from all: "stamp next waiting moved dead
- * old lease". next: microseconds until something is due, -1: nothing is
- * pending. Numbers become text where they aren't 0, which they mostly are.
+ * old lease". next: microseconds until something is due, -1: nothing within the
+ * horizon. Numbers become text where they aren't 0, which they mostly are.
  */
 static const char dq_lua_head[] =
     "local next = 0\n"
@@ -1486,6 +1496,9 @@ static const char dq_lua_head[] =
 static const char dq_lua_mirror[] =
     "if not native then\n"
     "local spots, sum, first, work, ids = {}, 0, 0, 0, {}\n"
+    /* what stands at first; bytes that were read to find things */
+    "local top, seen = nil, 0\n"
+    "local asked, spot_of, element, marked = false, nil, nil, false\n"
     /* the microseconds in an id; nil where there are none */
     "local function when(v)\n"
     "  local hi, lo, t\n"
@@ -1502,13 +1515,16 @@ static const char dq_lua_mirror[] =
     "local function id(i)\n"
     "  if ids[i] == nil then\n"
     "    local v = redis.call('LINDEX', X, i)\n"
+    "    seen = seen + (v and #v or 0)\n"
     "    ids[i] = v and when(v) or false\n"
     "  end\n"
     "  return ids[i]\n"
     "end\n"
     "local function near(e, from, to)\n"
+    "  if seen > 262144 then return nil end\n"
     "  from = math.max(from, 0)\n"
     "  for i, v in ipairs(redis.call('LRANGE', X, from, to)) do\n"
+    "    seen = seen + #v\n"
     "    if v == e then return from + i - 1 end\n"
     "  end\n"
     "end\n"
@@ -1562,24 +1578,34 @@ static const char dq_lua_mirror[] =
     "  if kind == 16 and attempts(e) > 0 then return true end\n"
     "  if work >= 100000 then return false end\n"
     "  local at\n"
-    "  if redis.call('LINDEX', X, first) == e then\n"
-    "    at, first = first, first + 1\n"
-    "  elseif other > 1000 then\n"
+    "  top = top or redis.call('LINDEX', X, first)\n"
+    "  if top == e then\n"
+    "    at, first, top = first, first + 1, nil\n"
+    /* LREM copies nothing: better for large payloads */
+    "  elseif other > 1000 and #e < 4096 and seen < 262144 then\n"
     "    at = seek(e)\n"
+    "    if at then spot_of, element = spot_of or at, element or e end\n"
     "  end\n"
     "  work = work + 10 + other / (at and 1000 or 1)\n"
     "  spots[#spots + 1] = at or e\n"
     "  return true\n"
     "end\n"
     "found = function() sum = #spots end\n"
+    /* LSET of what stands there already */
     "probe = function()\n"
-    "  redis.call('LREM', D, 1, '')\n"
-    "  if other == 0 then return end\n"
-    "  redis.call('LSET', X, 0, redis.call('LINDEX', X, 0))\n"
-    "  redis.call('LTRIM', X, 0, -1)\n"
+    "  if not asked then\n"
+    "    redis.call('LREM', D, 1, '')\n"
+    "    if other > 0 then redis.call('LTRIM', X, 0, -1) end\n"
+    "    asked = true\n"
+    "  end\n"
+    "  if spot_of and not marked then\n"
+    "    redis.call('LSET', X, spot_of, element)\n"
+    "    marked = true\n"
+    "  end\n"
     "end\n"
     "local function sweep()\n"
-    "  local mark, marks, least, most, head = 'delayq ' .. us, 0, other, 0, 0\n"
+    "  local marks, least, most, head = 0, other, 0, 0\n"
+    "  local mark = 'delayq ' .. stamp\n"
     "  for i = 1, sum do\n"
     "    local at = spots[i]\n"
     "    if at == head then head = head + 1\n"
@@ -1599,7 +1625,7 @@ static const char dq_lua_mirror[] =
     "    local e = spots[i]\n"
     "    if type(e) == 'string' then redis.call('LREM', X, 1, e) end\n"
     "  end\n"
-    "  spots, sum, first, ids, spot = {}, 0, 0, {}, {}\n"
+    "  spots, sum, first, ids, spot, top = {}, 0, 0, {}, {}, nil\n"
     "  other = redis.call('LLEN', X)\n"
     "end\n"
     /* whatever ends a drain: what has left the zset leaves the mirror */
@@ -1645,8 +1671,8 @@ static const char dq_lua_ticked[] = "return {head}\n";
  *
  * KEYS     as above; 5 the line of those who wait (only where the handle
  *          stands in it, or would)
- * ARGV     as above; 3 how many, 4 x: the retry list's turn, 5 most attempts
- *          or 0, 6 lease in ms or 0; with a lease the order of a new id, the
+ * ARGV     as above; 4 how many, 5 x: the retry list's turn, 6 most attempts
+ *          or 0, 7 lease in ms or 0; with a lease the order of a new id, the
  *          rest of it (native: 6 bytes; old: a number below 2048), channel;
  *          with a fifth key the handle's id, 1: it waits, if there is nothing,
  *          what the turn channels begin with; then a pair (due, k) to
@@ -1664,15 +1690,15 @@ static const char dq_lua_ticked[] = "return {head}\n";
  * count raised, due at the lease's end.
  */
 static const char dq_lua_lease[] =
-    "local most, lease = tonumber(ARGV[5]), tonumber(ARGV[6])\n"
+    "local most, lease = tonumber(ARGV[6]), tonumber(ARGV[7])\n"
     "local leases, adds, again, hold, commit = 0, {}, nil, nil, nil\n"
-    "local max, turn = tonumber(ARGV[3]), ARGV[4] == 'x'\n"
+    "local max, turn = tonumber(ARGV[4]), ARGV[5] == 'x'\n"
     "local direct = ready == 0 and (other == 0 or not native)\n"
     "local retry, got, all = native and other or 0, 0, nil\n"
-    "local arg = lease > 0 and 10 or 7\n"
+    "local arg = lease > 0 and 11 or 8\n"
     /* closures cost: only those that this run needs are made */
     "if lease > 0 or not direct then\n"
-    "local order = tonumber(ARGV[7])\n"
+    "local order = tonumber(ARGV[8])\n"
     "if lease > 0 then term = math.ceil(us / 1000) + lease end\n"
     "local function fresh(v)\n"
     "  local x = order * (wire == 'o' and 2048 or 1)\n"
@@ -1680,9 +1706,9 @@ static const char dq_lua_lease[] =
     "  local lo, tail = x - hi * 4294967296, struct.pack('L', #v) .. v\n"
     "  order = order + 1\n"
     "  if wire == 'o' then\n"
-    "    return struct.pack('>I4I4', hi, lo + ARGV[8]) .. tail\n"
+    "    return struct.pack('>I4I4', hi, lo + ARGV[9]) .. tail\n"
     "  end\n"
-    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[8] .. '\\0\\1'\n"
+    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[9] .. '\\0\\1'\n"
     "  return '\\16' .. id .. tail\n"
     "end\n"
     /* the element to lease (without a kind: of a raw payload), or nil: its
@@ -1731,7 +1757,9 @@ static const char dq_lua_take[] =
     /* one from the retry list: false where it goes to the dead letters */
     "local function from_retry(e, bad)\n"
     "  local kind, p = split(e)\n"
-    "  local to = kind and again(e, kind, p)\n"
+    /* without a lease only the count is looked at */
+    "  local to = kind and (lease == 0 and kind ~= 16 and e or\n"
+    "    again(e, kind, p))\n"
     "  if not to then\n"
     "    bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
     "      num(now) .. '\\n' .. e\n"
@@ -1861,7 +1889,7 @@ static const char dq_lua_taken[] =
     "  local step = 1\n"
     "  while not direct and got < max and (bytes < 262144 or got == 0) do\n"
     "    if from_lists(step) == 0 then break end\n"
-    "    step = math.min(64, 8 * step)\n"
+    "    step = math.min(64, 2 * step)\n"
     "  end\n"
     "end)\n"
     "end\n"
@@ -1877,7 +1905,7 @@ static const char dq_lua_taken[] =
     /* Redisson arms its timer by the channel */
     "if leases > 0 then\n"
     "  local n = redis.pcall('ZCOUNT', Z, 0, num(term))\n"
-    "  if n == leases then redis.pcall('PUBLISH', ARGV[9], num(term)) end\n"
+    "  if n == leases then redis.pcall('PUBLISH', ARGV[10], num(term)) end\n"
     "  soon = math.min(soon or term, term)\n"
     "end\n"
     "local place = 0\n"
@@ -1894,12 +1922,12 @@ static const char dq_lua_given[] =
  * Broadcast: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
  *
- * ARGV     as for drain; 3 how many, 4 cursor, '$': the stream's end, 5 how
- *          many entries the stream keeps, 6 channel
+ * ARGV     as for drain; 4 how many, 5 cursor, '$': the stream's end, 6 how
+ *          many entries the stream keeps, 7 channel
  * returns  head, the cursor, then triples: id, due, payload
  */
 static const char dq_lua_cast[] =
-    "local max, cursor, list = tonumber(ARGV[3]), ARGV[4], {}\n"
+    "local max, cursor, list = tonumber(ARGV[4]), ARGV[5], {}\n"
     "if cursor == '$' then\n"
     "  local last = redis.call('XREVRANGE', N, '+', '-', 'COUNT', 1)[1]\n"
     "  cursor = last and last[1] or '0-0'\n"
@@ -1908,13 +1936,13 @@ static const char dq_lua_cast[] =
     "  list[#list + 1], list[#list + 2] = due, sub(e, p)\n"
     "end, function()\n"
     "  for i = 1, #list, 2 do\n"
-    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[5], '*', 'due', list[i],\n"
+    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[6], '*', 'due', list[i],\n"
     "      'payload', list[i + 1])\n"
     "  end\n"
     "  moved, list = moved + #list / 2, {}\n"
     "end)\n"
     /* the others look at once */
-    "if moved > 0 then redis.pcall('PUBLISH', ARGV[6], num(now)) end\n"
+    "if moved > 0 then redis.pcall('PUBLISH', ARGV[7], num(now)) end\n"
     "local got, size, step = 0, 0, 1\n"
     "out[2] = cursor\n"
     "ready = 0\n"
@@ -1930,7 +1958,7 @@ static const char dq_lua_cast[] =
     "    out[#out + 1] = payload\n"
     "    got, size = got + 1, size + #payload + 64\n"
     "  end\n"
-    "  step = math.min(64, 8 * step)\n"
+    "  step = math.min(64, 2 * step)\n"
     "end\n"
     /* what is left over for the next take */
     "local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
@@ -1947,7 +1975,7 @@ static const char dq_lua_casted[] = "out[1] = head\nreturn out\n";
  * KEYS     1 zset, 2 mirror (only of a cancel, where the wire has one; then
  *          one ticket at a time)
  * ARGV     1 ..., pairs: due, k
- * returns  "us", and of each 1 (done) or 0 (not there)
+ * returns  "stamp", and of each 1 (done) or 0 (not there)
  */
 static const char dq_lua_drop[] =
     "local Z, M = KEYS[1], KEYS[2]\n"
@@ -2011,7 +2039,7 @@ static const char dq_lua_change[] =
  *
  * KEYS     1 zset
  * ARGV     1 how many, 2 due and 3 k of the last one seen, or ''
- * returns  "us", then pairs: due, element
+ * returns  "stamp", then pairs: due, element
  */
 static const char dq_lua_peek[] =
     "local Z, max, at, out, bytes = KEYS[1], tonumber(ARGV[1]), 0, {''}, 0\n"
@@ -2028,7 +2056,7 @@ static const char dq_lua_peek[] =
     "    bytes = bytes + #es[i] + 64\n"
     "  end\n"
     "  if #es < 2 * n then break end\n"
-    "  at, max, step = at + n, max - n, math.min(64, 8 * step)\n"
+    "  at, max, step = at + n, max - n, math.min(64, 2 * step)\n"
     "end\n"
     "out[1] = stamp\n"
     "return out\n";
@@ -2116,7 +2144,7 @@ static const char dq_lua_dead[] =
     "  else\n"
     "    at, done = at + #es, done + #es\n"
     "  end\n"
-    "  max, step = max - #es, math.min(64, 8 * step)\n"
+    "  max, step = max - #es, math.min(64, 2 * step)\n"
     "end\n"
     "out[1] = stamp .. ' ' .. num(done)\n"
     "return out\n";
@@ -2467,7 +2495,7 @@ typedef struct dq_call {
     delayq_address *ask; /* that node */
 
     delayq_message *messages; /* an offer's, `max` of them */
-    size_t max;               /* a take's or peek's */
+    size_t max;               /* how many, of all that say so */
     const delayq_item *item;  /* to ack before a take */
     delayq_item *items;       /* to ack, `max` of them */
     const char *ticket;       /* to change, remove, peek behind */
@@ -2882,11 +2910,11 @@ static delayq_status dq_broken(delayq *q, const redisContext *c, int sent) {
                    dq_cause(c));
 }
 
-/* Is the time left about what the socket itself would wait? */
+/* Is the time left more than what the socket itself would wait? */
 static int dq_has_patience(const delayq_link *l, const redisContext *c,
                            int64_t left) {
     return c == l->cmd && l->patience_us > 0 &&
-           left > l->patience_us - l->patience_us / 32;
+           left > l->patience_us + l->patience_us / 6;
 }
 
 /* Write what is in the buffer and read n replies, by the deadline. The caller
@@ -2965,6 +2993,7 @@ static void dq_unblock(delayq *q, redisContext *c) {
     int flags = fcntl(c->fd, F_GETFL), ms = dq_owner(q)->options.io_timeout_ms;
     delayq_link *l = dq_link(q);
     struct timeval patience;
+    ms = ms / 4 * 3; /* the rest is for a poll: this may take a tenth more */
     patience.tv_sec = ms / 1000;
     patience.tv_usec = ms % 1000 * 1000;
     l->patience_us = ms < DQ_PATIENT_MS ? 0 : ms * 1000LL;
@@ -3015,7 +3044,8 @@ static delayq_status dq_socket(delayq *q, const dq_url *u,
     }
     if (status == DELAYQ_OK && u->tls && !hook)
         status = dq_tls_start(q, c, a->host, where, deadline);
-    if (u->tls) dq_link(q)->patience_us = 0; /* a record comes in pieces */
+    if (u->tls || hook) /* TLS, perhaps: a record comes in pieces */
+        dq_link(q)->patience_us = 0;
     if (status == DELAYQ_OK)
         *out = c;
     else
@@ -3371,7 +3401,7 @@ static delayq_status dq_call_refused(delayq *q, dq_call *call,
     if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, call->ask);
     if ((int)status == DQ_MOVED) status = dq_moved(q, r->str);
     l->answered = !dq_meaning(r->str)->leave;
-    if (!l->answered) l->host++;
+    if (!l->answered && l->cmd) l->host++;       /* once, of several calls */
     if ((int)status == DQ_MOVED) dq_drop_ear(q); /* goes along */
     if ((int)status == DQ_MOVED || !l->answered) dq_drop(q, status);
     return status;
@@ -3384,6 +3414,16 @@ static delayq_status dq_call_reply(delayq *q, dq_call *call,
     if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         return dq_bad_reply(q, call->what);
     return DELAYQ_OK;
+}
+
+/* The calls that are not settled have this status for now. */
+static void dq_tell_all(dq_call *calls, size_t count, delayq_status status,
+                        int sent) {
+    for (; count > 0; count--, calls++) {
+        if (calls->settled) continue;
+        calls->status = status;
+        calls->sent = sent;
+    }
 }
 
 /* Calls on their way: replies begin[i] to begin[i + 1] - 1 are those of i. */
@@ -3428,9 +3468,9 @@ static void dq_land(delayq *q, dq_flight *f, int i, int got,
     int last = f->begin[i + 1] - 1 - f->begin[i];
     dq_call *call = f->calls[i];
     if (last > 0 && got > f->begin[i] && r[0]->type == REDIS_REPLY_STRING &&
-        r[0]->len == 40)
+        r[0]->len == 40 && dq_link(q)->cmd)
         memcpy(dq_link(q)->sha[call->verb], r[0]->str, 41);
-    if (got < f->begin[i + 1]) {
+    if (got < f->begin[i + 1] || status == DELAYQ_ERR_PROTOCOL) {
         call->status = status;
         if (i < f->n - 1 && status != DELAYQ_ERR_PROTOCOL)
             call->status = DELAYQ_ERR_UNKNOWN;
@@ -3450,6 +3490,13 @@ static void dq_send(delayq *q, dq_call *calls, size_t count) {
     delayq_status status;
     int i, got = 0;
     dq_flight f;
+    if (dq_now() >= deadline) {
+        status = dq_fail(q, DELAYQ_ERR_TIMEOUT,
+                         "connected, but no time is left: nothing has "
+                         "happened");
+        dq_tell_all(calls, count, status, 1);
+        return;
+    }
     memset(f.replies, 0, sizeof f.replies);
     status = dq_take_off(q, &f, calls, count);
     if (status == DELAYQ_OK)
@@ -3530,7 +3577,10 @@ static void dq_settle(delayq *q, dq_call *call) {
                                "%s: sent, but no answer came (or no memory for "
                                "it); it changes nothing",
                                call->what);
-    if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
+    if (call->again && call->status != DELAYQ_ERR_PROTOCOL &&
+        strstr(q->err, "may have happened; then")) {
+        call->status = DELAYQ_ERR_UNKNOWN; /* the one before has said it */
+    } else if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
         snprintf(then, sizeof then, "%.159s", q->err);
         call->status = dq_fail(q, DELAYQ_ERR_UNKNOWN,
@@ -3545,14 +3595,11 @@ static void dq_settle(delayq *q, dq_call *call) {
 static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
     delayq_address ask; /* one slot, one place to go */
     size_t i, open = count;
+    memset(&ask, 0, sizeof ask);
+    for (i = 0; i < count; i++) calls[i].ask = &ask;
     while (open > 0) {
         delayq_status status = dq_ready(q);
-        for (i = 0; i < count; i++) {
-            if (calls[i].settled) continue;
-            calls[i].status = status;
-            calls[i].sent = 0;
-            calls[i].ask = &ask;
-        }
+        dq_tell_all(calls, count, status, 0);
         if (status == DELAYQ_OK) dq_send(q, calls, count);
         for (i = open = 0; i < count; i++) {
             dq_call *call = &calls[i];
@@ -4040,6 +4087,7 @@ static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
     dq_write_keys(o, q, call->keys);
     dq_text(o, dq_wire_letter(q));
     dq_number(o, q->options.batch);
+    dq_number(o, q->options.max_wait_ms);
     if (call->verb == DQ_TICK) return;
     dq_number(o, (int64_t)call->max);
     if (call->verb == DQ_TAKE) {
@@ -4093,7 +4141,7 @@ static delayq_status dq_transfer(delayq *q) {
     delayq_status status;
     int64_t n[DQ_AT_PLACE];
     dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 6 : 2,
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
                   dq_write_drain);
     call.once = 1;
     status = dq_run_numbers(q, &call, n, DQ_AT_PLACE);
@@ -4226,7 +4274,7 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
     delayq_status status;
     int64_t n[DQ_NUMBERS];
     dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, 6,
+    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, 7,
                   dq_write_drain);
     if (q->options.lease_ms > 0) call.args += 3;
     if (q->place > 0 || dq_would_join(q)) {
@@ -4612,7 +4660,6 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 #define DQ_OFFER_MAX 128
 #define DQ_OFFER_BYTES (256 * 1024)
-#define DQ_PIPE_BYTES (1024 * 1024)
 
 /* When it is due: see the script. */
 static void dq_write_when(dq_out *o, const delayq_message *m,
@@ -4798,7 +4845,7 @@ static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
         int joins = call && call->verb == DQ_OFFER && !m[at].key &&
                     call->messages + call->max == &m[at] &&
                     call->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
-        if (!joins && (*n == DQ_PIPE || sum >= DQ_PIPE_BYTES)) break;
+        if (!joins && (*n == DQ_PIPE || sum >= DQ_OFFER_BYTES)) break;
         if (dq_prepare(q, &m[at]) != DELAYQ_OK) {
             *bad = 1;
             continue;

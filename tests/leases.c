@@ -132,6 +132,20 @@ TEST(retry_and_ready_are_taken_by_turns) {
     delayq_close(&mover);
 }
 
+TEST(foreign_elements_on_the_retry_list_are_delivered_too) {
+    unsigned char e[64];
+    delayq q;
+    delayq_item item;
+    int lease;
+    for (lease = 0; lease <= 60000; lease += 60000) {
+        open_leased(&q, DELAYQ_NATIVE, lease, 0);
+        ask("RPUSH delayq_retry:{jobs} %b", e,
+            element(e, 8, q.link.long_size, "ABCDEFGH", "java", 4));
+        take(&q, &item, "java", 1);
+        delayq_close(&q);
+    }
+}
+
 TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
     delayq_wire wire;
     for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;

@@ -150,6 +150,21 @@ TEST(large_items_are_moved_one_by_one) {
     delayq_close(&q);
 }
 
+TEST(a_take_of_many_stops_where_its_budget_of_bytes_does) {
+    static char large[28000];
+    static delayq_item items[100];
+    size_t n, i, taken = 0;
+    delayq q;
+    open_queue(&q, "jobs");
+    for (i = 0; i < 100; i++) OK(&q, delayq_offer(&q, large, sizeof large, 0));
+    while (delayq_take_many(&q, items, 100, &n, 0) == DELAYQ_OK) {
+        CHECK(n * sizeof large < 320000);
+        taken += n;
+    }
+    CHECK_INT(taken, 100);
+    delayq_close(&q);
+}
+
 TEST(one_consumer_that_only_takes_gets_everything) {
     delayq q, producer;
     delayq_item item;

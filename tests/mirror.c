@@ -157,6 +157,25 @@ TEST(own_elements_are_found_in_the_mirror_without_walking_through_it) {
     redisFree(c);
 }
 
+TEST(the_head_of_the_mirror_is_read_once_for_all_behind_it) {
+    int i;
+    open_redisson();
+    ask("RPUSH " MIRROR " large-head");
+    for (i = 0; i < 100; i++) {
+        make_entry(&all[i], now_us(), i, 0);
+        put(&all[i], 1 + rand() % 2000);
+    }
+    read_replies(200);
+    ask("CONFIG RESETSTAT");
+    q.wake_us = 0;
+    OK(&q, delayq_tick(&q, NULL));
+    CHECK_INT(ask_int("LLEN jobs"), 100);
+    CHECK_INT(ask_int("LLEN " MIRROR), 1);
+    CHECK(calls_of("lindex") <= 2);
+    delayq_close(&q);
+    redisFree(c);
+}
+
 TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     int64_t wait;
     int i;

@@ -209,6 +209,8 @@ TEST(what_sentinels_cannot_tell_is_said) {
 }
 
 TEST(a_replica_among_several_hosts_is_passed_over) {
+    static delayq_message many[500];
+    int i;
     delayq q;
     delayq_item item;
     delayq_options o;
@@ -224,6 +226,15 @@ TEST(a_replica_among_several_hosts_is_passed_over) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 10);
     OK(&q, delayq_take(&q, &item, 20000));
+    delayq_close(&q);
+    /* several scripts in one go: each is refused, the host changes once */
+    OK(&q, delayq_open(&q, &o));
+    q.link.host = 0;
+    redisFree(q.link.cmd);
+    q.link.cmd = NULL;
+    memset(many, 0, sizeof many);
+    for (i = 0; i < 500; i++) many[i].delay_ms = 60000;
+    OK(&q, delayq_offer_many(&q, many, 500));
     delayq_close(&q);
     /* a replica alone: told, nothing happens, and no storm of connections */
     snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d", replica_port);
