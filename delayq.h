@@ -3615,6 +3615,7 @@ static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
             open--;
         }
     }
+    for (i = 0; i < count; i++) calls[i].ask = NULL;
 }
 
 static delayq_status dq_run(delayq *q, dq_call *call) {
