@@ -208,7 +208,7 @@
  * that moves or cancels walks through it once: some ms per 100,000 pending, for
  * up to 100 items, but for 1 to 3 that Java has offered.
  *
- * The handle is plain memory of a few KB; a call needs up to 28 KB of stack,
+ * The handle is plain memory of a few KB; a call needs up to 24 KB of stack,
  * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
  * does.
  *
@@ -449,8 +449,9 @@ typedef struct delayq_address {
 
 typedef struct delayq_link {
     struct redisContext *cmd, *ear;
-    delayq_address at; /* where cmd leads, or shall lead */
-    unsigned host;     /* number of the URL's host that is tried next */
+    delayq_address at;  /* where cmd leads, or shall lead */
+    delayq_address ask; /* where the slot is going, by the last ASK */
+    unsigned host;      /* number of the URL's host that is tried next */
     void *tls;
     delayq *handles;     /* all that use this link */
     int64_t server_us;   /* the server's clock minus ours, at least */
@@ -2486,13 +2487,12 @@ typedef struct dq_call {
     const char *what; /* for error texts */
     size_t keys, args;
     void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
-    int harmless;        /* it may be sent again though it may have run */
-    int reads;           /* it changes nothing */
-    int once;            /* one round trip and no more */
-    int again;           /* this is another sending of what may have run */
-    int resent;          /* it was sent again after a connection was lost */
-    int asking;          /* on a node that is about to get the slot */
-    delayq_address *ask; /* that node */
+    int harmless; /* it may be sent again though it may have run */
+    int reads;    /* it changes nothing */
+    int once;     /* one round trip and no more */
+    int again;    /* this is another sending of what may have run */
+    int resent;   /* it was sent again after a connection was lost */
+    int asking;   /* on a node that is about to get the slot */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many, of all that say so */
@@ -3398,7 +3398,7 @@ static delayq_status dq_call_refused(delayq *q, dq_call *call,
     delayq_link *l = dq_link(q);
     delayq_status status = dq_refused(q, call->what, r);
     if ((int)status == DQ_NOSCRIPT) l->sha[call->verb][0] = '\0';
-    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, call->ask);
+    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, &l->ask);
     if ((int)status == DQ_MOVED) status = dq_moved(q, r->str);
     l->answered = !dq_meaning(r->str)->leave;
     if (!l->answered && l->cmd) l->host++;       /* once, of several calls */
@@ -3520,7 +3520,7 @@ static delayq_status dq_send_there(delayq *q, dq_call *call) {
     dq_talk t;
     dq_url u;
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, call->ask, &there,
+    status = dq_socket(q, &u, &l->ask, &there,
                        dq_within(q, q->options.connect_timeout_ms));
     if (status != DELAYQ_OK) return status;
     dq_begin_talk(&t, there, &u);
@@ -3593,10 +3593,7 @@ static void dq_settle(delayq *q, dq_call *call) {
 
 /* Run scripts, each on its own: one may fail and the next one not. */
 static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
-    delayq_address ask; /* one slot, one place to go */
     size_t i, open = count;
-    memset(&ask, 0, sizeof ask);
-    for (i = 0; i < count; i++) calls[i].ask = &ask;
     while (open > 0) {
         delayq_status status = dq_ready(q);
         dq_tell_all(calls, count, status, 0);
@@ -3615,7 +3612,6 @@ static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
             open--;
         }
     }
-    for (i = 0; i < count; i++) calls[i].ask = NULL;
 }
 
 static delayq_status dq_run(delayq *q, dq_call *call) {
@@ -3959,6 +3955,7 @@ static void dq_begin_call(dq_call *call, dq_verb verb, const char *what,
 /* Read the n numbers that a call's reply begins with. */
 static delayq_status dq_reply_numbers(delayq *q, dq_call *call, int64_t *n,
                                       int count) {
+    memset(n, 0, (size_t)count * sizeof *n);
     if (call->status != DELAYQ_OK) return call->status;
     if (!dq_stamped(call->reply->element[0], n, count)) {
         freeReplyObject(call->reply);
