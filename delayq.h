@@ -1112,15 +1112,15 @@ static void dq_next_id(delayq *q, unsigned char id[16]) {
  * MARK: - Scripts
  *
  * A script is the concatenation of its parts. Each that moves works in four
- * steps: read (LLEN, ZCARD of what it will write: a wrong type ends it),
- * probe (the later removal with an empty range: it shows the permission, and
+ * steps: read (what it will write, too: a wrong type ends it), probe (the
+ * later removal with an empty range: it shows the permission, and
  * after any write Redis no longer refuses for memory), add, remove. So a
  * refusal at any point leaves everything where it was.
  *
  * They measure work, not time, which stands still inside scripts since Redis
- * 7.2: elements are read in chunks of 1, 8, 64, 64 ..., until the limit or 256
- * KiB. Strings are never compared with <, which is strcoll; numbers become
- * text only through string.format, since .. would write 1.7e+12.
+ * 7.2: elements are read in chunks that grow to 64, until the limit or 256 KiB.
+ * Strings are never compared with <, which is strcoll; numbers of more than 14
+ * digits become text only through string.format, since .. writes no more.
  *---------------------------------------------------------------------------*/
 
 /* us, now: the server's clock in microseconds and milliseconds. stamp: the
@@ -1388,7 +1388,6 @@ static const char dq_lua_drain[] =
     "end\n"
     /* what is handed out, and when it was due; up to sure it has left */
     "local out, dues, given, sure = {'', ''}, {}, 0, 0\n"
-
     "local function attempts(e)\n"
     "  local a, b = byte(e, 16, 17)\n"
     "  return a * 256 + b\n"
@@ -1679,7 +1678,7 @@ static const char dq_lua_ticked[] = "return {head}\n";
  *          what the turn channels begin with; then a pair (due, k) to
  *          acknowledge before
  * returns  head, the place in the line (1, 2, 3: further; 0: none) and whether
- *          there was something to acknowledge (1 or 0); then, in one text,
+ *          what was to be acknowledged was there (1 or 0); then, in one text,
  *          each item's due time, or e or r; then the items: an element, or
  *          after r a raw payload
  *
@@ -2495,7 +2494,7 @@ typedef struct dq_call {
     int asking;   /* on a node that is about to get the slot */
 
     delayq_message *messages; /* an offer's, `max` of them */
-    size_t max;               /* how many, of all that say so */
+    size_t max;               /* how many of these, or of those to come */
     const delayq_item *item;  /* to ack before a take */
     delayq_item *items;       /* to ack, `max` of them */
     const char *ticket;       /* to change, remove, peek behind */
@@ -2917,17 +2916,36 @@ static int dq_has_patience(const delayq_link *l, const redisContext *c,
            left > l->patience_us + l->patience_us / 6;
 }
 
+/* Wait for what comes next, or for room to write, and read. What has come in
+ * time is read, though we may be late; no trickle. */
+static delayq_status dq_read_on(delayq *q, redisContext *c, int sent,
+                                int64_t deadline, int *late) {
+    int64_t left = deadline - dq_now();
+    int status;
+    if (left <= 0) ++*late;
+    if (sent && dq_has_patience(dq_link(q), c, left)) {
+        status = dq_fill_patiently(c);
+    } else {
+        if (!dq_poll_one(c->fd, sent ? POLLIN : POLLIN | POLLOUT, deadline) ||
+            *late > 64)
+            return dq_fail(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
+                           sent ? "no answer in time: it may have happened"
+                                : "not sent in time: nothing has happened");
+        status = dq_fill(c);
+    }
+    return status == REDIS_OK ? DELAYQ_OK : dq_broken(q, c, sent);
+}
+
 /* Write what is in the buffer and read n replies, by the deadline. The caller
  * frees the replies, of which `*got` came. After a failure the connection is
  * of no use. *sent tells whether the server can have run anything. */
 static delayq_status dq_exchange(delayq *q, redisContext *c,
                                  redisReply **replies, int n, int *got,
                                  int *sent, int64_t deadline) {
-    const delayq_link *l = dq_link(q);
     int late = 0;
     *got = *sent = 0;
     while (*got < n) {
-        int64_t left;
+        delayq_status status;
         void *r = NULL;
         errno = 0;
         if ((!*sent && dq_flush(c, sent) != REDIS_OK) ||
@@ -2937,19 +2955,8 @@ static delayq_status dq_exchange(delayq *q, redisContext *c,
             replies[(*got)++] = (redisReply *)r;
             continue;
         }
-        /* What has come in time is read, though we may be late; no trickle. */
-        left = deadline - dq_now();
-        if (left <= 0) late++;
-        if (*sent && dq_has_patience(l, c, left)) {
-            if (dq_fill_patiently(c) != REDIS_OK) return dq_broken(q, c, 1);
-            continue;
-        }
-        if (!dq_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline) ||
-            late > 64)
-            return dq_fail(q, *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                           *sent ? "no answer in time: it may have happened"
-                                 : "not sent in time: nothing has happened");
-        if (dq_fill(c) != REDIS_OK) return dq_broken(q, c, *sent);
+        status = dq_read_on(q, c, *sent, deadline, &late);
+        if (status != DELAYQ_OK) return status;
     }
     /* or a later call would take it for its own answer */
     if (c == dq_link(q)->cmd && c->reader->pos < c->reader->len)
@@ -3577,16 +3584,15 @@ static void dq_settle(delayq *q, dq_call *call) {
                                "%s: sent, but no answer came (or no memory for "
                                "it); it changes nothing",
                                call->what);
-    if (call->again && call->status != DELAYQ_ERR_PROTOCOL &&
-        strstr(q->err, "may have happened; then")) {
-        call->status = DELAYQ_ERR_UNKNOWN; /* the one before has said it */
-    } else if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
+    if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
+        call->status = DELAYQ_ERR_UNKNOWN;
         snprintf(then, sizeof then, "%.159s", q->err);
-        call->status = dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                               "%s: sent, but no answer came: it may have "
-                               "happened; then: %s",
-                               call->what, then);
+        if (!strstr(then, "may have happened; then")) /* said by the last one */
+            dq_fail(q, call->status,
+                    "%s: sent, but no answer came: it may have happened; "
+                    "then: %s",
+                    call->what, then);
     }
     call->status = dq_public(call->status);
 }
@@ -4829,12 +4835,22 @@ static delayq_status dq_prepare(delayq *q, delayq_message *m) {
     return DELAYQ_OK;
 }
 
+/* Begin a call that offers this message, and perhaps those behind it. */
+static void dq_begin_offer(const delayq *q, dq_call *call, delayq_message *m) {
+    size_t mirror = q->options.wire != DELAYQ_NATIVE;
+    if (m->key)
+        dq_begin_call(call, DQ_ONCE, "offer", 2 + mirror, 6, dq_write_once);
+    else
+        dq_begin_call(call, DQ_OFFER, "offer", 1 + mirror, 1, dq_write_offer);
+    call->harmless = 1;
+    call->messages = m;
+}
+
 /* Make calls of what goes in one go, and leave out what is bad: messages
  * without a key that stand side by side are one call. Returns how many
  * messages were looked at. */
 static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
                       dq_call *calls, size_t *n, int *bad) {
-    size_t mirror = q->options.wire != DELAYQ_NATIVE;
     size_t at, bytes = 0, sum = 0;
     dq_call *call = NULL;
     *n = 0;
@@ -4850,14 +4866,7 @@ static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
         }
         if (!joins) {
             call = &calls[(*n)++];
-            if (m[at].key)
-                dq_begin_call(call, DQ_ONCE, "offer", 2 + mirror, 6,
-                              dq_write_once);
-            else
-                dq_begin_call(call, DQ_OFFER, "offer", 1 + mirror, 1,
-                              dq_write_offer);
-            call->harmless = 1;
-            call->messages = &m[at];
+            dq_begin_offer(q, call, &m[at]);
             bytes = 0;
         }
         call->max++;

@@ -12,15 +12,22 @@ static delayq_message m[100];
 static void offer_1(void) {
     OK(&q, delayq_offer(&q, "x", 1, 60000));
 }
-static void offer_100(void) {
+static void offer_due(int64_t due_ms) { /* 0: in a minute */
     int i;
     memset(m, 0, sizeof m);
     for (i = 0; i < 100; i++) {
         m[i].data = "x";
         m[i].len = 1;
         m[i].delay_ms = 60000;
+        m[i].due_ms = due_ms;
     }
     OK(&q, delayq_offer_many(&q, m, 100));
+}
+static void offer_100(void) {
+    offer_due(0);
+}
+static void due_100(void) {
+    offer_due(1);
 }
 static void offer_keyed(void) {
     memset(m, 0, sizeof m[0]);
@@ -30,16 +37,6 @@ static void offer_keyed(void) {
     m[0].key = "k";
     m[0].key_ttl_ms = 60000;
     OK(&q, delayq_offer_many(&q, m, 1));
-}
-static void due_100(void) {
-    int i;
-    memset(m, 0, sizeof m);
-    for (i = 0; i < 100; i++) {
-        m[i].data = "x";
-        m[i].len = 1;
-        m[i].due_ms = 1;
-    }
-    OK(&q, delayq_offer_many(&q, m, 100));
 }
 static void tick(void) {
     q.wake_us = 0;

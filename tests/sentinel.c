@@ -208,6 +208,16 @@ TEST(what_sentinels_cannot_tell_is_said) {
     end_service();
 }
 
+/* `was` follows `is`, at this port, which follows nobody. */
+static void change_roles(const server *was, const server *is, int port) {
+    redisContext *c = server_connect(is);
+    freeReplyObject(run(c, "REPLICAOF NO ONE"));
+    redisFree(c);
+    c = server_connect(was);
+    freeReplyObject(run(c, "REPLICAOF 127.0.0.1 %d", port));
+    redisFree(c);
+}
+
 TEST(a_replica_among_several_hosts_is_passed_over) {
     static delayq_message many[500];
     int i;
@@ -229,13 +239,13 @@ TEST(a_replica_among_several_hosts_is_passed_over) {
     delayq_close(&q);
     /* several scripts in one go: each is refused, the host changes once */
     OK(&q, delayq_open(&q, &o));
-    q.link.host = 0;
-    redisFree(q.link.cmd);
-    q.link.cmd = NULL;
+    OFFER(&q, "x", 60000);
+    change_roles(&master, &replica, replica_port);
     memset(many, 0, sizeof many);
     for (i = 0; i < 500; i++) many[i].delay_ms = 60000;
     OK(&q, delayq_offer_many(&q, many, 500));
     delayq_close(&q);
+    change_roles(&replica, &master, master_port);
     /* a replica alone: told, nothing happens, and no storm of connections */
     snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d", replica_port);
     OK(&q, delayq_open(&q, &o));
