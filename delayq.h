@@ -4143,7 +4143,7 @@ static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t *n) {
 static delayq_status dq_transfer(delayq *q) {
     int cast = q->options.broadcast;
     delayq_status status;
-    int64_t n[DQ_AT_PLACE];
+    int64_t n[DQ_NUMBERS]; /* the last two only of a take */
     dq_call call;
     dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
                   dq_write_drain);
