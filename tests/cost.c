@@ -39,7 +39,7 @@ static void offer_keyed(void) {
     OK(&q, delayq_offer_many(&q, m, 1));
 }
 static void tick(void) {
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     OK(&q, delayq_tick(&q, NULL));
 }
 static void tick_idle(void) {
@@ -62,9 +62,9 @@ static void take_100(void) {
 /* Asked, armed, and all heard that the server has told meanwhile. */
 static void settle(void) {
     int i;
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     for (i = 0; i < 4; i++) {
-        q.link.looked_us = 0;
+        q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     }
 }
@@ -176,7 +176,7 @@ TEST(no_call_costs_more_commands_than_it_did) {
                 settle();
             } else {
                 c->before();
-                q.wake_us = 0;
+                q.next_poll_us = 0;
             }
             ask("CONFIG RESETSTAT");
             c->call();

@@ -71,7 +71,7 @@ static delayq_status do_once(void) {
     return delayq_offer_many(&q, messages, 1);
 }
 static delayq_status do_tick(void) {
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     return delayq_tick(&q, NULL);
 }
 static delayq_status do_take(void) {
@@ -446,8 +446,8 @@ static void later_is_refused(const struct verb *v) {
     delayq_status status;
     break_types();
     status = v->call();
-    while (v->call == do_tick && status == DELAYQ_OK && q.link.cmd &&
-           !q.link.answered)
+    while (v->call == do_tick && status == DELAYQ_OK && q.conn->cmd &&
+           !q.conn->answered)
         status = v->call();
     if (status >= 0)
         FAIL("%s after an answer that came twice believes it: %d", v->name,

@@ -56,7 +56,7 @@ TEST(a_frame_with_a_frozen_server_waits_no_longer_than_its_timeout) {
         UNTIL(frame(&q, kind) >= DELAYQ_OK);
         server_kill(&s, SIGSTOP);
         for (i = 0; i < 300; i++) {
-            q.wake_us = 0; /* it wants to ask */
+            q.next_poll_us = 0; /* it wants to ask */
             failed += frame(&q, kind) < DELAYQ_OK;
             usleep(1000);
         }
@@ -186,13 +186,14 @@ TEST(an_ear_that_hears_nothing_any_more_is_noticed_by_its_ping) {
     o.io_timeout_ms = 50 * test_slow();
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    CHECK(q.link.ear != NULL);
+    CHECK(q.conn->sub != NULL);
     server_kill(&s, SIGSTOP);
-    q.link.heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
-    UNTIL((q.wake_us = INT64_MAX, delayq_tick(&q, &wait), q.link.ear == NULL));
-    CHECK(q.link.cmd != NULL);
+    q.conn->sub_heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
+    UNTIL((q.next_poll_us = INT64_MAX, delayq_tick(&q, &wait),
+           q.conn->sub == NULL));
+    CHECK(q.conn->cmd != NULL);
     server_kill(&s, SIGCONT);
-    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.link.ear != NULL);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.conn->sub != NULL);
     delayq_close(&q);
     server_end(&s);
 }

@@ -34,7 +34,7 @@ static void make_entry(entry *e, int64_t us, int i, int java) {
                      old    ? 0
                      : java ? 8
                             : 16,
-                     q.link.long_size, id, payload, (size_t)n);
+                     q.conn->long_size, id, payload, (size_t)n);
 }
 
 static void put(entry *e, long long due) {
@@ -55,7 +55,7 @@ static void read_replies(int n) {
 /* MANY elements, offered within some minutes, some by Java, the clocks of
  * their hosts not quite the same; due in any order, most of them already. */
 static void fill(int javas, int disorder) {
-    int64_t us = now_us() + q.link.server_us - 600000000;
+    int64_t us = now_us() + q.conn->clock_offset_us - 600000000;
     int i;
     for (i = 0; i < MANY; i++) {
         us += rand() % 2 ? 1 + rand() % 50 : rand() % 500000;
@@ -103,7 +103,7 @@ static void empties(delayq_wire wire, int javas, int disorder) {
     fill(javas, disorder);
     check_mirror();
     while (ask_int("ZCOUNT " ZSET " 0 5000") > 0) {
-        q.wake_us = 0;
+        q.next_poll_us = 0;
         if (rand() % 2)
             OK(&q, delayq_tick(&q, NULL));
         else
@@ -147,7 +147,7 @@ TEST(own_elements_are_found_in_the_mirror_without_walking_through_it) {
     open_redisson();
     fill(0, 300);
     ask("CONFIG RESETSTAT");
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
@@ -167,7 +167,7 @@ TEST(the_head_of_the_mirror_is_read_once_for_all_behind_it) {
     }
     read_replies(200);
     ask("CONFIG RESETSTAT");
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(ask_int("LLEN " MIRROR), 1);
@@ -187,7 +187,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
         put(&all[i], 1 + rand() % 5000);
     }
     read_replies(40);
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     OK(&q, delayq_tick(&q, &wait));
     CHECK_INT(wait, 0); /* there is more */
     CHECK_INT(ask_int("LLEN jobs"), 3);
