@@ -234,6 +234,9 @@
 #include <stdint.h>
 
 #define DELAYQ_VERSION "0.1.0"
+#define DELAYQ_VERSION_MAJOR 0
+#define DELAYQ_VERSION_MINOR 1
+#define DELAYQ_VERSION_PATCH 0
 
 #ifdef DELAYQ_STATIC
 #if defined(__GNUC__)
@@ -373,7 +376,7 @@ typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
 
-/* What offer_many hands in. */
+/* What offer_message and offer_many hand in. */
 typedef struct delayq_message {
     const void *data; /* NUL bytes allowed; nothing of it is kept */
     size_t len;
@@ -566,6 +569,28 @@ DELAYQ_API void delayq_close(delayq *q);
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
+
+/*
+ * delayq_offer_message -- hand in one, with a key, a due time or a ticket.
+ *
+ *   message    see delayq_message; status and ticket are set in it
+ *
+ * Returns      DELAYQ_OK          stored; the ticket is the item's
+ *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
+ *                                 ticket is that of the item which has the key
+ *              DELAYQ_ERR_ARG     a bad message, or NULL; nothing was sent
+ *              DELAYQ_ERR_FULL    the server's memory is full; not stored
+ *              any server failure
+ * Blocks       as delayq_offer
+ * Redis        1 script, O(log n)
+ *
+ * message->status says the same as the return value. To retry after
+ * DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item is stored at
+ * most once, and message->status stays DELAYQ_ERR_UNKNOWN until the server has
+ * answered, whatever failure the retry returns.
+ */
+DELAYQ_API delayq_status delayq_offer_message(delayq *q,
+                                              delayq_message *message);
 
 /*
  * delayq_offer_many -- hand in many, each with its own time, key and answer.
@@ -4968,6 +4993,14 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     return all;
 }
 
+DELAYQ_API delayq_status delayq_offer_message(delayq *q,
+                                              delayq_message *message) {
+    delayq_status status = dq_check(q, message != NULL, "message is NULL");
+    if (!message) return status;
+    status = delayq_offer_many(q, message, 1);
+    return status == DELAYQ_OK ? message->status : status;
+}
+
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms) {
     delayq_message m;
@@ -4975,7 +5008,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    return delayq_offer_many(q, &m, 1);
+    return delayq_offer_message(q, &m);
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {

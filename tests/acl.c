@@ -129,15 +129,15 @@ static void produce(void) {
     key = m;
     key.key = "k";
     key.key_ttl_ms = 60000;
-    TRY(delayq_offer_many(&q, &m, 1), DELAYQ_OK);
+    TRY(delayq_offer_message(&q, &m), DELAYQ_OK);
     m.status = DELAYQ_ERR_UNKNOWN; /* sent again, as after a lost answer */
-    TRY(delayq_offer_many(&q, &m, 1), DELAYQ_OK);
+    TRY(delayq_offer_message(&q, &m), DELAYQ_OK);
     TRY(delayq_offer(&q, "head", 4, 50000), DELAYQ_OK);
     TRY(delayq_reschedule(&q, &m.ticket, 40000), DELAYQ_OK);
     TRY(delayq_cancel(&q, &m.ticket), DELAYQ_OK);
-    TRY(delayq_offer_many(&q, &key, 1), DELAYQ_OK);
+    TRY(delayq_offer_message(&q, &key), DELAYQ_OK);
     key.replace = 1;
-    TRY(delayq_offer_many(&q, &key, 1), DELAYQ_OK);
+    TRY(delayq_offer_message(&q, &key), DELAYQ_OK);
 }
 
 static void move(void) {

@@ -139,7 +139,7 @@ TEST(a_clients_wall_clock_is_never_asked) {
     m.delay_ms = 20;
     m.key = "k";
     m.key_ttl_ms = 1000;
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     OK(&q, delayq_reschedule(&q, &m.ticket, 30));
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_count(&q, &counts));
@@ -222,7 +222,7 @@ TEST(what_is_put_off_after_a_sleep_of_the_machine_is_not_early) {
         m.data = "x";
         m.len = 1;
         m.delay_ms = what == 2 ? 60000 : 0;
-        OK(&q, delayq_offer_many(&q, &m, 1));
+        OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
         jump(-3600000000); /* an hour that it has not counted */
         due = server_ms(c) + 300;
@@ -346,7 +346,7 @@ static void put_off_after(int step) {
         m.data = "x";
         m.len = 1;
         m.delay_ms = what == 2 ? 60000 : 0;
-        OK(&q, delayq_offer_many(&q, &m, 1));
+        OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
         set_server(step);
         due = server_ms(c) + 300;

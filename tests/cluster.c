@@ -258,7 +258,7 @@ static void use_it(delayq *q, const char *when) {
     m.data = "y";
     m.len = 1;
     m.delay_ms = 60000;
-    OK(q, delayq_offer_many(q, &m, 1));
+    OK(q, delayq_offer_message(q, &m));
     OK(q, delayq_reschedule(q, &m.ticket, 50000));
     OK(q, delayq_cancel(q, &m.ticket));
 }

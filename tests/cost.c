@@ -36,7 +36,7 @@ static void offer_keyed(void) {
     m[0].delay_ms = 60000;
     m[0].key = "k";
     m[0].key_ttl_ms = 60000;
-    OK(&q, delayq_offer_many(&q, m, 1));
+    OK(&q, delayq_offer_message(&q, m));
 }
 static void tick(void) {
     q.next_poll_us = 0;

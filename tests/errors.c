@@ -586,13 +586,13 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     m.data = "x";
     m.len = 1;
     m.delay_ms = 60000;
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
     ask("ACL SETUSER half -zscore");
-    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_AUTH);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_AUTH);
     CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
     ask("ACL SETUSER half +zscore");
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
 }

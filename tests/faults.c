@@ -68,7 +68,7 @@ static delayq_status do_once(void) {
     messages[0].delay_ms = 60000;
     messages[0].key = "k";
     messages[0].key_ttl_ms = 60000;
-    return delayq_offer_many(&q, messages, 1);
+    return delayq_offer_message(&q, messages);
 }
 static delayq_status do_tick(void) {
     q.next_poll_us = 0;

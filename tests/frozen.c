@@ -241,7 +241,7 @@ TEST(packets_that_get_lost_cost_the_timeout_and_no_item) {
         m.len = 1;
         m.delay_ms = 500;
         set_loopback(0);
-        status = delayq_offer_many(&q, &m, 1);
+        status = delayq_offer_message(&q, &m);
         CHECK(status < DELAYQ_OK);
         CHECK(status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO ||
               status == DELAYQ_ERR_TIMEOUT);
@@ -250,7 +250,7 @@ TEST(packets_that_get_lost_cost_the_timeout_and_no_item) {
         set_loopback(1);
         since = now_us();
         /* the same message again: stored once, whether it had come or not */
-        UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK);
+        UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
         fact("packets lost for a while", "`ERR_UNKNOWN`, then `ERR_TIMEOUT`",
              "offered again, stored once", now_us() - since);
         while (delayq_take(&q, &item, 5000 * test_slow()) == DELAYQ_OK) {

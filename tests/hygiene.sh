@@ -65,6 +65,19 @@ for pair in "gcc g++" "clang clang++"; do
         examples/delayq.c -lhiredis -o "$dir/tool"
 done
 
+# The version as text and as numbers.
+cat "$dir/one.c" - >"$dir/version.c" <<'END'
+int main(void) {
+    char numbers[32];
+    snprintf(numbers, sizeof numbers, "%d.%d.%d", DELAYQ_VERSION_MAJOR,
+             DELAYQ_VERSION_MINOR, DELAYQ_VERSION_PATCH);
+    return strcmp(numbers, DELAYQ_VERSION) != 0;
+}
+END
+check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
+    -o "$dir/version"
+check "the version's numbers are those of its text" "$dir/version"
+
 # Names: macros and types of our own, none reserved.
 names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
     grep -v -e '^DELAYQ_' -e '^DQ_' -e '^_DEFAULT_SOURCE$')

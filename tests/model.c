@@ -45,7 +45,7 @@ static void do_offer(delayq *q) {
     one.data = text;
     one.len = strlen(text);
     one.delay_ms = rand() % 12;
-    OK(q, delayq_offer_many(q, &one, 1));
+    OK(q, delayq_offer_message(q, &one));
     m.fate[id] = WAITING;
     m.ticket[id] = one.ticket;
     m.leased_until[id] = 0;

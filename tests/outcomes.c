@@ -592,7 +592,7 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
     m.key_ttl_ms = 60000;
     for (i = 0; i < 2; i++) { /* with the scripts known, and not */
         FLUSHED(delayq_offer(&q, "x", 1, 0));
-        FLUSHED(delayq_offer_many(&q, &m, 1));
+        FLUSHED(delayq_offer_message(&q, &m));
         FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
         FLUSHED(delayq_cancel(&q, &m.ticket));
         m.key = "other";
@@ -803,11 +803,11 @@ TEST(an_evicted_client_is_told_truly_and_comes_back) {
     m.len = sizeof large;
     tell("CLIENT NO-EVICT ON");
     config("maxmemory-clients", "1");
-    CHECK(delayq_offer_many(&q, &m, 1) < 0);
+    CHECK(delayq_offer_message(&q, &m) < 0);
     CHECK_INT(number("ZCARD " ZSET), 0);
     UNTIL(delayq_offer(&q, "small", 5, 60000) == DELAYQ_OK);
     config("maxmemory-clients", "0");
-    UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK);
+    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
     CHECK_INT(number("ZCARD " ZSET), 2);
     config("maxmemory-clients", "1");
     q.options.lease_ms = 100;
@@ -851,14 +851,14 @@ static void outlasts(void (*cause)(void), void (*end)(void)) {
     m.delay_ms = 60000;
     q.options.io_timeout_ms = q.options.connect_timeout_ms = 40 * test_slow();
     cause();
-    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_UNKNOWN);
     CHECK(delayq_take(&q, &item, 0) < 0);
     CHECK(delayq_ack(&q, &held) < 0);
     CHECK(tick() < 0);
     q.options.io_timeout_ms = timeout;
     q.options.connect_timeout_ms = connect;
     end();
-    UNTIL(delayq_offer_many(&q, &m, 1) == DELAYQ_OK); /* the same: once */
+    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK); /* the same: once */
     UNTIL(delayq_cancel(&q, &m.ticket) == DELAYQ_OK);
     goes_on(0);
 }

@@ -80,7 +80,7 @@ static void offer_one(delayq *q, delayq_message *m, int id) {
     notes->due_ms[id] = now_ms() + m->delay_ms;
     notes->offered[id] = MAYBE; /* until we are told */
     do {
-        delayq_offer_many(q, m, 1);
+        delayq_offer_message(q, m);
         status = m->status;
         passes(q, status);
         if (status == DELAYQ_ERR_UNKNOWN) usleep(2000);

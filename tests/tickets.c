@@ -16,7 +16,7 @@ static delayq_message message(const char *text, int64_t delay_ms) {
 
 static delayq_ticket offer(delayq *q, const char *text, int64_t delay_ms) {
     delayq_message m = message(text, delay_ms);
-    OK(q, delayq_offer_many(q, &m, 1));
+    OK(q, delayq_offer_message(q, &m));
     OK(q, m.status);
     return m.ticket;
 }
@@ -145,8 +145,8 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         open_wire(&q, "jobs", wire);
         a.key = b.key = "mail";
         a.key_ttl_ms = b.key_ttl_ms = 60000;
-        OK(&q, delayq_offer_many(&q, &a, 1));
-        OK(&q, delayq_offer_many(&q, &b, 1));
+        OK(&q, delayq_offer_message(&q, &a));
+        CHECK_STATUS(&q, delayq_offer_message(&q, &b), DELAYQ_DUPLICATE);
         CHECK_INT(a.status, DELAYQ_OK);
         CHECK_INT(b.status, DELAYQ_DUPLICATE);
         CHECK_TEXT(b.ticket.text, a.ticket.text);
@@ -157,7 +157,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         c.key = "mail";
         c.key_ttl_ms = 60000;
         c.replace = 1;
-        OK(&q, delayq_offer_many(&q, &c, 1));
+        OK(&q, delayq_offer_message(&q, &c));
         OK(&q, c.status);
         CHECK(strcmp(c.ticket.text, a.ticket.text) != 0);
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
@@ -167,7 +167,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_INT(ask_int("LLEN " MIRROR), 0);
         /* nothing waits any more: replace is an offer */
         c.status = DELAYQ_OK;
-        OK(&q, delayq_offer_many(&q, &c, 1));
+        OK(&q, delayq_offer_message(&q, &c));
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
         delayq_close(&q);
     }
@@ -179,9 +179,9 @@ TEST(a_key_ends_with_its_time) {
     open_queue(&q, "jobs");
     a.key = b.key = "k";
     a.key_ttl_ms = b.key_ttl_ms = 20;
-    OK(&q, delayq_offer_many(&q, &a, 1));
+    OK(&q, delayq_offer_message(&q, &a));
     UNTIL(ask_int("EXISTS delayq_once:{jobs}:1:k") == 0);
-    OK(&q, delayq_offer_many(&q, &b, 1));
+    OK(&q, delayq_offer_message(&q, &b));
     OK(&q, b.status);
     CHECK_INT(ask_int("ZCARD " ZSET), 2);
     delayq_close(&q);
@@ -191,29 +191,79 @@ TEST(a_message_whose_outcome_is_unknown_is_stored_once_when_offered_again) {
     delayq q;
     delayq_message m = message("x", 60000), old = message("y", 60000), key;
     open_queue(&q, "jobs");
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     OK(&q, m.status);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     OK(&q, delayq_cancel(&q, &m.ticket));
     /* it has been due meanwhile: it may have been delivered */
-    OK(&q, delayq_offer_many(&q, &old, 1));
+    OK(&q, delayq_offer_message(&q, &old));
     OK(&q, delayq_cancel(&q, &old.ticket));
     old.status = DELAYQ_ERR_UNKNOWN;
     old.not_after_ms = 1;
-    CHECK_STATUS(&q, delayq_offer_many(&q, &old, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &old), DELAYQ_ERR_UNKNOWN);
     CHECK_INT(old.status, DELAYQ_ERR_UNKNOWN);
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
     key = message("z", 60000);
     key.key = "k";
     key.key_ttl_ms = 60000;
-    OK(&q, delayq_offer_many(&q, &key, 1));
+    OK(&q, delayq_offer_message(&q, &key));
     key.status = DELAYQ_ERR_UNKNOWN;
-    OK(&q, delayq_offer_many(&q, &key, 1));
+    OK(&q, delayq_offer_message(&q, &key));
     OK(&q, key.status);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
+}
+
+TEST(one_message_is_told_of_by_the_call_and_in_it) {
+    delayq q, closed;
+    delayq_message m = message("x", 60000), first = message("y", 60000), second;
+    open_queue(&q, "jobs");
+    OK(&q, delayq_offer_message(&q, &m));
+    OK(&q, m.status);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    first.key = "k";
+    first.key_ttl_ms = 60000;
+    second = first;
+    OK(&q, delayq_offer_message(&q, &first));
+    CHECK_STATUS(&q, delayq_offer_message(&q, &second), DELAYQ_DUPLICATE);
+    CHECK_INT(second.status, DELAYQ_DUPLICATE);
+    CHECK_TEXT(second.ticket.text, first.ticket.text);
+    m = message("x", -1);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_ARG);
+    CHECK_INT(m.status, DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "delay_ms");
+    CHECK_STATUS(&q, delayq_offer_message(&q, NULL), DELAYQ_ERR_ARG);
+    memset(&closed, 0, sizeof closed);
+    m = message("x", 0);
+    CHECK_STATUS(&closed, delayq_offer_message(&closed, &m), DELAYQ_ERR_ARG);
+    CHECK_INT(m.status, DELAYQ_ERR_ARG);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+TEST(a_message_told_of_as_unknown_stays_so_until_the_server_answers) {
+    delayq q;
+    delayq_message m = message("x", 60000);
+    server s;
+    delayq_options o;
+    const char *none[] = {NULL};
+    server_start(&s, none);
+    o = options_for(&s, "jobs");
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_offer_message(&q, &m));
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    server_kill(&s, SIGKILL);
+    CHECK(delayq_offer_message(&q, &m) < 0);
+    CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
+    server_start_again(&s, none);
+    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
+    OK(&q, m.status);
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    delayq_close(&q);
+    server_end(&s);
 }
 
 TEST(a_batch_tells_of_each_message) {
@@ -332,17 +382,17 @@ TEST(an_absolute_due_time_counts_as_it_is) {
     delayq_item item;
     open_queue(&q, "jobs");
     m.due_ms = 4000000000123;
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     CHECK_HAS(m.ticket.text, "4000000000123-");
     OK(&q, delayq_cancel(&q, &m.ticket));
     m = message("past", 0);
     m.due_ms = 1;
-    OK(&q, delayq_offer_many(&q, &m, 1));
+    OK(&q, delayq_offer_message(&q, &m));
     take_is(&q, "past");
     m.due_ms = -1;
-    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_ARG);
     m.due_ms = 9007199254740992;
-    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_ARG);
+    CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_ARG);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     delayq_close(&q);
 }

@@ -146,7 +146,7 @@ static delayq_status do_once(void) {
     messages[0].delay_ms = 60000;
     messages[0].key = "k";
     messages[0].key_ttl_ms = 60000;
-    return delayq_offer_many(&q, messages, 1);
+    return delayq_offer_message(&q, messages);
 }
 /* One with a key and two without: more than one script. */
 static delayq_status do_offer_many(void) {

@@ -89,7 +89,7 @@ static void offer_due(int i) {
     m.data = payload;
     m.len = PAYLOAD;
     m.due_ms = due_us[i] / 1000;
-    check(&producer, delayq_offer_many(&producer, &m, 1));
+    check(&producer, delayq_offer_message(&producer, &m));
 }
 
 static void ping_when_due(int count) {
