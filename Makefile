@@ -113,6 +113,11 @@ $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -lm \
 	    -o $@
 
+calls: $B/calls ## how many functions an offer and a take enter
+	@sh tests/with-server.sh $B/calls
+
+$B/calls: CFLAGS += -finstrument-functions
+
 bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
 	@sh tests/bench/peers/run.sh $B
 
@@ -183,5 +188,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan cli valgrind memory fuzz lint \
-        interop matrix faults size bench bench-peers charts tls format install \
+        interop matrix faults size bench bench-peers calls charts tls format install \
         uninstall clean help

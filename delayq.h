@@ -26,9 +26,24 @@
  *     >>status      what a call can tell you
  *     >>types       options, the item, the handle
  *     >>functions   the functions
- *     >>inside      the implementation: platform, wire, scripts, statuses,
- *                   requests, URL, TLS, sockets, the ear, moving and taking,
- *                   waiting, public functions
+ *
+ * and in the implementation, from the ground up:
+ *
+ *     >>system         clock, random bytes, SIGPIPE, sockets, the pipe
+ *     >>numbers        numbers as text, in hex, in a back-off
+ *     >>elements       every byte of an element
+ *     >>errors-inside  statuses, what server errors mean, error texts
+ *     >>url            the URL
+ *     >>tls            TLS
+ *     >>scripts        what runs in the server
+ *     >>protocol       writing requests, reading replies
+ *     >>schedule       when the server is asked next
+ *     >>connections    dialing, login, probe, redirections, back-off
+ *     >>requests       sending scripts, one retry policy
+ *     >>subscriber     the connection that only listens
+ *     >>taking         transfers and takes
+ *     >>waiting        the only place that waits for items
+ *     >>verbs          the functions of the API
  *
  * >>start -- quick start
  *
@@ -95,15 +110,16 @@
  *                    is gone                     lease
  *     order          by due time, then offer     the same; what comes again
  *                                                by turns with the rest
- *     early          never, by the server's clock and the offerer's stopwatch
+ *     early          never, whether measured by the server's clock or from the
+ *                    moment of the offer
  *
  * Each move is one script, and a script that is refused at any point (memory
  * full, a command that the ACL forbids, a key of another type) leaves
  * everything where it was. A full server still delivers, acks, nacks and
  * extends. Items are lost in no other way than these and by what Redis itself
  * loses: its persistence settings, and asynchronous replication at a failover.
- * A server that has fallen back to an earlier state so also brings back what
- * was taken or acked since then, without a lease, too.
+ * If a server restarts from an older snapshot, items taken or acked since then
+ * are delivered again, even without a lease.
  *
  * Where Redisson moves items of the queue, too, three things are weaker: a
  * lease ends by the fastest Java clock, attempts are counted anew whenever
@@ -141,16 +157,15 @@
  * offer and take. Due times are whole milliseconds since the epoch, rounded
  * up. Waiting is done by the program (poll, a sleep of less than a
  * millisecond, and the last 80 us awake, since sleepers are woken late);
- * nothing ever blocks on the server. A handle that waits has a
- * second connection, the ear, that hears of earlier items and of payloads
- * that anybody pushes into N. The ear only speeds things up: without it a
- * handle looks every 250 ms, and in any case every max_wait_ms.
+ * nothing ever blocks on the server. A handle that waits has a second
+ * connection, the subscriber, which is told of earlier items and of payloads
+ * that anybody pushes into N. It only speeds things up: without it a handle
+ * polls every 250 ms, and in any case every max_wait_ms.
  *
- * Of the handles that wait in a take for 10 s or longer on one queue, one
- * keeps watch, with the exact timer; the others are told when it is their
- * turn. So an item wakes one of a hundred. Where the one that keeps watch dies
- * or freezes, the next in line takes over 0.3 to 0.6 s after something was
- * due or pushed.
+ * Of the handles that wait in a take for 10 s or longer on one queue, one, the
+ * leader, has the exact timer; the others are told when it is their turn. So
+ * an item wakes one of a hundred. Where the leader dies or freezes, the
+ * standby takes over 0.3 to 0.6 s after something was due or pushed.
  *
  * Beside idle Redisson consumers the server serves their BLPOP first; there
  * is no fairness between them and delayq's.
@@ -163,12 +178,12 @@
  *
  * On a cluster one host is enough to begin with; redirections are followed.
  * All keys of a queue lie in one slot, so a name either has no '}' or one
- * whole, non-empty {tag}; others are refused there. While the slot is moved
- * to another node these go on, in a native queue: offers without a key, acks,
- * nacks, and takes of what comes from the set; all else is DELAYQ_ERR_AGAIN
- * until the slot has arrived. One queue is one slot, and so one node's work:
- * to spread a hot one open several, "jobs{0}", "jobs{1}" ..., offer to them in
- * turn, and wait on all of them with delayq_wait.
+ * whole, non-empty {tag}; others are refused there. During a slot migration
+ * offers without a key, acks, nacks and takes of pending items keep working
+ * (native queues only); everything else returns DELAYQ_ERR_AGAIN until it is
+ * finished. One queue is one slot, and so one node's work: to spread a hot one
+ * open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and wait on
+ * all of them with delayq_wait.
  *
  * rediss:// checks the server's certificate and that it is the host's.
  *
@@ -185,28 +200,29 @@
  * which knows no time limit: give an address where that matters.
  *
  * A connection that is dead without saying so (a frozen server, a lost
- * network) is noticed by the next request after io_timeout_ms, and by the ear
- * after 10 s and io_timeout_ms at most.
+ * network) is noticed by the next request after io_timeout_ms, and by the
+ * subscriber after 10 s and io_timeout_ms at most.
  *
  * >>errors -- errors and retries
  *
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. A failure says whether its effect may have happened: only
  * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
- * the sentence. A lost connection is replaced by itself: at once, and after a
- * failed attempt with a back-off of up to 5 s, in which calls fail at once. A
- * handle never has to be closed and opened again, but after DELAYQ_ERR_WIRE.
+ * the sentence. A handle replaces a lost connection by itself: at once, and
+ * after a failed attempt with a back-off of up to 5 s, in which calls fail at
+ * once. The only error that requires reopening the handle is DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
  * Names of 1 to 512 bytes. Payloads of any bytes, as long as the server takes
  * (512 MB by default). Due times below 2^53 ms. One script moves or takes at
  * most options.batch items and stops after 256 KiB of payload, so that it
- * stalls the server for about 2 ms; a single larger payload costs what it
- * costs, about 3 ms per MB, and as much again for one like it that is due
- * within max_wait_ms. With a Redisson wire the mirror is a list, and a script
- * that moves or cancels walks through it once: some ms per 100,000 pending, for
- * up to 100 items, but for 1 to 3 that Java has offered.
+ * stalls the server for about 2 ms. One payload larger than that is moved alone
+ * and stalls the server for about 3 ms per MB; twice that if the next item is
+ * as large and due within max_wait_ms. With a Redisson wire the mirror is a
+ * list, and a script that moves or cancels scans it once: a few ms per 100,000
+ * pending items. One scan serves up to 100 items offered by delayq, but only 1
+ * to 3 offered by Java.
  *
  * The handle is plain memory of a few KB; a call needs up to 24 KB of stack,
  * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
@@ -345,7 +361,7 @@ typedef struct delayq_options {
     int batch;              /* most items that one tick moves: 1 to 1,000;
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
-                               time between two looks: default 10,000 */
+                               time between two polls: default 10,000 */
     int connect_timeout_ms; /* to connect and log in; default 2,000, or
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
@@ -369,9 +385,10 @@ typedef struct delayq_options {
     delayq *share;
 } delayq_options;
 
-/* Names one stay of an item in the set: from its offer until it is moved or
- * taken, or from its lease until that ends. Text, to be printed, stored and
- * compared as it is: due time, dash, id in hex digits. "" is none. */
+/* Identifies a pending or leased item. Each offer and each lease issues a new
+ * ticket; it is invalid once the item is moved or taken, or the lease ends.
+ * Text, to be printed, stored and compared as it is: due time, dash, id in hex
+ * digits. "" is none. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
@@ -390,9 +407,9 @@ typedef struct delayq_message {
     int replace;        /* instead take the place of the first, if that still
                            waits */
 
-    delayq_status status; /* out, and in: DELAYQ_ERR_UNKNOWN together with
-                             what the call left here sends it again, and it is
-                             stored once */
+    delayq_status status; /* out: the result. To retry after
+                             DELAYQ_ERR_UNKNOWN pass the same struct again
+                             unchanged: the item is stored at most once */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
     int64_t not_after_ms; /* private */
@@ -450,57 +467,90 @@ typedef struct delayq_address {
     int port;       /* which has port 0 */
 } delayq_address;
 
+/* Private: of the command connection, ... */
+typedef enum delayq_conn_state {
+    DELAYQ_CONN_CLOSED,     /* cmd is NULL; next: the URL's hosts */
+    DELAYQ_CONN_REDIRECTED, /* cmd is NULL; next: conn->redirect */
+    DELAYQ_CONN_OPEN,       /* logged in; no script has been answered yet */
+    DELAYQ_CONN_PROVEN      /* a script has been answered */
+} delayq_conn_state;
+
+/* ... and whether the server tells of pushes into the lists. */
+typedef enum delayq_track_state {
+    DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll more often */
+    DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
+    DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
+} delayq_track_state;
+
 typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
     delayq *handles;     /* all that use this connection */
-    struct redisContext *cmd, *sub;
-    delayq_address at;       /* where cmd leads, or shall lead */
-    delayq_address ask;      /* where the slot is going, by the last ASK */
-    unsigned host;           /* number of the URL's host that is tried next */
-    void *tls;               /* the SSL_CTX */
-    int64_t clock_offset_us; /* the server's clock minus ours, at least */
-    int64_t clock_error_us;  /* and at most so much more */
-    int64_t used_us;         /* when cmd was last used */
-    int64_t recv_timeout_us; /* cmd's SO_RCVTIMEO; 0: not to be used */
-    int64_t retry_us;        /* connect cmd no sooner */
-    int64_t sub_retry_us;    /* and sub no sooner */
-    int64_t sub_read_us;     /* when sub was last read */
-    int64_t sub_heard_us;    /* when something came on it */
-    int64_t sub_pinged_us;   /* when it was pinged; 0: no answer is awaited */
-    int64_t sub_id;          /* its CLIENT ID */
-    unsigned failures, sub_failures;
-    unsigned conns_without_reply;      /* in a row, that no script survived */
-    delayq_status failure;             /* of the last attempt to connect */
-    unsigned char long_size, long_big; /* the server's unsigned long */
-    unsigned char can_track, tracking, connected, answered;
-    unsigned char moved;          /* the server has told where to connect: at */
-    int pipe[2];                  /* delayq_wake writes, a wait reads */
-    char why[160];                /* it is not connected */
+
+    /* The command connection: requests and their replies. */
+    struct redisContext *cmd;
+    delayq_conn_state state;
+    delayq_address at;            /* where cmd leads, or is to lead */
+    delayq_address redirect;      /* the node that MOVED or ASK has named */
+    unsigned host;                /* number of the URL's host to try next */
+    unsigned failures;            /* attempts in a row that have failed */
+    unsigned conns_without_reply; /* in a row, that no script survived */
+    int64_t used_us;              /* when cmd was last used; 0: never */
+    int64_t retry_us;             /* connect no sooner */
+    delayq_status failure;        /* what a request is told until then, */
+    char err[256];                /* and the text */
     char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
+
+    /* The subscriber. */
+    struct redisContext *sub;
+    delayq_track_state tracking;
+    unsigned sub_failures;
+    int64_t sub_id;        /* its CLIENT ID */
+    int64_t sub_retry_us;  /* connect no sooner */
+    int64_t sub_read_us;   /* when it was last read */
+    int64_t sub_heard_us;  /* when something came */
+    int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
+
+    /* The server. */
+    int64_t clock_offset_us;           /* its clock minus ours, at least, */
+    int64_t clock_error_us;            /* and at most so much more */
+    unsigned char long_size, long_big; /* its unsigned long */
+
+    void *tls;   /* the SSL_CTX */
+    int pipe[2]; /* delayq_wake writes, a wait reads */
 } delayq_conn;
 
 struct delayq {
     unsigned open;
     int64_t pid;
     delayq_options options;
-    delayq_conn *conn;    /* own, or that of options.share */
-    delayq_conn own;      /* unused by a handle that shares another's */
-    delayq *next;         /* of the handles on a connection */
-    int64_t limit_us;     /* when this call shall end; 0: not reckoned yet */
+    delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
+                            that it belongs to is closed */
+    delayq_conn own;     /* unused by a handle that shares another's */
+    delayq *next;        /* of the handles on a connection */
+    uint64_t last_order; /* of the last id */
+    unsigned char handle_id[8]; /* random */
+    char id[18];                /* ":" and handle_id in hex */
+
+    /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
     int64_t ready;        /* how many lay ready by the last answer */
-    uint64_t last_order;  /* of the last id */
-    unsigned char handle_id[8];    /* random */
-    char id[18];                   /* ":" and handle_id in hex */
-    unsigned char list_tracked;    /* a push into N will be heard */
-    unsigned char subscribed;      /* to the queue's channel */
-    unsigned char turn_subscribed; /* and to the handle's own */
-    unsigned char will_wait;       /* long enough to stand among the waiters */
+
+    /* What is heard; all 0 while conn->sub is NULL. */
+    unsigned char subscribed;   /* to the queue's channel */
+    unsigned char list_tracked; /* the next push into N will be heard: only
+                                   while conn->tracking is DELAYQ_TRACK_ON */
+
+    /* The waiters. */
+    unsigned char turn_subscribed; /* to the handle's own channel */
+    unsigned char will_wait;       /* in a take that waits long enough */
     unsigned char waiter_rank;     /* 1 leader, 2 standby, 3 further; 0: none */
-    unsigned char empty_takes;     /* an empty take that did not wait */
-    unsigned char retry_turn, probed, wire_refused, conn_closed;
-    volatile int woken;
-    void *reply; /* what the items point into */
+
+    unsigned char empty_takes;  /* the last take was empty and did not wait */
+    unsigned char retry_turn;   /* which list the next take looks at first */
+    unsigned char probed;       /* a probe of this queue has been answered */
+    unsigned char wire_refused; /* elements of an older Redisson were met */
+    volatile int woken;         /* by delayq_wake */
+    void *reply;                /* what the items point into */
     delayq_counts counts;
     size_t name_len;
     char name[513];
@@ -518,7 +568,8 @@ struct delayq {
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing has happened
- *     DELAYQ_ERR_WIRE      nothing has happened, nor will until reopened
+ *     DELAYQ_ERR_WIRE      nothing was changed; all further calls fail until
+ *                          the handle is reopened
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
  *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork() (seen
  *                          before it touches a socket); what open says of
@@ -615,16 +666,16 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  * delayq_tick -- move what is due to the ready list; for your own loop.
  *
  *   wait_ms    out, may be NULL, always set: come back in so many ms, or
- *              sooner if one of delayq_fds is readable. 0: a step is left or
- *              more is due, call again. Never above max_wait_ms. After a
+ *              sooner if one of delayq_fds is readable. 0: more work is
+ *              pending, call again now. Never above max_wait_ms. After a
  *              failure the back-off
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
  * Blocks       at most one of: connecting (connect_timeout_ms), opening the
- *              ear (io_timeout_ms), one transfer (io_timeout_ms). Nothing due
- *              and nothing heard: reads the clock, and looks at the ear at
- *              most once a millisecond; no round trip
+ *              subscriber (io_timeout_ms), one transfer (io_timeout_ms). With
+ *              nothing due and nothing heard: no round trip; it reads the
+ *              clock, and the subscriber at most once a millisecond
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -643,9 +694,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              any server failure. DELAYQ_ERR_UNKNOWN: what the server handed
  *              out, if it did, is gone; with a lease it comes again
  * Blocks       timeout_ms, and a round trip; where it waited for 10 s or
- *              longer, one more to leave the line. With 0: one round trip, or
- *              none while the ear is open and nothing is due (a program that
- *              keeps taking with 0 gets an ear at the second empty take)
+ *              longer, one more to leave the waiters. With 0: one round trip,
+ *              or none while the subscriber is open and nothing is due (the
+ *              second empty take with 0 in a row opens it)
  * Redis        1 script, O(log n); while it waits 0.2 commands a second
  *
  * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) are ridden out
@@ -808,7 +859,8 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Blocks       timeout_ms, and a round trip per queue
  * Redis        the transfers of all of them
  *
- * For programs that take: it returns as long as something lies ready.
+ * Returns at once while any of the queues has a ready item; the caller must
+ * take it.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
@@ -848,10 +900,13 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DELAYQ_IMPLEMENTED
 
 /*-----------------------------------------------------------------------------
- * MARK: - Platform
- * >>inside   clock, randomness, SIGPIPE
+ * MARK: - System
+ * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
+ *
+ * Owns everything that differs between operating systems. A port begins here.
  *---------------------------------------------------------------------------*/
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -859,9 +914,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -885,14 +938,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
-#define DQ_SUB_POLL_US 1000       /* between two looks at an idle ear */
-#define DQ_UNHEARD_POLL_US 250000 /* between two looks without an ear */
-#define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_BLOCKING_READ_MS 200     /* below, the kernel's tick is too coarse */
-#define DQ_SPIN_US 80               /* Linux' timer slack, and a bit */
-#define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
-#define DQ_MAX_CONNS 20
-#define DQ_WAITERS_MS 10000 /* who waits so long stands in the line */
+#define DQ_SPIN_US 80 /* Linux' timer slack, and a bit */
 
 /* The local clock. It only measures distances. */
 static int64_t dq_sys_now(void) {
@@ -916,20 +962,9 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
     }
 }
 
-/* A moment in a back-off: base doubled for each failure, at most cap, half of
- * it at random so that a fleet doesn't come back in step. */
-static int64_t dq_sys_backoff(int64_t base, int64_t cap, unsigned failures) {
-    unsigned char r[2];
-    int64_t d = base;
-    while (failures-- > 1 && d < cap) d *= 2;
-    if (d > cap) d = cap;
-    dq_sys_random(r, sizeof r);
-    return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
-}
-
-/* hiredis and OpenSSL write without MSG_NOSIGNAL, and a library must not let a
- * lost connection kill its program: SIGPIPE is held back, and swallowed where
- * something failed. On macOS and BSD it is an option of the socket. */
+/* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
+ * does not kill the program, SIGPIPE is blocked around each write, and removed
+ * where one was raised. On macOS and BSD a socket option does this. */
 #ifdef SO_NOSIGPIPE
 typedef int dq_sys_signals;
 
@@ -966,6 +1001,7 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
 }
 #endif
 
+/* Write what is in the buffer. *sent: the server has all of it. */
 static int dq_sys_write(redisContext *c, int *sent) {
     dq_sys_signals old;
     int status;
@@ -990,21 +1026,20 @@ static int dq_sys_read(redisContext *c) {
 #endif
 }
 
-/* Wait in the read itself, for the socket's SO_RCVTIMEO at most: a poll with a
- * timeout sets a precise timer, and in a virtual machine that costs more than
- * all else the client does for a call. */
-static int dq_sys_read_blocking(redisContext *c) {
-    int on = 0, status;
-    ioctl(c->fd, FIONBIO, &on);
-    status = dq_sys_read(c);
-    on = 1;
-    ioctl(c->fd, FIONBIO, &on);
-    return status;
+/* Make a new socket non-blocking, closed by exec and silent about SIGPIPE. */
+static void dq_sys_set_modes(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+#ifdef SO_NOSIGPIPE
+    flags = 1;
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
+#endif
 }
 
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
- * whole milliseconds; the rest is slept, deaf for less than one. A sleeper is
- * woken up to DQ_SPIN_US late, so the last of it is spent awake. */
+ * whole milliseconds; the rest, less than one, is slept without listening. A
+ * sleeper is woken up to DQ_SPIN_US late, so the last of it is spent awake. */
 static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     int64_t ms = (until - dq_sys_now() - DQ_SPIN_US) / 1000, left;
     int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
@@ -1021,7 +1056,8 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* 1: ready for what was asked. 0: the deadline has passed. */
+/* 1: ready for what was asked; 2: the same, but after the deadline. 0: it is
+ * not, and the deadline has passed. */
 static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     for (;;) {
         struct pollfd p;
@@ -1031,14 +1067,101 @@ static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
         p.events = (short)events;
         p.revents = 0;
         n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
-        if (n > 0) return 1;
+        if (n > 0) return left > 0 ? 1 : 2;
         if (n == 0 && left <= 0) return 0;
         if (n < 0 && errno != EINTR && errno != EAGAIN) return 0;
     }
 }
 
+static int dq_sys_is_readable(int fd) {
+    struct pollfd p;
+    p.fd = fd;
+    p.events = POLLIN;
+    p.revents = 0;
+    return poll(&p, 1, 0) > 0;
+}
+
+static int dq_sys_open_pipe(int fds[2]) {
+    int i;
+    if (pipe(fds) != 0) return 0;
+    for (i = 0; i < 2; i++) {
+        fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
+        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+    }
+    return 1;
+}
+
+static void dq_sys_drain_pipe(int fd) {
+    char bytes[64];
+    while (read(fd, bytes, sizeof bytes) > 0) {
+    }
+}
+
 /*-----------------------------------------------------------------------------
- * MARK: - Wire format
+ * MARK: - Numbers
+ * >>numbers   numbers as text, in hex, in a back-off
+ *
+ * Owns nothing: functions of their arguments alone.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
+
+static size_t dq_num_decimal(char *to, int64_t value) {
+    char digits[24];
+    size_t n = 0, i;
+    uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do digits[n++] = (char)('0' + v % 10);
+    while ((v /= 10) > 0);
+    if (value < 0) digits[n++] = '-';
+    for (i = 0; i < n; i++) to[i] = digits[n - 1 - i];
+    return n;
+}
+
+/* A whole number from 0 to max; -1 where it isn't one. */
+static int dq_num_small(const char *text, size_t len, int max) {
+    int value = 0;
+    size_t i;
+    if (len == 0) return -1;
+    for (i = 0; i < len; i++) {
+        if (text[i] < '0' || text[i] > '9') return -1;
+        value = value * 10 + (text[i] - '0');
+        if (value > max) return -1;
+    }
+    return value;
+}
+
+static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
+    static const char digits[] = "0123456789abcdef";
+    for (; len > 0; len--, bytes++) {
+        *to++ = digits[*bytes >> 4];
+        *to++ = digits[*bytes & 15];
+    }
+    *to = '\0';
+    return to;
+}
+
+static int dq_num_unhex(int c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
+    return -1;
+}
+
+/* The delay before the next attempt: base, doubled for each failure after the
+ * first, at most cap; half of it is random so that a fleet doesn't come back
+ * in step. */
+static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
+    unsigned char r[2];
+    int64_t d = base;
+    while (failures-- > 1 && d < cap) d *= 2;
+    if (d > cap) d = cap;
+    dq_sys_random(r, sizeof r);
+    return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Elements
+ * >>elements   every byte of an element
+ *
  * The only place in C that knows what an element looks like.
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
@@ -1127,7 +1250,421 @@ static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
 }
 
 /*-----------------------------------------------------------------------------
+ * MARK: - Errors
+ * >>errors-inside   statuses, what server errors mean, error texts
+ *
+ * Owns the error texts of handles and connections, and the table that says
+ * what each error of a server means.
+ *---------------------------------------------------------------------------*/
+
+/* How a step ended: a delayq_status, or one of the four below, which only the
+ * request section acts upon. After any of the four nothing has happened. */
+typedef int dq_status;
+#define DQ_NOSCRIPT 15 /* the server doesn't know the script: load it */
+#define DQ_MOVED 16    /* another node of the cluster has the slot */
+#define DQ_ASK 17      /* another node has these keys while the slot moves */
+#define DQ_TRYAGAIN 18 /* one node has some of the keys, another the others */
+
+/* The border: what a caller of delayq is told. One of the four gets here when
+ * its retries are used up. */
+static delayq_status dq_err_public(dq_status status) {
+    return status < DQ_NOSCRIPT ? (delayq_status)status : DELAYQ_ERR_AGAIN;
+}
+
+/* One line, whatever a server says. */
+static void dq_err_write(char *to, size_t size, const char *format,
+                         va_list args) {
+    vsnprintf(to, size, format, args);
+    for (; *to; to++)
+        if ((unsigned char)*to < ' ') *to = ' ';
+}
+
+/* A call on q has failed. Returns the status. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static dq_status
+dq_err_set(delayq *q, dq_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    dq_err_write(q->err, sizeof q->err, format, args);
+    va_end(args);
+    return status;
+}
+
+/* Something on a connection has failed, whichever handle uses it. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static dq_status
+dq_err_conn(delayq_conn *conn, dq_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    dq_err_write(conn->err, sizeof conn->err, format, args);
+    va_end(args);
+    return status;
+}
+
+typedef struct dq_err_entry {
+    const char *code;
+    dq_status status;
+    int leave; /* another server may do better */
+} dq_err_entry;
+
+static const dq_err_entry dq_err_table[] = {
+    {"NOSCRIPT", DQ_NOSCRIPT, 0},
+    {"MOVED ", DQ_MOVED, 0},
+    {"ASK ", DQ_ASK, 0},
+    {"TRYAGAIN", DQ_TRYAGAIN, 0},
+    {"CROSSSLOT", DELAYQ_ERR_ARG, 0},
+    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0},
+    {"OOM", DELAYQ_ERR_FULL, 0},
+    {"READONLY", DELAYQ_ERR_READONLY, 1},
+    {"MISCONF", DELAYQ_ERR_READONLY, 0},
+    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0},
+    {"LOADING", DELAYQ_ERR_AGAIN, 0},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1},
+    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0},
+    {"BUSY", DELAYQ_ERR_AGAIN, 0},
+    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0},
+    {"NOAUTH", DELAYQ_ERR_AUTH, 0},
+    {"WRONGPASS", DELAYQ_ERR_AUTH, 0},
+    {"NOPERM", DELAYQ_ERR_AUTH, 0},
+    {"DENIED", DELAYQ_ERR_AUTH, 0},
+    {"ERR invalid password", DELAYQ_ERR_AUTH, 0},
+    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
+    {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
+    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
+    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
+    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
+    {"", DELAYQ_ERR_REDIS, 0},
+};
+
+/* What an error reply means. Up to Redis 6 what a script ran into stands in
+ * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
+static const dq_err_entry *dq_err_lookup(const char *text) {
+    const size_t last = sizeof dq_err_table / sizeof dq_err_table[0] - 1;
+    const char *inner = strstr(text, "user_script:");
+    size_t i;
+    for (i = 0; i < last; i++)
+        if (strncmp(text, dq_err_table[i].code, strlen(dq_err_table[i].code)) ==
+            0)
+            return &dq_err_table[i];
+    for (i = 0; inner && i < last; i++)
+        if (strstr(inner, dq_err_table[i].code)) return &dq_err_table[i];
+    return &dq_err_table[last];
+}
+
+/* Turn an error reply into a status and a text. What Redis repeats of a
+ * command's arguments may hold a password, and is cut off. */
+static dq_status dq_err_write_reply(char *to, size_t size, int shared,
+                                    const char *what, const char *reply) {
+    const char *cut = strstr(reply, ", with args"), *hint = "";
+    int len = cut ? (int)(cut - reply) : (int)strlen(reply);
+    dq_status status = dq_err_lookup(reply)->status;
+    char *p;
+    if (status == DELAYQ_ERR_TYPE)
+        hint = "; a key of this queue is used for something else";
+    if (status == DELAYQ_ERR_ARG)
+        hint = shared ? "; on a cluster all queues on a shared connection need "
+                        "the same {tag}"
+                      : "; on a cluster a name has no }, or one whole {tag}";
+    snprintf(to, size, "%s: the server says: %.*s%s", what,
+             len > 160 ? 160 : len, reply, hint);
+    for (p = to; *p; p++)
+        if ((unsigned char)*p < ' ') *p = ' ';
+    return status;
+}
+
+static dq_status dq_err_from_reply(delayq *q, const char *what,
+                                   const redisReply *r) {
+    return dq_err_write_reply(q->err, sizeof q->err, q->options.share != NULL,
+                              what, r->str);
+}
+
+static dq_status dq_err_bad_reply(delayq *q, const char *what) {
+    return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
+                      "%s: the answer is not what delayq's script returns",
+                      what);
+}
+
+static dq_status dq_err_wire(delayq *q) {
+    return dq_err_set(q, DELAYQ_ERR_WIRE,
+                      "queue %.64s holds elements of Redisson <= 3.21.0, which "
+                      "can't read this handle's elements: open it with "
+                      "wire = DELAYQ_REDISSON_OLD",
+                      q->name);
+}
+
+/* Does it pass by itself? */
+static int dq_err_passing(dq_status status) {
+    return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
+           status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
+           status == DELAYQ_ERR_UNKNOWN;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - URL
+ * >>url   the URL of options.url
+ *
+ * Owns its grammar. A parsed URL points into the text.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_HOSTS_MAX 64
+
+typedef struct dq_url {
+    const char *hosts; /* in the URL: host[:port][,...], or a socket's path */
+    size_t hosts_len;
+    unsigned count; /* of the hosts */
+    int local, sentinel, tls, login, db;
+    char user[256], password[512], service[256];
+} dq_url;
+
+/* Copy with %XX decoded; 0 where it doesn't fit or is broken. */
+static int dq_url_unescape(char *to, size_t size, const char *from,
+                           size_t len) {
+    size_t n = 0;
+    while (len > 0) {
+        int c = (unsigned char)*from;
+        if (c == '%') {
+            int hi = len > 2 ? dq_num_unhex(from[1]) : -1;
+            int lo = len > 2 ? dq_num_unhex(from[2]) : -1;
+            if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) return 0;
+            c = hi * 16 + lo;
+            from += 2;
+            len -= 2;
+        }
+        if (n + 1 >= size) return 0;
+        to[n++] = (char)c;
+        from++;
+        len--;
+    }
+    to[n] = '\0';
+    return 1;
+}
+
+static const char *dq_url_login(dq_url *u, const char *p, size_t len) {
+    const char *colon = (const char *)memchr(p, ':', len);
+    size_t ulen = colon ? (size_t)(colon - p) : len;
+    u->login = 1;
+    if (!dq_url_unescape(u->user, sizeof u->user, p, ulen))
+        return "the user is too long or has a broken %XX";
+    if (colon && !dq_url_unescape(u->password, sizeof u->password, colon + 1,
+                                  len - ulen - 1))
+        return "the password is too long or has a broken %XX";
+    return NULL;
+}
+
+/* host[:port], [host][:port] */
+static const char *dq_url_address(const char *p, size_t len, int port,
+                                  delayq_address *a) {
+    const char *end = p + len, *colon;
+    if (len > 0 && *p == '[') {
+        const char *close = (const char *)memchr(p, ']', len);
+        if (!close) return "the [ of the address is not closed";
+        p++;
+        len = (size_t)(close - p);
+        colon = close + 1 < end ? close + 1 : NULL;
+        if (colon && *colon != ':') return "after ] comes : and the port";
+    } else {
+        colon = (const char *)memchr(p, ':', len);
+        if (colon) len = (size_t)(colon - p);
+    }
+    if (len == 0) return "the host is missing";
+    if (len >= sizeof a->host || memchr(p, '%', len))
+        return "the host is too long or has a character that none has";
+    memcpy(a->host, p, len);
+    a->host[len] = '\0';
+    a->port = colon ? dq_num_small(colon + 1, (size_t)(end - colon - 1), 65535)
+                    : port;
+    return a->port > 0 ? NULL : "the port is no number from 1 to 65535";
+}
+
+/* The host of a number, counted round and round. */
+static const char *dq_url_host(const dq_url *u, unsigned number,
+                               delayq_address *a) {
+    const char *p = u->hosts, *end = p + u->hosts_len, *comma;
+    if (u->local) {
+        a->port = 0;
+        return dq_url_unescape(a->host, sizeof a->host, p, u->hosts_len)
+                   ? NULL
+                   : "the path is too long or has a broken %XX";
+    }
+    for (number %= u->count; number > 0; number--)
+        p = (const char *)memchr(p, ',', (size_t)(end - p)) + 1;
+    comma = (const char *)memchr(p, ',', (size_t)(end - p));
+    return dq_url_address(p, (size_t)((comma ? comma : end) - p),
+                          u->sentinel ? 26379 : 6379, a);
+}
+
+static const char *dq_url_scheme(const char *url, dq_url *u) {
+    static const char *const schemes[] = {"redis://", "rediss://", "unix://",
+                                          "redis+sentinel://",
+                                          "rediss+sentinel://"};
+    int i;
+    for (i = 0; i < 5; i++) {
+        size_t n = strlen(schemes[i]);
+        if (strncmp(url, schemes[i], n) != 0) continue;
+        u->tls = schemes[i][5] == 's';
+        u->local = i == 2;
+        u->sentinel = i > 2;
+        return url + n;
+    }
+    return NULL;
+}
+
+/* What follows the hosts: /service, /db, or ?db=N. */
+static const char *dq_url_rest(dq_url *u, const char *p) {
+    if (u->local && *p && strncmp(p, "?db=", 4) != 0)
+        return "after ? comes db=N";
+    if (!u->local && *p == '?') return "after the port comes / and the rest";
+    p += !*p ? 0 : u->local ? 4 : 1;
+    if (u->sentinel) {
+        size_t len = strcspn(p, "/?");
+        if (len == 0) return "the service is missing: .../service";
+        if (!dq_url_unescape(u->service, sizeof u->service, p, len))
+            return "the service is too long or has a broken %XX";
+        p += len;
+        p += *p == '/';
+    }
+    u->db = *p ? dq_num_small(p, strlen(p), 1000000) : 0;
+    return u->db >= 0 ? NULL : "the database is no number";
+}
+
+/* NULL, or what is wrong with it: a sentence that repeats nothing of it. It
+ * points into the URL. */
+static const char *dq_url_parse(const char *url, dq_url *u) {
+    const char *p, *at, *end, *wrong = NULL;
+    delayq_address a;
+    unsigned i;
+    memset(u, 0, sizeof *u);
+    p = dq_url_scheme(url, u);
+    if (!p)
+        return "it begins with none of redis://, rediss://, unix:// and "
+               "redis+sentinel://";
+#ifndef DELAYQ_TLS
+    if (u->tls) return "TLS needs DELAYQ_TLS defined before delayq.h";
+#endif
+    end = p + strcspn(p, u->local ? "?" : "/?");
+    for (at = end; at > p && at[-1] != '@'; at--) {
+    }
+    if (at > p) wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
+    u->hosts = at;
+    u->hosts_len = (size_t)(end - at);
+    u->count = 1;
+    for (p = at; !u->local && p < end; p++) u->count += *p == ',';
+    if (u->local && at == end) return "the path of the socket is missing";
+    if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
+    for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
+    return wrong ? wrong : dq_url_rest(u, end);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - TLS
+ * >>tls   TLS with OpenSSL
+ *
+ * Owns the SSL_CTX of a connection. Not hiredis' own functions, since they
+ * look neither at the host's name nor at a deadline.
+ *---------------------------------------------------------------------------*/
+
+#ifdef DELAYQ_TLS
+
+static SSL_CTX *dq_tls_context(const delayq_options *o) {
+    SSL_CTX *t = SSL_CTX_new(TLS_client_method());
+    int good = t && SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
+    if (good) SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
+    if (good)
+        good = o->tls_ca ? SSL_CTX_load_verify_locations(t, o->tls_ca, NULL)
+                         : SSL_CTX_set_default_verify_paths(t);
+    if (good && o->tls_cert)
+        good = SSL_CTX_use_certificate_chain_file(t, o->tls_cert);
+    if (good && o->tls_key)
+        good = SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM);
+    if (good) return t;
+    SSL_CTX_free(t);
+    return NULL;
+}
+
+/* What the last step ran into, in OpenSSL's words. */
+static dq_status dq_tls_failed(delayq_conn *conn, dq_status status,
+                               const char *where, const SSL *ssl) {
+    long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
+    const char *why = ERR_reason_error_string(ERR_get_error());
+    if (verdict != X509_V_OK) {
+        status = DELAYQ_ERR_AUTH;
+        why = X509_verify_cert_error_string(verdict);
+    }
+    return dq_err_conn(conn, status, "TLS, %s: %s", where,
+                       why ? why : "the connection is lost");
+}
+
+/* The certificate has to be the host's. */
+static int dq_tls_expect(SSL *ssl, const char *host) {
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) return 1;
+    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
+}
+
+/* The TLS handshake; it writes to the socket. */
+static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                              const char *host, const char *where,
+                              int64_t deadline) {
+    dq_status status = DELAYQ_OK;
+    dq_sys_signals old;
+    SSL *ssl;
+    int said;
+    ERR_clear_error();
+    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
+    if (!conn->tls)
+        return dq_tls_failed(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    ssl = SSL_new((SSL_CTX *)conn->tls);
+    if (!ssl || !dq_tls_expect(ssl, host)) {
+        SSL_free(ssl);
+        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+    }
+    dq_sys_block_sigpipe(&old);
+    if (redisInitiateSSL(c, ssl) != REDIS_OK) {
+        status = dq_tls_failed(conn, DELAYQ_ERR_IO, where, ssl);
+        SSL_free(ssl); /* hiredis owns it only after a success */
+    }
+    while (status == DELAYQ_OK && (said = SSL_do_handshake(ssl)) != 1) {
+        int wants = SSL_get_error(ssl, said);
+        if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
+            status = dq_tls_failed(conn, DELAYQ_ERR_IO, where, ssl);
+        else if (!dq_sys_poll_one(
+                     c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+                     deadline))
+            status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
+                                 "TLS, %s: not in time", where);
+    }
+    dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
+    return status;
+}
+
+static void dq_tls_end(delayq_conn *conn) {
+    SSL_CTX_free((SSL_CTX *)conn->tls);
+    conn->tls = NULL;
+}
+
+#else
+
+static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                              const char *host, const char *where,
+                              int64_t deadline) {
+    (void)c, (void)host, (void)where, (void)deadline;
+    return dq_err_conn(conn, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+}
+
+static void dq_tls_end(delayq_conn *conn) {
+    (void)conn;
+}
+
+#endif
+
+/*-----------------------------------------------------------------------------
  * MARK: - Scripts
+ * >>scripts   what runs in the server
+ *
  *
  * A script is the concatenation of its parts. Each that moves works in four
  * steps: read (what it will write, too: a wrong type ends it), probe (the
@@ -2208,123 +2745,12 @@ static const char *const dq_probe_script[DQ_PARTS] = {
     dq_lua_clock, dq_lua_split, dq_lua_look};
 
 /*-----------------------------------------------------------------------------
- * MARK: - Statuses
- * The only place that turns a failure or an error reply into a status.
+ * MARK: - Protocol
+ * >>protocol   writing requests, reading replies
+ *
+ * Commands are written piece by piece into hiredis' buffer: no copy of a
+ * payload, no array of arguments.
  *---------------------------------------------------------------------------*/
-
-/* Private: what dq_req_run makes something of. Nothing has happened. */
-#define DQ_NOSCRIPT 15 /* load it and run it again */
-#define DQ_MOVED 16    /* another node of the cluster has the queue */
-#define DQ_ASK 17      /* another one has its keys just now */
-#define DQ_TRYAGAIN 18 /* one node has some of its keys, another the others */
-
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-static delayq_status
-dq_err_set(delayq *q, int status, const char *format, ...) {
-    va_list args;
-    char *p;
-    va_start(args, format);
-    vsnprintf(q->err, sizeof q->err, format, args);
-    va_end(args);
-    for (p = q->err; *p; p++) /* one line, whatever a server says */
-        if ((unsigned char)*p < ' ') *p = ' ';
-    return (delayq_status)status;
-}
-
-typedef struct dq_err_entry {
-    const char *code;
-    int status;
-    int leave; /* another server may do better */
-} dq_err_entry;
-
-static const dq_err_entry dq_err_table[] = {
-    {"NOSCRIPT", DQ_NOSCRIPT, 0},
-    {"MOVED ", DQ_MOVED, 0},
-    {"ASK ", DQ_ASK, 0},
-    {"TRYAGAIN", DQ_TRYAGAIN, 0},
-    {"CROSSSLOT", DELAYQ_ERR_ARG, 0},
-    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0},
-    {"OOM", DELAYQ_ERR_FULL, 0},
-    {"READONLY", DELAYQ_ERR_READONLY, 1},
-    {"MISCONF", DELAYQ_ERR_READONLY, 0},
-    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0},
-    {"LOADING", DELAYQ_ERR_AGAIN, 0},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0},
-    {"BUSY", DELAYQ_ERR_AGAIN, 0},
-    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0},
-    {"NOAUTH", DELAYQ_ERR_AUTH, 0},
-    {"WRONGPASS", DELAYQ_ERR_AUTH, 0},
-    {"NOPERM", DELAYQ_ERR_AUTH, 0},
-    {"DENIED", DELAYQ_ERR_AUTH, 0},
-    {"ERR invalid password", DELAYQ_ERR_AUTH, 0},
-    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
-    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"", DELAYQ_ERR_REDIS, 0},
-};
-
-/* What an error reply means. Up to Redis 6 what a script ran into stands in
- * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
-static const dq_err_entry *dq_err_lookup(const char *text) {
-    const size_t last = sizeof dq_err_table / sizeof dq_err_table[0] - 1;
-    const char *inner = strstr(text, "user_script:");
-    size_t i;
-    for (i = 0; i < last; i++)
-        if (strncmp(text, dq_err_table[i].code, strlen(dq_err_table[i].code)) ==
-            0)
-            return &dq_err_table[i];
-    for (i = 0; inner && i < last; i++)
-        if (strstr(inner, dq_err_table[i].code)) return &dq_err_table[i];
-    return &dq_err_table[last];
-}
-
-/* An error reply, told to the user. What Redis repeats of a command's
- * arguments may hold a password, and is cut off. */
-static delayq_status dq_err_from_text(delayq *q, const char *what,
-                                      const char *text) {
-    const char *cut = strstr(text, ", with args");
-    int len = cut ? (int)(cut - text) : (int)strlen(text);
-    int status = dq_err_lookup(text)->status;
-    const char *hint = "";
-    if (status == DELAYQ_ERR_TYPE)
-        hint = "; a key of this queue is used for something else";
-    if (status == DELAYQ_ERR_ARG)
-        hint = q->options.share
-                   ? "; on a cluster a shared connection is for names with the "
-                     "same {tag}"
-                   : "; on a cluster a name has no }, or one whole {tag}";
-    return dq_err_set(q, status, "%s: the server says: %.*s%s", what,
-                      len > 160 ? 160 : len, text, hint);
-}
-
-static delayq_status dq_err_from_reply(delayq *q, const char *what,
-                                       const redisReply *r) {
-    return dq_err_from_text(q, what, r->str);
-}
-
-/* A private status that nothing could be made of. */
-static delayq_status dq_err_public(delayq_status status) {
-    return (int)status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
-}
-
-static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
-    return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
-                      "%s: the answer is not what delayq's script returns",
-                      what);
-}
-
-/* Will time heal it? */
-static int dq_err_passing(delayq_status status) {
-    return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
-           status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
-           status == DELAYQ_ERR_UNKNOWN;
-}
 
 /* What the reply of a tick, take or broadcast begins with; the last two only
  * that of a take. See dq_lua_head. */
@@ -2374,12 +2800,6 @@ static int dq_resp_stamped(const redisReply *r, int64_t *to, int n) {
     return 1;
 }
 
-/*-----------------------------------------------------------------------------
- * MARK: - Requests
- * Commands are written piece by piece into hiredis' buffer: no copy of a
- * payload, no array of arguments.
- *---------------------------------------------------------------------------*/
-
 typedef struct dq_resp_writer {
     redisContext *c;
     int failed;
@@ -2408,17 +2828,6 @@ static void dq_resp_bytes(dq_resp_writer *o, const void *bytes, size_t len) {
                REDIS_OK) {
         o->failed = 1;
     }
-}
-
-static size_t dq_num_decimal(char *to, int64_t value) {
-    char digits[24];
-    size_t n = 0, i;
-    uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    do digits[n++] = (char)('0' + v % 10);
-    while ((v /= 10) > 0);
-    if (value < 0) digits[n++] = '-';
-    for (i = 0; i < n; i++) to[i] = digits[n - 1 - i];
-    return n;
 }
 
 /* A line of the protocol: a sign and a number. */
@@ -2503,7 +2912,20 @@ static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
     dq_resp_bytes(o, "\r\n", 2);
 }
 
-/* A call of a script. */
+typedef enum dq_req_state {
+    DQ_REQ_WAITING,  /* to be sent */
+    DQ_REQ_ANSWERED, /* status is set; dq_req_decide says what follows */
+    DQ_REQ_SETTLED   /* status is final */
+} dq_req_state;
+
+typedef enum dq_req_next {
+    DQ_SETTLE,
+    DQ_SEND_AGAIN,
+    DQ_SEND_ASK, /* once, to the node in conn->redirect */
+    DQ_RECONNECT /* send it again on a new connection */
+} dq_req_next;
+
+/* The run of a script. */
 typedef struct dq_req {
     dq_req_verb verb;
     const char *what; /* for error texts */
@@ -2514,7 +2936,11 @@ typedef struct dq_req {
     int no_retry;   /* one round trip and no more */
     int is_resend;  /* this is another sending of what may have run */
     int resent;     /* it was sent again after a connection was lost */
-    int asking;     /* on a node that is about to get the slot */
+    int asking;     /* to a node that is about to get the slot */
+
+    /* What a take does without; its writer obeys. */
+    int with_waiters; /* it names the waiters' key */
+    int zset_only;    /* it names the zset and no other key */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -2527,28 +2953,35 @@ typedef struct dq_req {
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
-    delayq_status status; /* out */
-    redisReply *reply;    /* out: an array; the caller frees it */
-    int64_t sent_us;      /* out: when it was sent; read at conn->used_us */
-    int sent, settled, tries;
+    int64_t deadline_us; /* when it ends, reconnecting included */
+    dq_req_state state;
+    dq_status status;  /* out */
+    redisReply *reply; /* out: an array; the caller frees it */
+    int64_t sent_us;   /* out: when it was sent; read at conn->used_us */
+    int tries;
 } dq_req;
 
-#define DQ_PIPELINE_MAX 8 /* most calls in one go */
+#define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
 /* Begin to run a script; its keys and arguments follow. On a new
  * connection it is loaded in the same write; what came by EVAL alone would be
  * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
 static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
                         const dq_req *call) {
-    const char *sha = conn->sha[call->verb];
-    if (!*sha) {
+    const char *sha = call->asking ? "" : conn->sha[call->verb];
+    size_t keys = call->keys, args = call->args;
+    if (call->verb == DQ_TAKE) {
+        keys = call->zset_only ? 1 : call->with_waiters ? 5 : 4;
+        args += call->with_waiters ? 3 : 0;
+    }
+    if (!*sha && !call->asking) {
         dq_resp_line(o, '*', 3);
         dq_resp_text(o, "SCRIPT");
         dq_resp_text(o, "LOAD");
         dq_resp_script(o, dq_scripts[call->verb]);
     }
     if (call->asking) dq_resp_command(o, 1, "ASKING");
-    dq_resp_line(o, '*', 3 + call->keys + call->args);
+    dq_resp_line(o, '*', 3 + keys + args);
     if (*sha) {
         dq_resp_text(o, "EVALSHA");
         dq_resp_arg(o, sha, 40);
@@ -2556,538 +2989,362 @@ static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
         dq_resp_text(o, "EVAL");
         dq_resp_script(o, dq_scripts[call->verb]);
     }
-    dq_resp_int(o, (int64_t)call->keys);
-    return 1 + !*sha + call->asking;
+    dq_resp_int(o, (int64_t)keys);
+    return call->asking ? 2 : 1 + !*sha;
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - The URL
- *---------------------------------------------------------------------------*/
-
-#define DQ_HOSTS_MAX 64
-
-typedef struct dq_url {
-    const char *hosts; /* in the URL: host[:port][,...], or a socket's path */
-    size_t hosts_len;
-    unsigned count; /* of the hosts */
-    int local, sentinel, tls, login, db;
-    char user[256], password[512], service[256];
-} dq_url;
-
-static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
-    static const char digits[] = "0123456789abcdef";
-    for (; len > 0; len--, bytes++) {
-        *to++ = digits[*bytes >> 4];
-        *to++ = digits[*bytes & 15];
-    }
-    *to = '\0';
-    return to;
-}
-
-static int dq_num_unhex(int c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
-    return -1;
-}
-
-/* Copy with %XX decoded; 0 where it doesn't fit or is broken. */
-static int dq_unescape(char *to, size_t size, const char *from, size_t len) {
-    size_t n = 0;
-    while (len > 0) {
-        int c = (unsigned char)*from;
-        if (c == '%') {
-            int hi = len > 2 ? dq_num_unhex(from[1]) : -1;
-            int lo = len > 2 ? dq_num_unhex(from[2]) : -1;
-            if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) return 0;
-            c = hi * 16 + lo;
-            from += 2;
-            len -= 2;
-        }
-        if (n + 1 >= size) return 0;
-        to[n++] = (char)c;
-        from++;
-        len--;
-    }
-    to[n] = '\0';
-    return 1;
-}
-
-/* A whole number from 0 to max; -1 where it isn't one. */
-static int dq_num_small(const char *text, size_t len, int max) {
-    int value = 0;
-    size_t i;
-    if (len == 0) return -1;
-    for (i = 0; i < len; i++) {
-        if (text[i] < '0' || text[i] > '9') return -1;
-        value = value * 10 + (text[i] - '0');
-        if (value > max) return -1;
-    }
-    return value;
-}
-
-static const char *dq_url_login(dq_url *u, const char *p, size_t len) {
-    const char *colon = (const char *)memchr(p, ':', len);
-    size_t ulen = colon ? (size_t)(colon - p) : len;
-    u->login = 1;
-    if (!dq_unescape(u->user, sizeof u->user, p, ulen))
-        return "the user is too long or has a broken %XX";
-    if (colon && !dq_unescape(u->password, sizeof u->password, colon + 1,
-                              len - ulen - 1))
-        return "the password is too long or has a broken %XX";
-    return NULL;
-}
-
-/* host[:port], [host][:port] */
-static const char *dq_url_address(const char *p, size_t len, int port,
-                                  delayq_address *a) {
-    const char *end = p + len, *colon;
-    if (len > 0 && *p == '[') {
-        const char *close = (const char *)memchr(p, ']', len);
-        if (!close) return "the [ of the address is not closed";
-        p++;
-        len = (size_t)(close - p);
-        colon = close + 1 < end ? close + 1 : NULL;
-        if (colon && *colon != ':') return "after ] comes : and the port";
-    } else {
-        colon = (const char *)memchr(p, ':', len);
-        if (colon) len = (size_t)(colon - p);
-    }
-    if (len == 0) return "the host is missing";
-    if (len >= sizeof a->host || memchr(p, '%', len))
-        return "the host is too long or has a character that none has";
-    memcpy(a->host, p, len);
-    a->host[len] = '\0';
-    a->port = colon ? dq_num_small(colon + 1, (size_t)(end - colon - 1), 65535)
-                    : port;
-    return a->port > 0 ? NULL : "the port is no number from 1 to 65535";
-}
-
-/* The host of a number, counted round and round. */
-static const char *dq_url_host(const dq_url *u, unsigned number,
-                               delayq_address *a) {
-    const char *p = u->hosts, *end = p + u->hosts_len, *comma;
-    if (u->local) {
-        a->port = 0;
-        return dq_unescape(a->host, sizeof a->host, p, u->hosts_len)
-                   ? NULL
-                   : "the path is too long or has a broken %XX";
-    }
-    for (number %= u->count; number > 0; number--)
-        p = (const char *)memchr(p, ',', (size_t)(end - p)) + 1;
-    comma = (const char *)memchr(p, ',', (size_t)(end - p));
-    return dq_url_address(p, (size_t)((comma ? comma : end) - p),
-                          u->sentinel ? 26379 : 6379, a);
-}
-
-static const char *dq_url_scheme(const char *url, dq_url *u) {
-    static const char *const schemes[] = {"redis://", "rediss://", "unix://",
-                                          "redis+sentinel://",
-                                          "rediss+sentinel://"};
-    int i;
-    for (i = 0; i < 5; i++) {
-        size_t n = strlen(schemes[i]);
-        if (strncmp(url, schemes[i], n) != 0) continue;
-        u->tls = schemes[i][5] == 's';
-        u->local = i == 2;
-        u->sentinel = i > 2;
-        return url + n;
-    }
-    return NULL;
-}
-
-/* What follows the hosts: /service, /db, or ?db=N. */
-static const char *dq_url_rest(dq_url *u, const char *p) {
-    if (u->local && *p && strncmp(p, "?db=", 4) != 0)
-        return "after ? comes db=N";
-    if (!u->local && *p == '?') return "after the port comes / and the rest";
-    p += !*p ? 0 : u->local ? 4 : 1;
-    if (u->sentinel) {
-        size_t len = strcspn(p, "/?");
-        if (len == 0) return "the service is missing: .../service";
-        if (!dq_unescape(u->service, sizeof u->service, p, len))
-            return "the service is too long or has a broken %XX";
-        p += len;
-        p += *p == '/';
-    }
-    u->db = *p ? dq_num_small(p, strlen(p), 1000000) : 0;
-    return u->db >= 0 ? NULL : "the database is no number";
-}
-
-/* NULL, or what is wrong with it: a sentence that repeats nothing of it. It
- * points into the URL. */
-static const char *dq_url_parse(const char *url, dq_url *u) {
-    const char *p, *at, *end, *wrong = NULL;
-    delayq_address a;
-    unsigned i;
-    memset(u, 0, sizeof *u);
-    p = dq_url_scheme(url, u);
-    if (!p)
-        return "it begins with none of redis://, rediss://, unix:// and "
-               "redis+sentinel://";
-#ifndef DELAYQ_TLS
-    if (u->tls) return "TLS needs DELAYQ_TLS defined before delayq.h";
-#endif
-    end = p + strcspn(p, u->local ? "?" : "/?");
-    for (at = end; at > p && at[-1] != '@'; at--) {
-    }
-    if (at > p) wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
-    u->hosts = at;
-    u->hosts_len = (size_t)(end - at);
-    u->count = 1;
-    for (p = at; !u->local && p < end; p++) u->count += *p == ',';
-    if (u->local && at == end) return "the path of the socket is missing";
-    if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
-    for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
-    return wrong ? wrong : dq_url_rest(u, end);
-}
-
-/*-----------------------------------------------------------------------------
- * MARK: - TLS
- * hiredis' own functions look neither at the host's name nor at a deadline.
- *---------------------------------------------------------------------------*/
-
-#ifdef DELAYQ_TLS
-
-static SSL_CTX *dq_tls_context(const delayq_options *o) {
-    SSL_CTX *t = SSL_CTX_new(TLS_client_method());
-    int good = t && SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
-    if (good) SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
-    if (good)
-        good = o->tls_ca ? SSL_CTX_load_verify_locations(t, o->tls_ca, NULL)
-                         : SSL_CTX_set_default_verify_paths(t);
-    if (good && o->tls_cert)
-        good = SSL_CTX_use_certificate_chain_file(t, o->tls_cert);
-    if (good && o->tls_key)
-        good = SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM);
-    if (good) return t;
-    SSL_CTX_free(t);
-    return NULL;
-}
-
-/* What the last step ran into, in OpenSSL's words. */
-static delayq_status dq_tls_failed(delayq *q, delayq_status status,
-                                   const char *where, const SSL *ssl) {
-    long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
-    const char *why = ERR_reason_error_string(ERR_get_error());
-    if (verdict != X509_V_OK) {
-        status = DELAYQ_ERR_AUTH;
-        why = X509_verify_cert_error_string(verdict);
-    }
-    return dq_err_set(q, status, "TLS, %s: %s", where,
-                      why ? why : "the connection is lost");
-}
-
-/* The certificate has to be the host's. */
-static int dq_tls_expect(SSL *ssl, const char *host) {
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) return 1;
-    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
-}
-
-static delayq_status dq_tls_shake(delayq *q, redisContext *c, const char *host,
-                                  const char *where, int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    SSL *ssl;
-    int said;
-    ERR_clear_error();
-    if (!conn->tls) conn->tls = dq_tls_context(&q->conn->owner->options);
-    if (!conn->tls)
-        return dq_tls_failed(q, DELAYQ_ERR_ARG, "options.tls_...", NULL);
-    ssl = SSL_new((SSL_CTX *)conn->tls);
-    if (!ssl || !dq_tls_expect(ssl, host)) {
-        SSL_free(ssl);
-        return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
-    }
-    if (redisInitiateSSL(c, ssl) != REDIS_OK) {
-        delayq_status status = dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
-        SSL_free(ssl); /* hiredis owns it only after a success */
-        return status;
-    }
-    while ((said = SSL_do_handshake(ssl)) != 1) {
-        int wants = SSL_get_error(ssl, said);
-        if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
-            return dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
-        if (!dq_sys_poll_one(c->fd,
-                             wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
-                             deadline))
-            return dq_err_set(q, DELAYQ_ERR_TIMEOUT, "TLS, %s: not in time",
-                              where);
-    }
-    return DELAYQ_OK;
-}
-
-static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
-                                  const char *where, int64_t deadline) {
-    dq_sys_signals old;
-    delayq_status status;
-    dq_sys_block_sigpipe(&old);
-    status = dq_tls_shake(q, c, host, where, deadline);
-    dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
-    return status;
-}
-
-static void dq_tls_end(delayq_conn *conn) {
-    SSL_CTX_free((SSL_CTX *)conn->tls);
-    conn->tls = NULL;
-}
-
-#else
-
-static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
-                                  const char *where, int64_t deadline) {
-    (void)c, (void)host, (void)where, (void)deadline;
-    return dq_err_set(q, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
-}
-
-static void dq_tls_end(delayq_conn *conn) {
-    (void)conn;
-}
-
-#endif
-
-/*-----------------------------------------------------------------------------
- * MARK: - Sockets
- * The only place that connects, and that decides about connecting again.
+ * MARK: - Schedule
+ * >>schedule   when the server is asked next
+ *
+ * Owns next_poll_us, and what each of its events makes of it: this is the only
+ * section that writes it. After a reply the next poll is when its request was
+ * sent plus the relative time in it: a poll that comes a few microseconds
+ * early is repeated, but one that comes late by a round trip is late. Messages
+ * read since then lower it. The subscriber is never read between a request and
+ * its reply, so nothing else can get in between. Without a connection the next
+ * poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
 #define DQ_BACKOFF_MAX_US (5 * DQ_SECOND_US)
-#define DQ_HOPS 5 /* most redirections of one connect or call */
+#define DQ_PING_US (10 * DQ_SECOND_US)
+#define DQ_UNHEARD_POLL_US                             \
+    250000 /* between two polls that nothing announces \
+            */
 
-/* When the call that is under way shall end, reconnecting included. */
-static int64_t dq_limit(delayq *q) {
-    int ms = q->options.io_timeout_ms;
-    if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    if (q->limit_us == 0) q->limit_us = dq_sys_now() + ms * 1000LL;
-    return q->limit_us;
+/* The earliest local moment at which the server's clock can show server_us. */
+static int64_t dq_sched_local_us(const delayq_conn *conn, int64_t server_us) {
+    return server_us - conn->clock_offset_us - conn->clock_error_us;
 }
 
-/* In so many ms, but no later than that. */
-static int64_t dq_within(delayq *q, int ms) {
-    int64_t limit = dq_limit(q), until = dq_sys_now() + ms * 1000LL;
-    return until < limit ? until : limit;
+/* Poll no later than that. */
+static void dq_sched_lower(delayq *q, int64_t when) {
+    if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
-static const char *dq_conn_cause(const redisContext *c) {
-    if (c->err == REDIS_ERR_IO && errno != 0) return strerror(errno);
-    return c->errstr[0] ? c->errstr : "the connection is lost";
+/* A standby acts so much later than the leader. */
+static int64_t dq_sched_slack(void) {
+    unsigned char r;
+    dq_sys_random(&r, 1);
+    return 300000 + r * 300000 / 255;
 }
 
-/* After a failed attempt the next one waits; the first may come at once. */
-static int64_t dq_conn_next_attempt(unsigned failures) {
+/* When to try to connect after so many failures: the first time at once. */
+static int64_t dq_sched_retry(unsigned failures) {
     int64_t now = dq_sys_now();
     if (failures == 0) return now;
-    return now + dq_sys_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
+    return now + dq_num_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
 }
 
-/* The command socket is of no use any more; why, for the calls that come
- * before the next attempt. */
-static void dq_conn_close(delayq *q, delayq_status why) {
-    delayq_conn *conn = q->conn;
+/* --- the waiters: which of those in a take acts --- */
+
+#define DQ_WAITERS_MS 10000 /* who waits so long joins the waiters */
+
+/* Is it about to wait long, and would it hear of its turn? */
+static int dq_sched_would_join(const delayq *q) {
+    return q->will_wait && q->turn_subscribed;
+}
+
+/* An ACL forbids the waiters' key: wait as if alone. */
+static void dq_sched_waiters_refused(delayq *q) {
+    q->turn_subscribed = q->waiter_rank = 0;
+}
+
+/* --- the events --- */
+
+/* The command connection is closed; conn->retry_us is set. */
+static void dq_sched_conn_lost(delayq_conn *conn) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next) h->next_poll_us = conn->retry_us;
+}
+
+/* One of the two connections is open: what has happened meanwhile? */
+static void dq_sched_conn_back(delayq_conn *conn, int64_t now) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
+}
+
+/* The subscriber is closed; conn->sub_retry_us is set. */
+static void dq_sched_sub_lost(delayq_conn *conn) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next)
+        dq_sched_lower(h, conn->sub_retry_us);
+}
+
+/* A message says, or this handle's own request has made, that an item is due
+ * then by the server's clock; 0: now. */
+static void dq_sched_due(delayq *q, int64_t due_ms) {
+    int64_t when;
+    if (q->waiter_rank > 2) return; /* leader and standby see to it */
+    when =
+        due_ms > 0 && due_ms < DQ_MAX_DUE / 1000
+            ? dq_sched_local_us(q->conn, due_ms * 1000)
+            : dq_sys_now() + (due_ms > 0 ? q->options.max_wait_ms * 1000 : 0);
+    if (q->waiter_rank == 2) {
+        int64_t now = dq_sys_now();
+        when = (when < now ? now : when) + dq_sched_slack();
+    }
+    if (q->next_poll_us > when) q->next_poll_us = when;
+}
+
+static int dq_sched_same_queue(const delayq *a, const delayq *b) {
+    return a->name_len == b->name_len &&
+           memcmp(a->name, b->name, a->name_len) == 0;
+}
+
+/* The server has answered a transfer or take, sent then: so long until the
+ * next item is due, so many ready. It holds for every handle on the same queue
+ * and connection. unheard: a push into the list would not be heard; rank: q's
+ * among the waiters. */
+static void dq_sched_reply(delayq *q, int64_t sent_us, int64_t next_us,
+                           int64_t ready, int unheard, int64_t rank) {
+    int64_t cap = q->options.max_wait_ms * 1000;
+    delayq *h;
+    if ((unheard || !q->conn->sub || !q->subscribed) &&
+        cap > DQ_UNHEARD_POLL_US)
+        cap = DQ_UNHEARD_POLL_US;
+    if (next_us < 0 || next_us > cap) next_us = cap;
+    for (h = q->conn->handles; h; h = h->next) {
+        if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
+            continue;
+        h->ready = ready < 0 ? 0 : ready;
+        h->next_poll_us = sent_us + next_us;
+    }
+    q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
+    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
+    if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
+}
+
+/* A request was refused, or failed and the connection is back at once. */
+static void dq_sched_fault(delayq *q) {
+    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+}
+
+/* So many lie in the list: a take gets them. Those are the leader's, if it
+ * lives; a standby comes later. */
+static void dq_sched_pushed(delayq *q, int64_t ready) {
+    if (q->waiter_rank == 2)
+        dq_sched_due(q, 0);
+    else
+        q->ready = ready;
+}
+
+/* Open for the first time: poll at once. */
+static void dq_sched_opened(delayq *q) {
+    q->next_poll_us = dq_sys_now();
+}
+
+/* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
+static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
+    if (q->waiter_rank == 0) return; /* it has left */
+    q->waiter_rank = rank == 2 ? 2 : 1;
+    if (rank != 2)
+        dq_sched_due(q, 0);
+    else if (due_ms > 0)
+        dq_sched_due(q, due_ms);
+}
+
+/* The handle itself has put so many into the ready list. */
+static void dq_sched_redriven(delayq *q, int64_t count) {
+    q->ready += count;
+}
+
+/* q has left the waiters, or tried to. */
+static void dq_sched_left(delayq *q) {
+    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
+    q->waiter_rank = 0;
+}
+
+/* The moment at which q acts though nothing is heard. */
+static int64_t dq_sched_next(const delayq *q) {
+    const delayq_conn *conn = q->conn;
+    int64_t next = q->next_poll_us, ping;
+    if (!conn->sub) return next;
+    ping = conn->sub_pinged_us > 0
+               ? conn->sub_pinged_us + q->options.io_timeout_ms * 1000LL
+               : conn->sub_heard_us + DQ_PING_US;
+    return next < ping ? next : ping;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Connections
+ * >>connections   dialing, login, probe, sentinels, redirections, back-off
+ *
+ * Owns the two sockets of a delayq_conn and their state. It is the only
+ * section that connects, and that decides when and where to. Its failures
+ * stand in conn->err; dq_conn_ensure copies them to the handle that asked.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_HOPS 5 /* most redirections of one connect or request */
+
+/* In ms milliseconds, but no later than the deadline. */
+static int64_t dq_conn_until(int ms, int64_t deadline) {
+    int64_t until = dq_sys_now() + ms * 1000LL;
+    return until < deadline ? until : deadline;
+}
+
+/* Close the command connection. why and text are what requests are told until
+ * the next attempt to connect. */
+static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
     delayq *h;
     if (conn->cmd) {
         redisFree(conn->cmd);
-        if (!conn->answered) conn->conns_without_reply++;
+        if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
     }
     if (conn->conns_without_reply > 1 &&
         conn->failures < conn->conns_without_reply)
         conn->failures = conn->conns_without_reply;
     conn->cmd = NULL;
-    conn->tracking = 0;
+    conn->state = why == DQ_MOVED ? DELAYQ_CONN_REDIRECTED : DELAYQ_CONN_CLOSED;
+    if (conn->tracking == DELAYQ_TRACK_ON)
+        conn->tracking = DELAYQ_TRACK_ALLOWED;
+    for (h = conn->handles; h; h = h->next) h->list_tracked = 0;
     conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
                         ? DELAYQ_ERR_IO
                         : dq_err_public(why);
-    snprintf(conn->why, sizeof conn->why, "%.159s", q->err);
+    if (text != conn->err)
+        snprintf(conn->err, sizeof conn->err, "%.*s", (int)sizeof conn->err - 1,
+                 text);
     memset(conn->sha, 0, sizeof conn->sha);
-    conn->retry_us = dq_conn_next_attempt(conn->failures);
-    for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = 0;
-        h->next_poll_us = conn->retry_us;
-    }
+    conn->retry_us = dq_sched_retry(conn->failures);
+    dq_sched_conn_lost(conn);
 }
 
-static void dq_sub_close(delayq *q) {
-    delayq_conn *conn = q->conn;
+static void dq_conn_close_sub(delayq_conn *conn) {
     delayq *h;
     if (conn->sub) redisFree(conn->sub);
     conn->sub = NULL;
-    conn->tracking = conn->can_track = 0;
-    conn->sub_retry_us = dq_conn_next_attempt(conn->sub_failures);
-    for (h = conn->handles; h; h = h->next) {
+    conn->tracking = DELAYQ_TRACK_OFF;
+    for (h = conn->handles; h; h = h->next)
         h->list_tracked = h->subscribed = h->turn_subscribed = h->waiter_rank =
             0;
-        if (h->next_poll_us > conn->sub_retry_us)
-            h->next_poll_us = conn->sub_retry_us;
-    }
+    conn->sub_retry_us = dq_sched_retry(conn->sub_failures);
+    dq_sched_sub_lost(conn);
 }
 
-/* Why an exchange broke off, and what may have happened. */
-static delayq_status dq_conn_broken(delayq *q, const redisContext *c,
-                                    int sent) {
+/* An error reply to something that the connection itself has said. */
+static dq_status dq_conn_refused(delayq_conn *conn, const char *what,
+                                 const char *reply) {
+    int shared = conn->handles->next != NULL;
+    return dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply);
+}
+
+/* Why an exchange has failed, and what may have happened. */
+static dq_status dq_conn_broken(delayq_conn *conn, const redisContext *c,
+                                int sent) {
+    const char *cause = c->err == REDIS_ERR_IO && errno != 0 ? strerror(errno)
+                        : c->errstr[0]                       ? c->errstr
+                                       : "the connection is lost";
     if (c->err == REDIS_ERR_OOM)
-        return dq_err_set(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                          "out of memory");
+        return dq_err_conn(conn, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                           "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_err_set(q, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
-                          c->errstr);
+        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
+                           c->errstr);
     if (sent)
-        return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
-                          "connection lost before the answer: it may have "
-                          "happened: %s",
-                          dq_conn_cause(c));
-    return dq_err_set(
-        q, DELAYQ_ERR_IO,
-        "connection lost before sending: nothing has happened: %s",
-        dq_conn_cause(c));
-}
-
-/* Is the time left more than what the socket itself would wait? */
-static int dq_conn_may_block(const delayq_conn *conn, const redisContext *c,
-                             int64_t left) {
-    return c == conn->cmd && conn->recv_timeout_us > 0 &&
-           left > conn->recv_timeout_us + conn->recv_timeout_us / 6;
-}
-
-/* Wait for what comes next, or for room to write, and read. What has come in
- * time is read, though we may be late; no trickle. */
-static delayq_status dq_conn_read(delayq *q, redisContext *c, int sent,
-                                  int64_t deadline, int *late) {
-    int64_t left = deadline - dq_sys_now();
-    int status;
-    if (left <= 0) ++*late;
-    if (sent && dq_conn_may_block(q->conn, c, left)) {
-        status = dq_sys_read_blocking(c);
-    } else {
-        if (!dq_sys_poll_one(c->fd, sent ? POLLIN : POLLIN | POLLOUT,
-                             deadline) ||
-            *late > 64)
-            return dq_err_set(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                              sent ? "no answer in time: it may have happened"
-                                   : "not sent in time: nothing has happened");
-        status = dq_sys_read(c);
-    }
-    return status == REDIS_OK ? DELAYQ_OK : dq_conn_broken(q, c, sent);
+        return dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
+                           "connection lost before the answer: it may have "
+                           "happened: %s",
+                           cause);
+    return dq_err_conn(
+        conn, DELAYQ_ERR_IO,
+        "connection lost before sending: nothing has happened: %s", cause);
 }
 
 /* Write what is in the buffer and read n replies, by the deadline. The caller
- * frees the replies, of which `*got` came. After a failure the connection is
- * of no use. *sent tells whether the server can have run anything. */
-static delayq_status dq_conn_exchange(delayq *q, redisContext *c,
-                                      redisReply **replies, int n, int *got,
-                                      int *sent, int64_t deadline) {
-    int late = 0;
+ * frees the replies, of which *got came. *sent: the server may have run
+ * something. After a failure the connection is of no more use. */
+static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
+                                  redisReply **replies, int n, int *got,
+                                  int *sent, int64_t deadline) {
+    int late = 0, ready;
     *got = *sent = 0;
     while (*got < n) {
-        delayq_status status;
         void *r = NULL;
         errno = 0;
         if ((!*sent && dq_sys_write(c, sent) != REDIS_OK) ||
             redisGetReplyFromReader(c, &r) != REDIS_OK)
-            return dq_conn_broken(q, c, *sent);
+            return dq_conn_broken(conn, c, *sent);
         if (r) {
             replies[(*got)++] = (redisReply *)r;
             continue;
         }
-        status = dq_conn_read(q, c, *sent, deadline, &late);
-        if (status != DELAYQ_OK) return status;
+        /* What came in time is read though we may be late, but a server that
+         * sends byte by byte does not hold us for ever. */
+        ready =
+            dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
+        if (!ready || (ready == 2 && ++late > 64))
+            return *sent ? dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
+                                       "no answer in time: it may have "
+                                       "happened")
+                         : dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
+                                       "not sent in time: nothing has "
+                                       "happened");
+        if (dq_sys_read(c) != REDIS_OK) return dq_conn_broken(conn, c, *sent);
     }
-    /* or a later call would take it for its own answer */
-    if (c == q->conn->cmd && c->reader->pos < c->reader->len)
-        return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
-                          "the server says more than it was asked");
+    /* A later request would take it for its own answer. */
+    if (c == conn->cmd && c->reader->pos < c->reader->len)
+        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
+                           "the server says more than it was asked");
     return DELAYQ_OK;
 }
 
-static void dq_resp_free(redisReply **replies, int n) {
+static void dq_conn_free_replies(redisReply **replies, int n) {
     while (n-- > 0)
         if (replies[n]) freeReplyObject(replies[n]);
 }
 
-static const char *dq_url_text(const delayq *q) {
-    const char *url = q->conn->owner->options.url;
+static const char *dq_conn_url(const delayq_conn *conn) {
+    const char *url = conn->owner->options.url;
     return url ? url : "redis://127.0.0.1:6379";
 }
 
-/* "127.0.0.1:6379", for error texts. */
-static void dq_conn_where(const delayq *q, const delayq_address *a, char *to,
-                          size_t size) {
-    if (q->conn->owner->options.connect)
-        snprintf(to, size, "the connect hook");
-    else if (a->port)
-        snprintf(to, size, "%.80s:%d", a->host, a->port);
-    else
-        snprintf(to, size, "%.80s", a->host);
-}
-
-static redisContext *dq_conn_dial(delayq *q, const delayq_address *a,
-                                  int64_t deadline) {
-    const delayq_options *o = &q->conn->owner->options;
-    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
-    if (o->connect) return o->connect(o->user, left > 1 ? (int)left : 1);
-    if (a->port) return redisConnectNonBlock(a->host, a->port);
-    return redisConnectUnixNonBlock(a->host);
-}
-
-/* hiredis' own waiting knows only a timeout per read; ours a deadline. */
-static void dq_conn_set_modes(delayq *q, redisContext *c) {
-    int flags = fcntl(c->fd, F_GETFL),
-        ms = q->conn->owner->options.io_timeout_ms;
-    delayq_conn *conn = q->conn;
-    struct timeval patience;
-    ms = ms / 4 * 3; /* the rest is for a poll: this may take a tenth more */
-    patience.tv_sec = ms / 1000;
-    patience.tv_usec = ms % 1000 * 1000;
-    conn->recv_timeout_us = ms < DQ_BLOCKING_READ_MS ? 0 : ms * 1000LL;
-    if (setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &patience,
-                   sizeof patience) != 0)
-        conn->recv_timeout_us = 0;
-    c->flags &= ~REDIS_BLOCK;
-    if (flags >= 0) fcntl(c->fd, F_SETFL, flags | O_NONBLOCK);
-    fcntl(c->fd, F_SETFD, FD_CLOEXEC);
-#ifdef SO_NOSIGPIPE
-    flags = 1;
-    setsockopt(c->fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
-#endif
-}
-
-/* A socket whose connection stands, or a failure. */
-static delayq_status dq_conn_wait_connected(delayq *q, const char *where,
-                                            const redisContext *c,
-                                            int64_t deadline) {
+/* A connected socket, with TLS where the URL says so. */
+static dq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
+                                     const delayq_address *a,
+                                     redisContext **out, int64_t deadline) {
+    const delayq_options *o = &conn->owner->options;
     int error = 0;
     socklen_t size = sizeof error;
-    if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
-        return dq_err_set(q, DELAYQ_ERR_TIMEOUT, "can't connect to %s in time",
-                          where);
-    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error == 0) return DELAYQ_OK;
-    return dq_err_set(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
-                      strerror(error));
-}
-
-static delayq_status dq_conn_open_socket(delayq *q, const dq_url *u,
-                                         const delayq_address *a,
-                                         redisContext **out, int64_t deadline) {
-    int hook = q->conn->owner->options.connect != NULL;
-    redisContext *c = dq_conn_dial(q, a, deadline);
-    delayq_status status;
+    dq_status status = DELAYQ_OK;
+    redisContext *c;
     char where[100];
-    dq_conn_where(q, a, where, sizeof where);
     *out = NULL;
-    if (!c)
-        return hook ? dq_err_set(q, DELAYQ_ERR_IO,
-                                 "the connect hook gave nothing")
-                    : dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
-    if (c->err) {
-        status = dq_err_set(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
-                            c->errstr);
+    if (o->connect)
+        snprintf(where, sizeof where, "the connect hook");
+    else if (a->port)
+        snprintf(where, sizeof where, "%.80s:%d", a->host, a->port);
+    else
+        snprintf(where, sizeof where, "%.80s", a->host);
+    if (o->connect) {
+        int64_t left = (deadline - dq_sys_now() + 999) / 1000;
+        c = o->connect(o->user, left > 1 ? (int)left : 1);
+        if (!c)
+            return dq_err_conn(conn, DELAYQ_ERR_IO,
+                               "the connect hook gave nothing");
     } else {
-        dq_conn_set_modes(q, c);
-        status = dq_conn_wait_connected(q, where, c, deadline);
+        c = a->port ? redisConnectNonBlock(a->host, a->port)
+                    : redisConnectUnixNonBlock(a->host);
+        if (!c) return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
     }
-    if (status == DELAYQ_OK && u->tls && !hook)
-        status = dq_tls_start(q, c, a->host, where, deadline);
-    if (u->tls || hook) /* TLS, perhaps: a record comes in pieces */
-        q->conn->recv_timeout_us = 0;
+    if (c->err) {
+        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                             where, c->errstr);
+        redisFree(c);
+        return status;
+    }
+    c->flags &= ~REDIS_BLOCK;
+    dq_sys_set_modes(c->fd);
+    if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
+        status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
+                             "can't connect to %s in time", where);
+    else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
+             error != 0)
+        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                             where, strerror(error));
+    else if (u->tls && !o->connect)
+        status = dq_tls_start(conn, c, a->host, where, deadline);
     if (status == DELAYQ_OK)
         *out = c;
     else
@@ -3095,30 +3352,30 @@ static delayq_status dq_conn_open_socket(delayq *q, const dq_url *u,
     return status;
 }
 
-static void dq_handshake_auth(dq_resp_writer *o, const dq_url *u) {
-    dq_resp_line(o, '*', u->user[0] ? 3 : 2);
-    dq_resp_text(o, "AUTH");
-    if (u->user[0]) dq_resp_text(o, u->user);
-    dq_resp_text(o, u->password);
-}
-
-/* What a new socket says, in one write: the login, and what its caller adds.
- * Nothing of it has an effect. */
-typedef struct dq_handshake {
+/* The handshake of a new socket, in one write: the login, then what its caller
+ * adds. Nothing of it has an effect. */
+typedef struct dq_conn_handshake {
     dq_resp_writer o;
     int login, n, got; /* replies: of the login, all, those that came */
     redisReply *r[7];
-} dq_handshake;
+} dq_conn_handshake;
 
-static void dq_handshake_begin(dq_handshake *t, redisContext *c,
-                               const dq_url *login) {
+static void dq_conn_write_auth(dq_conn_handshake *t, const dq_url *u) {
+    if (!u->login) return;
+    dq_resp_line(&t->o, '*', u->user[0] ? 3 : 2);
+    dq_resp_text(&t->o, "AUTH");
+    if (u->user[0]) dq_resp_text(&t->o, u->user);
+    dq_resp_text(&t->o, u->password);
+    t->n++;
+}
+
+/* Begin a handshake; login is NULL where there is nothing to log in to. */
+static void dq_conn_begin_handshake(dq_conn_handshake *t, redisContext *c,
+                                    const dq_url *login) {
     memset(t, 0, sizeof *t);
     dq_resp_begin(&t->o, c);
     if (!login) return;
-    if (login->login) {
-        dq_handshake_auth(&t->o, login);
-        t->n++;
-    }
+    dq_conn_write_auth(t, login);
     if (login->db > 0) {
         dq_resp_line(&t->o, '*', 2);
         dq_resp_text(&t->o, "SELECT");
@@ -3129,134 +3386,80 @@ static void dq_handshake_begin(dq_handshake *t, redisContext *c,
     t->login = ++t->n;
 }
 
-/* A server that takes no connection may say why before it closes it. */
-static delayq_status dq_handshake_refusal(delayq *q, dq_handshake *t,
-                                          delayq_status status) {
-    char said[160];
-    ssize_t n;
-    if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-        return dq_err_from_reply(q, "login", t->r[t->got - 1]);
-    n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-    if (n < 2 || said[0] != '-') return status;
-    said[n] = '\0';
-    said[strcspn(said, "\r\n")] = '\0';
-    return dq_err_from_text(q, "login", said + 1);
-}
-
-/* Say it. The first of the caller's replies is *r. */
-static delayq_status dq_handshake_run(delayq *q, dq_handshake *t,
-                                      int64_t deadline, redisReply ***r) {
-    delayq_status status;
+/* Exchange it. The first of the caller's replies is t->r[t->login]. */
+static dq_status dq_conn_run_handshake(delayq_conn *conn, dq_conn_handshake *t,
+                                       int64_t deadline) {
+    dq_status status;
     int sent, i;
-    *r = t->r + t->login;
     dq_resp_end(&t->o);
-    if (t->o.failed) return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
-    status = dq_conn_exchange(q, t->o.c, t->r, t->n, &t->got, &sent, deadline);
+    if (t->o.failed)
+        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+    status =
+        dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
     if (status == DELAYQ_ERR_UNKNOWN)
-        status = dq_err_set(q, DELAYQ_ERR_IO,
-                            "connected, but no answer to the login");
-    if (status == DELAYQ_ERR_IO) return dq_handshake_refusal(q, t, status);
-    /* the last is SETNAME, whose refusal is nobody's loss */
+        status = dq_err_conn(conn, DELAYQ_ERR_IO,
+                             "connected, but no answer to the login");
+    if (status == DELAYQ_ERR_IO) {
+        /* A server that refuses a connection may say why, then closes it. */
+        char said[160];
+        ssize_t n;
+        if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
+            return dq_conn_refused(conn, "login", t->r[t->got - 1]->str);
+        n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
+        if (n < 2 || said[0] != '-') return status;
+        said[n] = '\0';
+        said[strcspn(said, "\r\n")] = '\0';
+        return dq_conn_refused(conn, "login", said + 1);
+    }
+    /* The last one is SETNAME, which may be refused. */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_err_from_reply(q, "login", t->r[i]);
+            return dq_conn_refused(conn, "login", t->r[i]->str);
     return status;
 }
 
-static void dq_handshake_free(dq_handshake *t) {
-    dq_resp_free(t->r, t->got);
-}
-
-/* The server said `us` at some moment between two of ours. */
+/* The server's clock showed `us` at some moment between two of ours. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = read_us - sent_us;
 }
 
-/* What the look found: clock, the server's unsigned long, old elements. */
-static delayq_status dq_conn_apply_probe(delayq *q, const redisReply *r,
-                                         int64_t sent_us, int64_t read_us) {
-    delayq_conn *conn = q->conn;
-    int64_t n[2];
-    const redisReply *probe;
-    if (r->type == REDIS_REPLY_ERROR) return dq_err_from_reply(q, "open", r);
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
-        !dq_resp_stamped(r->element[0], n, 2))
-        return dq_err_bad_reply(q, "open");
-    probe = r->element[1];
-    if (probe->type != REDIS_REPLY_STRING ||
-        (probe->len != 8 && probe->len != 4))
-        return dq_err_bad_reply(q, "open");
-    conn->long_size = (unsigned char)probe->len;
-    conn->long_big = probe->str[0] == 0;
-    dq_conn_set_clock(conn, n[0], sent_us, read_us);
-    if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
-        q->wire_refused = 1;
-    q->probed = 1;
-    return DELAYQ_OK;
-}
-
-static delayq_status dq_err_wire(delayq *q) {
-    return dq_err_set(q, DELAYQ_ERR_WIRE,
-                      "queue %.64s holds elements of Redisson <= 3.21.0, whose "
-                      "transfer this handle's elements would jam: open it with "
-                      "wire = DELAYQ_REDISSON_OLD",
-                      q->name);
-}
-
-/* Where "MOVED slot host:port" or "ASK slot host:port" points. Without a host
- * it is the one that says so. */
-static delayq_status dq_conn_parse_redirect(delayq *q, const char *text,
-                                            delayq_address *to) {
+/* Where "MOVED slot host:port" or "ASK slot host:port" points: to
+ * conn->redirect. Without a host it is the node that says so. */
+static dq_status dq_conn_parse_redirect(delayq_conn *conn, const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
     size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
     int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
-    if (q->conn->owner->options.connect)
-        return dq_err_set(q, DELAYQ_ERR_REDIS,
-                          "the queue lies on another node of the cluster than "
-                          "the connect hook leads to: %.60s",
-                          text);
+    delayq_address *to = &conn->redirect;
+    if (conn->owner->options.connect)
+        return dq_err_conn(conn, DELAYQ_ERR_REDIS,
+                           "the queue lies on another node of the cluster than "
+                           "the connect hook leads to: %.60s",
+                           text);
     if (port < 1 || len >= sizeof to->host)
-        return dq_err_set(q, DELAYQ_ERR_REDIS, "the server says: %.60s", text);
+        return dq_err_conn(conn, DELAYQ_ERR_REDIS, "the server says: %.60s",
+                           text);
+    *to = conn->at;
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
         to->host[len] = '\0';
-    } else {
-        *to = q->conn->at;
     }
     to->port = port;
-    return (delayq_status)dq_err_lookup(text)->status;
+    return dq_err_lookup(text)->status;
 }
 
-static delayq_status dq_conn_follow_moved(delayq *q, const char *text) {
+/* One write: the login, unless u is NULL, and the probe of q's queue, which
+ * tells the server's clock, its unsigned long, whether old elements lie there,
+ * and whether this node serves the slot. */
+static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
+                               int64_t deadline) {
     delayq_conn *conn = q->conn;
-    delayq_status status = dq_conn_parse_redirect(q, text, &conn->at);
-    conn->moved = (int)status == DQ_MOVED;
-    return status;
-}
-
-/* Has this node the queue, and in one slot? It has, but in a cluster. Where
- * the question is forbidden, the first script will tell. */
-static delayq_status dq_conn_check_slot(delayq *q, const redisReply *r) {
-    const dq_err_entry *e;
-    if (r->type != REDIS_REPLY_ERROR) return DELAYQ_OK;
-    e = dq_err_lookup(r->str);
-    if (e->status == DQ_MOVED) return dq_conn_follow_moved(q, r->str);
-    if (e->status == DELAYQ_ERR_ARG || e->leave)
-        return dq_err_from_reply(q, "open", r);
-    return DELAYQ_OK;
-}
-
-/* One write: login, unless u is NULL, and a look at the queue. */
-static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
-                                   int64_t deadline) {
-    const delayq *owner = q->conn->owner;
-    int64_t sent_us = dq_sys_now();
-    delayq_status status;
-    redisReply **r;
-    dq_handshake t;
-    dq_handshake_begin(&t, c, u);
+    int64_t sent_us = dq_sys_now(), n[2];
+    const redisReply *probe, *slot, *value;
+    dq_status status;
+    dq_conn_handshake t;
+    dq_conn_begin_handshake(&t, c, u);
     dq_resp_line(&t.o, '*', 5);
     dq_resp_text(&t.o, "EVAL");
     dq_resp_script(&t.o, dq_probe_script);
@@ -3267,37 +3470,65 @@ static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
     dq_resp_text(&t.o, "EXISTS");
     dq_resp_arg(&t.o, q->name, q->name_len);
     dq_resp_key(&t.o, q, DQ_ZSET);
-    dq_resp_key(&t.o, owner, DQ_ZSET);
+    dq_resp_key(&t.o, conn->owner, DQ_ZSET);
     t.n += 2;
-    status = dq_handshake_run(q, &t, deadline, &r);
-    if (status == DELAYQ_OK) status = dq_conn_check_slot(q, r[1]);
-    if (status == DELAYQ_OK)
-        status = dq_conn_apply_probe(q, r[0], sent_us, dq_sys_now());
-    dq_handshake_free(&t);
+    status = dq_conn_run_handshake(conn, &t, deadline);
+    if (status != DELAYQ_OK) goto done;
+    /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
+     * the first script will tell. */
+    probe = t.r[t.login];
+    slot = t.r[t.login + 1];
+    if (slot->type == REDIS_REPLY_ERROR) {
+        const dq_err_entry *e = dq_err_lookup(slot->str);
+        if (e->status == DQ_MOVED)
+            status = dq_conn_parse_redirect(conn, slot->str);
+        else if (e->status == DELAYQ_ERR_ARG || e->leave)
+            status = dq_conn_refused(conn, "open", slot->str);
+        if (status != DELAYQ_OK) goto done;
+    }
+    if (probe->type == REDIS_REPLY_ERROR) {
+        status = dq_conn_refused(conn, "open", probe->str);
+        goto done;
+    }
+    value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 2
+                ? probe->element[1]
+                : NULL;
+    if (!value || value->type != REDIS_REPLY_STRING ||
+        (value->len != 8 && value->len != 4) ||
+        !dq_resp_stamped(probe->element[0], n, 2)) {
+        status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
+                             "open: the answer is not what delayq's script "
+                             "returns");
+        goto done;
+    }
+    conn->long_size = (unsigned char)value->len;
+    conn->long_big = value->str[0] == 0;
+    dq_conn_set_clock(conn, n[0], sent_us, dq_sys_now());
+    if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
+        q->wire_refused = 1;
+    q->probed = 1;
+done:
+    dq_conn_free_replies(t.r, t.got);
     return status;
 }
 
-/* Ask a sentinel where the master is. It may have a password or not; where it
- * has, it is the URL's. */
-static delayq_status dq_conn_ask_sentinel(delayq *q, const dq_url *u,
-                                          delayq_address *a, int64_t deadline) {
-    const redisReply *said = NULL;
+/* Ask a sentinel where the master is. It may have a password or none; where it
+ * has one, it is the URL's. */
+static dq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
+                                      delayq_address *a, int64_t deadline) {
+    const redisReply *said;
     redisContext *c;
-    redisReply **r;
-    dq_handshake t;
-    delayq_status status = dq_conn_open_socket(q, u, a, &c, deadline);
+    dq_conn_handshake t;
+    dq_status status = dq_conn_open_socket(conn, u, a, &c, deadline);
     if (status != DELAYQ_OK) return status;
-    dq_handshake_begin(&t, c, NULL);
-    if (u->login) {
-        dq_handshake_auth(&t.o, u);
-        t.n++;
-    }
+    dq_conn_begin_handshake(&t, c, NULL);
+    dq_conn_write_auth(&t, u);
     dq_resp_command(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
     t.n++;
-    status = dq_handshake_run(q, &t, deadline, &r);
-    if (status == DELAYQ_OK) said = r[t.n - 1];
+    status = dq_conn_run_handshake(conn, &t, deadline);
+    said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
     if (said && said->type == REDIS_REPLY_ERROR) {
-        status = dq_err_from_reply(q, "sentinel", said);
+        status = dq_conn_refused(conn, "sentinel", said->str);
     } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
                said->element[0]->type == REDIS_REPLY_STRING &&
                said->element[1]->type == REDIS_REPLY_STRING &&
@@ -3305,390 +3536,384 @@ static delayq_status dq_conn_ask_sentinel(delayq *q, const dq_url *u,
         memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
         a->port =
             dq_num_small(said->element[1]->str, said->element[1]->len, 65535);
-        if (a->port < 1) status = dq_err_bad_reply(q, "sentinel");
+        if (a->port < 1)
+            status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
+                                 "sentinel: the answer has no port");
     } else if (said) {
-        status =
-            dq_err_set(q, DELAYQ_ERR_IO, "the sentinel %.80s:%d knows no %s",
-                       a->host, a->port, u->service);
+        status = dq_err_conn(conn, DELAYQ_ERR_IO,
+                             "the sentinel %.80s:%d knows no %s", a->host,
+                             a->port, u->service);
     }
-    dq_handshake_free(&t);
+    dq_conn_free_replies(t.r, t.got);
     redisFree(c);
     return status;
 }
 
-/* One attempt at the server to which a redirection has pointed, or the next
- * one of the URL. */
-static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
-                                     int64_t deadline) {
+/* One attempt: at the node to which a redirection has pointed, or the next
+ * host of the URL. */
+static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
-    if (!conn->moved && !q->conn->owner->options.connect) {
+    dq_status status = DELAYQ_OK;
+    if (conn->state == DELAYQ_CONN_REDIRECTED) {
+        conn->at = conn->redirect;
+    } else if (!conn->owner->options.connect) {
         dq_url_host(u, conn->host, &conn->at);
         if (u->sentinel)
-            status = dq_conn_ask_sentinel(q, u, &conn->at, deadline);
+            status = dq_conn_ask_sentinel(conn, u, &conn->at, deadline);
     }
-    conn->moved = 0;
     if (status == DELAYQ_OK)
-        status = dq_conn_open_socket(q, u, &conn->at, &conn->cmd, deadline);
+        status = dq_conn_open_socket(conn, u, &conn->at, &conn->cmd, deadline);
     if (status == DELAYQ_OK) status = dq_conn_login(q, u, conn->cmd, deadline);
-    if (status == DELAYQ_OK) return DELAYQ_OK;
+    conn->state = status == DELAYQ_OK  ? DELAYQ_CONN_OPEN
+                  : status == DQ_MOVED ? DELAYQ_CONN_REDIRECTED
+                                       : DELAYQ_CONN_CLOSED;
+    if (status == DELAYQ_OK) return status;
     if (conn->cmd) redisFree(conn->cmd);
     conn->cmd = NULL;
-    if (!conn->moved) conn->host++;
+    if (status != DQ_MOVED) conn->host++;
     return status;
 }
 
-/* Try the hosts in turn, each with its share of the time. */
-static delayq_status dq_conn_try_hosts(delayq *q, const dq_url *u,
-                                       int64_t deadline) {
-    unsigned left = u->count + q->conn->moved, hops = 0;
-    for (;;) {
-        int64_t now = dq_sys_now();
-        delayq_status status =
-            dq_conn_attempt(q, u, now + (deadline - now) / (int64_t)left);
-        if ((int)status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
-        if ((int)status == DQ_MOVED)
-            return dq_err_set(q, DELAYQ_ERR_AGAIN,
-                              "the cluster's nodes point at each other");
-        if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
-            status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY)
-            return status;
-        if (--left == 0 || dq_sys_now() >= deadline) return status;
-    }
-}
-
-/* Make the command socket, unless it was tried too lately. */
-static delayq_status dq_conn_connect(delayq *q) {
+/* Make the command connection, unless an attempt has failed too lately. The
+ * hosts are tried in turn, each with its share of the time. */
+static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    delayq_address ear = conn->at;
-    delayq_status status;
-    delayq *h;
+    delayq_address before = conn->at;
+    int64_t now = dq_sys_now();
+    unsigned left, hops = 0;
+    dq_status status;
     dq_url u;
-    if (dq_sys_now() < conn->retry_us)
+    assert(!conn->cmd);
+    if (now < conn->retry_us)
         return dq_err_set(q, conn->failure, "%s; the next attempt is in %d ms",
-                          conn->why,
-                          (int)((conn->retry_us - dq_sys_now() + 999) / 1000));
-    dq_url_parse(dq_url_text(q), &u);
-    status = dq_err_public(
-        dq_conn_try_hosts(q, &u, dq_within(q, q->options.connect_timeout_ms)));
+                          conn->err,
+                          (int)((conn->retry_us - now + 999) / 1000));
+    dq_url_parse(dq_conn_url(conn), &u);
+    deadline = dq_conn_until(q->options.connect_timeout_ms, deadline);
+    left = u.count + (conn->state == DELAYQ_CONN_REDIRECTED);
+    for (;;) {
+        now = dq_sys_now();
+        status = dq_conn_attempt(q, &u, now + (deadline - now) / (int64_t)left);
+        if (status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
+        if (status == DQ_MOVED)
+            status = dq_err_conn(conn, DELAYQ_ERR_AGAIN,
+                                 "the cluster's nodes point at each other");
+        if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
+            status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY ||
+            hops > DQ_HOPS)
+            break;
+        if (--left == 0 || dq_sys_now() >= deadline) break;
+    }
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         conn->failures++;
-        dq_conn_close(q, status);
-        return status;
+        status = dq_err_public(status);
+        dq_conn_close(conn, status, conn->err);
+        return dq_err_set(q, status, "%s", conn->err);
     }
-    if (conn->sub &&
-        (ear.port != conn->at.port || strcmp(ear.host, conn->at.host) != 0))
-        dq_sub_close(q);
-    conn->failures = conn->answered = 0;
+    if (conn->sub && (before.port != conn->at.port ||
+                      strcmp(before.host, conn->at.host) != 0))
+        dq_conn_close_sub(conn);
+    conn->failures = 0;
+    q->counts.reconnects += conn->used_us > 0;
     conn->used_us = dq_sys_now();
-    for (h = conn->handles; h; h = h->next) h->next_poll_us = conn->used_us;
-    q->counts.reconnects += conn->connected;
-    conn->connected = 1;
+    dq_sched_conn_back(conn, conn->used_us);
     return DELAYQ_OK;
 }
 
-/* A handle that shares a connection looks at its own queue. */
-static delayq_status dq_conn_probe(delayq *q) {
-    delayq_status status = dq_conn_login(
-        q, NULL, q->conn->cmd, dq_within(q, q->options.io_timeout_ms));
-    if ((int)status == DQ_MOVED) {
-        dq_conn_close(q, status);
-        dq_sub_close(q);
-        return dq_conn_connect(q);
-    }
-    if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
-        status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
-        dq_conn_close(
-            q, status); /* a refusal leaves the connection to its owner */
-    return dq_err_public(status);
-}
-
-/* An idle socket that the server has closed shows it by being readable. */
-static void dq_conn_check_idle(delayq *q) {
-    redisContext *c = q->conn->cmd;
+/* An idle connection that the server has closed is readable. */
+static void dq_conn_check_idle(delayq_conn *conn) {
+    redisContext *c = conn->cmd;
     void *r = NULL;
-    struct pollfd p;
-    p.fd = c->fd;
-    p.events = POLLIN;
-    p.revents = 0;
-    if (poll(&p, 1, 0) <= 0) return;
+    if (!dq_sys_is_readable(c->fd)) return;
     if (dq_sys_read(c) == REDIS_OK &&
         redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
-        return; /* TLS talks to itself now and then */
+        return; /* TLS sends records of its own now and then */
     if (r) freeReplyObject(r);
-    dq_err_set(q, DELAYQ_ERR_IO, "the server has closed the connection");
-    dq_conn_close(q, DELAYQ_ERR_IO);
+    dq_conn_close(conn, DELAYQ_ERR_IO, "the server has closed the connection");
 }
 
-/* Every call that asks the server begins here. */
-static delayq_status dq_conn_ensure(delayq *q) {
+/* Have an open connection on which q's queue is known. Whatever asks the
+ * server begins here. */
+static dq_status dq_conn_ensure(delayq *q, int64_t deadline) {
+    delayq_conn *conn = q->conn;
+    dq_status status = DELAYQ_OK;
     if (q->pid != (int64_t)getpid())
         return dq_err_set(q, DELAYQ_ERR_ARG,
                           "the handle was opened before a "
                           "fork(): open one of your own");
-    if (q->conn_closed)
-        return dq_err_set(q, DELAYQ_ERR_ARG,
-                          "the handle whose sockets this one shares is closed");
     if (q->wire_refused) return dq_err_wire(q);
-    if (q->conn->cmd && dq_sys_now() - q->conn->used_us > DQ_SECOND_US)
-        dq_conn_check_idle(q);
-    if (!q->conn->cmd) {
-        delayq_status status = dq_conn_connect(q);
-        if (status != DELAYQ_OK) return status;
+    if (conn->cmd && dq_sys_now() - conn->used_us > DQ_SECOND_US)
+        dq_conn_check_idle(conn);
+    if (!conn->cmd) status = dq_conn_connect(q, deadline);
+    if (status == DELAYQ_OK && !q->probed) {
+        /* A handle that shares the connection looks at its own queue. */
+        status =
+            dq_conn_login(q, NULL, conn->cmd,
+                          dq_conn_until(q->options.io_timeout_ms, deadline));
+        if (status == DQ_MOVED) {
+            dq_conn_close(conn, status, conn->err);
+            status = dq_conn_connect(q, deadline);
+        } else if (status != DELAYQ_OK) {
+            dq_err_set(q, status, "%s", conn->err);
+            /* A refusal leaves the connection to the others. */
+            if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
+                status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
+                dq_conn_close(conn, status, conn->err);
+        }
+        status = dq_err_public(status);
     }
-    if (!q->probed) {
-        delayq_status status = dq_conn_probe(q);
-        if (status != DELAYQ_OK) return status;
-    }
+    if (status != DELAYQ_OK) return status;
+    assert(conn->cmd && conn->state >= DELAYQ_CONN_OPEN && q->probed);
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* A refusal may say that this is not the server to ask. */
-static delayq_status dq_req_refused(delayq *q, dq_req *call,
-                                    const redisReply *r) {
+/*-----------------------------------------------------------------------------
+ * MARK: - Requests
+ * >>requests   sending scripts, reading their replies, one retry policy
+ *
+ * Owns the requests under way on a command connection. dq_req_decide is the
+ * only place that decides about sending one again.
+ *---------------------------------------------------------------------------*/
+
+/* A request's answer: its status, and what it says of the connection. That of
+ * another node, which ASK has named, says nothing of ours. */
+static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     delayq_conn *conn = q->conn;
-    delayq_status status = dq_err_from_reply(q, call->what, r);
-    if ((int)status == DQ_NOSCRIPT) conn->sha[call->verb][0] = '\0';
-    if ((int)status == DQ_ASK)
-        status = dq_conn_parse_redirect(q, r->str, &conn->ask);
-    if ((int)status == DQ_MOVED) status = dq_conn_follow_moved(q, r->str);
-    conn->answered = !dq_err_lookup(r->str)->leave;
-    if (!conn->answered && conn->cmd) conn->host++; /* once, of several calls */
-    if ((int)status == DQ_MOVED) dq_sub_close(q);   /* goes along */
-    if ((int)status == DQ_MOVED || !conn->answered) dq_conn_close(q, status);
+    const dq_err_entry *e;
+    dq_status status;
+    if (r->type != REDIS_REPLY_ERROR) {
+        if (!req->asking && conn->cmd) conn->state = DELAYQ_CONN_PROVEN;
+        return r->type == REDIS_REPLY_ARRAY && r->elements > 0
+                   ? DELAYQ_OK
+                   : dq_err_bad_reply(q, req->what);
+    }
+    e = dq_err_lookup(r->str);
+    status = dq_err_from_reply(q, req->what, r);
+    if (req->asking || !conn->cmd) return status;
+    if (status == DQ_NOSCRIPT) conn->sha[req->verb][0] = '\0';
+    if (status == DQ_MOVED || status == DQ_ASK) {
+        status = dq_conn_parse_redirect(conn, r->str);
+        if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
+    }
+    conn->state = e->leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
+    conn->host += e->leave != 0;
+    if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
     return status;
 }
 
-static delayq_status dq_req_check_reply(delayq *q, dq_req *call,
-                                        const redisReply *r) {
-    if (r->type == REDIS_REPLY_ERROR) return dq_req_refused(q, call, r);
-    q->conn->answered = 1;
-    if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
-        return dq_err_bad_reply(q, call->what);
-    return DELAYQ_OK;
-}
-
-/* The calls that are not settled have this status for now. */
-static void dq_req_set_all(dq_req *calls, size_t count, delayq_status status,
-                           int sent) {
-    for (; count > 0; count--, calls++) {
-        if (calls->settled) continue;
-        calls->status = status;
-        calls->sent = sent;
-    }
-}
-
-/* Calls on their way: replies begin[i] to begin[i + 1] - 1 are those of i. */
-typedef struct dq_pipeline {
-    dq_req *calls[DQ_PIPELINE_MAX];
-    int begin[DQ_PIPELINE_MAX + 1], n, sent;
-    redisReply *replies[DQ_PIPELINE_MAX + 2];
-} dq_pipeline;
-
-/* Write the calls that are not settled yet. The server begins with the first
- * while the next is written. One that loads its script is the last, since
- * those behind it may need the same. */
-static delayq_status dq_pipeline_write(delayq *q, dq_pipeline *f, dq_req *calls,
-                                       size_t count) {
+/* Send the requests that wait, in one go on c, and read their replies: each
+ * that was sent has its status then. The server begins with the first while
+ * the next is written. One that loads its script is the last of a go, since
+ * those behind it may need the same script. */
+static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
+                        size_t count) {
     delayq_conn *conn = q->conn;
-    int loads = 0;
-    size_t i;
-    f->n = f->begin[0] = 0;
-    for (i = 0; i < count && !loads; i++) {
-        dq_req *call = &calls[i];
+    dq_req *under_way[DQ_PIPELINE_MAX];
+    redisReply *replies[DQ_PIPELINE_MAX + 2]; /* one may load and ask */
+    int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
+    int n = 0, got = 0, sent = 0, loads = 0, i;
+    int64_t now = dq_sys_now(), deadline;
+    dq_status status = DELAYQ_OK;
+    size_t k;
+    deadline = now + q->options.io_timeout_ms * 1000LL;
+    if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
+    first[0] = 0;
+    for (k = 0; k < count && n < DQ_PIPELINE_MAX && !loads; k++) {
+        dq_req *req = &reqs[k];
         dq_resp_writer o;
-        if (call->settled) continue;
-        if (f->n > 0 && dq_sys_write(conn->cmd, &f->sent) != REDIS_OK) break;
-        loads = !*conn->sha[call->verb];
-        call->sent_us = dq_sys_now();
-        dq_resp_begin(&o, conn->cmd);
-        f->begin[f->n + 1] = f->begin[f->n] + dq_req_write(&o, conn, call);
-        f->calls[f->n++] = call;
-        call->sent = 1;
-        call->write(&o, q, call);
+        if (req->state != DQ_REQ_WAITING) continue;
+        if (now >= deadline) {
+            req->state = DQ_REQ_ANSWERED;
+            req->status = dq_err_set(q, DELAYQ_ERR_TIMEOUT,
+                                     "connected, but no time is left: nothing "
+                                     "has happened");
+            continue;
+        }
+        if (n > 0) {
+            if (dq_sys_write(c, &sent) != REDIS_OK) break;
+            now = dq_sys_now();
+        }
+        loads = !*conn->sha[req->verb];
+        req->sent_us = now;
+        dq_resp_begin(&o, c);
+        first[n + 1] = first[n] + dq_req_write(&o, conn, req);
+        req->write(&o, q, req);
         dq_resp_end(&o);
-        if (o.failed) return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
-    }
-    return DELAYQ_OK;
-}
-
-/* What became of call i, of which `got` replies of the flight have come. What
- * was written before the last call may have been read by the server. */
-static void dq_pipeline_read_one(delayq *q, dq_pipeline *f, int i, int got,
-                                 delayq_status status) {
-    redisReply **r = f->replies + f->begin[i];
-    int last = f->begin[i + 1] - 1 - f->begin[i];
-    dq_req *call = f->calls[i];
-    if (last > 0 && got > f->begin[i] && r[0]->type == REDIS_REPLY_STRING &&
-        r[0]->len == 40 && q->conn->cmd)
-        memcpy(q->conn->sha[call->verb], r[0]->str, 41);
-    if (got < f->begin[i + 1] || status == DELAYQ_ERR_PROTOCOL) {
-        call->status = status;
-        if (i < f->n - 1 && status != DELAYQ_ERR_PROTOCOL)
-            call->status = DELAYQ_ERR_UNKNOWN;
-        return;
-    }
-    call->status = dq_req_check_reply(q, call, r[last]);
-    if (call->status != DELAYQ_OK) return;
-    call->reply = r[last];
-    r[last] = NULL;
-}
-
-/* Send the calls that are not settled, in one go, and read their replies: each
- * has its status then, but for those behind one that loads its script. */
-static void dq_req_send(delayq *q, dq_req *calls, size_t count) {
-    int64_t deadline = dq_within(q, q->options.io_timeout_ms);
-    delayq_conn *conn = q->conn;
-    delayq_status status;
-    int i, got = 0;
-    dq_pipeline f;
-    if (dq_sys_now() >= deadline) {
-        status = dq_err_set(q, DELAYQ_ERR_TIMEOUT,
-                            "connected, but no time is left: nothing has "
-                            "happened");
-        dq_req_set_all(calls, count, status, 1);
-        return;
-    }
-    memset(f.replies, 0, sizeof f.replies);
-    status = dq_pipeline_write(q, &f, calls, count);
-    if (status == DELAYQ_OK)
-        status = dq_conn_exchange(q, conn->cmd, f.replies, f.begin[f.n], &got,
-                                  &f.sent, deadline);
-    conn->used_us = dq_sys_now();
-    if (status != DELAYQ_OK) dq_conn_close(q, status);
-    for (i = 0; i < f.n; i++) dq_pipeline_read_one(q, &f, i, got, status);
-    if (conn->answered) conn->conns_without_reply = 0;
-    dq_resp_free(f.replies, got);
-}
-
-/* A slot is on its way to another node, and what this call touches is there:
- * this one call goes there, on a connection of its own. */
-static delayq_status dq_req_send_ask(delayq *q, dq_req *call) {
-    delayq_conn *conn = q->conn;
-    redisContext *here = conn->cmd, *there;
-    delayq_status status;
-    redisReply **r;
-    char sha[41];
-    dq_handshake t;
-    dq_url u;
-    dq_url_parse(dq_url_text(q), &u);
-    status = dq_conn_open_socket(q, &u, &conn->ask, &there,
-                                 dq_within(q, q->options.connect_timeout_ms));
-    if (status != DELAYQ_OK) return status;
-    dq_handshake_begin(&t, there, &u);
-    status =
-        dq_handshake_run(q, &t, dq_within(q, q->options.io_timeout_ms), &r);
-    dq_handshake_free(&t);
-    memset(&u, 0, sizeof u);
-    memcpy(sha, conn->sha[call->verb], sizeof sha);
-    conn->sha[call->verb][0] = '\0';
-    conn->cmd = there;
-    call->asking = 1;
-    if (status == DELAYQ_OK) {
-        dq_req_send(q, call, 1);
-        status = call->status;
-    }
-    call->asking = 0;
-    if (conn->cmd) redisFree(conn->cmd);
-    conn->cmd = here;
-    memcpy(conn->sha[call->verb], sha, sizeof sha);
-    return status;
-}
-
-/* Is it worth sending again, after this status? Nothing has happened, or it
- * is provably harmless. */
-static int dq_req_may_resend(delayq *q, dq_req *call, delayq_status status) {
-    if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED) return 1;
-    if ((int)status == DQ_TRYAGAIN && call->verb == DQ_TAKE && call->keys > 1 &&
-        q->options.wire == DELAYQ_NATIVE) {
-        if (call->keys == 5) call->args -= 3;
-        call->keys = 1; /* straight from the zset */
-        return 1;
-    }
-    if (status == DELAYQ_ERR_AUTH && call->keys == 5) {
-        call->args -= 3; /* the line is forbidden: it waits as if alone */
-        call->keys = 4;
-        q->turn_subscribed = q->waiter_rank = 0;
-        return 1;
-    }
-    if (call->resent || q->conn->cmd || q->conn->failures > 0) return 0;
-    call->resent = 1;
-    call->is_resend = status == DELAYQ_ERR_UNKNOWN && call->idempotent;
-    if (status == DELAYQ_ERR_UNKNOWN && call->read_only) return 1;
-    return call->is_resend || status == DELAYQ_ERR_IO ||
-           status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN;
-}
-
-/* A call that is not sent again: what its caller is told. */
-static void dq_req_settle(delayq *q, dq_req *call) {
-    call->settled = 1;
-    if (call->no_retry || call->status == DELAYQ_OK) return;
-    if ((int)call->status == DQ_NOSCRIPT)
-        dq_err_set(q, call->status, "the server forgets its scripts");
-    if (call->read_only && call->status == DELAYQ_ERR_UNKNOWN)
-        call->status =
-            dq_err_set(q, DELAYQ_ERR_IO,
-                       "%s: sent, but no answer came (or no memory for "
-                       "it); it changes nothing",
-                       call->what);
-    if (call->is_resend && call->status != DELAYQ_ERR_PROTOCOL) {
-        char then[160];
-        call->status = DELAYQ_ERR_UNKNOWN;
-        snprintf(then, sizeof then, "%.159s", q->err);
-        if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_err_set(q, call->status,
-                       "%s: sent, but no answer came: it may have happened; "
-                       "then: %s",
-                       call->what, then);
-    }
-    call->status = dq_err_public(call->status);
-}
-
-/* Run scripts, each on its own: one may fail and the next one not. */
-static void dq_req_run_all(delayq *q, dq_req *calls, size_t count) {
-    size_t i, open = count;
-    while (open > 0) {
-        delayq_status status = dq_conn_ensure(q);
-        dq_req_set_all(calls, count, status, 0);
-        if (status == DELAYQ_OK) dq_req_send(q, calls, count);
-        for (i = open = 0; i < count; i++) {
-            dq_req *call = &calls[i];
-            if (call->settled) continue;
-            open++;
-            if (status == DELAYQ_OK && !call->sent) continue;
-            if ((int)call->status == DQ_ASK && !call->no_retry)
-                call->status = dq_req_send_ask(q, call);
-            if (call->status != DELAYQ_OK && !call->no_retry &&
-                ++call->tries <= DQ_HOPS &&
-                dq_req_may_resend(q, call, call->status))
-                continue;
-            dq_req_settle(q, call);
-            open--;
+        req->state = DQ_REQ_ANSWERED;
+        under_way[n++] = req;
+        if (o.failed) {
+            status = dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+            break;
         }
     }
+    if (n == 0) return;
+    memset(replies, 0, sizeof replies);
+    if (status == DELAYQ_OK)
+        status =
+            dq_conn_exchange(conn, c, replies, first[n], &got, &sent, deadline);
+    conn->used_us = dq_sys_now();
+    if (status != DELAYQ_OK) dq_err_set(q, status, "%s", conn->err);
+    for (i = 0; i < n; i++) {
+        dq_req *req = under_way[i];
+        int last = first[i + 1] - 1;
+        const redisReply *sha = replies[first[i]];
+        /* SCRIPT LOAD tells the name under which the script is run next. */
+        if (last > first[i] && got > first[i] && !req->asking && conn->cmd &&
+            sha->type == REDIS_REPLY_STRING && sha->len == 40)
+            memcpy(conn->sha[req->verb], sha->str, 41);
+        if (status == DELAYQ_ERR_PROTOCOL) {
+            req->status = status;
+        } else if (got <= last) {
+            /* The server may have read what was written before the last. */
+            req->status = i < n - 1 ? DELAYQ_ERR_UNKNOWN : status;
+        } else {
+            req->status = dq_req_judge(q, req, replies[last]);
+            if (req->status != DELAYQ_OK) continue;
+            req->reply = replies[last];
+            replies[last] = NULL;
+        }
+    }
+    if (conn->state == DELAYQ_CONN_PROVEN) conn->conns_without_reply = 0;
+    if (status != DELAYQ_OK && c == conn->cmd)
+        dq_conn_close(conn, status, conn->err);
+    dq_conn_free_replies(replies, got);
 }
 
-static delayq_status dq_req_run(delayq *q, dq_req *call) {
-    dq_req_run_all(q, call, 1);
-    return call->status;
+/* The slot is on its way to another node, and this request's keys are there
+ * already: send it there, on a connection of its own. */
+static void dq_req_send_ask(delayq *q, dq_req *req) {
+    delayq_conn *conn = q->conn;
+    redisContext *there;
+    dq_conn_handshake t;
+    dq_url u;
+    dq_url_parse(dq_conn_url(conn), &u);
+    req->status = dq_conn_open_socket(
+        conn, &u, &conn->redirect, &there,
+        dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
+    if (req->status == DELAYQ_OK) {
+        dq_conn_begin_handshake(&t, there, &u);
+        req->status = dq_conn_run_handshake(
+            conn, &t,
+            dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
+        dq_conn_free_replies(t.r, t.got);
+    }
+    memset(&u, 0, sizeof u);
+    if (req->status == DELAYQ_OK) {
+        req->state = DQ_REQ_WAITING;
+        req->asking = 1;
+        dq_req_send(q, there, req, 1);
+        req->asking = 0;
+    } else {
+        dq_err_set(q, req->status, "%s", conn->err);
+    }
+    if (there) redisFree(there);
+}
+
+/* The retry policy. A request that may have run is sent again only where that
+ * is provably harmless, and once; what is settled has its final status. */
+static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
+    const delayq_conn *conn = q->conn;
+    dq_status status = req->status;
+    assert(status != DELAYQ_OK);
+    if (req->no_retry) return DQ_SETTLE;
+    if (++req->tries <= DQ_HOPS) {
+        if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
+        if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
+        if (status == DQ_TRYAGAIN && req->verb == DQ_TAKE && !req->zset_only &&
+            q->options.wire == DELAYQ_NATIVE) {
+            req->zset_only = 1; /* one key lies on one node */
+            req->with_waiters = 0;
+            return DQ_SEND_AGAIN;
+        }
+        if (status == DELAYQ_ERR_AUTH && req->with_waiters) {
+            req->with_waiters = 0; /* forbidden: wait as if alone */
+            dq_sched_waiters_refused(q);
+            return DQ_SEND_AGAIN;
+        }
+        if (!req->resent && !conn->cmd && conn->failures == 0) {
+            req->resent = 1;
+            req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
+            if (req->is_resend || status == DELAYQ_ERR_IO ||
+                status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN ||
+                (status == DELAYQ_ERR_UNKNOWN && req->read_only))
+                return DQ_RECONNECT;
+        }
+    }
+    if (status == DQ_NOSCRIPT)
+        dq_err_set(q, status, "the server forgets its scripts");
+    if (status == DELAYQ_ERR_UNKNOWN && req->read_only)
+        status = dq_err_set(q, DELAYQ_ERR_IO,
+                            "%s: sent, but no answer came (or no memory for "
+                            "it); it changes nothing",
+                            req->what);
+    if (req->is_resend && status != DELAYQ_ERR_PROTOCOL) {
+        char then[160];
+        status = DELAYQ_ERR_UNKNOWN;
+        snprintf(then, sizeof then, "%.159s", q->err);
+        if (!strstr(then, "may have happened; then")) /* said by the last one */
+            dq_err_set(q, status,
+                       "%s: sent, but no answer came: it may have happened; "
+                       "then: %s",
+                       req->what, then);
+    }
+    req->status = dq_err_public(status);
+    return DQ_SETTLE;
+}
+
+/* Run scripts until each is settled; one may fail and the next one not. ready
+ * is what dq_conn_ensure has said. */
+static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count,
+                           dq_status ready) {
+    for (;;) {
+        size_t i, open = 0;
+        if (ready == DELAYQ_OK) dq_req_send(q, q->conn->cmd, reqs, count);
+        for (i = 0; i < count; i++) {
+            dq_req *req = &reqs[i];
+            dq_req_next next = DQ_SETTLE;
+            if (req->state == DQ_REQ_WAITING && ready != DELAYQ_OK) {
+                req->state = DQ_REQ_ANSWERED;
+                req->status = ready;
+            }
+            if (req->state == DQ_REQ_ANSWERED) {
+                while (req->status != DELAYQ_OK &&
+                       (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
+                    dq_req_send_ask(q, req);
+                if (req->status == DELAYQ_OK) next = DQ_SETTLE;
+                req->state =
+                    next == DQ_SETTLE ? DQ_REQ_SETTLED : DQ_REQ_WAITING;
+            }
+            open += req->state != DQ_REQ_SETTLED;
+        }
+        if (open == 0) return;
+        ready = q->conn->cmd ? DELAYQ_OK : dq_conn_ensure(q, reqs->deadline_us);
+    }
+}
+
+/* When a call that begins now shall end, reconnecting included. */
+static int64_t dq_req_deadline(const delayq *q, int64_t now) {
+    int ms = q->options.io_timeout_ms;
+    if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
+    return now + ms * 1000LL;
+}
+
+static dq_status dq_req_run(delayq *q, dq_req *req) {
+    if (req->deadline_us == 0)
+        req->deadline_us = dq_req_deadline(q, dq_sys_now());
+    dq_req_run_all(q, req, 1, dq_conn_ensure(q, req->deadline_us));
+    return req->status;
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - The ear
- * A socket that only listens: to the queue's channel, and for pushes into N,
- * of which the server tells by client tracking. It only speeds things up.
+ * MARK: - Subscriber
+ * >>subscriber   the connection that only listens
  *
- * One field, wake_us, one rule. When a reply is applied, wake_us = when its
- * request was sent + its relative time (a look that comes a few microseconds
- * early is repeated; one that comes late by a round trip is late); messages
- * read since then lower it. The ear is never read between a request and its
- * reply, so that is all.
+ * Owns what is heard: the queue's channel, the handle's own, and pushes into N,
+ * of which the server tells by client tracking. It only speeds things up:
+ * without it a handle polls every 250 ms. Its failures are told to the log.
  *---------------------------------------------------------------------------*/
 
-static void dq_sched_lower(delayq *q, int64_t when) {
-    if (q->next_poll_us > when) q->next_poll_us = when;
-}
+#define DQ_SUB_POLL_US 1000 /* between two reads of an idle subscriber */
 
 static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
                          const redisReply *r) {
@@ -3702,90 +3927,42 @@ static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
            memcmp(at + q->name_len + brace, rest, rlen) == 0;
 }
 
-/* By how much later than the keeper the next in line acts. */
-static int64_t dq_sched_slack(const delayq *q) {
-    unsigned char r;
-    if (q->waiter_rank != 2) return 0;
-    dq_sys_random(&r, 1);
-    return 300000 + r * 300000 / 255;
-}
-
-/* Something is due then, by the server's clock; 0: now. */
-static void dq_sched_due_at(delayq *q, int64_t due_ms) {
-    int64_t now = dq_sys_now(), when = now;
-    if (q->waiter_rank > 2) return; /* others see to it */
-    if (due_ms > DQ_MAX_DUE / 1000)
-        when = now + q->options.max_wait_ms * 1000;
-    else if (due_ms > 0)
-        when =
-            due_ms * 1000 - q->conn->clock_offset_us - q->conn->clock_error_us;
-    if (q->waiter_rank == 2 && when < now) when = now;
-    dq_sched_lower(q, when + dq_sched_slack(q));
-}
-
-/* A message on the queue's channel: the new earliest due time. */
-static void dq_sub_on_due(delayq *q, const redisReply *r) {
-    int64_t due_ms;
-    dq_sched_due_at(q,
-                    dq_resp_numbers(r, &due_ms, 1) && due_ms > 0 ? due_ms : 0);
-}
-
-/* The keys that have changed; nil: all of them. */
-static void dq_sub_on_invalidate(delayq *q, const redisReply *r) {
-    size_t i;
-    int ours = r->type != REDIS_REPLY_ARRAY;
-    for (i = 0; !ours && i < r->elements; i++)
-        ours = r->element[i]->type == REDIS_REPLY_STRING &&
-               r->element[i]->len == q->name_len &&
-               memcmp(r->element[i]->str, q->name, q->name_len) == 0;
-    if (!ours) return;
-    q->list_tracked = 0;
-    dq_sched_due_at(q, 0);
-}
-
-/* "place due": a step forward in the line, or 0: struck off. */
-static void dq_sub_on_turn(delayq *q, const redisReply *r) {
-    int64_t n[2];
-    if (q->waiter_rank == 0) return; /* it has left */
-    if (dq_resp_numbers(r, n, 2) && n[0] == 2) {
-        q->waiter_rank = 2;
-        if (n[1] > 0) dq_sched_due_at(q, n[1]);
-    } else {
-        q->waiter_rank = 1;
-        dq_sched_due_at(q, 0);
-    }
-}
-
-static void dq_sub_dispatch(delayq *q, int message, int gone,
+/* What a message, or the end of a subscription, means to one handle. */
+static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
+    int message = strcmp(kind, "message") == 0;
+    int gone = strcmp(kind, "unsubscribe") == 0;
+    int64_t n[2];
+    size_t i;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
-        if (message) dq_sub_on_invalidate(q, text);
+        /* The keys that have changed; nil: all of them. */
+        int ours = text->type != REDIS_REPLY_ARRAY;
+        for (i = 0; message && !ours && i < text->elements; i++)
+            ours = text->element[i]->type == REDIS_REPLY_STRING &&
+                   text->element[i]->len == q->name_len &&
+                   memcmp(text->element[i]->str, q->name, q->name_len) == 0;
+        if (!message || !ours) return;
+        q->list_tracked = 0;
+        dq_sched_due(q, 0);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
         q->subscribed = !gone;
-        if (message)
-            dq_sub_on_due(q, text);
-        else
+        if (!message) /* something may have come before it was subscribed */
             dq_sched_lower(q, dq_sys_now());
+        else if (dq_resp_numbers(text, n, 1) && n[0] > 0)
+            dq_sched_due(q, n[0]);
+        else
+            dq_sched_due(q, 0);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
         q->turn_subscribed = !gone;
-        if (message) dq_sub_on_turn(q, text);
+        if (message && dq_resp_numbers(text, n, 2))
+            dq_sched_turn(q, n[0], n[1]);
+        else if (message)
+            dq_sched_turn(q, 0, 0);
     }
 }
 
-static void dq_sub_on_message(delayq *q, const redisReply *r) {
-    delayq *h;
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
-        r->element[0]->type != REDIS_REPLY_STRING ||
-        r->element[1]->type != REDIS_REPLY_STRING)
-        return;
-    for (h = q->conn->handles; h; h = h->next)
-        dq_sub_dispatch(h, strcmp(r->element[0]->str, "message") == 0,
-                        strcmp(r->element[0]->str, "unsubscribe") == 0,
-                        r->element[1], r->element[2]);
-}
-
-/* Tell the ear to listen for one more handle, or one less, whose name others
- * may have, too; the answers are heard like messages. */
+/* Subscribe one more handle, or unsubscribe it; with_name: the queue's channel,
+ * too, which others may need. The answers are read like messages. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     delayq_conn *conn = q->conn;
     int sent;
@@ -3801,21 +3978,30 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
         dq_resp_key(&o, q, DQ_CHANNEL);
     }
     dq_resp_end(&o);
-    if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK) dq_sub_close(q);
+    if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
+        dq_conn_close_sub(conn);
 }
 
-/* Read what the ear has received, at most 16 buffers full. */
-static int dq_sub_read(delayq *q, int64_t now) {
-    delayq_conn *conn = q->conn;
+/* Read what the subscriber has received, at most 16 buffers full. */
+static int dq_sub_read(delayq_conn *conn, int64_t now) {
     int i;
     for (i = 0; i < 16; i++) {
         int any = 0;
-        void *r = NULL;
+        void *reply = NULL;
         if (dq_sys_read(conn->sub) != REDIS_OK) return 0;
-        while (redisGetReplyFromReader(conn->sub, &r) == REDIS_OK && r) {
-            dq_sub_on_message(q, (redisReply *)r);
-            freeReplyObject(r);
-            r = NULL;
+        while (redisGetReplyFromReader(conn->sub, &reply) == REDIS_OK &&
+               reply) {
+            const redisReply *r = (const redisReply *)reply;
+            if (r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+                r->element[0]->type == REDIS_REPLY_STRING &&
+                r->element[1]->type == REDIS_REPLY_STRING) {
+                delayq *h;
+                for (h = conn->handles; h; h = h->next)
+                    dq_sub_dispatch(h, r->element[0]->str, r->element[1],
+                                    r->element[2]);
+            }
+            freeReplyObject(reply);
+            reply = NULL;
             any = 1;
             conn->sub_heard_us = now;
             conn->sub_pinged_us = 0;
@@ -3826,12 +4012,12 @@ static int dq_sub_read(delayq *q, int64_t now) {
     return 1;
 }
 
-/* Say something to a quiet ear; a dead one doesn't answer. */
-static int dq_sub_ping(delayq *q, int64_t now) {
-    delayq_conn *conn = q->conn;
+/* Ping a quiet subscriber. 0: it doesn't answer. */
+static int dq_sub_ping(delayq_conn *conn, int64_t now) {
     int sent;
     if (conn->sub_pinged_us > 0)
-        return now - conn->sub_pinged_us < q->options.io_timeout_ms * 1000LL;
+        return now - conn->sub_pinged_us <
+               conn->owner->options.io_timeout_ms * 1000LL;
     if (now - conn->sub_heard_us < DQ_PING_US) return 1;
     conn->sub_pinged_us = now;
     return redisAppendFormattedCommand(conn->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
@@ -3839,163 +4025,152 @@ static int dq_sub_ping(delayq *q, int64_t now) {
            dq_sys_write(conn->sub, &sent) == REDIS_OK;
 }
 
-static void dq_sys_drain_pipe(delayq_conn *conn) {
-    char bytes[64];
-    while (read(conn->pipe[0], bytes, sizeof bytes) > 0) {
-    }
-}
-
-/* Look at the ear, and empty the pipe, at most once a millisecond. What wake
- * has said stands in the handles. */
-static delayq_status dq_sub_poll(delayq *q, int64_t now) {
+/* Read the subscriber and empty the pipe, at most once a millisecond. */
+static dq_status dq_sub_poll(delayq *q, int64_t now) {
     delayq_conn *conn = q->conn;
     if (now - conn->sub_read_us < DQ_SUB_POLL_US) return DELAYQ_OK;
     if (q->pid != (int64_t)getpid())
-        return dq_conn_ensure(q); /* the parent's */
+        return dq_conn_ensure(q, now); /* says so */
     conn->sub_read_us = now;
-    dq_sys_drain_pipe(conn);
-    if (conn->sub && (!dq_sub_read(q, now) || !dq_sub_ping(q, now)))
-        dq_sub_close(q);
+    dq_sys_drain_pipe(conn->pipe[0]);
+    if (conn->sub && (!dq_sub_read(conn, now) || !dq_sub_ping(conn, now)))
+        dq_conn_close_sub(conn);
     return DELAYQ_OK;
 }
 
-/* One write: login, CLIENT ID, and the subscriptions; an answer to each. A
- * refused subscription leaves the ear half deaf, not the queue broken. */
-static delayq_status dq_sub_handshake(delayq *q, const dq_url *u,
-                                      redisContext *c, int64_t deadline) {
+/* Open the subscriber, unless that has failed too lately. One write: login,
+ * CLIENT ID, and the subscriptions; an answer to each. A refused subscription
+ * leaves a subscriber that hears less, not a broken queue. */
+static void dq_sub_open(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
-    redisReply **r;
-    dq_handshake t;
-    dq_handshake_begin(&t, c, u);
-    dq_resp_command(&t.o, 2, "CLIENT", "ID");
-    dq_resp_line(&t.o, '*', 2);
-    dq_resp_text(&t.o, "SUBSCRIBE");
-    dq_resp_key(&t.o, q, DQ_CHANNEL);
-    dq_resp_command(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-    dq_resp_line(&t.o, '*', 2);
-    dq_resp_text(&t.o, "SUBSCRIBE");
-    dq_resp_key_with(&t.o, q, DQ_TURN, q->id, strlen(q->id));
-    t.n += 4;
-    status = dq_handshake_run(q, &t, deadline, &r);
-    if (status == DELAYQ_OK) {
-        int id = r[0]->type == REDIS_REPLY_INTEGER;
-        conn->sub_id = id ? r[0]->integer : 0;
-        q->subscribed = r[1]->type == REDIS_REPLY_ARRAY;
-        conn->can_track = id && r[2]->type == REDIS_REPLY_ARRAY;
-        q->turn_subscribed = q->subscribed && r[3]->type == REDIS_REPLY_ARRAY;
-        if (!q->subscribed && !conn->can_track)
-            status = r[1]->type == REDIS_REPLY_ERROR
-                         ? dq_err_from_reply(q, "listening", r[1])
-                         : dq_err_bad_reply(q, "listening");
-    }
-    dq_handshake_free(&t);
-    return status;
-}
-
-/* Open the ear, unless that was tried too lately. Its failure is no failure
- * of the queue: it is told to the log, and the handle looks more often. */
-static void dq_sub_open(delayq *q) {
-    delayq_conn *conn = q->conn;
-    int64_t deadline = dq_within(q, q->options.io_timeout_ms);
-    delayq_status status;
+    dq_status status;
+    dq_conn_handshake t;
     delayq *h;
     dq_url u;
     if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
-    dq_url_parse(dq_url_text(q), &u);
-    status = dq_conn_open_socket(q, &u, &conn->at, &conn->sub, deadline);
-    if (status == DELAYQ_OK)
-        status = dq_sub_handshake(q, &u, conn->sub, deadline);
+    deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
+    dq_url_parse(dq_conn_url(conn), &u);
+    t.got = 0;
+    status = dq_conn_open_socket(conn, &u, &conn->at, &conn->sub, deadline);
+    if (status == DELAYQ_OK) {
+        dq_conn_begin_handshake(&t, conn->sub, &u);
+        dq_resp_command(&t.o, 2, "CLIENT", "ID");
+        dq_resp_line(&t.o, '*', 2);
+        dq_resp_text(&t.o, "SUBSCRIBE");
+        dq_resp_key(&t.o, q, DQ_CHANNEL);
+        dq_resp_command(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
+        dq_resp_line(&t.o, '*', 2);
+        dq_resp_text(&t.o, "SUBSCRIBE");
+        dq_resp_key_with(&t.o, q, DQ_TURN, q->id, strlen(q->id));
+        t.n += 4;
+        status = dq_conn_run_handshake(conn, &t, deadline);
+    }
     memset(&u, 0, sizeof u);
+    if (status == DELAYQ_OK) {
+        redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
+        int id = r[0]->type == REDIS_REPLY_INTEGER;
+        conn->sub_id = id ? r[0]->integer : 0;
+        q->subscribed = r[1]->type == REDIS_REPLY_ARRAY;
+        q->turn_subscribed = q->subscribed && r[3]->type == REDIS_REPLY_ARRAY;
+        conn->tracking = id && r[2]->type == REDIS_REPLY_ARRAY
+                             ? DELAYQ_TRACK_ALLOWED
+                             : DELAYQ_TRACK_OFF;
+        if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
+            status =
+                r[1]->type == REDIS_REPLY_ERROR
+                    ? dq_conn_refused(conn, "listening", r[1]->str)
+                    : dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
+                                  "listening: the answer is no subscription");
+    }
+    dq_conn_free_replies(t.r, t.got);
     if (status != DELAYQ_OK) {
         conn->sub_failures++;
-        dq_sub_close(q);
+        dq_conn_close_sub(conn);
         if (q->options.log)
-            q->options.log(q->options.user, dq_err_public(status), q->err);
+            q->options.log(q->options.user, dq_err_public(status), conn->err);
         return;
     }
     conn->sub_failures = 0;
     conn->sub_heard_us = conn->sub_read_us = dq_sys_now();
     conn->sub_pinged_us = 0;
-    for (h = conn->handles; h; h = h->next) {
-        h->next_poll_us = conn->sub_heard_us;
-        if (h != q && conn->sub) dq_sub_subscribe(h, "SUBSCRIBE", 1);
-    }
+    dq_sched_conn_back(conn, conn->sub_heard_us);
+    for (h = conn->handles; h; h = h->next)
+        if (h != q) dq_sub_subscribe(h, "SUBSCRIBE", 1);
 }
 
-static int dq_sub_write_track(dq_resp_writer *o, const delayq *q) {
-    const delayq_conn *conn = q->conn;
-    if (!conn->tracking) {
-        dq_resp_line(o, '*', 7);
-        dq_resp_text(o, "CLIENT");
-        dq_resp_text(o, "TRACKING");
-        dq_resp_text(o, "ON");
-        dq_resp_text(o, "REDIRECT");
-        dq_resp_int(o, conn->sub_id);
-        dq_resp_text(o, "OPTIN");
-        dq_resp_text(o, "NOLOOP");
-    }
-    dq_resp_command(o, 3, "CLIENT", "CACHING", "YES");
-    dq_resp_line(o, '*', 2);
-    dq_resp_text(o, "LLEN");
-    dq_resp_arg(o, q->name, q->name_len);
-    dq_resp_end(o);
-    return conn->tracking ? 2 : 3;
+/* Does it have to ask to be told of pushes into its list? */
+static int dq_sub_wants_track(const delayq *q) {
+    assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
+    return !q->list_tracked && !q->options.broadcast &&
+           q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
 }
 
-static delayq_status dq_sub_apply_track(delayq *q, redisReply *const *r,
-                                        int n) {
-    delayq_conn *conn = q->conn;
-    const redisReply *length = r[n - 1];
-    if (r[0]->type == REDIS_REPLY_ERROR ||
-        r[n - 2]->type == REDIS_REPLY_ERROR) {
-        conn->can_track = 0; /* Redis 5, an ACL: a look every 250 ms */
-        dq_sched_lower(q, dq_sys_now() + DQ_UNHEARD_POLL_US);
-        return DELAYQ_OK;
-    }
-    if (length->type == REDIS_REPLY_ERROR) {
-        delayq_status status = dq_err_from_reply(q, "wait", length);
-        if ((int)status < DQ_NOSCRIPT) return status;
-        dq_sched_lower(q, dq_sys_now() +
-                              DQ_UNHEARD_POLL_US); /* the take will go along */
-        return DELAYQ_OK;
-    }
-    if (length->type != REDIS_REPLY_INTEGER) return dq_err_bad_reply(q, "wait");
-    conn->tracking = q->list_tracked = 1;
-    if (length->integer > 0 && q->waiter_rank == 2)
-        dq_sched_due_at(q, 0); /* the keeper's, if it lives */
-    else if (length->integer > 0)
-        q->ready = length->integer;
-    return DELAYQ_OK;
-}
-
-/* Ask to be told of the next push into N, and whether something lies there
- * already: pushed before the server began to watch. */
-static delayq_status dq_sub_track(delayq *q) {
+/* Ask to be told of the next push into N, and how many lie there already,
+ * which were pushed before the server began to watch. */
+static dq_status dq_sub_track(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
     redisReply *r[3] = {NULL, NULL, NULL};
-    delayq_status status = dq_conn_ensure(q);
-    int got = 0, sent, n;
+    const redisReply *length;
+    dq_status status = dq_conn_ensure(q, deadline);
+    int got = 0, sent, n = 2;
     dq_resp_writer o;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
+        return status;
     dq_resp_begin(&o, conn->cmd);
-    n = dq_sub_write_track(&o, q);
-    status = o.failed
-                 ? dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory")
-                 : dq_conn_exchange(q, conn->cmd, r, n, &got, &sent,
-                                    dq_within(q, q->options.io_timeout_ms));
+    if (conn->tracking != DELAYQ_TRACK_ON) {
+        dq_resp_line(&o, '*', 7);
+        dq_resp_text(&o, "CLIENT");
+        dq_resp_text(&o, "TRACKING");
+        dq_resp_text(&o, "ON");
+        dq_resp_text(&o, "REDIRECT");
+        dq_resp_int(&o, conn->sub_id);
+        dq_resp_text(&o, "OPTIN");
+        dq_resp_text(&o, "NOLOOP");
+        n++;
+    }
+    dq_resp_command(&o, 3, "CLIENT", "CACHING", "YES");
+    dq_resp_line(&o, '*', 2);
+    dq_resp_text(&o, "LLEN");
+    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_end(&o);
+    status = o.failed ? dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory")
+                      : dq_conn_exchange(
+                            conn, conn->cmd, r, n, &got, &sent,
+                            dq_conn_until(q->options.io_timeout_ms, deadline));
     conn->used_us = dq_sys_now();
-    if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO; /* no effect */
-    if (status == DELAYQ_OK)
-        status = dq_sub_apply_track(q, r, n);
-    else
-        dq_conn_close(q, status);
-    dq_resp_free(r, got);
+    length = r[n - 1];
+    if (status != DELAYQ_OK) {
+        if (status == DELAYQ_ERR_UNKNOWN)
+            status = DELAYQ_ERR_IO; /* no effect */
+        dq_err_set(q, status, "%s", conn->err);
+        dq_conn_close(conn, status, conn->err);
+    } else if (r[0]->type == REDIS_REPLY_ERROR ||
+               r[n - 2]->type == REDIS_REPLY_ERROR) {
+        conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
+        dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+    } else if (length->type == REDIS_REPLY_ERROR) {
+        status = dq_err_from_reply(q, "wait", length);
+        if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
+            status = DELAYQ_OK;
+            dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+        }
+    } else if (length->type != REDIS_REPLY_INTEGER) {
+        status = dq_err_bad_reply(q, "wait");
+    } else {
+        conn->tracking = DELAYQ_TRACK_ON;
+        q->list_tracked = 1;
+        if (length->integer > 0) dq_sched_pushed(q, length->integer);
+    }
+    dq_conn_free_replies(r, got);
     return status;
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - Moving and taking
+ * MARK: - Taking
+ * >>taking   transfers and takes
+ *
+ * Owns what a transfer and a take ask and what their replies mean: items,
+ * tickets, the ack that goes along.
  *---------------------------------------------------------------------------*/
 
 static const char *dq_wire_letter(const delayq *q) {
@@ -4016,8 +4191,8 @@ static void dq_req_begin(dq_req *call, dq_req_verb verb, const char *what,
 }
 
 /* Read the n numbers that a call's reply begins with. */
-static delayq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
-                                    int count) {
+static dq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
+                                int count) {
     memset(n, 0, (size_t)count * sizeof *n);
     if (call->status != DELAYQ_OK) return call->status;
     if (!dq_resp_stamped(call->reply->element[0], n, count)) {
@@ -4029,8 +4204,8 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
     return DELAYQ_OK;
 }
 
-static delayq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
-                                        int count) {
+static dq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
+                                    int count) {
     dq_req_run(q, call);
     return dq_req_numbers(q, call, n, count);
 }
@@ -4139,7 +4314,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (q->options.lease_ms > 0) dq_write_lease(o, q, call);
-    if (call->keys == 5) {
+    if (call->with_waiters) {
         dq_resp_text(o, q->id);
         dq_resp_text(o, q->will_wait ? "1" : "0");
         dq_resp_key(o, q, DQ_TURN);
@@ -4150,7 +4325,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
 /* What tick, take and broadcast say. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const dq_req *call) {
-    dq_write_keys(o, q, call->keys);
+    dq_write_keys(o, q, call->zset_only ? 1 : call->with_waiters ? 5 : 4);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, q->options.max_wait_ms);
@@ -4165,61 +4340,40 @@ static void dq_write_transfer(dq_resp_writer *o, delayq *q,
     }
 }
 
-/* Do pushes into the list matter to this handle, unless it hears of them? */
-static int dq_sub_wants_track(const delayq *q) {
-    return !q->list_tracked && !q->options.broadcast && q->conn->can_track &&
-           q->waiter_rank < 3;
-}
-
-/* Apply the head of a reply: the one rule for wake_us. What it says holds for
- * every handle on the same queue and connection. */
-static delayq_status dq_sched_apply(delayq *q, const dq_req *call, int64_t *n) {
-    int64_t cap = q->options.max_wait_ms * 1000, next = n[DQ_AT_NEXT];
-    int deaf =
-        call->verb == DQ_TAKE && (!q->conn->can_track || call->keys == 1);
+/* What the head of a transfer's or take's reply says. */
+static dq_status dq_transfer_apply(delayq *q, const dq_req *call, int64_t *n) {
+    int unheard = call->verb == DQ_TAKE &&
+                  (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_only);
     delayq *h;
-    if (!q->conn->sub || !q->subscribed || deaf)
-        cap = cap < DQ_UNHEARD_POLL_US ? cap : DQ_UNHEARD_POLL_US;
-    if (next < 0 || next > cap) next = cap;
-    q->ready = n[DQ_AT_READY] < 0 ? 0 : n[DQ_AT_READY];
-    if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    for (h = q->conn->handles; h; h = h->next) {
-        if (h != q && (h->name_len != q->name_len || h->options.broadcast ||
-                       memcmp(h->name, q->name, q->name_len) != 0))
-            continue;
-        h->ready = q->ready;
-        h->next_poll_us = call->sent_us + next;
-        if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2)
-            h->list_tracked = 0;
-    }
-    q->waiter_rank = call->keys != 5      ? 0
-                     : n[DQ_AT_PLACE] > 2 ? 3
-                                          : (unsigned char)n[DQ_AT_PLACE];
-    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack(q);
-    if (q->waiter_rank > 2) q->next_poll_us = call->sent_us + cap;
+    dq_sched_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
+                   call->with_waiters ? n[DQ_AT_PLACE] : 0);
+    if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2)
+        for (h = q->conn->handles; h; h = h->next)
+            if (dq_sched_same_queue(h, q)) h->list_tracked = 0;
+    if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
-static delayq_status dq_tick_transfer(delayq *q) {
+static dq_status dq_transfer(delayq *q, int64_t deadline) {
     int cast = q->options.broadcast;
-    delayq_status status;
+    dq_status status;
     int64_t n[DQ_NUMBERS]; /* the last two only of a take */
     dq_req call;
     dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
                  dq_write_transfer);
     call.no_retry = 1;
+    call.deadline_us = deadline;
     status = dq_req_run_numbers(q, &call, n, DQ_AT_PLACE);
-    if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED)
-        return DELAYQ_OK; /* loaded or followed by the next call */
-    status = dq_err_public(status);
+    if (status == DQ_NOSCRIPT || status == DQ_MOVED)
+        return DELAYQ_OK; /* the next request loads it, or goes there */
     if (status != DELAYQ_OK) {
-        if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+        dq_sched_fault(q);
         return status;
     }
-    status = dq_sched_apply(q, &call, n);
+    status = dq_transfer_apply(q, &call, n);
     if (cast && call.reply->elements > 1)
         dq_set_cursor(q, call.reply->element[1]);
     freeReplyObject(call.reply);
@@ -4296,7 +4450,7 @@ static void dq_free_items(delayq *q) {
 }
 
 /* What an ack's answer says of one ticket. */
-static delayq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
+static dq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
     if (done) {
         q->counts.acked++;
         return DELAYQ_OK;
@@ -4329,112 +4483,96 @@ static size_t dq_read_items(delayq *q, const dq_req *call, delayq_item *items,
     return count;
 }
 
-/* Is it about to wait long, where it hears of its turn? */
-static int dq_sched_would_join(const delayq *q) {
-    return q->will_wait && q->turn_subscribed;
-}
+/* What a take is asked for, and what it has got. */
+typedef struct dq_take_state {
+    delayq_item *items;
+    size_t max, count;
+    delayq_item ack; /* to be acked first, while it has a ticket */
+    dq_status acked; /* what became of it */
+    int ack_sent;    /* an answer to the ack was lost */
+} dq_take_state;
 
-/* Ask the server for up to max items, with an ack before if ack is not NULL;
- * *acked is what became of it. EMPTY or OK. */
-static delayq_status dq_take_once(delayq *q, delayq_item *items, size_t max,
-                                  size_t *count, const delayq_item *ack,
-                                  delayq_status *acked) {
-    int cast = q->options.broadcast;
-    delayq_status status;
+/* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
+ * what went wrong. */
+static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
+    int cast = q->options.broadcast, ack = t->ack.ticket.text[0] != '\0';
+    dq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
     dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TAKE, "take", 4, 7,
                  dq_write_transfer);
     if (q->options.lease_ms > 0) call.args += 3;
-    if (q->waiter_rank > 0 || dq_sched_would_join(q)) {
-        call.keys = 5;
-        call.args += 3;
-    }
-    if (ack && !cast) call.args += 2;
-    call.max = max;
-    call.item = ack;
+    if (ack) call.args += 2;
+    call.with_waiters = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call.max = t->max;
+    call.item = ack ? &t->ack : NULL;
+    call.deadline_us = deadline;
     q->retry_turn = !q->retry_turn;
     status = dq_req_run_numbers(q, &call, n, cast ? DQ_AT_PLACE : DQ_NUMBERS);
-    if (ack) *acked = status;
-    if (status != DELAYQ_OK) return status;
-    q->reply = call.reply;
-    if (call.reply->elements < 2 ||
-        call.reply->element[1]->type != REDIS_REPLY_STRING)
-        return dq_err_bad_reply(q, "take");
-    if (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1) {
-        *acked = DELAYQ_ERR_PROTOCOL;
-        return dq_err_bad_reply(q, "take");
+    acked = status;
+    if (status == DELAYQ_OK) {
+        q->reply = call.reply;
+        if (call.reply->elements < 2 ||
+            call.reply->element[1]->type != REDIS_REPLY_STRING ||
+            (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1)) {
+            acked = status = dq_err_bad_reply(q, "take");
+        } else {
+            if (ack) acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
+            status = dq_transfer_apply(q, &call, n);
+            if (cast) dq_set_cursor(q, call.reply->element[1]);
+            t->count = dq_read_items(q, &call, t->items, n);
+            if (t->count == SIZE_MAX) {
+                t->count = 0;
+                status = dq_err_bad_reply(q, "take");
+            } else if (t->count > 0) {
+                status = DELAYQ_OK;
+            } else if (status == DELAYQ_OK) {
+                status = DELAYQ_EMPTY;
+            }
+        }
     }
-    if (ack) *acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
-    status = dq_sched_apply(q, &call, n);
-    if (cast) dq_set_cursor(q, call.reply->element[1]);
-    *count = dq_read_items(q, &call, items, n);
-    if (*count == SIZE_MAX) {
-        *count = 0;
-        return dq_err_bad_reply(q, "take");
-    }
-    if (*count > 0) return DELAYQ_OK;
-    return status == DELAYQ_OK ? DELAYQ_EMPTY : status;
-}
-
-/* What a take is asked for, and what it has got. */
-typedef struct dq_take_state {
-    delayq_item *items;
-    size_t max, count;
-    delayq_item ack; /* to be acked first, if it has a ticket */
-    delayq_status acked;
-    int asked; /* the ack has been sent at least once */
-} dq_take_state;
-
-static delayq_status dq_take_request(delayq *q, dq_take_state *t) {
-    delayq_status status, acked = DELAYQ_OK;
-    int ack = t->ack.ticket.text[0] != '\0';
-    status = dq_take_once(q, t->items, t->max, &t->count, ack ? &t->ack : NULL,
-                          &acked);
     if (!ack) return status;
-    if (t->asked && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
+    if (t->ack_sent && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
     if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
-        t->asked = 1;
+        t->ack_sent = 1;
     t->acked = acked;
     if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
         t->ack.ticket.text[0] = '\0'; /* it is settled */
     return status;
 }
 
-/* Is half of the call's time left? */
-static int dq_has_time(delayq *q) {
-    return dq_limit(q) - dq_sys_now() > q->options.io_timeout_ms * 500LL;
-}
-
-/* One turn of a take: ask if there may be something; if not, get closer to
- * hearing of it. */
-static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+/* One step of a take: ask if there may be something; if there isn't, see to
+ * it that the next item is heard of. */
+static dq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
-    int64_t now = dq_sys_now();
-    if (q->conn_closed) return dq_conn_ensure(q);
-    q->limit_us = 0;
-    status = dq_sub_poll(q, now);
+    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q, now);
+    dq_status status = dq_sub_poll(q, now);
     if (status != DELAYQ_OK) return status;
     status = DELAYQ_EMPTY;
     if (!conn->cmd || !conn->sub || q->ready > 0 || now >= q->next_poll_us ||
         t->ack.ticket.text[0] ||
         (q->waiter_rank == 0 && dq_sched_would_join(q)))
-        status = dq_take_request(q, t);
+        status = dq_take_once(q, t, deadline);
     if (status != DELAYQ_EMPTY || !listen ||
-        (conn->sub && !dq_sub_wants_track(q)) || !dq_has_time(q))
-        return status;
+        (conn->sub && !dq_sub_wants_track(q)) ||
+        deadline - dq_sys_now() <= q->options.io_timeout_ms * 500LL)
+        return status; /* half of the time has to be left */
     if (!conn->sub)
-        dq_sub_open(q);
+        dq_sub_open(q, deadline);
     else
-        status = dq_sub_track(q);
+        status = dq_sub_track(q, deadline);
     return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
                                                          : status;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Waiting
+ * >>waiting   the only place that waits for items
+ *
+ * Owns the sleep of takes and waits, what ends it, and the steps of a tick.
  *---------------------------------------------------------------------------*/
+
+#define DQ_MAX_CONNS 20
 
 #if defined(__GNUC__)
 #define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
@@ -4449,17 +4587,6 @@ static int dq_wait_woken(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
-}
-
-/* The moment at which q wants to act though nothing is heard. */
-static int64_t dq_sched_next(const delayq *q) {
-    const delayq_conn *conn = q->conn;
-    int64_t next = q->next_poll_us, ping;
-    if (!conn->sub) return next;
-    ping = conn->sub_pinged_us > 0
-               ? conn->sub_pinged_us + q->options.io_timeout_ms * 1000LL
-               : conn->sub_heard_us + DQ_PING_US;
-    return next < ping ? next : ping;
 }
 
 static void dq_wait_watch(struct pollfd *p, size_t *n, int fd) {
@@ -4477,8 +4604,8 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
-/* Sleep until one of the queues wants to act, is told something, or until. A
- * command socket speaks while nobody asks it only when it dies. */
+/* Sleep until one of the queues wants to act or something is readable. A
+ * command connection that nobody asks is readable only when it dies. */
 static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
     struct pollfd p[3 * DQ_MAX_CONNS];
     size_t n = 0, i;
@@ -4495,7 +4622,7 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
     for (i = 0; i < count; i++) {
         if (dq_wait_seen_conn(queues, i)) continue;
         queues[i]->conn->sub_read_us = 0;
-        if (queues[i]->conn->cmd) dq_conn_check_idle(queues[i]);
+        if (queues[i]->conn->cmd) dq_conn_check_idle(queues[i]->conn);
     }
 }
 
@@ -4505,85 +4632,70 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
 }
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    if (q->options.log) q->options.log(q->options.user, status, q->err);
-    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+static void dq_wait_ride_out(delayq *q, dq_status status) {
+    if (q->options.log)
+        q->options.log(q->options.user, dq_err_public(status), q->err);
+    dq_sched_fault(q);
 }
 
-/* One step of a tick: connect, or open the ear, or look and transfer. */
-static delayq_status dq_wait_tick_step(delayq *q) {
+/* One step of a tick: connect, or open the subscriber, or read it and run the
+ * transfer if it is time. */
+static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
+    dq_status status;
     int64_t now;
-    if (!conn->cmd || q->wire_refused || q->conn_closed)
-        return dq_conn_ensure(q);
+    if (!conn->cmd || q->wire_refused) return dq_conn_ensure(q, deadline);
     now = dq_sys_now();
     status = dq_sub_poll(q, now);
     if (status != DELAYQ_OK) return status;
     if (!conn->sub && now >= conn->sub_retry_us) {
-        dq_sub_open(q);
+        dq_sub_open(q, deadline);
         return DELAYQ_OK;
     }
-    return now < q->next_poll_us ? DELAYQ_OK : dq_tick_transfer(q);
+    return now < q->next_poll_us ? DELAYQ_OK : dq_transfer(q, deadline);
 }
 
-/* One turn of a wait: a step, and OK if something lies ready then. */
-static delayq_status dq_wait_step(delayq *q) {
+/* One turn of a wait. OK if something lies ready, else EMPTY. */
+static dq_status dq_wait_step(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
-    int steps; /* connect, open the ear, transfer */
-    q->limit_us = 0;
+    int64_t deadline = dq_req_deadline(q, dq_sys_now());
+    dq_status status = DELAYQ_OK;
+    int steps; /* connect, open the subscriber, transfer */
     for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
-        status = dq_wait_tick_step(q);
+        status = dq_wait_tick_step(q, deadline);
         if (q->ready > 0 || (conn->sub && dq_sys_now() < q->next_poll_us))
             break;
     }
     if (status == DELAYQ_OK && q->ready == 0 && conn->sub && conn->cmd &&
         dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us)
-        status = dq_sub_track(q);
+        status = dq_sub_track(q, deadline);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - Public functions
+ * MARK: - Verbs
+ * >>verbs   the functions of the API
+ *
+ * Own the checks of what callers hand in, the handle's counters, and what a
+ * reply means to the caller.
  *---------------------------------------------------------------------------*/
 
-static delayq_status dq_check(delayq *q, int good, const char *why) {
-    if (!q || q->open != DQ_OPEN) {
-        if (q) dq_err_set(q, DELAYQ_ERR_ARG, "the handle is closed");
-        return DELAYQ_ERR_ARG;
-    }
-    q->limit_us = 0;
-    return good ? DELAYQ_OK : dq_err_set(q, DELAYQ_ERR_ARG, "%s", why);
+/* Every verb begins here. wrong: NULL, or what is wrong with its arguments. */
+static dq_status dq_check(delayq *q, const char *wrong) {
+    if (!q) return DELAYQ_ERR_ARG;
+    if (q->open != DQ_OPEN)
+        wrong = "the handle is closed";
+    else if (!q->conn)
+        wrong = "the handle whose connection this one shares is closed";
+    return wrong ? dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
 }
 
-/* At least once and broadcast: what fits together. */
-static const char *dq_check_modes(delayq_options *o) {
-    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
-        return "options.lease_ms is negative or too long";
-    if (o->max_attempts < 0 || o->max_attempts > 65535)
-        return "options.max_attempts: up to 65,535, or 0 for no limit";
-    if (o->max_attempts > 0 && o->wire != DELAYQ_NATIVE)
-        return "options.max_attempts: only with DELAYQ_NATIVE, since attempts "
-               "begin anew whenever Redisson moves an item";
-    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
-        o->backoff_max_ms > DQ_MAX_DUE / 4)
-        return "options.backoff_ms, backoff_max_ms: negative or too long";
-    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
-    if (o->broadcast && (o->wire != DELAYQ_NATIVE || o->lease_ms > 0))
-        return "options.broadcast: only with DELAYQ_NATIVE and no lease";
-    if (o->backoff_ms == 0) o->backoff_ms = 1000;
-    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
-    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
-    return NULL;
-}
-
+/* The connection of options.share. NULL, or what is wrong. */
 static const char *dq_check_share(delayq_options *o) {
     delayq *owner = o->share;
-    if (!owner) return NULL;
-    if (owner->open != DQ_OPEN || owner->options.share)
-        return "options.share: not an open handle with sockets of its own";
+    if (owner->open != DQ_OPEN || owner->conn != &owner->own)
+        return "options.share: not an open handle with a connection of its own";
     if (owner->pid != (int64_t)getpid())
         return "options.share: opened before a fork()";
     if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
@@ -4597,7 +4709,6 @@ static const char *dq_check_share(delayq_options *o) {
 /* Options in range, defaults filled in. NULL, or what is wrong. */
 static const char *dq_check_options(delayq_options *o) {
     size_t len = o->name ? strlen(o->name) : 0;
-    const char *wrong;
     if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
     if ((int)o->wire < DELAYQ_NATIVE || (int)o->wire > DELAYQ_REDISSON_OLD)
         return "options.wire: none of the three";
@@ -4610,9 +4721,26 @@ static const char *dq_check_options(delayq_options *o) {
         return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
     if (!o->tls_cert != !o->tls_key)
         return "options.tls_cert and tls_key: both or none";
-    wrong = dq_check_modes(o);
-    if (!wrong) wrong = dq_check_share(o);
-    if (wrong) return wrong;
+    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
+        return "options.lease_ms is negative or too long";
+    if (o->max_attempts < 0 || o->max_attempts > 65535)
+        return "options.max_attempts: up to 65,535, or 0 for no limit";
+    if (o->max_attempts > 0 && o->wire != DELAYQ_NATIVE)
+        return "options.max_attempts: only with DELAYQ_NATIVE, since attempts "
+               "begin anew whenever Redisson moves an item";
+    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
+        o->backoff_max_ms > DQ_MAX_DUE / 4)
+        return "options.backoff_ms, backoff_max_ms: negative or too long";
+    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
+    if (o->broadcast && (o->wire != DELAYQ_NATIVE || o->lease_ms > 0))
+        return "options.broadcast: only with DELAYQ_NATIVE and no lease";
+    if (o->share) {
+        const char *wrong = dq_check_share(o);
+        if (wrong) return wrong;
+    }
+    if (o->backoff_ms == 0) o->backoff_ms = 1000;
+    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
+    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
     if (o->batch == 0) o->batch = 100;
     if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
     if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
@@ -4638,18 +4766,37 @@ static const char *dq_check_cursor(delayq *q) {
     return NULL;
 }
 
-static int dq_sys_open_pipe(int fds[2]) {
-    int i;
-    if (pipe(fds) != 0) return 0;
-    for (i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
+DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
+    dq_status status;
+    const char *wrong;
+    int64_t deadline;
+    dq_url u;
+    if (!q) return DELAYQ_ERR_ARG;
+    memset(q, 0, sizeof *q);
+    if (!options) {
+        dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
+        return DELAYQ_ERR_ARG;
     }
-    return 1;
-}
-
-/* Name, id, and a place on the connection. */
-static void dq_handle_enter(delayq *q) {
+    q->options = *options;
+    wrong = dq_check_options(&q->options);
+    if (!wrong) wrong = dq_check_cursor(q);
+    if (wrong) {
+        q->options.share = NULL;
+        dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
+        return DELAYQ_ERR_ARG;
+    }
+    q->own.owner = q;
+    q->conn = q->options.share ? q->options.share->conn : &q->own;
+    wrong = dq_url_parse(dq_conn_url(q->conn), &u);
+    memset(&u, 0, sizeof u);
+    if (wrong) {
+        dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
+        return DELAYQ_ERR_ARG;
+    }
+    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe)) {
+        dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
+        return DELAYQ_ERR_MEMORY;
+    }
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -4660,79 +4807,45 @@ static void dq_handle_enter(delayq *q) {
     dq_sys_random(q->handle_id, sizeof q->handle_id);
     q->id[0] = ':';
     dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
-    if (q->options.share) {
-        q->next_poll_us = dq_sys_now();
-        dq_sub_subscribe(q, "SUBSCRIBE", 1);
-    }
-}
-
-DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
-    delayq_status status;
-    const char *wrong;
-    dq_url u;
-    if (!q) return DELAYQ_ERR_ARG;
-    memset(q, 0, sizeof *q);
-    if (!options) return dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
-    q->options = *options;
-    q->own.owner = q;
-    q->conn = &q->own;
-    wrong = dq_check_options(&q->options);
-    if (!wrong) wrong = dq_check_cursor(q);
-    if (wrong) {
-        q->options.share = NULL;
-        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
-    }
-    if (q->options.share) q->conn = q->options.share->conn;
-    wrong = dq_url_parse(dq_url_text(q), &u);
-    memset(&u, 0, sizeof u);
-    if (wrong) return dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
-    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
-        return dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
-    dq_handle_enter(q);
+    dq_sched_opened(q);
+    dq_sub_subscribe(q, "SUBSCRIBE", 1);
+    deadline = dq_req_deadline(q, dq_sys_now());
     status = q->options.broadcast && q->cursor[0] == '$'
-                 ? dq_tick_transfer(q) /* finds the stream's end */
-                 : dq_conn_ensure(q);
+                 ? dq_transfer(q, deadline) /* finds the stream's end */
+                 : dq_conn_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
-    return status;
-}
-
-/* Take a handle off its connection. The ear goes on for another of this name.
- */
-static void dq_handle_leave(delayq *q) {
-    delayq **at = &q->conn->handles, *h;
-    int others = 0;
-    while (*at != q) at = &(*at)->next;
-    *at = q->next;
-    for (h = q->conn->handles; h; h = h->next)
-        others += h->name_len == q->name_len &&
-                  memcmp(h->name, q->name, q->name_len) == 0;
-    if (q->pid == (int64_t)getpid())
-        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+    return dq_err_public(status);
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
-    delayq *h;
+    delayq_conn *conn;
+    delayq **at, *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
     q->open = 0;
-    if (q->conn_closed) return;
-    if (q->options.share) {
-        dq_handle_leave(q);
+    conn = q->conn;
+    if (!conn) return;
+    if (conn != &q->own) {
+        /* The subscriber goes on for another handle of this name. */
+        int others = 0;
+        for (at = &conn->handles; *at != q;) at = &(*at)->next;
+        *at = q->next;
+        for (h = conn->handles; h; h = h->next)
+            others += dq_sched_same_queue(h, q);
+        if (q->pid == (int64_t)getpid())
+            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
         return;
     }
-    for (h = q->own.handles; h; h = h->next) {
-        if (h == q) continue;
-        h->conn_closed = 1; /* q's memory may be gone soon */
+    for (h = conn->handles; h; h = h->next) {
+        h->conn = NULL; /* q's memory may be gone soon */
         h->options.share = NULL;
-        h->conn = &h->own;
-        h->own.pipe[0] = h->own.pipe[1] = -1;
     }
-    if (q->own.cmd) redisFree(q->own.cmd);
-    if (q->own.sub) redisFree(q->own.sub);
-    q->own.cmd = q->own.sub = NULL;
-    dq_tls_end(&q->own);
-    close(q->own.pipe[0]);
-    close(q->own.pipe[1]);
+    if (conn->cmd) redisFree(conn->cmd);
+    if (conn->sub) redisFree(conn->sub);
+    conn->cmd = conn->sub = NULL;
+    dq_tls_end(conn);
+    close(conn->pipe[0]);
+    close(conn->pipe[1]);
 }
 
 /* --- offers --- */
@@ -4803,17 +4916,17 @@ static void dq_elem_message_ticket(const delayq *q, delayq_message *m,
     dq_elem_ticket(&m->ticket, due_ms, e, old ? DQ_ELEM_OLD : 16);
 }
 
-static delayq_status dq_offer_unknown(delayq *q) {
+static dq_status dq_offer_unknown(delayq *q) {
     return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
                       "offer: sent twice, and due before it could be told "
                       "whether the first arrived");
 }
 
 /* Of messages that were sent again, what the reply says. */
-static delayq_status dq_apply_resent(delayq *q, const dq_req *call,
-                                     delayq_message *m) {
+static dq_status dq_apply_resent(delayq *q, const dq_req *call,
+                                 delayq_message *m) {
     redisReply *const *r = call->reply->element;
-    delayq_status status = DELAYQ_OK;
+    dq_status status = DELAYQ_OK;
     size_t i;
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
         int64_t number, due_ms;
@@ -4825,24 +4938,24 @@ static delayq_status dq_apply_resent(delayq *q, const dq_req *call,
         if (dq_resp_numbers(r[i + 1], &due_ms, 1)) {
             dq_elem_message_ticket(q, &m[number - 1], due_ms);
         } else {
-            status = m[number - 1].status = DELAYQ_ERR_UNKNOWN;
-            dq_offer_unknown(q);
+            m[number - 1].status = DELAYQ_ERR_UNKNOWN;
+            status = dq_offer_unknown(q);
         }
     }
     return status;
 }
 
 /* A message that may have been stored stays so until the server answers. */
-static void dq_message_set_status(delayq_message *m, delayq_status status) {
+static void dq_message_set_status(delayq_message *m, dq_status status) {
     if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
-        m->status = status;
+        m->status = dq_err_public(status);
 }
 
 /* What became of messages without keys, which went in one script. */
-static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
+static dq_status dq_apply_offer(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     int64_t us;
-    delayq_status status = dq_req_numbers(q, call, &us, 1);
+    dq_status status = dq_req_numbers(q, call, &us, 1);
     size_t i;
     for (i = 0; i < call->max; i++) dq_message_set_status(&m[i], status);
     if (status != DELAYQ_OK) return status;
@@ -4851,18 +4964,18 @@ static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
             m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_elem_message_ticket(q, &m[i], due);
-        dq_sched_lower(q, due * 1000 - q->conn->clock_offset_us);
+        dq_sched_due(q, due);
     }
     q->counts.offered += call->max;
     return dq_apply_resent(q, call, m);
 }
 
 /* What became of a message that has a key. */
-static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
+static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     const redisReply *ticket;
     int64_t n[3];
-    delayq_status status = dq_req_numbers(q, call, n, 3);
+    dq_status status = dq_req_numbers(q, call, n, 3);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 2 ? call->reply->element[1] : NULL;
@@ -4875,17 +4988,18 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
         memcpy(m->ticket.text, ticket->str, ticket->len + 1);
         status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
         q->counts.offered += n[1] == 0;
-        dq_sched_lower(q, n[2] * 1000 - q->conn->clock_offset_us);
+        dq_sched_due(q, n[2]);
     }
-    return m->status = status;
+    m->status = dq_err_public(status);
+    return status;
 }
 
-static const char *dq_bad_message(const delayq *q, const delayq_message *m) {
+static const char *dq_bad_message(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
     if (m->delay_ms < 0) return "delay_ms is negative";
     if (m->due_ms < 0) return "due_ms is negative";
-    if (m->delay_ms > DQ_MAX_DUE - 1000 - dq_server_ms(q))
+    if (m->delay_ms > DQ_MAX_DUE - 1000 - now_ms)
         return "delay_ms: due past 2^53 ms";
     if (m->due_ms > DQ_MAX_DUE - 1000) return "due_ms is past 2^53 ms";
     if (m->key && (klen < 1 || klen > 256)) return "key: 1 to 256 bytes";
@@ -4894,9 +5008,10 @@ static const char *dq_bad_message(const delayq *q, const delayq_message *m) {
     return NULL;
 }
 
-/* An id, unless it keeps the one of a sending whose outcome is unknown. */
-static delayq_status dq_prepare(delayq *q, delayq_message *m) {
-    const char *wrong = dq_bad_message(q, m);
+/* Check a message and give it an id, unless it keeps the one of a sending whose
+ * outcome is unknown. now_ms: the server's clock. */
+static dq_status dq_prepare(delayq *q, delayq_message *m, int64_t now_ms) {
+    const char *wrong = dq_bad_message(m, now_ms);
     if (wrong) {
         dq_message_set_status(m, DELAYQ_ERR_ARG);
         return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
@@ -4904,101 +5019,105 @@ static delayq_status dq_prepare(delayq *q, delayq_message *m) {
     if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
         return DELAYQ_OK;
     m->status = DELAYQ_OK;
-    m->not_after_ms = m->due_ms > 0 ? m->due_ms : dq_server_ms(q) + m->delay_ms;
+    m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
     dq_elem_next_id(q, m->id);
     dq_elem_message_ticket(q, m, m->not_after_ms);
     return DELAYQ_OK;
 }
 
-/* Begin a call that offers this message, and perhaps those behind it. */
-static void dq_begin_offer(const delayq *q, dq_req *call, delayq_message *m) {
-    size_t mirror = q->options.wire != DELAYQ_NATIVE;
-    if (m->key)
-        dq_req_begin(call, DQ_OFFER_KEYED, "offer", 2 + mirror, 6,
-                     dq_write_keyed);
-    else
-        dq_req_begin(call, DQ_OFFER, "offer", 1 + mirror, 1, dq_write_offer);
-    call->idempotent = 1;
-    call->messages = m;
-}
-
-/* Make calls of what goes in one go, and leave out what is bad: messages
- * without a key that stand side by side are one call. Returns how many
+/* Make requests of what goes in one go, and leave out what is bad: messages
+ * without a key that stand side by side are one request. Returns how many
  * messages were looked at. */
-static size_t dq_plan(delayq *q, delayq_message *m, size_t count, dq_req *calls,
+static size_t dq_plan(delayq *q, delayq_message *m, size_t count, dq_req *reqs,
                       size_t *n, int *bad) {
-    size_t at, bytes = 0, sum = 0;
-    dq_req *call = NULL;
+    size_t mirror = q->options.wire != DELAYQ_NATIVE, at, bytes = 0, sum = 0;
+    int64_t now_ms = dq_server_ms(q);
+    dq_req *req = NULL;
     *n = 0;
     *bad = 0;
     for (at = 0; at < count; at++) {
-        int joins = call && call->verb == DQ_OFFER && !m[at].key &&
-                    call->messages + call->max == &m[at] &&
-                    call->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
+        int joins = req && req->verb == DQ_OFFER && !m[at].key &&
+                    req->messages + req->max == &m[at] &&
+                    req->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
         if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
-        if (dq_prepare(q, &m[at]) != DELAYQ_OK) {
+        if (dq_prepare(q, &m[at], now_ms) != DELAYQ_OK) {
             *bad = 1;
             continue;
         }
         if (!joins) {
-            call = &calls[(*n)++];
-            dq_begin_offer(q, call, &m[at]);
+            req = &reqs[(*n)++];
+            if (m[at].key)
+                dq_req_begin(req, DQ_OFFER_KEYED, "offer", 2 + mirror, 6,
+                             dq_write_keyed);
+            else
+                dq_req_begin(req, DQ_OFFER, "offer", 1 + mirror, 1,
+                             dq_write_offer);
+            req->idempotent = 1;
+            req->messages = &m[at];
             bytes = 0;
         }
-        call->max++;
-        if (call->verb == DQ_OFFER) call->args += 2;
+        req->max++;
+        if (req->verb == DQ_OFFER) req->args += 2;
         bytes += m[at].len;
         sum += m[at].len;
     }
     return at;
 }
 
-/* Offer some, as many as go in one go; *all: the first failure so far. Returns
- * how many, and in *rest what is to be said of those that follow. */
-static size_t dq_offer_some(delayq *q, delayq_message *m, size_t count,
-                            delayq_status *all, delayq_status *rest) {
-    dq_req calls[DQ_PIPELINE_MAX];
-    size_t n, i, done;
+/* Offer messages, as many in one go as fit, each go with its own deadline.
+ * Returns the first failure; what became of each stands in it. */
+static dq_status dq_offer_all(delayq *q, delayq_message *messages,
+                              size_t count) {
+    int64_t deadline = dq_req_deadline(q, dq_sys_now());
+    dq_status first = dq_conn_ensure(q, deadline);
+    dq_status rest = first; /* of those that are not sent */
+    dq_req reqs[DQ_PIPELINE_MAX];
+    size_t at = 0, n, i;
     int bad;
-    q->limit_us = 0; /* each go has its time */
-    done = dq_plan(q, m, count, calls, &n, &bad);
-    dq_req_run_all(q, calls, n);
-    for (i = 0; i < n; i++) {
-        delayq_status status = calls[i].verb == DQ_OFFER_KEYED
-                                   ? dq_apply_keyed(q, &calls[i])
-                                   : dq_apply_offer(q, &calls[i]);
-        if (calls[i].reply) freeReplyObject(calls[i].reply);
-        if (status >= DELAYQ_OK) continue;
-        if (*all == DELAYQ_OK) *all = status;
-        if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd) *rest = status;
+    while (at < count && rest == DELAYQ_OK) {
+        at += dq_plan(q, messages + at, count - at, reqs, &n, &bad);
+        for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
+        if (n > 0)
+            dq_req_run_all(q, reqs, n,
+                           q->conn->cmd ? DELAYQ_OK
+                                        : dq_conn_ensure(q, deadline));
+        for (i = 0; i < n; i++) {
+            dq_status status = reqs[i].verb == DQ_OFFER_KEYED
+                                   ? dq_apply_keyed(q, &reqs[i])
+                                   : dq_apply_offer(q, &reqs[i]);
+            if (reqs[i].reply) freeReplyObject(reqs[i].reply);
+            if (status >= DELAYQ_OK) continue;
+            if (first == DELAYQ_OK) first = status;
+            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd) rest = status;
+        }
+        if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
+        if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
+            rest = DELAYQ_ERR_IO; /* the others were not sent */
+        if (at < count) deadline = dq_req_deadline(q, dq_sys_now());
     }
-    if (bad && *all == DELAYQ_OK) *all = DELAYQ_ERR_ARG;
-    /* they were not sent */
-    if (*rest == DELAYQ_ERR_UNKNOWN || *rest == DELAYQ_ERR_PROTOCOL)
-        *rest = DELAYQ_ERR_IO;
-    return done;
+    for (; at < count; at++) dq_message_set_status(&messages[at], rest);
+    return first;
 }
 
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count) {
-    delayq_status all = dq_check(q, messages || count == 0, "messages is NULL");
-    delayq_status rest;
-    size_t at = 0;
-    if (all == DELAYQ_OK) all = dq_conn_ensure(q);
-    rest = all;
-    while (at < count && rest == DELAYQ_OK)
-        at += dq_offer_some(q, messages + at, count - at, &all, &rest);
-    for (; messages && at < count; at++)
-        dq_message_set_status(&messages[at], rest);
-    return all;
+    const char *wrong = messages || count == 0 ? NULL : "messages is NULL";
+    dq_status status = dq_check(q, wrong);
+    if (status == DELAYQ_OK)
+        return dq_err_public(dq_offer_all(q, messages, count));
+    for (; messages && count > 0; count--, messages++)
+        dq_message_set_status(messages, status);
+    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message) {
-    delayq_status status = dq_check(q, message != NULL, "message is NULL");
-    if (!message) return status;
-    status = delayq_offer_many(q, message, 1);
-    return status == DELAYQ_OK ? message->status : status;
+    dq_status status = dq_check(q, message ? NULL : "message is NULL");
+    if (status == DELAYQ_OK)
+        status = dq_offer_all(q, message, 1);
+    else if (message)
+        dq_message_set_status(message, status);
+    return status == DELAYQ_OK ? message->status : dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
@@ -5012,53 +5131,60 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    delayq_status status = dq_check(q, 1, "");
+    dq_status status = dq_check(q, NULL);
     int64_t now, left;
     if (wait_ms) *wait_ms = 1000;
-    if (status != DELAYQ_OK) return status;
-    status = dq_wait_tick_step(q);
-    if (!wait_ms) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
+    now = dq_sys_now();
+    status = dq_wait_tick_step(q, dq_req_deadline(q, now));
+    if (!wait_ms) return dq_err_public(status);
     now = dq_sys_now();
     left = (dq_sched_next(q) - now + 999) / 1000;
     if (q->conn->cmd && !q->conn->sub && now >= q->conn->sub_retry_us) left = 0;
-    if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
+    if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
+        left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
-    *wait_ms = left < 0                        ? 0
-               : left > q->options.max_wait_ms ? q->options.max_wait_ms
-                                               : left;
-    return status;
+    *wait_ms = left < 0 ? 0 : left;
+    return dq_err_public(status);
 }
 
-/* Give up the place in the line: a take of nothing. What it says is the
- * handle's state; its failure is nobody's, since the others help themselves. */
-static void dq_sched_leave(delayq *q) {
+/* Leave the waiters with a take of nothing. Its errors are ignored: the other
+ * waiters recover by timeout. */
+static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
-    size_t count = 0;
+    dq_take_state t;
     q->will_wait = 0;
     if (q->waiter_rank == 0) return;
+    memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
-    q->limit_us = 0;
     dq_free_items(q);
-    if (q->conn->cmd) dq_take_once(q, NULL, 0, &count, NULL, NULL);
+    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q, dq_sys_now()));
     dq_free_items(q);
-    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
-    q->waiter_rank = 0;
+    dq_sched_left(q);
     memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or wake was called. */
-static delayq_status dq_take_for(delayq *q, dq_take_state *t,
-                                 int64_t timeout_ms) {
-    int64_t deadline = dq_wait_deadline(timeout_ms);
+static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     int ack = t->ack.ticket.text[0] != '\0', lost = 0;
-    delayq_status status;
+    int64_t deadline = 0;
+    dq_status status;
+    if (timeout_ms != 0) {
+        if (q->pid != (int64_t)getpid()) return dq_conn_ensure(q, 0);
+        deadline = dq_wait_deadline(timeout_ms);
+    }
+    dq_free_items(q);
+    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
+                   !q->options.broadcast;
     for (;;) {
-        /* The ack in hand goes first: it is not to be lost to a wake. */
-        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_wait_woken(q))
-            return DELAYQ_WOKEN;
+        /* The ack in hand goes first: a wake must not lose it. */
+        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_wait_woken(q)) {
+            status = DELAYQ_WOKEN;
+            break;
+        }
         status = dq_take_step(q, t, timeout_ms != 0 || q->empty_takes > 0);
-        if (status != DELAYQ_EMPTY) q->empty_takes = 0;
-        if (timeout_ms == 0 && status == DELAYQ_EMPTY) q->empty_takes = 1;
+        q->empty_takes =
+            status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
         if (status != DELAYQ_EMPTY && !dq_err_passing(status)) break;
         lost |= status == DELAYQ_ERR_UNKNOWN;
         if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
@@ -5072,60 +5198,50 @@ static delayq_status dq_take_for(delayq *q, dq_take_state *t,
             dq_wait_sleep(&q, 1, deadline);
     }
     /* What an answer that was lost had handed out is not forgotten. */
-    return lost && dq_err_passing(status) ? DELAYQ_ERR_UNKNOWN : status;
-}
-
-static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
-    delayq_status status;
-    if (timeout_ms != 0 && q->pid != (int64_t)getpid())
-        return dq_conn_ensure(q);
-    dq_free_items(q);
-    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
-                   !q->options.broadcast;
-    status = dq_take_for(q, t, timeout_ms);
-    if (status != DELAYQ_OK) dq_sched_leave(q);
+    if (lost && dq_err_passing(status)) status = DELAYQ_ERR_UNKNOWN;
+    if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
     return status;
+}
+
+static const char *dq_bad_timeout(int64_t timeout_ms) {
+    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
 }
 
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms) {
-    delayq_status status =
-        dq_check(q, items && count, "items or count is NULL");
+    dq_status status =
+        dq_check(q, !items || !count         ? "items or count is NULL"
+                    : max < 1 || max > 10000 ? "max: 1 to 10,000"
+                                             : dq_bad_timeout(timeout_ms));
     dq_take_state t;
-    if (status == DELAYQ_OK)
-        status = dq_check(q, max >= 1 && max <= 10000, "max: 1 to 10,000");
-    if (status == DELAYQ_OK)
-        status =
-            dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     memset(&t, 0, sizeof t);
     t.items = items;
     t.max = max;
     status = dq_take(q, &t, timeout_ms);
     if (status == DELAYQ_OK) *count = t.count;
-    return status;
+    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms) {
     size_t count;
-    delayq_status status = dq_check(q, item != NULL, "item is NULL");
-    if (status != DELAYQ_OK) return status;
-    memset(item, 0, sizeof *item);
+    if (item) memset(item, 0, sizeof *item);
     return delayq_take_many(q, item, 1, &count, timeout_ms);
 }
 
 /* --- what is done with a lease, by its ticket --- */
 
-static delayq_status dq_check_ticket(delayq *q, const char *text) {
-    delayq_status status = dq_check(q, text != NULL, "no item or ticket");
-    if (status != DELAYQ_OK) return status;
-    return dq_check(q, dq_elem_is_ticket(text),
-                    "the ticket is none: an item that was taken without a "
-                    "lease, or of a broadcast, has nothing to acknowledge");
+static dq_status dq_check_ticket(delayq *q, const char *text) {
+    return dq_check(
+        q, !text ? "no item or ticket"
+           : !dq_elem_is_ticket(text)
+               ? "the ticket is none: an item that was taken without a lease, "
+                 "or of a broadcast, has nothing to acknowledge"
+               : NULL);
 }
 
 static const char *dq_text_of(const delayq_item *item) {
@@ -5150,107 +5266,97 @@ static const redisReply *dq_flags(const dq_req *call, size_t count) {
                : NULL;
 }
 
-/* Remove one element: an ack, or with a mirror to clean, a cancel. */
-static delayq_status dq_remove(delayq *q, const char *ticket, int mirror,
-                               const char *what) {
-    const redisReply *flags;
-    delayq_status status;
+/* Remove elements by their tickets: acks, or with a mirror to clean, a cancel.
+ * What became of each stands in its `acked`. Returns the first that is not
+ * DELAYQ_OK. */
+static dq_status dq_remove(delayq *q, dq_req *call) {
+    const redisReply *flags = NULL;
+    dq_status status, first = DELAYQ_OK;
     int64_t us;
-    dq_req call;
-    dq_req_begin(&call, DQ_REMOVE, what, mirror ? 2 : 1, 2, dq_write_remove);
-    call.idempotent = 1;
-    call.ticket = ticket;
-    status = dq_req_run_numbers(q, &call, &us, 1);
-    if (status != DELAYQ_OK) return status;
-    flags = dq_flags(&call, 1);
-    status = flags ? dq_ack_status(q, &call, flags->str[0] == '1')
-                   : dq_err_bad_reply(q, what);
-    freeReplyObject(call.reply);
-    return status;
+    size_t i;
+    call->idempotent = 1;
+    status = dq_req_run_numbers(q, call, &us, 1);
+    if (status == DELAYQ_OK) {
+        flags = dq_flags(call, call->max);
+        if (!flags) status = dq_err_bad_reply(q, call->what);
+    }
+    for (i = 0; i < call->max; i++) {
+        if (flags) status = dq_ack_status(q, call, flags->str[i] == '1');
+        if (call->items) call->items[i].acked = dq_err_public(status);
+        if (first == DELAYQ_OK) first = status;
+    }
+    if (call->reply) freeReplyObject(call->reply);
+    return first;
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    delayq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status != DELAYQ_OK) return status;
-    return dq_remove(q, item->ticket.text, 0, "ack");
+    dq_status status = dq_check_ticket(q, dq_text_of(item));
+    dq_req call;
+    if (status != DELAYQ_OK) return dq_err_public(status);
+    dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2, dq_write_remove);
+    call.ticket = item->ticket.text;
+    call.max = 1;
+    return dq_err_public(dq_remove(q, &call));
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
-    int mirror = q && q->options.wire != DELAYQ_NATIVE;
-    delayq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    if (status != DELAYQ_OK) return status;
-    status = dq_remove(q, ticket->text, mirror, "cancel");
+    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
+    dq_req call;
+    if (status != DELAYQ_OK) return dq_err_public(status);
+    dq_req_begin(&call, DQ_REMOVE, "cancel",
+                 q->options.wire != DELAYQ_NATIVE ? 2 : 1, 2, dq_write_remove);
+    call.ticket = ticket->text;
+    call.max = 1;
+    status = dq_remove(q, &call);
     if (status == DELAYQ_OK) q->counts.acked--; /* counted as an ack */
-    return status;
+    return dq_err_public(status);
 }
 
 #define DQ_ACK_MAX 500
 
-static delayq_status dq_ack_some(delayq *q, delayq_item *items, size_t count) {
-    const redisReply *flags;
-    delayq_status status;
-    int64_t us;
-    size_t i;
-    dq_req call;
-    dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2 * count, dq_write_remove);
-    call.idempotent = 1;
-    call.items = items;
-    call.max = count;
-    status = dq_req_run_numbers(q, &call, &us, 1);
-    if (status == DELAYQ_OK) {
-        flags = dq_flags(&call, count);
-        if (!flags) status = dq_err_bad_reply(q, "ack");
-        for (i = 0; flags && i < count; i++) {
-            items[i].acked = dq_ack_status(q, &call, flags->str[i] == '1');
-            if (status == DELAYQ_OK) status = items[i].acked;
-        }
-        freeReplyObject(call.reply);
-        if (flags) return status;
-    }
-    for (i = 0; i < count; i++) items[i].acked = status;
-    return status;
-}
-
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count) {
-    delayq_status all = dq_check(q, items || count == 0, "items is NULL");
+    dq_status first = dq_check(q, !items && count > 0 ? "items is NULL"
+                                  : q && q->options.broadcast
+                                      ? "a broadcast has nothing to ack"
+                                      : NULL);
     size_t i, n;
-    if (all == DELAYQ_OK && q->options.broadcast)
-        all = dq_err_set(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack");
-    for (i = 0; all == DELAYQ_OK && i < count; i++)
-        all = dq_check_ticket(q, items[i].ticket.text);
-    for (i = 0; items && i < count; i++) items[i].acked = all;
-    if (all != DELAYQ_OK) return all;
+    for (i = 0; first == DELAYQ_OK && i < count; i++)
+        first = dq_check_ticket(q, items[i].ticket.text);
+    for (i = 0; items && i < count; i++) items[i].acked = dq_err_public(first);
+    if (first != DELAYQ_OK) return dq_err_public(first);
     for (i = 0; i < count; i += n) {
-        delayq_status status;
+        dq_status status;
+        dq_req call;
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        status = dq_ack_some(q, items + i, n);
-        if (all == DELAYQ_OK) all = status;
+        dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2 * n, dq_write_remove);
+        call.items = items + i;
+        call.max = n;
+        status = dq_remove(q, &call);
+        if (first == DELAYQ_OK) first = status;
         if (status >= DELAYQ_OK) continue;
         if (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd) continue;
         if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
-        for (i += n; i < count; i++) items[i].acked = status;
+        for (i += n; i < count; i++) items[i].acked = dq_err_public(status);
         break;
     }
-    return all;
+    return dq_err_public(first);
 }
 
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
-    delayq_status status = dq_check(q, item != NULL, "item is NULL");
+    dq_status status =
+        dq_check(q, !item ? "item is NULL"
+                    : q && q->options.broadcast && item->ticket.text[0]
+                        ? "a broadcast has nothing to ack"
+                        : dq_bad_timeout(timeout_ms));
     dq_take_state t;
     if (status == DELAYQ_OK && item->ticket.text[0])
-        status = q->options.broadcast
-                     ? dq_err_set(q, DELAYQ_ERR_ARG,
-                                  "a broadcast has nothing to ack")
-                     : dq_check_ticket(q, item->ticket.text);
-    if (status == DELAYQ_OK)
-        status =
-            dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");
+        status = dq_check_ticket(q, item->ticket.text);
     if (status != DELAYQ_OK) {
-        if (item) item->acked = status;
-        return status;
+        if (item) item->acked = dq_err_public(status);
+        return dq_err_public(status);
     }
     memset(&t, 0, sizeof t);
     t.ack = *item;
@@ -5261,8 +5367,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     memset(item, 0, sizeof *item);
     status = dq_take(q, &t, timeout_ms);
     if (t.ack.ticket.text[0]) *item = t.ack; /* not settled: still in hand */
-    item->acked = t.acked;
-    return status;
+    item->acked = dq_err_public(t.acked);
+    return dq_err_public(status);
 }
 
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5278,9 +5384,10 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 /* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
-static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
-                               int less, const char *what, int64_t *stands) {
-    delayq_status status = dq_conn_ensure(q);
+static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
+                           int less, const char *what, int64_t *stands) {
+    int64_t deadline = dq_req_deadline(q, dq_sys_now());
+    dq_status status = dq_conn_ensure(q, deadline);
     int bury = delay_ms < 0;
     int64_t n[3];
     dq_req call;
@@ -5291,12 +5398,14 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.from = bury ? 0 : delay_ms;
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
-    status = dq_req_run_numbers(q, &call, n, 3);
+    call.deadline_us = deadline;
+    dq_req_run_all(q, &call, 1, DELAYQ_OK);
+    status = dq_req_numbers(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ack_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!bury) dq_sched_lower(q, n[2] * 1000 - q->conn->clock_offset_us);
+    if (!bury) dq_sched_due(q, n[2]);
     return DELAYQ_OK;
 }
 
@@ -5311,41 +5420,40 @@ static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
         dq_elem_ticket_prefix(item->ticket.text, key, &len) == 17)
         attempt = (int)dq_elem_get_uint(key + 15, 2, 1);
     failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
-    return dq_sys_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+    return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
                           failures);
 }
 
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
-    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    dq_status status = dq_check_ticket(q, dq_text_of(item));
     int release = delay_ms == DELAYQ_RELEASE;
-    if (status == DELAYQ_OK)
+    if (status == DELAYQ_OK &&
+        (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
         status = dq_check(
-            q, delay_ms >= DELAYQ_RELEASE && delay_ms <= DQ_MAX_DUE / 4,
-            "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
-    if (status != DELAYQ_OK) return status;
+            q, "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
+    if (status != DELAYQ_OK) return dq_err_public(status);
     if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item);
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
     if (status == DELAYQ_OK) q->counts.nacked++;
-    return status;
+    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
-    delayq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status != DELAYQ_OK) return status;
+    dq_status status = dq_check_ticket(q, dq_text_of(item));
+    if (status != DELAYQ_OK) return dq_err_public(status);
     status = dq_change(q, item->ticket.text, -1, 0, "bury", NULL);
     if (status == DELAYQ_OK) q->counts.died++;
-    return status;
+    return dq_err_public(status);
 }
 
 /* A ticket's due time moves; its id stays. */
-static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
-                                    int64_t delay_ms, const char *what) {
+static dq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
+                                int64_t delay_ms, const char *what) {
     int64_t due_ms = 0;
     char id[40], *dash;
-    delayq_status status =
-        dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
+    dq_status status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
     if (status != DELAYQ_OK) return status;
     dash = strchr(ticket->text, '-');
     snprintf(id, sizeof id, "%s", dash);
@@ -5356,23 +5464,21 @@ static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms) {
-    delayq_status status = dq_check_ticket(q, dq_text_of(item));
+    dq_status status = dq_check_ticket(q, dq_text_of(item));
     if (status == DELAYQ_OK && lease_ms == 0) lease_ms = q->options.lease_ms;
-    if (status == DELAYQ_OK)
-        status = dq_check(q, lease_ms > 0 && lease_ms <= DQ_MAX_DUE / 4,
-                          "lease_ms: above 0, or the handle has a lease");
-    if (status != DELAYQ_OK) return status;
-    return dq_move_ticket(q, &item->ticket, lease_ms, "extend");
+    if (status == DELAYQ_OK && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
+        status = dq_check(q, "lease_ms: above 0, or the handle has a lease");
+    if (status != DELAYQ_OK) return dq_err_public(status);
+    return dq_err_public(dq_move_ticket(q, &item->ticket, lease_ms, "extend"));
 }
 
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms) {
-    delayq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    if (status == DELAYQ_OK)
-        status = dq_check(q, delay_ms >= 0 && delay_ms <= DQ_MAX_DUE / 4,
-                          "delay_ms is negative or too long");
-    if (status != DELAYQ_OK) return status;
-    return dq_move_ticket(q, ticket, delay_ms, "reschedule");
+    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
+    if (status == DELAYQ_OK && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
+        status = dq_check(q, "delay_ms is negative or too long");
+    if (status != DELAYQ_OK) return dq_err_public(status);
+    return dq_err_public(dq_move_ticket(q, ticket, delay_ms, "reschedule"));
 }
 
 /* --- looking and clearing --- */
@@ -5410,23 +5516,23 @@ static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count,
                                      const delayq_ticket *after) {
-    delayq_status status = dq_check(q, items && count && max > 0,
-                                    "items or count is NULL, or max is 0");
+    dq_status status = dq_check(
+        q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
+           : after && after->text[0] && !dq_elem_is_ticket(after->text)
+               ? "after: no ticket"
+               : NULL);
     int64_t us;
     size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status == DELAYQ_OK && after && after->text[0])
-        status =
-            dq_check(q, dq_elem_is_ticket(after->text), "after: no ticket");
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_free_items(q);
     dq_req_begin(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = after && after->text[0] ? after->text : NULL;
     status = dq_req_run_numbers(q, &call, &us, 1);
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     q->reply = call.reply;
     *count = (call.reply->elements - 1) / 2;
     for (i = 0; i < *count && i < max; i++)
@@ -5434,9 +5540,10 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                             call.reply->element[2 * i + 2]))
             break;
     if (i < *count) *count = max + 1;
-    if (*count <= max) return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    if (*count <= max)
+        return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
     *count = 0;
-    return dq_err_bad_reply(q, "peek");
+    return dq_err_public(dq_err_bad_reply(q, "peek"));
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5446,8 +5553,8 @@ static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
-static delayq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
-                                  size_t max, int64_t n[6]) {
+static dq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
+                              size_t max, int64_t n[6]) {
     dq_req_begin(call, DQ_COUNT, "count", 4, 1 + max, dq_write_count);
     call->read_only = 1;
     call->times = times;
@@ -5456,13 +5563,13 @@ static delayq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
 }
 
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
-    delayq_status status = dq_check(q, counts != NULL, "counts is NULL");
+    dq_status status = dq_check(q, counts ? NULL : "counts is NULL");
     int64_t n[6];
     dq_req call;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     *counts = q->counts;
     status = dq_run_count(q, &call, NULL, 0, n);
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     freeReplyObject(call.reply);
     counts->pending = n[1];
     counts->overdue = n[2];
@@ -5477,28 +5584,28 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
 
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts) {
-    delayq_status status =
-        dq_check(q, due_ms && counts, "due_ms or counts is NULL");
+    dq_status status =
+        dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
+                    : n < 1 || n > 1000 ? "n: 1 to 1,000"
+                                        : NULL);
     int64_t head[6];
     size_t i;
     dq_req call;
-    if (status == DELAYQ_OK)
-        status = dq_check(q, n >= 1 && n <= 1000, "n: 1 to 1,000");
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     status = dq_run_count(q, &call, due_ms, n, head);
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     for (i = 0; i < n && call.reply->elements == n + 1; i++) {
         const redisReply *r = call.reply->element[i + 1];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }
     freeReplyObject(call.reply);
-    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
+    return dq_err_public(i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count"));
 }
 
-static delayq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
+static dq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
     int64_t n[2];
-    delayq_status status = dq_req_run_numbers(q, call, n, 2);
+    dq_status status = dq_req_run_numbers(q, call, n, 2);
     if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     if (status == DELAYQ_OK) freeReplyObject(call->reply);
     return status;
@@ -5510,11 +5617,11 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    delayq_status status = dq_check(q, 1, "");
+    dq_status status = dq_check(q, NULL);
     dq_req call;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_req_begin(&call, DQ_CLEAR, "clear", 3, 1, dq_write_clear);
-    return dq_run_removed(q, &call, removed);
+    return dq_err_public(dq_run_removed(q, &call, removed));
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5567,101 +5674,94 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from) {
-    delayq_status status = dq_check(q, letters && count && max > 0,
-                                    "letters or count is NULL, or max is 0");
+    dq_status status = dq_check(q, !letters || !count || max == 0
+                                       ? "letters or count is NULL, or max is 0"
+                                       : NULL);
     int64_t n[2];
     size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_free_items(q);
     dq_begin_dead(&call, "peek", max);
     call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
     status = dq_req_run_numbers(q, &call, n, 2);
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     q->reply = call.reply;
     if (call.reply->elements - 1 > max)
-        return dq_err_bad_reply(q, "dead letters");
+        return dq_err_public(dq_err_bad_reply(q, "dead letters"));
     for (i = 0; i + 1 < call.reply->elements; i++)
         if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 1]))
-            return dq_err_bad_reply(q, "dead letters");
+            return dq_err_public(dq_err_bad_reply(q, "dead letters"));
     *count = call.reply->elements - 1;
-    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
 }
 
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
-    delayq_status status = dq_check(q, 1, "");
+    dq_status status =
+        dq_check(q, q && q->options.broadcast
+                        ? "a broadcast has no ready list to redrive to"
+                        : NULL);
     int64_t n = 0;
     dq_req call;
     if (count) *count = 0;
-    if (status == DELAYQ_OK)
-        status = dq_check(q, !q->options.broadcast,
-                          "a broadcast has no ready list to redrive to");
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "redrive", max);
     status = dq_run_removed(q, &call, &n);
     if (count) *count = (size_t)n;
-    if (n > 0) q->ready += n;
-    return status;
+    if (n > 0) dq_sched_redriven(q, n);
+    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    delayq_status status = dq_check(q, 1, "");
+    dq_status status = dq_check(q, NULL);
     dq_req call;
-    if (status != DELAYQ_OK) return status;
+    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "clear", 1);
-    return dq_run_removed(q, &call, removed);
-}
-
-/* A turn of each. OK where one has something. */
-static delayq_status dq_wait_all(delayq *const *queues, size_t count,
-                                 int timed) {
-    delayq_status all = DELAYQ_EMPTY;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        delayq_status status;
-        if (timed && dq_wait_woken(queues[i])) return DELAYQ_WOKEN;
-        status = dq_wait_step(queues[i]);
-        if (status < 0 && !dq_err_passing(status)) return status;
-        if (status < 0) dq_wait_ride_out(queues[i], status);
-        if (status == DELAYQ_OK)
-            all = DELAYQ_OK;
-        else if (status < 0 && all == DELAYQ_EMPTY)
-            all = status;
-    }
-    return all;
+    return dq_err_public(dq_run_removed(q, &call, removed));
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
-    int64_t deadline = dq_wait_deadline(timeout_ms);
-    size_t i, links = 0;
-    if (!queues || count < 1 || !queues[0]) return DELAYQ_ERR_ARG;
+    int64_t deadline;
+    size_t i, conns = 0;
+    if (!queues || count < 1) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
-        delayq_status status = dq_check(queues[i], timeout_ms >= DELAYQ_FOREVER,
-                                        "timeout_ms is below -1");
-        if (status != DELAYQ_OK) return status;
-        if (queues[i]->pid != (int64_t)getpid())
-            return dq_conn_ensure(queues[i]);
-        links += !dq_wait_seen_conn(queues, i);
-        if (links > DQ_MAX_CONNS)
-            return dq_err_set(queues[i], DELAYQ_ERR_ARG,
-                              "wait: more than 20 connections");
+        delayq *q = queues[i];
+        dq_status status = dq_check(q, dq_bad_timeout(timeout_ms));
+        if (status == DELAYQ_OK && q->pid != (int64_t)getpid())
+            status = dq_conn_ensure(q, 0); /* says so */
+        if (status != DELAYQ_OK) return dq_err_public(status);
+        conns += !dq_wait_seen_conn(queues, i);
+        if (conns > DQ_MAX_CONNS) {
+            dq_check(q, "wait: more than 20 connections");
+            return DELAYQ_ERR_ARG;
+        }
     }
+    deadline = dq_wait_deadline(timeout_ms);
     for (;;) {
-        delayq_status status = dq_wait_all(queues, count, timeout_ms != 0);
-        if (status == DELAYQ_OK || status == DELAYQ_WOKEN) return status;
-        if (status < 0 && !dq_err_passing(status)) return status;
-        if (timeout_ms == 0 || dq_sys_now() >= deadline) return status;
+        dq_status all = DELAYQ_EMPTY; /* OK where one has something */
+        for (i = 0; i < count; i++) {
+            dq_status status;
+            if (timeout_ms != 0 && dq_wait_woken(queues[i]))
+                return DELAYQ_WOKEN;
+            status = dq_wait_step(queues[i]);
+            if (status < 0 && !dq_err_passing(status))
+                return dq_err_public(status);
+            if (status < 0) dq_wait_ride_out(queues[i], status);
+            if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
+        }
+        if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
+            return dq_err_public(all);
         dq_wait_sleep(queues, count, deadline);
     }
 }
 
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
-    if (!q || q->open != DQ_OPEN || q->conn_closed) return;
+    if (!q || q->open != DQ_OPEN || !q->conn) return;
     if (q->pid != (int64_t)getpid()) return; /* the parent's pipe */
     DQ_STORE(&q->woken, 1);
     /* A full pipe has been written to before, which is as good. */
@@ -5672,7 +5772,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
 
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
-    if (!q || q->open != DQ_OPEN || q->conn_closed || !fds) return 0;
+    if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
     if (n < max) fds[n++] = q->conn->pipe[0];
     if (n < max && q->conn->sub) fds[n++] = q->conn->sub->fd;
     return n;

@@ -162,7 +162,7 @@ static void take_all(void) {
 }
 
 static int is_deaf(void) {
-    return q.conn->sub && !q.conn->can_track;
+    return q.conn->sub && q.conn->tracking == DELAYQ_TRACK_OFF;
 }
 
 static void hear(void) {

@@ -912,7 +912,7 @@ static void begin_run(void) {
 static void end_run(void) {
     int i;
     delayq_close(&queues[!apart]);
-    if (queues[apart].conn_closed)
+    if (!queues[apart].conn)
         check_status(delayq_offer(q = queues + 1, "", 0, 0));
     delayq_close(&queues[apart]);
     for (i = 0; i < CONNECTIONS; i++) hang_up(&connections[i]);
