@@ -110,16 +110,15 @@
  *                    is gone                     lease
  *     order          by due time, then offer     the same; what comes again
  *                                                by turns with the rest
- *     early          never, whether measured by the server's clock or from the
- *                    moment of the offer
+ *     early          never, by the server's clock and the offerer's stopwatch
  *
  * Each move is one script, and a script that is refused at any point (memory
  * full, a command that the ACL forbids, a key of another type) leaves
  * everything where it was. A full server still delivers, acks, nacks and
  * extends. Items are lost in no other way than these and by what Redis itself
  * loses: its persistence settings, and asynchronous replication at a failover.
- * If a server restarts from an older snapshot, items taken or acked since then
- * are delivered again, even without a lease.
+ * A server that has fallen back to an earlier state so also brings back what
+ * was taken or acked since then, without a lease, too.
  *
  * Where Redisson moves items of the queue, too, three things are weaker: a
  * lease ends by the fastest Java clock, attempts are counted anew whenever
@@ -157,15 +156,16 @@
  * offer and take. Due times are whole milliseconds since the epoch, rounded
  * up. Waiting is done by the program (poll, a sleep of less than a
  * millisecond, and the last 80 us awake, since sleepers are woken late);
- * nothing ever blocks on the server. A handle that waits has a second
- * connection, the subscriber, which is told of earlier items and of payloads
- * that anybody pushes into N. It only speeds things up: without it a handle
- * polls every 250 ms, and in any case every max_wait_ms.
+ * nothing ever blocks on the server. A handle that waits has a
+ * second connection, the ear, that hears of earlier items and of payloads
+ * that anybody pushes into N. The ear only speeds things up: without it a
+ * handle looks every 250 ms, and in any case every max_wait_ms.
  *
- * Of the handles that wait in a take for 10 s or longer on one queue, one, the
- * leader, has the exact timer; the others are told when it is their turn. So
- * an item wakes one of a hundred. Where the leader dies or freezes, the
- * standby takes over 0.3 to 0.6 s after something was due or pushed.
+ * Of the handles that wait in a take for 10 s or longer on one queue, one
+ * keeps watch, with the exact timer; the others are told when it is their
+ * turn. So an item wakes one of a hundred. Where the one that keeps watch dies
+ * or freezes, the next in line takes over 0.3 to 0.6 s after something was
+ * due or pushed.
  *
  * Beside idle Redisson consumers the server serves their BLPOP first; there
  * is no fairness between them and delayq's.
@@ -178,12 +178,12 @@
  *
  * On a cluster one host is enough to begin with; redirections are followed.
  * All keys of a queue lie in one slot, so a name either has no '}' or one
- * whole, non-empty {tag}; others are refused there. During a slot migration
- * offers without a key, acks, nacks and takes of pending items keep working
- * (native queues only); everything else returns DELAYQ_ERR_AGAIN until it is
- * finished. One queue is one slot, and so one node's work: to spread a hot one
- * open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and wait on
- * all of them with delayq_wait.
+ * whole, non-empty {tag}; others are refused there. While the slot is moved
+ * to another node these go on, in a native queue: offers without a key, acks,
+ * nacks, and takes of what comes from the set; all else is DELAYQ_ERR_AGAIN
+ * until the slot has arrived. One queue is one slot, and so one node's work:
+ * to spread a hot one open several, "jobs{0}", "jobs{1}" ..., offer to them in
+ * turn, and wait on all of them with delayq_wait.
  *
  * rediss:// checks the server's certificate and that it is the host's.
  *
@@ -200,29 +200,28 @@
  * which knows no time limit: give an address where that matters.
  *
  * A connection that is dead without saying so (a frozen server, a lost
- * network) is noticed by the next request after io_timeout_ms, and by the
- * subscriber after 10 s and io_timeout_ms at most.
+ * network) is noticed by the next request after io_timeout_ms, and by the ear
+ * after 10 s and io_timeout_ms at most.
  *
  * >>errors -- errors and retries
  *
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. A failure says whether its effect may have happened: only
  * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
- * the sentence. A handle replaces a lost connection by itself: at once, and
- * after a failed attempt with a back-off of up to 5 s, in which calls fail at
- * once. The only error that requires reopening the handle is DELAYQ_ERR_WIRE.
+ * the sentence. A lost connection is replaced by itself: at once, and after a
+ * failed attempt with a back-off of up to 5 s, in which calls fail at once. A
+ * handle never has to be closed and opened again, but after DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
  * Names of 1 to 512 bytes. Payloads of any bytes, as long as the server takes
  * (512 MB by default). Due times below 2^53 ms. One script moves or takes at
  * most options.batch items and stops after 256 KiB of payload, so that it
- * stalls the server for about 2 ms. One payload larger than that is moved alone
- * and stalls the server for about 3 ms per MB; twice that if the next item is
- * as large and due within max_wait_ms. With a Redisson wire the mirror is a
- * list, and a script that moves or cancels scans it once: a few ms per 100,000
- * pending items. One scan serves up to 100 items offered by delayq, but only 1
- * to 3 offered by Java.
+ * stalls the server for about 2 ms; a single larger payload costs what it
+ * costs, about 3 ms per MB, and as much again for one like it that is due
+ * within max_wait_ms. With a Redisson wire the mirror is a list, and a script
+ * that moves or cancels walks through it once: some ms per 100,000 pending, for
+ * up to 100 items, but for 1 to 3 that Java has offered.
  *
  * The handle is plain memory of a few KB; a call needs up to 24 KB of stack,
  * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
@@ -361,7 +360,7 @@ typedef struct delayq_options {
     int batch;              /* most items that one tick moves: 1 to 1,000;
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
-                               time between two polls: default 10,000 */
+                               time between two looks: default 10,000 */
     int connect_timeout_ms; /* to connect and log in; default 2,000, or
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
@@ -385,10 +384,9 @@ typedef struct delayq_options {
     delayq *share;
 } delayq_options;
 
-/* Identifies a pending or leased item. Each offer and each lease issues a new
- * ticket; it is invalid once the item is moved or taken, or the lease ends.
- * Text, to be printed, stored and compared as it is: due time, dash, id in hex
- * digits. "" is none. */
+/* Names one stay of an item in the set: from its offer until it is moved or
+ * taken, or from its lease until that ends. Text, to be printed, stored and
+ * compared as it is: due time, dash, id in hex digits. "" is none. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
@@ -407,9 +405,9 @@ typedef struct delayq_message {
     int replace;        /* instead take the place of the first, if that still
                            waits */
 
-    delayq_status status; /* out: the result. To retry after
-                             DELAYQ_ERR_UNKNOWN pass the same struct again
-                             unchanged: the item is stored at most once */
+    delayq_status status; /* out, and in: DELAYQ_ERR_UNKNOWN together with
+                             what the call left here sends it again, and it is
+                             stored once */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
     int64_t not_after_ms; /* private */
@@ -568,8 +566,7 @@ struct delayq {
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing has happened
- *     DELAYQ_ERR_WIRE      nothing was changed; all further calls fail until
- *                          the handle is reopened
+ *     DELAYQ_ERR_WIRE      nothing has happened, nor will until reopened
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
  *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork() (seen
  *                          before it touches a socket); what open says of
@@ -666,16 +663,16 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  * delayq_tick -- move what is due to the ready list; for your own loop.
  *
  *   wait_ms    out, may be NULL, always set: come back in so many ms, or
- *              sooner if one of delayq_fds is readable. 0: more work is
- *              pending, call again now. Never above max_wait_ms. After a
+ *              sooner if one of delayq_fds is readable. 0: a step is left or
+ *              more is due, call again. Never above max_wait_ms. After a
  *              failure the back-off
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
  * Blocks       at most one of: connecting (connect_timeout_ms), opening the
- *              subscriber (io_timeout_ms), one transfer (io_timeout_ms). With
- *              nothing due and nothing heard: no round trip; it reads the
- *              clock, and the subscriber at most once a millisecond
+ *              ear (io_timeout_ms), one transfer (io_timeout_ms). Nothing due
+ *              and nothing heard: reads the clock, and looks at the ear at
+ *              most once a millisecond; no round trip
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -694,9 +691,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              any server failure. DELAYQ_ERR_UNKNOWN: what the server handed
  *              out, if it did, is gone; with a lease it comes again
  * Blocks       timeout_ms, and a round trip; where it waited for 10 s or
- *              longer, one more to leave the waiters. With 0: one round trip,
- *              or none while the subscriber is open and nothing is due (the
- *              second empty take with 0 in a row opens it)
+ *              longer, one more to leave the line. With 0: one round trip, or
+ *              none while the ear is open and nothing is due (a program that
+ *              keeps taking with 0 gets an ear at the second empty take)
  * Redis        1 script, O(log n); while it waits 0.2 commands a second
  *
  * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) are ridden out
@@ -859,8 +856,7 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Blocks       timeout_ms, and a round trip per queue
  * Redis        the transfers of all of them
  *
- * Returns at once while any of the queues has a ready item; the caller must
- * take it.
+ * For programs that take: it returns as long as something lies ready.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
@@ -3130,11 +3126,6 @@ static void dq_sched_pushed(delayq *q, int64_t ready) {
         q->ready = ready;
 }
 
-/* Open for the first time: poll at once. */
-static void dq_sched_opened(delayq *q) {
-    q->next_poll_us = dq_sys_now();
-}
-
 /* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
 static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
     if (q->waiter_rank == 0) return; /* it has left */
@@ -3143,11 +3134,6 @@ static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
         dq_sched_due(q, 0);
     else if (due_ms > 0)
         dq_sched_due(q, due_ms);
-}
-
-/* The handle itself has put so many into the ready list. */
-static void dq_sched_redriven(delayq *q, int64_t count) {
-    q->ready += count;
 }
 
 /* q has left the waiters, or tried to. */
@@ -4807,7 +4793,6 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     dq_sys_random(q->handle_id, sizeof q->handle_id);
     q->id[0] = ':';
     dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
-    dq_sched_opened(q);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
     deadline = dq_req_deadline(q, dq_sys_now());
     status = q->options.broadcast && q->cursor[0] == '$'
@@ -5711,7 +5696,7 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
     dq_begin_dead(&call, "redrive", max);
     status = dq_run_removed(q, &call, &n);
     if (count) *count = (size_t)n;
-    if (n > 0) dq_sched_redriven(q, n);
+    if (n > 0) dq_sched_pushed(q, q->ready + n);
     return dq_err_public(status);
 }
 
