@@ -2993,153 +2993,26 @@ static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
  * MARK: - Schedule
  * >>schedule   when the server is asked next
  *
- * Owns next_poll_us, and what each of its events makes of it: this is the only
- * section that writes it. After a reply the next poll is when its request was
- * sent plus the relative time in it: a poll that comes a few microseconds
- * early is repeated, but one that comes late by a round trip is late. Messages
- * read since then lower it. The subscriber is never read between a request and
- * its reply, so nothing else can get in between. Without a connection the next
+ * Owns next_poll_us and waiter_rank: one function per event, and nobody else
+ * writes them. After a reply the next poll is when its request was sent plus
+ * the relative time in it: a poll that comes a few microseconds early is
+ * repeated, but one that comes late by a round trip is late. Messages read
+ * since then lower it. The subscriber is never read between a request and its
+ * reply, so nothing else can get in between. Without a connection the next
  * poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
 #define DQ_BACKOFF_MAX_US (5 * DQ_SECOND_US)
 #define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_UNHEARD_POLL_US                             \
-    250000 /* between two polls that nothing announces \
-            */
-
-/* The earliest local moment at which the server's clock can show server_us. */
-static int64_t dq_sched_local_us(const delayq_conn *conn, int64_t server_us) {
-    return server_us - conn->clock_offset_us - conn->clock_error_us;
-}
-
-/* Poll no later than that. */
-static void dq_sched_lower(delayq *q, int64_t when) {
-    if (q->next_poll_us > when) q->next_poll_us = when;
-}
-
-/* A standby acts so much later than the leader. */
-static int64_t dq_sched_slack(void) {
-    unsigned char r;
-    dq_sys_random(&r, 1);
-    return 300000 + r * 300000 / 255;
-}
+#define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
+#define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
 
 /* When to try to connect after so many failures: the first time at once. */
 static int64_t dq_sched_retry(unsigned failures) {
     int64_t now = dq_sys_now();
     if (failures == 0) return now;
     return now + dq_num_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
-}
-
-/* --- the waiters: which of those in a take acts --- */
-
-#define DQ_WAITERS_MS 10000 /* who waits so long joins the waiters */
-
-/* Is it about to wait long, and would it hear of its turn? */
-static int dq_sched_would_join(const delayq *q) {
-    return q->will_wait && q->turn_subscribed;
-}
-
-/* An ACL forbids the waiters' key: wait as if alone. */
-static void dq_sched_waiters_refused(delayq *q) {
-    q->turn_subscribed = q->waiter_rank = 0;
-}
-
-/* --- the events --- */
-
-/* The command connection is closed; conn->retry_us is set. */
-static void dq_sched_conn_lost(delayq_conn *conn) {
-    delayq *h;
-    for (h = conn->handles; h; h = h->next) h->next_poll_us = conn->retry_us;
-}
-
-/* One of the two connections is open: what has happened meanwhile? */
-static void dq_sched_conn_back(delayq_conn *conn, int64_t now) {
-    delayq *h;
-    for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
-}
-
-/* The subscriber is closed; conn->sub_retry_us is set. */
-static void dq_sched_sub_lost(delayq_conn *conn) {
-    delayq *h;
-    for (h = conn->handles; h; h = h->next)
-        dq_sched_lower(h, conn->sub_retry_us);
-}
-
-/* A message says, or this handle's own request has made, that an item is due
- * then by the server's clock; 0: now. */
-static void dq_sched_due(delayq *q, int64_t due_ms) {
-    int64_t when;
-    if (q->waiter_rank > 2) return; /* leader and standby see to it */
-    when =
-        due_ms > 0 && due_ms < DQ_MAX_DUE / 1000
-            ? dq_sched_local_us(q->conn, due_ms * 1000)
-            : dq_sys_now() + (due_ms > 0 ? q->options.max_wait_ms * 1000 : 0);
-    if (q->waiter_rank == 2) {
-        int64_t now = dq_sys_now();
-        when = (when < now ? now : when) + dq_sched_slack();
-    }
-    if (q->next_poll_us > when) q->next_poll_us = when;
-}
-
-static int dq_sched_same_queue(const delayq *a, const delayq *b) {
-    return a->name_len == b->name_len &&
-           memcmp(a->name, b->name, a->name_len) == 0;
-}
-
-/* The server has answered a transfer or take, sent then: so long until the
- * next item is due, so many ready. It holds for every handle on the same queue
- * and connection. unheard: a push into the list would not be heard; rank: q's
- * among the waiters. */
-static void dq_sched_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                           int64_t ready, int unheard, int64_t rank) {
-    int64_t cap = q->options.max_wait_ms * 1000;
-    delayq *h;
-    if ((unheard || !q->conn->sub || !q->subscribed) &&
-        cap > DQ_UNHEARD_POLL_US)
-        cap = DQ_UNHEARD_POLL_US;
-    if (next_us < 0 || next_us > cap) next_us = cap;
-    for (h = q->conn->handles; h; h = h->next) {
-        if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
-            continue;
-        h->ready = ready < 0 ? 0 : ready;
-        h->next_poll_us = sent_us + next_us;
-    }
-    q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
-    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
-    if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
-}
-
-/* A request was refused, or failed and the connection is back at once. */
-static void dq_sched_fault(delayq *q) {
-    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
-}
-
-/* So many lie in the list: a take gets them. Those are the leader's, if it
- * lives; a standby comes later. */
-static void dq_sched_pushed(delayq *q, int64_t ready) {
-    if (q->waiter_rank == 2)
-        dq_sched_due(q, 0);
-    else
-        q->ready = ready;
-}
-
-/* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
-static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
-    if (q->waiter_rank == 0) return; /* it has left */
-    q->waiter_rank = rank == 2 ? 2 : 1;
-    if (rank != 2)
-        dq_sched_due(q, 0);
-    else if (due_ms > 0)
-        dq_sched_due(q, due_ms);
-}
-
-/* q has left the waiters, or tried to. */
-static void dq_sched_left(delayq *q) {
-    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
-    q->waiter_rank = 0;
 }
 
 /* The moment at which q acts though nothing is heard. */
@@ -3151,6 +3024,157 @@ static int64_t dq_sched_next(const delayq *q) {
                ? conn->sub_pinged_us + q->options.io_timeout_ms * 1000LL
                : conn->sub_heard_us + DQ_PING_US;
     return next < ping ? next : ping;
+}
+
+/* A standby acts so much later than the leader. */
+static int64_t dq_sched_slack(void) {
+    unsigned char r;
+    dq_sys_random(&r, 1);
+    return 300000 + r * 300000 / 255;
+}
+
+/* Poll no later than that. */
+static void dq_sched_lower(delayq *q, int64_t when) {
+    if (q->next_poll_us > when) q->next_poll_us = when;
+}
+
+/* The earliest local moment at which the server's clock can show due_ms. */
+static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms) {
+    return due_ms * 1000 - q->conn->clock_offset_us - q->conn->clock_error_us;
+}
+
+static int dq_sched_same_queue(const delayq *a, const delayq *b) {
+    return a->name_len == b->name_len &&
+           memcmp(a->name, b->name, a->name_len) == 0;
+}
+
+/* --- events of the connections --- */
+
+/* The command connection is closed, and client tracking ends with it.
+ * conn->retry_us is set. */
+static void dq_sched_conn_lost(delayq_conn *conn) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next) {
+        h->list_tracked = 0;
+        h->next_poll_us = conn->retry_us;
+    }
+}
+
+/* One of the two connections is open: what has happened meanwhile? */
+static void dq_sched_conn_back(delayq_conn *conn, int64_t now) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
+}
+
+/* The subscriber is closed; conn->sub_retry_us is set. */
+static void dq_sched_sub_lost(delayq_conn *conn) {
+    delayq *h;
+    for (h = conn->handles; h; h = h->next) {
+        h->subscribed = h->list_tracked = 0;
+        h->turn_subscribed = h->waiter_rank = 0;
+        dq_sched_lower(h, conn->sub_retry_us);
+    }
+}
+
+/* A request was refused, or failed though a connection is there: pause. */
+static void dq_sched_fault(delayq *q) {
+    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+}
+
+/* --- events of the queue --- */
+
+/* A transfer or take, sent then, was answered: so long until the next item is
+ * due, so many ready. That holds for every handle on the same queue and
+ * connection. unheard: the next push would not be heard; taken: the list has
+ * changed; rank: q's among the waiters. */
+static void dq_sched_reply(delayq *q, int64_t sent_us, int64_t next_us,
+                           int64_t ready, int unheard, int taken,
+                           int64_t rank) {
+    int64_t cap = q->options.max_wait_ms * 1000;
+    delayq *h;
+    if ((unheard || !q->conn->sub || !q->subscribed) &&
+        cap > DQ_UNHEARD_POLL_US)
+        cap = DQ_UNHEARD_POLL_US;
+    if (next_us < 0 || next_us > cap) next_us = cap;
+    for (h = q->conn->handles; h; h = h->next) {
+        if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
+            continue;
+        h->ready = ready < 0 ? 0 : ready;
+        h->next_poll_us = sent_us + next_us;
+        if (taken) h->list_tracked = 0;
+    }
+    q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
+    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
+    if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
+}
+
+/* The handle itself has stored or moved an item that is due then. */
+static void dq_sched_due(delayq *q, int64_t due_ms) {
+    dq_sched_lower(q, dq_sched_local_us(q, due_ms));
+}
+
+/* A message tells of an item that is due then; 0: now. */
+static void dq_sched_heard(delayq *q, int64_t due_ms) {
+    int64_t now = dq_sys_now(), when = now;
+    if (q->waiter_rank > 2) return; /* leader and standby see to it */
+    if (due_ms > DQ_MAX_DUE / 1000)
+        when = now + q->options.max_wait_ms * 1000;
+    else if (due_ms > 0)
+        when = dq_sched_local_us(q, due_ms);
+    if (q->waiter_rank == 2)
+        when = (when < now ? now : when) + dq_sched_slack();
+    dq_sched_lower(q, when);
+}
+
+/* The queue's channel is subscribed, or no more: something may have been
+ * published before. */
+static void dq_sched_subscribed(delayq *q, int on) {
+    q->subscribed = on != 0;
+    dq_sched_lower(q, dq_sys_now());
+}
+
+/* A push into the list will be heard; so many lie there already. Those are the
+ * leader's, if it lives; a standby comes later. */
+static void dq_sched_tracked(delayq *q, int64_t ready) {
+    q->list_tracked = 1;
+    if (ready > 0 && q->waiter_rank == 2)
+        dq_sched_heard(q, 0);
+    else if (ready > 0)
+        q->ready = ready;
+}
+
+/* The list has changed; the server tells of that once. */
+static void dq_sched_pushed(delayq *q) {
+    q->list_tracked = 0;
+    dq_sched_heard(q, 0);
+}
+
+/* --- the waiters: which of the handles in a long take acts --- */
+
+/* Is it about to wait long, and would it hear of its turn? */
+static int dq_sched_would_join(const delayq *q) {
+    return q->will_wait && q->turn_subscribed;
+}
+
+/* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
+static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
+    if (q->waiter_rank == 0) return; /* it has left */
+    q->waiter_rank = rank == 2 ? 2 : 1;
+    if (rank != 2)
+        dq_sched_heard(q, 0);
+    else if (due_ms > 0)
+        dq_sched_heard(q, due_ms);
+}
+
+/* q has left the waiters, or tried to. */
+static void dq_sched_left(delayq *q) {
+    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
+    q->waiter_rank = 0;
+}
+
+/* An ACL forbids the waiters' key: wait as if alone. */
+static void dq_sched_waiters_refused(delayq *q) {
+    q->turn_subscribed = q->waiter_rank = 0;
 }
 
 /*-----------------------------------------------------------------------------
@@ -3173,7 +3197,6 @@ static int64_t dq_conn_until(int ms, int64_t deadline) {
 /* Close the command connection. why and text are what requests are told until
  * the next attempt to connect. */
 static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
-    delayq *h;
     if (conn->cmd) {
         redisFree(conn->cmd);
         if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
@@ -3185,7 +3208,6 @@ static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
     conn->state = why == DQ_MOVED ? DELAYQ_CONN_REDIRECTED : DELAYQ_CONN_CLOSED;
     if (conn->tracking == DELAYQ_TRACK_ON)
         conn->tracking = DELAYQ_TRACK_ALLOWED;
-    for (h = conn->handles; h; h = h->next) h->list_tracked = 0;
     conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
                         ? DELAYQ_ERR_IO
                         : dq_err_public(why);
@@ -3198,13 +3220,9 @@ static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
 }
 
 static void dq_conn_close_sub(delayq_conn *conn) {
-    delayq *h;
     if (conn->sub) redisFree(conn->sub);
     conn->sub = NULL;
     conn->tracking = DELAYQ_TRACK_OFF;
-    for (h = conn->handles; h; h = h->next)
-        h->list_tracked = h->subscribed = h->turn_subscribed = h->waiter_rank =
-            0;
     conn->sub_retry_us = dq_sched_retry(conn->sub_failures);
     dq_sched_sub_lost(conn);
 }
@@ -3928,16 +3946,13 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
         if (!message || !ours) return;
-        q->list_tracked = 0;
-        dq_sched_due(q, 0);
+        dq_sched_pushed(q);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
-        q->subscribed = !gone;
-        if (!message) /* something may have come before it was subscribed */
-            dq_sched_lower(q, dq_sys_now());
-        else if (dq_resp_numbers(text, n, 1) && n[0] > 0)
-            dq_sched_due(q, n[0]);
+        if (!message)
+            dq_sched_subscribed(q, !gone);
         else
-            dq_sched_due(q, 0);
+            dq_sched_heard(q,
+                           dq_resp_numbers(text, n, 1) && n[0] > 0 ? n[0] : 0);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
         q->turn_subscribed = !gone;
         if (message && dq_resp_numbers(text, n, 2))
@@ -4144,8 +4159,7 @@ static dq_status dq_sub_track(delayq *q, int64_t deadline) {
         status = dq_err_bad_reply(q, "wait");
     } else {
         conn->tracking = DELAYQ_TRACK_ON;
-        q->list_tracked = 1;
-        if (length->integer > 0) dq_sched_pushed(q, length->integer);
+        dq_sched_tracked(q, length->integer);
     }
     dq_conn_free_replies(r, got);
     return status;
@@ -4330,14 +4344,11 @@ static void dq_write_transfer(dq_resp_writer *o, delayq *q,
 static dq_status dq_transfer_apply(delayq *q, const dq_req *call, int64_t *n) {
     int unheard = call->verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_only);
-    delayq *h;
+    int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > 2;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                   call->with_waiters ? n[DQ_AT_PLACE] : 0);
-    if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2)
-        for (h = q->conn->handles; h; h = h->next)
-            if (dq_sched_same_queue(h, q)) h->list_tracked = 0;
+                   taken, call->with_waiters ? n[DQ_AT_PLACE] : 0);
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
@@ -5696,7 +5707,7 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
     dq_begin_dead(&call, "redrive", max);
     status = dq_run_removed(q, &call, &n);
     if (count) *count = (size_t)n;
-    if (n > 0) dq_sched_pushed(q, q->ready + n);
+    if (n > 0) q->ready += n;
     return dq_err_public(status);
 }
 

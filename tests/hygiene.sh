@@ -90,6 +90,13 @@ names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     -e '__atomic_.*' -e '__ATOMIC_.*')
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 
+# The contents at the top of the header and its sections agree.
+sed -n '/^ \* Contents/,/^ \* >>/s/^ \*     \(>>[a-z-]*\) .*/\1/p' delayq.h |
+    sort >"$dir/listed"
+sed -n 's/^ \* \(>>[a-z-]*\) .*/\1/p' delayq.h | sort >"$dir/sections"
+check "each tag of the contents is that of a section" \
+    diff "$dir/listed" "$dir/sections"
+
 for file in delayq.h $(ls examples/*.c tests/*.[ch] tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
