@@ -890,6 +890,52 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 
 /*=============================================================================
  * You can stop reading here. What follows is the implementation.
+ *
+ * Each section uses only those above it. From the ground up:
+ *
+ *     System, Numbers, Elements, Errors, URL, TLS    know no connection
+ *     Scripts, Protocol      what is said to the server
+ *     Schedule               when it is said
+ *     Connections, Requests, Subscriber    saying it, and being told
+ *     Taking, Waiting, Verbs               what the caller has asked for
+ *
+ * The way of one request, a take:
+ *
+ *     delayq_take        checks its arguments
+ *     dq_take            repeats steps until there is an item, the timeout is
+ *                        over or delayq_wake was called; sleeps in
+ *                        dq_wait_sleep between them
+ *     dq_take_step       asks if there may be something, else sees to it that
+ *                        the next item is heard of (subscriber, tracking)
+ *     dq_take_once       describes the request in a dq_req
+ *     dq_conn_ensure     has an open connection: connects, logs in, probes
+ *     dq_req_run_all     sends requests until each is settled:
+ *       dq_req_send      writes them in one go, reads the replies
+ *       dq_req_judge     gives an error reply its status; notes MOVED
+ *       dq_req_decide    settles it, or has it sent again: the retry policy
+ *     dq_transfer_apply  tells the schedule when the next item is due
+ *     dq_read_items      makes items of the reply
+ *     dq_err_public      turns the internal status into the public one
+ *
+ * An offer and the verbs of a ticket go the same way from dq_conn_ensure on; a
+ * tick goes from dq_wait_tick_step to dq_transfer.
+ *
+ * Who owns which state:
+ *
+ *     conn->cmd, state, at, redirect, host, retry_us, err    Connections
+ *     conn->sha, used_us                     Requests
+ *     conn->sub, tracking; subscribed, list_tracked    Subscriber; Schedule
+ *                        clears them where a connection is lost
+ *     q->next_poll_us, waiter_rank           Schedule
+ *     q->reply (what the items point into)   Taking, Verbs
+ *     q->woken           Waiting; set by any thread, the only such field
+ *
+ * Words: a transfer moves due items from the zset to the ready list. The probe
+ * is the first look at a queue on a connection. Tracking is Redis' client
+ * tracking, which tells the subscriber of a push into the list. The waiters are
+ * the handles in a take of 10 s or longer: the leader acts, the standby acts if
+ * the leader doesn't. A poll asks the server without having been told to. A
+ * request is idempotent if sending it twice does what sending it once does.
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -3237,9 +3283,8 @@ static dq_status dq_conn_refused(delayq_conn *conn, const char *what,
 /* Why an exchange has failed, and what may have happened. */
 static dq_status dq_conn_broken(delayq_conn *conn, const redisContext *c,
                                 int sent) {
-    const char *cause = c->err == REDIS_ERR_IO && errno != 0 ? strerror(errno)
-                        : c->errstr[0]                       ? c->errstr
-                                       : "the connection is lost";
+    const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
+    if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
         return dq_err_conn(conn, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                            "out of memory");
@@ -3672,6 +3717,15 @@ static dq_status dq_conn_ensure(delayq *q, int64_t deadline) {
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
+/* A script on cmd was answered; leave: another server may do better. */
+static void dq_conn_answered(delayq_conn *conn, int leave) {
+    conn->state = leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
+    if (leave)
+        conn->host++;
+    else
+        conn->conns_without_reply = 0;
+}
+
 /*-----------------------------------------------------------------------------
  * MARK: - Requests
  * >>requests   sending scripts, reading their replies, one retry policy
@@ -3687,7 +3741,7 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     const dq_err_entry *e;
     dq_status status;
     if (r->type != REDIS_REPLY_ERROR) {
-        if (!req->asking && conn->cmd) conn->state = DELAYQ_CONN_PROVEN;
+        if (!req->asking && conn->cmd) dq_conn_answered(conn, 0);
         return r->type == REDIS_REPLY_ARRAY && r->elements > 0
                    ? DELAYQ_OK
                    : dq_err_bad_reply(q, req->what);
@@ -3700,8 +3754,7 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
         status = dq_conn_parse_redirect(conn, r->str);
         if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
     }
-    conn->state = e->leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
-    conn->host += e->leave != 0;
+    dq_conn_answered(conn, e->leave);
     if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
     return status;
 }
@@ -3778,7 +3831,6 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
             replies[last] = NULL;
         }
     }
-    if (conn->state == DELAYQ_CONN_PROVEN) conn->conns_without_reply = 0;
     if (status != DELAYQ_OK && c == conn->cmd)
         dq_conn_close(conn, status, conn->err);
     dq_conn_free_replies(replies, got);
@@ -4770,30 +4822,25 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
-    if (!options) {
-        dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
-        return DELAYQ_ERR_ARG;
-    }
+    if (!options)
+        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL"));
     q->options = *options;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
     if (wrong) {
         q->options.share = NULL;
-        dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
-        return DELAYQ_ERR_ARG;
+        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong));
     }
     q->own.owner = q;
     q->conn = q->options.share ? q->options.share->conn : &q->own;
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
     memset(&u, 0, sizeof u);
-    if (wrong) {
-        dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
-        return DELAYQ_ERR_ARG;
-    }
-    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe)) {
-        dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
-        return DELAYQ_ERR_MEMORY;
-    }
+    if (wrong)
+        return dq_err_public(
+            dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong));
+    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
+        return dq_err_public(
+            dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno)));
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -5731,10 +5778,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             status = dq_conn_ensure(q, 0); /* says so */
         if (status != DELAYQ_OK) return dq_err_public(status);
         conns += !dq_wait_seen_conn(queues, i);
-        if (conns > DQ_MAX_CONNS) {
-            dq_check(q, "wait: more than 20 connections");
-            return DELAYQ_ERR_ARG;
-        }
+        if (conns > DQ_MAX_CONNS)
+            return dq_err_public(dq_check(q, "wait: more than 20 connections"));
     }
     deadline = dq_wait_deadline(timeout_ms);
     for (;;) {
