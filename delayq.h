@@ -913,12 +913,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *       dq_req_send      writes them in one go, reads the replies
  *       dq_req_judge     gives an error reply its status; notes MOVED
  *       dq_req_decide    settles it, or has it sent again: the retry policy
- *     dq_transfer_apply  tells the schedule when the next item is due
+ *     dq_take_apply      tells the schedule when the next item is due
  *     dq_read_items      makes items of the reply
  *     dq_err_public      turns the internal status into the public one
  *
  * An offer and the verbs of a ticket go the same way from dq_conn_ensure on; a
- * tick goes from dq_wait_tick_step to dq_transfer.
+ * tick goes from dq_wait_tick_step to dq_take_transfer.
  *
  * Who owns which state:
  *
@@ -1629,8 +1629,8 @@ static SSL_CTX *dq_tls_context(const delayq_options *o) {
 }
 
 /* What the last step ran into, in OpenSSL's words. */
-static dq_status dq_tls_failed(delayq_conn *conn, dq_status status,
-                               const char *where, const SSL *ssl) {
+static dq_status dq_tls_fail(delayq_conn *conn, dq_status status,
+                             const char *where, const SSL *ssl) {
     long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
     const char *why = ERR_reason_error_string(ERR_get_error());
     if (verdict != X509_V_OK) {
@@ -1658,7 +1658,7 @@ static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
     ERR_clear_error();
     if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
     if (!conn->tls)
-        return dq_tls_failed(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+        return dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
     ssl = SSL_new((SSL_CTX *)conn->tls);
     if (!ssl || !dq_tls_expect(ssl, host)) {
         SSL_free(ssl);
@@ -1666,13 +1666,13 @@ static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
     }
     dq_sys_block_sigpipe(&old);
     if (redisInitiateSSL(c, ssl) != REDIS_OK) {
-        status = dq_tls_failed(conn, DELAYQ_ERR_IO, where, ssl);
+        status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
         SSL_free(ssl); /* hiredis owns it only after a success */
     }
     while (status == DELAYQ_OK && (said = SSL_do_handshake(ssl)) != 1) {
         int wants = SSL_get_error(ssl, said);
         if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
-            status = dq_tls_failed(conn, DELAYQ_ERR_IO, where, ssl);
+            status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
         else if (!dq_sys_poll_one(
                      c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
                      deadline))
@@ -3055,7 +3055,7 @@ static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
 #define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
 
 /* When to try to connect after so many failures: the first time at once. */
-static int64_t dq_sched_retry(unsigned failures) {
+static int64_t dq_sched_next_attempt(unsigned failures) {
     int64_t now = dq_sys_now();
     if (failures == 0) return now;
     return now + dq_num_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
@@ -3098,7 +3098,7 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
 
 /* The command connection is closed, and client tracking ends with it.
  * conn->retry_us is set. */
-static void dq_sched_conn_lost(delayq_conn *conn) {
+static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->list_tracked = 0;
@@ -3107,13 +3107,13 @@ static void dq_sched_conn_lost(delayq_conn *conn) {
 }
 
 /* One of the two connections is open: what has happened meanwhile? */
-static void dq_sched_conn_back(delayq_conn *conn, int64_t now) {
+static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
 }
 
 /* The subscriber is closed; conn->sub_retry_us is set. */
-static void dq_sched_sub_lost(delayq_conn *conn) {
+static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->subscribed = h->list_tracked = 0;
@@ -3123,7 +3123,7 @@ static void dq_sched_sub_lost(delayq_conn *conn) {
 }
 
 /* A request was refused, or failed though a connection is there: pause. */
-static void dq_sched_fault(delayq *q) {
+static void dq_sched_on_fault(delayq *q) {
     if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
@@ -3133,9 +3133,9 @@ static void dq_sched_fault(delayq *q) {
  * due, so many ready. That holds for every handle on the same queue and
  * connection. unheard: the next push would not be heard; taken: the list has
  * changed; rank: q's among the waiters. */
-static void dq_sched_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                           int64_t ready, int unheard, int taken,
-                           int64_t rank) {
+static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
+                              int64_t ready, int unheard, int taken,
+                              int64_t rank) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
     if ((unheard || !q->conn->sub || !q->subscribed) &&
@@ -3155,12 +3155,12 @@ static void dq_sched_reply(delayq *q, int64_t sent_us, int64_t next_us,
 }
 
 /* The handle itself has stored or moved an item that is due then. */
-static void dq_sched_due(delayq *q, int64_t due_ms) {
+static void dq_sched_on_own_item(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_local_us(q, due_ms));
 }
 
 /* A message tells of an item that is due then; 0: now. */
-static void dq_sched_heard(delayq *q, int64_t due_ms) {
+static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     int64_t now = dq_sys_now(), when = now;
     if (q->waiter_rank > 2) return; /* leader and standby see to it */
     if (due_ms > DQ_MAX_DUE / 1000)
@@ -3174,25 +3174,25 @@ static void dq_sched_heard(delayq *q, int64_t due_ms) {
 
 /* The queue's channel is subscribed, or no more: something may have been
  * published before. */
-static void dq_sched_subscribed(delayq *q, int on) {
+static void dq_sched_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
     dq_sched_lower(q, dq_sys_now());
 }
 
 /* A push into the list will be heard; so many lie there already. Those are the
  * leader's, if it lives; a standby comes later. */
-static void dq_sched_tracked(delayq *q, int64_t ready) {
+static void dq_sched_on_track(delayq *q, int64_t ready) {
     q->list_tracked = 1;
     if (ready > 0 && q->waiter_rank == 2)
-        dq_sched_heard(q, 0);
+        dq_sched_on_message(q, 0);
     else if (ready > 0)
         q->ready = ready;
 }
 
 /* The list has changed; the server tells of that once. */
-static void dq_sched_pushed(delayq *q) {
+static void dq_sched_on_push(delayq *q) {
     q->list_tracked = 0;
-    dq_sched_heard(q, 0);
+    dq_sched_on_message(q, 0);
 }
 
 /* --- the waiters: which of the handles in a long take acts --- */
@@ -3203,23 +3203,23 @@ static int dq_sched_would_join(const delayq *q) {
 }
 
 /* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
-static void dq_sched_turn(delayq *q, int64_t rank, int64_t due_ms) {
+static void dq_sched_on_turn(delayq *q, int64_t rank, int64_t due_ms) {
     if (q->waiter_rank == 0) return; /* it has left */
     q->waiter_rank = rank == 2 ? 2 : 1;
     if (rank != 2)
-        dq_sched_heard(q, 0);
+        dq_sched_on_message(q, 0);
     else if (due_ms > 0)
-        dq_sched_heard(q, due_ms);
+        dq_sched_on_message(q, due_ms);
 }
 
 /* q has left the waiters, or tried to. */
-static void dq_sched_left(delayq *q) {
+static void dq_sched_on_leave(delayq *q) {
     if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
     q->waiter_rank = 0;
 }
 
 /* An ACL forbids the waiters' key: wait as if alone. */
-static void dq_sched_waiters_refused(delayq *q) {
+static void dq_sched_on_waiters_refused(delayq *q) {
     q->turn_subscribed = q->waiter_rank = 0;
 }
 
@@ -3261,28 +3261,28 @@ static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
         snprintf(conn->err, sizeof conn->err, "%.*s", (int)sizeof conn->err - 1,
                  text);
     memset(conn->sha, 0, sizeof conn->sha);
-    conn->retry_us = dq_sched_retry(conn->failures);
-    dq_sched_conn_lost(conn);
+    conn->retry_us = dq_sched_next_attempt(conn->failures);
+    dq_sched_on_conn_lost(conn);
 }
 
 static void dq_conn_close_sub(delayq_conn *conn) {
     if (conn->sub) redisFree(conn->sub);
     conn->sub = NULL;
     conn->tracking = DELAYQ_TRACK_OFF;
-    conn->sub_retry_us = dq_sched_retry(conn->sub_failures);
-    dq_sched_sub_lost(conn);
+    conn->sub_retry_us = dq_sched_next_attempt(conn->sub_failures);
+    dq_sched_on_sub_lost(conn);
 }
 
 /* An error reply to something that the connection itself has said. */
-static dq_status dq_conn_refused(delayq_conn *conn, const char *what,
-                                 const char *reply) {
+static dq_status dq_conn_fail_reply(delayq_conn *conn, const char *what,
+                                    const char *reply) {
     int shared = conn->handles->next != NULL;
     return dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply);
 }
 
 /* Why an exchange has failed, and what may have happened. */
-static dq_status dq_conn_broken(delayq_conn *conn, const redisContext *c,
-                                int sent) {
+static dq_status dq_conn_fail_exchange(delayq_conn *conn, const redisContext *c,
+                                       int sent) {
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
@@ -3314,7 +3314,7 @@ static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
         errno = 0;
         if ((!*sent && dq_sys_write(c, sent) != REDIS_OK) ||
             redisGetReplyFromReader(c, &r) != REDIS_OK)
-            return dq_conn_broken(conn, c, *sent);
+            return dq_conn_fail_exchange(conn, c, *sent);
         if (r) {
             replies[(*got)++] = (redisReply *)r;
             continue;
@@ -3330,7 +3330,8 @@ static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
                          : dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
                                        "not sent in time: nothing has "
                                        "happened");
-        if (dq_sys_read(c) != REDIS_OK) return dq_conn_broken(conn, c, *sent);
+        if (dq_sys_read(c) != REDIS_OK)
+            return dq_conn_fail_exchange(conn, c, *sent);
     }
     /* A later request would take it for its own answer. */
     if (c == conn->cmd && c->reader->pos < c->reader->len)
@@ -3453,17 +3454,17 @@ static dq_status dq_conn_run_handshake(delayq_conn *conn, dq_conn_handshake *t,
         char said[160];
         ssize_t n;
         if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[t->got - 1]->str);
+            return dq_conn_fail_reply(conn, "login", t->r[t->got - 1]->str);
         n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
         if (n < 2 || said[0] != '-') return status;
         said[n] = '\0';
         said[strcspn(said, "\r\n")] = '\0';
-        return dq_conn_refused(conn, "login", said + 1);
+        return dq_conn_fail_reply(conn, "login", said + 1);
     }
     /* The last one is SETNAME, which may be refused. */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[i]->str);
+            return dq_conn_fail_reply(conn, "login", t->r[i]->str);
     return status;
 }
 
@@ -3532,11 +3533,11 @@ static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
         if (e->status == DQ_MOVED)
             status = dq_conn_parse_redirect(conn, slot->str);
         else if (e->status == DELAYQ_ERR_ARG || e->leave)
-            status = dq_conn_refused(conn, "open", slot->str);
+            status = dq_conn_fail_reply(conn, "open", slot->str);
         if (status != DELAYQ_OK) goto done;
     }
     if (probe->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "open", probe->str);
+        status = dq_conn_fail_reply(conn, "open", probe->str);
         goto done;
     }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 2
@@ -3577,7 +3578,7 @@ static dq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
     status = dq_conn_run_handshake(conn, &t, deadline);
     said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
     if (said && said->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "sentinel", said->str);
+        status = dq_conn_fail_reply(conn, "sentinel", said->str);
     } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
                said->element[0]->type == REDIS_REPLY_STRING &&
                said->element[1]->type == REDIS_REPLY_STRING &&
@@ -3666,7 +3667,7 @@ static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
     conn->failures = 0;
     q->counts.reconnects += conn->used_us > 0;
     conn->used_us = dq_sys_now();
-    dq_sched_conn_back(conn, conn->used_us);
+    dq_sched_on_conn_back(conn, conn->used_us);
     return DELAYQ_OK;
 }
 
@@ -3718,7 +3719,7 @@ static dq_status dq_conn_ensure(delayq *q, int64_t deadline) {
 }
 
 /* A script on cmd was answered; leave: another server may do better. */
-static void dq_conn_answered(delayq_conn *conn, int leave) {
+static void dq_conn_note_answer(delayq_conn *conn, int leave) {
     conn->state = leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
     if (leave)
         conn->host++;
@@ -3741,7 +3742,7 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     const dq_err_entry *e;
     dq_status status;
     if (r->type != REDIS_REPLY_ERROR) {
-        if (!req->asking && conn->cmd) dq_conn_answered(conn, 0);
+        if (!req->asking && conn->cmd) dq_conn_note_answer(conn, 0);
         return r->type == REDIS_REPLY_ARRAY && r->elements > 0
                    ? DELAYQ_OK
                    : dq_err_bad_reply(q, req->what);
@@ -3754,7 +3755,7 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
         status = dq_conn_parse_redirect(conn, r->str);
         if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
     }
-    dq_conn_answered(conn, e->leave);
+    dq_conn_note_answer(conn, e->leave);
     if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
     return status;
 }
@@ -3884,7 +3885,7 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
         }
         if (status == DELAYQ_ERR_AUTH && req->with_waiters) {
             req->with_waiters = 0; /* forbidden: wait as if alone */
-            dq_sched_waiters_refused(q);
+            dq_sched_on_waiters_refused(q);
             return DQ_SEND_AGAIN;
         }
         if (!req->resent && !conn->cmd && conn->failures == 0) {
@@ -3998,19 +3999,19 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
         if (!message || !ours) return;
-        dq_sched_pushed(q);
+        dq_sched_on_push(q);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
         if (!message)
-            dq_sched_subscribed(q, !gone);
+            dq_sched_on_subscribe(q, !gone);
         else
-            dq_sched_heard(q,
-                           dq_resp_numbers(text, n, 1) && n[0] > 0 ? n[0] : 0);
+            dq_sched_on_message(
+                q, dq_resp_numbers(text, n, 1) && n[0] > 0 ? n[0] : 0);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
         q->turn_subscribed = !gone;
         if (message && dq_resp_numbers(text, n, 2))
-            dq_sched_turn(q, n[0], n[1]);
+            dq_sched_on_turn(q, n[0], n[1]);
         else if (message)
-            dq_sched_turn(q, 0, 0);
+            dq_sched_on_turn(q, 0, 0);
     }
 }
 
@@ -4131,7 +4132,7 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
         if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
             status =
                 r[1]->type == REDIS_REPLY_ERROR
-                    ? dq_conn_refused(conn, "listening", r[1]->str)
+                    ? dq_conn_fail_reply(conn, "listening", r[1]->str)
                     : dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
                                   "listening: the answer is no subscription");
     }
@@ -4146,7 +4147,7 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
     conn->sub_failures = 0;
     conn->sub_heard_us = conn->sub_read_us = dq_sys_now();
     conn->sub_pinged_us = 0;
-    dq_sched_conn_back(conn, conn->sub_heard_us);
+    dq_sched_on_conn_back(conn, conn->sub_heard_us);
     for (h = conn->handles; h; h = h->next)
         if (h != q) dq_sub_subscribe(h, "SUBSCRIBE", 1);
 }
@@ -4211,7 +4212,7 @@ static dq_status dq_sub_track(delayq *q, int64_t deadline) {
         status = dq_err_bad_reply(q, "wait");
     } else {
         conn->tracking = DELAYQ_TRACK_ON;
-        dq_sched_tracked(q, length->integer);
+        dq_sched_on_track(q, length->integer);
     }
     dq_conn_free_replies(r, got);
     return status;
@@ -4393,20 +4394,20 @@ static void dq_write_transfer(dq_resp_writer *o, delayq *q,
 }
 
 /* What the head of a transfer's or take's reply says. */
-static dq_status dq_transfer_apply(delayq *q, const dq_req *call, int64_t *n) {
+static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
     int unheard = call->verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_only);
     int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > 2;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                   taken, call->with_waiters ? n[DQ_AT_PLACE] : 0);
+    dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
+                      taken, call->with_waiters ? n[DQ_AT_PLACE] : 0);
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
-static dq_status dq_transfer(delayq *q, int64_t deadline) {
+static dq_status dq_take_transfer(delayq *q, int64_t deadline) {
     int cast = q->options.broadcast;
     dq_status status;
     int64_t n[DQ_NUMBERS]; /* the last two only of a take */
@@ -4419,10 +4420,10 @@ static dq_status dq_transfer(delayq *q, int64_t deadline) {
     if (status == DQ_NOSCRIPT || status == DQ_MOVED)
         return DELAYQ_OK; /* the next request loads it, or goes there */
     if (status != DELAYQ_OK) {
-        dq_sched_fault(q);
+        dq_sched_on_fault(q);
         return status;
     }
-    status = dq_transfer_apply(q, &call, n);
+    status = dq_take_apply(q, &call, n);
     if (cast && call.reply->elements > 1)
         dq_set_cursor(q, call.reply->element[1]);
     freeReplyObject(call.reply);
@@ -4567,7 +4568,7 @@ static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
             acked = status = dq_err_bad_reply(q, "take");
         } else {
             if (ack) acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
-            status = dq_transfer_apply(q, &call, n);
+            status = dq_take_apply(q, &call, n);
             if (cast) dq_set_cursor(q, call.reply->element[1]);
             t->count = dq_read_items(q, &call, t->items, n);
             if (t->count == SIZE_MAX) {
@@ -4632,7 +4633,7 @@ static dq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
 #endif
 
 /* Was delayq_wake called? It counts once. */
-static int dq_wait_woken(delayq *q) {
+static int dq_wait_consume_wake(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
@@ -4684,7 +4685,7 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
 static void dq_wait_ride_out(delayq *q, dq_status status) {
     if (q->options.log)
         q->options.log(q->options.user, dq_err_public(status), q->err);
-    dq_sched_fault(q);
+    dq_sched_on_fault(q);
 }
 
 /* One step of a tick: connect, or open the subscriber, or read it and run the
@@ -4701,7 +4702,7 @@ static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
         dq_sub_open(q, deadline);
         return DELAYQ_OK;
     }
-    return now < q->next_poll_us ? DELAYQ_OK : dq_transfer(q, deadline);
+    return now < q->next_poll_us ? DELAYQ_OK : dq_take_transfer(q, deadline);
 }
 
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
@@ -4854,7 +4855,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
     deadline = dq_req_deadline(q, dq_sys_now());
     status = q->options.broadcast && q->cursor[0] == '$'
-                 ? dq_transfer(q, deadline) /* finds the stream's end */
+                 ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_conn_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return dq_err_public(status);
@@ -5007,7 +5008,7 @@ static dq_status dq_apply_offer(delayq *q, dq_req *call) {
             m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_elem_message_ticket(q, &m[i], due);
-        dq_sched_due(q, due);
+        dq_sched_on_own_item(q, due);
     }
     q->counts.offered += call->max;
     return dq_apply_resent(q, call, m);
@@ -5031,13 +5032,13 @@ static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
         memcpy(m->ticket.text, ticket->str, ticket->len + 1);
         status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
         q->counts.offered += n[1] == 0;
-        dq_sched_due(q, n[2]);
+        dq_sched_on_own_item(q, n[2]);
     }
     m->status = dq_err_public(status);
     return status;
 }
 
-static const char *dq_bad_message(const delayq_message *m, int64_t now_ms) {
+static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
     if (m->delay_ms < 0) return "delay_ms is negative";
@@ -5053,8 +5054,9 @@ static const char *dq_bad_message(const delayq_message *m, int64_t now_ms) {
 
 /* Check a message and give it an id, unless it keeps the one of a sending whose
  * outcome is unknown. now_ms: the server's clock. */
-static dq_status dq_prepare(delayq *q, delayq_message *m, int64_t now_ms) {
-    const char *wrong = dq_bad_message(m, now_ms);
+static dq_status dq_offer_prepare(delayq *q, delayq_message *m,
+                                  int64_t now_ms) {
+    const char *wrong = dq_offer_check(m, now_ms);
     if (wrong) {
         dq_message_set_status(m, DELAYQ_ERR_ARG);
         return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
@@ -5071,8 +5073,8 @@ static dq_status dq_prepare(delayq *q, delayq_message *m, int64_t now_ms) {
 /* Make requests of what goes in one go, and leave out what is bad: messages
  * without a key that stand side by side are one request. Returns how many
  * messages were looked at. */
-static size_t dq_plan(delayq *q, delayq_message *m, size_t count, dq_req *reqs,
-                      size_t *n, int *bad) {
+static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
+                            dq_req *reqs, size_t *n, int *bad) {
     size_t mirror = q->options.wire != DELAYQ_NATIVE, at, bytes = 0, sum = 0;
     int64_t now_ms = dq_server_ms(q);
     dq_req *req = NULL;
@@ -5083,7 +5085,7 @@ static size_t dq_plan(delayq *q, delayq_message *m, size_t count, dq_req *reqs,
                     req->messages + req->max == &m[at] &&
                     req->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
         if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
-        if (dq_prepare(q, &m[at], now_ms) != DELAYQ_OK) {
+        if (dq_offer_prepare(q, &m[at], now_ms) != DELAYQ_OK) {
             *bad = 1;
             continue;
         }
@@ -5118,7 +5120,7 @@ static dq_status dq_offer_all(delayq *q, delayq_message *messages,
     size_t at = 0, n, i;
     int bad;
     while (at < count && rest == DELAYQ_OK) {
-        at += dq_plan(q, messages + at, count - at, reqs, &n, &bad);
+        at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
         for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
         if (n > 0)
             dq_req_run_all(q, reqs, n,
@@ -5203,7 +5205,7 @@ static void dq_take_leave(delayq *q) {
     dq_free_items(q);
     if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q, dq_sys_now()));
     dq_free_items(q);
-    dq_sched_left(q);
+    dq_sched_on_leave(q);
     memcpy(q->err, err, sizeof err);
 }
 
@@ -5221,7 +5223,8 @@ static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
                    !q->options.broadcast;
     for (;;) {
         /* The ack in hand goes first: a wake must not lose it. */
-        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_wait_woken(q)) {
+        if (timeout_ms != 0 && !t->ack.ticket.text[0] &&
+            dq_wait_consume_wake(q)) {
             status = DELAYQ_WOKEN;
             break;
         }
@@ -5233,7 +5236,8 @@ static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
         if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
         dq_free_items(q);
         if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
-        if (ack && dq_wait_woken(q)) { /* not settled: the fault counts */
+        if (ack &&
+            dq_wait_consume_wake(q)) { /* not settled: the fault counts */
             if (!t->ack.ticket.text[0]) status = DELAYQ_WOKEN;
             break;
         }
@@ -5448,7 +5452,7 @@ static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ack_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!bury) dq_sched_due(q, n[2]);
+    if (!bury) dq_sched_on_own_item(q, n[2]);
     return DELAYQ_OK;
 }
 
@@ -5786,7 +5790,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         dq_status all = DELAYQ_EMPTY; /* OK where one has something */
         for (i = 0; i < count; i++) {
             dq_status status;
-            if (timeout_ms != 0 && dq_wait_woken(queues[i]))
+            if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             status = dq_wait_step(queues[i]);
             if (status < 0 && !dq_err_passing(status))
