@@ -2981,8 +2981,8 @@ typedef struct dq_req {
     int asking;     /* to a node that is about to get the slot */
 
     /* What a take does without; its writer obeys. */
-    int with_waiters; /* it names the waiters' key */
-    int zset_only;    /* it names the zset and no other key */
+    int as_waiter;  /* it names the waiters' key */
+    int zset_alone; /* it names the zset and no other key */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -3013,8 +3013,8 @@ static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
     const char *sha = call->asking ? "" : conn->sha[call->verb];
     size_t keys = call->keys, args = call->args;
     if (call->verb == DQ_TAKE) {
-        keys = call->zset_only ? 1 : call->with_waiters ? 5 : 4;
-        args += call->with_waiters ? 3 : 0;
+        keys = call->zset_alone ? 1 : call->as_waiter ? 5 : 4;
+        args += call->as_waiter ? 3 : 0;
     }
     if (!*sha && !call->asking) {
         dq_resp_line(o, '*', 3);
@@ -3877,14 +3877,14 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
     if (++req->tries <= DQ_HOPS) {
         if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
         if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
-        if (status == DQ_TRYAGAIN && req->verb == DQ_TAKE && !req->zset_only &&
+        if (status == DQ_TRYAGAIN && req->verb == DQ_TAKE && !req->zset_alone &&
             q->options.wire == DELAYQ_NATIVE) {
-            req->zset_only = 1; /* one key lies on one node */
-            req->with_waiters = 0;
+            req->zset_alone = 1; /* one key lies on one node */
+            req->as_waiter = 0;
             return DQ_SEND_AGAIN;
         }
-        if (status == DELAYQ_ERR_AUTH && req->with_waiters) {
-            req->with_waiters = 0; /* forbidden: wait as if alone */
+        if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
+            req->as_waiter = 0; /* forbidden: wait as if alone */
             dq_sched_on_waiters_refused(q);
             return DQ_SEND_AGAIN;
         }
@@ -4367,7 +4367,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (q->options.lease_ms > 0) dq_write_lease(o, q, call);
-    if (call->with_waiters) {
+    if (call->as_waiter) {
         dq_resp_text(o, q->id);
         dq_resp_text(o, q->will_wait ? "1" : "0");
         dq_resp_key(o, q, DQ_TURN);
@@ -4378,7 +4378,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
 /* What tick, take and broadcast say. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const dq_req *call) {
-    dq_write_keys(o, q, call->zset_only ? 1 : call->with_waiters ? 5 : 4);
+    dq_write_keys(o, q, call->zset_alone ? 1 : call->as_waiter ? 5 : 4);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, q->options.max_wait_ms);
@@ -4396,12 +4396,12 @@ static void dq_write_transfer(dq_resp_writer *o, delayq *q,
 /* What the head of a transfer's or take's reply says. */
 static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
     int unheard = call->verb == DQ_TAKE &&
-                  (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_only);
+                  (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
     int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > 2;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                      taken, call->with_waiters ? n[DQ_AT_PLACE] : 0);
+                      taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
@@ -4553,7 +4553,7 @@ static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
                  dq_write_transfer);
     if (q->options.lease_ms > 0) call.args += 3;
     if (ack) call.args += 2;
-    call.with_waiters = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
     call.max = t->max;
     call.item = ack ? &t->ack : NULL;
     call.deadline_us = deadline;
