@@ -826,6 +826,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * >>inside   clock, randomness, SIGPIPE
  *---------------------------------------------------------------------------*/
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -1012,15 +1013,16 @@ static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - Wire format
- * The only place in C that knows what an element looks like.
+ * MARK: - Elements and tickets
+ * The only place in C that knows the bytes of an element, an id, a ticket.
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
  *     Redisson <= 3.21.0           id of 8 bytes (a double), L, payload
  *
  * k is 16 where delayq wrote it, 8 where Redisson did. L is the payload's
  * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and
- * on Windows. The formats are told apart by their exact length.
+ * on Windows. The formats are told apart by their exact length; what fits
+ * both is read as the format of the handle's wire.
  *
  * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
  * handle, 1 of flags (0), 2 of attempt (big-endian).
@@ -1087,6 +1089,13 @@ static int dq_elem_parse(const unsigned char *e, size_t n, int big,
     }
     *start = old;
     return old > 0 ? DQ_ELEM_OLD : -1;
+}
+
+/* An element, read as this handle's wire has it. */
+static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
+                            size_t *start) {
+    return dq_elem_parse(e, n, q->conn->long_big,
+                         q->options.wire == DELAYQ_REDISSON_OLD, start);
 }
 
 /* The attempt count in an element, or in what a ticket says that it begins
@@ -1192,6 +1201,13 @@ static size_t dq_elem_ticket_prefix(const char *text,
         key[n++] = (unsigned char)(hi * 16 + lo);
     }
     return n;
+}
+
+/* A ticket's due time changes; its id stays. */
+static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
+    char id[sizeof t->text];
+    snprintf(id, sizeof id, "%s", strchr(t->text, '-'));
+    memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
 /* The attempt count in a ticket's id. */
@@ -1426,7 +1442,7 @@ static const char dq_lua_offer[] =
     "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
     "local us = clock()\n"
     "local base = math.ceil(us / 1000)\n"
-    "local first, ties, due, bulk = nil, 0, nil, not mirror\n"
+    "local first, ties, due, text, bulk = nil, 0, nil, nil, not mirror\n"
     "local reply = {us}\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
@@ -1445,13 +1461,14 @@ static const char dq_lua_offer[] =
     "      delivered = base >= tonumber(after)\n"
     "    end\n"
     "    due = due < 0 and -due or base + due\n"
+    "    text = string.format('%.0f', due)\n"
     "  end\n"
     "  if stands or delivered then\n"
     "    ARGV[i], bulk = false, false\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
-    "    ARGV[i] = due\n"
+    "    ARGV[i] = text\n"
     "    if not first or due < first then first, ties = due, 0 end\n"
     "    if due == first then ties = ties + 1 end\n"
     "  end\n"
@@ -1647,7 +1664,7 @@ static const char dq_lua_run[] =
     "end\n"
     "local function hand_out(run, due, e)\n"
     "  local n = run.handed_out\n"
-    "  run.reply[2 * n + 10], run.reply[2 * n + 11] = due, e\n"
+    "  run.reply[2 * n + 10], run.reply[2 * n + 11] = tonumber(due), e\n"
     "  run.handed_out = n + 1\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
@@ -1693,8 +1710,9 @@ static const char dq_lua_chunks[] =
  * drain(run, max, keep, add): empty the zset of what is due.
  *
  * keep(e, kind, start, due) is told of each element and returns a reason if
- * the element shall die; or nil, and true if it stays in the zset. add() is
- * called once a chunk, to put away what was kept.
+ * the element shall die; or nil, and true if it stays in the zset. Without
+ * keep all are handed out. add() is called once a chunk, to put away what was
+ * kept.
  *
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
@@ -1738,21 +1756,32 @@ static const char dq_lua_drain[] =
     "  local mirror, old_first = run.mirror, run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
     "  local bad, read, stay, bytes = {}, 0, 0, 0\n"
+    "  local byte, unpacked = string.byte, struct.unpack\n"
+    "  local reply, given = run.reply, run.handed_out\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i], 'undecodable', nil\n"
-    "    local kind, start = split(e, old_first)\n"
+    "    local kind, start, length = 16, 26, #e - 25\n"
+    /* the usual one, without a call */
+    "    if old_first or length < 0 or byte(e) ~= 16 or\n"
+    "      unpacked('I8', e, 18) ~= length then\n"
+    "      kind, start = split(e, old_first)\n"
+    "    end\n"
     "    if kind == 0 and not old_first then run.old = 1 break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
     "    end\n"
-    "    if kind then\n"
-    "      reason, stays = keep(e, kind, start, tonumber(found[i + 1]))\n"
+    "    if kind and keep then\n"
+    "      reason, stays = keep(e, kind, start, found[i + 1])\n"
+    "    elseif kind then\n"
+    "      reason, given = nil, given + 1\n"
+    "      reply[2 * given + 8], reply[2 * given + 9] = found[i + 1] + 0, e\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
-    "    read, bytes = read + 1, bytes + cost(e)\n"
+    "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
+    "  if not keep then run.handed_out = given end\n"
     "  if read == 0 then return 0, 0, false end\n"
     "  if #bad > 0 and not run.dead_list then\n"
     "    error('TRYAGAIN dead letters', 0)\n"
@@ -1789,11 +1818,13 @@ static const char dq_lua_drain[] =
 static const char dq_lua_move[] =
     "local function move(run, max, retry_list)\n"
     "  local payloads, retries = {}, {}\n"
+    "  local native, byte, sub = run.native, string.byte, string.sub\n"
     "  drain(run, max, function(e, kind, start)\n"
-    "    if run.native and kind == 16 and attempts(e) > 0 then\n"
+    "    local high, low = byte(e, 16, 17)\n"
+    "    if native and kind == 16 and (low > 0 or high > 0) then\n"
     "      retries[#retries + 1] = e\n"
     "    else\n"
-    "      payloads[#payloads + 1] = string.sub(e, start)\n"
+    "      payloads[#payloads + 1] = sub(e, start)\n"
     "    end\n"
     "  end, function()\n"
     "    if #retries > 0 then\n"
@@ -2027,19 +2058,22 @@ static const char dq_lua_lease[] =
  */
 static const char dq_lua_take_due[] =
     "local function take_due(run, max)\n"
-    "  drain(run, max, function(e, kind, start, due)\n"
-    "    if run.lease then\n"
-    "      local again = leased(run, e, kind, start)\n"
-    "      if not again then return 'attempts' end\n"
-    "      hold(run, again)\n"
-    "      hand_out(run, due, again)\n"
-    "      return nil, again == e\n"
-    "    end\n"
-    "    if run.most > 0 and kind == 16 and attempts(e) >= run.most then\n"
-    "      return 'attempts'\n"
-    "    end\n"
+    "  local function keep_all(e, kind, _, due)\n"
+    "    if kind == 16 and attempts(e) >= run.most then return 'attempts' end\n"
     "    hand_out(run, due, e)\n"
-    "  end, run.lease and function() commit(run) end)\n"
+    "  end\n"
+    "  local function lease_all(e, kind, start, due)\n"
+    "    local again = leased(run, e, kind, start)\n"
+    "    if not again then return 'attempts' end\n"
+    "    hold(run, again)\n"
+    "    hand_out(run, due, again)\n"
+    "    return nil, again == e\n"
+    "  end\n"
+    "  if run.lease then\n"
+    "    drain(run, max, lease_all, function() commit(run) end)\n"
+    "  else\n"
+    "    drain(run, max, run.most > 0 and keep_all)\n"
+    "  end\n"
     "end\n";
 static const char dq_lua_take_listed[] =
     /* one of the retry list; or why it goes to the dead letters */
@@ -2280,7 +2314,7 @@ static const char dq_lua_stream[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
     "  drain(run, max, function(e, _, start, due)\n"
-    "    entries[#entries + 1] = decimal(due)\n"
+    "    entries[#entries + 1] = due\n"
     "    entries[#entries + 1] = string.sub(e, start)\n"
     "  end, function()\n"
     "    for i = 1, #entries, 2 do\n"
@@ -2576,27 +2610,27 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-DQ_SCRIPT(offer, DQ_OFFER, 0, "2c91bde62f51eed5993308c81e6a35fe619ce673",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "8ca8e16293563961025470681b06ff068fa930c8",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
           "861a876724c554477f13b59e855a6b8dbb3f9975", dq_lua_clock,
           dq_lua_decimal, dq_lua_publish, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "2c7c5a5dc43044719f37aa122fc15dcba496f010",
-          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_attempts,
-          dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain,
-          dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "f62e3b4c49b9b42d9a4683a1650c4ba9d02610ca",
+DQ_SCRIPT(tick, DQ_TICK, 2, "a5174c1f45a0020add1b0dc70d90ff625789d234",
+          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
+          dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror, dq_lua_move,
+          dq_lua_tick);
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "ff09ec9a54d7017fd2dc0132d291cd55df0d1685",
           dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_attempts,
           dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain,
           dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f01abe59cca280a98a26b6848b150bffa0fb524a",
+DQ_SCRIPT(take, DQ_TAKE, 4, "2e85b4e33c048ab70846079716cec365a7bbfd87",
           dq_lua_take_usual, dq_lua_take_early, dq_lua_clock, dq_lua_attempts,
           dq_lua_publish, dq_lua_decimal, dq_lua_split, dq_lua_chunks,
           dq_lua_run, dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror,
           dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_lease,
           dq_lua_take_due, dq_lua_take_listed, dq_lua_waiters,
           dq_lua_take_begin, dq_lua_take, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "aed4cd95343fa7f514a24199834c65144974b13c",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "d708d5b04bc4e7ee1cfffe2602beba9e246ba0ba",
           dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
           dq_lua_split, dq_lua_chunks, dq_lua_run, dq_lua_read_due,
           dq_lua_drain, dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move,
@@ -2604,7 +2638,7 @@ DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "aed4cd95343fa7f514a24199834c65144974b13c",
           dq_lua_take_listed, dq_lua_waiters, dq_lua_take_begin, dq_lua_take,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "2a76de0d08add277fb379ff63c1481d2d3a838e8", dq_lua_clock,
+          "551b1bf90401644edfa929d18d48e50c67147b71", dq_lua_clock,
           dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
           dq_lua_read_due, dq_lua_drain, dq_lua_stream, dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "cfb83bf7446e3d959eb06f9d15564be80b570b6f",
@@ -2987,7 +3021,9 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, "EVALSHA");
     dq_resp_arg(o, script->sha, 40);
     dq_resp_int(o, (int64_t)keys);
+    o->keys = o->args = 0;
     call->write(o, q, call);
+    assert(keys > 0 && o->keys == keys && o->args == args);
     return 1 + loads + call->asking;
 }
 
@@ -3938,7 +3974,8 @@ static void dq_pipeline_read_one(delayq *q, dq_pipeline *f, int i, int got,
         return;
     }
     call->status = dq_req_check_reply(q, call, r[last]);
-    if ((int)call->status == DQ_NOSCRIPT && r[0]->type == REDIS_REPLY_ERROR)
+    if ((int)call->status == DQ_NOSCRIPT && last > 0 &&
+        r[0]->type == REDIS_REPLY_ERROR)
         call->status = dq_req_check_reply(q, call, r[0]); /* why not loaded */
     if (call->status != DELAYQ_OK) return;
     call->reply = r[last];
@@ -4622,13 +4659,6 @@ static void dq_set_due(delayq_item *item, int64_t due_ms, int64_t us) {
 }
 
 #define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
-
-/* An element, read as this handle's wire has it. */
-static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
-                            size_t *start) {
-    return dq_elem_parse(e, n, q->conn->long_big,
-                         q->options.wire == DELAYQ_REDISSON_OLD, start);
-}
 
 /* An item of a take's reply: its due time or what stands for it, and its
  * bytes; n: the numbers with which the reply begins. */
@@ -5706,19 +5736,13 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
     return status;
 }
 
-/* A ticket's due time moves; its id stays. */
 static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
                                     int64_t delay_ms, const char *what) {
     int64_t due_ms = 0;
-    char id[40], *dash;
     delayq_status status =
         dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
-    if (status != DELAYQ_OK) return status;
-    dash = strchr(ticket->text, '-');
-    snprintf(id, sizeof id, "%s", dash);
-    memcpy(ticket->text + dq_num_decimal(ticket->text, due_ms), id,
-           strlen(id) + 1);
-    return DELAYQ_OK;
+    if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,

@@ -14,8 +14,8 @@ sh tests/with-server.sh sh -c "for i in 1 2 3 4 5 6 7 8 9; do
     tee "$dir/rows" | sed 's/^/    /'
 awk '
 function median(which, k,    n, i, j, t, v) {
-    for (i = 1; i <= rows[which]; i++) v[i] = row[which, i, k]
     n = rows[which]
+    for (i = 1; i <= n; i++) v[i] = us[which, i, k]
     for (i = 2; i <= n; i++)
         for (j = i; j > 1 && v[j] < v[j - 1]; j--) {
             t = v[j]; v[j] = v[j - 1]; v[j - 1] = t
@@ -23,16 +23,18 @@ function median(which, k,    n, i, j, t, v) {
     return v[int((n + 1) / 2)]
 }
 {
-    rows[$1]++
-    k = 0
-    for (i = 2; i <= NF; i++)
-        if ($i + 0 > 0) row[$1, rows[$1], ++k] = $i
+    n = ++rows[$1]
+    for (i = 2; i <= NF; i++) {
+        split($i, pair, "=")
+        name[i] = pair[1]
+        us[$1, n, i] = pair[2] + 0
+    }
+    columns = NF
 }
 END {
-    split("offer,take,take with a lease,ack_take with a lease", names, ",")
     printf "%-24s%8s%8s%8s\n", "us of script, medians", "old", "new", "ratio"
-    for (k = 1; k <= 4; k++) {
+    for (k = 2; k <= columns; k++) {
         o = median("old", k); n = median("new", k)
-        printf "%-24s%8.1f%8.1f%8.2f\n", names[k], o, n, n / o
+        printf "%-24s%8.1f%8.1f%8.2f\n", name[k], o, n, n / o
     }
 }' "$dir/rows"
