@@ -59,6 +59,10 @@ fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
 
 lint: ## compilers, standards, names, examples in the documentation
 	sh tests/hygiene.sh
+	sh tests/lua.sh check $B
+
+lua: ## the scripts as build/lua/NAME.lua, and their SHA1s in delayq.h
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/lua.sh write $B
 
 interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
@@ -86,12 +90,12 @@ $B/delayq-asan: examples/delayq.c delayq.h
 	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
 	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-$B/test-asan: $(TESTS) $(wildcard tests/*.h) delayq.h
+$B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
-$B/test-plain: $(TESTS) $(wildcard tests/*.h) delayq.h
+$B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
@@ -117,6 +121,10 @@ calls: $B/calls ## how many functions an offer and a take enter
 	@sh tests/with-server.sh $B/calls
 
 $B/calls: CFLAGS += -finstrument-functions
+
+OLD ?= HEAD
+bench-old: $B/scripts ## what each script costs the server, beside those of OLD=commit
+	@sh tests/bench/old.sh $B $(OLD)
 
 bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
 	@sh tests/bench/peers/run.sh $B
@@ -188,5 +196,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check asan cli valgrind memory fuzz lint \
-        interop matrix faults size bench bench-peers calls charts tls format install \
+        interop matrix faults size bench bench-old bench-peers calls charts lua tls format install \
         uninstall clean help

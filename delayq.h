@@ -459,7 +459,6 @@ typedef struct delayq_counts {
 
 /* A handle, in your storage. {0} is a closed one. An open one is not copied;
  * all its fields are private. */
-#define DELAYQ_SCRIPTS 11
 typedef struct delayq_address {
     char host[256]; /* or the path of a unix socket, */
     int port;       /* which has port 0 */
@@ -496,7 +495,7 @@ typedef struct delayq_conn {
     int64_t retry_us;             /* connect no sooner */
     delayq_status failure;        /* what a request is told until then, */
     char err[256];                /* and the text */
-    char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
+    unsigned loaded;              /* bits of the scripts that cmd has loaded */
 
     /* The subscriber. */
     struct redisContext *sub;
@@ -1202,16 +1201,17 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Elements
- * >>elements   every byte of an element
+ * >>elements   every byte of an element, an id, a ticket
  *
- * The only place in C that knows what an element looks like.
+ * The only place in C that knows the bytes of an element, an id, a ticket.
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
  *     Redisson <= 3.21.0           id of 8 bytes (a double), L, payload
  *
  * k is 16 where delayq wrote it, 8 where Redisson did. L is the payload's
  * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and
- * on Windows. The formats are told apart by their exact length.
+ * on Windows. The formats are told apart by their exact length; what fits
+ * both is read as the format of the handle's wire.
  *
  * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
  * handle, 1 of flags (0), 2 of attempt (big-endian).
@@ -1235,41 +1235,62 @@ static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
     return value;
 }
 
+/* The length of the ids that this handle writes. */
+static size_t dq_elem_id_len(const delayq *q) {
+    return q->options.wire == DELAYQ_REDISSON_OLD ? 8 : 16;
+}
+
 /* Write an element's head; the payload follows it. Returns its length. */
 static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
                                    size_t len, unsigned char *to) {
     const delayq_conn *conn = q->conn;
-    size_t n;
-    if (q->options.wire == DELAYQ_REDISSON_OLD) {
-        memcpy(to, id, 8);
-        n = 8;
-    } else {
-        to[0] = 16;
-        memcpy(to + 1, id, 16);
-        n = 17;
-    }
+    size_t n = 0, id_len = dq_elem_id_len(q);
+    if (id_len == 16) to[n++] = 16;
+    memcpy(to + n, id, id_len);
+    n += id_len;
     dq_elem_put_uint(to + n, conn->long_size, conn->long_big, len);
     return n + conn->long_size;
 }
 
-/* The kind of an element and where its payload begins; -1: undecodable. */
+/* Does a length stand at `at` that fits what follows it? Where the payload
+ * begins then, else 0. */
+static size_t dq_elem_payload_start(const unsigned char *e, size_t n, int big,
+                                    size_t at) {
+    size_t size;
+    for (size = 8; size >= 4; size -= 4)
+        if (n >= at + size &&
+            dq_elem_get_uint(e + at, (int)size, big) == n - at - size)
+            return at + size;
+    return 0;
+}
+
+/* The kind of an element and where its payload begins; -1: undecodable, and
+ * the payload is all of it. With a wire of old_first an element that could be
+ * read as either is an old one: its id or payload only looks like a new one. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
-                         size_t *at) {
-    size_t k;
-    int size;
+                         int old_first, size_t *start) {
+    size_t old = dq_elem_payload_start(e, n, big, 8);
+    *start = old;
+    if (old > 0 && old_first) return DQ_ELEM_OLD;
     if (n > 0 && (e[0] == 16 || e[0] == 8)) {
-        for (k = e[0], size = 8; size >= 4; size -= 4) {
-            *at = 1 + k + (size_t)size;
-            if (n >= *at && dq_elem_get_uint(e + 1 + k, size, big) == n - *at)
-                return (int)k;
-        }
+        *start = dq_elem_payload_start(e, n, big, 1 + (size_t)e[0]);
+        if (*start > 0) return e[0];
     }
-    for (size = 8; size >= 4; size -= 4) {
-        *at = 8 + (size_t)size;
-        if (n >= *at && dq_elem_get_uint(e + 8, size, big) == n - *at)
-            return DQ_ELEM_OLD;
-    }
-    return -1;
+    *start = old;
+    return old > 0 ? DQ_ELEM_OLD : -1;
+}
+
+/* An element, read as this handle's wire has it. */
+static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
+                            size_t *start) {
+    return dq_elem_parse(e, n, q->conn->long_big,
+                         q->options.wire == DELAYQ_REDISSON_OLD, start);
+}
+
+/* The attempt count in an element, or in what a ticket says that it begins
+ * with; only an id of 16 bytes has one. */
+static int dq_elem_attempt(const unsigned char *e, int kind) {
+    return kind == 16 ? (int)dq_elem_get_uint(e + 15, 2, 1) : 0;
 }
 
 /* The lower 11 bits of an old id: random, and no infinity or NaN. */
@@ -1277,18 +1298,93 @@ static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
+/* The order of the next id, where `count` are needed. */
+static uint64_t dq_elem_next_order(delayq *q, size_t count) {
+    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
+    if (order <= q->last_order) order = q->last_order + 1;
+    q->last_order = order + count - 1;
+    return order;
+}
+
 /* The id of the next offer: strictly rising within the handle, as bytes too,
  * by which Redis sorts the elements of one millisecond. An old id is read as a
  * double: its last byte keeps it from being an infinity or a NaN. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
-    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
-    if (order <= q->last_order) order = q->last_order + 1;
-    q->last_order = order;
+    uint64_t order = dq_elem_next_order(q, 1);
     if (q->options.wire == DELAYQ_REDISSON_OLD)
         order = order << 11 | (uint64_t)dq_elem_old_id_low(q);
     dq_elem_put_uint(id, 8, 1, order);
     memcpy(id + 8, q->handle_id, 5);
     memset(id + 13, 0, 3);
+}
+
+static int64_t dq_num_due(const char *p) {
+    int64_t value = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
+    return value;
+}
+
+#define DQ_ELEM_PREFIX_MAX 17
+
+static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
+                              const unsigned char *id, size_t id_len) {
+    size_t n = dq_num_decimal(t->text, due_ms);
+    t->text[n++] = '-';
+    dq_num_hex(t->text + n, id, id_len);
+}
+
+/* An element's ticket: due time and id. Of Redisson's ids of 8 bytes the 8
+ * before them is part, or they would look like old ones. */
+static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
+                           const unsigned char *e, int kind) {
+    if (kind == 16)
+        dq_elem_id_ticket(t, due_ms, e + 1, 16);
+    else
+        dq_elem_id_ticket(t, due_ms, e, kind == 8 ? 9 : 8);
+}
+
+/* The due time and the bytes that a ticket's element begins with; 0: it is
+ * none. *due_len: the length of the due time's text. */
+static size_t dq_elem_ticket_prefix(const char *text,
+                                    unsigned char key[DQ_ELEM_PREFIX_MAX],
+                                    size_t *due_len) {
+    size_t n = 0, digits, due = 0;
+    while (text[due] >= '0' && text[due] <= '9') due++;
+    if (due < 1 || due > 16 || text[due] != '-') return 0;
+    *due_len = due;
+    text += due + 1;
+    digits = strlen(text);
+    if (digits != 32 && digits != 18 && digits != 16) return 0;
+    if (digits == 32) key[n++] = 16;
+    for (; *text; text += 2) {
+        int hi = dq_num_unhex(text[0]), lo = dq_num_unhex(text[1]);
+        if (hi < 0 || lo < 0) return 0;
+        key[n++] = (unsigned char)(hi * 16 + lo);
+    }
+    return n;
+}
+
+/* A ticket's due time changes; its id stays. */
+static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
+    char id[sizeof t->text];
+    snprintf(id, sizeof id, "%s", strchr(t->text, '-'));
+    memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
+}
+
+/* The attempt count in a ticket's id. */
+static int dq_elem_ticket_attempt(const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t len;
+    size_t n = dq_elem_ticket_prefix(text, key, &len);
+    return dq_elem_attempt(key, n == 17 ? 16 : 0);
+}
+
+static int dq_elem_is_ticket(const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t len;
+    return memchr(text, 0, sizeof(delayq_ticket)) &&
+           dq_elem_ticket_prefix(text, key, &len) > 0;
 }
 
 /*-----------------------------------------------------------------------------
@@ -1705,379 +1801,616 @@ static void dq_tls_end(delayq_conn *conn) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Scripts
- * >>scripts   what runs in the server
+ * >>scripts   the Lua that runs in the server
  *
  *
- * A script is the concatenation of its parts. Each that moves works in four
- * steps: read (what it will write, too: a wrong type ends it), probe (the
- * later removal with an empty range: it shows the permission, and
- * after any write Redis no longer refuses for memory), add, remove. So a
- * refusal at any point leaves everything where it was.
+ * A script is its fragments and one main at the end. A fragment is a complete
+ * chunk that defines functions; they talk to each other by parameters and
+ * results only. `make lua` writes the scripts to build/lua/NAME.lua, so that
+ * the line in an error message can be looked up, and luacheck reads them.
  *
- * They measure work, not time, which stands still inside scripts since Redis
- * 7.2: elements are read in chunks that grow to 64, until the limit or 256 KiB.
- * Strings are never compared with <, which is strcoll; numbers of more than 14
- * digits become text only through string.format, since .. writes no more.
+ * Each script that moves items works in four steps: read (also what it will
+ * write: a wrong type ends it here), probe (the later removal with an empty
+ * range: a missing permission ends it here, and after any write command Redis
+ * no longer refuses for memory), add, remove. So a refusal at any point leaves
+ * everything where it was.
+ *
+ * A script measures its work, not time, which stands still inside scripts
+ * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
+ * or DQ_BUDGET. Strings are never compared with <, which follows the server's
+ * locale. A number becomes text by string.format('%.0f'): `..` writes only 14
+ * digits. As an argument of redis.call it needs no text: Redis writes 17.
+ *
+ * Every reply is an array that begins with the server's clock in microseconds.
+ * Whole numbers are sent as integers.
  *---------------------------------------------------------------------------*/
 
-/* us, now: the server's clock in microseconds and milliseconds. stamp: the
- * same as text, seconds and microseconds; each reply begins with it. num(n): a
- * whole number as text. */
-static const char dq_lua_clock[] =
-    "local t = redis.call('TIME')\n"
-    "local us, stamp = t[1] * 1000000 + t[2], t[1] .. ' ' .. t[2]\n"
-    "local now = math.floor(us / 1000)\n"
-    "local function num(n) return string.format('%.0f', n) end\n";
+#define DQ_BUDGET "262144" /* bytes of elements that one script reads */
 
-/* split(e): what dq_elem_parse does in C: kind and start of the payload, or
- * nil. */
+/* clock(): the server's clock in microseconds, and in whole milliseconds.
+ * decimal(n): a whole number as text. */
+static const char dq_lua_clock[] = "local function clock()\n"
+                                   "  local time = redis.call('TIME')\n"
+                                   "  local us = time[1] * 1000000 + time[2]\n"
+                                   "  return us, math.floor(us / 1000)\n"
+                                   "end\n";
+static const char dq_lua_decimal[] =
+    "local function decimal(n) return string.format('%.0f', n) end\n";
+
+/* split(e, old_first): what dq_elem_parse does in C: the kind of an element
+ * and the start of its payload, or nil.
+ * attempts(e), with_attempts(e, n): the count in an element of kind 16. */
 static const char dq_lua_split[] =
-    "local function split(e)\n"
-    "  local n, k = #e, string.byte(e, 1)\n"
-    "  if k == 16 or k == 8 then\n"
-    "    if n >= k + 9 and struct.unpack('I8', e, k + 2) == n - k - 9 then\n"
-    "      return k, k + 10\n"
-    "    end\n"
-    "    if n >= k + 5 and struct.unpack('I4', e, k + 2) == n - k - 5 then\n"
-    "      return k, k + 6\n"
-    "    end\n"
+    "local function payload_start(e, at)\n"
+    "  local rest = #e - at + 1\n"
+    "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 then\n"
+    "    return at + 8\n"
     "  end\n"
-    "  if n >= 16 and struct.unpack('I8', e, 9) == n - 16 then\n"
-    "    return 0, 17\n"
+    "  if rest >= 4 and struct.unpack('I4', e, at) == rest - 4 then\n"
+    "    return at + 4\n"
     "  end\n"
-    "  if n >= 12 and struct.unpack('I4', e, 9) == n - 12 then\n"
-    "    return 0, 13\n"
+    "end\n"
+    "local function split(e, old_first)\n"
+    "  local start = old_first and payload_start(e, 9)\n"
+    "  if start then return 0, start end\n"
+    "  local kind = string.byte(e, 1)\n"
+    "  if kind == 16 or kind == 8 then\n"
+    "    start = payload_start(e, kind + 2)\n"
+    "    if start then return kind, start end\n"
     "  end\n"
+    "  start = payload_start(e, 9)\n"
+    "  if start then return 0, start end\n"
+    "end\n";
+static const char dq_lua_attempts[] =
+    "local function attempts(e)\n"
+    "  local high, low = string.byte(e, 16, 17)\n"
+    "  return high * 256 + low\n"
+    "end\n"
+    "local function with_attempts(e, n)\n"
+    "  return string.sub(e, 1, 15) ..\n"
+    "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
 /*
- * Look at a queue on a new connection. Its keys are not declared, since it has
- * to work where they aren't: on another node of a cluster, or under an ACL
- * that hides the mirror.
+ * PROBE: a look at a queue on a new connection. Its keys are not declared,
+ * since it has to work where they aren't: on another node of a cluster, or
+ * under an ACL that hides the mirror.
  *
  * ARGV     1 zset, 2 mirror
- * returns  "stamp old", old = 1 where an element of Redisson <= 3.21.0
- *          stands at a head; an unsigned long of 1, as the server packs it
+ * returns  clock; 1 where an element of Redisson <= 3.21.0 stands at a head,
+ *          else 0; an unsigned long of 1, as the server packs it
  */
-static const char dq_lua_look[] =
-    "local function old(v)\n"
-    "  if type(v) == 'string' and split(v) == 0 then return 1 end\n"
-    "  return 0\n"
+static const char dq_lua_probe[] =
+    "local zset, mirror = ARGV[1], ARGV[2]\n"
+    "local function is_old(e)\n"
+    "  return type(e) == 'string' and split(e) == 0\n"
     "end\n"
-    "local o = old(redis.pcall('LINDEX', ARGV[2], 0))\n"
-    "if o == 0 then\n"
-    "  local z = redis.pcall('ZRANGE', ARGV[1], 0, 0)\n"
-    "  o = old(z[1])\n"
+    "local us = clock()\n"
+    "local old = 0\n"
+    "if is_old(redis.pcall('LINDEX', mirror, 0)) or\n"
+    "  is_old(redis.pcall('ZRANGE', zset, 0, 0)[1]) then\n"
+    "  old = 1\n"
     "end\n"
-    "return {stamp .. ' ' .. o, struct.pack('L', 1)}\n";
+    "return {us, old, struct.pack('L', 1)}\n";
 
-/* find(Z, due, k): the rank at which the element of score due whose first bytes
- * are k stands, or would stand, and the element, if it is there. By bisection
- * within its millisecond. */
+/* find(zset, due, prefix): the rank at which the element of score due whose
+ * first bytes are prefix stands, or would stand, and the element if it is
+ * there. It is looked for by bisection within its millisecond. */
 static const char dq_lua_find[] =
-    "local function four(h)\n"
-    "  return struct.unpack('>I4I4I4I4I4', string.sub(h, 1, 17) ..\n"
+    "local function sort_words(e, length)\n"
+    "  return struct.unpack('>I4I4I4I4I4', string.sub(e, 1, length) ..\n"
     "    string.rep('\\0', 20))\n"
     "end\n"
-    "local function find(Z, due, k)\n"
-    "  local a, b, c, d, e = four(k)\n"
-    "  local function less(h)\n"
-    "    local f, g, i, j, l = four(string.sub(h, 1, #k))\n"
-    "    if f ~= a then return f < a end\n"
-    "    if g ~= b then return g < b end\n"
-    "    if i ~= c then return i < c end\n"
-    "    if j ~= d then return j < d end\n"
-    "    return l < e\n"
+    "local function sorts_before(e, prefix)\n"
+    "  local a1, a2, a3, a4, a5 = sort_words(e, #prefix)\n"
+    "  local b1, b2, b3, b4, b5 = sort_words(prefix, #prefix)\n"
+    "  if a1 ~= b1 then return a1 < b1 end\n"
+    "  if a2 ~= b2 then return a2 < b2 end\n"
+    "  if a3 ~= b3 then return a3 < b3 end\n"
+    "  if a4 ~= b4 then return a4 < b4 end\n"
+    "  return a5 < b5\n"
+    "end\n"
+    "local function find(zset, due, prefix)\n"
+    "  local function element_at(rank)\n"
+    "    return redis.call('ZRANGE', zset, rank, rank)[1]\n"
     "  end\n"
-    "  local low = redis.call('ZCOUNT', Z, '-inf', '(' .. due)\n"
-    "  local n = redis.call('ZCOUNT', Z, due, due)\n"
-    "  local stop = low + n\n"
-    "  while n > 0 do\n"
-    "    local half = math.floor(n / 2)\n"
-    "    local at = low + half\n"
-    "    if less(redis.call('ZRANGE', Z, at, at)[1]) then\n"
-    "      low, n = at + 1, n - half - 1\n"
+    "  local function is_it(e)\n"
+    "    return string.sub(e, 1, #prefix) == prefix\n"
+    "  end\n"
+    "  local rank = redis.call('ZCOUNT', zset, '-inf', '(' .. due)\n"
+    "  local left = redis.call('ZCOUNT', zset, due, due)\n"
+    "  if left == 0 then return rank end\n"
+    /* mostly it is the first of its millisecond */
+    "  local e = element_at(rank)\n"
+    "  if is_it(e) then return rank, e end\n"
+    "  local stop = rank + left\n"
+    "  while left > 0 do\n"
+    "    local half = math.floor(left / 2)\n"
+    "    if sorts_before(element_at(rank + half), prefix) then\n"
+    "      rank, left = rank + half + 1, left - half - 1\n"
     "    else\n"
-    "      n = half\n"
+    "      left = half\n"
     "    end\n"
     "  end\n"
-    "  if low == stop then return low end\n"
-    "  local h = redis.call('ZRANGE', Z, low, low)[1]\n"
-    "  if string.sub(h, 1, #k) == k then return low, h end\n"
-    "  return low\n"
+    "  if rank == stop then return rank end\n"
+    "  e = element_at(rank)\n"
+    "  if is_it(e) then return rank, e end\n"
+    "  return rank\n"
     "end\n";
 
-/* remove(Z, argv, from): take the elements of pairs (due, k) out of the zset;
- * returns a text of 1 (done) and 0 (not there). Where a millisecond holds not
+/* remove(zset, argv, from, to, reply): take the elements of the pairs (due,
+ * prefix) in argv[from .. to] out of the zset. Appends to reply, and returns
+ * it: of each pair 1 (done) or 0 (not there). Where a millisecond holds not
  * many more than are asked for, as after a take of many, it is read once. */
 static const char dq_lua_remove[] =
-    "local function remove(Z, argv, from)\n"
-    "  local said, gone, known, read = {}, {}, {}, nil\n"
-    "  local many = (#argv - from + 1) / 2\n"
-    "  for i = from, #argv, 2 do\n"
-    "    local due, k, e = argv[i], argv[i + 1], nil\n"
-    "    local page = due .. ':' .. #k\n"
-    "    if many > 1 and page ~= read and\n"
-    "      redis.call('ZCOUNT', Z, due, due) <= 2 * many then\n"
-    "      known, read = {}, page\n"
-    "      for _, h in ipairs(redis.call('ZRANGEBYSCORE', Z, due, due)) do\n"
-    "        known[string.sub(h, 1, #k)] = h\n"
-    "      end\n"
+    "local function read_millisecond(zset, due, length)\n"
+    "  local elements = {}\n"
+    "  for _, e in ipairs(redis.call('ZRANGEBYSCORE', zset, due, due)) do\n"
+    "    elements[string.sub(e, 1, length)] = e\n"
+    "  end\n"
+    "  return elements\n"
+    "end\n"
+    "local function remove(zset, argv, from, to, reply)\n"
+    "  local found, page, page_name = {}, nil, nil\n"
+    "  local many = (to - from + 1) / 2\n"
+    "  for i = from, to, 2 do\n"
+    "    local due, prefix, e = argv[i], argv[i + 1]\n"
+    "    local name = due .. ':' .. #prefix\n"
+    "    if many > 1 and name ~= page_name and\n"
+    "      redis.call('ZCOUNT', zset, due, due) <= 2 * many then\n"
+    "      page, page_name = read_millisecond(zset, due, #prefix), name\n"
     "    end\n"
-    "    if page == read then\n"
-    "      e = known[k]\n"
-    "      known[k] = nil\n"
+    "    if name == page_name then\n"
+    "      e = page[prefix]\n"
+    "      page[prefix] = nil\n"
     "    else\n"
-    "      local _, h = find(Z, due, k)\n"
-    "      e = h\n"
+    "      e = select(2, find(zset, due, prefix))\n"
     "    end\n"
-    "    if e then gone[#gone + 1] = e end\n"
-    "    said[#said + 1] = e and '1' or '0'\n"
+    "    if e then found[#found + 1] = e end\n"
+    "    reply[#reply + 1] = e and 1 or 0\n"
     "  end\n"
-    "  for i = 1, #gone, 500 do\n"
-    "    redis.call('ZREM', Z, unpack(gone, i, math.min(i + 499, #gone)))\n"
+    "  for i = 1, #found, 500 do\n"
+    "    redis.call('ZREM', zset, unpack(found, i,\n"
+    "      math.min(i + 499, #found)))\n"
     "  end\n"
-    "  return table.concat(said)\n"
+    "  return reply\n"
+    "end\n";
+
+/* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
+ * only `ties` elements are due by then. Counted, not read: the head may be
+ * large. Where that is forbidden, others see to the item when they look next.
+ */
+static const char dq_lua_publish[] =
+    "local function publish_if_head(zset, channel, due, ties)\n"
+    "  if redis.pcall('ZCOUNT', zset, 0, due) == ties then\n"
+    "    redis.pcall('PUBLISH', channel, string.format('%.0f', due))\n"
+    "  end\n"
     "end\n";
 
 /*
- * Offer.
+ * OFFER
  *
  * KEYS     1 zset, 2 mirror (only where the wire has one)
  * ARGV     1 channel, then pairs: when, element
  *          when: a delay in ms, or - and a due time; '': as the one before;
  *          with !T behind it, it is sent again, and has been due at T if the
  *          first sending was stored
- * returns  "stamp"; due = delay + that time in ms, rounded up; then, of those
- *          that were sent again,
- *          pairs: its number (from 1), and the due time that stands, or '' if
- *          it may have been delivered meanwhile
+ * returns  clock; due = delay + that time in ms, rounded up. Then, of those
+ *          that were sent again, pairs: its number (from 1), and the due time
+ *          that stands, or -1 if it may have been delivered meanwhile
  */
+/* The usual offer, made for speed: one message, a first sending, no mirror. */
+static const char dq_lua_offer_usual[] =
+    "if #ARGV == 3 and not KEYS[2] and tonumber(ARGV[2]) then\n"
+    "  local zset, channel, due, e = KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3]\n"
+    "  local time = redis.call('TIME')\n"
+    "  local us = time[1] * 1000000 + time[2]\n"
+    "  due = due < 0 and -due or math.ceil(us / 1000) + due\n"
+    "  local text = string.format('%.0f', due)\n"
+    "  redis.call('ZADD', zset, 'NX', text, e)\n"
+    "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
+    "    redis.pcall('PUBLISH', channel, text)\n"
+    "  end\n"
+    "  return {us}\n"
+    "end\n";
 static const char dq_lua_offer[] =
-    "local Z, M = KEYS[1], KEYS[2]\n"
+    "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
+    "local us = clock()\n"
     "local base = math.ceil(us / 1000)\n"
-    "local first, ties, due, text, bulk = nil, 0, nil, nil, not M\n"
-    "local out = {stamp}\n"
-    "if M then\n"
+    "local first, ties, due, text, bulk = nil, 0, nil, nil, not mirror\n"
+    "local reply = {us}\n"
+    "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
-    "  redis.call('LLEN', M)\n"
-    "  redis.call('ZADD', Z, 'XX', 'INCR', 0, '')\n"
+    "  redis.call('LLEN', mirror)\n"
+    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
     /* each when becomes its score, or false: not stored again */
     "for i = 2, #ARGV, 2 do\n"
-    "  local when, stands, gone = ARGV[i], nil, nil\n"
+    "  local when, stands, delivered = ARGV[i], nil, nil\n"
     "  if when ~= '' then\n"
-    "    local at = string.find(when, '!', 1, true)\n"
-    "    if at then\n"
-    "      stands = redis.call('ZSCORE', Z, ARGV[i + 1])\n"
-    "      gone = base >= tonumber(string.sub(when, at + 1))\n"
-    "      when = string.sub(when, 1, at - 1)\n"
-    "    end\n"
     "    due = tonumber(when)\n"
+    "    if not due then\n"
+    "      local delay, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
+    "      due = tonumber(delay)\n"
+    "      stands = redis.call('ZSCORE', zset, ARGV[i + 1])\n"
+    "      delivered = base >= tonumber(after)\n"
+    "    end\n"
     "    due = due < 0 and -due or base + due\n"
-    "    text = num(due)\n"
+    "    text = string.format('%.0f', due)\n"
     "  end\n"
-    "  if stands or gone then\n"
+    "  if stands or delivered then\n"
     "    ARGV[i], bulk = false, false\n"
-    "    out[#out + 1], out[#out + 2] = num(i / 2), stands or ''\n"
+    "    reply[#reply + 1] = i / 2\n"
+    "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
+    "    ARGV[i] = text\n"
     "    if not first or due < first then first, ties = due, 0 end\n"
     "    if due == first then ties = ties + 1 end\n"
-    "    ARGV[i] = text\n"
     "  end\n"
     "end\n"
     "for i = 2, #ARGV, bulk and 1000 or 2 do\n"
     "  if ARGV[i] then\n"
-    "    if M then redis.call('RPUSH', M, ARGV[i + 1]) end\n"
+    "    if mirror then redis.call('RPUSH', mirror, ARGV[i + 1]) end\n"
     "    local last = bulk and math.min(i + 999, #ARGV) or i + 1\n"
-    "    redis.call('ZADD', Z, 'NX', unpack(ARGV, i, last))\n"
+    "    redis.call('ZADD', zset, 'NX', unpack(ARGV, i, last))\n"
     "  end\n"
     "end\n"
-    /* counted, not read: the head may be large; where that is forbidden others
-     * see to the item when they look next */
-    "first = first and num(first)\n"
-    "if first and redis.pcall('ZCOUNT', Z, 0, first) == ties then\n"
-    "  redis.pcall('PUBLISH', ARGV[1], first)\n"
-    "end\n"
-    "return out\n";
+    "if first then publish_if_head(zset, channel, first, ties) end\n"
+    "return reply\n";
 
 /*
- * Offer under a key.
+ * OFFER_KEYED
  *
- * KEYS     1 zset, 2 once, 3 mirror (only where the wire has one)
+ * KEYS     1 zset, 2 the key's ticket, 3 mirror (only where the wire has one)
  * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
  *          key's life in ms, 6 '1': take the place of the first
- * returns  "stamp said due": said 0: stored, 1: the key is taken, 2: sent
- *          again, and may have been delivered meanwhile; then the key's ticket
+ * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
+ *          been delivered meanwhile; due; the key's ticket
  */
-static const char dq_lua_once[] =
-    "local Z, O, M, e = KEYS[1], KEYS[2], KEYS[3], ARGV[3]\n"
+static const char dq_lua_offer_keyed[] =
+    "local zset, holder, mirror = KEYS[1], KEYS[2], KEYS[3]\n"
+    "local channel, when, e, id, ttl_ms, replace = unpack(ARGV)\n"
+    "local us = clock()\n"
     "local base = math.ceil(us / 1000)\n"
-    "local when, after = string.match(ARGV[2], '^(-?%d+)!?(%d*)$')\n"
-    "when, after = tonumber(when), tonumber(after)\n"
-    "local due = num(when < 0 and -when or base + when)\n"
-    "local held = redis.call('GET', O) or ''\n"
-    "local held_due, hex = string.match(held, '^(%d+)-(%x+)$')\n"
-    "if hex == ARGV[4] then return {stamp .. ' 0 ' .. held_due, held} end\n"
-    "if held ~= '' and ARGV[6] ~= '1' then\n"
-    "  return {stamp .. ' 1 ' .. due, held}\n"
-    "end\n"
-    "if after and base >= after then return {stamp .. ' 2 ' .. due, ''} end\n"
-    "local k, old, rank\n"
-    "if hex then\n"
-    "  k = string.gsub(hex, '%x%x', function(x)\n"
-    "    return string.char(tonumber(x, 16))\n"
+    "local delay, after = string.match(when, '^(-?%d+)!?(%d*)$')\n"
+    "delay, after = tonumber(delay), tonumber(after)\n"
+    "local due = delay < 0 and -delay or base + delay\n"
+    "local held = redis.call('GET', holder) or ''\n"
+    "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
+    "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
+    "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
+    "if after and base >= after then return {us, 2, due, ''} end\n"
+    "local prefix, old\n"
+    "if held_id then\n"
+    "  prefix = string.gsub(held_id, '%x%x', function(digits)\n"
+    "    return string.char(tonumber(digits, 16))\n"
     "  end)\n"
-    "  if #k == 16 then k = '\\16' .. k end\n"
-    "  rank, old = find(Z, held_due, k)\n"
+    "  if #prefix == 16 then prefix = '\\16' .. prefix end\n"
+    "  old = select(2, find(zset, held_due, prefix))\n"
     "end\n"
-    "redis.call('ZCOUNT', Z, 0, 0)\n"
+    "redis.call('ZCOUNT', zset, 0, 0)\n"
     /* probes, each without an effect */
-    "redis.call('ZADD', Z, 'XX', 'INCR', 0, '')\n"
-    "redis.call('SET', O, held, held == '' and 'XX' or 'NX', 'PX', ARGV[5])\n"
-    "if old then redis.call('ZREMRANGEBYRANK', Z, 1, 0) end\n"
-    "if M then\n"
-    "  redis.call('LLEN', M)\n"
-    "  if old then redis.call('LREM', M, 1, old) end\n"
-    "  redis.call('RPUSH', M, e)\n"
+    "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
+    "redis.call('SET', holder, held, held == '' and 'XX' or 'NX', 'PX',\n"
+    "  ttl_ms)\n"
+    "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
+    "if mirror then\n"
+    "  redis.call('LLEN', mirror)\n"
+    "  if old then redis.call('LREM', mirror, 1, old) end\n"
+    "  redis.call('RPUSH', mirror, e)\n"
     "end\n"
-    "redis.call('ZADD', Z, 'NX', due, e)\n"
-    "local ticket = due .. '-' .. ARGV[4]\n"
-    "redis.call('SET', O, ticket, 'PX', ARGV[5])\n"
+    "redis.call('ZADD', zset, 'NX', due, e)\n"
+    "local ticket = decimal(due) .. '-' .. id\n"
+    "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
     "if old then\n"
-    "  rank = find(Z, held_due, k)\n"
-    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "  local rank = find(zset, held_due, prefix)\n"
+    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "end\n"
-    "if redis.call('ZCOUNT', Z, 0, due) == 1 then\n"
-    "  redis.pcall('PUBLISH', ARGV[1], due)\n"
-    "end\n"
-    "return {stamp .. ' 0 ' .. due, ticket}\n";
+    "publish_if_head(zset, channel, due, 1)\n"
+    "return {us, 0, due, ticket}\n";
 
 /*
- * What tick, take and broadcast have in common.
+ * take_usual(keys, argv): the usual take, made for speed: a native queue,
+ * nothing in its lists, not among the waiters, one item to hand out or none.
+ * It stands at the top of TAKE, so that all that follows is not even made.
+ * Returns TAKE's reply; or nil, and then the whole of TAKE has to be gone
+ * through, with what has been acknowledged (nil: nothing was), and what has
+ * been read already: clock, lengths of the lists, the first two elements.
+ */
+static const char dq_lua_take_usual[] =
+    "local function take_usual(keys, argv)\n"
+    "  local call, zset = redis.call, keys[1]\n"
+    "  local ack = argv[8] ~= '' and argv[8]\n"
+    "  if not keys[4] or keys[5] or argv[4] == '0' then return nil end\n"
+    "  local ready, other = call('LLEN', keys[2]), call('LLEN', keys[3])\n"
+    "  local time = call('TIME')\n"
+    "  local us = time[1] * 1000000 + time[2]\n"
+    "  if ready > 0 or other > 0 then return nil, nil, us, ready, other end\n"
+    "  local now = math.floor(us / 1000)\n"
+    /* the first two; of three where one of them may be what is acked */
+    "  local horizon = string.format('%.0f', now + argv[3])\n"
+    "  local found = call('ZRANGEBYSCORE', zset, '-inf', horizon,\n"
+    "    'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
+    "  local e, due, after = found[1], found[2], found[4]\n"
+    "  local acked, done = 0, nil\n"
+    "  if ack then\n"
+    "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
+    "    if done then\n"
+    "      local prefix = argv[9]\n"
+    "      if string.sub(done, 1, #prefix) ~= prefix then\n"
+    "        return nil, nil, us, 0, 0\n"
+    "      end\n"
+    "      acked = 1\n"
+    "      if e == done then e, due, after = found[3], found[4], found[6]\n"
+    "      elseif found[3] == done then after = found[6] end\n"
+    "    end\n"
+    "  end\n"
+    "  due, after = tonumber(due), tonumber(after)\n"
+    "  if not e or due > now then\n"
+    "    if done then call('ZREM', zset, done) end\n"
+    "    local next = due and math.max(0, math.floor(due * 1000 - us)) or -1\n"
+    "    return {us, next, 0, 0, 0, 0, 0, 0, acked}\n"
+    "  end\n"
+    "  local more = after and after <= now\n"
+    "  if due < 0 or more and argv[4] ~= '1' then\n"
+    "    return nil, nil, us, 0, 0, not ack and found\n"
+    "  end\n"
+    "  local high, low = string.byte(e, 16, 17)\n"
+    "  if #e < 25 or string.byte(e) ~= 16 or\n"
+    "    struct.unpack('I8', e, 18) ~= #e - 25 then\n"
+    "    return nil, nil, us, 0, 0, not ack and found\n"
+    "  end\n"
+    "  local tried, most = high * 256 + low, tonumber(argv[6])\n"
+    "  if most > 0 and tried >= most or tried == 65535 then\n"
+    "    return nil, nil, us, 0, 0, not ack and found\n"
+    "  end\n"
+    /* the ack is the first write, and proves the right to remove */
+    "  if done then call('ZREM', zset, done) end\n"
+    "  local next, lease_end, handed_out = -1, 0, e\n"
+    "  if argv[7] ~= '0' then\n"
+    "    local n = tried + 1\n"
+    "    handed_out = string.sub(e, 1, 15) ..\n"
+    "      string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
+    "    lease_end = math.ceil(us / 1000) + argv[7]\n"
+    "    local text = string.format('%.0f', lease_end)\n"
+    "    if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
+    "    local added = redis.pcall('ZADD', zset, text, handed_out)\n"
+    "    if type(added) == 'table' then\n"
+    "      return nil, done and acked, us, 0, 0, not ack and found\n"
+    "    end\n"
+    "  end\n"
+    "  if done then call('ZREM', zset, e)\n"
+    "  else call('ZREMRANGEBYRANK', zset, '0', '0') end\n"
+    "  if lease_end > 0 and not (after and after <= lease_end) then\n"
+    "    local text = string.format('%.0f', lease_end)\n"
+    "    if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
+    "      redis.pcall('PUBLISH', argv[12], text)\n"
+    "    end\n"
+    "    after = lease_end\n"
+    "  end\n"
+    "  if more then next = 0\n"
+    "  elseif after then\n"
+    "    next = math.max(0, math.min(1e13, math.floor(after * 1000 - us)))\n"
+    "  end\n"
+    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
+    "end\n";
+/* The one exception to "a main at the end". */
+static const char dq_lua_take_early[] =
+    "local usual, acked_before, us_before, ready_before, other_before,\n"
+    "  found_before = take_usual(KEYS, ARGV)\n"
+    "if usual then return usual end\n";
+
+/*
+ * begin_run(keys, argv, length_of, seen): what TICK, TAKE and BROADCAST know
+ * and count while they run. length_of: the command that counts keys[2]. seen:
+ * nil, or what has been read already: clock, lengths, and perhaps the first
+ * two elements.
  *
- * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
- *          (Redisson), 4 dead. A native take may be given the zset alone: then
- *          it takes what is due straight from there, which it can while the
- *          keys are on their way from one node of a cluster to another
- * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
+ * keys     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
+ *          (Redisson), 4 dead. A native TAKE may be given the zset alone: it
+ *          takes what is due straight from there, which it can while the keys
+ *          are on their way from one node of a cluster to another
+ * argv     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
  *          horizon: how far to look for the next due time, in ms
  *
- * drain(max, keep, add) empties the zset of what is due: keep is called with
- * each element (element, kind, start of payload, score), and returns a reason
- * if it shall die, or true if add moves it within the zset; add is called once
- * a chunk, to put away what was kept. Without keep all are handed out. Each
- * chunk is read with the element behind it, which tells when to come again:
- * soon, nil where nothing is within the horizon (so a look copies no large head
- * that is far off). Returns how many, and whether nothing due is left.
+ * What is handed out is put into `reply` as pairs (due time, bytes), behind
+ * the 9 numbers with which it begins; the first `safe` items have left.
  */
-static const char dq_lua_drain[] =
-    "local Z, N, X, D = KEYS[1], KEYS[2], KEYS[3], KEYS[4]\n"
-    "local wire, limit = ARGV[1], tonumber(ARGV[2])\n"
-    "local horizon = num(now + ARGV[3])\n"
-    "local cast = wire == 'b'\n"
-    "local native = cast or wire == 'n'\n"
-    "local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
-    "local moved, dead, old, bytes, probed, term = 0, 0, 0, 0, false, 0\n"
-    "local ready, other, low, soon = 0, 0, 0, nil\n"
-    "if N then\n"
-    "  ready = redis.call(cast and 'XLEN' or 'LLEN', N)\n"
-    "  other = redis.call('LLEN', X)\n"
+static const char dq_lua_run[] =
+    "local function begin_run(keys, argv, length_of, seen)\n"
+    "  local us, now\n"
+    "  if seen then us, now = seen.us, math.floor(seen.us / 1000)\n"
+    "  else us, now = clock() end\n"
+    "  local run = {\n"
+    "    zset = keys[1], ready_list = keys[2], dead_list = keys[4],\n"
+    "    wire = argv[1], native = argv[1] == 'n' or argv[1] == 'b',\n"
+    "    us = us, now = now, horizon = now + argv[3],\n"
+    "    ready = 0, other = 0, bytes = 0, from_rank = 0,\n"
+    "    moved = 0, dead = 0, old = 0,\n"
+    "    handed_out = 0, safe = 0, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
+    "  }\n"
+    "  if seen then\n"
+    "    run.ready, run.other, run.found = seen.ready, seen.other, seen.found\n"
+    "  elseif run.ready_list then\n"
+    "    run.ready = redis.call(length_of, run.ready_list)\n"
+    "    run.other = redis.call('LLEN', keys[3])\n"
+    "  end\n"
+    "  return run\n"
     "end\n"
-    /* what is handed out, and when it was due; up to sure it has left */
-    "local out, dues, given, sure = {'', ''}, {}, 0, 0\n"
-    "local function attempts(e)\n"
-    "  local a, b = byte(e, 16, 17)\n"
-    "  return a * 256 + b\n"
+    "local function hand_out(run, due, e)\n"
+    "  local n = run.handed_out\n"
+    "  run.reply[2 * n + 10], run.reply[2 * n + 11] = tonumber(due), e\n"
+    "  run.handed_out = n + 1\n"
     "end\n"
-    /* of the mirror: see below */
-    "local locate, found, probe\n"
-    "local function read(count)\n"
-    "  return redis.call('ZRANGEBYSCORE', Z, '-inf', horizon, 'WITHSCORES',\n"
-    "    'LIMIT', low, count)\n"
+    /* a dead letter, of which run.now is the date */
+    "local function dead_letter(run, reason, e)\n"
+    "  return reason .. ' ' .. decimal(run.now) .. '\\n' .. e\n"
     "end\n"
-    "local function drain(max, keep, add)\n"
-    "  local step, n, all = 1, 0, nil\n"
-    "  if old == 1 or bytes >= 262144 then max = 0 end\n"
+    /* fill in what the reply begins with, and return it. next: microseconds
+     * until something is due, -1: nothing within the horizon */
+    "local function finish_run(run)\n"
+    "  local reply, next = run.reply, 0\n"
+    "  if run.old == 1 or run.all and not run.soon then next = -1\n"
+    "  elseif run.all then\n"
+    "    next = math.floor(run.soon * 1000 - run.us)\n"
+    "    next = math.max(0, math.min(1e13, next))\n"
+    "  end\n"
+    "  reply[2] = next\n"
+    "  reply[3] = run.wire == 'n' and run.ready + run.other or run.ready\n"
+    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
+    "  return reply\n"
+    "end\n";
+
+/* in_chunks(max, bytes, chunk): the one loop that keeps to the budget. It
+ * calls chunk(count) at least once, with 1 and then growing counts; that
+ * returns how many it has got towards max, their bytes, and false if nothing
+ * is left. bytes: what counts already. Returns that and all that was read.
+ * cost(e): what an element counts: 64, so that many small ones are work, too.
+ */
+static const char dq_lua_chunks[] =
+    "local function cost(e) return #e + 64 end\n"
+    "local function in_chunks(max, bytes, chunk)\n"
+    "  local got, size = 0, 1\n"
     "  repeat\n"
-    "    local want = math.min(step, max - n)\n"
-    "    local bad, k, stay = {}, 0, 0\n"
-    "    local es = read(want + 1)\n"
-    /* what is below 0 is never due */
-    "    if low == 0 and es[2] and byte(es[2]) == 45 then\n"
-    "      low = redis.call('ZCOUNT', Z, '-inf', '(0')\n"
-    "      es = read(want + 1)\n"
-    "    end\n"
-    "    local due = #es / 2\n"
-    "    soon = nil\n"
-    "    while due > 0 and tonumber(es[2 * due]) > now do\n"
-    "      soon = tonumber(es[2 * due])\n"
-    "      due = due - 1\n"
-    "    end\n"
-    "    all = due <= want\n"
-    "    for i = 1, 2 * math.min(due, want), 2 do\n"
-    "      local e = es[i]\n"
-    "      local kind, p, len = 16, 26, #e - 25\n"
-    /* the usual one, without a call */
-    "      if len < 0 or byte(e) ~= 16 or unpacked('I8', e, 18) ~= len then\n"
-    "        kind, p = split(e)\n"
-    "        if kind == 0 and wire ~= 'o' then old = 1 break end\n"
-    "      end\n"
-    "      if locate and not locate(e, kind) then all = false break end\n"
-    "      local why\n"
-    "      if not kind then why = 'undecodable'\n"
-    "      elseif keep then why = keep(e, kind, p, es[i + 1])\n"
-    "      else\n"
-    "        given = given + 1\n"
-    "        out[given + 2], dues[given] = e, es[i + 1]\n"
-    "      end\n"
-    "      if why == true then stay = stay + 1\n"
-    "      elseif why then\n"
-    "        bad[#bad + 1] = why .. ' ' .. num(now) .. '\\n' .. e\n"
-    "      end\n"
-    /* 64: so that many small ones are work, too */
-    "      k, bytes = k + 1, bytes + #e + 64\n"
-    "    end\n"
-    "    if #bad > 0 and not D then error('TRYAGAIN dead letters', 0) end\n"
-    "    if k > 0 then\n"
-    "      if not probed and (add or #bad > 0 or probe) then\n"
-    "        probed = true\n"
-    "        redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
-    "        if term > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
-    "      end\n"
-    "      if probe then probe() end\n"
-    "      if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
-    "      if add then add() end\n"
-    "      if k > stay then\n"
-    "        redis.call('ZREMRANGEBYRANK', Z, low, low + k - stay - 1)\n"
-    "      end\n"
-    "      if found then found() end\n"
-    "    end\n"
-    "    n, dead, sure = n + k - #bad, dead + #bad, given\n"
+    "    local n, more_bytes, more = chunk(math.min(size, max - got))\n"
+    "    got, bytes = got + n, bytes + more_bytes\n"
     /* as many as the budget may hold, by those read so far */
-    "    step = math.min(64, 8 * step,\n"
-    "      math.max(1, math.floor((262144 - bytes) * n / (bytes + 1))))\n"
-    "  until all or k == 0 or n >= max or bytes >= 262144 or old == 1\n"
-    "  return n, all\n"
+    "    local room = (" DQ_BUDGET " - bytes) * got / (bytes + 1)\n"
+    "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
+    "  until not more or got >= max or bytes >= " DQ_BUDGET "\n"
+    "  return bytes\n"
     "end\n";
 
 /*
- * head, what the reply begins with, from all: "stamp next waiting moved dead
- * old lease". next: microseconds until something is due, -1: nothing within the
- * horizon. Numbers become text where they aren't 0, which they mostly are.
+ * drain(run, max, keep, add): empty the zset of what is due.
+ *
+ * keep(e, kind, start, due) is told of each element and returns a reason if
+ * the element shall die; or nil, and true if it stays in the zset. Without
+ * keep all are handed out. add() is called once a chunk, to put away what was
+ * kept.
+ *
+ * Each chunk is read with the element behind it, which tells when to come
+ * again: run.soon, nil where nothing is within the horizon (so a look copies
+ * no large element that is far off). run.all: nothing due is left.
+ *
+ * run.mirror, of Redisson's wires only: what has left the zset leaves the
+ * mirror when a drain ends, in whatever way.
  */
-static const char dq_lua_head[] =
-    "local next = 0\n"
-    "if old == 1 or all and not soon then next = -1\n"
-    "elseif all then\n"
-    "  next = math.max(0, math.min(1e13, math.floor(soon * 1000 - us)))\n"
+static const char dq_lua_read_due[] =
+    "local function read_due(run, count)\n"
+    "  local function read()\n"
+    "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
+    "      'WITHSCORES', 'LIMIT', run.from_rank, count + 1)\n"
+    "  end\n"
+    "  local found = run.found or read()\n"
+    "  run.found = nil\n"
+    /* what is below 0 is never due */
+    "  local score = found[2]\n"
+    "  if run.from_rank == 0 and score and string.byte(score) == 45 then\n"
+    "    run.from_rank = redis.call('ZCOUNT', run.zset, '-inf', '(0')\n"
+    "    found = read()\n"
+    "  end\n"
+    "  local due = #found / 2\n"
+    "  run.soon = nil\n"
+    "  while due > 0 and tonumber(found[2 * due]) > run.now do\n"
+    "    run.soon = tonumber(found[2 * due])\n"
+    "    due = due - 1\n"
+    "  end\n"
+    "  run.all = due <= count\n"
+    "  return found, math.min(due, count)\n"
     "end\n"
-    "local head = stamp .. ' ' .. next .. ' ' .. (native and\n"
-    "  ready + other or ready)\n"
-    "if moved + dead + old + term == 0 then head = head .. ' 0 0 0 0'\n"
-    "else\n"
-    "  head = head .. string.format(' %.0f %.0f %.0f %.0f', moved, dead, old,\n"
-    "    term)\n"
+    /* prove the rights to write, once, and that memory is no obstacle */
+    "local function probe_zset(run, adds)\n"
+    "  if run.probed then return end\n"
+    "  run.probed = true\n"
+    "  redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
+    "  if adds then redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '') end\n"
+    "end\n";
+static const char dq_lua_drain[] =
+    "local function drain_chunk(run, want, keep, add)\n"
+    "  local mirror, old_first = run.mirror, run.wire == 'o'\n"
+    "  local found, due = read_due(run, want)\n"
+    "  local bad, read, stay, bytes = {}, 0, 0, 0\n"
+    "  local byte, unpacked = string.byte, struct.unpack\n"
+    "  local reply, given = run.reply, run.handed_out\n"
+    "  for i = 1, 2 * due, 2 do\n"
+    "    local e, reason, stays = found[i], 'undecodable', nil\n"
+    "    local kind, start, length = 16, 26, #e - 25\n"
+    /* the usual one, without a call */
+    "    if old_first or length < 0 or byte(e) ~= 16 or\n"
+    "      unpacked('I8', e, 18) ~= length then\n"
+    "      kind, start = split(e, old_first)\n"
+    "    end\n"
+    "    if kind == 0 and not old_first then run.old = 1 break end\n"
+    "    if mirror and not mirror.locate(e, kind) then\n"
+    "      run.all = false\n"
+    "      break\n"
+    "    end\n"
+    "    if kind and keep then\n"
+    "      reason, stays = keep(e, kind, start, found[i + 1])\n"
+    "    elseif kind then\n"
+    "      reason, given = nil, given + 1\n"
+    "      reply[2 * given + 8], reply[2 * given + 9] = found[i + 1] + 0, e\n"
+    "    end\n"
+    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
+    "    if stays then stay = stay + 1 end\n"
+    "    read, bytes = read + 1, bytes + #e + 64\n"
+    "  end\n"
+    "  if not keep then run.handed_out = given end\n"
+    "  if read == 0 then return 0, 0, false end\n"
+    "  if #bad > 0 and not run.dead_list then\n"
+    "    error('TRYAGAIN dead letters', 0)\n"
+    "  end\n"
+    "  if add or #bad > 0 or mirror then probe_zset(run, run.lease) end\n"
+    "  if mirror then mirror.probe() end\n"
+    "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
+    "  if add then add() end\n"
+    "  if read > stay then\n"
+    "    redis.call('ZREMRANGEBYRANK', run.zset, run.from_rank,\n"
+    "      run.from_rank + read - stay - 1)\n"
+    "  end\n"
+    "  if mirror then mirror.left() end\n"
+    "  run.dead, run.safe = run.dead + #bad, run.handed_out\n"
+    "  return read - #bad, bytes, not run.all and run.old == 0\n"
+    "end\n"
+    "local function drain(run, max, keep, add)\n"
+    "  if run.old == 1 or run.bytes >= " DQ_BUDGET " then max = 0 end\n"
+    "  local function chunks()\n"
+    "    run.bytes = in_chunks(max, run.bytes, function(count)\n"
+    "      return drain_chunk(run, count, keep, add)\n"
+    "    end)\n"
+    "  end\n"
+    "  if not run.mirror then return chunks() end\n"
+    "  local fine, why = pcall(chunks)\n"
+    "  run.mirror.sweep()\n"
+    "  if fine then return end\n"
+    /* the prefix is written once more where this ends the script */
+    "  if type(why) == 'string' then why = string.gsub(why, '^ERR ', '') end\n"
+    "  error(why, 0)\n"
+    "end\n";
+
+/* move(run, max): from the zset to the lists. */
+static const char dq_lua_move[] =
+    "local function move(run, max, retry_list)\n"
+    "  local payloads, retries = {}, {}\n"
+    "  local native, byte, sub = run.native, string.byte, string.sub\n"
+    "  drain(run, max, function(e, kind, start)\n"
+    "    local high, low = byte(e, 16, 17)\n"
+    "    if native and kind == 16 and (low > 0 or high > 0) then\n"
+    "      retries[#retries + 1] = e\n"
+    "    else\n"
+    "      payloads[#payloads + 1] = sub(e, start)\n"
+    "    end\n"
+    "  end, function()\n"
+    "    if #retries > 0 then\n"
+    "      run.other = redis.call('RPUSH', retry_list, unpack(retries))\n"
+    "    end\n"
+    "    if #payloads > 0 then\n"
+    "      run.ready = redis.call('RPUSH', run.ready_list, unpack(payloads))\n"
+    "    end\n"
+    "    run.moved = run.moved + #retries + #payloads\n"
+    "    payloads, retries = {}, {}\n"
+    "  end)\n"
     "end\n";
 
 /*
@@ -2086,667 +2419,742 @@ static const char dq_lua_head[] =
  * and where offers of several hosts have overtaken each other in the
  * neighbourhood. Foreign ids tell no time: their LREM walks through the list.
  *
- * locate(e, kind) finds an element and writes nothing; false: the budget of
- * 100,000 steps is used up. found() says that those located so far have left
- * the zset. A sweep takes these out of the mirror: the first ones by LTRIM,
- * others marked with LSET and removed by one LREM.
+ * open_mirror(run, list) gives four functions. locate(e, kind) finds an
+ * element and writes nothing; false: the budget of 100,000 steps is used up.
+ * probe() proves the right to write. left() says that those located so far
+ * have left the zset. sweep() takes these out of the mirror: the first ones by
+ * LTRIM, others marked with LSET and removed by one LREM.
  */
-static const char dq_lua_mirror[] =
-    "if not native then\n"
-    "local spots, sum, first, work, ids = {}, 0, 0, 0, {}\n"
-    /* what stands at first; bytes that were read to find things */
-    "local top, seen = nil, 0\n"
-    "local asked, spot_of, element, marked = false, nil, nil, false\n"
+static const char dq_lua_mirror_seek[] =
     /* the microseconds in an id; nil where there are none */
-    "local function when(v)\n"
-    "  local hi, lo, t\n"
-    "  if wire == 'o' and #v > 8 then\n"
-    "    hi, lo = struct.unpack('>I4I4', v)\n"
-    "    t = hi * 2097152 + math.floor(lo / 2048)\n"
-    "  elseif byte(v) == 16 and #v > 17 then\n"
-    "    hi, lo = struct.unpack('>I4I4', v, 2)\n"
-    "    t = hi * 4294967296 + lo\n"
+    "local function offered_at(m, e)\n"
+    "  local high, low, us\n"
+    "  if m.run.wire == 'o' and #e > 8 then\n"
+    "    high, low = struct.unpack('>I4I4', e)\n"
+    "    us = high * 2097152 + math.floor(low / 2048)\n"
+    "  elseif string.byte(e) == 16 and #e > 17 then\n"
+    "    high, low = struct.unpack('>I4I4', e, 2)\n"
+    "    us = high * 4294967296 + low\n"
     "  end\n"
     /* 30 years */
-    "  if t and math.abs(t - us) < 1e15 then return t end\n"
+    "  if us and math.abs(us - m.run.us) < 1e15 then return us end\n"
     "end\n"
-    "local function id(i)\n"
-    "  if ids[i] == nil then\n"
-    "    local v = redis.call('LINDEX', X, i)\n"
-    "    seen = seen + (v and #v or 0)\n"
-    "    ids[i] = v and when(v) or false\n"
+    /* the same of the element at an index; read once */
+    "local function time_at(m, index)\n"
+    "  if m.times[index] == nil then\n"
+    "    local e = redis.call('LINDEX', m.list, index)\n"
+    "    m.bytes = m.bytes + (e and #e or 0)\n"
+    "    m.times[index] = e and offered_at(m, e) or false\n"
     "  end\n"
-    "  return ids[i]\n"
+    "  return m.times[index]\n"
     "end\n"
-    "local function near(e, from, to)\n"
-    "  if seen > 262144 then return nil end\n"
+    "local function look_between(m, e, from, to)\n"
+    "  if m.bytes > " DQ_BUDGET " then return nil end\n"
     "  from = math.max(from, 0)\n"
-    "  for i, v in ipairs(redis.call('LRANGE', X, from, to)) do\n"
-    "    seen = seen + #v\n"
-    "    if v == e then return from + i - 1 end\n"
+    "  for i, found in ipairs(redis.call('LRANGE', m.list, from, to)) do\n"
+    "    m.bytes = m.bytes + #found\n"
+    "    if found == e then return from + i - 1 end\n"
     "  end\n"
     "end\n"
-    /* where ids have been read, in order, and the ids */
-    "local spot, time = {}, {}\n"
-    "local function seek(e)\n"
-    "  local t, step, up = when(e), 0, nil\n"
-    "  if not t then return nil end\n"
-    "  if not spot[1] then\n"
-    "    spot = {first, other - 1}\n"
-    "    time = {id(first) or 0, id(other - 1) or 1e17}\n"
+    /* m.known: indexes that have been read, in order, and their times */
+    "local function seek(m, e)\n"
+    "  local time, stride, up = offered_at(m, e), 0, nil\n"
+    "  if not time then return nil end\n"
+    "  local last = m.run.other - 1\n"
+    "  if not m.known[1] then\n"
+    "    m.known = {m.first, last}\n"
+    "    m.known_times = {time_at(m, m.first) or 0, time_at(m, last) or 1e17}\n"
     "  end\n"
-    "  local j, k = 1, #spot\n"
-    "  while k - j > 1 do\n"
-    "    local half = math.floor((j + k) / 2)\n"
-    "    if time[half] <= t then j = half else k = half end\n"
+    "  local known, times = m.known, m.known_times\n"
+    "  local k, above = 1, #known\n"
+    "  while above - k > 1 do\n"
+    "    local half = math.floor((k + above) / 2)\n"
+    "    if times[half] <= time then k = half else above = half end\n"
     "  end\n"
-    "  local a, b = spot[j], spot[j + 1]\n"
+    "  local a, b = known[k], known[k + 1]\n"
     "  while b - a > 24 do\n"
-    "    local ta, tb, half = time[j], time[j + 1], math.floor((b - a) / 2)\n"
-    "    local at, there = a + half, nil\n"
-    "    if step == 0 and 0 < ta and ta < tb and tb < 1e17 then\n"
-    "      at = a + math.floor((b - a) * (t - ta) / (tb - ta))\n"
+    "    local half, ta, tb = math.floor((b - a) / 2), times[k], times[k + 1]\n"
+    "    local at = a + half\n"
+    "    if stride == 0 and 0 < ta and ta < tb and tb < 1e17 then\n"
+    "      at = a + math.floor((b - a) * (time - ta) / (tb - ta))\n"
     "      at = math.max(a + 1, math.min(b - 1, at))\n"
-    "    elseif step > 0 and step < half then\n"
-    "      at = up and a + step or b - step\n"
+    "    elseif stride > 0 and stride < half then\n"
+    "      at = up and a + stride or b - stride\n"
     "    end\n"
-    "    there = id(at)\n"
+    "    local there = time_at(m, at)\n"
     /* past some foreign ones */
-    "    for i = 1, 8 do\n"
+    "    for _ = 1, 8 do\n"
     "      if there or at + 1 >= b then break end\n"
     "      at = at + 1\n"
-    "      there = id(at)\n"
+    "      there = time_at(m, at)\n"
     "    end\n"
     "    if not there then return nil end\n"
-    "    table.insert(spot, j + 1, at)\n"
-    "    table.insert(time, j + 1, there)\n"
-    "    if there == t then a, b = at, at break end\n"
-    "    if there < t then a, j = at, j + 1 else b = at end\n"
+    "    table.insert(known, k + 1, at)\n"
+    "    table.insert(times, k + 1, there)\n"
+    "    if there == time then a, b = at, at break end\n"
+    "    if there < time then a, k = at, k + 1 else b = at end\n"
     /* batches are steps in a slope: a guess is near, so it is followed by
      * strides away from it; between two of them the next guess is good */
-    "    if step == 0 then step, up = 64, there < t\n"
-    "    elseif (there < t) ~= up or step >= half then step = 0\n"
-    "    else step = step * 8 end\n"
+    "    if stride == 0 then stride, up = 64, there < time\n"
+    "    elseif (there < time) ~= up or stride >= half then stride = 0\n"
+    "    else stride = stride * 8 end\n"
     "  end\n"
-    "  return near(e, a, b) or near(e, a - 32, b + 32) or\n"
-    "    near(e, a - 256, b + 256)\n"
-    "end\n"
-    "locate = function(e, kind)\n"
+    "  return look_between(m, e, a, b) or\n"
+    "    look_between(m, e, a - 32, b + 32) or\n"
+    "    look_between(m, e, a - 256, b + 256)\n"
+    "end\n";
+static const char dq_lua_mirror[] =
+    "local function locate_in_mirror(m, e, kind)\n"
     /* a lease never stands in the mirror */
     "  if kind == 16 and attempts(e) > 0 then return true end\n"
-    "  if work >= 100000 then return false end\n"
+    "  if m.work >= 100000 then return false end\n"
     "  local at\n"
-    "  top = top or redis.call('LINDEX', X, first)\n"
-    "  if top == e then\n"
-    "    at, first, top = first, first + 1, nil\n"
+    "  m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
+    "  if m.head == e then\n"
+    "    at, m.first, m.head = m.first, m.first + 1, nil\n"
     /* LREM copies nothing: better for large payloads */
-    "  elseif other > 1000 and #e < 4096 and seen < 262144 then\n"
-    "    at = seek(e)\n"
-    "    if at then spot_of, element = spot_of or at, element or e end\n"
+    "  elseif m.run.other > 1000 and #e < 4096 and m.bytes < " DQ_BUDGET "\n"
+    "  then\n"
+    "    at = seek(m, e)\n"
+    "    if at and not m.sample_at then m.sample_at, m.sample = at, e end\n"
     "  end\n"
-    "  work = work + 10 + other / (at and 1000 or 1)\n"
-    "  spots[#spots + 1] = at or e\n"
+    "  m.work = m.work + 10 + m.run.other / (at and 1000 or 1)\n"
+    "  m.located[#m.located + 1] = at or e\n"
     "  return true\n"
     "end\n"
-    "found = function() sum = #spots end\n"
     /* LSET of what stands there already */
-    "probe = function()\n"
-    "  if not asked then\n"
-    "    redis.call('LREM', D, 1, '')\n"
-    "    if other > 0 then redis.call('LTRIM', X, 0, -1) end\n"
-    "    asked = true\n"
+    "local function probe_mirror(m)\n"
+    "  if not m.probed then\n"
+    "    redis.call('LREM', m.run.dead_list, 1, '')\n"
+    "    if m.run.other > 0 then redis.call('LTRIM', m.list, 0, -1) end\n"
+    "    m.probed = true\n"
     "  end\n"
-    "  if spot_of and not marked then\n"
-    "    redis.call('LSET', X, spot_of, element)\n"
-    "    marked = true\n"
+    "  if m.sample_at and not m.lset_probed then\n"
+    "    redis.call('LSET', m.list, m.sample_at, m.sample)\n"
+    "    m.lset_probed = true\n"
     "  end\n"
     "end\n"
-    "local function sweep()\n"
-    "  local marks, least, most, head = 0, other, 0, 0\n"
-    "  local mark = 'delayq ' .. stamp\n"
-    "  for i = 1, sum do\n"
-    "    local at = spots[i]\n"
-    "    if at == head then head = head + 1\n"
+    "local function sweep_mirror(m)\n"
+    "  local marks, least, most, first = 0, m.run.other, 0, 0\n"
+    "  local mark = 'delayq ' .. decimal(m.run.us)\n"
+    "  for i = 1, m.gone do\n"
+    "    local at = m.located[i]\n"
+    "    if at == first then first = first + 1\n"
     "    elseif type(at) == 'number' then\n"
-    "      redis.call('LSET', X, at, mark)\n"
+    "      redis.call('LSET', m.list, at, mark)\n"
     "      marks = marks + 1\n"
     "      least, most = math.min(least, at), math.max(most, at)\n"
     "    end\n"
     "  end\n"
     /* from the end that is nearer to the farthest mark */
     "  if marks > 0 then\n"
-    "    if other - least < most then marks = -marks end\n"
-    "    redis.call('LREM', X, marks, mark)\n"
+    "    if m.run.other - least < most then marks = -marks end\n"
+    "    redis.call('LREM', m.list, marks, mark)\n"
     "  end\n"
-    "  if head > 0 then redis.call('LTRIM', X, head, -1) end\n"
-    "  for i = 1, sum do\n"
-    "    local e = spots[i]\n"
-    "    if type(e) == 'string' then redis.call('LREM', X, 1, e) end\n"
+    "  if first > 0 then redis.call('LTRIM', m.list, first, -1) end\n"
+    "  for i = 1, m.gone do\n"
+    "    local e = m.located[i]\n"
+    "    if type(e) == 'string' then redis.call('LREM', m.list, 1, e) end\n"
     "  end\n"
-    "  spots, sum, first, ids, spot, top = {}, 0, 0, {}, {}, nil\n"
-    "  other = redis.call('LLEN', X)\n"
+    "  m.gone, m.first, m.head = 0, 0, nil\n"
+    "  m.times, m.known = {}, {}\n"
+    "  m.run.other = redis.call('LLEN', m.list)\n"
     "end\n"
-    /* whatever ends a drain: what has left the zset leaves the mirror */
-    "local chunks = drain\n"
-    "drain = function(...)\n"
-    "  local fine, n, all = pcall(chunks, ...)\n"
-    "  if sum > 0 then sweep() end\n"
-    "  spots = {}\n"
-    /* the prefix is written once more where this ends the script */
-    "  if not fine then\n"
-    "    if type(n) == 'string' then n = string.gsub(n, '^ERR ', '') end\n"
-    "    error(n, 0)\n"
-    "  end\n"
-    "  return n, all\n"
-    "end\n"
-    "end\n";
-
-/* move(max): from the zset to the lists. */
-static const char dq_lua_move[] =
-    "local function move(max)\n"
-    "  local fresh, again = {}, {}\n"
-    "  local n, all = drain(max, function(e, kind, p)\n"
-    "    if native and kind == 16 and attempts(e) > 0 then\n"
-    "      again[#again + 1] = e\n"
-    "    else\n"
-    "      fresh[#fresh + 1] = sub(e, p)\n"
+    "local function open_mirror(run, list)\n"
+    "  local m = {run = run, list = list, located = {}, gone = 0, first = 0,\n"
+    "    work = 0, bytes = 0, times = {}, known = {}}\n"
+    "  return {\n"
+    "    locate = function(e, kind) return locate_in_mirror(m, e, kind) end,\n"
+    "    probe = function() probe_mirror(m) end,\n"
+    "    left = function() m.gone = #m.located end,\n"
+    "    sweep = function()\n"
+    "      if m.gone > 0 then sweep_mirror(m) end\n"
+    "      m.located = {}\n"
     "    end\n"
-    "  end, function()\n"
-    "    if #again > 0 then other = redis.call('RPUSH', X, unpack(again)) end\n"
-    "    if #fresh > 0 then ready = redis.call('RPUSH', N, unpack(fresh)) end\n"
-    "    moved = moved + #again + #fresh\n"
-    "    fresh, again = {}, {}\n"
-    "  end)\n"
-    "  return all\n"
+    "  }\n"
     "end\n";
+/* A native queue has none. */
+static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* Tick: as above. Returns {head}. */
-static const char dq_lua_tick[] = "local all = move(limit)\n";
-static const char dq_lua_ticked[] = "return {head}\n";
+/* TICK. KEYS, ARGV: see begin_run. Returns clock, next, ready, moved, dead,
+ * old; then zeros. */
+static const char dq_lua_tick[] = "local limit = tonumber(ARGV[2])\n"
+                                  "local run = begin_run(KEYS, ARGV, 'LLEN')\n"
+                                  "run.mirror = open_mirror(run, KEYS[3])\n"
+                                  "move(run, limit, KEYS[3])\n"
+                                  "return finish_run(run)\n";
 
 /*
- * Take.
+ * A lease is a re-offer: the element goes back into the zset, its attempt
+ * count raised, due at the lease's end.
  *
- * KEYS     as above; 5 the line of those who wait (only where the handle
- *          stands in it, or would)
- * ARGV     as above; 4 how many, 5 x: the retry list's turn, 6 most attempts
- *          or 0, 7 lease in ms or 0; with a lease the order of a new id, the
- *          rest of it (native: 6 bytes; old: a number below 2048), channel;
- *          with a fifth key the handle's id, 1: it waits, if there is nothing,
- *          what the turn channels begin with; then a pair (due, k) to
- *          acknowledge before
- * returns  head, the place in the line (1, 2, 3: further; 0: none) and whether
- *          what was to be acknowledged was there (1 or 0); then, in one text,
- *          each item's due time, or e or r; then the items: an element, or
- *          after r a raw payload
+ * leased(run, e, kind, start): the element to put back, e without a kind being
+ * a raw payload; nil if its attempts are used up. hold(run, e) keeps it until
+ * commit(run) adds it to the zset.
+ */
+static const char dq_lua_lease[] =
+    "local function new_element(run, payload)\n"
+    "  local old = run.wire == 'o'\n"
+    "  local order = run.order * (old and 2048 or 1)\n"
+    "  local high = math.floor(order / 4294967296)\n"
+    "  local low = order - high * 4294967296\n"
+    "  local tail = struct.pack('L', #payload) .. payload\n"
+    "  run.order = run.order + 1\n"
+    "  if old then\n"
+    "    return struct.pack('>I4I4', high, low + run.id_rest) .. tail\n"
+    "  end\n"
+    "  return '\\16' .. struct.pack('>I4I4', high, low) .. run.id_rest ..\n"
+    "    '\\0\\1' .. tail\n"
+    "end\n"
+    "local function leased(run, e, kind, start)\n"
+    "  if kind == 16 then\n"
+    "    local n = attempts(e)\n"
+    "    if run.most > 0 and n >= run.most then return nil end\n"
+    "    return with_attempts(e, math.min(n + 1, 65535))\n"
+    "  end\n"
+    "  if kind == 0 then return e end\n"
+    "  return new_element(run, kind and string.sub(e, start) or e)\n"
+    "end\n"
+    "local function hold(run, e)\n"
+    "  local held = run.held\n"
+    "  held[#held + 1], held[#held + 2] = run.lease_end, e\n"
+    "  run.leases = run.leases + 1\n"
+    "end\n"
+    "local function commit(run)\n"
+    "  if #run.held == 0 then return end\n"
+    "  redis.call('ZADD', run.zset, unpack(run.held))\n"
+    "  run.held = {}\n"
+    "end\n";
+
+/*
+ * take_due(run, max): hand out what is due, straight from the zset.
+ * take_listed(run, max, retry_list): hand out what lies in the lists, by turns;
+ * with a lease or without.
+ */
+static const char dq_lua_take_due[] =
+    "local function take_due(run, max)\n"
+    "  local function keep_all(e, kind, _, due)\n"
+    "    if kind == 16 and attempts(e) >= run.most then return 'attempts' end\n"
+    "    hand_out(run, due, e)\n"
+    "  end\n"
+    "  local function lease_all(e, kind, start, due)\n"
+    "    local again = leased(run, e, kind, start)\n"
+    "    if not again then return 'attempts' end\n"
+    "    hold(run, again)\n"
+    "    hand_out(run, due, again)\n"
+    "    return nil, again == e\n"
+    "  end\n"
+    "  if run.lease then\n"
+    "    drain(run, max, lease_all, function() commit(run) end)\n"
+    "  else\n"
+    "    drain(run, max, run.most > 0 and keep_all)\n"
+    "  end\n"
+    "end\n";
+static const char dq_lua_take_listed[] =
+    /* one of the retry list; or why it goes to the dead letters */
+    "local function take_retry(run, e)\n"
+    "  local kind, start = split(e)\n"
+    "  if not kind then return 'undecodable' end\n"
+    /* without a lease only the count is looked at */
+    "  local again = e\n"
+    "  if run.lease or kind == 16 then\n"
+    "    again = leased(run, e, kind, start)\n"
+    "  end\n"
+    "  if not again then return 'attempts' end\n"
+    "  if run.lease then hold(run, again) else again = e end\n"
+    "  hand_out(run, -1, again)\n"
+    "end\n"
+    "local function take_ready(run, payload)\n"
+    "  if not run.lease then return hand_out(run, -2, payload) end\n"
+    "  local e = leased(run, payload)\n"
+    "  hold(run, e)\n"
+    "  hand_out(run, -1, e)\n"
+    "end\n"
+    "local function take_listed_chunk(run, count, retry_list)\n"
+    "  local function read(list, length)\n"
+    "    if length == 0 then return {} end\n"
+    "    return redis.call('LRANGE', list, 0, count - 1)\n"
+    "  end\n"
+    "  local retries = read(retry_list, run.native and run.other or 0)\n"
+    "  local payloads = read(run.ready_list, run.ready)\n"
+    "  local i, j, got, bad, bytes = 0, 0, 0, {}, 0\n"
+    "  while got < count and (i < #retries or j < #payloads) do\n"
+    "    local e, reason\n"
+    "    if i < #retries and (run.retry_turn or j == #payloads) then\n"
+    "      i = i + 1\n"
+    "      e = retries[i]\n"
+    "      reason = take_retry(run, e)\n"
+    "    else\n"
+    "      j = j + 1\n"
+    "      e = payloads[j]\n"
+    "      take_ready(run, e)\n"
+    "    end\n"
+    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e)\n"
+    "    else got = got + 1 end\n"
+    "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
+    "  end\n"
+    "  if run.lease or #bad > 0 or i > 0 and j > 0 then\n"
+    "    if i > 0 then redis.call('LTRIM', retry_list, 0, -1) end\n"
+    "    if j > 0 then redis.call('LTRIM', run.ready_list, 0, -1) end\n"
+    "    if #run.held > 0 then\n"
+    "      redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '')\n"
+    "    end\n"
+    "  end\n"
+    "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
+    "  commit(run)\n"
+    "  if i > 0 then\n"
+    "    redis.call('LTRIM', retry_list, i, -1)\n"
+    "    run.other = run.other - i\n"
+    "  end\n"
+    "  if j > 0 then redis.call('LTRIM', run.ready_list, j, -1) end\n"
+    "  run.ready, run.dead = run.ready - j, run.dead + #bad\n"
+    "  run.safe = run.handed_out\n"
+    "  return got, bytes, i + j > 0\n"
+    "end\n"
+    "local function take_listed(run, max, retry_list)\n"
+    "  in_chunks(max, run.bytes, function(count)\n"
+    "    return take_listed_chunk(run, count, retry_list)\n"
+    "  end)\n"
+    "end\n";
+
+/*
+ * Those who wait in a take, in order of arrival. The first, the leader, has
+ * the exact timer and hears of pushes; the second, its standby, acts when the
+ * leader has not for 0.3 to 0.6 s; the others hear from their turn channel
+ * when they have become first or second: "rank, next due time". Who gets an
+ * item leaves, and tells the first two. Who got one that was overdue removes
+ * those before it, dead or frozen though their sockets may live, and tells
+ * them so: one that only slept joins again at the end.
+ *
+ * This only saves work. Whatever fails in here, the handle waits as if alone.
+ *
+ * join_or_leave(run, waiters, id, waits, turns): returns the rank of this
+ * handle: 1, 2, 3 (further), or 0 (not among the waiters).
+ */
+static const char dq_lua_waiters[] =
+    "local function join_waiters(run, waiters, id, turns)\n"
+    "  local function is_gone(other)\n"
+    "    local n = redis.pcall('PUBSUB', 'NUMSUB', turns .. other)\n"
+    "    return not n.err and n[2] == 0\n"
+    "  end\n"
+    "  if not redis.call('ZRANK', waiters, id) then\n"
+    "    redis.call('ZADD', waiters, run.us, id)\n"
+    "    redis.call('PEXPIRE', waiters, 86400000)\n"
+    "  end\n"
+    "  for rank = 0, 1 do\n"
+    "    local other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
+    "    while other ~= id and other and is_gone(other) do\n"
+    "      redis.call('ZREM', waiters, other)\n"
+    "      other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
+    "    end\n"
+    "    if other == id then return rank + 1 end\n"
+    "  end\n"
+    "  return 3\n"
+    "end\n"
+    "local function leave_waiters(run, waiters, id, turns)\n"
+    "  local rank = redis.call('ZRANK', waiters, id)\n"
+    "  if not rank then return 0 end\n"
+    "  redis.call('ZREM', waiters, id)\n"
+    /* of a push it isn't known how long it has lain there */
+    "  local due = run.reply[10]\n"
+    "  if due and due < 0 then due = rank == 1 and 0 or nil end\n"
+    "  if rank > 0 and due and due < run.now - 250 then\n"
+    "    local before = redis.call('ZRANGE', waiters, 0, rank - 1)\n"
+    "    for _, other in ipairs(before) do\n"
+    "      redis.call('ZREM', waiters, other)\n"
+    "      redis.call('PUBLISH', turns .. other, '0 0')\n"
+    "    end\n"
+    "    rank = 0\n"
+    "  end\n"
+    "  local soon = decimal(run.soon and math.min(run.soon, 1e15) or 0)\n"
+    "  while rank < 2 do\n"
+    "    local other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
+    "    if not other then break end\n"
+    "    local told = redis.call('PUBLISH', turns .. other,\n"
+    "      rank + 1 .. ' ' .. soon)\n"
+    "    if told == 0 then redis.call('ZREM', waiters, other)\n"
+    "    else rank = rank + 1 end\n"
+    "  end\n"
+    "  return 0\n"
+    "end\n"
+    "local function join_or_leave(run, waiters, id, waits, turns)\n"
+    "  if run.safe == 0 and waits == '1' then\n"
+    "    return join_waiters(run, waiters, id, turns)\n"
+    "  end\n"
+    "  return leave_waiters(run, waiters, id, turns)\n"
+    "end\n";
+
+/*
+ * TAKE
+ *
+ * KEYS     1 zset, 2 ready, 3 retry (native) or mirror (Redisson), 4 dead; 5
+ *          the waiters, only where the handle is one of them or would be. A
+ *          native TAKE may be given the zset alone: see begin_run
+ * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 'x': the
+ *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
+ *          due and 9 prefix of an element to acknowledge before, or ''; with a
+ *          lease: 10 order of a new id, 11 the rest of it (6 bytes; with an
+ *          old wire a number below 2048), 12 channel; with a fifth key: 13 the
+ *          handle's id, 14 '1': it waits if there is nothing, 15 what the turn
+ *          channels begin with. Those at the end may be missing
+ * returns  clock; next, ready, moved, dead, old: see finish_run; the lease's
+ *          end, or 0; the rank among the waiters; whether what was to be
+ *          acknowledged was there (1 or 0). Then pairs: due time, element; for
+ *          the due time -1 where it is unknown, -2 before a raw payload
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
  * what is left over is moved too, since Java waits for it.
  *
- * A lease is a re-offer: the element goes back into the zset, its attempt
- * count raised, due at the lease's end.
+ * What has been handed out or acknowledged stays so: a refusal after that ends
+ * the script without an error, which the next call will run into.
  */
-static const char dq_lua_lease[] =
-    "local most, lease = tonumber(ARGV[6]), tonumber(ARGV[7])\n"
-    "local leases, adds, again, hold, commit = 0, {}, nil, nil, nil\n"
-    "local max, turn = tonumber(ARGV[4]), ARGV[5] == 'x'\n"
-    "local direct = ready == 0 and (other == 0 or not native)\n"
-    "local retry, got, all = native and other or 0, 0, nil\n"
-    "local arg = lease > 0 and 11 or 8\n"
-    /* closures cost: only those that this run needs are made */
-    "if lease > 0 or not direct then\n"
-    "local order = tonumber(ARGV[8])\n"
-    "if lease > 0 then term = math.ceil(us / 1000) + lease end\n"
-    "local function fresh(v)\n"
-    "  local x = order * (wire == 'o' and 2048 or 1)\n"
-    "  local hi = math.floor(x / 4294967296)\n"
-    "  local lo, tail = x - hi * 4294967296, struct.pack('L', #v) .. v\n"
-    "  order = order + 1\n"
-    "  if wire == 'o' then\n"
-    "    return struct.pack('>I4I4', hi, lo + ARGV[9]) .. tail\n"
+static const char dq_lua_take_begin[] =
+    "local function begin_take(keys, argv, seen)\n"
+    "  local run = begin_run(keys, argv, 'LLEN', seen)\n"
+    "  local lease_ms = tonumber(argv[7])\n"
+    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6])\n"
+    "  run.held, run.leases = {}, 0\n"
+    "  run.order, run.id_rest = tonumber(argv[10]), argv[11]\n"
+    "  if lease_ms > 0 then\n"
+    "    run.lease = true\n"
+    "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
     "  end\n"
-    "  local id = struct.pack('>I4I4', hi, lo) .. ARGV[9] .. '\\0\\1'\n"
-    "  return '\\16' .. id .. tail\n"
+    "  return run\n"
     "end\n"
-    /* the element to lease (without a kind: of a raw payload), or nil: its
-     * attempts are used up */
-    "again = function(e, kind, p)\n"
-    "  if kind == 16 then\n"
-    "    local n = attempts(e)\n"
-    "    if most > 0 and n >= most then return nil end\n"
-    "    return sub(e, 1, 15) ..\n"
-    "      struct.pack('>I2', math.min(n + 1, 65535)) .. sub(e, 18)\n"
+    /* what was handed out and has not left; look again in 250 ms */
+    "local function give_up(run)\n"
+    "  for i = 2 * run.handed_out + 9, 2 * run.safe + 10, -1 do\n"
+    "    run.reply[i] = nil\n"
     "  end\n"
-    "  if kind == 0 then return e end\n"
-    "  return fresh(kind and sub(e, p) or e)\n"
+    "  run.handed_out, run.all = run.safe, true\n"
+    "  run.soon = (run.us + 250000) / 1000\n"
     "end\n"
-    "hold = function(e)\n"
-    "  adds[#adds + 1], adds[#adds + 2] = num(term), e\n"
-    "  leases = leases + 1\n"
-    "end\n"
-    "commit = function()\n"
-    "  if #adds > 0 then redis.call('ZADD', Z, unpack(adds)) end\n"
-    "  adds = {}\n"
-    "end\n"
+    "local function error_reply(why)\n"
+    "  why = type(why) == 'table' and why.err or why\n"
+    "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "end\n";
-
 static const char dq_lua_take[] =
-    "local give, keep, from_lists\n"
-    "if lease > 0 or most > 0 or not direct then\n"
-    "give = function(due, e)\n"
-    "  given = given + 1\n"
-    "  out[given + 2], dues[given] = e, due\n"
-    "end\n"
-    "keep = function(e, kind, p, due)\n"
-    "  local to = e\n"
-    "  if lease > 0 then\n"
-    "    to = again(e, kind, p)\n"
-    "    if not to then return 'attempts' end\n"
-    "    hold(to)\n"
-    "  elseif kind == 16 and attempts(e) >= most then\n"
-    "    return 'attempts'\n"
+    "local function take(keys, argv, acked, seen)\n"
+    "  local limit, max = tonumber(argv[2]), tonumber(argv[4])\n"
+    "  local other_list, waiters = keys[3], keys[5]\n"
+    "  local run = begin_take(keys, argv, seen)\n"
+    "  run.mirror = open_mirror(run, other_list)\n"
+    "  if not acked and (argv[8] or '') ~= '' then\n"
+    "    acked = remove(run.zset, argv, 8, 9, {})[1]\n"
     "  end\n"
-    "  give(due, to)\n"
-    "  return lease > 0 and to == e\n"
-    "end\n"
-    "end\n"
-    "if not direct then\n"
-    /* one from the retry list: false where it goes to the dead letters */
-    "local function from_retry(e, bad)\n"
-    "  local kind, p = split(e)\n"
-    /* without a lease only the count is looked at */
-    "  local to = kind and (lease == 0 and kind ~= 16 and e or\n"
-    "    again(e, kind, p))\n"
-    "  if not to then\n"
-    "    bad[#bad + 1] = (kind and 'attempts ' or 'undecodable ') ..\n"
-    "      num(now) .. '\\n' .. e\n"
-    "    return false\n"
+    "  local fine, why = pcall(function()\n"
+    "    local direct = run.ready == 0 and (run.other == 0 or not run.native)\n"
+    "    if direct then take_due(run, max) end\n"
+    "    if direct and (run.native or run.all) then return end\n"
+    "    move(run, limit, other_list)\n"
+    "    if not direct then take_listed(run, max, other_list) end\n"
+    "  end)\n"
+    "  if not fine then\n"
+    "    if run.safe == 0 and not acked then return error_reply(why) end\n"
+    "    give_up(run)\n"
     "  end\n"
-    "  if lease > 0 then hold(to) else to = e end\n"
-    "  give('e', to)\n"
-    "  return true\n"
-    "end\n"
-    "local function from_ready(e)\n"
-    "  if lease == 0 then return give('r', e) end\n"
-    "  local to = again(e)\n"
-    "  hold(to)\n"
-    "  give('e', to)\n"
-    "end\n"
-    "from_lists = function(step)\n"
-    "  local m = math.min(step, max - got) - 1\n"
-    "  local a = retry > 0 and redis.call('LRANGE', X, 0, m) or {}\n"
-    "  local b = ready > 0 and redis.call('LRANGE', N, 0, m) or {}\n"
-    "  local i, j, bad = 0, 0, {}\n"
-    "  while got < max and (i < #a or j < #b) do\n"
-    "    local e, good\n"
-    "    if i < #a and (turn or j == #b) then\n"
-    "      i = i + 1\n"
-    "      e = a[i]\n"
-    "      good = from_retry(e, bad)\n"
-    "    else\n"
-    "      j = j + 1\n"
-    "      e, good = b[j], true\n"
-    "      from_ready(e)\n"
-    "    end\n"
-    "    if good then got = got + 1 end\n"
-    "    bytes, turn = bytes + #e + 64, not turn\n"
+    "  if run.leases > 0 then\n"
+    /* Redisson sets its timer by the channel */
+    "    publish_if_head(run.zset, argv[12], run.lease_end, run.leases)\n"
+    "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
-    "  if lease > 0 or #bad > 0 or i > 0 and j > 0 then\n"
-    "    if i > 0 then redis.call('LTRIM', X, 0, -1) end\n"
-    "    if j > 0 then redis.call('LTRIM', N, 0, -1) end\n"
-    "    if #adds > 0 then redis.call('ZADD', Z, 'XX', 'INCR', 0, '') end\n"
+    "  local rank = 0\n"
+    "  if waiters then\n"
+    "    fine, rank = pcall(join_or_leave, run, waiters, argv[13], argv[14],\n"
+    "      argv[15])\n"
+    "    if not fine then rank = 0 end\n"
     "  end\n"
-    "  if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
-    "  commit()\n"
-    "  if i > 0 then redis.call('LTRIM', X, i, -1) end\n"
-    "  if j > 0 then redis.call('LTRIM', N, j, -1) end\n"
-    "  retry, ready, dead = retry - i, ready - j, dead + #bad\n"
-    "  sure = given\n"
-    "  return i + j\n"
-    "end\n"
+    "  local reply = finish_run(run)\n"
+    "  reply[7], reply[8], reply[9] = run.lease_end or 0, rank, acked or 0\n"
+    "  return reply\n"
     "end\n";
+static const char dq_lua_take_native[] =
+    "return take(KEYS, ARGV, acked_before, us_before and {us = us_before,\n"
+    "  ready = ready_before, other = other_before, found = found_before})\n";
+static const char dq_lua_take_redisson[] = "return take(KEYS, ARGV)\n";
 
 /*
- * The line of those who wait in a take, in order of arrival. Its first, the
- * keeper, has the exact timer and hears of pushes; the second acts when the
- * keeper has not for 0.3 to 0.6 s; the others hear from their turn channel
- * when they have become first or second: "place, next due time". Who gets an
- * item leaves, and tells the first two. Who got one that was overdue strikes
- * off those before it, dead or frozen though their sockets may live, and tells
- * them so: one that only slept stands at the end, then.
- *
- * It is an economy only. Whatever fails in here, the handle waits as if alone.
- */
-static const char dq_lua_line[] =
-    "local stand\n"
-    "if KEYS[5] then stand = function(W)\n"
-    "  local me, waits, turns = ARGV[arg], ARGV[arg + 1], ARGV[arg + 2]\n"
-    "  local rank\n"
-    "  local function alive(h)\n"
-    "    local n = redis.pcall('PUBSUB', 'NUMSUB', turns .. h)\n"
-    "    return n.err or n[2] ~= 0\n"
-    "  end\n"
-    "  rank = redis.call('ZRANK', W, me)\n"
-    "  if sure == 0 and waits == '1' then\n"
-    "    if not rank then\n"
-    "      redis.call('ZADD', W, num(us), me)\n"
-    "      redis.call('PEXPIRE', W, 86400000)\n"
-    "    end\n"
-    "    for i = 0, 1 do\n"
-    "      local h = redis.call('ZRANGE', W, i, i)[1]\n"
-    "      while h ~= me and h and not alive(h) do\n"
-    "        redis.call('ZREM', W, h)\n"
-    "        h = redis.call('ZRANGE', W, i, i)[1]\n"
-    "      end\n"
-    "      if h == me then return i + 1 end\n"
-    "    end\n"
-    "    return 3\n"
-    "  end\n"
-    "  if not rank then return 0 end\n"
-    "  redis.call('ZREM', W, me)\n"
-    /* of a push it isn't known how long it has lain there */
-    "  local due = dues[1] and (tonumber(dues[1]) or rank == 1 and 0)\n"
-    "  if rank > 0 and due and due < now - 250 then\n"
-    "    for _, h in ipairs(redis.call('ZRANGE', W, 0, rank - 1)) do\n"
-    "      redis.call('ZREM', W, h)\n"
-    "      redis.call('PUBLISH', turns .. h, '0 0')\n"
-    "    end\n"
-    "    rank = 0\n"
-    "  end\n"
-    "  while rank < 2 do\n"
-    "    local h = redis.call('ZRANGE', W, rank, rank)[1]\n"
-    "    if not h then break end\n"
-    "    local due = num(soon and math.min(soon, 1e15) or 0)\n"
-    "    local text = rank + 1 .. ' ' .. due\n"
-    "    if redis.call('PUBLISH', turns .. h, text) == 0 then\n"
-    "      redis.call('ZREM', W, h)\n"
-    "    else\n"
-    "      rank = rank + 1\n"
-    "    end\n"
-    "  end\n"
-    "  return 0\n"
-    "end end\n";
-
-/* What has been handed out or acknowledged stays so: a refusal after it ends
- * the script without an error, which the next call will run into. */
-static const char dq_lua_ack[] = "local ack, acked = arg, nil\n"
-                                 "if KEYS[5] then ack = ack + 3 end\n"
-                                 "if ARGV[ack] then\n";
-static const char dq_lua_acked[] = "acked = remove(Z, ARGV, ack)\n"
-                                   "end\n";
-static const char dq_lua_taken[] =
-    "local fine, why = true, nil\n"
-    "if direct then\n"
-    "  fine, why, all = pcall(drain, max, keep, lease > 0 and commit or nil)\n"
-    "end\n"
-    "if fine and (not direct or not native and not all) then\n"
-    "fine, why = pcall(function()\n"
-    "  all = move(limit)\n"
-    "  retry = native and other or 0\n"
-    "  local step = 1\n"
-    "  while not direct and got < max and (bytes < 262144 or got == 0) do\n"
-    "    if from_lists(step) == 0 then break end\n"
-    "    step = math.min(64, 2 * step)\n"
-    "  end\n"
-    "end)\n"
-    "end\n"
-    "if not fine then\n"
-    "  if sure == 0 and not acked then\n"
-    "    why = type(why) == 'table' and why.err or why\n"
-    "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
-    "  end\n"
-    "  for i = given, sure + 1, -1 do out[i + 2], dues[i] = nil, nil end\n"
-    "  all, soon = true, (us + 250000) / 1000\n"
-    "end\n"
-    "other = native and retry or other\n"
-    /* Redisson arms its timer by the channel */
-    "if leases > 0 then\n"
-    "  local n = redis.pcall('ZCOUNT', Z, 0, num(term))\n"
-    "  if n == leases then redis.pcall('PUBLISH', ARGV[10], num(term)) end\n"
-    "  soon = math.min(soon or term, term)\n"
-    "end\n"
-    "local place = 0\n"
-    "if stand then\n"
-    "  fine, place = pcall(stand, KEYS[5])\n"
-    "  if not fine then place = 0 end\n"
-    "end\n";
-static const char dq_lua_given[] =
-    "out[1] = head .. ' ' .. place .. ' ' .. (acked or '0')\n"
-    "out[2] = dues[2] and table.concat(dues, ' ') or dues[1] or ''\n"
-    "return out\n";
-
-/*
- * Broadcast: what is due goes into the stream, and the reader is given what
+ * BROADCAST: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
  *
- * ARGV     as for drain; 4 how many, 5 cursor, '$': the stream's end, 6 how
- *          many entries the stream keeps, 7 channel
- * returns  head, the cursor, then triples: id, due, payload
+ * KEYS     1 zset, 2 stream, 3 retry, 4 dead
+ * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 cursor,
+ *          '$': the stream's end; 6 how many entries the stream keeps; 7
+ *          channel
+ * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
+ *          cursor; then triples: id, due (-1 where it is unknown), payload
  */
-static const char dq_lua_cast[] =
-    "local max, cursor, list = tonumber(ARGV[4]), ARGV[5], {}\n"
-    "if cursor == '$' then\n"
-    "  local last = redis.call('XREVRANGE', N, '+', '-', 'COUNT', 1)[1]\n"
-    "  cursor = last and last[1] or '0-0'\n"
+static const char dq_lua_stream[] =
+    "local function add_to_stream(run, max, keep)\n"
+    "  local entries = {}\n"
+    "  drain(run, max, function(e, _, start, due)\n"
+    "    entries[#entries + 1] = due\n"
+    "    entries[#entries + 1] = string.sub(e, start)\n"
+    "  end, function()\n"
+    "    for i = 1, #entries, 2 do\n"
+    "      redis.call('XADD', run.ready_list, 'MAXLEN', '~', keep, '*',\n"
+    "        'due', entries[i], 'payload', entries[i + 1])\n"
+    "    end\n"
+    "    run.moved, entries = run.moved + #entries / 2, {}\n"
+    "  end)\n"
     "end\n"
-    "local n, all = drain(limit, function(e, kind, p, due)\n"
-    "  list[#list + 1], list[#list + 2] = due, sub(e, p)\n"
-    "end, function()\n"
-    "  for i = 1, #list, 2 do\n"
-    "    redis.call('XADD', N, 'MAXLEN', '~', ARGV[6], '*', 'due', list[i],\n"
-    "      'payload', list[i + 1])\n"
-    "  end\n"
-    "  moved, list = moved + #list / 2, {}\n"
-    "end)\n"
-    /* the others look at once */
-    "if moved > 0 then redis.pcall('PUBLISH', ARGV[7], num(now)) end\n"
-    "local got, size, step = 0, 0, 1\n"
-    "out[2] = cursor\n"
-    "ready = 0\n"
-    "while got < max and size < 262144 do\n"
+    "local function read_stream(stream, cursor, count)\n"
     "  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
-    "  local es = redis.call('XRANGE', N, ms .. '-' .. num(seq + 1), '+',\n"
-    "    'COUNT', math.min(step, max - got))\n"
-    "  if #es == 0 then break end\n"
-    "  for _, e in ipairs(es) do\n"
-    "    cursor = e[1]\n"
-    "    local payload = e[2][4] or ''\n"
-    "    out[#out + 1], out[#out + 2] = cursor, e[2][2]\n"
-    "    out[#out + 1] = payload\n"
-    "    got, size = got + 1, size + #payload + 64\n"
-    "  end\n"
-    "  step = math.min(64, 2 * step)\n"
+    "  local after = ms .. '-' .. decimal(seq + 1)\n"
+    "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "end\n"
+    "local function last_of_stream(stream)\n"
+    "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
+    "  return last and last[1] or '0-0'\n"
+    "end\n"
+    /* a stream may hold what others have put there */
+    "local function due_of(entry)\n"
+    "  local due = tonumber(entry[2][2])\n"
+    "  return due and due >= 0 and due < 2 ^ 53 and due or -1\n"
+    "end\n";
+static const char dq_lua_broadcast[] =
+    "local stream, limit, max = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[4])\n"
+    "local cursor, keep, channel = ARGV[5], ARGV[6], ARGV[7]\n"
+    "local run = begin_run(KEYS, ARGV, 'XLEN')\n"
+    "local reply = run.reply\n"
+    "if cursor == '$' then cursor = last_of_stream(stream) end\n"
+    "reply[10] = cursor\n"
+    "add_to_stream(run, limit, keep)\n"
+    /* the others look at once */
+    "if run.moved > 0 then\n"
+    "  redis.pcall('PUBLISH', channel, decimal(run.now))\n"
+    "end\n"
+    "if max > 0 then\n"
+    "  in_chunks(max, 0, function(count)\n"
+    "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
+    "    for _, entry in ipairs(entries) do\n"
+    "      local n, payload = #reply, entry[2][4] or ''\n"
+    "      cursor = entry[1]\n"
+    "      reply[n + 1], reply[n + 2] = cursor, due_of(entry)\n"
+    "      reply[n + 3] = payload\n"
+    "      bytes = bytes + cost(payload)\n"
+    "    end\n"
+    "    return #entries, bytes, #entries > 0\n"
+    "  end)\n"
+    "end\n"
+    "reply[10] = cursor\n"
     /* what is left over for the next take */
-    "local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
-    "local behind = ms .. '-' .. num(seq + 1)\n"
-    "if redis.call('XRANGE', N, behind, '+', 'COUNT', 1)[1] then\n"
-    "  ready = 1\n"
-    "end\n"
-    "other, out[2] = 0, cursor\n";
-static const char dq_lua_casted[] = "out[1] = head\nreturn out\n";
+    "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
+    "return finish_run(run)\n";
 
 /*
- * Remove, by ticket: an ack, or a cancel.
+ * REMOVE, by ticket: acks, or a cancel.
  *
- * KEYS     1 zset, 2 mirror (only of a cancel, where the wire has one; then
- *          one ticket at a time)
- * ARGV     1 ..., pairs: due, k
- * returns  "stamp", and of each 1 (done) or 0 (not there)
+ * KEYS     1 zset
+ * ARGV     pairs: due, prefix
+ * returns  clock, and of each 1 (done) or 0 (not there)
  */
-static const char dq_lua_drop[] =
-    "local Z, M = KEYS[1], KEYS[2]\n"
-    "if not M then return {stamp, remove(Z, ARGV, 1)} end\n"
-    "redis.call('LLEN', M)\n"
-    "local rank, e = find(Z, ARGV[1], ARGV[2])\n"
-    "if not e then return {stamp, '0'} end\n"
-    "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
-    "redis.call('LREM', M, 1, e)\n"
-    "redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
-    "return {stamp, '1'}\n";
+static const char dq_lua_ack[] =
+    "local zset = KEYS[1]\n"
+    "return remove(zset, ARGV, 1, #ARGV, {(clock())})\n";
 
 /*
- * Change, by ticket: nack, extend, reschedule; or bury.
+ * CANCEL_REDISSON: a cancel where the wire has a mirror.
+ *
+ * KEYS     1 zset, 2 mirror
+ * ARGV     1 due, 2 prefix
+ * returns  clock, 1 (done) or 0 (not there)
+ */
+static const char dq_lua_cancel_redisson[] =
+    "local zset, mirror, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
+    "local us = clock()\n"
+    "redis.call('LLEN', mirror)\n"
+    "local rank, e = find(zset, due, prefix)\n"
+    "if not e then return {us, 0} end\n"
+    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
+    "redis.call('LREM', mirror, 1, e)\n"
+    "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
+    "return {us, 1}\n";
+
+/*
+ * CHANGE, by ticket: nack, extend, reschedule; or bury.
  *
  * KEYS     1 zset, 2 dead (only of a bury)
- * ARGV     1 due, 2 k, 3 new due time, 4 channel, 5 '1': this attempt doesn't
- *          count, 6 '1': sent again, 7 delay
- * returns  "stamp said due": said 1: done, 0: not there
+ * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
+ *          doesn't count, 6 '1': sent again, 7 delay
+ * returns  clock; 1: done, 0: not there; the due time
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
  * what the first sending did; where a clock was set or a machine slept
  * meanwhile, the delay counts.
  */
 static const char dq_lua_change[] =
-    "local Z, D, k, to = KEYS[1], KEYS[2], ARGV[2], tonumber(ARGV[3])\n"
-    "local less = ARGV[5] == '1' and string.byte(k, 1) == 16 and #k == 17\n"
-    "local function down(e)\n"
-    "  local a, b = string.byte(e, 16, 17)\n"
-    "  return string.sub(e, 1, 15) ..\n"
-    "    struct.pack('>I2', math.max(a * 256 + b - 1, 0)) ..\n"
-    "    string.sub(e, 18)\n"
+    "local zset, dead_list, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
+    "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
+    "local uncount, resent = ARGV[5] == '1', ARGV[6] == '1'\n"
+    "if #prefix ~= 17 then uncount = false end\n"
+    "local us, now = clock()\n"
+    "local function uncounted(e)\n"
+    "  if not uncount then return e end\n"
+    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
     "end\n"
-    "local rank, e = find(Z, ARGV[1], k)\n"
-    "local want = math.ceil(us / 1000) + ARGV[7]\n"
-    "if to < want or to > want + 1000 then to = want end\n"
-    "to = num(to)\n"
+    "local rank, e = find(zset, due, prefix)\n"
     "if not e then\n"
-    "  if ARGV[6] ~= '1' or D then return {stamp .. ' 0 0'} end\n"
-    "  _, e = find(Z, ARGV[3], less and down(k) or k)\n"
-    "  return {stamp .. (e and ' 1 ' or ' 0 ') .. ARGV[3]}\n"
+    "  if resent and not dead_list then\n"
+    "    e = select(2, find(zset, ARGV[3], uncounted(prefix)))\n"
+    "  end\n"
+    "  return {us, e and 1 or 0, new_due}\n"
     "end\n"
-    "redis.call('ZREMRANGEBYRANK', Z, 1, 0)\n"
-    "if D then\n"
-    "  redis.call('RPUSH', D, 'buried ' .. num(now) .. '\\n' .. e)\n"
-    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
-    "  return {stamp .. ' 1 0'}\n"
+    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
+    "if dead_list then\n"
+    "  local letter = 'buried ' .. decimal(now) .. '\\n' .. e\n"
+    "  redis.call('RPUSH', dead_list, letter)\n"
+    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
+    "  return {us, 1, 0}\n"
     "end\n"
-    "redis.call('ZADD', Z, to, less and down(e) or e)\n"
-    "if less then\n"
-    "  rank = find(Z, ARGV[1], k)\n"
-    "  redis.call('ZREMRANGEBYRANK', Z, rank, rank)\n"
+    "local by_delay = math.ceil(us / 1000) + ARGV[7]\n"
+    "if new_due < by_delay or new_due > by_delay + 1000 then\n"
+    "  new_due = by_delay\n"
     "end\n"
-    "if redis.call('ZCOUNT', Z, 0, to) == 1 then\n"
-    "  redis.pcall('PUBLISH', ARGV[4], to)\n"
+    "redis.call('ZADD', zset, new_due, uncounted(e))\n"
+    "if uncount then\n"
+    "  rank = find(zset, due, prefix)\n"
+    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "end\n"
-    "return {stamp .. ' 1 ' .. to}\n";
+    "publish_if_head(zset, channel, new_due, 1)\n"
+    "return {us, 1, new_due}\n";
 
 /*
- * Peek.
+ * PEEK
  *
  * KEYS     1 zset
- * ARGV     1 how many, 2 due and 3 k of the last one seen, or ''
- * returns  "stamp", then pairs: due, element
+ * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
+ * returns  clock, then pairs: due, element
  */
 static const char dq_lua_peek[] =
-    "local Z, max, at, out, bytes = KEYS[1], tonumber(ARGV[1]), 0, {''}, 0\n"
-    "local step, e = 1, nil\n"
-    "if ARGV[2] ~= '' then\n"
-    "  at, e = find(Z, ARGV[2], ARGV[3])\n"
-    "  if e then at = at + 1 end\n"
+    "local zset, max = KEYS[1], tonumber(ARGV[1])\n"
+    "local due, prefix = ARGV[2], ARGV[3]\n"
+    "local reply, rank = {(clock())}, 0\n"
+    "if due then\n"
+    "  local seen\n"
+    "  rank, seen = find(zset, due, prefix)\n"
+    "  if seen then rank = rank + 1 end\n"
     "end\n"
-    "while max > 0 and bytes < 262144 do\n"
-    "  local n = math.min(step, max)\n"
-    "  local es = redis.call('ZRANGE', Z, at, at + n - 1, 'WITHSCORES')\n"
-    "  for i = 1, #es, 2 do\n"
-    "    out[#out + 1], out[#out + 2] = es[i + 1], es[i]\n"
-    "    bytes = bytes + #es[i] + 64\n"
+    "in_chunks(max, 0, function(count)\n"
+    "  local last, bytes = rank + count - 1, 0\n"
+    "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
+    "  for i = 1, #found, 2 do\n"
+    /* a foreign score may be infinite */
+    "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
+    "    reply[#reply + 1] = math.max(score, 0)\n"
+    "    reply[#reply + 1] = found[i]\n"
+    "    bytes = bytes + cost(found[i])\n"
     "  end\n"
-    "  if #es < 2 * n then break end\n"
-    "  at, max, step = at + n, max - n, math.min(64, 2 * step)\n"
-    "end\n"
-    "out[1] = stamp\n"
-    "return out\n";
+    "  rank = rank + count\n"
+    "  return #found / 2, bytes, #found == 2 * count\n"
+    "end)\n"
+    "return reply\n";
 
 /*
- * Count.
+ * COUNT
  *
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
  * ARGV     1 wire, then due times
- * returns  "stamp pending overdue ready dead next", next: the earliest due
- *          time, -1 where nothing is pending; of each due time how many are
- *          due by then
+ * returns  clock, pending, overdue, ready, dead; next: the earliest due time,
+ *          -1 where nothing is pending; of each due time how many are due by
+ *          then
  */
 static const char dq_lua_count[] =
-    "local Z, wire, ready, next = KEYS[1], ARGV[1], 0, -1\n"
-    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
-    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
-    "local h = redis.call('ZRANGEBYSCORE', Z, 0, num(2^53 - 1), 'WITHSCORES',\n"
-    "  'LIMIT', 0, 1)\n"
-    "if h[2] then next = h[2] end\n"
-    "local out = {table.concat({stamp, num(redis.call('ZCARD', Z)),\n"
-    "  num(redis.call('ZCOUNT', Z, 0, num(now))), num(ready),\n"
-    "  num(redis.call('LLEN', KEYS[4])), num(next)}, ' ')}\n"
+    "local zset, ready_list, retry_list, dead_list = unpack(KEYS)\n"
+    "local wire, ready, us, now = ARGV[1], 0, clock()\n"
+    "if wire ~= 'b' then ready = redis.call('LLEN', ready_list) end\n"
+    "if wire == 'n' then ready = ready + redis.call('LLEN', retry_list) end\n"
+    "local first = redis.call('ZRANGEBYSCORE', zset, 0, 2 ^ 53 - 1,\n"
+    "  'WITHSCORES', 'LIMIT', 0, 1)\n"
+    "local reply = {us, redis.call('ZCARD', zset),\n"
+    "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
+    "  redis.call('LLEN', dead_list), tonumber(first[2] or -1)}\n"
     "for i = 2, #ARGV do\n"
-    "  out[i] = redis.call('ZCOUNT', Z, 0, ARGV[i])\n"
+    "  reply[5 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
-    "return out\n";
+    "return reply\n";
 
 /*
- * Clear.
+ * CLEAR
  *
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
  * ARGV     1 wire
- * returns  "stamp count"
+ * returns  clock, count
  */
 static const char dq_lua_clear[] =
-    "local n = redis.call('ZCARD', KEYS[1])\n"
-    "if ARGV[1] ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
-    "if ARGV[1] == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
-    "redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])\n"
-    "return {stamp .. ' ' .. num(n)}\n";
+    "local zset, ready_list, other_list = unpack(KEYS)\n"
+    "local wire = ARGV[1]\n"
+    "local n = redis.call('ZCARD', zset)\n"
+    "if wire ~= 'b' then n = n + redis.call('LLEN', ready_list) end\n"
+    "if wire == 'n' then n = n + redis.call('LLEN', other_list) end\n"
+    "redis.call('UNLINK', zset, ready_list, other_list)\n"
+    "return {clock(), n}\n";
 
 /*
- * Dead letters.
+ * DEAD: dead letters.
  *
  * KEYS     1 dead, 2 ready (only of a redrive)
- * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek)
- * returns  "stamp count", then the dead letters (peek)
+ * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek); 4 wire
+ * returns  clock, count, then the dead letters (peek)
  *
  * A redrive puts payloads onto the ready list; what can't be decoded goes to
  * the end of the dead ones.
  */
 static const char dq_lua_dead[] =
-    "local D, N, what, max = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2])\n"
-    "local n, out, bytes, step = redis.call('LLEN', D), {''}, 0, 1\n"
+    "local dead_list, ready_list, what = KEYS[1], KEYS[2], ARGV[1]\n"
+    "local max, from = tonumber(ARGV[2]), tonumber(ARGV[3])\n"
+    "local old_first = ARGV[4] == 'o'\n"
+    "local us = clock()\n"
+    "local length = redis.call('LLEN', dead_list)\n"
     "if what == 'clear' then\n"
-    "  redis.call('UNLINK', D)\n"
-    "  return {stamp .. ' ' .. num(n)}\n"
+    "  redis.call('UNLINK', dead_list)\n"
+    "  return {us, length}\n"
     "end\n"
-    "local at, done = tonumber(ARGV[3]), 0\n"
-    "if N then redis.call('LLEN', N) end\n"
-    "max = math.min(max, n)\n"
-    "while max > 0 and bytes < 262144 do\n"
-    "  local m, good, bad = math.min(step, max), {}, {}\n"
-    "  local es = redis.call('LRANGE', D, at, at + m - 1)\n"
-    "  for _, e in ipairs(es) do\n"
-    "    bytes = bytes + #e + 64\n"
-    "    out[#out + 1] = e\n"
-    "    if N then\n"
-    "      local cut = string.find(e, '\\n', 1, true)\n"
-    "      local v = cut and string.sub(e, cut + 1)\n"
-    "      local kind, p\n"
-    "      if v then kind, p = split(v) end\n"
-    "      if kind then good[#good + 1] = string.sub(v, p)\n"
-    "      else bad[#bad + 1] = e end\n"
-    "    end\n"
+    "if ready_list then redis.call('LLEN', ready_list) end\n"
+    "max = math.min(max, length)\n"
+    "local reply = {us, 0}\n"
+    "local function payload_of(letter)\n"
+    "  local line_end = string.find(letter, '\\n', 1, true)\n"
+    "  if not line_end then return nil end\n"
+    "  local e = string.sub(letter, line_end + 1)\n"
+    "  local kind, start = split(e, old_first)\n"
+    "  return kind and string.sub(e, start)\n"
+    "end\n"
+    "local function redrive(letters)\n"
+    "  local payloads, bad = {}, {}\n"
+    "  for _, letter in ipairs(letters) do\n"
+    "    local payload = payload_of(letter)\n"
+    "    if payload then payloads[#payloads + 1] = payload\n"
+    "    else bad[#bad + 1] = letter end\n"
     "  end\n"
-    "  if #es == 0 then break end\n"
-    "  if N then\n"
-    "    redis.call('LTRIM', D, 0, -1)\n"
-    "    if #good > 0 then redis.call('RPUSH', N, unpack(good)) end\n"
-    "    if #bad > 0 then redis.call('RPUSH', D, unpack(bad)) end\n"
-    "    redis.call('LTRIM', D, #es, -1)\n"
-    "    done, out = done + #good, {''}\n"
+    "  redis.call('LTRIM', dead_list, 0, -1)\n"
+    "  if #payloads > 0 then\n"
+    "    redis.call('RPUSH', ready_list, unpack(payloads))\n"
+    "  end\n"
+    "  if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
+    "  redis.call('LTRIM', dead_list, #letters, -1)\n"
+    "  reply[2] = reply[2] + #payloads\n"
+    "end\n"
+    "if max == 0 then return reply end\n"
+    "in_chunks(max, 0, function(count)\n"
+    "  local bytes = 0\n"
+    "  local last = from + count - 1\n"
+    "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
+    "  for _, letter in ipairs(letters) do bytes = bytes + cost(letter) end\n"
+    "  if #letters == 0 then return 0, 0, false end\n"
+    "  if ready_list then\n"
+    "    redrive(letters)\n"
     "  else\n"
-    "    at, done = at + #es, done + #es\n"
+    "    for _, letter in ipairs(letters) do reply[#reply + 1] = letter end\n"
+    "    from = from + #letters\n"
+    "    reply[2] = reply[2] + #letters\n"
     "  end\n"
-    "  max, step = max - #es, math.min(64, 2 * step)\n"
-    "end\n"
-    "out[1] = stamp .. ' ' .. num(done)\n"
-    "return out\n";
+    "  return #letters, bytes, true\n"
+    "end)\n"
+    "return reply\n";
 
+/* What a request does: several scripts may do the same for several wires. */
 typedef enum dq_req_verb {
     DQ_OFFER,
     DQ_OFFER_KEYED,
@@ -2761,30 +3169,73 @@ typedef enum dq_req_verb {
     DQ_DEADS
 } dq_req_verb;
 
-#define DQ_PARTS 15
+/* A request points at its script, and there is no table of all: so a program
+ * links only the Lua of the calls that it makes. `sha` is the SHA1 of the text,
+ * by which EVALSHA names it: `make lua` writes it here, a test checks it. */
+typedef struct dq_script {
+    const char *name; /* of the file in build/lua */
+    dq_req_verb verb;
+    unsigned bit; /* in conn->loaded: this connection has loaded it */
+    const char *sha;
+    const char *const *parts; /* up to NULL */
+} dq_script;
 
-static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
-    /* OFFER */ {dq_lua_clock, dq_lua_offer},
-    /* ONCE */ {dq_lua_clock, dq_lua_find, dq_lua_once},
-    /* TICK */
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_mirror, dq_lua_move,
-     dq_lua_tick, dq_lua_head, dq_lua_ticked},
-    /* TAKE */
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_mirror, dq_lua_lease,
-     dq_lua_ack, dq_lua_find, dq_lua_remove, dq_lua_acked, dq_lua_move,
-     dq_lua_take, dq_lua_line, dq_lua_taken, dq_lua_head, dq_lua_given},
-    /* CAST */
-    {dq_lua_clock, dq_lua_split, dq_lua_drain, dq_lua_cast, dq_lua_head,
-     dq_lua_casted},
-    /* DROP */ {dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_drop},
-    /* CHANGE */ {dq_lua_clock, dq_lua_find, dq_lua_change},
-    /* PEEK */ {dq_lua_clock, dq_lua_find, dq_lua_peek},
-    /* COUNT */ {dq_lua_clock, dq_lua_count},
-    /* CLEAR */ {dq_lua_clock, dq_lua_clear},
-    /* DEADS */ {dq_lua_clock, dq_lua_split, dq_lua_dead},
-};
-static const char *const dq_probe_script[DQ_PARTS] = {
-    dq_lua_clock, dq_lua_split, dq_lua_look};
+#define DQ_SCRIPT(name, verb, bit, sha, ...)                                \
+    static const char *const dq_parts_##name[] = {__VA_ARGS__, NULL};       \
+    static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
+                                               dq_parts_##name}
+
+DQ_SCRIPT(offer, DQ_OFFER, 0, "8ca8e16293563961025470681b06ff068fa930c8",
+          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offer);
+DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
+          "861a876724c554477f13b59e855a6b8dbb3f9975", dq_lua_clock,
+          dq_lua_decimal, dq_lua_publish, dq_lua_find, dq_lua_offer_keyed);
+DQ_SCRIPT(tick, DQ_TICK, 2, "a5174c1f45a0020add1b0dc70d90ff625789d234",
+          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
+          dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror, dq_lua_move,
+          dq_lua_tick);
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "ff09ec9a54d7017fd2dc0132d291cd55df0d1685",
+          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_attempts,
+          dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain,
+          dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "2e85b4e33c048ab70846079716cec365a7bbfd87",
+          dq_lua_take_usual, dq_lua_take_early, dq_lua_clock, dq_lua_attempts,
+          dq_lua_publish, dq_lua_decimal, dq_lua_split, dq_lua_chunks,
+          dq_lua_run, dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror,
+          dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_lease,
+          dq_lua_take_due, dq_lua_take_listed, dq_lua_waiters,
+          dq_lua_take_begin, dq_lua_take, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "d708d5b04bc4e7ee1cfffe2602beba9e246ba0ba",
+          dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
+          dq_lua_split, dq_lua_chunks, dq_lua_run, dq_lua_read_due,
+          dq_lua_drain, dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move,
+          dq_lua_find, dq_lua_remove, dq_lua_lease, dq_lua_take_due,
+          dq_lua_take_listed, dq_lua_waiters, dq_lua_take_begin, dq_lua_take,
+          dq_lua_take_redisson);
+DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
+          "551b1bf90401644edfa929d18d48e50c67147b71", dq_lua_clock,
+          dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
+          dq_lua_read_due, dq_lua_drain, dq_lua_stream, dq_lua_broadcast);
+DQ_SCRIPT(remove, DQ_REMOVE, 7, "cfb83bf7446e3d959eb06f9d15564be80b570b6f",
+          dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
+DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
+          "24af9fdfd1204619a62f5526d2fe3e6f3f140312", dq_lua_clock, dq_lua_find,
+          dq_lua_cancel_redisson);
+DQ_SCRIPT(change, DQ_CHANGE, 9, "801ba003778f43fd75fcb290fc6c7feef1bee260",
+          dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
+          dq_lua_find, dq_lua_change);
+DQ_SCRIPT(peek, DQ_PEEK, 10, "51711b3ac5b0290a2954d7d5fd303cea9499e913",
+          dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
+DQ_SCRIPT(count, DQ_COUNT, 11, "f818c69ba54780f0d8858805993bb29010567829",
+          dq_lua_clock, dq_lua_count);
+DQ_SCRIPT(clear, DQ_CLEAR, 12, "60da307146f35ad9795014d2663283c890b00ac3",
+          dq_lua_clock, dq_lua_clear);
+DQ_SCRIPT(dead, DQ_DEADS, 13, "7dc06c7caf0a03e82d5b7b412a143cd70af9f953",
+          dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
+
+/* Run by EVAL, once per connection and queue. */
+static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
+                                             dq_lua_probe, NULL};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Protocol
@@ -2794,10 +3245,9 @@ static const char *const dq_probe_script[DQ_PARTS] = {
  * payload, no array of arguments.
  *---------------------------------------------------------------------------*/
 
-/* What the reply of a tick, take or broadcast begins with; the last two only
- * that of a take. See dq_lua_head. */
+/* The numbers with which replies begin. Those of a tick end with OLD. */
 enum {
-    DQ_AT_US,
+    DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
     DQ_AT_READY,
     DQ_AT_MOVED,
@@ -2806,10 +3256,26 @@ enum {
     DQ_AT_LEASE,
     DQ_AT_PLACE,
     DQ_AT_ACKED,
-    DQ_NUMBERS /* most in any reply */
+    DQ_NUMBERS, /* a take's */
+    DQ_TICK_NUMBERS = DQ_AT_OLD + 1
 };
 
-/* The n whole numbers that a reply's first text consists of. */
+/* Read the n integers at the beginning of an array. The first is the server's
+ * clock. 0: it is no reply of ours. */
+static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
+    size_t i;
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < n) return 0;
+    for (i = 0; i < n; i++) {
+        const redisReply *e = r->element[i];
+        if (e->type != REDIS_REPLY_INTEGER || e->integer > DQ_MAX_DUE ||
+            e->integer < -DQ_MAX_DUE)
+            return 0;
+        to[i] = e->integer;
+    }
+    return to[0] >= 0;
+}
+
+/* The n whole numbers of which a text consists, with blanks between. */
 static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
     const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL;
     int i;
@@ -2829,29 +3295,17 @@ static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
     return p != NULL;
 }
 
-/* What our scripts begin their replies with: the server's clock, in seconds
- * and microseconds, then numbers. to[0]: the clock in microseconds. */
-static int dq_resp_stamped(const redisReply *r, int64_t *to, int n) {
-    int64_t all[DQ_NUMBERS + 1];
-    if (!dq_resp_numbers(r, all, n + 1)) return 0;
-    if (all[0] < 0 || all[0] > DQ_MAX_DUE / DQ_SECOND_US || all[1] < 0 ||
-        all[1] >= DQ_SECOND_US)
-        return 0;
-    memcpy(to, all + 1, (size_t)n * sizeof *to);
-    to[0] += all[0] * DQ_SECOND_US;
-    return 1;
-}
-
 typedef struct dq_resp_writer {
-    redisContext *c;
+    redisContext *c; /* NULL: only count */
     int failed;
+    size_t keys, args; /* of a script, counted as they are written */
     size_t n;
     char buf[1024];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
-    o->n = 0;
+    o->n = o->keys = o->args = 0;
     o->failed = 0;
 }
 
@@ -2862,6 +3316,7 @@ static void dq_resp_end(dq_resp_writer *o) {
 }
 
 static void dq_resp_bytes(dq_resp_writer *o, const void *bytes, size_t len) {
+    if (!o->c) return;
     if (len > sizeof o->buf - o->n) dq_resp_end(o);
     if (len <= sizeof o->buf - o->n) {
         if (len > 0) memcpy(o->buf + o->n, bytes, len);
@@ -2886,6 +3341,7 @@ static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
 /* One argument, of two pieces. */
 static void dq_resp_arg2(dq_resp_writer *o, const void *a, size_t alen,
                          const void *b, size_t blen) {
+    o->args++;
     dq_resp_line(o, '$', alen + blen);
     dq_resp_bytes(o, a, alen);
     dq_resp_bytes(o, b, blen);
@@ -2920,6 +3376,7 @@ static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
                              size_t rest_len) {
     size_t plen = strlen(prefix);
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
+    o->args++;
     dq_resp_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
     dq_resp_bytes(o, prefix, plen);
     if (!tagged) dq_resp_bytes(o, "{", 1);
@@ -2945,12 +3402,17 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q,
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 
+/* What has been written of a script's call up to here were keys. */
+static void dq_resp_keys_end(dq_resp_writer *o) {
+    o->keys = o->args;
+    o->args = 0;
+}
+
 static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
     size_t len = 0, i;
-    for (i = 0; i < DQ_PARTS && parts[i]; i++) len += strlen(parts[i]);
+    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
     dq_resp_line(o, '$', len);
-    for (i = 0; i < DQ_PARTS && parts[i]; i++)
-        dq_resp_bytes(o, parts[i], strlen(parts[i]));
+    for (i = 0; parts[i]; i++) dq_resp_bytes(o, parts[i], strlen(parts[i]));
     dq_resp_bytes(o, "\r\n", 2);
 }
 
@@ -2969,9 +3431,9 @@ typedef enum dq_req_next {
 
 /* The run of a script. */
 typedef struct dq_req {
-    dq_req_verb verb;
+    const dq_script *script;
+    dq_req_verb verb; /* the script's */
     const char *what; /* for error texts */
-    size_t keys, args;
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
@@ -2983,6 +3445,8 @@ typedef struct dq_req {
     /* What a take does without; its writer obeys. */
     int as_waiter;  /* it names the waiters' key */
     int zset_alone; /* it names the zset and no other key */
+    int bury;       /* a change that puts the item to the dead letters */
+    int redrive;    /* of dead letters: back to the ready list */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -2992,6 +3456,7 @@ typedef struct dq_req {
     const int64_t *times;     /* to count by, `max` of them */
     int64_t due_ms;
     int64_t from;     /* where to begin; of a change the delay */
+    uint64_t order;   /* of the ids that a lease may make */
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
@@ -3005,34 +3470,36 @@ typedef struct dq_req {
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
-/* Begin to run a script; its keys and arguments follow. On a new
- * connection it is loaded in the same write; what came by EVAL alone would be
+/* Write a call of a script. Its write callback runs twice, first to count keys
+ * and arguments, so it must write the same both times. On a new connection the
+ * script is loaded in the same write; what came by EVAL alone would be
  * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
-static int dq_req_write(dq_resp_writer *o, const delayq_conn *conn,
-                        const dq_req *call) {
-    const char *sha = call->asking ? "" : conn->sha[call->verb];
-    size_t keys = call->keys, args = call->args;
-    if (call->verb == DQ_TAKE) {
-        keys = call->zset_alone ? 1 : call->as_waiter ? 5 : 4;
-        args += call->as_waiter ? 3 : 0;
-    }
-    if (!*sha && !call->asking) {
+static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    const dq_script *script = call->script;
+    int loads = call->asking || !(q->conn->loaded & script->bit);
+    redisContext *c = o->c;
+    size_t keys, args;
+    dq_resp_begin(o, NULL);
+    call->write(o, q, call);
+    keys = o->keys;
+    args = o->args;
+    dq_resp_begin(o, c);
+    if (loads) {
         dq_resp_line(o, '*', 3);
         dq_resp_text(o, "SCRIPT");
         dq_resp_text(o, "LOAD");
-        dq_resp_script(o, dq_scripts[call->verb]);
+        dq_resp_script(o, script->parts);
+        if (!call->asking) q->conn->loaded |= script->bit;
     }
     if (call->asking) dq_resp_command(o, 1, "ASKING");
     dq_resp_line(o, '*', 3 + keys + args);
-    if (*sha) {
-        dq_resp_text(o, "EVALSHA");
-        dq_resp_arg(o, sha, 40);
-    } else {
-        dq_resp_text(o, "EVAL");
-        dq_resp_script(o, dq_scripts[call->verb]);
-    }
+    dq_resp_text(o, "EVALSHA");
+    dq_resp_arg(o, script->sha, 40);
     dq_resp_int(o, (int64_t)keys);
-    return call->asking ? 2 : 1 + !*sha;
+    o->keys = o->args = 0;
+    call->write(o, q, call);
+    assert(keys > 0 && o->keys == keys && o->args == args);
+    return 1 + loads + call->asking;
 }
 
 /*-----------------------------------------------------------------------------
@@ -3260,7 +3727,7 @@ static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
     if (text != conn->err)
         snprintf(conn->err, sizeof conn->err, "%.*s", (int)sizeof conn->err - 1,
                  text);
-    memset(conn->sha, 0, sizeof conn->sha);
+    conn->loaded = 0;
     conn->retry_us = dq_sched_next_attempt(conn->failures);
     dq_sched_on_conn_lost(conn);
 }
@@ -3512,7 +3979,7 @@ static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
     dq_conn_begin_handshake(&t, c, u);
     dq_resp_line(&t.o, '*', 5);
     dq_resp_text(&t.o, "EVAL");
-    dq_resp_script(&t.o, dq_probe_script);
+    dq_resp_script(&t.o, dq_parts_probe);
     dq_resp_int(&t.o, 0);
     dq_resp_key(&t.o, q, DQ_ZSET);
     dq_resp_key(&t.o, q, DQ_MIRROR);
@@ -3540,12 +4007,12 @@ static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
         status = dq_conn_fail_reply(conn, "open", probe->str);
         goto done;
     }
-    value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 2
-                ? probe->element[1]
+    value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
+                ? probe->element[2]
                 : NULL;
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) ||
-        !dq_resp_stamped(probe->element[0], n, 2)) {
+        !dq_resp_integers(probe, n, 2)) {
         status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
                              "open: the answer is not what delayq's script "
                              "returns");
@@ -3750,7 +4217,7 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     e = dq_err_lookup(r->str);
     status = dq_err_from_reply(q, req->what, r);
     if (req->asking || !conn->cmd) return status;
-    if (status == DQ_NOSCRIPT) conn->sha[req->verb][0] = '\0';
+    if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
         status = dq_conn_parse_redirect(conn, r->str);
         if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
@@ -3762,22 +4229,21 @@ static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
 
 /* Send the requests that wait, in one go on c, and read their replies: each
  * that was sent has its status then. The server begins with the first while
- * the next is written. One that loads its script is the last of a go, since
- * those behind it may need the same script. */
+ * the next is written. */
 static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
                         size_t count) {
     delayq_conn *conn = q->conn;
     dq_req *under_way[DQ_PIPELINE_MAX];
-    redisReply *replies[DQ_PIPELINE_MAX + 2]; /* one may load and ask */
+    redisReply *replies[DQ_PIPELINE_MAX + 2]; /* two may load a script */
     int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
-    int n = 0, got = 0, sent = 0, loads = 0, i;
+    int n = 0, got = 0, sent = 0, i;
     int64_t now = dq_sys_now(), deadline;
     dq_status status = DELAYQ_OK;
     size_t k;
     deadline = now + q->options.io_timeout_ms * 1000LL;
     if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
     first[0] = 0;
-    for (k = 0; k < count && n < DQ_PIPELINE_MAX && !loads; k++) {
+    for (k = 0; k < count && n < DQ_PIPELINE_MAX; k++) {
         dq_req *req = &reqs[k];
         dq_resp_writer o;
         if (req->state != DQ_REQ_WAITING) continue;
@@ -3792,11 +4258,9 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
             if (dq_sys_write(c, &sent) != REDIS_OK) break;
             now = dq_sys_now();
         }
-        loads = !*conn->sha[req->verb];
         req->sent_us = now;
         dq_resp_begin(&o, c);
-        first[n + 1] = first[n] + dq_req_write(&o, conn, req);
-        req->write(&o, q, req);
+        first[n + 1] = first[n] + dq_req_write(&o, q, req);
         dq_resp_end(&o);
         req->state = DQ_REQ_ANSWERED;
         under_way[n++] = req;
@@ -3815,11 +4279,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
     for (i = 0; i < n; i++) {
         dq_req *req = under_way[i];
         int last = first[i + 1] - 1;
-        const redisReply *sha = replies[first[i]];
-        /* SCRIPT LOAD tells the name under which the script is run next. */
-        if (last > first[i] && got > first[i] && !req->asking && conn->cmd &&
-            sha->type == REDIS_REPLY_STRING && sha->len == 40)
-            memcpy(conn->sha[req->verb], sha->str, 41);
+        const redisReply *loaded = last > first[i] ? replies[first[i]] : NULL;
         if (status == DELAYQ_ERR_PROTOCOL) {
             req->status = status;
         } else if (got <= last) {
@@ -3827,6 +4287,9 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
             req->status = i < n - 1 ? DELAYQ_ERR_UNKNOWN : status;
         } else {
             req->status = dq_req_judge(q, req, replies[last]);
+            if (req->status == DQ_NOSCRIPT && loaded &&
+                loaded->type == REDIS_REPLY_ERROR)
+                req->status = dq_req_judge(q, req, loaded); /* why it failed */
             if (req->status != DELAYQ_OK) continue;
             req->reply = replies[last];
             replies[last] = NULL;
@@ -4231,24 +4694,22 @@ static const char *dq_wire_letter(const delayq *q) {
     return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-static void dq_req_begin(dq_req *call, dq_req_verb verb, const char *what,
-                         size_t keys, size_t args,
-                         void (*write)(dq_resp_writer *, delayq *,
-                                       const dq_req *)) {
+static void
+dq_req_begin(dq_req *call, const dq_script *script, const char *what,
+             void (*write)(dq_resp_writer *, delayq *, const dq_req *)) {
     memset(call, 0, sizeof *call);
-    call->verb = verb;
+    call->script = script;
+    call->verb = script->verb;
     call->what = what;
-    call->keys = keys;
-    call->args = args;
     call->write = write;
 }
 
 /* Read the n numbers that a call's reply begins with. */
 static dq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
-                                int count) {
-    memset(n, 0, (size_t)count * sizeof *n);
+                                size_t count) {
+    memset(n, 0, count * sizeof *n);
     if (call->status != DELAYQ_OK) return call->status;
-    if (!dq_resp_stamped(call->reply->element[0], n, count)) {
+    if (!dq_resp_integers(call->reply, n, count)) {
         freeReplyObject(call->reply);
         call->reply = NULL;
         return dq_err_bad_reply(q, call->what);
@@ -4258,7 +4719,7 @@ static dq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
 }
 
 static dq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
-                                    int count) {
+                                    size_t count) {
     dq_req_run(q, call);
     return dq_req_numbers(q, call, n, count);
 }
@@ -4273,50 +4734,6 @@ static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
     return (dq_sys_now() + conn->clock_offset_us + conn->clock_error_us + 999) /
                1000 +
            delay_ms;
-}
-
-/* --- tickets --- */
-
-#define DQ_ELEM_PREFIX_MAX 17
-
-/* An element's ticket: due time and id. Of Redisson's ids of 8 bytes the 8
- * before them is part, or they would look like old ones. */
-static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
-                           const unsigned char *e, int kind) {
-    size_t n = dq_num_decimal(t->text, due_ms);
-    t->text[n++] = '-';
-    dq_num_hex(t->text + n, e + (kind == 16),
-               kind == 16  ? 16
-               : kind == 8 ? 9
-                           : 8);
-}
-
-/* The due time and the bytes that a ticket's element begins with; 0: it is
- * none. *due_len: the length of the due time's text. */
-static size_t dq_elem_ticket_prefix(const char *text,
-                                    unsigned char key[DQ_ELEM_PREFIX_MAX],
-                                    size_t *due_len) {
-    size_t n = 0, digits, due = 0;
-    while (text[due] >= '0' && text[due] <= '9') due++;
-    if (due < 1 || due > 16 || text[due] != '-') return 0;
-    *due_len = due;
-    text += due + 1;
-    digits = strlen(text);
-    if (digits != 32 && digits != 18 && digits != 16) return 0;
-    if (digits == 32) key[n++] = 16;
-    for (; *text; text += 2) {
-        int hi = dq_num_unhex(text[0]), lo = dq_num_unhex(text[1]);
-        if (hi < 0 || lo < 0) return 0;
-        key[n++] = (unsigned char)(hi * 16 + lo);
-    }
-    return n;
-}
-
-static int dq_elem_is_ticket(const char *text) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t len;
-    return memchr(text, 0, sizeof(delayq_ticket)) &&
-           dq_elem_ticket_prefix(text, key, &len) > 0;
 }
 
 /* Two arguments: due, k. */
@@ -4334,70 +4751,79 @@ static void dq_set_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, r->str, r->len + 1);
 }
 
-static void dq_write_keys(dq_resp_writer *o, delayq *q, size_t count) {
+/* The zset, where ready items lie, and the retry list or the mirror. */
+static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, DQ_ZSET);
-    if (count > 1 && q->options.broadcast)
+    if (q->options.broadcast)
         dq_resp_key(o, q, DQ_STREAM);
-    else if (count > 1)
-        dq_resp_arg(o, q->name, q->name_len);
-    if (count > 2)
-        dq_resp_key(o, q,
-                    q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
-    if (count > 3) dq_resp_key(o, q, DQ_DEAD);
-    if (count > 4) dq_resp_key(o, q, DQ_WAITERS);
-}
-
-static void dq_write_lease(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
-    unsigned char tail[6];
-    if (order <= q->last_order) order = q->last_order + 1;
-    q->last_order = order + call->max;
-    dq_resp_int(o, (int64_t)order);
-    memcpy(tail, q->handle_id, 5);
-    tail[5] = 0;
-    if (q->options.wire == DELAYQ_REDISSON_OLD)
-        dq_resp_int(o, dq_elem_old_id_low(q));
     else
-        dq_resp_arg(o, tail, sizeof tail);
-    dq_resp_key(o, q, DQ_CHANNEL);
+        dq_resp_arg(o, q->name, q->name_len);
+    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
 }
 
-static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_text(o, q->retry_turn ? "x" : "r");
-    dq_resp_int(o, q->options.max_attempts);
-    dq_resp_int(o, q->options.lease_ms);
-    if (q->options.lease_ms > 0) dq_write_lease(o, q, call);
-    if (call->as_waiter) {
-        dq_resp_text(o, q->id);
-        dq_resp_text(o, q->will_wait ? "1" : "0");
-        dq_resp_key(o, q, DQ_TURN);
+/* What the scripts that move items have in common: all that a tick says. */
+static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    if (call->zset_alone) {
+        dq_resp_key(o, q, DQ_ZSET);
+    } else {
+        dq_write_three_keys(o, q);
+        dq_resp_key(o, q, DQ_DEAD);
+        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS);
     }
-    if (call->item) dq_write_ticket(o, call->item->ticket.text);
-}
-
-/* What tick, take and broadcast say. */
-static void dq_write_transfer(dq_resp_writer *o, delayq *q,
-                              const dq_req *call) {
-    dq_write_keys(o, q, call->zset_alone ? 1 : call->as_waiter ? 5 : 4);
+    dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, q->options.max_wait_ms);
-    if (call->verb == DQ_TICK) return;
+}
+
+static void dq_write_blanks(dq_resp_writer *o, int count) {
+    while (count-- > 0) dq_resp_text(o, "");
+}
+
+static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    int leases = q->options.lease_ms > 0;
+    unsigned char id_rest[6];
+    dq_write_run(o, q, call);
     dq_resp_int(o, (int64_t)call->max);
-    if (call->verb == DQ_TAKE) {
-        dq_write_take(o, q, call);
-    } else {
-        dq_resp_text(o, q->cursor);
-        dq_resp_int(o, q->options.broadcast_keep);
+    dq_resp_text(o, q->retry_turn ? "x" : "r");
+    dq_resp_int(o, q->options.max_attempts);
+    dq_resp_int(o, q->options.lease_ms);
+    if (call->item)
+        dq_write_ticket(o, call->item->ticket.text);
+    else if (leases || call->as_waiter)
+        dq_write_blanks(o, 2);
+    if (leases) {
+        memcpy(id_rest, q->handle_id, 5);
+        id_rest[5] = 0;
+        dq_resp_int(o, (int64_t)call->order);
+        if (q->options.wire == DELAYQ_REDISSON_OLD)
+            dq_resp_int(o, dq_elem_old_id_low(q));
+        else
+            dq_resp_arg(o, id_rest, sizeof id_rest);
         dq_resp_key(o, q, DQ_CHANNEL);
+    } else if (call->as_waiter) {
+        dq_write_blanks(o, 3);
     }
+    if (!call->as_waiter) return;
+    dq_resp_text(o, q->id);
+    dq_resp_text(o, q->will_wait ? "1" : "0");
+    dq_resp_key(o, q, DQ_TURN);
+}
+
+static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
+                               const dq_req *call) {
+    dq_write_run(o, q, call);
+    dq_resp_int(o, (int64_t)call->max);
+    dq_resp_text(o, q->cursor);
+    dq_resp_int(o, q->options.broadcast_keep);
+    dq_resp_key(o, q, DQ_CHANNEL);
 }
 
 /* What the head of a transfer's or take's reply says. */
 static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
     int unheard = call->verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > 2;
+    int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > DQ_NUMBERS + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
@@ -4410,13 +4836,19 @@ static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
 static dq_status dq_take_transfer(delayq *q, int64_t deadline) {
     int cast = q->options.broadcast;
     dq_status status;
-    int64_t n[DQ_NUMBERS]; /* the last two only of a take */
+    int64_t n[DQ_NUMBERS] = {0};
     dq_req call;
-    dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
-                 dq_write_transfer);
+    if (cast)
+        dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+    else
+        dq_req_begin(&call,
+                     q->options.wire == DELAYQ_NATIVE
+                         ? &dq_script_tick
+                         : &dq_script_tick_redisson,
+                     "tick", dq_write_run);
     call.no_retry = 1;
     call.deadline_us = deadline;
-    status = dq_req_run_numbers(q, &call, n, DQ_AT_PLACE);
+    status = dq_req_run_numbers(q, &call, n, DQ_TICK_NUMBERS);
     if (status == DQ_NOSCRIPT || status == DQ_MOVED)
         return DELAYQ_OK; /* the next request loads it, or goes there */
     if (status != DELAYQ_OK) {
@@ -4424,17 +4856,10 @@ static dq_status dq_take_transfer(delayq *q, int64_t deadline) {
         return status;
     }
     status = dq_take_apply(q, &call, n);
-    if (cast && call.reply->elements > 1)
-        dq_set_cursor(q, call.reply->element[1]);
+    if (cast && call.reply->elements > DQ_NUMBERS)
+        dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
     freeReplyObject(call.reply);
     return status;
-}
-
-static int64_t dq_num_due(const char *p) {
-    int64_t value = 0;
-    for (; *p >= '0' && *p <= '9'; p++)
-        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
-    return value;
 }
 
 static void dq_count_taken(delayq *q, const delayq_item *item) {
@@ -4446,33 +4871,37 @@ static void dq_count_taken(delayq *q, const delayq_item *item) {
     q->counts.lateness[bucket]++;
 }
 
-static void dq_late(delayq_item *item, const char *due, int64_t us) {
+/* When the item was due, where that is known, and how late it is. */
+static void dq_set_due(delayq_item *item, int64_t due_ms, int64_t us) {
     item->late_us = -1;
-    if (*due < '0' || *due > '9') return;
-    item->due_ms = dq_num_due(due);
-    item->late_us = us - item->due_ms * 1000;
+    if (due_ms < 0) return;
+    item->due_ms = due_ms;
+    item->late_us = us - due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
 }
 
-/* An item of a take's reply: its due time, or e or r, and its bytes; n: the
- * reply's head. */
-static int dq_read_item(delayq *q, delayq_item *item, const char *due,
-                        const redisReply *bytes, const int64_t *n) {
-    const unsigned char *e = (const unsigned char *)bytes->str;
-    int leased = q->options.lease_ms > 0, kind = -1;
+#define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
+
+/* An item of a take's reply: its due time or what stands for it, and its
+ * bytes; n: the numbers with which the reply begins. */
+static int dq_read_item(delayq *q, delayq_item *item, redisReply *const *r,
+                        const int64_t *n) {
+    const unsigned char *e = (const unsigned char *)r[1]->str;
+    int leased = q->options.lease_ms > 0, kind = -1, raw;
     size_t at = 0;
-    if (!*due || bytes->type != REDIS_REPLY_STRING) return 0;
+    if (r[0]->type != REDIS_REPLY_INTEGER || r[0]->integer > DQ_MAX_DUE ||
+        r[1]->type != REDIS_REPLY_STRING)
+        return 0;
     memset(item, 0, sizeof *item);
-    if (*due != 'r')
-        kind = dq_elem_parse(e, bytes->len, q->conn->long_big, &at);
-    if (kind < 0 && (leased || *due != 'r')) return 0;
-    if (kind < 0) at = 0;
+    raw = r[0]->integer == DQ_DUE_RAW && !leased;
+    if (!raw) kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+    if (kind < 0 && !raw) return 0;
     item->data = e + at;
-    item->len = bytes->len - at;
+    item->len = r[1]->len - at;
     item->attempt = kind == DQ_ELEM_OLD && leased ? 0 : !leased;
-    if (kind == 16) item->attempt += (int)dq_elem_get_uint(e + 15, 2, 1);
+    item->attempt += dq_elem_attempt(e, kind);
     if (leased) dq_elem_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
-    dq_late(item, due, n[0]);
+    dq_set_due(item, r[0]->integer, n[DQ_AT_US]);
     dq_count_taken(q, item);
     return 1;
 }
@@ -4480,16 +4909,16 @@ static int dq_read_item(delayq *q, delayq_item *item, const char *due,
 /* The item that a triple of a broadcast's reply stands for. */
 static int dq_read_broadcast_item(delayq *q, delayq_item *item,
                                   redisReply *const *r, int64_t us) {
-    int i;
-    for (i = 0; i < 3; i++)
-        if (r[i]->type != REDIS_REPLY_STRING) return 0;
-    if (r[0]->len >= sizeof q->cursor) return 0;
+    if (r[0]->type != REDIS_REPLY_STRING || r[0]->len >= sizeof q->cursor ||
+        r[1]->type != REDIS_REPLY_INTEGER || r[1]->integer > DQ_MAX_DUE ||
+        r[2]->type != REDIS_REPLY_STRING)
+        return 0;
     memset(item, 0, sizeof *item);
     memcpy(item->ticket.text, r[0]->str, r[0]->len + 1);
     item->data = r[2]->str;
     item->len = r[2]->len;
     item->attempt = 1;
-    dq_late(item, r[1]->str, us);
+    dq_set_due(item, r[1]->integer, us);
     dq_count_taken(q, item);
     return 1;
 }
@@ -4512,25 +4941,20 @@ static dq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
                       call->what);
 }
 
-/* The items of a reply, behind its first two elements; n: its head.
- * SIZE_MAX: that is no reply of ours. */
+/* The items of a take's reply, pairs behind its numbers; of a broadcast's,
+ * triples behind these and the cursor. SIZE_MAX: that is no reply of ours. */
 static size_t dq_read_items(delayq *q, const dq_req *call, delayq_item *items,
                             const int64_t *n) {
-    redisReply *const *r = call->reply->element + 2;
-    size_t step = call->verb == DQ_BROADCAST ? 3 : 1, i, count;
-    const char *due = r[-1]->str;
-    count = (call->reply->elements - 2) / step;
-    if (call->reply->elements != 2 + step * count || count > call->max)
-        return SIZE_MAX;
-    for (i = 0; i < count; i++, r += step) {
-        if (call->verb == DQ_BROADCAST
-                ? !dq_read_broadcast_item(q, &items[i], r, n[0])
-                : !dq_read_item(q, &items[i], due, r[0], n))
+    int cast = call->verb == DQ_BROADCAST;
+    size_t first = cast ? DQ_NUMBERS + 1 : DQ_NUMBERS, step = cast ? 3 : 2;
+    size_t left = call->reply->elements - first, i;
+    redisReply *const *r = call->reply->element + first;
+    if (left % step != 0 || left / step > call->max) return SIZE_MAX;
+    for (i = 0; i < left / step; i++, r += step)
+        if (cast ? !dq_read_broadcast_item(q, &items[i], r, n[DQ_AT_US])
+                 : !dq_read_item(q, &items[i], r, n))
             return SIZE_MAX;
-        due += strcspn(due, " ");
-        due += *due == ' ';
-    }
-    return count;
+    return i;
 }
 
 /* What a take is asked for, and what it has got. */
@@ -4549,27 +4973,31 @@ static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
     dq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TAKE, "take", 4, 7,
-                 dq_write_transfer);
-    if (q->options.lease_ms > 0) call.args += 3;
-    if (ack) call.args += 2;
+    if (cast)
+        dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else
+        dq_req_begin(&call,
+                     q->options.wire == DELAYQ_NATIVE
+                         ? &dq_script_take
+                         : &dq_script_take_redisson,
+                     "take", dq_write_take);
     call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
     call.max = t->max;
     call.item = ack ? &t->ack : NULL;
     call.deadline_us = deadline;
+    if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
     q->retry_turn = !q->retry_turn;
-    status = dq_req_run_numbers(q, &call, n, cast ? DQ_AT_PLACE : DQ_NUMBERS);
+    status = dq_req_run_numbers(q, &call, n, DQ_NUMBERS);
     acked = status;
     if (status == DELAYQ_OK) {
         q->reply = call.reply;
-        if (call.reply->elements < 2 ||
-            call.reply->element[1]->type != REDIS_REPLY_STRING ||
+        if ((cast && call.reply->elements <= DQ_NUMBERS) ||
             (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1)) {
             acked = status = dq_err_bad_reply(q, "take");
         } else {
             if (ack) acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
             status = dq_take_apply(q, &call, n);
-            if (cast) dq_set_cursor(q, call.reply->element[1]);
+            if (cast) dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
             t->count = dq_read_items(q, &call, t->items, n);
             if (t->count == SIZE_MAX) {
                 t->count = 0;
@@ -4923,7 +5351,8 @@ static void dq_write_element(dq_resp_writer *o, const delayq *q,
 static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_resp_key(o, q, DQ_MIRROR);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_keys_end(o);
     dq_resp_key(o, q, DQ_CHANNEL);
     for (i = 0; i < call->max; i++) {
         dq_write_when(o, &call->messages[i],
@@ -4935,29 +5364,22 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
 static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     const delayq_message *m = call->messages;
     size_t klen = strlen(m->key), n = 1;
-    char rest[270]; /* :LEN:KEY */
+    char rest[270], id[33]; /* :LEN:KEY */
     dq_resp_key(o, q, DQ_ZSET);
     rest[0] = ':';
     n += dq_num_decimal(rest + n, (int64_t)klen);
     rest[n++] = ':';
     memcpy(rest + n, m->key, klen);
     dq_resp_key_with(o, q, DQ_DEDUP, rest, n + klen);
-    if (call->keys == 3) dq_resp_key(o, q, DQ_MIRROR);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_keys_end(o);
     dq_resp_key(o, q, DQ_CHANNEL);
     dq_write_when(o, m, NULL, call->is_resend);
     dq_write_element(o, q, m);
-    dq_resp_text(o, strchr(m->ticket.text, '-') + 1);
+    dq_num_hex(id, m->id, dq_elem_id_len(q));
+    dq_resp_text(o, id);
     dq_resp_int(o, m->key_ttl_ms);
     dq_resp_text(o, m->replace ? "1" : "0");
-}
-
-/* A message's ticket, from its id; the due time is what the server says. */
-static void dq_elem_message_ticket(const delayq *q, delayq_message *m,
-                                   int64_t due_ms) {
-    unsigned char e[DQ_ELEM_HEADER_MAX];
-    int old = q->options.wire == DELAYQ_REDISSON_OLD;
-    dq_elem_write_header(q, m->id, 0, e);
-    dq_elem_ticket(&m->ticket, due_ms, e, old ? DQ_ELEM_OLD : 16);
 }
 
 static dq_status dq_offer_unknown(delayq *q) {
@@ -4973,14 +5395,16 @@ static dq_status dq_apply_resent(delayq *q, const dq_req *call,
     dq_status status = DELAYQ_OK;
     size_t i;
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
-        int64_t number, due_ms;
-        if (!dq_resp_numbers(r[i], &number, 1) || number < 1 ||
-            number > (int64_t)call->max) {
+        int64_t number = r[i]->integer, due_ms = r[i + 1]->integer;
+        if (r[i]->type != REDIS_REPLY_INTEGER || number < 1 ||
+            number > (int64_t)call->max ||
+            r[i + 1]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE) {
             for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
             return dq_err_bad_reply(q, "offer");
         }
-        if (dq_resp_numbers(r[i + 1], &due_ms, 1)) {
-            dq_elem_message_ticket(q, &m[number - 1], due_ms);
+        if (due_ms >= 0) {
+            dq_elem_id_ticket(&m[number - 1].ticket, due_ms, m[number - 1].id,
+                              dq_elem_id_len(q));
         } else {
             m[number - 1].status = DELAYQ_ERR_UNKNOWN;
             status = dq_offer_unknown(q);
@@ -5007,7 +5431,7 @@ static dq_status dq_apply_offer(delayq *q, dq_req *call) {
         int64_t due =
             m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_message_ticket(q, &m[i], due);
+        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, dq_elem_id_len(q));
         dq_sched_on_own_item(q, due);
     }
     q->counts.offered += call->max;
@@ -5022,7 +5446,7 @@ static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
     dq_status status = dq_req_numbers(q, call, n, 3);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
-    ticket = call->reply->elements == 2 ? call->reply->element[1] : NULL;
+    ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
         ticket->len >= sizeof m->ticket.text) {
         status = dq_err_bad_reply(q, "offer");
@@ -5066,7 +5490,7 @@ static dq_status dq_offer_prepare(delayq *q, delayq_message *m,
     m->status = DELAYQ_OK;
     m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
     dq_elem_next_id(q, m->id);
-    dq_elem_message_ticket(q, m, m->not_after_ms);
+    m->ticket.text[0] = '\0';
     return DELAYQ_OK;
 }
 
@@ -5075,7 +5499,7 @@ static dq_status dq_offer_prepare(delayq *q, delayq_message *m,
  * messages were looked at. */
 static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
                             dq_req *reqs, size_t *n, int *bad) {
-    size_t mirror = q->options.wire != DELAYQ_NATIVE, at, bytes = 0, sum = 0;
+    size_t at, bytes = 0, sum = 0;
     int64_t now_ms = dq_server_ms(q);
     dq_req *req = NULL;
     *n = 0;
@@ -5092,17 +5516,15 @@ static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
         if (!joins) {
             req = &reqs[(*n)++];
             if (m[at].key)
-                dq_req_begin(req, DQ_OFFER_KEYED, "offer", 2 + mirror, 6,
+                dq_req_begin(req, &dq_script_offer_keyed, "offer",
                              dq_write_keyed);
             else
-                dq_req_begin(req, DQ_OFFER, "offer", 1 + mirror, 1,
-                             dq_write_offer);
+                dq_req_begin(req, &dq_script_offer, "offer", dq_write_offer);
             req->idempotent = 1;
             req->messages = &m[at];
             bytes = 0;
         }
         req->max++;
-        if (req->verb == DQ_OFFER) req->args += 2;
         bytes += m[at].len;
         sum += m[at].len;
     }
@@ -5298,37 +5720,41 @@ static const char *dq_text_of(const delayq_item *item) {
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_resp_key(o, q, DQ_MIRROR);
+    if (call->script == &dq_script_cancel_redisson)
+        dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
     for (i = 0; !call->ticket && i < call->max; i++)
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-static const redisReply *dq_flags(const dq_req *call, size_t count) {
-    const redisReply *r =
-        call->reply->elements == 2 ? call->reply->element[1] : NULL;
-    return r && r->type == REDIS_REPLY_STRING && r->len == count &&
-                   strspn(r->str, "01") == count
-               ? r
-               : NULL;
+/* Does the reply say 1 (done) or 0 (not there) of each of so many tickets? */
+static int dq_tells_of_each(const dq_req *call, size_t count) {
+    size_t i;
+    if (call->reply->elements != 1 + count) return 0;
+    for (i = 1; i <= count; i++) {
+        const redisReply *r = call->reply->element[i];
+        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1) return 0;
+    }
+    return 1;
 }
 
 /* Remove elements by their tickets: acks, or with a mirror to clean, a cancel.
  * What became of each stands in its `acked`. Returns the first that is not
  * DELAYQ_OK. */
 static dq_status dq_remove(delayq *q, dq_req *call) {
-    const redisReply *flags = NULL;
     dq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
+    int told;
     call->idempotent = 1;
     status = dq_req_run_numbers(q, call, &us, 1);
-    if (status == DELAYQ_OK) {
-        flags = dq_flags(call, call->max);
-        if (!flags) status = dq_err_bad_reply(q, call->what);
-    }
+    told = status == DELAYQ_OK && dq_tells_of_each(call, call->max);
+    if (status == DELAYQ_OK && !told) status = dq_err_bad_reply(q, call->what);
     for (i = 0; i < call->max; i++) {
-        if (flags) status = dq_ack_status(q, call, flags->str[i] == '1');
+        if (told)
+            status = dq_ack_status(q, call,
+                                   call->reply->element[i + 1]->integer == 1);
         if (call->items) call->items[i].acked = dq_err_public(status);
         if (first == DELAYQ_OK) first = status;
     }
@@ -5340,7 +5766,7 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
     dq_status status = dq_check_ticket(q, dq_text_of(item));
     dq_req call;
     if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2, dq_write_remove);
+    dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
     call.ticket = item->ticket.text;
     call.max = 1;
     return dq_err_public(dq_remove(q, &call));
@@ -5350,8 +5776,10 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
     dq_req call;
     if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call, DQ_REMOVE, "cancel",
-                 q->options.wire != DELAYQ_NATIVE ? 2 : 1, 2, dq_write_remove);
+    dq_req_begin(&call,
+                 q->options.wire == DELAYQ_NATIVE ? &dq_script_remove
+                                                  : &dq_script_cancel_redisson,
+                 "cancel", dq_write_remove);
     call.ticket = ticket->text;
     call.max = 1;
     status = dq_remove(q, &call);
@@ -5376,7 +5804,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
         dq_status status;
         dq_req call;
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2 * n, dq_write_remove);
+        dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
         call.items = items + i;
         call.max = n;
         status = dq_remove(q, &call);
@@ -5420,7 +5848,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
 
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_resp_key(o, q, DQ_DEAD);
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_keys_end(o);
     dq_write_ticket(o, call->ticket);
     dq_resp_int(o, call->due_ms);
     dq_resp_key(o, q, DQ_CHANNEL);
@@ -5435,14 +5864,14 @@ static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                            int less, const char *what, int64_t *stands) {
     int64_t deadline = dq_req_deadline(q, dq_sys_now());
     dq_status status = dq_conn_ensure(q, deadline);
-    int bury = delay_ms < 0;
     int64_t n[3];
     dq_req call;
     if (status != DELAYQ_OK) return status;
-    dq_req_begin(&call, DQ_CHANGE, what, bury ? 2 : 1, 7, dq_write_change);
+    dq_req_begin(&call, &dq_script_change, what, dq_write_change);
     call.idempotent = 1;
     call.ticket = ticket;
-    call.from = bury ? 0 : delay_ms;
+    call.bury = delay_ms < 0;
+    call.from = call.bury ? 0 : delay_ms;
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
     call.deadline_us = deadline;
@@ -5452,20 +5881,16 @@ static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ack_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!bury) dq_sched_on_own_item(q, n[2]);
+    if (!call.bury) dq_sched_on_own_item(q, n[2]);
     return DELAYQ_OK;
 }
 
 /* The back-off after so many attempts, half of it at random. An item that only
  * has a ticket has the count that stands in it. */
 static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t len;
     int attempt = item->attempt;
     unsigned failures;
-    if (attempt < 1 &&
-        dq_elem_ticket_prefix(item->ticket.text, key, &len) == 17)
-        attempt = (int)dq_elem_get_uint(key + 15, 2, 1);
+    if (attempt < 1) attempt = dq_elem_ticket_attempt(item->ticket.text);
     failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
     return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
                           failures);
@@ -5499,14 +5924,9 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
 static dq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
                                 int64_t delay_ms, const char *what) {
     int64_t due_ms = 0;
-    char id[40], *dash;
     dq_status status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
-    if (status != DELAYQ_OK) return status;
-    dash = strchr(ticket->text, '-');
-    snprintf(id, sizeof id, "%s", dash);
-    memcpy(ticket->text + dq_num_decimal(ticket->text, due_ms), id,
-           strlen(id) + 1);
-    return DELAYQ_OK;
+    if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
@@ -5532,13 +5952,9 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_keys_end(o);
     dq_resp_int(o, (int64_t)call->max);
-    if (call->ticket) {
-        dq_write_ticket(o, call->ticket);
-    } else {
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-    }
+    if (call->ticket) dq_write_ticket(o, call->ticket);
 }
 
 static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
@@ -5546,16 +5962,16 @@ static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
     const unsigned char *e = (const unsigned char *)bytes->str;
     size_t at = 0;
     int kind;
-    if (due->type != REDIS_REPLY_STRING || bytes->type != REDIS_REPLY_STRING)
+    if (due->type != REDIS_REPLY_INTEGER || due->integer < 0 ||
+        due->integer > DQ_MAX_DUE || bytes->type != REDIS_REPLY_STRING)
         return 0;
     memset(item, 0, sizeof *item);
-    kind = dq_elem_parse(e, bytes->len, q->conn->long_big, &at);
-    if (kind < 0) at = 0;
+    kind = dq_elem_parse_of(q, e, bytes->len, &at);
     item->data = e + at;
     item->len = bytes->len - at;
-    item->due_ms = dq_num_due(due->str);
+    item->due_ms = due->integer;
     item->late_us = -1;
-    if (kind == 16) item->attempt = (int)dq_elem_get_uint(e + 15, 2, 1);
+    item->attempt = dq_elem_attempt(e, kind);
     if (kind >= 0) dq_elem_ticket(&item->ticket, item->due_ms, e, kind);
     return 1;
 }
@@ -5574,7 +5990,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     if (count) *count = 0;
     if (status != DELAYQ_OK) return dq_err_public(status);
     dq_free_items(q);
-    dq_req_begin(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
+    dq_req_begin(&call, &dq_script_peek, "peek", dq_write_peek);
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = after && after->text[0] ? after->text : NULL;
@@ -5595,14 +6011,16 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_write_keys(o, q, call->keys);
+    dq_write_three_keys(o, q);
+    dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
 static dq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
                               size_t max, int64_t n[6]) {
-    dq_req_begin(call, DQ_COUNT, "count", 4, 1 + max, dq_write_count);
+    dq_req_begin(call, &dq_script_count, "count", dq_write_count);
     call->read_only = 1;
     call->times = times;
     call->max = max;
@@ -5641,8 +6059,8 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     if (status != DELAYQ_OK) return dq_err_public(status);
     status = dq_run_count(q, &call, due_ms, n, head);
     if (status != DELAYQ_OK) return dq_err_public(status);
-    for (i = 0; i < n && call.reply->elements == n + 1; i++) {
-        const redisReply *r = call.reply->element[i + 1];
+    for (i = 0; i < n && call.reply->elements == n + 6; i++) {
+        const redisReply *r = call.reply->element[i + 6];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }
@@ -5659,7 +6077,9 @@ static dq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
 }
 
 static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_write_keys(o, q, call->keys);
+    (void)call;
+    dq_write_three_keys(o, q);
+    dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
 }
 
@@ -5667,22 +6087,23 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     dq_status status = dq_check(q, NULL);
     dq_req call;
     if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call, DQ_CLEAR, "clear", 3, 1, dq_write_clear);
+    dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
     return dq_err_public(dq_run_removed(q, &call, removed));
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_DEAD);
-    if (call->keys == 2) dq_resp_arg(o, q->name, q->name_len);
+    if (call->redrive) dq_resp_arg(o, q->name, q->name_len);
+    dq_resp_keys_end(o);
     dq_resp_text(o, call->word);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_int(o, call->from);
+    dq_resp_text(o, dq_wire_letter(q));
 }
 
 static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
-    int redrive = word[0] == 'r';
-    dq_req_begin(call, DQ_DEADS, "dead letters", redrive ? 2 : 1, 3,
-                 dq_write_dead);
+    dq_req_begin(call, &dq_script_dead, "dead letters", dq_write_dead);
+    call->redrive = word[0] == 'r';
     call->word = word;
     call->max = max < 1000000 ? max : 1000000;
 }
@@ -5707,12 +6128,8 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
     d->dead_ms = dq_num_due(space + 1);
     line++;
     n = r->len - (size_t)(line - r->str);
-    kind =
-        dq_elem_parse((const unsigned char *)line, n, q->conn->long_big, &at);
-    if (kind < 0) at = 0;
-    if (kind == 16)
-        d->attempt =
-            (int)dq_elem_get_uint((const unsigned char *)line + 15, 2, 1);
+    kind = dq_elem_parse_of(q, (const unsigned char *)line, n, &at);
+    d->attempt = dq_elem_attempt((const unsigned char *)line, kind);
     d->data = line + at;
     d->len = n - at;
     return 1;
@@ -5736,12 +6153,12 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     status = dq_req_run_numbers(q, &call, n, 2);
     if (status != DELAYQ_OK) return dq_err_public(status);
     q->reply = call.reply;
-    if (call.reply->elements - 1 > max)
+    if (call.reply->elements - 2 > max)
         return dq_err_public(dq_err_bad_reply(q, "dead letters"));
-    for (i = 0; i + 1 < call.reply->elements; i++)
-        if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 1]))
+    for (i = 0; i + 2 < call.reply->elements; i++)
+        if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
             return dq_err_public(dq_err_bad_reply(q, "dead letters"));
-    *count = call.reply->elements - 1;
+    *count = i;
     return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
 }
 

@@ -22,7 +22,7 @@ TEST(golden_bytes_of_the_old_format_with_a_length_of_four_bytes) {
     dq_elem_put_uint(id, 8, 0, bits);
     CHECK_INT(dq_elem_write_header(&q, id, 6, head), 12);
     CHECK(memcmp(head, golden, 12) == 0);
-    CHECK_INT(dq_elem_parse(golden, sizeof golden, 0, &at), DQ_ELEM_OLD);
+    CHECK_INT(dq_elem_parse(golden, sizeof golden, 0, 1, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 12);
 }
 
@@ -42,6 +42,45 @@ TEST(golden_bytes_of_the_native_format) {
     q.conn->long_big = 1;
     CHECK_INT(dq_elem_write_header(&q, id, 5, big), 25);
     CHECK(memcmp(big + 17, "\0\0\0\0\0\0\0\5", 8) == 0);
+}
+
+/* An old element may look like a new one: its id begins with 16, and in its
+ * payload stands the length of what follows. */
+TEST(an_old_fleet_reads_its_own_format_first) {
+    unsigned char e[64], payload[14] = "x--------tails";
+    int how, big;
+    size_t n, at;
+    n = element(e, 0, 8,
+                "\x10"
+                "BCDEFGH",
+                payload, sizeof payload);
+    big = e[8] == 0;
+    dq_elem_put_uint(payload + 1, 8, big, 5);
+    memcpy(e + 16, payload, sizeof payload);
+    CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16); /* with any other wire */
+    CHECK_INT(dq_elem_parse(e, n, big, 1, &at), DQ_ELEM_OLD);
+    CHECK_INT(at, 16);
+    for (how = 0; how < 4; how++) { /* lease; moved by a tick before */
+        delayq q;
+        delayq_item item;
+        delayq_options o = options_for(&main_server, "jobs");
+        ask("FLUSHALL");
+        o.wire = DELAYQ_REDISSON_OLD;
+        o.lease_ms = how & 1 ? 60000 : 0;
+        OK(&q, delayq_open(&q, &o));
+        ask("ZADD " ZSET " 1 %b", e, n);
+        ask("RPUSH " MIRROR " %b", e, n);
+        if (how & 2)
+            UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK &&
+                  ask_int("LLEN jobs") == 1);
+        q.next_poll_us = 0;
+        OK(&q, delayq_take(&q, &item, 0));
+        CHECK_INT(item.len, sizeof payload);
+        CHECK(memcmp(item.data, payload, sizeof payload) == 0);
+        if (how & 1) OK(&q, delayq_ack(&q, &item));
+        CHECK_INT(ask_int("DBSIZE"), 0);
+        delayq_close(&q);
+    }
 }
 
 TEST(elements_of_every_format_are_delivered_intact) {

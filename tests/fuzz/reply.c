@@ -18,6 +18,7 @@
  *
  *     sTEXT'      a bulk string
  *     hXYZ.       a bulk string of numbers, see number
+ *     jXYZ.       these numbers as integers, each an element of the array
  *     xKATEXT'    an element: kind K (n, j, o), attempt A, payload
  *     dKATEXT'    a dead letter: the same, with its first line
  *     iX          an integer
@@ -28,7 +29,8 @@
  *     ( ... )     an array
  *     c q v t     the queue's channel, its name, the invalidation channel, the
  *                 handle's turn channel
- *     a k p       as many 1 as items are acked; a SHA; the server's long
+ *     a k p       as many 1 as items are acked, each an element; a SHA; the
+ *                 server's long
  *     rTEXT'      raw bytes
  *     $           nothing, more comes at the next poll
  *     /           the connection ends
@@ -96,7 +98,7 @@ static int argument(int otherwise) {
 }
 
 static int at_value(void) {
-    return at < end && *at && strchr("shxdiey+_~(cqvtakpr$/", *at);
+    return at < end && *at && strchr("shjxdiey+_~(cqvtakpr$/", *at);
 }
 
 /* --- the state of one run ------------------------------------------------ */
@@ -174,10 +176,7 @@ static const char *number(int c) {
     static char digits[48];
     long long us = SERVER_US + clock_us;
     switch (c) {
-    case 'n': /* now, in seconds and microseconds */
-        snprintf(digits, sizeof digits, "%lld %lld", us / 1000000,
-                 us % 1000000);
-        return digits;
+    case 'n': break; /* now, in microseconds */
     case 'm': us = us / 1000; break;
     case 'f': us = us / 1000 + 60000; break;
     case '-': return "-1";
@@ -206,6 +205,16 @@ static void put_numbers(struct bytes *b) {
         n += (size_t)snprintf(line + n, sizeof line - n, "%s%s", n ? " " : "",
                               number(c));
     put_bulk(b, line, n);
+}
+
+static size_t put_integers(struct bytes *b) {
+    size_t n = 0;
+    int c;
+    while ((c = next()) >= 0 && c != '.') {
+        put_line(b, ':', number(c));
+        n++;
+    }
+    return n;
 }
 
 static void put_element(struct bytes *b, const char *before) {
@@ -265,10 +274,10 @@ static void put_error(struct bytes *b) {
     put_line(b, '-', errors[c % (sizeof errors / sizeof errors[0])]);
 }
 
-static void put_ones(struct bytes *b) {
-    char ones[ITEMS + 1];
-    memset(ones, '1', sizeof ones);
-    put_bulk(b, ones, acking > 0 ? (size_t)acking : 1);
+static size_t put_ones(struct bytes *b) {
+    int n = acking > 0 ? acking : 1, i;
+    for (i = 0; i < n; i++) put_line(b, ':', "1");
+    return (size_t)n;
 }
 
 static void put_long(struct bytes *b) {
@@ -277,7 +286,7 @@ static void put_long(struct bytes *b) {
     put_bulk(b, one, (size_t)long_size);
 }
 
-static void put_value(struct bytes *b, int depth);
+static size_t put_value(struct bytes *b, int depth);
 
 static void put_turn(struct bytes *b) {
     char channel[64];
@@ -290,8 +299,7 @@ static void put_array(struct bytes *b, int depth) {
     char length[24];
     while (at < end && !next_if(')')) {
         if (!at_value()) break;
-        put_value(b, depth + 1);
-        count++;
+        count += put_value(b, depth + 1);
     }
     n = (size_t)snprintf(length, sizeof length, "*%zu\r\n", count);
     if (n > sizeof b->buf - b->n) return;
@@ -302,7 +310,8 @@ static void put_array(struct bytes *b, int depth) {
 
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 
-static void put_value(struct bytes *b, int depth) {
+/* Returns how many values it was. */
+static size_t put_value(struct bytes *b, int depth) {
     size_t n = 0;
     const unsigned char *from;
     switch (next()) {
@@ -315,6 +324,7 @@ static void put_value(struct bytes *b, int depth) {
         put(b, from, n);
         break;
     case 'h': put_numbers(b); break;
+    case 'j': return put_integers(b);
     case 'x': put_element(b, ""); break;
     case 'd': put_element(b, "buried 1700000000000\n"); break;
     case 'i': put_line(b, ':', number(next())); break;
@@ -327,7 +337,7 @@ static void put_value(struct bytes *b, int depth) {
     case 'q': put_bulk(b, "jobs", 4); break;
     case 'v': put_bulk(b, DQ_INVALIDATE, strlen(DQ_INVALIDATE)); break;
     case 't': put_turn(b); break;
-    case 'a': put_ones(b); break;
+    case 'a': return put_ones(b);
     case 'k':
         put_bulk(b, "0123456789012345678901234567890123456789", 40);
         break;
@@ -337,6 +347,7 @@ static void put_value(struct bytes *b, int depth) {
         break;
     default: break; /* $ and / */
     }
+    return 1;
 }
 
 /* Write the value that comes next in the input. */
@@ -377,7 +388,7 @@ static const struct {
     {"AUTH", "+OK'", 1},
     {"SELECT", "+OK'", 1},
     {"CLIENT SETNAME", "+OK'", 1},
-    {"LOOK", "(hn0.p)", 1},
+    {"LOOK", "(jn0.p)", 1},
     {"EXISTS", "i0", 1},
     {"CLIENT ID", "i5", 1},
     {"SUBSCRIBE", "(ssubscribe'ci1)", 1},
@@ -393,8 +404,8 @@ static const char *script_answer(const struct command *k) {
     size_t once = queues[0].options.wire == DELAYQ_NATIVE ? 2 : 3;
     if (good[0] != 'O') return good;
     return k->keys < once
-               ? "(hn.)"
-               : "(hn0m.s1700000000000-00112233445566778899aabbccddeeff')";
+               ? "(jn.)"
+               : "(jn0m.s1700000000000-00112233445566778899aabbccddeeff')";
 }
 
 static void reply_to(struct connection *c, const struct command *k) {
@@ -436,7 +447,7 @@ static void note_word(struct command *k, size_t i, const char *p, size_t n) {
         k->name[have + n] = '\0';
     }
     if (i == 1 && strcmp(k->name, "EVAL") == 0)
-        k->look = memmem(p, n, "function old(", 13) != NULL;
+        k->look = memmem(p, n, "function is_old(", 16) != NULL;
     if (i == 2 && n == 1) k->keys = (size_t)(*p - '0');
 }
 
@@ -794,8 +805,8 @@ static void do_fds(void) {
     while (n-- > 0) CHECK(fds[n] >= 0);
 }
 
-#define NOTHING "(hn-00000.s0-0')"
-#define CHANGED "(hn1f.)"
+#define NOTHING "(jn-0000000.s0-0')"
+#define CHANGED "(jn1f.)"
 
 static const struct {
     char letter;
@@ -806,24 +817,25 @@ static const struct {
     {'M', do_offer_many, "O", NULL},
     {'F', offer_them, "O", NULL}, /* once more, what is unknown is the same */
     {'T', do_tick, NOTHING, NULL},
-    {'G', do_take, "(hn-0000f00.hm.xn1hello')",
-     "(hn-00000.s1-1's1-1'hm.shello')"},
-    {'H', do_take_many, "(hn-0000f00.s5 e e'xn1hello'xj0x'xo0y')",
-     "(hn-00000.s1-2's1-1'hm.shello's1-2'hm.s')"},
-    {'A', do_ack, "(hn.a)", NULL},
-    {'B', do_ack_many, "(hn.a)", NULL},
-    {'C', do_ack_take, "(hn-0000f01.hm.xn1hello')", NULL},
+    {'G', do_take, "(jn-0000f00m.xn1hello')",
+     "(jn-0000000.s1-1's1-1'im"
+     "shello')"},
+    {'H', do_take_many, "(jn-0000f00.i5xn1hello'i-xj0x'i-xo0y')",
+     "(jn-0000000.s1-2's1-1'imshello's1-2'ims')"},
+    {'A', do_ack, "(jn.a)", NULL},
+    {'B', do_ack_many, "(jn.a)", NULL},
+    {'C', do_ack_take, "(jn-0000f01m.xn1hello')", NULL},
     {'N', do_nack, CHANGED, NULL},
     {'X', do_extend, CHANGED, NULL},
     {'U', do_bury, CHANGED, NULL},
-    {'K', do_cancel, "(hn.a)", NULL},
+    {'K', do_cancel, "(jn.a)", NULL},
     {'R', do_reschedule, CHANGED, NULL},
-    {'P', do_peek, "(hn.hm.xn1pending')", NULL},
-    {'Q', do_count, "(hn2110m.)", NULL},
-    {'L', do_clear, "(hn3.)", NULL},
-    {'D', do_dead_peek, "(hn1.dn1dead')", NULL},
-    {'V', do_redrive, "(hn2.)", NULL},
-    {'Z', do_dead_clear, "(hn1.)", NULL},
+    {'P', do_peek, "(jnm.xn1pending')", NULL},
+    {'Q', do_count, "(jn2110m.)", NULL},
+    {'L', do_clear, "(jn3.)", NULL},
+    {'D', do_dead_peek, "(jn1.dn1dead')", NULL},
+    {'V', do_redrive, "(jn2.)", NULL},
+    {'Z', do_dead_clear, "(jn1.)", NULL},
     {'W', do_wait, NOTHING, NULL},
     {'w', do_wake, NOTHING, NULL},
     {'S', do_swap, NOTHING, NULL},

@@ -1,0 +1,40 @@
+#!/bin/sh
+# old.sh BUILD COMMIT -- the bench `scripts` with the delayq.h of COMMIT and
+# with this one, in turn on one server, and the medians of both.
+cd "$(dirname "$0")/../.." || exit 1
+build=$1 old=$2 dir=$1/old
+mkdir -p "$dir/tests/bench" || exit 1
+git show "$old:delayq.h" >"$dir/delayq.h" || exit 1
+git show "$old:tests/bench/bench.h" >"$dir/tests/bench/bench.h" || exit 1
+cp tests/bench/scripts.c "$dir/tests/bench/"
+${CC:-cc} -O2 -std=gnu99 -w "$dir/tests/bench/scripts.c" \
+    ${HIREDIS_LIBS:--lhiredis} -o "$dir/scripts" || exit 1
+sh tests/with-server.sh sh -c "for i in 1 2 3 4 5 6 7 8 9; do
+    echo old \$($dir/scripts); echo new \$($build/scripts); done" |
+    tee "$dir/rows" | sed 's/^/    /'
+awk '
+function median(which, k,    n, i, j, t, v) {
+    n = rows[which]
+    for (i = 1; i <= n; i++) v[i] = us[which, i, k]
+    for (i = 2; i <= n; i++)
+        for (j = i; j > 1 && v[j] < v[j - 1]; j--) {
+            t = v[j]; v[j] = v[j - 1]; v[j - 1] = t
+        }
+    return v[int((n + 1) / 2)]
+}
+{
+    n = ++rows[$1]
+    for (i = 2; i <= NF; i++) {
+        split($i, pair, "=")
+        name[i] = pair[1]
+        us[$1, n, i] = pair[2] + 0
+    }
+    columns = NF
+}
+END {
+    printf "%-24s%8s%8s%8s\n", "us of script, medians", "old", "new", "ratio"
+    for (k = 2; k <= columns; k++) {
+        o = median("old", k); n = median("new", k)
+        printf "%-24s%8.1f%8.1f%8.2f\n", name[k], o, n, n / o
+    }
+}' "$dir/rows"

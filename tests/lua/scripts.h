@@ -1,0 +1,42 @@
+/* All scripts, for those that look at each: the header has no table of them.
+ * tests/lua.sh counts that none is missing here. */
+#ifndef SCRIPTS_H
+#define SCRIPTS_H
+
+#define DELAYQ_IMPLEMENTATION
+#define DELAYQ_STATIC
+#include "../../delayq.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static const dq_script probe_script = {"probe", DQ_COUNT, 0, NULL,
+                                       dq_parts_probe};
+static const dq_script *const all_scripts[] = {&dq_script_offer,
+                                               &dq_script_offer_keyed,
+                                               &dq_script_tick,
+                                               &dq_script_tick_redisson,
+                                               &dq_script_take,
+                                               &dq_script_take_redisson,
+                                               &dq_script_broadcast,
+                                               &dq_script_remove,
+                                               &dq_script_cancel_redisson,
+                                               &dq_script_change,
+                                               &dq_script_peek,
+                                               &dq_script_count,
+                                               &dq_script_clear,
+                                               &dq_script_dead,
+                                               &probe_script};
+#define SCRIPTS (sizeof all_scripts / sizeof all_scripts[0])
+
+/* A script's text, to be freed. */
+static char *script_text(const dq_script *script) {
+    size_t len = 0, i;
+    char *text;
+    for (i = 0; script->parts[i]; i++) len += strlen(script->parts[i]);
+    text = (char *)calloc(1, len + 1);
+    if (!text) abort();
+    for (i = 0; script->parts[i]; i++) strcat(text, script->parts[i]);
+    return text;
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* Chapter: the scripts as such. */
+#include "lua/scripts.h"
+#include "test.h"
+
+TEST(every_script_loads_and_is_the_one_that_its_sha_names) {
+    size_t i;
+    for (i = 0; i < SCRIPTS; i++) {
+        char *text = script_text(all_scripts[i]);
+        const char *sha = ask("SCRIPT LOAD %s", text);
+        if (strlen(sha) != 40) FAIL("%s: %s", all_scripts[i]->name, sha);
+        if (all_scripts[i]->sha && strcmp(sha, all_scripts[i]->sha) != 0)
+            FAIL("%s has another text: run make lua", all_scripts[i]->name);
+        free(text);
+    }
+}
+
+/* C99 promises that a compiler takes 4,095 bytes; more than 3,000 are more
+ * than one idea. */
+TEST(no_piece_of_a_script_is_longer_than_3000_bytes) {
+    size_t i, k;
+    for (i = 0; i < SCRIPTS; i++)
+        for (k = 0; all_scripts[i]->parts[k]; k++)
+            if (strlen(all_scripts[i]->parts[k]) > 3000)
+                FAIL("part %zu of %s has %zu bytes", k, all_scripts[i]->name,
+                     strlen(all_scripts[i]->parts[k]));
+}
+
+/* Each piece is a complete chunk of its own: it compiles alone. */
+TEST(every_piece_of_a_script_is_a_complete_chunk) {
+    size_t i, k;
+    for (i = 0; i < SCRIPTS; i++)
+        for (k = 0; all_scripts[i]->parts[k]; k++) {
+            const char *sha = ask("SCRIPT LOAD %s", all_scripts[i]->parts[k]);
+            if (strlen(sha) != 40)
+                FAIL("part %zu of %s: %s", k, all_scripts[i]->name, sha);
+        }
+}
+
+TEST(scripts_have_bits_of_their_own) {
+    unsigned seen = 0;
+    size_t i;
+    for (i = 0; i < SCRIPTS; i++) {
+        CHECK(!(seen & all_scripts[i]->bit));
+        seen |= all_scripts[i]->bit;
+    }
+}
+
+TEST(a_native_queue_has_no_mirror_in_its_scripts) {
+    size_t i;
+    for (i = 0; i < SCRIPTS; i++) {
+        char *text = script_text(all_scripts[i]);
+        if (strstr(text, "sweep_mirror("))
+            CHECK(strstr(all_scripts[i]->name, "redisson"));
+        free(text);
+    }
+}
+
+/* What goes over the wire on a new connection: each text once. */
+TEST(a_script_is_sent_once_per_connection) {
+    delayq q;
+    delayq_item item;
+    const char *info;
+    int i;
+    open_queue(&q, "jobs");
+    ask("SCRIPT FLUSH");
+    ask("CONFIG RESETSTAT");
+    for (i = 0; i < 3; i++) {
+        OFFER(&q, "x", 0);
+        usleep(1500);
+        OK(&q, delayq_take(&q, &item, 0));
+    }
+    info = ask("INFO commandstats");
+    CHECK_HAS(info, "cmdstat_evalsha:calls=6,");
+    CHECK(!strstr(info, "cmdstat_eval:"));
+    if (main_server.major >= 7) CHECK_HAS(info, "cmdstat_script|load:calls=2,");
+    delayq_close(&q);
+}
