@@ -2332,9 +2332,9 @@ static const char dq_lua_drain[] =
     "  local found, due = read_due(run, want)\n"
     "  local bad, read, stay, bytes = {}, 0, 0, 0\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
-    "  local reply, given = run.reply, run.handed_out\n"
+    "  local reply, at = run.reply, 2 * run.handed_out + 10\n"
     "  for i = 1, 2 * due, 2 do\n"
-    "    local e, reason, stays = found[i], 'undecodable', nil\n"
+    "    local e, reason, stays = found[i]\n"
     "    local kind, start, length = 16, 26, #e - 25\n"
     /* the usual one, without a call */
     "    if old_first or length < 0 or byte(e) ~= 16 or\n"
@@ -2346,17 +2346,19 @@ static const char dq_lua_drain[] =
     "      run.all = false\n"
     "      break\n"
     "    end\n"
-    "    if kind and keep then\n"
+    "    if not kind then\n"
+    "      reason = 'undecodable'\n"
+    "    elseif keep then\n"
     "      reason, stays = keep(e, kind, start, found[i + 1])\n"
-    "    elseif kind then\n"
-    "      reason, given = nil, given + 1\n"
-    "      reply[2 * given + 8], reply[2 * given + 9] = found[i + 1] + 0, e\n"
+    "    else\n"
+    "      reply[at], reply[at + 1] = found[i + 1] + 0, e\n"
+    "      at = at + 2\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
-    "  if not keep then run.handed_out = given end\n"
+    "  if not keep then run.handed_out = (at - 10) / 2 end\n"
     "  if read == 0 then return 0, 0, false end\n"
     "  if #bad > 0 and not run.dead_list then\n"
     "    error('TRYAGAIN dead letters', 0)\n"
@@ -3190,22 +3192,22 @@ DQ_SCRIPT(offer, DQ_OFFER, 0, "8ca8e16293563961025470681b06ff068fa930c8",
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
           "861a876724c554477f13b59e855a6b8dbb3f9975", dq_lua_clock,
           dq_lua_decimal, dq_lua_publish, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "a5174c1f45a0020add1b0dc70d90ff625789d234",
+DQ_SCRIPT(tick, DQ_TICK, 2, "2ba3af6ff9863a6c48d0f8980aaa37299f41ff80",
           dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
           dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror, dq_lua_move,
           dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "ff09ec9a54d7017fd2dc0132d291cd55df0d1685",
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "c8d73e0c5a8079aa1429981ae5cf81847beb9859",
           dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_attempts,
           dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain,
           dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "2e85b4e33c048ab70846079716cec365a7bbfd87",
+DQ_SCRIPT(take, DQ_TAKE, 4, "311837d3e1494621b5cfb3ceb3626af89f3a5b5d",
           dq_lua_take_usual, dq_lua_take_early, dq_lua_clock, dq_lua_attempts,
           dq_lua_publish, dq_lua_decimal, dq_lua_split, dq_lua_chunks,
           dq_lua_run, dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror,
           dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_lease,
           dq_lua_take_due, dq_lua_take_listed, dq_lua_waiters,
           dq_lua_take_begin, dq_lua_take, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "d708d5b04bc4e7ee1cfffe2602beba9e246ba0ba",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "0c3c6d77b10af9fefd25dec4f26932c09297d916",
           dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
           dq_lua_split, dq_lua_chunks, dq_lua_run, dq_lua_read_due,
           dq_lua_drain, dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move,
@@ -3213,7 +3215,7 @@ DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "d708d5b04bc4e7ee1cfffe2602beba9e246ba0ba",
           dq_lua_take_listed, dq_lua_waiters, dq_lua_take_begin, dq_lua_take,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "551b1bf90401644edfa929d18d48e50c67147b71", dq_lua_clock,
+          "54641270b516be58482b98960a6ca52c358111d2", dq_lua_clock,
           dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
           dq_lua_read_due, dq_lua_drain, dq_lua_stream, dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "cfb83bf7446e3d959eb06f9d15564be80b570b6f",
