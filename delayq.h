@@ -79,7 +79,7 @@
  *
  *     offer --> pending --(due)--> ready --take--> gone
  *
- * and as a whole; with options.lease_ms a take only lends:
+ * With options.lease_ms a take only lends the item:
  *
  *                         tick, take
  *     offer -----> pending --------> ready
@@ -93,139 +93,152 @@
  *                        lease runs out v
  *                                     dead ---redrive---> ready
  *
- * "Pending" is a place in a sorted set, ordered by due time; "ready" a list.
- * A transfer, which any handle's tick or take runs, moves what is due from
- * the one to the other. A take that finds nothing ready takes what is due
- * straight from the set. A lease is a re-offer: the item goes back into the
- * set, due at the lease's end, its attempt count raised. An ack is a cancel,
- * a nack or an extend is a reschedule. So a crashed consumer's items come
- * again by themselves, and nothing has to look for them.
+ * Pending items lie in a sorted set, ordered by due time; ready items lie in a
+ * list. The transfer, which every tick and take runs, moves what is due from
+ * the set to the list. A take that finds the list empty takes what is due
+ * straight from the set.
+ *
+ * A lease puts the item back into the set, due at the end of the lease, with
+ * its attempt count raised by one. An ack removes it from there; a nack or an
+ * extend changes its due time. So the items of a consumer that has crashed
+ * fall due again by themselves; no other process has to look for them.
  *
  * >>promises -- what is guaranteed, and what isn't
  *
  *                    lease_ms = 0                lease_ms > 0
- *     delivery       at most once: a take        at least once
- *                    removes the item
+ *     delivery       at most once: a take        at least once: handlers
+ *                    removes the item            must be idempotent
  *     crash          what a consumer had taken   delivered again after the
  *                    is gone                     lease
- *     order          by due time, then offer     the same; what comes again
- *                                                by turns with the rest
- *     early          never, by the server's clock and the offerer's stopwatch
+ *     order          by due time, then offer     the same; redeliveries take
+ *                                                turns with the rest
+ *     early          never by the server's clock; nor measured from the offer,
+ *                    unless somebody sets the server's clock forward meanwhile
  *
- * Each move is one script, and a script that is refused at any point (memory
- * full, a command that the ACL forbids, a key of another type) leaves
- * everything where it was. A full server still delivers, acks, nacks and
- * extends. Items are lost in no other way than these and by what Redis itself
- * loses: its persistence settings, and asynchronous replication at a failover.
- * A server that has fallen back to an earlier state so also brings back what
- * was taken or acked since then, without a lease, too.
+ * Each move is one script. If the server refuses it (memory full, a command
+ * that the ACL forbids, a key of another type) the items stay where they are.
+ * A full server still delivers, acks, nacks and extends.
  *
- * Where Redisson moves items of the queue, too, three things are weaker: a
- * lease ends by the fastest Java clock, attempts are counted anew whenever
- * Java has moved the item (so max_attempts is refused), and a crashed
- * consumer's item may come to Java.
+ * Items are lost in no other way than these, and by what Redis itself loses:
+ * see its persistence settings, and its asynchronous replication at a
+ * failover. If the server restarts from an older state, items taken or acked
+ * since then are delivered again, even without a lease.
+ *
+ * Where Redisson moves items of the queue too, three things are weaker: a
+ * lease ends by the fastest Java clock; attempts are counted anew whenever
+ * Java has moved the item (so max_attempts is refused); and a crashed
+ * consumer's item may be delivered to Java.
  *
  * >>keys -- what lies in Redis
  *
- * For a queue named N, T is N itself where N contains a '{', else {N}:
+ * For a queue named N, T is N itself if N contains a '{', else {N}:
  *
  *     N                               list   ready payloads, tail to head
  *     redisson_delay_queue_timeout:T  zset   pending and leased elements, by
  *                                            due time in ms
- *     redisson_delay_queue:T          list   pending elements by offer, where
- *                                            the wire is a Redisson one
+ *     redisson_delay_queue:T          list   Redisson's mirror: the pending
+ *                                            elements by offer; only with a
+ *                                            Redisson wire
  *     redisson_delay_queue_channel:T  channel  the new earliest due time
  *     delayq_retry:T                  list   native: elements with an attempt
- *                                            count, ready again
+ *                                            count that are ready again
  *     delayq_dead:T                   list   "reason time\n", then the element
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
  *                                            was offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
  *     delayq_waiting:T                zset   handles that wait in a take
- *     delayq_turn:T:HANDLE            channel  "your turn", to one of them
+ *     delayq_turn:T:HANDLE            channel  tells one of them its turn
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
  *
  * The first four are the keys, the bytes and the channel of Redisson's
  * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
- * from the same queue. options.wire says for which Redisson; all handles of a
- * queue have to say the same.
+ * from the same queue. options.wire says for which Redisson; all handles on a
+ * queue use the same wire.
  *
  * >>time -- clocks, waiting, order
  *
- * Only the server's clock counts; a device with no clock, or a wrong one, may
- * offer and take. Due times are whole milliseconds since the epoch, rounded
- * up. Waiting is done by the program (poll, a sleep of less than a
- * millisecond, and the last 80 us awake, since sleepers are woken late);
- * nothing ever blocks on the server. A handle that waits has a
- * second connection, the ear, that hears of earlier items and of payloads
- * that anybody pushes into N. The ear only speeds things up: without it a
- * handle looks every 250 ms, and in any case every max_wait_ms.
+ * Only the server's clock counts: a device without a clock, or with a wrong
+ * one, can offer and take. Due times are whole milliseconds since the epoch,
+ * rounded up.
  *
- * Of the handles that wait in a take for 10 s or longer on one queue, one
- * keeps watch, with the exact timer; the others are told when it is their
- * turn. So an item wakes one of a hundred. Where the one that keeps watch dies
- * or freezes, the next in line takes over 0.3 to 0.6 s after something was
- * due or pushed.
+ * Nothing ever blocks on the server; the handle waits in poll(), sleeps for the
+ * last fraction of a millisecond, and spends the last 80 us awake, because
+ * sleepers are woken late. A handle that waits opens a second connection, the
+ * subscriber, which is told of items that are due earlier and of payloads that
+ * anybody pushes into N. It only saves time: without it the handle asks the
+ * server every 250 ms; with it at least every max_wait_ms.
  *
- * Beside idle Redisson consumers the server serves their BLPOP first; there
+ * Of the handles that wait in a take for 10 s or longer on one queue, one, the
+ * leader, keeps the exact timer; the others are told when it is their turn. So
+ * an item wakes one of a hundred. If the leader dies or freezes, its standby
+ * takes over 0.3 to 0.6 s after something was due or pushed.
+ *
+ * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
  *
  * >>servers -- one server, Sentinel, a cluster, TLS
  *
- * With several hosts in the URL a connect tries them in turn, each with its
- * share of connect_timeout_ms, and passes over replicas and nodes that are
- * down. redis+sentinel:// asks the sentinels, at each connect, who is master.
+ * If the URL names several hosts, they are tried in turn, each for its share
+ * of connect_timeout_ms; replicas and nodes that are down are passed over.
+ * redis+sentinel:// asks the sentinels, at each connect, where the master is.
  *
  * On a cluster one host is enough to begin with; redirections are followed.
- * All keys of a queue lie in one slot, so a name either has no '}' or one
- * whole, non-empty {tag}; others are refused there. While the slot is moved
- * to another node these go on, in a native queue: offers without a key, acks,
- * nacks, and takes of what comes from the set; all else is DELAYQ_ERR_AGAIN
- * until the slot has arrived. One queue is one slot, and so one node's work:
- * to spread a hot one open several, "jobs{0}", "jobs{1}" ..., offer to them in
- * turn, and wait on all of them with delayq_wait.
+ * All keys of a queue lie in one slot, so a name has either no '}' or one
+ * whole, non-empty {tag}; other names are refused there. While the slot moves
+ * to another node, offers without a key, acks, nacks, and takes of pending
+ * items go on (native queues only); everything else returns DELAYQ_ERR_AGAIN
+ * until it has arrived.
  *
- * rediss:// checks the server's certificate and that it is the host's.
+ * A queue is one slot, and so one node's work. To spread a hot queue, open
+ * several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and wait for all
+ * of them with delayq_wait.
+ *
+ * rediss:// checks that the server's certificate is valid and is the host's.
  *
  * >>threads -- blocking, threads, signals, fork
  *
- * A handle is used by one thread at a time and by the process that opened it;
- * open as many as you like. delayq_wake is the exception: any thread or
- * signal handler may call it. No signal disposition is changed, and a lost
- * connection raises no SIGPIPE.
+ * A handle is used by one thread at a time, and only by the process that
+ * opened it; open as many as you like. The exception is delayq_wake: any
+ * thread or signal handler may call it. No signal disposition is changed, and
+ * a lost connection raises no SIGPIPE.
  *
  * A call that asks the server blocks for io_timeout_ms at most, reconnecting
- * included (or connect_timeout_ms, where that is longer); a take or wait for
- * its timeout on top. But a host name in the URL is looked up by getaddrinfo,
- * which knows no time limit: give an address where that matters.
+ * included, or for connect_timeout_ms if that is longer; a take or a wait for
+ * its timeout on top. A host name in the URL is looked up by getaddrinfo,
+ * which has no time limit: use an address where that matters.
  *
  * A connection that is dead without saying so (a frozen server, a lost
- * network) is noticed by the next request after io_timeout_ms, and by the ear
- * after 10 s and io_timeout_ms at most.
+ * network) is noticed by the next request after io_timeout_ms, and by the
+ * subscriber after 10 s and io_timeout_ms at most.
  *
  * >>errors -- errors and retries
  *
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
- * < 0 is a failure. A failure says whether its effect may have happened: only
- * after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL it may. delayq_errmsg has
- * the sentence. A lost connection is replaced by itself: at once, and after a
- * failed attempt with a back-off of up to 5 s, in which calls fail at once. A
- * handle never has to be closed and opened again, but after DELAYQ_ERR_WIRE.
+ * < 0 is a failure. Only after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may
+ * the effect have happened; after any other failure it has not. delayq_errmsg
+ * has the sentence.
+ *
+ * A lost connection is replaced by itself: at once the first time, after a
+ * failed attempt with a growing pause of up to 5 s, during which calls fail at
+ * once. The only error that requires reopening the handle is DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
- * Names of 1 to 512 bytes. Payloads of any bytes, as long as the server takes
- * (512 MB by default). Due times below 2^53 ms. One script moves or takes at
- * most options.batch items and stops after 256 KiB of payload, so that it
- * stalls the server for about 2 ms; a single larger payload costs what it
- * costs, about 3 ms per MB, and as much again for one like it that is due
- * within max_wait_ms. With a Redisson wire the mirror is a list, and a script
- * that moves or cancels walks through it once: some ms per 100,000 pending, for
- * up to 100 items, but for 1 to 3 that Java has offered.
+ * Names have 1 to 512 bytes. Payloads have any bytes, as many as the server
+ * takes (512 MB by default). Due times lie below 2^53 ms.
  *
- * The handle is plain memory of a few KB; a call needs up to 24 KB of stack,
- * mostly hiredis' read buffer. The library allocates nothing itself; hiredis
- * does.
+ * A script moves or takes at most options.batch items and stops after 256 KiB
+ * of payload, so it blocks the server for about 2 ms. A payload larger than
+ * that is moved alone and blocks the server for some ms per MB; for twice as
+ * long if the next item is as large and due within max_wait_ms.
+ *
+ * With a Redisson wire each script walks through the mirror list once: a few
+ * ms per 100,000 pending items. One walk serves up to 100 items offered by
+ * delayq, but only 1 to 3 offered by Java.
+ *
+ * The handle is plain memory of a few KB. A call needs up to 24 KB of stack,
+ * most of it hiredis' read buffer. The library itself allocates nothing;
+ * hiredis does.
  *
  * >>macros -- option macros
  *
@@ -312,19 +325,19 @@ typedef enum delayq_status {
 #define DELAYQ_BACKOFF (-1) /* nack: exponential, with jitter */
 #define DELAYQ_RELEASE (-2) /* nack: at once, this attempt doesn't count */
 
-/* Which programs share the queue. All its handles have to say the same. */
+/* Which programs share the queue. All its handles use the same. */
 typedef enum delayq_wire {
-    DELAYQ_NATIVE = 0,  /* C programs; Redisson >= 3.21.1 may move and take,
-                           but its size(), contains() and so on don't see
-                           what C has offered */
+    DELAYQ_NATIVE = 0,  /* C programs. Redisson >= 3.21.1 can move and take the
+                           items, but its size(), contains() and so on don't
+                           see what C has offered */
     DELAYQ_REDISSON,    /* a fleet with Redisson >= 3.21.1 */
     DELAYQ_REDISSON_OLD /* a fleet with Redisson <= 3.21.0 */
 } delayq_wire;
 
 typedef struct delayq delayq;
 
-/* Zero everywhere means the default, but for the name. Strings and hooks are
- * used as long as the handle is open, except name, which is copied. */
+/* Zero means the default, in every field but name. The strings and hooks must
+ * outlive the handle, except name, which is copied. */
 typedef struct delayq_options {
     const char *name; /* required: the queue, 1 to 512 bytes */
     const char *url;  /* where the server is, default redis://127.0.0.1:6379:
@@ -341,15 +354,16 @@ typedef struct delayq_options {
     int64_t lease_ms;       /* how long a taken item may stay without an ack
                                before it is delivered again; default 0: a take
                                removes the item */
-    int max_attempts;       /* a take that finds an item handed out so often
-                               sends it to the dead letters; up to 65,535;
-                               default 0: never. Only with DELAYQ_NATIVE */
+    int max_attempts;       /* an item that has been handed out so often goes
+                               to the dead letters at its next take; up to
+                               65,535; default 0: never. Only with
+                               DELAYQ_NATIVE */
     int64_t backoff_ms;     /* DELAYQ_BACKOFF after the first attempt, doubled
                                for each further one; default 1,000 */
     int64_t backoff_max_ms; /* and at most; default 300,000 */
 
-    /* Broadcast: every handle gets every item. All handles of the queue are
-     * opened so; only with DELAYQ_NATIVE and without a lease. */
+    /* Broadcast: every handle gets every item. All handles of the queue set
+     * it; only with DELAYQ_NATIVE and without a lease. */
     int broadcast;
     const char *broadcast_after; /* NULL: only what comes after the open; "":
                                     everything that is kept; or the ticket text
@@ -360,7 +374,7 @@ typedef struct delayq_options {
     int batch;              /* most items that one tick moves: 1 to 1,000;
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
-                               time between two looks: default 10,000 */
+                               time between two polls; default 10,000 */
     int connect_timeout_ms; /* to connect and log in; default 2,000, or
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
@@ -370,23 +384,25 @@ typedef struct delayq_options {
     const char *tls_cert; /* this program's certificate, and its chain; */
     const char *tls_key;  /* and its key: default neither */
 
-    /* Gives a connected context instead of the URL's host or path (whose
-     * user, password and db count all the same), or NULL. For TLS of your own,
-     * proxies, tests. The handle owns what it is given. */
+    /* Returns a connected context, or NULL after a failure. Used instead of
+     * the URL's host or path; its user, password and db still count. For TLS
+     * of your own, proxies, tests. The handle frees the context. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
-    /* Told of faults that a call rides out, one line without a newline. */
+    /* Called with each fault that a waiting call rides out; text is one line
+     * without a newline. It must not use the handle. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* handed to the hooks */
 
-    /* An open handle whose sockets this one uses, in the same thread; closed
-     * after this one; it doesn't share itself, and neither of the two is moved
-     * in memory. url, connect and the timeouts are its. */
+    /* An open handle whose connections this one uses. It must be used in the
+     * same thread, be closed after this one, and not share itself. url,
+     * connect, the timeouts and the tls_ files are the other handle's. */
     delayq *share;
 } delayq_options;
 
-/* Names one stay of an item in the set: from its offer until it is moved or
- * taken, or from its lease until that ends. Text, to be printed, stored and
- * compared as it is: due time, dash, id in hex digits. "" is none. */
+/* Identifies a pending or leased item. Each offer and each lease has a new
+ * ticket, which ends when the item is moved, taken or acked, or when its lease
+ * ends. It is text, to be printed, stored and compared as it is: the due time,
+ * a dash, the id in hex digits. "" is no ticket. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
@@ -401,13 +417,13 @@ typedef struct delayq_message {
 
     const char *key;    /* NULL, or a name of 1 to 256 bytes: a second offer
                            under it is a DELAYQ_DUPLICATE */
-    int64_t key_ttl_ms; /* > 0 with a key: for so long, from this offer on */
-    int replace;        /* instead take the place of the first, if that still
-                           waits */
+    int64_t key_ttl_ms; /* with a key: how long it is kept, > 0 */
+    int replace;        /* instead take the place of the first item, if that
+                           is still pending */
 
-    delayq_status status; /* out, and in: DELAYQ_ERR_UNKNOWN together with
-                             what the call left here sends it again, and it is
-                             stored once */
+    delayq_status status; /* out: the result. After DELAYQ_ERR_UNKNOWN offer
+                             the same struct again, unchanged: the item is
+                             then stored once at most */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
     int64_t not_after_ms; /* private */
@@ -419,11 +435,12 @@ typedef struct delayq_item {
     const void *data;
     size_t len;
     int attempt;     /* take: how often it has been handed out, this time
-                        included; peek: handed out so far. 0 where unknown:
-                        with DELAYQ_REDISSON_OLD and a lease */
-    int64_t due_ms;  /* when it was due, server's clock; 0 where unknown */
-    int64_t late_us; /* taken - due, microseconds, by the server's clock; -1
-                        where unknown: the ready list keeps neither */
+                        included; peek: so far. 0 if unknown: with
+                        DELAYQ_REDISSON_OLD and a lease */
+    int64_t due_ms;  /* when it was due, by the server's clock; 0 if unknown */
+    int64_t late_us; /* how much later it was taken, in microseconds by the
+                        server's clock; -1 if unknown. Both are unknown of
+                        items from the ready list, which doesn't keep them */
     delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease.
                              Broadcast: where the reader stands */
     delayq_status acked;  /* out of ack_take and ack_many */
@@ -431,19 +448,19 @@ typedef struct delayq_item {
 
 /* A dead letter, as dead_peek hands it out. */
 typedef struct delayq_dead {
-    const void *data; /* the payload; all of it where it can't be decoded */
+    const void *data; /* the payload; the whole element if undecodable */
     size_t len;
     char reason[16]; /* "attempts", "buried" or "undecodable" */
-    int attempt;     /* how often it was handed out; 0 where unknown */
-    int64_t dead_ms; /* when it was given up, server's clock */
+    int attempt;     /* how often it was handed out; 0 if unknown */
+    int64_t dead_ms; /* when it was given up, by the server's clock */
 } delayq_dead;
 
-/* What delayq_count tells. The first block is the queue, by the server; the
- * second this handle since its open. */
+/* What delayq_count tells. The first block describes the queue; the second
+ * counts what this handle has done since it was opened. */
 typedef struct delayq_counts {
     int64_t pending;     /* in the set, leased ones included */
-    int64_t overdue;     /* of these, due and not yet moved */
-    int64_t overdue_ms;  /* the oldest of them, for how long; else 0 */
+    int64_t overdue;     /* of these: due, and not yet moved or taken */
+    int64_t overdue_ms;  /* how long the oldest of them has been due; or 0 */
     int64_t ready;       /* in the lists; broadcast: always 0 */
     int64_t dead;        /* dead letters */
     int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
@@ -453,12 +470,12 @@ typedef struct delayq_counts {
     uint64_t redelivered; /* taken with an attempt above 1 */
     uint64_t died;        /* sent to the dead letters */
     uint64_t reconnects;
-    uint64_t lateness[24]; /* items taken less than 2^n us late, and not less
-                              than half of that; the last: all above */
+    uint64_t lateness[24]; /* [n]: items taken less than 2^n us late, but at
+                              least half of that; the last: all above */
 } delayq_counts;
 
-/* A handle, in your storage. {0} is a closed one. An open one is not copied;
- * all its fields are private. */
+/* A handle, in memory of yours. {0} is a closed handle. An open handle must
+ * not be copied or moved. All its fields are private. */
 typedef struct delayq_address {
     char host[256]; /* or the path of a unix socket, */
     int port;       /* which has port 0 */
@@ -560,16 +577,16 @@ struct delayq {
  * >>functions   in the order in which you meet them
  *---------------------------------------------------------------------------*/
 
-/* Failures that every function which asks the server can return, told once
- * here and named "any server failure" below:
+/* "Any server failure" below means that the function can return each of these:
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
- *     _MEMORY    nothing has happened
- *     DELAYQ_ERR_WIRE      nothing has happened, nor will until reopened
+ *     _MEMORY    nothing was changed
+ *     DELAYQ_ERR_WIRE      nothing was changed; all further calls fail until
+ *                          the handle is reopened
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
- *     DELAYQ_ERR_ARG       the handle is closed, or from before a fork() (seen
- *                          before it touches a socket); what open says of
- *                          names and tls_ files, where it connects later
+ *     DELAYQ_ERR_ARG       the handle is closed, or was opened before a
+ *                          fork(), or its name or tls_ files turn out to be
+ *                          bad when it connects; nothing was changed
  */
 
 /*
@@ -579,11 +596,13 @@ struct delayq {
  *   options   copied, but for the strings in it other than the name
  *
  * Returns     DELAYQ_OK        open and connected
- *             DELAYQ_ERR_ARG   a bad option, a tls_ file that is of no use, or
- *                              on a cluster a name that lies in two slots;
+ *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
+ *                              or on a cluster a name that lies in two slots;
  *                              the handle is closed
- *             DELAYQ_ERR_WIRE  open, but every call will say so
- *             any server failure: open; it connects when it is used
+ *             DELAYQ_ERR_WIRE  the handle is open, but every call will return
+ *                              this: see delayq_wire
+ *             any server failure: the handle is open and connects when it is
+ *                              used
  * Blocks      up to connect_timeout_ms
  * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n)
  *
@@ -591,8 +610,8 @@ struct delayq {
  */
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options);
 
-/* delayq_close -- close a handle; a zeroed or closed one is left alone. Its
- * items end. Never blocks. What is in Redis stays there. */
+/* delayq_close -- close a handle; does nothing to a zeroed or closed one. The
+ * payloads of its items are freed. Never blocks. What is in Redis stays. */
 DELAYQ_API void delayq_close(delayq *q);
 
 /*
@@ -607,12 +626,13 @@ DELAYQ_API void delayq_close(delayq *q);
  *                                  NULL with a length
  *              DELAYQ_ERR_FULL     the server's memory is full; not stored
  *              any server failure
- * Blocks       one round trip; where the connection turns out to be lost, a
+ * Blocks       one round trip; if the connection turns out to be lost, a
  *              connect and one more (>>threads says for how long)
  * Redis        1 script, O(log n)
  *
- * An offer whose answer got lost is sent again under the same id, so it is
- * stored once or, where that can't be told any more, DELAYQ_ERR_UNKNOWN.
+ * If the answer is lost, the offer is sent again under the same id, so that it
+ * is stored once. If the item was due meanwhile, nobody can tell whether it
+ * was stored, and the status is DELAYQ_ERR_UNKNOWN.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -646,14 +666,14 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *   count      0 is fine
  *
  * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
- *              else the server's first failure, or DELAYQ_ERR_ARG where some
- *              were bad, which keeps no others from being stored
+ *              else the server's first failure, or DELAYQ_ERR_ARG if some were
+ *              bad; the others are stored all the same
  * Blocks       a round trip per 8 scripts or 256 KiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
- * After DELAYQ_ERR_UNKNOWN offer the same messages again: those that have this
- * status are stored once, and those that are DELAYQ_OK have to be left out.
+ * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status:
+ * they are stored once. Leave out those that are DELAYQ_OK.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -661,17 +681,17 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
 /*
  * delayq_tick -- move what is due to the ready list; for your own loop.
  *
- *   wait_ms    out, may be NULL, always set: come back in so many ms, or
- *              sooner if one of delayq_fds is readable. 0: a step is left or
- *              more is due, call again. Never above max_wait_ms. After a
- *              failure the back-off
+ *   wait_ms    out, may be NULL, always set: call again in so many ms, or
+ *              sooner if one of delayq_fds is readable. 0: more work is
+ *              pending, call again now. At most max_wait_ms. After a failure:
+ *              the pause before the next attempt
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
- * Blocks       at most one of: connecting (connect_timeout_ms), opening the
- *              ear (io_timeout_ms), one transfer (io_timeout_ms). Nothing due
- *              and nothing heard: reads the clock, and looks at the ear at
- *              most once a millisecond; no round trip
+ * Blocks       for at most one of: connecting (connect_timeout_ms), opening
+ *              the subscriber (io_timeout_ms), one transfer (io_timeout_ms).
+ *              While nothing is due it only reads the clock, and the
+ *              subscriber's socket at most once a millisecond
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -687,17 +707,17 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              DELAYQ_EMPTY    none within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called; only where timeout_ms
  *                              is not 0
- *              any server failure. DELAYQ_ERR_UNKNOWN: what the server handed
- *              out, if it did, is gone; with a lease it comes again
- * Blocks       timeout_ms, and a round trip; where it waited for 10 s or
- *              longer, one more to leave the line. With 0: one round trip, or
- *              none while the ear is open and nothing is due (a program that
- *              keeps taking with 0 gets an ear at the second empty take)
+ *              any server failure. DELAYQ_ERR_UNKNOWN: if the server had
+ *              handed out an item, it is lost; with a lease it comes again
+ * Blocks       timeout_ms, and a round trip; if it waited for 10 s or longer,
+ *              one more to leave the waiters. With 0: one round trip, or none
+ *              while the subscriber is open and nothing is due (it is opened
+ *              at the second empty take in a row)
  * Redis        1 script, O(log n); while it waits 0.2 commands a second
  *
- * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) are ridden out
- * within the timeout, and told to options.log; the timeout passed, the last
- * one is returned. All others return at once.
+ * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a take
+ * that waits: they are told to options.log, and it tries again until the
+ * timeout, then returns the last one. All others return at once.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
@@ -723,8 +743,8 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
  *                            to another, or it was acked before; nothing was
  *                            changed
  *              DELAYQ_ERR_ARG  an item without a lease, or a broadcast's
- *              any server failure; DELAYQ_ERR_UNKNOWN also where the answer
- *              was lost and the item is no longer there
+ *              any server failure; DELAYQ_ERR_UNKNOWN also if the answer was
+ *              lost and the item is no longer there
  * Blocks       one round trip
  * Redis        1 script, O(log n)
  *
@@ -733,23 +753,23 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
  */
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
-/* delayq_ack_many -- ack `count` items, at most 500 in a round trip. Each
- * one's status stands in its `acked`. Returns DELAYQ_OK if all were acked,
- * else the first other status; after a failure the rest were not tried. */
+/* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
+ * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
+ * status; after a failure the rest are not tried. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 
 /*
  * delayq_ack_take -- ack the item in hand and take the next in one round trip.
  *
- *   item   in: the one to ack, its ticket is enough; with none (zeroed) it is
- *          a take. out: the next one, and in `acked` what the ack said
+ *   item   in: the item to ack; its ticket is enough. A zeroed item: only
+ *          take. out: the next item, and in `acked` the ack's status
  *
- * Returns what delayq_take returns; what the ack said stands in `acked`, after
- * a failure, too: DELAYQ_OK, DELAYQ_GONE, or the failure that kept it from
- * being sent, or DELAYQ_ERR_UNKNOWN where its answer was lost. Where it isn't
- * settled the item keeps its ticket (and loses its payload): call again.
- * DELAYQ_EMPTY and DELAYQ_WOKEN mean that it is settled.
+ * Returns what delayq_take returns. The ack's status is always in `acked`:
+ * DELAYQ_OK, DELAYQ_GONE, the failure that kept it from being sent, or
+ * DELAYQ_ERR_UNKNOWN if its answer was lost. If the ack isn't settled the item
+ * keeps its ticket (and loses its payload): call again. After DELAYQ_EMPTY and
+ * DELAYQ_WOKEN the ack is settled.
  */
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms);
@@ -757,12 +777,12 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
 /*
  * delayq_nack -- not done: deliver a leased item again.
  *
- *   delay_ms   >= 0: in so many ms; DELAYQ_BACKOFF: backoff_ms, doubled for
- *              each further attempt, up to backoff_max_ms, half of it at
- *              random; DELAYQ_RELEASE: at once, and as if it had not been
- *              taken (for what was taken and not begun)
+ *   delay_ms   >= 0: in so many ms; DELAYQ_BACKOFF: in backoff_ms, doubled for
+ *              each further attempt, up to backoff_max_ms, half of it random;
+ *              DELAYQ_RELEASE: at once, without counting this attempt (for an
+ *              item that was taken and not begun)
  *
- * Returns, blocks, costs as delayq_ack. Safe to be sent again.
+ * Returns, blocks and costs as delayq_ack. It may be called again.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
@@ -772,8 +792,8 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms);
 
-/* delayq_bury -- give a leased item up: to the dead letters, as "buried".
- * Otherwise as delayq_ack. */
+/* delayq_bury -- give a leased item up: it goes to the dead letters, with the
+ * reason "buried". Otherwise as delayq_ack. */
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item);
 
 /*
@@ -788,9 +808,9 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item);
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
 
 /* delayq_reschedule -- let a pending item be due in delay_ms >= 0 from now.
- * Puts the new ticket in place of the old one. An item offered under a key is
- * no longer found by `replace` then: to move it, offer it again with replace.
- * Otherwise as delayq_cancel; O(log n) with a mirror, too. */
+ * Puts the new ticket in place of the old one. `replace` no longer finds an
+ * item that was rescheduled: if it has a key, offer it again with replace.
+ * Otherwise as delayq_cancel; O(log n) even with a mirror. */
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms);
 
@@ -800,7 +820,7 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
  *
  *   items, max   room for max items
  *   count        out; may be fewer than there are: a script stops after 256
- *                KiB. To page on, hand in the last item's ticket
+ *                KiB. For the next page, hand in the last item's ticket
  *   after        NULL or "": from the start; else the items behind this one,
  *                whether it is still there or not
  *
@@ -810,9 +830,10 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
-/* delayq_count -- what there is, and what this handle has done. One round
- * trip, O(log n), and reads the head, payload included. DELAYQ_OK or any
- * server failure; the handle's own counters are filled in then, too. */
+/* delayq_count -- what is in the queue, and what this handle has done.
+ * DELAYQ_OK or any server failure; the handle's own counters are set in both
+ * cases. One round trip, O(log n), and the server reads the earliest item,
+ * its payload included. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_count_due -- for a histogram: counts[i] = how many of what is pending
@@ -821,9 +842,10 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts);
 
-/* delayq_clear -- remove all that is pending, leased or ready (broadcast: and
- * the stream); not the dead letters, nor keys. `removed` may be NULL. One
- * round trip, O(1) for the server's main thread; DELAYQ_OK or any failure. */
+/* delayq_clear -- remove all items that are pending, leased or ready (of a
+ * broadcast also the stream); not the dead letters, nor keys. `removed`: how
+ * many, may be NULL. DELAYQ_OK or any server failure. One round trip, O(1) for
+ * the server's main thread. */
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
 /* delayq_dead_peek -- look at up to max dead letters, the oldest first,
@@ -834,8 +856,9 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t from);
 
 /* delayq_dead_redrive -- make up to max dead letters ready, the oldest first,
- * as if never handed out. What can't be decoded stays, as the newest. `count`
- * (may be NULL): how many were made ready. One round trip, at most 256 KiB. */
+ * as if they had never been handed out. What can't be decoded stays a dead
+ * letter, behind the others. `count`: how many were made ready, may be NULL.
+ * One round trip, at most 256 KiB. */
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count);
 
@@ -855,7 +878,8 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Blocks       timeout_ms, and a round trip per queue
  * Redis        the transfers of all of them
  *
- * For programs that take: it returns as long as something lies ready.
+ * For programs that take: while any of the queues has a ready item it returns
+ * at once, so take that item first.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
@@ -874,8 +898,8 @@ DELAYQ_API void delayq_wake(delayq *q);
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
-/* delayq_errmsg -- what the last failed call on q ran into, one line; "" when
- * none has failed. Never a password. Lives until the next call on q. */
+/* delayq_errmsg -- why the last failed call on q failed, in one line; "" if
+ * none has failed. Never holds a password. Lives until the next call on q. */
 DELAYQ_API const char *delayq_errmsg(const delayq *q);
 
 /* delayq_strstatus -- a status in words, a constant string. */
