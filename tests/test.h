@@ -17,7 +17,7 @@
 /* --- sentences and checks ------------------------------------------------ */
 
 struct test {
-    const char *name;
+    const char *name, *file;
     void (*run)(void);
     struct test *next;
 };
@@ -25,7 +25,8 @@ void test_register(struct test *t);
 
 #define TEST(sentence)                                                   \
     static void sentence(void);                                          \
-    static struct test sentence##_test = {#sentence, sentence, NULL};    \
+    static struct test sentence##_test = {#sentence, __FILE__, sentence, \
+                                          NULL};                         \
     __attribute__((constructor)) static void sentence##_register(void) { \
         test_register(&sentence##_test);                                 \
     }                                                                    \
