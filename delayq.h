@@ -597,6 +597,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              more is due, call again. Never above max_wait_ms. After a
  *              failure the back-off
  *
+ * A program that also takes takes first, with timeout 0 until that is EMPTY,
+ * and ticks then, right before it sleeps: so it hears of pushes, too.
+ *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
  * Blocks       at most one of: connecting (connect_timeout_ms), opening the
@@ -4931,15 +4934,28 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return delayq_offer_many(q, &m, 1);
 }
 
+/* A program whose last take was empty and did not wait will now sleep until
+ * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
+ * take that waits does. */
+static delayq_status dq_tick_arm(delayq *q) {
+    delayq_link *l = dq_link(q);
+    if (!q->polls || q->ready > 0 || !l->cmd || !l->ear || !dq_wants_arm(q) ||
+        dq_now() >= q->wake_us)
+        return DELAYQ_OK;
+    return dq_arm(q);
+}
+
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     delayq_status status = dq_check(q, 1, "");
     int64_t now, left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     status = dq_tick_step(q);
+    if (status == DELAYQ_OK) status = dq_tick_arm(q);
     if (!wait_ms) return status;
     now = dq_now();
     left = (dq_next_us(q) - now + 999) / 1000;
+    if (q->polls && q->ready > 0) left = 0; /* it takes: there is something */
     if (dq_link(q)->cmd && !dq_link(q)->ear && now >= dq_link(q)->ear_retry_us)
         left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
@@ -5585,6 +5601,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
     if (!q || q->open != DQ_OPEN || q->orphan || !fds) return 0;
+    dq_link(q)->looked_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = dq_link(q)->pipe[0];
     if (n < max && dq_link(q)->ear) fds[n++] = dq_link(q)->ear->fd;
     return n;
