@@ -132,7 +132,7 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
 done
 
 check "make help lists every target" sh -c 'for t in all test check examples \
-    demo bench valgrind asan cli memory fuzz tls lint interop format install \
+    recipes demo bench valgrind asan cli memory fuzz tls lint interop format install \
     uninstall clean help; do
     make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
 
