@@ -94,6 +94,10 @@ charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
 
+recipes: examples ## the README's recipes, built and run
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
+	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
+
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
 
@@ -203,6 +207,6 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check test-all quick bare asan cli valgrind memory fuzz lint \
-        interop matrix faults size bench bench-peers charts tls format install \
-        uninstall clean help
+.PHONY: all examples demo test check test-all quick bare asan valgrind memory \
+        fuzz lint interop bench charts cli recipes bench-peers faults size matrix \
+        tls format install uninstall clean help

@@ -37,21 +37,26 @@
  *     #include <stdio.h>
  *     #include <stdlib.h>
  *
+ *     static void tell(void *user, delayq_status status, const char *text) {
+ *         (void)user, (void)status;
+ *         fprintf(stderr, "%s\n", text);
+ *     }
+ *
  *     int main(void) {
  *         static delayq q;
  *         delayq_options options = {0};
  *         delayq_item item;
  *
  *         options.name = "jobs";
- *         options.url = getenv("DELAYQ_URL");     (NULL: 127.0.0.1:6379)
- *         if (delayq_open(&q, &options) != DELAYQ_OK) {
- *             fprintf(stderr, "%s\n", delayq_errmsg(&q));
- *             return 1;
- *         }
- *         delayq_offer(&q, "hello", 5, 5000);     (due in 5 s)
- *         while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
- *             printf("%.*s\n", (int)item.len, (const char *)item.data);
+ *         options.url = getenv("DELAYQ_URL");  (NULL: 127.0.0.1:6379)
+ *         options.log = tell;                  (faults that the take waits out)
+ *         if (delayq_open(&q, &options) == DELAYQ_OK &&
+ *             delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK)  (due in 5 s)
+ *             while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+ *                 printf("%.*s\n", (int)item.len, (const char *)item.data);
+ *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (only a failure ends it)
  *         delayq_close(&q);
+ *         return 1;
  *     }
  *
  * There is no thread and no event loop in here. A take moves what is due by
@@ -591,6 +596,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              sooner if one of delayq_fds is readable. 0: a step is left or
  *              more is due, call again. Never above max_wait_ms. After a
  *              failure the back-off
+ *
+ * A program that also takes takes first, with timeout 0 until that is EMPTY,
+ * and ticks then, right before it sleeps: so it hears of pushes, too.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -4926,15 +4934,28 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return delayq_offer_many(q, &m, 1);
 }
 
+/* A program whose last take was empty and did not wait will now sleep until
+ * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
+ * take that waits does. */
+static delayq_status dq_tick_arm(delayq *q) {
+    delayq_link *l = dq_link(q);
+    if (!q->polls || q->ready > 0 || !l->cmd || !l->ear || !dq_wants_arm(q) ||
+        dq_now() >= q->wake_us)
+        return DELAYQ_OK;
+    return dq_arm(q);
+}
+
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     delayq_status status = dq_check(q, 1, "");
     int64_t now, left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     status = dq_tick_step(q);
+    if (status == DELAYQ_OK) status = dq_tick_arm(q);
     if (!wait_ms) return status;
     now = dq_now();
     left = (dq_next_us(q) - now + 999) / 1000;
+    if (q->polls && q->ready > 0) left = 0; /* it takes: there is something */
     if (dq_link(q)->cmd && !dq_link(q)->ear && now >= dq_link(q)->ear_retry_us)
         left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
@@ -5580,6 +5601,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
     if (!q || q->open != DQ_OPEN || q->orphan || !fds) return 0;
+    dq_link(q)->looked_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = dq_link(q)->pipe[0];
     if (n < max && dq_link(q)->ear) fds[n++] = dq_link(q)->ear->fd;
     return n;

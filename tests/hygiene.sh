@@ -115,9 +115,12 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     esac
 done
 
-check "make help lists every target" sh -c 'for t in all test check examples \
-    demo bench valgrind asan cli memory fuzz tls lint interop format install \
-    uninstall clean help; do
-    make -s help | grep -q -w "$t" || { echo "$t"; exit 1; }; done'
+# every target that .PHONY names has its line in make help
+make -s help | cut -c 1-14 >"$dir/help"
+for target in $(sed -n '/^\.PHONY:/,$p' Makefile | tr -d '\\' | cut -d: -f2); do
+    if grep -q -w -e "$target" "$dir/help"; then ok; else
+        bad "make help doesn't list $target"
+    fi
+done
 
 summary

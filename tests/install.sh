@@ -39,7 +39,7 @@ as() {
 }
 # runs SENTENCE PROGRAM
 runs() {
-    if [ "$("$2" 2>&1)" = hello ]; then ok; else
+    if [ "$("$2" 2>"$dir/err")" = hello ]; then ok; else
         bad "$1: what was built doesn't run"
         "$2"
     fi

@@ -9,7 +9,8 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM HUP
 passed=0 failed=0 skipped=0
 
-ok() { passed=$((passed + 1)); }
+# ok [SENTENCE], bad SENTENCE, skip WHAT
+ok() { passed=$((passed + 1)) && [ -z "$1" ] || echo "ok   $1"; }
 bad() { failed=$((failed + 1)); echo "FAIL $1"; }
 skip() { skipped=$((skipped + 1)); echo "skip $1"; }
 
@@ -17,16 +18,16 @@ skip() { skipped=$((skipped + 1)); echo "skip $1"; }
 check() {
     sentence=$1
     shift
-    if "$@" >"$dir/said" 2>&1; then ok; else bad "$sentence"; cat "$dir/said"; fi
+    if "$@" >"$dir/.said" 2>&1; then ok; else bad "$sentence"; cat "$dir/.said"; fi
 }
 
 # soon SENTENCE COMMAND...: the command succeeds within a minute
 soon() {
     sentence=$1 tries=1200
     shift
-    until "$@" >"$dir/said" 2>&1; do
+    until "$@" >"$dir/.said" 2>&1; do
         tries=$((tries - 1))
-        [ $tries -gt 0 ] || { bad "$sentence"; cat "$dir/said"; return 1; }
+        [ $tries -gt 0 ] || { bad "$sentence"; cat "$dir/.said"; return 1; }
         sleep 0.05
     done
     ok
