@@ -71,7 +71,7 @@ static delayq_status do_once(void) {
     return delayq_offer_many(&q, messages, 1);
 }
 static delayq_status do_tick(void) {
-    q.wake_us = 0;
+    look_now(&q);
     return delayq_tick(&q, NULL);
 }
 static delayq_status do_take(void) {
@@ -200,7 +200,7 @@ static void recovers(const struct strike *s) {
 
 static void begin(const struct verb *v) {
     ask("FLUSHDB");
-    q.ready = 0;
+    look_now(&q);
     v->prepare();
 }
 

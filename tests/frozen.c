@@ -56,7 +56,7 @@ TEST(a_frame_with_a_frozen_server_waits_no_longer_than_its_timeout) {
         UNTIL(frame(&q, kind) >= DELAYQ_OK);
         server_kill(&s, SIGSTOP);
         for (i = 0; i < 300; i++) {
-            q.wake_us = 0; /* it wants to ask */
+            look_now(&q); /* it wants to ask */
             failed += frame(&q, kind) < DELAYQ_OK;
             usleep(1000);
         }

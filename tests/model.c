@@ -235,7 +235,7 @@ TEST(random_operations_agree_with_a_model) {
             "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
             "  redis.call('ZADD', KEYS[1], 1, e)\n"
             "end");
-        handles[2].wake_us = 0;
+        look_now(&handles[2]);
         if (delayq_take(&handles[2], &item, 0) != DELAYQ_OK) break;
         CHECK_INT(m.fate[atoi((const char *)item.data)], WAITING);
         m.fate[atoi((const char *)item.data)] = ACKED;

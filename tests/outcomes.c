@@ -94,7 +94,7 @@ static void kill_both(void) {
 static void tick_twice(void) {
     int i;
     for (i = 0; i < 2; i++) { /* opens the ear, moves */
-        q.wake_us = 0;
+        look_now(&q);
         OK(&q, delayq_tick(&q, NULL));
     }
 }
@@ -150,7 +150,7 @@ static delayq_status tick(void) {
     int64_t wait = 0;
     int i;
     for (i = 0; i < 3 && status == DELAYQ_OK; i++) {
-        q.wake_us = 0;
+        look_now(&q);
         status = delayq_tick(&q, &wait);
     }
     if (status < 0 && (wait < 0 || wait > 10000))
@@ -596,7 +596,7 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
         FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
         FLUSHED(delayq_cancel(&q, &m.ticket));
         m.key = "other";
-        q.wake_us = 0;
+        look_now(&q);
         FLUSHED(delayq_tick(&q, NULL));
         FLUSHED(delayq_take(&q, &item, 0));
         FLUSHED(delayq_extend(&q, &item, 60000));
