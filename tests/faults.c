@@ -200,7 +200,7 @@ static void recovers(const struct strike *s) {
 
 static void begin(const struct verb *v) {
     ask("FLUSHDB");
-    look_now(&q);
+    forget_ready(&q);
     v->prepare();
 }
 

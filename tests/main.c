@@ -296,8 +296,11 @@ void open_queue(delayq *q, const char *name) {
 }
 
 void look_now(delayq *q) {
-    q->ready = 0;
     q->wake_us = 0;
+}
+
+void forget_ready(delayq *q) {
+    q->ready = 0;
 }
 
 void take_is(delayq *q, const char *payload) {

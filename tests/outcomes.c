@@ -6,7 +6,7 @@
  * Out of memory and wrong types stand in errors.c.
  */
 #include "proxy.h"
-#include <sys/mman.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
@@ -100,8 +100,7 @@ static void tick_twice(void) {
 }
 
 static void fill(void) {
-    mended_us = (volatile long long *)mmap(NULL, 64, PROT_READ | PROT_WRITE,
-                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    mended_us = (volatile long long *)shared(64);
     told = (volatile int *)(mended_us + 1);
     OFFER(&q, "held", 0);
     OK(&q, delayq_take(&q, &held, 20000));
@@ -879,11 +878,13 @@ TEST(a_pause_longer_than_the_timeout_is_told_and_goes_by) {
 
 static redisContext *sleeper;
 static void put_to_sleep(const char *seconds) {
+    int unread = 1;
     if (!sleeper) sleeper = server_connect(&s);
     redisAppendCommand(sleeper, "DEBUG SLEEP %s", seconds);
     if (redisBufferWrite(sleeper, NULL) != REDIS_OK)
         FAIL("%s", sleeper->errstr);
-    usleep(5000); /* else the next call may be answered before */
+    /* it sleeps as soon as it has read this */
+    UNTIL(ioctl(sleeper->fd, TIOCOUTQ, &unread) != 0 || unread == 0);
 }
 static void slept(void) {
     void *r;
@@ -894,7 +895,7 @@ static void slept(void) {
 }
 static void sleep_long(void) {
     char seconds[16];
-    snprintf(seconds, sizeof seconds, "%g", 0.4 * test_slow());
+    snprintf(seconds, sizeof seconds, "%g", 1.0 * test_slow());
     put_to_sleep(seconds);
 }
 

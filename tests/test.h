@@ -127,6 +127,8 @@ void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
 /* Ask the server at the next call, whatever is known of what is due. */
 void look_now(delayq *q);
+/* Somebody else has emptied the ready list. */
+void forget_ready(delayq *q);
 /* Take one with timeout 0 and compare. */
 void take_is(delayq *q, const char *payload);
 #define OFFER(q, text, delay) OK(q, delayq_offer(q, text, strlen(text), delay))

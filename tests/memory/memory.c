@@ -328,7 +328,7 @@ static int failing(const struct verb *v, int lost, long k) {
     delayq_status status;
     int reached, files;
     ask("FLUSHDB");
-    q.ready = 0;
+    forget_ready(&q);
     v->prepare();
     q.link.retry_us = q.link.ear_retry_us = 0;
     if (lost) {
