@@ -103,7 +103,6 @@ TEST(a_handle_is_not_used_after_fork) {
     pid = fork();
     if (pid == 0) {
         delayq_item item;
-        usleep(2000);
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
         delayq_wake(&q); /* not the parent's */
@@ -139,7 +138,7 @@ TEST(a_password_is_given_and_never_shown) {
     snprintf(url, sizeof url, "unix://default:se%%20cret@%s?db=3", s.socket);
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);
     server_end(&s);
@@ -196,7 +195,7 @@ TEST(a_server_that_is_gone_is_told_and_comes_back_by_itself) {
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     fact("server gone and back", "`ERR_IO`; a waiting take waits",
          "what it has saved", now_us() - since);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);
     server_end(&s);
@@ -273,13 +272,13 @@ TEST(forgotten_scripts_are_loaded_again) {
     int64_t wait = 0;
     open_queue(&q, "jobs");
     OFFER(&q, "a", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "a");
     while (wait == 0) OK(&q, delayq_tick(&q, &wait));
     ask("SCRIPT FLUSH");
     OFFER(&q, "b", 0);
     ask("SCRIPT FLUSH");
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "b");
     OFFER(&q, "c", 1);
     ask("SCRIPT FLUSH");
@@ -306,7 +305,7 @@ TEST(a_key_of_the_wrong_type_is_told_and_changes_nothing) {
         }
         ask("DEL %s", keys[i]);
         ask("SET %s string", keys[i]);
-        usleep(2000);
+        elapse(main_connection(), 1);
         OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_TYPE);
@@ -398,7 +397,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
             OFFER(&admin, "a", 0);
             OFFER(&admin, "b", 0);
             ask("ZADD " ZSET " 7 poison");
-            usleep(2000);
+            elapse(main_connection(), 1);
             OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
             ask("ACL SETUSER half -%s", commands[i]);
             for (part = 0; part < 3; part++) {
@@ -547,7 +546,7 @@ TEST(an_ack_stands_though_the_take_behind_it_is_refused) {
     OFFER(&q, "x", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     OFFER(&q, "y", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     ask("ACL SETUSER half -zadd");
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
     OK(&q, item.acked);

@@ -22,7 +22,7 @@ static void prepare_due(void) {
     OFFER(&q, "a", 0);
     OFFER(&q, "b", 0);
     OFFER(&q, "c", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
 }
 static void prepare_pending(void) {
     int i;

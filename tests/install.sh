@@ -23,6 +23,13 @@ check() {
     shift
     if "$@" >"$dir/out" 2>&1; then ok; else bad "$sentence"; cat "$dir/out"; fi
 }
+# soon COMMAND...: return when it succeeds, after 60 s at the latest
+soon() {
+    tries=600
+    until "$@" >/dev/null 2>&1 || [ $((tries -= 1)) -eq 0 ]; do sleep 0.1; done
+}
+# said WORD: the program in the background has
+said() { grep -q -x "$1" "$dir/said"; }
 # has TOOL...: says of each that is missing so, once
 missing=
 has() {
@@ -180,16 +187,16 @@ line=$(block Start sh | grep '^cc ')
 check "the quick start has its line" [ -n "$line" ]
 check "the quick start builds" sh -c 'cd "$1" && eval "$2"' - "$project" "$line"
 # Line buffered: what it prints is to be seen before it is ended.
+begun=$(date +%s)
 stdbuf -oL "$project/app" >"$dir/said" 2>&1 &
 app=$!
 pushed=$(block Start sh | sed -n 's/^redis-cli \([^#]*\).*/\1/p')
-sleep 2
-check "the quick start isn't early" [ ! -s "$dir/said" ]
-sleep 4
+soon said hello
+check "the quick start isn't early" [ $(($(date +%s) - begun)) -ge 5 ]
 check "it prints what is due" [ "$(cat "$dir/said")" = hello ]
 if has redis-cli; then
     redis-cli -s "${DELAYQ_URL#unix://}" $pushed >/dev/null
-    sleep 0.5
+    soon said world
     check "and what is pushed by redis-cli" \
         [ "$(cat "$dir/said")" = "$(printf 'hello\nworld')" ]
 fi

@@ -107,7 +107,7 @@ static void fill(void) {
     OFFER(&q, "ready", 0);
     UNTIL((tick_twice(), number("LLEN jobs") == 1));
     OFFER(&q, "due", 0);
-    usleep(2000);
+    elapse(admin, 1);
 }
 
 static void begin(const char *const *arguments, const char *login) {
@@ -743,7 +743,7 @@ TEST(an_answer_beyond_the_output_limit_is_unknown_and_comes_again) {
     memset(large, 'l', sizeof large);
     q.options.lease_ms = 100;
     OK(&q, delayq_offer(&q, large, sizeof large, 0));
-    usleep(2000);
+    elapse(admin, 1);
     limit_answers();
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
     CHECK_INT(number("ZCARD " ZSET), 1);
@@ -810,7 +810,7 @@ TEST(an_evicted_client_is_told_truly_and_comes_back) {
     CHECK_INT(number("ZCARD " ZSET), 2);
     config("maxmemory-clients", "1");
     q.options.lease_ms = 100;
-    usleep(2000);
+    elapse(admin, 1);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
     config("maxmemory-clients", "0");
     OK(&q, delayq_take(&q, &item, 20000));

@@ -398,7 +398,7 @@ TEST(count_and_clear_tell_what_there_is) {
     CHECK_INT(c.ready, 2);
     CHECK_INT(c.offered, 1);
     offer(&q, "now", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     while (delayq_take(&q, &item, 0) == DELAYQ_OK) {
     }
     OK(&q, delayq_count(&q, &c));
