@@ -72,6 +72,13 @@ long long now_us(void) {
     return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
 }
 
+void *shared(size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) FAIL("mmap: %s", strerror(errno));
+    return p;
+}
+
 void fact(const char *fault, const char *seen, const char *items,
           long long back_us) {
     const char *path = getenv("DELAYQ_TEST_FACTS");
@@ -242,6 +249,19 @@ const char *ask(const char *format, ...) {
     return text;
 }
 
+long long server_us(redisContext *c) {
+    redisReply *r = run(c, "TIME");
+    long long us = atoll(r->element[0]->str) * 1000000;
+    us += atoll(r->element[1]->str);
+    freeReplyObject(r);
+    return us;
+}
+
+void elapse(redisContext *c, int ms) {
+    long long end = server_us(c) / 1000 + ms;
+    while (server_us(c) / 1000 < end) usleep(200);
+}
+
 void allow(const char *user, const char *rights) {
     char command[400];
     snprintf(command, sizeof command, "ACL SETUSER %s reset on >pw %s", user,
@@ -285,7 +305,7 @@ delayq_options options_for(const server *s, const char *name) {
     memset(&o, 0, sizeof o);
     o.url = s->url;
     o.name = name;
-    o.io_timeout_ms = 3000 * test_slow();
+    o.io_timeout_ms = 20000 * test_slow(); /* that of a slow machine */
     return o;
 }
 
@@ -297,6 +317,14 @@ void open_wire(delayq *q, const char *name, delayq_wire wire) {
 
 void open_queue(delayq *q, const char *name) {
     open_wire(q, name, DELAYQ_NATIVE);
+}
+
+void look_now(delayq *q) {
+    q->wake_us = 0;
+}
+
+void forget_ready(delayq *q) {
+    q->ready = 0;
 }
 
 void take_is(delayq *q, const char *payload) {

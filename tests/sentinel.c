@@ -139,8 +139,8 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     o = service_options();
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
-    for (i = 0; i < 30; i++) OFFER(&q, "x", 100);
     CHECK_STATUS(&q, delayq_take(&q, &item, 1), DELAYQ_EMPTY);
+    for (i = 0; i < 30; i++) OFFER(&q, "x", 100);
     wait_for_replica("secret");
     server_kill(&master, SIGKILL);
     killed = now_us();
