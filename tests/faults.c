@@ -210,8 +210,7 @@ static delayq_status call_struck(const struct strike *s) {
     delayq_status status;
     if (s->what == STALL || s->what == DROP)
         q.options.io_timeout_ms = STRUCK_MS;
-    if (s->what == REPLAY && q.link.cmd)
-        proxy->only = proxy_number(q.link.cmd);
+    if (s->what == REPLAY && q.link.cmd) proxy->only = proxy_number(q.link.cmd);
     proxy_strike(s->what, s->direction, s->at, s->times);
     status = s->v->call();
     proxy_calm();

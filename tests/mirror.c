@@ -5,7 +5,7 @@
  */
 #include "test.h"
 
-#define MANY 2000
+#define MANY 1500
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 
