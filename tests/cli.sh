@@ -108,10 +108,8 @@ done
 is "--version is the header's" \
     "delayq $(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)" \
     "$(t --version)"
-if command -v mandoc >/dev/null; then
+if has mandoc; then
     is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/delayq.1)"
-else
-    skip "mandoc is missing"
 fi
 
 ends "no command is usage" 2
