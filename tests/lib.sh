@@ -2,7 +2,8 @@
 #
 #     cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 #
-# and ends with the line `summary`. Its scratch folder is $dir.
+# and ends with the line `summary`. Its scratch folder is $dir. The functions
+# use the variables sentence, wanted, lacking and tries.
 # shellcheck shell=sh
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
@@ -36,13 +37,13 @@ soon() {
 # has TOOL...: are all of them there? One that isn't is told once as a skip.
 lacking=
 has() {
-    for tool; do
-        command -v "$tool" >/dev/null && continue
+    for wanted; do
+        command -v "$wanted" >/dev/null && continue
         case $lacking in
-        *" $tool "*) ;;
-        *) skip "$tool is not installed" ;;
+        *" $wanted "*) ;;
+        *) skip "$wanted is not installed" ;;
         esac
-        lacking="$lacking $tool "
+        lacking="$lacking $wanted "
         return 1
     done
 }
