@@ -452,7 +452,7 @@ typedef struct delayq_address {
     int port;       /* which has port 0 */
 } delayq_address;
 
-typedef struct delayq_link {
+typedef struct delayq_conn {
     struct redisContext *cmd, *ear;
     delayq_address at;  /* where cmd leads, or shall lead */
     delayq_address ask; /* where the slot is going, by the last ASK */
@@ -478,13 +478,13 @@ typedef struct delayq_link {
     int pipe[2];                  /* delayq_wake writes, a wait reads */
     char why[160];                /* it is not connected */
     char sha[DELAYQ_SCRIPTS][41]; /* from SCRIPT LOAD, or "" */
-} delayq_link;
+} delayq_conn;
 
 struct delayq {
     unsigned open;
     int64_t pid;
     delayq_options options;
-    delayq_link link; /* not used by one that shares another's */
+    delayq_conn link; /* not used by one that shares another's */
     delayq *next;     /* of the handles on a link */
     int64_t limit_us; /* when this call shall end; 0: not reckoned yet */
     int64_t wake_us;  /* ask the server no later than then */
@@ -866,17 +866,17 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
-#define DQ_LOOK_US 1000   /* between two looks at an idle ear */
-#define DQ_DEAF_US 250000 /* between two looks without an ear */
+#define DQ_SUB_POLL_US 1000       /* between two looks at an idle ear */
+#define DQ_UNHEARD_POLL_US 250000 /* between two looks without an ear */
 #define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_PATIENT_MS 200           /* below, the kernel's tick is too coarse */
+#define DQ_BLOCKING_READ_MS 200     /* below, the kernel's tick is too coarse */
 #define DQ_SPIN_US 80               /* Linux' timer slack, and a bit */
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
-#define DQ_MAX_LINKS 20
-#define DQ_LINE_MS 10000 /* who waits so long stands in the line */
+#define DQ_MAX_CONNS 20
+#define DQ_WAITERS_MS 10000 /* who waits so long stands in the line */
 
 /* The sockets that a handle uses: its own, or those that it shares. */
-static delayq_link *dq_link(const delayq *q) {
+static delayq_conn *const delayq * q->conn {
     return q->options.share ? &q->options.share->link
                             : &((delayq *)(uintptr_t)q)->link;
 }
@@ -887,18 +887,18 @@ static const delayq *dq_owner(const delayq *q) {
 }
 
 /* The local clock. It only measures distances. */
-static int64_t dq_now(void) {
+static int64_t dq_sys_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * DQ_SECOND_US + t.tv_nsec / 1000;
 }
 
-static void dq_random(unsigned char *bytes, size_t len) {
+static void dq_sys_random(unsigned char *bytes, size_t len) {
     int fd = open("/dev/urandom", O_RDONLY);
     ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
     if (fd >= 0) close(fd);
     if (got != (ssize_t)len) { /* no urandom: time, process and address */
-        uint64_t x = (uint64_t)dq_now() ^ ((uint64_t)getpid() << 40) ^
+        uint64_t x = (uint64_t)dq_sys_now() ^ ((uint64_t)getpid() << 40) ^
                      (uint64_t)(uintptr_t)bytes;
         size_t i;
         for (i = 0; i < len; i++) {
@@ -910,12 +910,12 @@ static void dq_random(unsigned char *bytes, size_t len) {
 
 /* A moment in a back-off: base doubled for each failure, at most cap, half of
  * it at random so that a fleet doesn't come back in step. */
-static int64_t dq_backoff(int64_t base, int64_t cap, unsigned failures) {
+static int64_t dq_sys_backoff(int64_t base, int64_t cap, unsigned failures) {
     unsigned char r[2];
     int64_t d = base;
     while (failures-- > 1 && d < cap) d *= 2;
     if (d > cap) d = cap;
-    dq_random(r, sizeof r);
+    dq_sys_random(r, sizeof r);
     return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
 }
 
@@ -923,27 +923,27 @@ static int64_t dq_backoff(int64_t base, int64_t cap, unsigned failures) {
  * lost connection kill its program: SIGPIPE is held back, and swallowed where
  * something failed. On macOS and BSD it is an option of the socket. */
 #ifdef SO_NOSIGPIPE
-typedef int dq_signals;
+typedef int dq_sys_signals;
 
-static void dq_hold_signals(dq_signals *old) {
+static void dq_sys_block_sigpipe(dq_sys_signals *old) {
     *old = 0;
 }
 
-static void dq_let_signals(const dq_signals *old, int failed) {
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
     (void)old;
     (void)failed;
 }
 #else
-typedef sigset_t dq_signals;
+typedef sigset_t dq_sys_signals;
 
-static void dq_hold_signals(dq_signals *old) {
+static void dq_sys_block_sigpipe(dq_sys_signals *old) {
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGPIPE);
     sigprocmask(SIG_BLOCK, &mask, old);
 }
 
-static void dq_let_signals(const dq_signals *old, int failed) {
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
     if (failed) {
         struct timespec none = {0, 0};
         int saved = errno;
@@ -958,24 +958,24 @@ static void dq_let_signals(const dq_signals *old, int failed) {
 }
 #endif
 
-static int dq_flush(redisContext *c, int *sent) {
-    dq_signals old;
+static int dq_sys_write(redisContext *c, int *sent) {
+    dq_sys_signals old;
     int status;
-    dq_hold_signals(&old);
+    dq_sys_block_sigpipe(&old);
     status = redisBufferWrite(c, sent);
     if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
-    dq_let_signals(&old, status != REDIS_OK);
+    dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
     return status;
 }
 
 /* Under TLS a read may write. */
-static int dq_fill(redisContext *c) {
+static int dq_sys_read(redisContext *c) {
 #ifdef DELAYQ_TLS
-    dq_signals old;
+    dq_sys_signals old;
     int status;
-    dq_hold_signals(&old);
+    dq_sys_block_sigpipe(&old);
     status = redisBufferRead(c);
-    dq_let_signals(&old, status != REDIS_OK);
+    dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
     return status;
 #else
     return redisBufferRead(c);
@@ -985,10 +985,10 @@ static int dq_fill(redisContext *c) {
 /* Wait in the read itself, for the socket's SO_RCVTIMEO at most: a poll with a
  * timeout sets a precise timer, and in a virtual machine that costs more than
  * all else the client does for a call. */
-static int dq_fill_patiently(redisContext *c) {
+static int dq_sys_read_blocking(redisContext *c) {
     int on = 0, status;
     ioctl(c->fd, FIONBIO, &on);
-    status = dq_fill(c);
+    status = dq_sys_read(c);
     on = 1;
     ioctl(c->fd, FIONBIO, &on);
     return status;
@@ -997,11 +997,11 @@ static int dq_fill_patiently(redisContext *c) {
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
  * whole milliseconds; the rest is slept, deaf for less than one. A sleeper is
  * woken up to DQ_SPIN_US late, so the last of it is spent awake. */
-static void dq_poll(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t ms = (until - dq_now() - DQ_SPIN_US) / 1000, left;
+static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
+    int64_t ms = (until - dq_sys_now() - DQ_SPIN_US) / 1000, left;
     int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
     if (poll(fds, (nfds_t)count, n) != 0) return;
-    left = until - dq_now();
+    left = until - dq_sys_now();
     if (left > 1000 + DQ_SPIN_US) return; /* an hour is over */
     if (left > DQ_SPIN_US) {
         struct timespec t;
@@ -1009,15 +1009,15 @@ static void dq_poll(struct pollfd *fds, size_t count, int64_t until) {
         t.tv_nsec = (long)(left - DQ_SPIN_US) * 1000;
         if (nanosleep(&t, NULL) != 0) return;
     }
-    while (dq_now() < until) {
+    while (dq_sys_now() < until) {
     }
 }
 
 /* 1: ready for what was asked. 0: the deadline has passed. */
-static int dq_poll_one(int fd, int events, int64_t deadline) {
+static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     for (;;) {
         struct pollfd p;
-        int64_t left = deadline - dq_now();
+        int64_t left = deadline - dq_sys_now();
         int n;
         p.fd = fd;
         p.events = (short)events;
@@ -1044,16 +1044,17 @@ static int dq_poll_one(int fd, int events, int64_t deadline) {
  * handle, 1 of flags (0), 2 of attempt (big-endian).
  *---------------------------------------------------------------------------*/
 
-#define DQ_HEAD_MAX 25
-#define DQ_KIND_OLD 0 /* other kinds are the length of the id */
+#define DQ_ELEM_HEADER_MAX 25
+#define DQ_ELEM_OLD 0 /* other kinds are the length of the id */
 
-static void dq_put_uint(unsigned char *to, int size, int big, uint64_t value) {
+static void dq_elem_put_uint(unsigned char *to, int size, int big,
+                             uint64_t value) {
     int i;
     for (i = 0; i < size; i++)
         to[big ? size - 1 - i : i] = (unsigned char)(value >> (8 * i));
 }
 
-static uint64_t dq_get_uint(const unsigned char *from, int size, int big) {
+static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
     uint64_t value = 0;
     int i;
     for (i = 0; i < size; i++)
@@ -1062,9 +1063,9 @@ static uint64_t dq_get_uint(const unsigned char *from, int size, int big) {
 }
 
 /* Write an element's head; the payload follows it. Returns its length. */
-static size_t dq_head(const delayq *q, const unsigned char id[16], size_t len,
-                      unsigned char *to) {
-    const delayq_link *l = dq_link(q);
+static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
+                                   size_t len, unsigned char *to) {
+    const delayq_conn *l = q->conn;
     size_t n;
     if (q->options.wire == DELAYQ_REDISSON_OLD) {
         memcpy(to, id, 8);
@@ -1074,45 +1075,46 @@ static size_t dq_head(const delayq *q, const unsigned char id[16], size_t len,
         memcpy(to + 1, id, 16);
         n = 17;
     }
-    dq_put_uint(to + n, l->long_size, l->long_big, len);
+    dq_elem_put_uint(to + n, l->long_size, l->long_big, len);
     return n + l->long_size;
 }
 
 /* The kind of an element and where its payload begins; -1: undecodable. */
-static int dq_split(const unsigned char *e, size_t n, int big, size_t *at) {
+static int dq_elem_parse(const unsigned char *e, size_t n, int big,
+                         size_t *at) {
     size_t k;
     int size;
     if (n > 0 && (e[0] == 16 || e[0] == 8)) {
         for (k = e[0], size = 8; size >= 4; size -= 4) {
             *at = 1 + k + (size_t)size;
-            if (n >= *at && dq_get_uint(e + 1 + k, size, big) == n - *at)
+            if (n >= *at && dq_elem_get_uint(e + 1 + k, size, big) == n - *at)
                 return (int)k;
         }
     }
     for (size = 8; size >= 4; size -= 4) {
         *at = 8 + (size_t)size;
-        if (n >= *at && dq_get_uint(e + 8, size, big) == n - *at)
-            return DQ_KIND_OLD;
+        if (n >= *at && dq_elem_get_uint(e + 8, size, big) == n - *at)
+            return DQ_ELEM_OLD;
     }
     return -1;
 }
 
 /* The lower 11 bits of an old id: random, and no infinity or NaN. */
-static int dq_old_tail(const delayq *q) {
-    return (q->nonce[5] & 7) << 8 | 0x20 | (q->nonce[6] & 0x1f);
+static int dq_elem_old_id_low(const delayq *q) {
+    return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
 /* The id of the next offer: strictly rising within the handle, as bytes too,
  * by which Redis sorts the elements of one millisecond. An old id is read as a
  * double: its last byte keeps it from being an infinity or a NaN. */
-static void dq_next_id(delayq *q, unsigned char id[16]) {
-    uint64_t order = (uint64_t)(dq_now() + dq_link(q)->server_us);
-    if (order <= q->order) order = q->order + 1;
-    q->order = order;
+static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
+    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
+    if (order <= q->last_order) order = q->last_order + 1;
+    q->last_order = order;
     if (q->options.wire == DELAYQ_REDISSON_OLD)
-        order = order << 11 | (uint64_t)dq_old_tail(q);
-    dq_put_uint(id, 8, 1, order);
-    memcpy(id + 8, q->nonce, 5);
+        order = order << 11 | (uint64_t)dq_elem_old_id_low(q);
+    dq_elem_put_uint(id, 8, 1, order);
+    memcpy(id + 8, q->handle_id, 5);
     memset(id + 13, 0, 3);
 }
 
@@ -1140,7 +1142,8 @@ static const char dq_lua_clock[] =
     "local now = math.floor(us / 1000)\n"
     "local function num(n) return string.format('%.0f', n) end\n";
 
-/* split(e): what dq_split does in C: kind and start of the payload, or nil. */
+/* split(e): what dq_elem_parse does in C: kind and start of the payload, or
+ * nil. */
 static const char dq_lua_split[] =
     "local function split(e)\n"
     "  local n, k = #e, string.byte(e, 1)\n"
@@ -2157,19 +2160,19 @@ static const char dq_lua_dead[] =
     "out[1] = stamp .. ' ' .. num(done)\n"
     "return out\n";
 
-typedef enum dq_verb {
+typedef enum dq_req_verb {
     DQ_OFFER,
-    DQ_ONCE,
+    DQ_OFFER_KEYED,
     DQ_TICK,
     DQ_TAKE,
-    DQ_CAST,
-    DQ_DROP,
+    DQ_BROADCAST,
+    DQ_REMOVE,
     DQ_CHANGE,
     DQ_PEEK,
     DQ_COUNT,
     DQ_CLEAR,
     DQ_DEADS
-} dq_verb;
+} dq_req_verb;
 
 #define DQ_PARTS 15
 
@@ -2193,15 +2196,15 @@ static const char *const dq_scripts[DELAYQ_SCRIPTS][DQ_PARTS] = {
     /* CLEAR */ {dq_lua_clock, dq_lua_clear},
     /* DEADS */ {dq_lua_clock, dq_lua_split, dq_lua_dead},
 };
-static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
-                                                     dq_lua_look};
+static const char *const dq_probe_script[DQ_PARTS] = {
+    dq_lua_clock, dq_lua_split, dq_lua_look};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Statuses
  * The only place that turns a failure or an error reply into a status.
  *---------------------------------------------------------------------------*/
 
-/* Private: what dq_run makes something of. Nothing has happened. */
+/* Private: what dq_req_run makes something of. Nothing has happened. */
 #define DQ_NOSCRIPT 15 /* load it and run it again */
 #define DQ_MOVED 16    /* another node of the cluster has the queue */
 #define DQ_ASK 17      /* another one has its keys just now */
@@ -2211,7 +2214,7 @@ static const char *const dq_look_script[DQ_PARTS] = {dq_lua_clock, dq_lua_split,
 __attribute__((format(printf, 3, 4)))
 #endif
 static delayq_status
-dq_fail(delayq *q, int status, const char *format, ...) {
+dq_err_set(delayq *q, int status, const char *format, ...) {
     va_list args;
     char *p;
     va_start(args, format);
@@ -2222,13 +2225,13 @@ dq_fail(delayq *q, int status, const char *format, ...) {
     return (delayq_status)status;
 }
 
-typedef struct dq_error {
+typedef struct dq_err_entry {
     const char *code;
     int status;
     int leave; /* another server may do better */
-} dq_error;
+} dq_err_entry;
 
-static const dq_error dq_errors[] = {
+static const dq_err_entry dq_err_table[] = {
     {"NOSCRIPT", DQ_NOSCRIPT, 0},
     {"MOVED ", DQ_MOVED, 0},
     {"ASK ", DQ_ASK, 0},
@@ -2260,25 +2263,26 @@ static const dq_error dq_errors[] = {
 
 /* What an error reply means. Up to Redis 6 what a script ran into stands in
  * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
-static const dq_error *dq_meaning(const char *text) {
-    const size_t last = sizeof dq_errors / sizeof dq_errors[0] - 1;
+static const dq_err_entry *dq_err_lookup(const char *text) {
+    const size_t last = sizeof dq_err_table / sizeof dq_err_table[0] - 1;
     const char *inner = strstr(text, "user_script:");
     size_t i;
     for (i = 0; i < last; i++)
-        if (strncmp(text, dq_errors[i].code, strlen(dq_errors[i].code)) == 0)
-            return &dq_errors[i];
+        if (strncmp(text, dq_err_table[i].code, strlen(dq_err_table[i].code)) ==
+            0)
+            return &dq_err_table[i];
     for (i = 0; inner && i < last; i++)
-        if (strstr(inner, dq_errors[i].code)) return &dq_errors[i];
-    return &dq_errors[last];
+        if (strstr(inner, dq_err_table[i].code)) return &dq_err_table[i];
+    return &dq_err_table[last];
 }
 
 /* An error reply, told to the user. What Redis repeats of a command's
  * arguments may hold a password, and is cut off. */
-static delayq_status dq_refused_by(delayq *q, const char *what,
-                                   const char *text) {
+static delayq_status dq_err_from_text(delayq *q, const char *what,
+                                      const char *text) {
     const char *cut = strstr(text, ", with args");
     int len = cut ? (int)(cut - text) : (int)strlen(text);
-    int status = dq_meaning(text)->status;
+    int status = dq_err_lookup(text)->status;
     const char *hint = "";
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
@@ -2287,27 +2291,28 @@ static delayq_status dq_refused_by(delayq *q, const char *what,
                    ? "; on a cluster a shared connection is for names with the "
                      "same {tag}"
                    : "; on a cluster a name has no }, or one whole {tag}";
-    return dq_fail(q, status, "%s: the server says: %.*s%s", what,
-                   len > 160 ? 160 : len, text, hint);
+    return dq_err_set(q, status, "%s: the server says: %.*s%s", what,
+                      len > 160 ? 160 : len, text, hint);
 }
 
-static delayq_status dq_refused(delayq *q, const char *what,
-                                const redisReply *r) {
-    return dq_refused_by(q, what, r->str);
+static delayq_status dq_err_from_reply(delayq *q, const char *what,
+                                       const redisReply *r) {
+    return dq_err_from_text(q, what, r->str);
 }
 
 /* A private status that nothing could be made of. */
-static delayq_status dq_public(delayq_status status) {
+static delayq_status dq_err_public(delayq_status status) {
     return (int)status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
-static delayq_status dq_bad_reply(delayq *q, const char *what) {
-    return dq_fail(q, DELAYQ_ERR_PROTOCOL,
-                   "%s: the answer is not what delayq's script returns", what);
+static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
+    return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
+                      "%s: the answer is not what delayq's script returns",
+                      what);
 }
 
 /* Will time heal it? */
-static int dq_passing(delayq_status status) {
+static int dq_err_passing(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
            status == DELAYQ_ERR_UNKNOWN;
@@ -2329,7 +2334,7 @@ enum {
 };
 
 /* The n whole numbers that a reply's first text consists of. */
-static int dq_numbers(const redisReply *r, int64_t *to, int n) {
+static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
     const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL;
     int i;
     for (i = 0; p && i < n; i++) {
@@ -2350,9 +2355,9 @@ static int dq_numbers(const redisReply *r, int64_t *to, int n) {
 
 /* What our scripts begin their replies with: the server's clock, in seconds
  * and microseconds, then numbers. to[0]: the clock in microseconds. */
-static int dq_stamped(const redisReply *r, int64_t *to, int n) {
+static int dq_resp_stamped(const redisReply *r, int64_t *to, int n) {
     int64_t all[DQ_NUMBERS + 1];
-    if (!dq_numbers(r, all, n + 1)) return 0;
+    if (!dq_resp_numbers(r, all, n + 1)) return 0;
     if (all[0] < 0 || all[0] > DQ_MAX_DUE / DQ_SECOND_US || all[1] < 0 ||
         all[1] >= DQ_SECOND_US)
         return 0;
@@ -2367,27 +2372,27 @@ static int dq_stamped(const redisReply *r, int64_t *to, int n) {
  * payload, no array of arguments.
  *---------------------------------------------------------------------------*/
 
-typedef struct dq_out {
+typedef struct dq_resp_writer {
     redisContext *c;
     int failed;
     size_t n;
     char buf[1024];
-} dq_out;
+} dq_resp_writer;
 
-static void dq_begin(dq_out *o, redisContext *c) {
+static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = 0;
     o->failed = 0;
 }
 
-static void dq_spill(dq_out *o) {
+static void dq_resp_end(dq_resp_writer *o) {
     if (o->n > 0 && redisAppendFormattedCommand(o->c, o->buf, o->n) != REDIS_OK)
         o->failed = 1;
     o->n = 0;
 }
 
-static void dq_put(dq_out *o, const void *bytes, size_t len) {
-    if (len > sizeof o->buf - o->n) dq_spill(o);
+static void dq_resp_bytes(dq_resp_writer *o, const void *bytes, size_t len) {
+    if (len > sizeof o->buf - o->n) dq_resp_end(o);
     if (len <= sizeof o->buf - o->n) {
         if (len > 0) memcpy(o->buf + o->n, bytes, len);
         o->n += len;
@@ -2397,7 +2402,7 @@ static void dq_put(dq_out *o, const void *bytes, size_t len) {
     }
 }
 
-static size_t dq_decimal(char *to, int64_t value) {
+static size_t dq_num_decimal(char *to, int64_t value) {
     char digits[24];
     size_t n = 0, i;
     uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -2409,63 +2414,65 @@ static size_t dq_decimal(char *to, int64_t value) {
 }
 
 /* A line of the protocol: a sign and a number. */
-static void dq_line(dq_out *o, char sign, size_t value) {
+static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
     char line[32];
     size_t n;
     line[0] = sign;
-    n = 1 + dq_decimal(line + 1, (int64_t)value);
+    n = 1 + dq_num_decimal(line + 1, (int64_t)value);
     line[n] = '\r';
     line[n + 1] = '\n';
-    dq_put(o, line, n + 2);
+    dq_resp_bytes(o, line, n + 2);
 }
 
 /* One argument, of two pieces. */
-static void dq_arg2(dq_out *o, const void *a, size_t alen, const void *b,
-                    size_t blen) {
-    dq_line(o, '$', alen + blen);
-    dq_put(o, a, alen);
-    dq_put(o, b, blen);
-    dq_put(o, "\r\n", 2);
+static void dq_resp_arg2(dq_resp_writer *o, const void *a, size_t alen,
+                         const void *b, size_t blen) {
+    dq_resp_line(o, '$', alen + blen);
+    dq_resp_bytes(o, a, alen);
+    dq_resp_bytes(o, b, blen);
+    dq_resp_bytes(o, "\r\n", 2);
 }
 
-static void dq_arg(dq_out *o, const void *bytes, size_t len) {
-    dq_arg2(o, bytes, len, NULL, 0);
+static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
+    dq_resp_arg2(o, bytes, len, NULL, 0);
 }
 
-static void dq_text(dq_out *o, const char *text) {
-    dq_arg(o, text, strlen(text));
+static void dq_resp_text(dq_resp_writer *o, const char *text) {
+    dq_resp_arg(o, text, strlen(text));
 }
 
-static void dq_number(dq_out *o, int64_t value) {
+static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     char text[24];
-    dq_arg(o, text, dq_decimal(text, value));
+    dq_resp_arg(o, text, dq_num_decimal(text, value));
 }
 
 /* A command all of whose arguments are plain words. */
-static void dq_words(dq_out *o, size_t count, ...) {
+static void dq_resp_command(dq_resp_writer *o, size_t count, ...) {
     va_list words;
     va_start(words, count);
-    dq_line(o, '*', count);
-    while (count-- > 0) dq_text(o, va_arg(words, const char *));
+    dq_resp_line(o, '*', count);
+    while (count-- > 0) dq_resp_text(o, va_arg(words, const char *));
     va_end(words);
 }
 
 /* A key or channel of the queue: prefix, then T, then what follows. */
-static void dq_long_key(dq_out *o, const delayq *q, const char *prefix,
-                        const char *rest, size_t rest_len) {
+static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
+                             const char *prefix, const char *rest,
+                             size_t rest_len) {
     size_t plen = strlen(prefix);
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    dq_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
-    dq_put(o, prefix, plen);
-    if (!tagged) dq_put(o, "{", 1);
-    dq_put(o, q->name, q->name_len);
-    if (!tagged) dq_put(o, "}", 1);
-    dq_put(o, rest, rest_len);
-    dq_put(o, "\r\n", 2);
+    dq_resp_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
+    dq_resp_bytes(o, prefix, plen);
+    if (!tagged) dq_resp_bytes(o, "{", 1);
+    dq_resp_bytes(o, q->name, q->name_len);
+    if (!tagged) dq_resp_bytes(o, "}", 1);
+    dq_resp_bytes(o, rest, rest_len);
+    dq_resp_bytes(o, "\r\n", 2);
 }
 
-static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
-    dq_long_key(o, q, prefix, "", 0);
+static void dq_resp_key(dq_resp_writer *o, const delayq *q,
+                        const char *prefix) {
+    dq_resp_key_with(o, q, prefix, "", 0);
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -2474,26 +2481,26 @@ static void dq_key(dq_out *o, const delayq *q, const char *prefix) {
 #define DQ_RETRY "delayq_retry:"
 #define DQ_DEAD "delayq_dead:"
 #define DQ_STREAM "delayq_stream:"
-#define DQ_ONCE_KEY "delayq_once:"
-#define DQ_LINE "delayq_waiting:"
+#define DQ_DEDUP "delayq_once:"
+#define DQ_WAITERS "delayq_waiting:"
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 
-static void dq_script_text(dq_out *o, const char *const *parts) {
+static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
     size_t len = 0, i;
     for (i = 0; i < DQ_PARTS && parts[i]; i++) len += strlen(parts[i]);
-    dq_line(o, '$', len);
+    dq_resp_line(o, '$', len);
     for (i = 0; i < DQ_PARTS && parts[i]; i++)
-        dq_put(o, parts[i], strlen(parts[i]));
-    dq_put(o, "\r\n", 2);
+        dq_resp_bytes(o, parts[i], strlen(parts[i]));
+    dq_resp_bytes(o, "\r\n", 2);
 }
 
 /* A call of a script. */
-typedef struct dq_call {
-    dq_verb verb;
+typedef struct dq_req {
+    dq_req_verb verb;
     const char *what; /* for error texts */
     size_t keys, args;
-    void (*write)(dq_out *o, delayq *q, const struct dq_call *call);
+    void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int harmless; /* it may be sent again though it may have run */
     int reads;    /* it changes nothing */
     int once;     /* one round trip and no more */
@@ -2516,31 +2523,32 @@ typedef struct dq_call {
     redisReply *reply;    /* out: an array; the caller frees it */
     int64_t sent_us;      /* out: when it was sent; read at link.used_us */
     int sent, settled, tries;
-} dq_call;
+} dq_req;
 
-#define DQ_PIPE 8 /* most calls in one go */
+#define DQ_PIPELINE_MAX 8 /* most calls in one go */
 
 /* Begin to run a script; its keys and arguments follow. On a new
  * connection it is loaded in the same write; what came by EVAL alone would be
  * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
-static int dq_eval(dq_out *o, const delayq_link *l, const dq_call *call) {
+static int dq_req_write(dq_resp_writer *o, const delayq_conn *l,
+                        const dq_req *call) {
     const char *sha = l->sha[call->verb];
     if (!*sha) {
-        dq_line(o, '*', 3);
-        dq_text(o, "SCRIPT");
-        dq_text(o, "LOAD");
-        dq_script_text(o, dq_scripts[call->verb]);
+        dq_resp_line(o, '*', 3);
+        dq_resp_text(o, "SCRIPT");
+        dq_resp_text(o, "LOAD");
+        dq_resp_script(o, dq_scripts[call->verb]);
     }
-    if (call->asking) dq_words(o, 1, "ASKING");
-    dq_line(o, '*', 3 + call->keys + call->args);
+    if (call->asking) dq_resp_command(o, 1, "ASKING");
+    dq_resp_line(o, '*', 3 + call->keys + call->args);
     if (*sha) {
-        dq_text(o, "EVALSHA");
-        dq_arg(o, sha, 40);
+        dq_resp_text(o, "EVALSHA");
+        dq_resp_arg(o, sha, 40);
     } else {
-        dq_text(o, "EVAL");
-        dq_script_text(o, dq_scripts[call->verb]);
+        dq_resp_text(o, "EVAL");
+        dq_resp_script(o, dq_scripts[call->verb]);
     }
-    dq_number(o, (int64_t)call->keys);
+    dq_resp_int(o, (int64_t)call->keys);
     return 1 + !*sha + call->asking;
 }
 
@@ -2558,7 +2566,7 @@ typedef struct dq_url {
     char user[256], password[512], service[256];
 } dq_url;
 
-static char *dq_hex_text(char *to, const unsigned char *bytes, size_t len) {
+static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
     static const char digits[] = "0123456789abcdef";
     for (; len > 0; len--, bytes++) {
         *to++ = digits[*bytes >> 4];
@@ -2568,7 +2576,7 @@ static char *dq_hex_text(char *to, const unsigned char *bytes, size_t len) {
     return to;
 }
 
-static int dq_hex(int c) {
+static int dq_num_unhex(int c) {
     if (c >= '0' && c <= '9') return c - '0';
     if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
     return -1;
@@ -2580,8 +2588,8 @@ static int dq_unescape(char *to, size_t size, const char *from, size_t len) {
     while (len > 0) {
         int c = (unsigned char)*from;
         if (c == '%') {
-            int hi = len > 2 ? dq_hex(from[1]) : -1;
-            int lo = len > 2 ? dq_hex(from[2]) : -1;
+            int hi = len > 2 ? dq_num_unhex(from[1]) : -1;
+            int lo = len > 2 ? dq_num_unhex(from[2]) : -1;
             if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) return 0;
             c = hi * 16 + lo;
             from += 2;
@@ -2597,7 +2605,7 @@ static int dq_unescape(char *to, size_t size, const char *from, size_t len) {
 }
 
 /* A whole number from 0 to max; -1 where it isn't one. */
-static int dq_small(const char *text, size_t len, int max) {
+static int dq_num_small(const char *text, size_t len, int max) {
     int value = 0;
     size_t i;
     if (len == 0) return -1;
@@ -2641,8 +2649,8 @@ static const char *dq_url_address(const char *p, size_t len, int port,
         return "the host is too long or has a character that none has";
     memcpy(a->host, p, len);
     a->host[len] = '\0';
-    a->port =
-        colon ? dq_small(colon + 1, (size_t)(end - colon - 1), 65535) : port;
+    a->port = colon ? dq_num_small(colon + 1, (size_t)(end - colon - 1), 65535)
+                    : port;
     return a->port > 0 ? NULL : "the port is no number from 1 to 65535";
 }
 
@@ -2693,7 +2701,7 @@ static const char *dq_url_rest(dq_url *u, const char *p) {
         p += len;
         p += *p == '/';
     }
-    u->db = *p ? dq_small(p, strlen(p), 1000000) : 0;
+    u->db = *p ? dq_num_small(p, strlen(p), 1000000) : 0;
     return u->db >= 0 ? NULL : "the database is no number";
 }
 
@@ -2757,8 +2765,8 @@ static delayq_status dq_tls_failed(delayq *q, delayq_status status,
         status = DELAYQ_ERR_AUTH;
         why = X509_verify_cert_error_string(verdict);
     }
-    return dq_fail(q, status, "TLS, %s: %s", where,
-                   why ? why : "the connection is lost");
+    return dq_err_set(q, status, "TLS, %s: %s", where,
+                      why ? why : "the connection is lost");
 }
 
 /* The certificate has to be the host's. */
@@ -2769,7 +2777,7 @@ static int dq_tls_expect(SSL *ssl, const char *host) {
 
 static delayq_status dq_tls_shake(delayq *q, redisContext *c, const char *host,
                                   const char *where, int64_t deadline) {
-    delayq_link *l = dq_link(q);
+    delayq_conn *l = q->conn;
     SSL *ssl;
     int said;
     ERR_clear_error();
@@ -2779,7 +2787,7 @@ static delayq_status dq_tls_shake(delayq *q, redisContext *c, const char *host,
     ssl = SSL_new((SSL_CTX *)l->tls);
     if (!ssl || !dq_tls_expect(ssl, host)) {
         SSL_free(ssl);
-        return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+        return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
     }
     if (redisInitiateSSL(c, ssl) != REDIS_OK) {
         delayq_status status = dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
@@ -2790,25 +2798,26 @@ static delayq_status dq_tls_shake(delayq *q, redisContext *c, const char *host,
         int wants = SSL_get_error(ssl, said);
         if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
             return dq_tls_failed(q, DELAYQ_ERR_IO, where, ssl);
-        if (!dq_poll_one(c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
-                         deadline))
-            return dq_fail(q, DELAYQ_ERR_TIMEOUT, "TLS, %s: not in time",
-                           where);
+        if (!dq_sys_poll_one(c->fd,
+                             wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+                             deadline))
+            return dq_err_set(q, DELAYQ_ERR_TIMEOUT, "TLS, %s: not in time",
+                              where);
     }
     return DELAYQ_OK;
 }
 
 static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
                                   const char *where, int64_t deadline) {
-    dq_signals old;
+    dq_sys_signals old;
     delayq_status status;
-    dq_hold_signals(&old);
+    dq_sys_block_sigpipe(&old);
     status = dq_tls_shake(q, c, host, where, deadline);
-    dq_let_signals(&old, status != DELAYQ_OK);
+    dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
     return status;
 }
 
-static void dq_tls_end(delayq_link *l) {
+static void dq_tls_end(delayq_conn *l) {
     SSL_CTX_free((SSL_CTX *)l->tls);
     l->tls = NULL;
 }
@@ -2818,10 +2827,10 @@ static void dq_tls_end(delayq_link *l) {
 static delayq_status dq_tls_start(delayq *q, redisContext *c, const char *host,
                                   const char *where, int64_t deadline) {
     (void)c, (void)host, (void)where, (void)deadline;
-    return dq_fail(q, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+    return dq_err_set(q, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
 }
 
-static void dq_tls_end(delayq_link *l) {
+static void dq_tls_end(delayq_conn *l) {
     (void)l;
 }
 
@@ -2840,140 +2849,146 @@ static void dq_tls_end(delayq_link *l) {
 static int64_t dq_limit(delayq *q) {
     int ms = q->options.io_timeout_ms;
     if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    if (q->limit_us == 0) q->limit_us = dq_now() + ms * 1000LL;
+    if (q->limit_us == 0) q->limit_us = dq_sys_now() + ms * 1000LL;
     return q->limit_us;
 }
 
 /* In so many ms, but no later than that. */
 static int64_t dq_within(delayq *q, int ms) {
-    int64_t limit = dq_limit(q), until = dq_now() + ms * 1000LL;
+    int64_t limit = dq_limit(q), until = dq_sys_now() + ms * 1000LL;
     return until < limit ? until : limit;
 }
 
-static const char *dq_cause(const redisContext *c) {
+static const char *dq_conn_cause(const redisContext *c) {
     if (c->err == REDIS_ERR_IO && errno != 0) return strerror(errno);
     return c->errstr[0] ? c->errstr : "the connection is lost";
 }
 
 /* After a failed attempt the next one waits; the first may come at once. */
-static int64_t dq_retry_at(unsigned failures) {
-    int64_t now = dq_now();
+static int64_t dq_conn_next_attempt(unsigned failures) {
+    int64_t now = dq_sys_now();
     if (failures == 0) return now;
-    return now + dq_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
+    return now + dq_sys_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
 }
 
 /* The command socket is of no use any more; why, for the calls that come
  * before the next attempt. */
-static void dq_drop(delayq *q, delayq_status why) {
-    delayq_link *l = dq_link(q);
+static void dq_conn_close(delayq *q, delayq_status why) {
+    delayq_conn *l = q->conn;
     delayq *h;
     if (l->cmd) {
         redisFree(l->cmd);
-        if (!l->answered) l->barren++;
+        if (!l->answered) l->conns_without_reply++;
     }
-    if (l->barren > 1 && l->failures < l->barren) l->failures = l->barren;
+    if (l->conns_without_reply > 1 && l->failures < l->conns_without_reply)
+        l->failures = l->conns_without_reply;
     l->cmd = NULL;
     l->tracking = 0;
     l->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
                      ? DELAYQ_ERR_IO
-                     : dq_public(why);
+                     : dq_err_public(why);
     snprintf(l->why, sizeof l->why, "%.159s", q->err);
     memset(l->sha, 0, sizeof l->sha);
-    l->retry_us = dq_retry_at(l->failures);
+    l->retry_us = dq_conn_next_attempt(l->failures);
     for (h = l->handles; h; h = h->next) {
-        h->armed = 0;
-        h->wake_us = l->retry_us;
+        h->list_tracked = 0;
+        h->next_poll_us = l->retry_us;
     }
 }
 
-static void dq_drop_ear(delayq *q) {
-    delayq_link *l = dq_link(q);
+static void dq_sub_close(delayq *q) {
+    delayq_conn *l = q->conn;
     delayq *h;
-    if (l->ear) redisFree(l->ear);
-    l->ear = NULL;
-    l->tracking = l->hears_pushes = 0;
-    l->ear_retry_us = dq_retry_at(l->ear_failures);
+    if (l->sub) redisFree(l->sub);
+    l->sub = NULL;
+    l->tracking = l->can_track = 0;
+    l->sub_retry_us = dq_conn_next_attempt(l->sub_failures);
     for (h = l->handles; h; h = h->next) {
-        h->armed = h->hears = h->turns = h->place = 0;
-        if (h->wake_us > l->ear_retry_us) h->wake_us = l->ear_retry_us;
+        h->list_tracked = h->subscribed = h->turn_subscribed = h->waiter_rank =
+            0;
+        if (h->next_poll_us > l->sub_retry_us)
+            h->next_poll_us = l->sub_retry_us;
     }
 }
 
 /* Why an exchange broke off, and what may have happened. */
-static delayq_status dq_broken(delayq *q, const redisContext *c, int sent) {
+static delayq_status dq_conn_broken(delayq *q, const redisContext *c,
+                                    int sent) {
     if (c->err == REDIS_ERR_OOM)
-        return dq_fail(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                       "out of memory");
+        return dq_err_set(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                          "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_fail(q, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
-                       c->errstr);
+        return dq_err_set(q, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
+                          c->errstr);
     if (sent)
-        return dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                       "connection lost before the answer: it may have "
-                       "happened: %s",
-                       dq_cause(c));
-    return dq_fail(q, DELAYQ_ERR_IO,
-                   "connection lost before sending: nothing has happened: %s",
-                   dq_cause(c));
+        return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+                          "connection lost before the answer: it may have "
+                          "happened: %s",
+                          dq_conn_cause(c));
+    return dq_err_set(
+        q, DELAYQ_ERR_IO,
+        "connection lost before sending: nothing has happened: %s",
+        dq_conn_cause(c));
 }
 
 /* Is the time left more than what the socket itself would wait? */
-static int dq_has_patience(const delayq_link *l, const redisContext *c,
-                           int64_t left) {
-    return c == l->cmd && l->patience_us > 0 &&
-           left > l->patience_us + l->patience_us / 6;
+static int dq_conn_may_block(const delayq_conn *l, const redisContext *c,
+                             int64_t left) {
+    return c == l->cmd && l->recv_timeout_us > 0 &&
+           left > l->recv_timeout_us + l->recv_timeout_us / 6;
 }
 
 /* Wait for what comes next, or for room to write, and read. What has come in
  * time is read, though we may be late; no trickle. */
-static delayq_status dq_read_on(delayq *q, redisContext *c, int sent,
-                                int64_t deadline, int *late) {
-    int64_t left = deadline - dq_now();
+static delayq_status dq_conn_read(delayq *q, redisContext *c, int sent,
+                                  int64_t deadline, int *late) {
+    int64_t left = deadline - dq_sys_now();
     int status;
     if (left <= 0) ++*late;
-    if (sent && dq_has_patience(dq_link(q), c, left)) {
-        status = dq_fill_patiently(c);
+    if (sent && dq_conn_may_block(q->conn, c, left)) {
+        status = dq_sys_read_blocking(c);
     } else {
-        if (!dq_poll_one(c->fd, sent ? POLLIN : POLLIN | POLLOUT, deadline) ||
+        if (!dq_sys_poll_one(c->fd, sent ? POLLIN : POLLIN | POLLOUT,
+                             deadline) ||
             *late > 64)
-            return dq_fail(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                           sent ? "no answer in time: it may have happened"
-                                : "not sent in time: nothing has happened");
-        status = dq_fill(c);
+            return dq_err_set(q, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
+                              sent ? "no answer in time: it may have happened"
+                                   : "not sent in time: nothing has happened");
+        status = dq_sys_read(c);
     }
-    return status == REDIS_OK ? DELAYQ_OK : dq_broken(q, c, sent);
+    return status == REDIS_OK ? DELAYQ_OK : dq_conn_broken(q, c, sent);
 }
 
 /* Write what is in the buffer and read n replies, by the deadline. The caller
  * frees the replies, of which `*got` came. After a failure the connection is
  * of no use. *sent tells whether the server can have run anything. */
-static delayq_status dq_exchange(delayq *q, redisContext *c,
-                                 redisReply **replies, int n, int *got,
-                                 int *sent, int64_t deadline) {
+static delayq_status dq_conn_exchange(delayq *q, redisContext *c,
+                                      redisReply **replies, int n, int *got,
+                                      int *sent, int64_t deadline) {
     int late = 0;
     *got = *sent = 0;
     while (*got < n) {
         delayq_status status;
         void *r = NULL;
         errno = 0;
-        if ((!*sent && dq_flush(c, sent) != REDIS_OK) ||
+        if ((!*sent && dq_sys_write(c, sent) != REDIS_OK) ||
             redisGetReplyFromReader(c, &r) != REDIS_OK)
-            return dq_broken(q, c, *sent);
+            return dq_conn_broken(q, c, *sent);
         if (r) {
             replies[(*got)++] = (redisReply *)r;
             continue;
         }
-        status = dq_read_on(q, c, *sent, deadline, &late);
+        status = dq_conn_read(q, c, *sent, deadline, &late);
         if (status != DELAYQ_OK) return status;
     }
     /* or a later call would take it for its own answer */
-    if (c == dq_link(q)->cmd && c->reader->pos < c->reader->len)
-        return dq_fail(q, DELAYQ_ERR_PROTOCOL,
-                       "the server says more than it was asked");
+    if (c == q->conn->cmd && c->reader->pos < c->reader->len)
+        return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
+                          "the server says more than it was asked");
     return DELAYQ_OK;
 }
 
-static void dq_free_replies(redisReply **replies, int n) {
+static void dq_resp_free(redisReply **replies, int n) {
     while (n-- > 0)
         if (replies[n]) freeReplyObject(replies[n]);
 }
@@ -2984,8 +2999,8 @@ static const char *dq_url_text(const delayq *q) {
 }
 
 /* "127.0.0.1:6379", for error texts. */
-static void dq_where(const delayq *q, const delayq_address *a, char *to,
-                     size_t size) {
+static void dq_conn_where(const delayq *q, const delayq_address *a, char *to,
+                          size_t size) {
     if (dq_owner(q)->options.connect)
         snprintf(to, size, "the connect hook");
     else if (a->port)
@@ -2994,27 +3009,27 @@ static void dq_where(const delayq *q, const delayq_address *a, char *to,
         snprintf(to, size, "%.80s", a->host);
 }
 
-static redisContext *dq_dial(delayq *q, const delayq_address *a,
-                             int64_t deadline) {
+static redisContext *dq_conn_dial(delayq *q, const delayq_address *a,
+                                  int64_t deadline) {
     const delayq_options *o = &dq_owner(q)->options;
-    int64_t left = (deadline - dq_now() + 999) / 1000;
+    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
     if (o->connect) return o->connect(o->user, left > 1 ? (int)left : 1);
     if (a->port) return redisConnectNonBlock(a->host, a->port);
     return redisConnectUnixNonBlock(a->host);
 }
 
 /* hiredis' own waiting knows only a timeout per read; ours a deadline. */
-static void dq_unblock(delayq *q, redisContext *c) {
+static void dq_conn_set_modes(delayq *q, redisContext *c) {
     int flags = fcntl(c->fd, F_GETFL), ms = dq_owner(q)->options.io_timeout_ms;
-    delayq_link *l = dq_link(q);
+    delayq_conn *l = q->conn;
     struct timeval patience;
     ms = ms / 4 * 3; /* the rest is for a poll: this may take a tenth more */
     patience.tv_sec = ms / 1000;
     patience.tv_usec = ms % 1000 * 1000;
-    l->patience_us = ms < DQ_PATIENT_MS ? 0 : ms * 1000LL;
+    l->recv_timeout_us = ms < DQ_BLOCKING_READ_MS ? 0 : ms * 1000LL;
     if (setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &patience,
                    sizeof patience) != 0)
-        l->patience_us = 0;
+        l->recv_timeout_us = 0;
     c->flags &= ~REDIS_BLOCK;
     if (flags >= 0) fcntl(c->fd, F_SETFL, flags | O_NONBLOCK);
     fcntl(c->fd, F_SETFD, FD_CLOEXEC);
@@ -3025,42 +3040,44 @@ static void dq_unblock(delayq *q, redisContext *c) {
 }
 
 /* A socket whose connection stands, or a failure. */
-static delayq_status dq_connected(delayq *q, const char *where,
-                                  const redisContext *c, int64_t deadline) {
+static delayq_status dq_conn_wait_connected(delayq *q, const char *where,
+                                            const redisContext *c,
+                                            int64_t deadline) {
     int error = 0;
     socklen_t size = sizeof error;
-    if (!dq_poll_one(c->fd, POLLOUT, deadline))
-        return dq_fail(q, DELAYQ_ERR_TIMEOUT, "can't connect to %s in time",
-                       where);
+    if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
+        return dq_err_set(q, DELAYQ_ERR_TIMEOUT, "can't connect to %s in time",
+                          where);
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size);
     if (error == 0) return DELAYQ_OK;
-    return dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
-                   strerror(error));
+    return dq_err_set(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
+                      strerror(error));
 }
 
-static delayq_status dq_socket(delayq *q, const dq_url *u,
-                               const delayq_address *a, redisContext **out,
-                               int64_t deadline) {
+static delayq_status dq_conn_open_socket(delayq *q, const dq_url *u,
+                                         const delayq_address *a,
+                                         redisContext **out, int64_t deadline) {
     int hook = dq_owner(q)->options.connect != NULL;
-    redisContext *c = dq_dial(q, a, deadline);
+    redisContext *c = dq_conn_dial(q, a, deadline);
     delayq_status status;
     char where[100];
-    dq_where(q, a, where, sizeof where);
+    dq_conn_where(q, a, where, sizeof where);
     *out = NULL;
     if (!c)
-        return hook ? dq_fail(q, DELAYQ_ERR_IO, "the connect hook gave nothing")
-                    : dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+        return hook ? dq_err_set(q, DELAYQ_ERR_IO,
+                                 "the connect hook gave nothing")
+                    : dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
     if (c->err) {
-        status = dq_fail(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
-                         c->errstr);
+        status = dq_err_set(q, DELAYQ_ERR_IO, "can't connect to %s: %s", where,
+                            c->errstr);
     } else {
-        dq_unblock(q, c);
-        status = dq_connected(q, where, c, deadline);
+        dq_conn_set_modes(q, c);
+        status = dq_conn_wait_connected(q, where, c, deadline);
     }
     if (status == DELAYQ_OK && u->tls && !hook)
         status = dq_tls_start(q, c, a->host, where, deadline);
     if (u->tls || hook) /* TLS, perhaps: a record comes in pieces */
-        dq_link(q)->patience_us = 0;
+        q->conn->recv_timeout_us = 0;
     if (status == DELAYQ_OK)
         *out = c;
     else
@@ -3068,236 +3085,241 @@ static delayq_status dq_socket(delayq *q, const dq_url *u,
     return status;
 }
 
-static void dq_write_auth(dq_out *o, const dq_url *u) {
-    dq_line(o, '*', u->user[0] ? 3 : 2);
-    dq_text(o, "AUTH");
-    if (u->user[0]) dq_text(o, u->user);
-    dq_text(o, u->password);
+static void dq_handshake_auth(dq_resp_writer *o, const dq_url *u) {
+    dq_resp_line(o, '*', u->user[0] ? 3 : 2);
+    dq_resp_text(o, "AUTH");
+    if (u->user[0]) dq_resp_text(o, u->user);
+    dq_resp_text(o, u->password);
 }
 
 /* What a new socket says, in one write: the login, and what its caller adds.
  * Nothing of it has an effect. */
-typedef struct dq_talk {
-    dq_out o;
+typedef struct dq_handshake {
+    dq_resp_writer o;
     int login, n, got; /* replies: of the login, all, those that came */
     redisReply *r[7];
-} dq_talk;
+} dq_handshake;
 
-static void dq_begin_talk(dq_talk *t, redisContext *c, const dq_url *login) {
+static void dq_handshake_begin(dq_handshake *t, redisContext *c,
+                               const dq_url *login) {
     memset(t, 0, sizeof *t);
-    dq_begin(&t->o, c);
+    dq_resp_begin(&t->o, c);
     if (!login) return;
     if (login->login) {
-        dq_write_auth(&t->o, login);
+        dq_handshake_auth(&t->o, login);
         t->n++;
     }
     if (login->db > 0) {
-        dq_line(&t->o, '*', 2);
-        dq_text(&t->o, "SELECT");
-        dq_number(&t->o, login->db);
+        dq_resp_line(&t->o, '*', 2);
+        dq_resp_text(&t->o, "SELECT");
+        dq_resp_int(&t->o, login->db);
         t->n++;
     }
-    dq_words(&t->o, 3, "CLIENT", "SETNAME", "delayq");
+    dq_resp_command(&t->o, 3, "CLIENT", "SETNAME", "delayq");
     t->login = ++t->n;
 }
 
 /* A server that takes no connection may say why before it closes it. */
-static delayq_status dq_last_words(delayq *q, dq_talk *t,
-                                   delayq_status status) {
+static delayq_status dq_handshake_refusal(delayq *q, dq_handshake *t,
+                                          delayq_status status) {
     char said[160];
     ssize_t n;
     if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-        return dq_refused(q, "login", t->r[t->got - 1]);
+        return dq_err_from_reply(q, "login", t->r[t->got - 1]);
     n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
     if (n < 2 || said[0] != '-') return status;
     said[n] = '\0';
     said[strcspn(said, "\r\n")] = '\0';
-    return dq_refused_by(q, "login", said + 1);
+    return dq_err_from_text(q, "login", said + 1);
 }
 
 /* Say it. The first of the caller's replies is *r. */
-static delayq_status dq_end_talk(delayq *q, dq_talk *t, int64_t deadline,
-                                 redisReply ***r) {
+static delayq_status dq_handshake_run(delayq *q, dq_handshake *t,
+                                      int64_t deadline, redisReply ***r) {
     delayq_status status;
     int sent, i;
     *r = t->r + t->login;
-    dq_spill(&t->o);
-    if (t->o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
-    status = dq_exchange(q, t->o.c, t->r, t->n, &t->got, &sent, deadline);
+    dq_resp_end(&t->o);
+    if (t->o.failed) return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
+    status = dq_conn_exchange(q, t->o.c, t->r, t->n, &t->got, &sent, deadline);
     if (status == DELAYQ_ERR_UNKNOWN)
-        status =
-            dq_fail(q, DELAYQ_ERR_IO, "connected, but no answer to the login");
-    if (status == DELAYQ_ERR_IO) return dq_last_words(q, t, status);
+        status = dq_err_set(q, DELAYQ_ERR_IO,
+                            "connected, but no answer to the login");
+    if (status == DELAYQ_ERR_IO) return dq_handshake_refusal(q, t, status);
     /* the last is SETNAME, whose refusal is nobody's loss */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_refused(q, "login", t->r[i]);
+            return dq_err_from_reply(q, "login", t->r[i]);
     return status;
 }
 
-static void dq_free_talk(dq_talk *t) {
-    dq_free_replies(t->r, t->got);
+static void dq_handshake_free(dq_handshake *t) {
+    dq_resp_free(t->r, t->got);
 }
 
 /* The server said `us` at some moment between two of ours. */
-static void dq_set_clock(delayq_link *l, int64_t us, int64_t sent_us,
-                         int64_t read_us) {
-    l->server_us = us - read_us;
-    l->span_us = read_us - sent_us;
+static void dq_conn_set_clock(delayq_conn *l, int64_t us, int64_t sent_us,
+                              int64_t read_us) {
+    l->clock_offset_us = us - read_us;
+    l->clock_error_us = read_us - sent_us;
 }
 
 /* What the look found: clock, the server's unsigned long, old elements. */
-static delayq_status dq_looked(delayq *q, const redisReply *r, int64_t sent_us,
-                               int64_t read_us) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_conn_apply_probe(delayq *q, const redisReply *r,
+                                         int64_t sent_us, int64_t read_us) {
+    delayq_conn *l = q->conn;
     int64_t n[2];
     const redisReply *probe;
-    if (r->type == REDIS_REPLY_ERROR) return dq_refused(q, "open", r);
+    if (r->type == REDIS_REPLY_ERROR) return dq_err_from_reply(q, "open", r);
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
-        !dq_stamped(r->element[0], n, 2))
-        return dq_bad_reply(q, "open");
+        !dq_resp_stamped(r->element[0], n, 2))
+        return dq_err_bad_reply(q, "open");
     probe = r->element[1];
     if (probe->type != REDIS_REPLY_STRING ||
         (probe->len != 8 && probe->len != 4))
-        return dq_bad_reply(q, "open");
+        return dq_err_bad_reply(q, "open");
     l->long_size = (unsigned char)probe->len;
     l->long_big = probe->str[0] == 0;
-    dq_set_clock(l, n[0], sent_us, read_us);
+    dq_conn_set_clock(l, n[0], sent_us, read_us);
     if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
         q->wire_refused = 1;
-    q->looked = 1;
+    q->probed = 1;
     return DELAYQ_OK;
 }
 
-static delayq_status dq_wire_failure(delayq *q) {
-    return dq_fail(q, DELAYQ_ERR_WIRE,
-                   "queue %.64s holds elements of Redisson <= 3.21.0, whose "
-                   "transfer this handle's elements would jam: open it with "
-                   "wire = DELAYQ_REDISSON_OLD",
-                   q->name);
+static delayq_status dq_err_wire(delayq *q) {
+    return dq_err_set(q, DELAYQ_ERR_WIRE,
+                      "queue %.64s holds elements of Redisson <= 3.21.0, whose "
+                      "transfer this handle's elements would jam: open it with "
+                      "wire = DELAYQ_REDISSON_OLD",
+                      q->name);
 }
 
 /* Where "MOVED slot host:port" or "ASK slot host:port" points. Without a host
  * it is the one that says so. */
-static delayq_status dq_redirect(delayq *q, const char *text,
-                                 delayq_address *to) {
+static delayq_status dq_conn_parse_redirect(delayq *q, const char *text,
+                                            delayq_address *to) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
     size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
-    int port = colon ? dq_small(colon + 1, strlen(colon + 1), 65535) : -1;
+    int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
     if (dq_owner(q)->options.connect)
-        return dq_fail(q, DELAYQ_ERR_REDIS,
-                       "the queue lies on another node of the cluster than "
-                       "the connect hook leads to: %.60s",
-                       text);
+        return dq_err_set(q, DELAYQ_ERR_REDIS,
+                          "the queue lies on another node of the cluster than "
+                          "the connect hook leads to: %.60s",
+                          text);
     if (port < 1 || len >= sizeof to->host)
-        return dq_fail(q, DELAYQ_ERR_REDIS, "the server says: %.60s", text);
+        return dq_err_set(q, DELAYQ_ERR_REDIS, "the server says: %.60s", text);
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
         to->host[len] = '\0';
     } else {
-        *to = dq_link(q)->at;
+        *to = q->conn->at;
     }
     to->port = port;
-    return (delayq_status)dq_meaning(text)->status;
+    return (delayq_status)dq_err_lookup(text)->status;
 }
 
-static delayq_status dq_moved(delayq *q, const char *text) {
-    delayq_link *l = dq_link(q);
-    delayq_status status = dq_redirect(q, text, &l->at);
+static delayq_status dq_conn_follow_moved(delayq *q, const char *text) {
+    delayq_conn *l = q->conn;
+    delayq_status status = dq_conn_parse_redirect(q, text, &l->at);
     l->moved = (int)status == DQ_MOVED;
     return status;
 }
 
 /* Has this node the queue, and in one slot? It has, but in a cluster. Where
  * the question is forbidden, the first script will tell. */
-static delayq_status dq_placed(delayq *q, const redisReply *r) {
-    const dq_error *e;
+static delayq_status dq_conn_check_slot(delayq *q, const redisReply *r) {
+    const dq_err_entry *e;
     if (r->type != REDIS_REPLY_ERROR) return DELAYQ_OK;
-    e = dq_meaning(r->str);
-    if (e->status == DQ_MOVED) return dq_moved(q, r->str);
+    e = dq_err_lookup(r->str);
+    if (e->status == DQ_MOVED) return dq_conn_follow_moved(q, r->str);
     if (e->status == DELAYQ_ERR_ARG || e->leave)
-        return dq_refused(q, "open", r);
+        return dq_err_from_reply(q, "open", r);
     return DELAYQ_OK;
 }
 
 /* One write: login, unless u is NULL, and a look at the queue. */
-static delayq_status dq_greet(delayq *q, const dq_url *u, redisContext *c,
-                              int64_t deadline) {
+static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
+                                   int64_t deadline) {
     const delayq *owner = dq_owner(q);
-    int64_t sent_us = dq_now();
+    int64_t sent_us = dq_sys_now();
     delayq_status status;
     redisReply **r;
-    dq_talk t;
-    dq_begin_talk(&t, c, u);
-    dq_line(&t.o, '*', 5);
-    dq_text(&t.o, "EVAL");
-    dq_script_text(&t.o, dq_look_script);
-    dq_number(&t.o, 0);
-    dq_key(&t.o, q, DQ_ZSET);
-    dq_key(&t.o, q, DQ_MIRROR);
-    dq_line(&t.o, '*', 4);
-    dq_text(&t.o, "EXISTS");
-    dq_arg(&t.o, q->name, q->name_len);
-    dq_key(&t.o, q, DQ_ZSET);
-    dq_key(&t.o, owner, DQ_ZSET);
+    dq_handshake t;
+    dq_handshake_begin(&t, c, u);
+    dq_resp_line(&t.o, '*', 5);
+    dq_resp_text(&t.o, "EVAL");
+    dq_resp_script(&t.o, dq_probe_script);
+    dq_resp_int(&t.o, 0);
+    dq_resp_key(&t.o, q, DQ_ZSET);
+    dq_resp_key(&t.o, q, DQ_MIRROR);
+    dq_resp_line(&t.o, '*', 4);
+    dq_resp_text(&t.o, "EXISTS");
+    dq_resp_arg(&t.o, q->name, q->name_len);
+    dq_resp_key(&t.o, q, DQ_ZSET);
+    dq_resp_key(&t.o, owner, DQ_ZSET);
     t.n += 2;
-    status = dq_end_talk(q, &t, deadline, &r);
-    if (status == DELAYQ_OK) status = dq_placed(q, r[1]);
-    if (status == DELAYQ_OK) status = dq_looked(q, r[0], sent_us, dq_now());
-    dq_free_talk(&t);
+    status = dq_handshake_run(q, &t, deadline, &r);
+    if (status == DELAYQ_OK) status = dq_conn_check_slot(q, r[1]);
+    if (status == DELAYQ_OK)
+        status = dq_conn_apply_probe(q, r[0], sent_us, dq_sys_now());
+    dq_handshake_free(&t);
     return status;
 }
 
 /* Ask a sentinel where the master is. It may have a password or not; where it
  * has, it is the URL's. */
-static delayq_status dq_ask_sentinel(delayq *q, const dq_url *u,
-                                     delayq_address *a, int64_t deadline) {
+static delayq_status dq_conn_ask_sentinel(delayq *q, const dq_url *u,
+                                          delayq_address *a, int64_t deadline) {
     const redisReply *said = NULL;
     redisContext *c;
     redisReply **r;
-    dq_talk t;
-    delayq_status status = dq_socket(q, u, a, &c, deadline);
+    dq_handshake t;
+    delayq_status status = dq_conn_open_socket(q, u, a, &c, deadline);
     if (status != DELAYQ_OK) return status;
-    dq_begin_talk(&t, c, NULL);
+    dq_handshake_begin(&t, c, NULL);
     if (u->login) {
-        dq_write_auth(&t.o, u);
+        dq_handshake_auth(&t.o, u);
         t.n++;
     }
-    dq_words(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
+    dq_resp_command(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
     t.n++;
-    status = dq_end_talk(q, &t, deadline, &r);
+    status = dq_handshake_run(q, &t, deadline, &r);
     if (status == DELAYQ_OK) said = r[t.n - 1];
     if (said && said->type == REDIS_REPLY_ERROR) {
-        status = dq_refused(q, "sentinel", said);
+        status = dq_err_from_reply(q, "sentinel", said);
     } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
                said->element[0]->type == REDIS_REPLY_STRING &&
                said->element[1]->type == REDIS_REPLY_STRING &&
                said->element[0]->len < sizeof a->host) {
         memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
-        a->port = dq_small(said->element[1]->str, said->element[1]->len, 65535);
-        if (a->port < 1) status = dq_bad_reply(q, "sentinel");
+        a->port =
+            dq_num_small(said->element[1]->str, said->element[1]->len, 65535);
+        if (a->port < 1) status = dq_err_bad_reply(q, "sentinel");
     } else if (said) {
-        status = dq_fail(q, DELAYQ_ERR_IO, "the sentinel %.80s:%d knows no %s",
-                         a->host, a->port, u->service);
+        status =
+            dq_err_set(q, DELAYQ_ERR_IO, "the sentinel %.80s:%d knows no %s",
+                       a->host, a->port, u->service);
     }
-    dq_free_talk(&t);
+    dq_handshake_free(&t);
     redisFree(c);
     return status;
 }
 
 /* One attempt at the server to which a redirection has pointed, or the next
  * one of the URL. */
-static delayq_status dq_attempt(delayq *q, const dq_url *u, int64_t deadline) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
+                                     int64_t deadline) {
+    delayq_conn *l = q->conn;
     delayq_status status = DELAYQ_OK;
     if (!l->moved && !dq_owner(q)->options.connect) {
         dq_url_host(u, l->host, &l->at);
-        if (u->sentinel) status = dq_ask_sentinel(q, u, &l->at, deadline);
+        if (u->sentinel) status = dq_conn_ask_sentinel(q, u, &l->at, deadline);
     }
     l->moved = 0;
     if (status == DELAYQ_OK)
-        status = dq_socket(q, u, &l->at, &l->cmd, deadline);
-    if (status == DELAYQ_OK) status = dq_greet(q, u, l->cmd, deadline);
+        status = dq_conn_open_socket(q, u, &l->at, &l->cmd, deadline);
+    if (status == DELAYQ_OK) status = dq_conn_login(q, u, l->cmd, deadline);
     if (status == DELAYQ_OK) return DELAYQ_OK;
     if (l->cmd) redisFree(l->cmd);
     l->cmd = NULL;
@@ -3306,134 +3328,138 @@ static delayq_status dq_attempt(delayq *q, const dq_url *u, int64_t deadline) {
 }
 
 /* Try the hosts in turn, each with its share of the time. */
-static delayq_status dq_attempts(delayq *q, const dq_url *u, int64_t deadline) {
-    unsigned left = u->count + dq_link(q)->moved, hops = 0;
+static delayq_status dq_conn_try_hosts(delayq *q, const dq_url *u,
+                                       int64_t deadline) {
+    unsigned left = u->count + q->conn->moved, hops = 0;
     for (;;) {
-        int64_t now = dq_now();
+        int64_t now = dq_sys_now();
         delayq_status status =
-            dq_attempt(q, u, now + (deadline - now) / (int64_t)left);
+            dq_conn_attempt(q, u, now + (deadline - now) / (int64_t)left);
         if ((int)status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
         if ((int)status == DQ_MOVED)
-            return dq_fail(q, DELAYQ_ERR_AGAIN,
-                           "the cluster's nodes point at each other");
+            return dq_err_set(q, DELAYQ_ERR_AGAIN,
+                              "the cluster's nodes point at each other");
         if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
             status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY)
             return status;
-        if (--left == 0 || dq_now() >= deadline) return status;
+        if (--left == 0 || dq_sys_now() >= deadline) return status;
     }
 }
 
 /* Make the command socket, unless it was tried too lately. */
-static delayq_status dq_connect(delayq *q) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_conn_connect(delayq *q) {
+    delayq_conn *l = q->conn;
     delayq_address ear = l->at;
     delayq_status status;
     delayq *h;
     dq_url u;
-    if (dq_now() < l->retry_us)
-        return dq_fail(q, l->failure, "%s; the next attempt is in %d ms",
-                       l->why, (int)((l->retry_us - dq_now() + 999) / 1000));
+    if (dq_sys_now() < l->retry_us)
+        return dq_err_set(q, l->failure, "%s; the next attempt is in %d ms",
+                          l->why,
+                          (int)((l->retry_us - dq_sys_now() + 999) / 1000));
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_public(
-        dq_attempts(q, &u, dq_within(q, q->options.connect_timeout_ms)));
+    status = dq_err_public(
+        dq_conn_try_hosts(q, &u, dq_within(q, q->options.connect_timeout_ms)));
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         l->failures++;
-        dq_drop(q, status);
+        dq_conn_close(q, status);
         return status;
     }
-    if (l->ear && (ear.port != l->at.port || strcmp(ear.host, l->at.host) != 0))
-        dq_drop_ear(q);
+    if (l->sub && (ear.port != l->at.port || strcmp(ear.host, l->at.host) != 0))
+        dq_sub_close(q);
     l->failures = l->answered = 0;
-    l->used_us = dq_now();
-    for (h = l->handles; h; h = h->next) h->wake_us = l->used_us;
+    l->used_us = dq_sys_now();
+    for (h = l->handles; h; h = h->next) h->next_poll_us = l->used_us;
     q->counts.reconnects += l->connected;
     l->connected = 1;
     return DELAYQ_OK;
 }
 
 /* A handle that shares a connection looks at its own queue. */
-static delayq_status dq_look(delayq *q) {
-    delayq_status status = dq_greet(q, NULL, dq_link(q)->cmd,
-                                    dq_within(q, q->options.io_timeout_ms));
+static delayq_status dq_conn_probe(delayq *q) {
+    delayq_status status = dq_conn_login(
+        q, NULL, q->conn->cmd, dq_within(q, q->options.io_timeout_ms));
     if ((int)status == DQ_MOVED) {
-        dq_drop(q, status);
-        dq_drop_ear(q);
-        return dq_connect(q);
+        dq_conn_close(q, status);
+        dq_sub_close(q);
+        return dq_conn_connect(q);
     }
     if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
         status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
-        dq_drop(q, status); /* a refusal leaves the connection to its owner */
-    return dq_public(status);
+        dq_conn_close(
+            q, status); /* a refusal leaves the connection to its owner */
+    return dq_err_public(status);
 }
 
 /* An idle socket that the server has closed shows it by being readable. */
-static void dq_check_idle(delayq *q) {
-    redisContext *c = dq_link(q)->cmd;
+static void dq_conn_check_idle(delayq *q) {
+    redisContext *c = q->conn->cmd;
     void *r = NULL;
     struct pollfd p;
     p.fd = c->fd;
     p.events = POLLIN;
     p.revents = 0;
     if (poll(&p, 1, 0) <= 0) return;
-    if (dq_fill(c) == REDIS_OK && redisGetReplyFromReader(c, &r) == REDIS_OK &&
-        !r)
+    if (dq_sys_read(c) == REDIS_OK &&
+        redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
         return; /* TLS talks to itself now and then */
     if (r) freeReplyObject(r);
-    dq_fail(q, DELAYQ_ERR_IO, "the server has closed the connection");
-    dq_drop(q, DELAYQ_ERR_IO);
+    dq_err_set(q, DELAYQ_ERR_IO, "the server has closed the connection");
+    dq_conn_close(q, DELAYQ_ERR_IO);
 }
 
 /* Every call that asks the server begins here. */
-static delayq_status dq_ready(delayq *q) {
+static delayq_status dq_conn_ensure(delayq *q) {
     if (q->pid != (int64_t)getpid())
-        return dq_fail(q, DELAYQ_ERR_ARG,
-                       "the handle was opened before a "
-                       "fork(): open one of your own");
-    if (q->orphan)
-        return dq_fail(q, DELAYQ_ERR_ARG,
-                       "the handle whose sockets this one shares is closed");
-    if (q->wire_refused) return dq_wire_failure(q);
-    if (dq_link(q)->cmd && dq_now() - dq_link(q)->used_us > DQ_SECOND_US)
-        dq_check_idle(q);
-    if (!dq_link(q)->cmd) {
-        delayq_status status = dq_connect(q);
+        return dq_err_set(q, DELAYQ_ERR_ARG,
+                          "the handle was opened before a "
+                          "fork(): open one of your own");
+    if (q->conn_closed)
+        return dq_err_set(q, DELAYQ_ERR_ARG,
+                          "the handle whose sockets this one shares is closed");
+    if (q->wire_refused) return dq_err_wire(q);
+    if (q->conn->cmd && dq_sys_now() - q->conn->used_us > DQ_SECOND_US)
+        dq_conn_check_idle(q);
+    if (!q->conn->cmd) {
+        delayq_status status = dq_conn_connect(q);
         if (status != DELAYQ_OK) return status;
     }
-    if (!q->looked) {
-        delayq_status status = dq_look(q);
+    if (!q->probed) {
+        delayq_status status = dq_conn_probe(q);
         if (status != DELAYQ_OK) return status;
     }
-    return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* A refusal may say that this is not the server to ask. */
-static delayq_status dq_call_refused(delayq *q, dq_call *call,
-                                     const redisReply *r) {
-    delayq_link *l = dq_link(q);
-    delayq_status status = dq_refused(q, call->what, r);
+static delayq_status dq_req_refused(delayq *q, dq_req *call,
+                                    const redisReply *r) {
+    delayq_conn *l = q->conn;
+    delayq_status status = dq_err_from_reply(q, call->what, r);
     if ((int)status == DQ_NOSCRIPT) l->sha[call->verb][0] = '\0';
-    if ((int)status == DQ_ASK) status = dq_redirect(q, r->str, &l->ask);
-    if ((int)status == DQ_MOVED) status = dq_moved(q, r->str);
-    l->answered = !dq_meaning(r->str)->leave;
-    if (!l->answered && l->cmd) l->host++;       /* once, of several calls */
-    if ((int)status == DQ_MOVED) dq_drop_ear(q); /* goes along */
-    if ((int)status == DQ_MOVED || !l->answered) dq_drop(q, status);
+    if ((int)status == DQ_ASK)
+        status = dq_conn_parse_redirect(q, r->str, &l->ask);
+    if ((int)status == DQ_MOVED) status = dq_conn_follow_moved(q, r->str);
+    l->answered = !dq_err_lookup(r->str)->leave;
+    if (!l->answered && l->cmd) l->host++;        /* once, of several calls */
+    if ((int)status == DQ_MOVED) dq_sub_close(q); /* goes along */
+    if ((int)status == DQ_MOVED || !l->answered) dq_conn_close(q, status);
     return status;
 }
 
-static delayq_status dq_call_reply(delayq *q, dq_call *call,
-                                   const redisReply *r) {
-    if (r->type == REDIS_REPLY_ERROR) return dq_call_refused(q, call, r);
-    dq_link(q)->answered = 1;
+static delayq_status dq_req_check_reply(delayq *q, dq_req *call,
+                                        const redisReply *r) {
+    if (r->type == REDIS_REPLY_ERROR) return dq_req_refused(q, call, r);
+    q->conn->answered = 1;
     if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
-        return dq_bad_reply(q, call->what);
+        return dq_err_bad_reply(q, call->what);
     return DELAYQ_OK;
 }
 
 /* The calls that are not settled have this status for now. */
-static void dq_tell_all(dq_call *calls, size_t count, delayq_status status,
-                        int sent) {
+static void dq_req_set_all(dq_req *calls, size_t count, delayq_status status,
+                           int sent) {
     for (; count > 0; count--, calls++) {
         if (calls->settled) continue;
         calls->status = status;
@@ -3442,56 +3468,56 @@ static void dq_tell_all(dq_call *calls, size_t count, delayq_status status,
 }
 
 /* Calls on their way: replies begin[i] to begin[i + 1] - 1 are those of i. */
-typedef struct dq_flight {
-    dq_call *calls[DQ_PIPE];
-    int begin[DQ_PIPE + 1], n, sent;
-    redisReply *replies[DQ_PIPE + 2];
-} dq_flight;
+typedef struct dq_pipeline {
+    dq_req *calls[DQ_PIPELINE_MAX];
+    int begin[DQ_PIPELINE_MAX + 1], n, sent;
+    redisReply *replies[DQ_PIPELINE_MAX + 2];
+} dq_pipeline;
 
 /* Write the calls that are not settled yet. The server begins with the first
  * while the next is written. One that loads its script is the last, since
  * those behind it may need the same. */
-static delayq_status dq_take_off(delayq *q, dq_flight *f, dq_call *calls,
-                                 size_t count) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_pipeline_write(delayq *q, dq_pipeline *f, dq_req *calls,
+                                       size_t count) {
+    delayq_conn *l = q->conn;
     int loads = 0;
     size_t i;
     f->n = f->begin[0] = 0;
     for (i = 0; i < count && !loads; i++) {
-        dq_call *call = &calls[i];
-        dq_out o;
+        dq_req *call = &calls[i];
+        dq_resp_writer o;
         if (call->settled) continue;
-        if (f->n > 0 && dq_flush(l->cmd, &f->sent) != REDIS_OK) break;
+        if (f->n > 0 && dq_sys_write(l->cmd, &f->sent) != REDIS_OK) break;
         loads = !*l->sha[call->verb];
-        call->sent_us = dq_now();
-        dq_begin(&o, l->cmd);
-        f->begin[f->n + 1] = f->begin[f->n] + dq_eval(&o, l, call);
+        call->sent_us = dq_sys_now();
+        dq_resp_begin(&o, l->cmd);
+        f->begin[f->n + 1] = f->begin[f->n] + dq_req_write(&o, l, call);
         f->calls[f->n++] = call;
         call->sent = 1;
         call->write(&o, q, call);
-        dq_spill(&o);
-        if (o.failed) return dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory");
+        dq_resp_end(&o);
+        if (o.failed) return dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory");
     }
     return DELAYQ_OK;
 }
 
 /* What became of call i, of which `got` replies of the flight have come. What
  * was written before the last call may have been read by the server. */
-static void dq_land(delayq *q, dq_flight *f, int i, int got,
-                    delayq_status status) {
+static void dq_pipeline_read_one(delayq *q, dq_pipeline *f, int i, int got,
+                                 delayq_status status) {
     redisReply **r = f->replies + f->begin[i];
     int last = f->begin[i + 1] - 1 - f->begin[i];
-    dq_call *call = f->calls[i];
+    dq_req *call = f->calls[i];
     if (last > 0 && got > f->begin[i] && r[0]->type == REDIS_REPLY_STRING &&
-        r[0]->len == 40 && dq_link(q)->cmd)
-        memcpy(dq_link(q)->sha[call->verb], r[0]->str, 41);
+        r[0]->len == 40 && q->conn->cmd)
+        memcpy(q->conn->sha[call->verb], r[0]->str, 41);
     if (got < f->begin[i + 1] || status == DELAYQ_ERR_PROTOCOL) {
         call->status = status;
         if (i < f->n - 1 && status != DELAYQ_ERR_PROTOCOL)
             call->status = DELAYQ_ERR_UNKNOWN;
         return;
     }
-    call->status = dq_call_reply(q, call, r[last]);
+    call->status = dq_req_check_reply(q, call, r[last]);
     if (call->status != DELAYQ_OK) return;
     call->reply = r[last];
     r[last] = NULL;
@@ -3499,55 +3525,56 @@ static void dq_land(delayq *q, dq_flight *f, int i, int got,
 
 /* Send the calls that are not settled, in one go, and read their replies: each
  * has its status then, but for those behind one that loads its script. */
-static void dq_send(delayq *q, dq_call *calls, size_t count) {
+static void dq_req_send(delayq *q, dq_req *calls, size_t count) {
     int64_t deadline = dq_within(q, q->options.io_timeout_ms);
-    delayq_link *l = dq_link(q);
+    delayq_conn *l = q->conn;
     delayq_status status;
     int i, got = 0;
-    dq_flight f;
-    if (dq_now() >= deadline) {
-        status = dq_fail(q, DELAYQ_ERR_TIMEOUT,
-                         "connected, but no time is left: nothing has "
-                         "happened");
-        dq_tell_all(calls, count, status, 1);
+    dq_pipeline f;
+    if (dq_sys_now() >= deadline) {
+        status = dq_err_set(q, DELAYQ_ERR_TIMEOUT,
+                            "connected, but no time is left: nothing has "
+                            "happened");
+        dq_req_set_all(calls, count, status, 1);
         return;
     }
     memset(f.replies, 0, sizeof f.replies);
-    status = dq_take_off(q, &f, calls, count);
+    status = dq_pipeline_write(q, &f, calls, count);
     if (status == DELAYQ_OK)
-        status = dq_exchange(q, l->cmd, f.replies, f.begin[f.n], &got, &f.sent,
-                             deadline);
-    l->used_us = dq_now();
-    if (status != DELAYQ_OK) dq_drop(q, status);
-    for (i = 0; i < f.n; i++) dq_land(q, &f, i, got, status);
-    if (l->answered) l->barren = 0;
-    dq_free_replies(f.replies, got);
+        status = dq_conn_exchange(q, l->cmd, f.replies, f.begin[f.n], &got,
+                                  &f.sent, deadline);
+    l->used_us = dq_sys_now();
+    if (status != DELAYQ_OK) dq_conn_close(q, status);
+    for (i = 0; i < f.n; i++) dq_pipeline_read_one(q, &f, i, got, status);
+    if (l->answered) l->conns_without_reply = 0;
+    dq_resp_free(f.replies, got);
 }
 
 /* A slot is on its way to another node, and what this call touches is there:
  * this one call goes there, on a connection of its own. */
-static delayq_status dq_send_there(delayq *q, dq_call *call) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_req_send_ask(delayq *q, dq_req *call) {
+    delayq_conn *l = q->conn;
     redisContext *here = l->cmd, *there;
     delayq_status status;
     redisReply **r;
     char sha[41];
-    dq_talk t;
+    dq_handshake t;
     dq_url u;
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, &l->ask, &there,
-                       dq_within(q, q->options.connect_timeout_ms));
+    status = dq_conn_open_socket(q, &u, &l->ask, &there,
+                                 dq_within(q, q->options.connect_timeout_ms));
     if (status != DELAYQ_OK) return status;
-    dq_begin_talk(&t, there, &u);
-    status = dq_end_talk(q, &t, dq_within(q, q->options.io_timeout_ms), &r);
-    dq_free_talk(&t);
+    dq_handshake_begin(&t, there, &u);
+    status =
+        dq_handshake_run(q, &t, dq_within(q, q->options.io_timeout_ms), &r);
+    dq_handshake_free(&t);
     memset(&u, 0, sizeof u);
     memcpy(sha, l->sha[call->verb], sizeof sha);
     l->sha[call->verb][0] = '\0';
     l->cmd = there;
     call->asking = 1;
     if (status == DELAYQ_OK) {
-        dq_send(q, call, 1);
+        dq_req_send(q, call, 1);
         status = call->status;
     }
     call->asking = 0;
@@ -3559,7 +3586,7 @@ static delayq_status dq_send_there(delayq *q, dq_call *call) {
 
 /* Is it worth sending again, after this status? Nothing has happened, or it
  * is provably harmless. */
-static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
+static int dq_req_may_resend(delayq *q, dq_req *call, delayq_status status) {
     if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED) return 1;
     if ((int)status == DQ_TRYAGAIN && call->verb == DQ_TAKE && call->keys > 1 &&
         q->options.wire == DELAYQ_NATIVE) {
@@ -3570,66 +3597,68 @@ static int dq_once_more(delayq *q, dq_call *call, delayq_status status) {
     if (status == DELAYQ_ERR_AUTH && call->keys == 5) {
         call->args -= 3; /* the line is forbidden: it waits as if alone */
         call->keys = 4;
-        q->turns = q->place = 0;
+        q->turn_subscribed = q->waiter_rank = 0;
         return 1;
     }
-    if (call->resent || dq_link(q)->cmd || dq_link(q)->failures > 0) return 0;
+    if (call->resent || q->conn->cmd || q->conn->failures > 0) return 0;
     call->resent = 1;
-    call->again = status == DELAYQ_ERR_UNKNOWN && call->harmless;
-    if (status == DELAYQ_ERR_UNKNOWN && call->reads) return 1;
-    return call->again || status == DELAYQ_ERR_IO ||
+    call->is_resend = status == DELAYQ_ERR_UNKNOWN && call->idempotent;
+    if (status == DELAYQ_ERR_UNKNOWN && call->read_only) return 1;
+    return call->is_resend || status == DELAYQ_ERR_IO ||
            status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN;
 }
 
 /* A call that is not sent again: what its caller is told. */
-static void dq_settle(delayq *q, dq_call *call) {
+static void dq_req_settle(delayq *q, dq_req *call) {
     call->settled = 1;
-    if (call->once || call->status == DELAYQ_OK) return;
+    if (call->no_retry || call->status == DELAYQ_OK) return;
     if ((int)call->status == DQ_NOSCRIPT)
-        dq_fail(q, call->status, "the server forgets its scripts");
-    if (call->reads && call->status == DELAYQ_ERR_UNKNOWN)
-        call->status = dq_fail(q, DELAYQ_ERR_IO,
-                               "%s: sent, but no answer came (or no memory for "
-                               "it); it changes nothing",
-                               call->what);
-    if (call->again && call->status != DELAYQ_ERR_PROTOCOL) {
+        dq_err_set(q, call->status, "the server forgets its scripts");
+    if (call->read_only && call->status == DELAYQ_ERR_UNKNOWN)
+        call->status =
+            dq_err_set(q, DELAYQ_ERR_IO,
+                       "%s: sent, but no answer came (or no memory for "
+                       "it); it changes nothing",
+                       call->what);
+    if (call->is_resend && call->status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
         call->status = DELAYQ_ERR_UNKNOWN;
         snprintf(then, sizeof then, "%.159s", q->err);
         if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_fail(q, call->status,
-                    "%s: sent, but no answer came: it may have happened; "
-                    "then: %s",
-                    call->what, then);
+            dq_err_set(q, call->status,
+                       "%s: sent, but no answer came: it may have happened; "
+                       "then: %s",
+                       call->what, then);
     }
-    call->status = dq_public(call->status);
+    call->status = dq_err_public(call->status);
 }
 
 /* Run scripts, each on its own: one may fail and the next one not. */
-static void dq_run_all(delayq *q, dq_call *calls, size_t count) {
+static void dq_req_run_all(delayq *q, dq_req *calls, size_t count) {
     size_t i, open = count;
     while (open > 0) {
-        delayq_status status = dq_ready(q);
-        dq_tell_all(calls, count, status, 0);
-        if (status == DELAYQ_OK) dq_send(q, calls, count);
+        delayq_status status = dq_conn_ensure(q);
+        dq_req_set_all(calls, count, status, 0);
+        if (status == DELAYQ_OK) dq_req_send(q, calls, count);
         for (i = open = 0; i < count; i++) {
-            dq_call *call = &calls[i];
+            dq_req *call = &calls[i];
             if (call->settled) continue;
             open++;
             if (status == DELAYQ_OK && !call->sent) continue;
-            if ((int)call->status == DQ_ASK && !call->once)
-                call->status = dq_send_there(q, call);
-            if (call->status != DELAYQ_OK && !call->once &&
-                ++call->tries <= DQ_HOPS && dq_once_more(q, call, call->status))
+            if ((int)call->status == DQ_ASK && !call->no_retry)
+                call->status = dq_req_send_ask(q, call);
+            if (call->status != DELAYQ_OK && !call->no_retry &&
+                ++call->tries <= DQ_HOPS &&
+                dq_req_may_resend(q, call, call->status))
                 continue;
-            dq_settle(q, call);
+            dq_req_settle(q, call);
             open--;
         }
     }
 }
 
-static delayq_status dq_run(delayq *q, dq_call *call) {
-    dq_run_all(q, call, 1);
+static delayq_status dq_req_run(delayq *q, dq_req *call) {
+    dq_req_run_all(q, call, 1);
     return call->status;
 }
 
@@ -3645,12 +3674,12 @@ static delayq_status dq_run(delayq *q, dq_call *call) {
  * reply, so that is all.
  *---------------------------------------------------------------------------*/
 
-static void dq_wake_by(delayq *q, int64_t when) {
-    if (q->wake_us > when) q->wake_us = when;
+static void dq_sched_lower(delayq *q, int64_t when) {
+    if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
-static int dq_is_key(const delayq *q, const char *prefix, const char *rest,
-                     const redisReply *r) {
+static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
+                         const redisReply *r) {
     size_t plen = strlen(prefix), rlen = strlen(rest);
     size_t brace = memchr(q->name, '{', q->name_len) ? 0 : 1;
     const char *at = r->str;
@@ -3662,33 +3691,35 @@ static int dq_is_key(const delayq *q, const char *prefix, const char *rest,
 }
 
 /* By how much later than the keeper the next in line acts. */
-static int64_t dq_slack(const delayq *q) {
+static int64_t dq_sched_slack(const delayq *q) {
     unsigned char r;
-    if (q->place != 2) return 0;
-    dq_random(&r, 1);
+    if (q->waiter_rank != 2) return 0;
+    dq_sys_random(&r, 1);
     return 300000 + r * 300000 / 255;
 }
 
 /* Something is due then, by the server's clock; 0: now. */
-static void dq_wake_at(delayq *q, int64_t due_ms) {
-    int64_t now = dq_now(), when = now;
-    if (q->place > 2) return; /* others see to it */
+static void dq_sched_due_at(delayq *q, int64_t due_ms) {
+    int64_t now = dq_sys_now(), when = now;
+    if (q->waiter_rank > 2) return; /* others see to it */
     if (due_ms > DQ_MAX_DUE / 1000)
         when = now + q->options.max_wait_ms * 1000;
     else if (due_ms > 0)
-        when = due_ms * 1000 - dq_link(q)->server_us - dq_link(q)->span_us;
-    if (q->place == 2 && when < now) when = now;
-    dq_wake_by(q, when + dq_slack(q));
+        when =
+            due_ms * 1000 - q->conn->clock_offset_us - q->conn->clock_error_us;
+    if (q->waiter_rank == 2 && when < now) when = now;
+    dq_sched_lower(q, when + dq_sched_slack(q));
 }
 
 /* A message on the queue's channel: the new earliest due time. */
-static void dq_heard_head(delayq *q, const redisReply *r) {
+static void dq_sub_on_due(delayq *q, const redisReply *r) {
     int64_t due_ms;
-    dq_wake_at(q, dq_numbers(r, &due_ms, 1) && due_ms > 0 ? due_ms : 0);
+    dq_sched_due_at(q,
+                    dq_resp_numbers(r, &due_ms, 1) && due_ms > 0 ? due_ms : 0);
 }
 
 /* The keys that have changed; nil: all of them. */
-static void dq_heard_keys(delayq *q, const redisReply *r) {
+static void dq_sub_on_invalidate(delayq *q, const redisReply *r) {
     size_t i;
     int ours = r->type != REDIS_REPLY_ARRAY;
     for (i = 0; !ours && i < r->elements; i++)
@@ -3696,107 +3727,107 @@ static void dq_heard_keys(delayq *q, const redisReply *r) {
                r->element[i]->len == q->name_len &&
                memcmp(r->element[i]->str, q->name, q->name_len) == 0;
     if (!ours) return;
-    q->armed = 0;
-    dq_wake_at(q, 0);
+    q->list_tracked = 0;
+    dq_sched_due_at(q, 0);
 }
 
 /* "place due": a step forward in the line, or 0: struck off. */
-static void dq_heard_turn(delayq *q, const redisReply *r) {
+static void dq_sub_on_turn(delayq *q, const redisReply *r) {
     int64_t n[2];
-    if (q->place == 0) return; /* it has left */
-    if (dq_numbers(r, n, 2) && n[0] == 2) {
-        q->place = 2;
-        if (n[1] > 0) dq_wake_at(q, n[1]);
+    if (q->waiter_rank == 0) return; /* it has left */
+    if (dq_resp_numbers(r, n, 2) && n[0] == 2) {
+        q->waiter_rank = 2;
+        if (n[1] > 0) dq_sched_due_at(q, n[1]);
     } else {
-        q->place = 1;
-        dq_wake_at(q, 0);
+        q->waiter_rank = 1;
+        dq_sched_due_at(q, 0);
     }
 }
 
-static void dq_heard_by(delayq *q, int message, int gone,
-                        const redisReply *channel, const redisReply *text) {
+static void dq_sub_dispatch(delayq *q, int message, int gone,
+                            const redisReply *channel, const redisReply *text) {
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
-        if (message) dq_heard_keys(q, text);
-    } else if (dq_is_key(q, DQ_CHANNEL, "", channel)) {
-        q->hears = !gone;
+        if (message) dq_sub_on_invalidate(q, text);
+    } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
+        q->subscribed = !gone;
         if (message)
-            dq_heard_head(q, text);
+            dq_sub_on_due(q, text);
         else
-            dq_wake_by(q, dq_now());
-    } else if (dq_is_key(q, DQ_TURN, q->id, channel)) {
-        q->turns = !gone;
-        if (message) dq_heard_turn(q, text);
+            dq_sched_lower(q, dq_sys_now());
+    } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
+        q->turn_subscribed = !gone;
+        if (message) dq_sub_on_turn(q, text);
     }
 }
 
-static void dq_heard(delayq *q, const redisReply *r) {
+static void dq_sub_on_message(delayq *q, const redisReply *r) {
     delayq *h;
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
         return;
-    for (h = dq_link(q)->handles; h; h = h->next)
-        dq_heard_by(h, strcmp(r->element[0]->str, "message") == 0,
-                    strcmp(r->element[0]->str, "unsubscribe") == 0,
-                    r->element[1], r->element[2]);
+    for (h = q->conn->handles; h; h = h->next)
+        dq_sub_dispatch(h, strcmp(r->element[0]->str, "message") == 0,
+                        strcmp(r->element[0]->str, "unsubscribe") == 0,
+                        r->element[1], r->element[2]);
 }
 
 /* Tell the ear to listen for one more handle, or one less, whose name others
  * may have, too; the answers are heard like messages. */
-static void dq_subscribe(delayq *q, const char *verb, int with_name) {
-    delayq_link *l = dq_link(q);
+static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
+    delayq_conn *l = q->conn;
     int sent;
-    dq_out o;
-    if (!l->ear) return;
-    dq_begin(&o, l->ear);
-    dq_line(&o, '*', 2);
-    dq_text(&o, verb);
-    dq_long_key(&o, q, DQ_TURN, q->id, strlen(q->id));
+    dq_resp_writer o;
+    if (!l->sub) return;
+    dq_resp_begin(&o, l->sub);
+    dq_resp_line(&o, '*', 2);
+    dq_resp_text(&o, verb);
+    dq_resp_key_with(&o, q, DQ_TURN, q->id, strlen(q->id));
     if (with_name) {
-        dq_line(&o, '*', 2);
-        dq_text(&o, verb);
-        dq_key(&o, q, DQ_CHANNEL);
+        dq_resp_line(&o, '*', 2);
+        dq_resp_text(&o, verb);
+        dq_resp_key(&o, q, DQ_CHANNEL);
     }
-    dq_spill(&o);
-    if (o.failed || dq_flush(l->ear, &sent) != REDIS_OK) dq_drop_ear(q);
+    dq_resp_end(&o);
+    if (o.failed || dq_sys_write(l->sub, &sent) != REDIS_OK) dq_sub_close(q);
 }
 
 /* Read what the ear has received, at most 16 buffers full. */
-static int dq_read_ear(delayq *q, int64_t now) {
-    delayq_link *l = dq_link(q);
+static int dq_sub_read(delayq *q, int64_t now) {
+    delayq_conn *l = q->conn;
     int i;
     for (i = 0; i < 16; i++) {
         int any = 0;
         void *r = NULL;
-        if (dq_fill(l->ear) != REDIS_OK) return 0;
-        while (redisGetReplyFromReader(l->ear, &r) == REDIS_OK && r) {
-            dq_heard(q, (redisReply *)r);
+        if (dq_sys_read(l->sub) != REDIS_OK) return 0;
+        while (redisGetReplyFromReader(l->sub, &r) == REDIS_OK && r) {
+            dq_sub_on_message(q, (redisReply *)r);
             freeReplyObject(r);
             r = NULL;
             any = 1;
-            l->heard_us = now;
-            l->pinged_us = 0;
+            l->sub_heard_us = now;
+            l->sub_pinged_us = 0;
         }
-        if (l->ear->err) return 0;
+        if (l->sub->err) return 0;
         if (!any) break;
     }
     return 1;
 }
 
 /* Say something to a quiet ear; a dead one doesn't answer. */
-static int dq_ping_ear(delayq *q, int64_t now) {
-    delayq_link *l = dq_link(q);
+static int dq_sub_ping(delayq *q, int64_t now) {
+    delayq_conn *l = q->conn;
     int sent;
-    if (l->pinged_us > 0)
-        return now - l->pinged_us < q->options.io_timeout_ms * 1000LL;
-    if (now - l->heard_us < DQ_PING_US) return 1;
-    l->pinged_us = now;
-    return redisAppendFormattedCommand(l->ear, "*1\r\n$4\r\nPING\r\n", 14) ==
+    if (l->sub_pinged_us > 0)
+        return now - l->sub_pinged_us < q->options.io_timeout_ms * 1000LL;
+    if (now - l->sub_heard_us < DQ_PING_US) return 1;
+    l->sub_pinged_us = now;
+    return redisAppendFormattedCommand(l->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
                REDIS_OK &&
-           dq_flush(l->ear, &sent) == REDIS_OK;
+           dq_sys_write(l->sub, &sent) == REDIS_OK;
 }
 
-static void dq_drain_pipe(delayq_link *l) {
+static void dq_sys_drain_pipe(delayq_conn *l) {
     char bytes[64];
     while (read(l->pipe[0], bytes, sizeof bytes) > 0) {
     }
@@ -3804,119 +3835,122 @@ static void dq_drain_pipe(delayq_link *l) {
 
 /* Look at the ear, and empty the pipe, at most once a millisecond. What wake
  * has said stands in the handles. */
-static delayq_status dq_listen(delayq *q, int64_t now) {
-    delayq_link *l = dq_link(q);
-    if (now - l->looked_us < DQ_LOOK_US) return DELAYQ_OK;
-    if (q->pid != (int64_t)getpid()) return dq_ready(q); /* the parent's */
-    l->looked_us = now;
-    dq_drain_pipe(l);
-    if (l->ear && (!dq_read_ear(q, now) || !dq_ping_ear(q, now)))
-        dq_drop_ear(q);
+static delayq_status dq_sub_poll(delayq *q, int64_t now) {
+    delayq_conn *l = q->conn;
+    if (now - l->sub_read_us < DQ_SUB_POLL_US) return DELAYQ_OK;
+    if (q->pid != (int64_t)getpid())
+        return dq_conn_ensure(q); /* the parent's */
+    l->sub_read_us = now;
+    dq_sys_drain_pipe(l);
+    if (l->sub && (!dq_sub_read(q, now) || !dq_sub_ping(q, now)))
+        dq_sub_close(q);
     return DELAYQ_OK;
 }
 
 /* One write: login, CLIENT ID, and the subscriptions; an answer to each. A
  * refused subscription leaves the ear half deaf, not the queue broken. */
-static delayq_status dq_greet_ear(delayq *q, const dq_url *u, redisContext *c,
-                                  int64_t deadline) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_sub_handshake(delayq *q, const dq_url *u,
+                                      redisContext *c, int64_t deadline) {
+    delayq_conn *l = q->conn;
     delayq_status status;
     redisReply **r;
-    dq_talk t;
-    dq_begin_talk(&t, c, u);
-    dq_words(&t.o, 2, "CLIENT", "ID");
-    dq_line(&t.o, '*', 2);
-    dq_text(&t.o, "SUBSCRIBE");
-    dq_key(&t.o, q, DQ_CHANNEL);
-    dq_words(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-    dq_line(&t.o, '*', 2);
-    dq_text(&t.o, "SUBSCRIBE");
-    dq_long_key(&t.o, q, DQ_TURN, q->id, strlen(q->id));
+    dq_handshake t;
+    dq_handshake_begin(&t, c, u);
+    dq_resp_command(&t.o, 2, "CLIENT", "ID");
+    dq_resp_line(&t.o, '*', 2);
+    dq_resp_text(&t.o, "SUBSCRIBE");
+    dq_resp_key(&t.o, q, DQ_CHANNEL);
+    dq_resp_command(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
+    dq_resp_line(&t.o, '*', 2);
+    dq_resp_text(&t.o, "SUBSCRIBE");
+    dq_resp_key_with(&t.o, q, DQ_TURN, q->id, strlen(q->id));
     t.n += 4;
-    status = dq_end_talk(q, &t, deadline, &r);
+    status = dq_handshake_run(q, &t, deadline, &r);
     if (status == DELAYQ_OK) {
         int id = r[0]->type == REDIS_REPLY_INTEGER;
-        l->ear_id = id ? r[0]->integer : 0;
-        q->hears = r[1]->type == REDIS_REPLY_ARRAY;
-        l->hears_pushes = id && r[2]->type == REDIS_REPLY_ARRAY;
-        q->turns = q->hears && r[3]->type == REDIS_REPLY_ARRAY;
-        if (!q->hears && !l->hears_pushes)
+        l->sub_id = id ? r[0]->integer : 0;
+        q->subscribed = r[1]->type == REDIS_REPLY_ARRAY;
+        l->can_track = id && r[2]->type == REDIS_REPLY_ARRAY;
+        q->turn_subscribed = q->subscribed && r[3]->type == REDIS_REPLY_ARRAY;
+        if (!q->subscribed && !l->can_track)
             status = r[1]->type == REDIS_REPLY_ERROR
-                         ? dq_refused(q, "listening", r[1])
-                         : dq_bad_reply(q, "listening");
+                         ? dq_err_from_reply(q, "listening", r[1])
+                         : dq_err_bad_reply(q, "listening");
     }
-    dq_free_talk(&t);
+    dq_handshake_free(&t);
     return status;
 }
 
 /* Open the ear, unless that was tried too lately. Its failure is no failure
  * of the queue: it is told to the log, and the handle looks more often. */
-static void dq_open_ear(delayq *q) {
-    delayq_link *l = dq_link(q);
+static void dq_sub_open(delayq *q) {
+    delayq_conn *l = q->conn;
     int64_t deadline = dq_within(q, q->options.io_timeout_ms);
     delayq_status status;
     delayq *h;
     dq_url u;
-    if (l->ear || dq_now() < l->ear_retry_us) return;
+    if (l->sub || dq_sys_now() < l->sub_retry_us) return;
     dq_url_parse(dq_url_text(q), &u);
-    status = dq_socket(q, &u, &l->at, &l->ear, deadline);
-    if (status == DELAYQ_OK) status = dq_greet_ear(q, &u, l->ear, deadline);
+    status = dq_conn_open_socket(q, &u, &l->at, &l->sub, deadline);
+    if (status == DELAYQ_OK) status = dq_sub_handshake(q, &u, l->sub, deadline);
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
-        l->ear_failures++;
-        dq_drop_ear(q);
+        l->sub_failures++;
+        dq_sub_close(q);
         if (q->options.log)
-            q->options.log(q->options.user, dq_public(status), q->err);
+            q->options.log(q->options.user, dq_err_public(status), q->err);
         return;
     }
-    l->ear_failures = 0;
-    l->heard_us = l->looked_us = dq_now();
-    l->pinged_us = 0;
+    l->sub_failures = 0;
+    l->sub_heard_us = l->sub_read_us = dq_sys_now();
+    l->sub_pinged_us = 0;
     for (h = l->handles; h; h = h->next) {
-        h->wake_us = l->heard_us;
-        if (h != q && l->ear) dq_subscribe(h, "SUBSCRIBE", 1);
+        h->next_poll_us = l->sub_heard_us;
+        if (h != q && l->sub) dq_sub_subscribe(h, "SUBSCRIBE", 1);
     }
 }
 
-static int dq_write_arm(dq_out *o, const delayq *q) {
-    const delayq_link *l = dq_link(q);
+static int dq_sub_write_track(dq_resp_writer *o, const delayq *q) {
+    const delayq_conn *l = q->conn;
     if (!l->tracking) {
-        dq_line(o, '*', 7);
-        dq_text(o, "CLIENT");
-        dq_text(o, "TRACKING");
-        dq_text(o, "ON");
-        dq_text(o, "REDIRECT");
-        dq_number(o, l->ear_id);
-        dq_text(o, "OPTIN");
-        dq_text(o, "NOLOOP");
+        dq_resp_line(o, '*', 7);
+        dq_resp_text(o, "CLIENT");
+        dq_resp_text(o, "TRACKING");
+        dq_resp_text(o, "ON");
+        dq_resp_text(o, "REDIRECT");
+        dq_resp_int(o, l->sub_id);
+        dq_resp_text(o, "OPTIN");
+        dq_resp_text(o, "NOLOOP");
     }
-    dq_words(o, 3, "CLIENT", "CACHING", "YES");
-    dq_line(o, '*', 2);
-    dq_text(o, "LLEN");
-    dq_arg(o, q->name, q->name_len);
-    dq_spill(o);
+    dq_resp_command(o, 3, "CLIENT", "CACHING", "YES");
+    dq_resp_line(o, '*', 2);
+    dq_resp_text(o, "LLEN");
+    dq_resp_arg(o, q->name, q->name_len);
+    dq_resp_end(o);
     return l->tracking ? 2 : 3;
 }
 
-static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_sub_apply_track(delayq *q, redisReply *const *r,
+                                        int n) {
+    delayq_conn *l = q->conn;
     const redisReply *length = r[n - 1];
     if (r[0]->type == REDIS_REPLY_ERROR ||
         r[n - 2]->type == REDIS_REPLY_ERROR) {
-        l->hears_pushes = 0; /* Redis 5, an ACL: a look every 250 ms */
-        dq_wake_by(q, dq_now() + DQ_DEAF_US);
+        l->can_track = 0; /* Redis 5, an ACL: a look every 250 ms */
+        dq_sched_lower(q, dq_sys_now() + DQ_UNHEARD_POLL_US);
         return DELAYQ_OK;
     }
     if (length->type == REDIS_REPLY_ERROR) {
-        delayq_status status = dq_refused(q, "wait", length);
+        delayq_status status = dq_err_from_reply(q, "wait", length);
         if ((int)status < DQ_NOSCRIPT) return status;
-        dq_wake_by(q, dq_now() + DQ_DEAF_US); /* the take will go along */
+        dq_sched_lower(q, dq_sys_now() +
+                              DQ_UNHEARD_POLL_US); /* the take will go along */
         return DELAYQ_OK;
     }
-    if (length->type != REDIS_REPLY_INTEGER) return dq_bad_reply(q, "wait");
-    l->tracking = q->armed = 1;
-    if (length->integer > 0 && q->place == 2)
-        dq_wake_at(q, 0); /* the keeper's, if it lives */
+    if (length->type != REDIS_REPLY_INTEGER) return dq_err_bad_reply(q, "wait");
+    l->tracking = q->list_tracked = 1;
+    if (length->integer > 0 && q->waiter_rank == 2)
+        dq_sched_due_at(q, 0); /* the keeper's, if it lives */
     else if (length->integer > 0)
         q->ready = length->integer;
     return DELAYQ_OK;
@@ -3924,25 +3958,26 @@ static delayq_status dq_armed(delayq *q, redisReply *const *r, int n) {
 
 /* Ask to be told of the next push into N, and whether something lies there
  * already: pushed before the server began to watch. */
-static delayq_status dq_arm(delayq *q) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_sub_track(delayq *q) {
+    delayq_conn *l = q->conn;
     redisReply *r[3] = {NULL, NULL, NULL};
-    delayq_status status = dq_ready(q);
+    delayq_status status = dq_conn_ensure(q);
     int got = 0, sent, n;
-    dq_out o;
+    dq_resp_writer o;
     if (status != DELAYQ_OK) return status;
-    dq_begin(&o, l->cmd);
-    n = dq_write_arm(&o, q);
-    status = o.failed ? dq_fail(q, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_exchange(q, l->cmd, r, n, &got, &sent,
+    dq_resp_begin(&o, l->cmd);
+    n = dq_sub_write_track(&o, q);
+    status = o.failed
+                 ? dq_err_set(q, DELAYQ_ERR_MEMORY, "out of memory")
+                 : dq_conn_exchange(q, l->cmd, r, n, &got, &sent,
                                     dq_within(q, q->options.io_timeout_ms));
-    l->used_us = dq_now();
+    l->used_us = dq_sys_now();
     if (status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO; /* no effect */
     if (status == DELAYQ_OK)
-        status = dq_armed(q, r, n);
+        status = dq_sub_apply_track(q, r, n);
     else
-        dq_drop(q, status);
-    dq_free_replies(r, got);
+        dq_conn_close(q, status);
+    dq_resp_free(r, got);
     return status;
 }
 
@@ -3955,9 +3990,10 @@ static const char *dq_wire_letter(const delayq *q) {
     return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-static void dq_begin_call(dq_call *call, dq_verb verb, const char *what,
-                          size_t keys, size_t args,
-                          void (*write)(dq_out *, delayq *, const dq_call *)) {
+static void dq_req_begin(dq_req *call, dq_req_verb verb, const char *what,
+                         size_t keys, size_t args,
+                         void (*write)(dq_resp_writer *, delayq *,
+                                       const dq_req *)) {
     memset(call, 0, sizeof *call);
     call->verb = verb;
     call->what = what;
@@ -3967,55 +4003,58 @@ static void dq_begin_call(dq_call *call, dq_verb verb, const char *what,
 }
 
 /* Read the n numbers that a call's reply begins with. */
-static delayq_status dq_reply_numbers(delayq *q, dq_call *call, int64_t *n,
-                                      int count) {
+static delayq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
+                                    int count) {
     memset(n, 0, (size_t)count * sizeof *n);
     if (call->status != DELAYQ_OK) return call->status;
-    if (!dq_stamped(call->reply->element[0], n, count)) {
+    if (!dq_resp_stamped(call->reply->element[0], n, count)) {
         freeReplyObject(call->reply);
         call->reply = NULL;
-        return dq_bad_reply(q, call->what);
+        return dq_err_bad_reply(q, call->what);
     }
-    dq_set_clock(dq_link(q), n[0], call->sent_us, dq_link(q)->used_us);
+    dq_conn_set_clock(q->conn, n[0], call->sent_us, q->conn->used_us);
     return DELAYQ_OK;
 }
 
-static delayq_status dq_run_numbers(delayq *q, dq_call *call, int64_t *n,
-                                    int count) {
-    dq_run(q, call);
-    return dq_reply_numbers(q, call, n, count);
+static delayq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
+                                        int count) {
+    dq_req_run(q, call);
+    return dq_req_numbers(q, call, n, count);
 }
 
 /* The server's clock, at least and at most, in ms. */
 static int64_t dq_server_ms(const delayq *q) {
-    return (dq_now() + dq_link(q)->server_us) / 1000;
+    return (dq_sys_now() + q->conn->clock_offset_us) / 1000;
 }
 
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
-    const delayq_link *l = dq_link(q);
-    return (dq_now() + l->server_us + l->span_us + 999) / 1000 + delay_ms;
+    const delayq_conn *l = q->conn;
+    return (dq_sys_now() + l->clock_offset_us + l->clock_error_us + 999) /
+               1000 +
+           delay_ms;
 }
 
 /* --- tickets --- */
 
-#define DQ_KEY_MAX 17
+#define DQ_ELEM_PREFIX_MAX 17
 
 /* An element's ticket: due time and id. Of Redisson's ids of 8 bytes the 8
  * before them is part, or they would look like old ones. */
-static void dq_ticket(delayq_ticket *t, int64_t due_ms, const unsigned char *e,
-                      int kind) {
-    size_t n = dq_decimal(t->text, due_ms);
+static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
+                           const unsigned char *e, int kind) {
+    size_t n = dq_num_decimal(t->text, due_ms);
     t->text[n++] = '-';
-    dq_hex_text(t->text + n, e + (kind == 16),
-                kind == 16  ? 16
-                : kind == 8 ? 9
-                            : 8);
+    dq_num_hex(t->text + n, e + (kind == 16),
+               kind == 16  ? 16
+               : kind == 8 ? 9
+                           : 8);
 }
 
 /* The due time and the bytes that a ticket's element begins with; 0: it is
  * none. *due_len: the length of the due time's text. */
-static size_t dq_ticket_key(const char *text, unsigned char key[DQ_KEY_MAX],
-                            size_t *due_len) {
+static size_t dq_elem_ticket_prefix(const char *text,
+                                    unsigned char key[DQ_ELEM_PREFIX_MAX],
+                                    size_t *due_len) {
     size_t n = 0, digits, due = 0;
     while (text[due] >= '0' && text[due] <= '9') due++;
     if (due < 1 || due > 16 || text[due] != '-') return 0;
@@ -4025,26 +4064,26 @@ static size_t dq_ticket_key(const char *text, unsigned char key[DQ_KEY_MAX],
     if (digits != 32 && digits != 18 && digits != 16) return 0;
     if (digits == 32) key[n++] = 16;
     for (; *text; text += 2) {
-        int hi = dq_hex(text[0]), lo = dq_hex(text[1]);
+        int hi = dq_num_unhex(text[0]), lo = dq_num_unhex(text[1]);
         if (hi < 0 || lo < 0) return 0;
         key[n++] = (unsigned char)(hi * 16 + lo);
     }
     return n;
 }
 
-static int dq_is_ticket(const char *text) {
-    unsigned char key[DQ_KEY_MAX];
+static int dq_elem_is_ticket(const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
     return memchr(text, 0, sizeof(delayq_ticket)) &&
-           dq_ticket_key(text, key, &len) > 0;
+           dq_elem_ticket_prefix(text, key, &len) > 0;
 }
 
 /* Two arguments: due, k. */
-static void dq_write_ticket(dq_out *o, const char *text) {
-    unsigned char key[DQ_KEY_MAX];
-    size_t due_len = 0, n = dq_ticket_key(text, key, &due_len);
-    dq_arg(o, text, due_len);
-    dq_arg(o, key, n);
+static void dq_write_ticket(dq_resp_writer *o, const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
+    dq_resp_arg(o, text, due_len);
+    dq_resp_arg(o, key, n);
 }
 
 /* --- transfer and take --- */
@@ -4054,124 +4093,127 @@ static void dq_set_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, r->str, r->len + 1);
 }
 
-static void dq_write_keys(dq_out *o, delayq *q, size_t count) {
-    dq_key(o, q, DQ_ZSET);
+static void dq_write_keys(dq_resp_writer *o, delayq *q, size_t count) {
+    dq_resp_key(o, q, DQ_ZSET);
     if (count > 1 && q->options.broadcast)
-        dq_key(o, q, DQ_STREAM);
+        dq_resp_key(o, q, DQ_STREAM);
     else if (count > 1)
-        dq_arg(o, q->name, q->name_len);
+        dq_resp_arg(o, q->name, q->name_len);
     if (count > 2)
-        dq_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
-    if (count > 3) dq_key(o, q, DQ_DEAD);
-    if (count > 4) dq_key(o, q, DQ_LINE);
+        dq_resp_key(o, q,
+                    q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    if (count > 3) dq_resp_key(o, q, DQ_DEAD);
+    if (count > 4) dq_resp_key(o, q, DQ_WAITERS);
 }
 
-static void dq_write_lease(dq_out *o, delayq *q, const dq_call *call) {
-    uint64_t order = (uint64_t)(dq_now() + dq_link(q)->server_us);
+static void dq_write_lease(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
     unsigned char tail[6];
-    if (order <= q->order) order = q->order + 1;
-    q->order = order + call->max;
-    dq_number(o, (int64_t)order);
-    memcpy(tail, q->nonce, 5);
+    if (order <= q->last_order) order = q->last_order + 1;
+    q->last_order = order + call->max;
+    dq_resp_int(o, (int64_t)order);
+    memcpy(tail, q->handle_id, 5);
     tail[5] = 0;
     if (q->options.wire == DELAYQ_REDISSON_OLD)
-        dq_number(o, dq_old_tail(q));
+        dq_resp_int(o, dq_elem_old_id_low(q));
     else
-        dq_arg(o, tail, sizeof tail);
-    dq_key(o, q, DQ_CHANNEL);
+        dq_resp_arg(o, tail, sizeof tail);
+    dq_resp_key(o, q, DQ_CHANNEL);
 }
 
-static void dq_write_take(dq_out *o, delayq *q, const dq_call *call) {
-    dq_text(o, q->retry_turn ? "x" : "r");
-    dq_number(o, q->options.max_attempts);
-    dq_number(o, q->options.lease_ms);
+static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_text(o, q->retry_turn ? "x" : "r");
+    dq_resp_int(o, q->options.max_attempts);
+    dq_resp_int(o, q->options.lease_ms);
     if (q->options.lease_ms > 0) dq_write_lease(o, q, call);
     if (call->keys == 5) {
-        dq_text(o, q->id);
-        dq_text(o, q->joins ? "1" : "0");
-        dq_key(o, q, DQ_TURN);
+        dq_resp_text(o, q->id);
+        dq_resp_text(o, q->will_wait ? "1" : "0");
+        dq_resp_key(o, q, DQ_TURN);
     }
     if (call->item) dq_write_ticket(o, call->item->ticket.text);
 }
 
 /* What tick, take and broadcast say. */
-static void dq_write_drain(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_transfer(dq_resp_writer *o, delayq *q,
+                              const dq_req *call) {
     dq_write_keys(o, q, call->keys);
-    dq_text(o, dq_wire_letter(q));
-    dq_number(o, q->options.batch);
-    dq_number(o, q->options.max_wait_ms);
+    dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_int(o, q->options.batch);
+    dq_resp_int(o, q->options.max_wait_ms);
     if (call->verb == DQ_TICK) return;
-    dq_number(o, (int64_t)call->max);
+    dq_resp_int(o, (int64_t)call->max);
     if (call->verb == DQ_TAKE) {
         dq_write_take(o, q, call);
     } else {
-        dq_text(o, q->cursor);
-        dq_number(o, q->options.broadcast_keep);
-        dq_key(o, q, DQ_CHANNEL);
+        dq_resp_text(o, q->cursor);
+        dq_resp_int(o, q->options.broadcast_keep);
+        dq_resp_key(o, q, DQ_CHANNEL);
     }
 }
 
 /* Do pushes into the list matter to this handle, unless it hears of them? */
-static int dq_wants_arm(const delayq *q) {
-    return !q->armed && !q->options.broadcast && dq_link(q)->hears_pushes &&
-           q->place < 3;
+static int dq_sub_wants_track(const delayq *q) {
+    return !q->list_tracked && !q->options.broadcast && q->conn->can_track &&
+           q->waiter_rank < 3;
 }
 
 /* Apply the head of a reply: the one rule for wake_us. What it says holds for
  * every handle on the same queue and link. */
-static delayq_status dq_apply(delayq *q, const dq_call *call, int64_t *n) {
+static delayq_status dq_sched_apply(delayq *q, const dq_req *call, int64_t *n) {
     int64_t cap = q->options.max_wait_ms * 1000, next = n[DQ_AT_NEXT];
     int deaf =
-        call->verb == DQ_TAKE && (!dq_link(q)->hears_pushes || call->keys == 1);
+        call->verb == DQ_TAKE && (!q->conn->can_track || call->keys == 1);
     delayq *h;
-    if (!dq_link(q)->ear || !q->hears || deaf)
-        cap = cap < DQ_DEAF_US ? cap : DQ_DEAF_US;
+    if (!q->conn->sub || !q->subscribed || deaf)
+        cap = cap < DQ_UNHEARD_POLL_US ? cap : DQ_UNHEARD_POLL_US;
     if (next < 0 || next > cap) next = cap;
     q->ready = n[DQ_AT_READY] < 0 ? 0 : n[DQ_AT_READY];
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    for (h = dq_link(q)->handles; h; h = h->next) {
+    for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->name_len != q->name_len || h->options.broadcast ||
                        memcmp(h->name, q->name, q->name_len) != 0))
             continue;
         h->ready = q->ready;
-        h->wake_us = call->sent_us + next;
-        if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2) h->armed = 0;
+        h->next_poll_us = call->sent_us + next;
+        if (n[DQ_AT_MOVED] > 0 || call->reply->elements > 2)
+            h->list_tracked = 0;
     }
-    q->place = call->keys != 5      ? 0
-               : n[DQ_AT_PLACE] > 2 ? 3
-                                    : (unsigned char)n[DQ_AT_PLACE];
-    if (q->place == 2) q->wake_us += dq_slack(q);
-    if (q->place > 2) q->wake_us = call->sent_us + cap;
-    return q->wire_refused ? dq_wire_failure(q) : DELAYQ_OK;
+    q->waiter_rank = call->keys != 5      ? 0
+                     : n[DQ_AT_PLACE] > 2 ? 3
+                                          : (unsigned char)n[DQ_AT_PLACE];
+    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack(q);
+    if (q->waiter_rank > 2) q->next_poll_us = call->sent_us + cap;
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
-static delayq_status dq_transfer(delayq *q) {
+static delayq_status dq_tick_transfer(delayq *q) {
     int cast = q->options.broadcast;
     delayq_status status;
     int64_t n[DQ_NUMBERS]; /* the last two only of a take */
-    dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
-                  dq_write_drain);
-    call.once = 1;
-    status = dq_run_numbers(q, &call, n, DQ_AT_PLACE);
+    dq_req call;
+    dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TICK, "tick", 4, cast ? 7 : 3,
+                 dq_write_transfer);
+    call.no_retry = 1;
+    status = dq_req_run_numbers(q, &call, n, DQ_AT_PLACE);
     if ((int)status == DQ_NOSCRIPT || (int)status == DQ_MOVED)
         return DELAYQ_OK; /* loaded or followed by the next call */
-    status = dq_public(status);
+    status = dq_err_public(status);
     if (status != DELAYQ_OK) {
-        if (dq_link(q)->cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
+        if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
         return status;
     }
-    status = dq_apply(q, &call, n);
+    status = dq_sched_apply(q, &call, n);
     if (cast && call.reply->elements > 1)
         dq_set_cursor(q, call.reply->element[1]);
     freeReplyObject(call.reply);
     return status;
 }
 
-static int64_t dq_score(const char *p) {
+static int64_t dq_num_due(const char *p) {
     int64_t value = 0;
     for (; *p >= '0' && *p <= '9'; p++)
         value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
@@ -4190,36 +4232,37 @@ static void dq_count_taken(delayq *q, const delayq_item *item) {
 static void dq_late(delayq_item *item, const char *due, int64_t us) {
     item->late_us = -1;
     if (*due < '0' || *due > '9') return;
-    item->due_ms = dq_score(due);
+    item->due_ms = dq_num_due(due);
     item->late_us = us - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
 }
 
 /* An item of a take's reply: its due time, or e or r, and its bytes; n: the
  * reply's head. */
-static int dq_item(delayq *q, delayq_item *item, const char *due,
-                   const redisReply *bytes, const int64_t *n) {
+static int dq_read_item(delayq *q, delayq_item *item, const char *due,
+                        const redisReply *bytes, const int64_t *n) {
     const unsigned char *e = (const unsigned char *)bytes->str;
     int leased = q->options.lease_ms > 0, kind = -1;
     size_t at = 0;
     if (!*due || bytes->type != REDIS_REPLY_STRING) return 0;
     memset(item, 0, sizeof *item);
-    if (*due != 'r') kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
+    if (*due != 'r')
+        kind = dq_elem_parse(e, bytes->len, q->conn->long_big, &at);
     if (kind < 0 && (leased || *due != 'r')) return 0;
     if (kind < 0) at = 0;
     item->data = e + at;
     item->len = bytes->len - at;
-    item->attempt = kind == DQ_KIND_OLD && leased ? 0 : !leased;
-    if (kind == 16) item->attempt += (int)dq_get_uint(e + 15, 2, 1);
-    if (leased) dq_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
+    item->attempt = kind == DQ_ELEM_OLD && leased ? 0 : !leased;
+    if (kind == 16) item->attempt += (int)dq_elem_get_uint(e + 15, 2, 1);
+    if (leased) dq_elem_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
     dq_late(item, due, n[0]);
     dq_count_taken(q, item);
     return 1;
 }
 
 /* The item that a triple of a broadcast's reply stands for. */
-static int dq_cast_item(delayq *q, delayq_item *item, redisReply *const *r,
-                        int64_t us) {
+static int dq_read_broadcast_item(delayq *q, delayq_item *item,
+                                  redisReply *const *r, int64_t us) {
     int i;
     for (i = 0; i < 3; i++)
         if (r[i]->type != REDIS_REPLY_STRING) return 0;
@@ -4234,37 +4277,38 @@ static int dq_cast_item(delayq *q, delayq_item *item, redisReply *const *r,
     return 1;
 }
 
-static void dq_forget(delayq *q) {
+static void dq_free_items(delayq *q) {
     if (q->reply) freeReplyObject(q->reply);
     q->reply = NULL;
 }
 
 /* What an ack's answer says of one ticket. */
-static delayq_status dq_acked(delayq *q, const dq_call *call, int done) {
+static delayq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
     if (done) {
         q->counts.acked++;
         return DELAYQ_OK;
     }
-    if (!call->again) return DELAYQ_GONE;
-    return dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                   "%s: sent twice, and the item is no longer there: it was "
-                   "done, or the lease was lost",
-                   call->what);
+    if (!call->is_resend) return DELAYQ_GONE;
+    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+                      "%s: sent twice, and the item is no longer there: it was "
+                      "done, or the lease was lost",
+                      call->what);
 }
 
 /* The items of a reply, behind its first two elements; n: its head.
  * SIZE_MAX: that is no reply of ours. */
-static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
+static size_t dq_read_items(delayq *q, const dq_req *call, delayq_item *items,
                             const int64_t *n) {
     redisReply *const *r = call->reply->element + 2;
-    size_t step = call->verb == DQ_CAST ? 3 : 1, i, count;
+    size_t step = call->verb == DQ_BROADCAST ? 3 : 1, i, count;
     const char *due = r[-1]->str;
     count = (call->reply->elements - 2) / step;
     if (call->reply->elements != 2 + step * count || count > call->max)
         return SIZE_MAX;
     for (i = 0; i < count; i++, r += step) {
-        if (call->verb == DQ_CAST ? !dq_cast_item(q, &items[i], r, n[0])
-                                  : !dq_item(q, &items[i], due, r[0], n))
+        if (call->verb == DQ_BROADCAST
+                ? !dq_read_broadcast_item(q, &items[i], r, n[0])
+                : !dq_read_item(q, &items[i], due, r[0], n))
             return SIZE_MAX;
         due += strcspn(due, " ");
         due += *due == ' ';
@@ -4273,23 +4317,23 @@ static size_t dq_read_items(delayq *q, const dq_call *call, delayq_item *items,
 }
 
 /* Is it about to wait long, where it hears of its turn? */
-static int dq_would_join(const delayq *q) {
-    return q->joins && q->turns;
+static int dq_sched_would_join(const delayq *q) {
+    return q->will_wait && q->turn_subscribed;
 }
 
 /* Ask the server for up to max items, with an ack before if ack is not NULL;
  * *acked is what became of it. EMPTY or OK. */
-static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
-                            size_t *count, const delayq_item *ack,
-                            delayq_status *acked) {
+static delayq_status dq_take_once(delayq *q, delayq_item *items, size_t max,
+                                  size_t *count, const delayq_item *ack,
+                                  delayq_status *acked) {
     int cast = q->options.broadcast;
     delayq_status status;
     int64_t n[DQ_NUMBERS];
-    dq_call call;
-    dq_begin_call(&call, cast ? DQ_CAST : DQ_TAKE, "take", 4, 7,
-                  dq_write_drain);
+    dq_req call;
+    dq_req_begin(&call, cast ? DQ_BROADCAST : DQ_TAKE, "take", 4, 7,
+                 dq_write_transfer);
     if (q->options.lease_ms > 0) call.args += 3;
-    if (q->place > 0 || dq_would_join(q)) {
+    if (q->waiter_rank > 0 || dq_sched_would_join(q)) {
         call.keys = 5;
         call.args += 3;
     }
@@ -4297,43 +4341,43 @@ static delayq_status dq_ask(delayq *q, delayq_item *items, size_t max,
     call.max = max;
     call.item = ack;
     q->retry_turn = !q->retry_turn;
-    status = dq_run_numbers(q, &call, n, cast ? DQ_AT_PLACE : DQ_NUMBERS);
+    status = dq_req_run_numbers(q, &call, n, cast ? DQ_AT_PLACE : DQ_NUMBERS);
     if (ack) *acked = status;
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
     if (call.reply->elements < 2 ||
         call.reply->element[1]->type != REDIS_REPLY_STRING)
-        return dq_bad_reply(q, "take");
+        return dq_err_bad_reply(q, "take");
     if (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1) {
         *acked = DELAYQ_ERR_PROTOCOL;
-        return dq_bad_reply(q, "take");
+        return dq_err_bad_reply(q, "take");
     }
-    if (ack) *acked = dq_acked(q, &call, n[DQ_AT_ACKED] == 1);
-    status = dq_apply(q, &call, n);
+    if (ack) *acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
+    status = dq_sched_apply(q, &call, n);
     if (cast) dq_set_cursor(q, call.reply->element[1]);
     *count = dq_read_items(q, &call, items, n);
     if (*count == SIZE_MAX) {
         *count = 0;
-        return dq_bad_reply(q, "take");
+        return dq_err_bad_reply(q, "take");
     }
     if (*count > 0) return DELAYQ_OK;
     return status == DELAYQ_OK ? DELAYQ_EMPTY : status;
 }
 
 /* What a take is asked for, and what it has got. */
-typedef struct dq_taking {
+typedef struct dq_take_state {
     delayq_item *items;
     size_t max, count;
     delayq_item ack; /* to be acked first, if it has a ticket */
     delayq_status acked;
     int asked; /* the ack has been sent at least once */
-} dq_taking;
+} dq_take_state;
 
-static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
+static delayq_status dq_take_request(delayq *q, dq_take_state *t) {
     delayq_status status, acked = DELAYQ_OK;
     int ack = t->ack.ticket.text[0] != '\0';
-    status =
-        dq_ask(q, t->items, t->max, &t->count, ack ? &t->ack : NULL, &acked);
+    status = dq_take_once(q, t->items, t->max, &t->count, ack ? &t->ack : NULL,
+                          &acked);
     if (!ack) return status;
     if (t->asked && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
     if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
@@ -4346,31 +4390,33 @@ static delayq_status dq_take_ask(delayq *q, dq_taking *t) {
 
 /* Is half of the call's time left? */
 static int dq_has_time(delayq *q) {
-    return dq_limit(q) - dq_now() > q->options.io_timeout_ms * 500LL;
+    return dq_limit(q) - dq_sys_now() > q->options.io_timeout_ms * 500LL;
 }
 
 /* One turn of a take: ask if there may be something; if not, get closer to
  * hearing of it. */
-static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+    delayq_conn *l = q->conn;
     delayq_status status;
-    int64_t now = dq_now();
-    if (q->orphan) return dq_ready(q);
+    int64_t now = dq_sys_now();
+    if (q->conn_closed) return dq_conn_ensure(q);
     q->limit_us = 0;
-    status = dq_listen(q, now);
+    status = dq_sub_poll(q, now);
     if (status != DELAYQ_OK) return status;
     status = DELAYQ_EMPTY;
-    if (!l->cmd || !l->ear || q->ready > 0 || now >= q->wake_us ||
-        t->ack.ticket.text[0] || (q->place == 0 && dq_would_join(q)))
-        status = dq_take_ask(q, t);
-    if (status != DELAYQ_EMPTY || !listen || (l->ear && !dq_wants_arm(q)) ||
-        !dq_has_time(q))
+    if (!l->cmd || !l->sub || q->ready > 0 || now >= q->next_poll_us ||
+        t->ack.ticket.text[0] ||
+        (q->waiter_rank == 0 && dq_sched_would_join(q)))
+        status = dq_take_request(q, t);
+    if (status != DELAYQ_EMPTY || !listen ||
+        (l->sub && !dq_sub_wants_track(q)) || !dq_has_time(q))
         return status;
-    if (!l->ear)
-        dq_open_ear(q);
+    if (!l->sub)
+        dq_sub_open(q);
     else
-        status = dq_arm(q);
-    return status == DELAYQ_OK || dq_passing(status) ? DELAYQ_EMPTY : status;
+        status = dq_sub_track(q);
+    return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
+                                                         : status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4386,23 +4432,24 @@ static delayq_status dq_take_turn(delayq *q, dq_taking *t, int listen) {
 #endif
 
 /* Was delayq_wake called? It counts once. */
-static int dq_woken(delayq *q) {
+static int dq_wait_woken(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
 }
 
 /* The moment at which q wants to act though nothing is heard. */
-static int64_t dq_next_us(const delayq *q) {
-    const delayq_link *l = dq_link(q);
-    int64_t next = q->wake_us, ping;
-    if (!l->ear) return next;
-    ping = l->pinged_us > 0 ? l->pinged_us + q->options.io_timeout_ms * 1000LL
-                            : l->heard_us + DQ_PING_US;
+static int64_t dq_sched_next(const delayq *q) {
+    const delayq_conn *l = q->conn;
+    int64_t next = q->next_poll_us, ping;
+    if (!l->sub) return next;
+    ping = l->sub_pinged_us > 0
+               ? l->sub_pinged_us + q->options.io_timeout_ms * 1000LL
+               : l->sub_heard_us + DQ_PING_US;
     return next < ping ? next : ping;
 }
 
-static void dq_watch(struct pollfd *p, size_t *n, int fd) {
+static void dq_wait_watch(struct pollfd *p, size_t *n, int fd) {
     p[*n].fd = fd;
     p[*n].events = POLLIN;
     p[*n].revents = 0;
@@ -4410,75 +4457,75 @@ static void dq_watch(struct pollfd *p, size_t *n, int fd) {
 }
 
 /* Does one before number i use the same connection? */
-static int dq_seen_link(delayq *const *queues, size_t i) {
+static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     size_t k;
     for (k = 0; k < i; k++)
-        if (dq_link(queues[k]) == dq_link(queues[i])) return 1;
+        if (queues[k]->conn == queues[i]->conn) return 1;
     return 0;
 }
 
 /* Sleep until one of the queues wants to act, is told something, or until. A
  * command socket speaks while nobody asks it only when it dies. */
-static void dq_sleep(delayq *const *queues, size_t count, int64_t until) {
-    struct pollfd p[3 * DQ_MAX_LINKS];
+static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
+    struct pollfd p[3 * DQ_MAX_CONNS];
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
-        delayq_link *l = dq_link(queues[i]);
-        int64_t next = dq_next_us(queues[i]);
+        delayq_conn *l = queues[i]->conn;
+        int64_t next = dq_sched_next(queues[i]);
         if (next < until) until = next;
-        if (dq_seen_link(queues, i)) continue;
-        dq_watch(p, &n, l->pipe[0]);
-        if (l->ear) dq_watch(p, &n, l->ear->fd);
-        if (l->cmd) dq_watch(p, &n, l->cmd->fd);
+        if (dq_wait_seen_conn(queues, i)) continue;
+        dq_wait_watch(p, &n, l->pipe[0]);
+        if (l->sub) dq_wait_watch(p, &n, l->sub->fd);
+        if (l->cmd) dq_wait_watch(p, &n, l->cmd->fd);
     }
-    dq_poll(p, n, until);
+    dq_sys_poll_until(p, n, until);
     for (i = 0; i < count; i++) {
-        if (dq_seen_link(queues, i)) continue;
-        dq_link(queues[i])->looked_us = 0;
-        if (dq_link(queues[i])->cmd) dq_check_idle(queues[i]);
+        if (dq_wait_seen_conn(queues, i)) continue;
+        queues[i]->conn->sub_read_us = 0;
+        if (queues[i]->conn->cmd) dq_conn_check_idle(queues[i]);
     }
 }
 
-static int64_t dq_deadline(int64_t timeout_ms) {
+static int64_t dq_wait_deadline(int64_t timeout_ms) {
     if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
-    return dq_now() + timeout_ms * 1000;
+    return dq_sys_now() + timeout_ms * 1000;
 }
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_ride_out(delayq *q, delayq_status status) {
+static void dq_wait_ride_out(delayq *q, delayq_status status) {
     if (q->options.log) q->options.log(q->options.user, status, q->err);
-    if (dq_link(q)->cmd) q->wake_us = dq_now() + DQ_BACKOFF_US;
+    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
 /* One step of a tick: connect, or open the ear, or look and transfer. */
-static delayq_status dq_tick_step(delayq *q) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_wait_tick_step(delayq *q) {
+    delayq_conn *l = q->conn;
     delayq_status status;
     int64_t now;
-    if (!l->cmd || q->wire_refused || q->orphan) return dq_ready(q);
-    now = dq_now();
-    status = dq_listen(q, now);
+    if (!l->cmd || q->wire_refused || q->conn_closed) return dq_conn_ensure(q);
+    now = dq_sys_now();
+    status = dq_sub_poll(q, now);
     if (status != DELAYQ_OK) return status;
-    if (!l->ear && now >= l->ear_retry_us) {
-        dq_open_ear(q);
+    if (!l->sub && now >= l->sub_retry_us) {
+        dq_sub_open(q);
         return DELAYQ_OK;
     }
-    return now < q->wake_us ? DELAYQ_OK : dq_transfer(q);
+    return now < q->next_poll_us ? DELAYQ_OK : dq_tick_transfer(q);
 }
 
 /* One turn of a wait: a step, and OK if something lies ready then. */
-static delayq_status dq_wait_turn(delayq *q) {
-    delayq_link *l = dq_link(q);
+static delayq_status dq_wait_step(delayq *q) {
+    delayq_conn *l = q->conn;
     delayq_status status = DELAYQ_OK;
     int steps; /* connect, open the ear, transfer */
     q->limit_us = 0;
     for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
-        status = dq_tick_step(q);
-        if (q->ready > 0 || (l->ear && dq_now() < q->wake_us)) break;
+        status = dq_wait_tick_step(q);
+        if (q->ready > 0 || (l->sub && dq_sys_now() < q->next_poll_us)) break;
     }
-    if (status == DELAYQ_OK && q->ready == 0 && l->ear && l->cmd &&
-        dq_wants_arm(q) && dq_now() < q->wake_us)
-        status = dq_arm(q);
+    if (status == DELAYQ_OK && q->ready == 0 && l->sub && l->cmd &&
+        dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us)
+        status = dq_sub_track(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -4489,11 +4536,11 @@ static delayq_status dq_wait_turn(delayq *q) {
 
 static delayq_status dq_check(delayq *q, int good, const char *why) {
     if (!q || q->open != DQ_OPEN) {
-        if (q) dq_fail(q, DELAYQ_ERR_ARG, "the handle is closed");
+        if (q) dq_err_set(q, DELAYQ_ERR_ARG, "the handle is closed");
         return DELAYQ_ERR_ARG;
     }
     q->limit_us = 0;
-    return good ? DELAYQ_OK : dq_fail(q, DELAYQ_ERR_ARG, "%s", why);
+    return good ? DELAYQ_OK : dq_err_set(q, DELAYQ_ERR_ARG, "%s", why);
 }
 
 /* At least once and broadcast: what fits together. */
@@ -4576,7 +4623,7 @@ static const char *dq_check_cursor(delayq *q) {
     return NULL;
 }
 
-static int dq_open_pipe(int fds[2]) {
+static int dq_sys_open_pipe(int fds[2]) {
     int i;
     if (pipe(fds) != 0) return 0;
     for (i = 0; i < 2; i++) {
@@ -4587,20 +4634,20 @@ static int dq_open_pipe(int fds[2]) {
 }
 
 /* Name, id, and a place on the link. */
-static void dq_enter(delayq *q) {
+static void dq_handle_enter(delayq *q) {
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
     q->open = DQ_OPEN;
     q->pid = (int64_t)getpid();
-    q->next = dq_link(q)->handles;
-    dq_link(q)->handles = q;
-    dq_random(q->nonce, sizeof q->nonce);
+    q->next = q->conn->handles;
+    q->conn->handles = q;
+    dq_sys_random(q->handle_id, sizeof q->handle_id);
     q->id[0] = ':';
-    dq_hex_text(q->id + 1, q->nonce, sizeof q->nonce);
+    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
     if (q->options.share) {
-        q->wake_us = dq_now();
-        dq_subscribe(q, "SUBSCRIBE", 1);
+        q->next_poll_us = dq_sys_now();
+        dq_sub_subscribe(q, "SUBSCRIBE", 1);
     }
 }
 
@@ -4610,59 +4657,59 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
-    if (!options) return dq_fail(q, DELAYQ_ERR_ARG, "options is NULL");
+    if (!options) return dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
     if (wrong) {
         q->options.share = NULL;
-        return dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
     }
     wrong = dq_url_parse(dq_url_text(q), &u);
     memset(&u, 0, sizeof u);
-    if (wrong) return dq_fail(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
-    if (!q->options.share && !dq_open_pipe(q->link.pipe))
-        return dq_fail(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
-    dq_enter(q);
+    if (wrong) return dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
+    if (!q->options.share && !dq_sys_open_pipe(q->link.pipe))
+        return dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
+    dq_handle_enter(q);
     status = q->options.broadcast && q->cursor[0] == '$'
-                 ? dq_transfer(q) /* finds the stream's end */
-                 : dq_ready(q);
+                 ? dq_tick_transfer(q) /* finds the stream's end */
+                 : dq_conn_ensure(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
 }
 
 /* Take a handle off its link. The ear goes on for another of this name. */
-static void dq_leave(delayq *q) {
-    delayq **at = &dq_link(q)->handles, *h;
+static void dq_handle_leave(delayq *q) {
+    delayq **at = &q->conn->handles, *h;
     int others = 0;
     while (*at != q) at = &(*at)->next;
     *at = q->next;
-    for (h = dq_link(q)->handles; h; h = h->next)
+    for (h = q->conn->handles; h; h = h->next)
         others += h->name_len == q->name_len &&
                   memcmp(h->name, q->name, q->name_len) == 0;
     if (q->pid == (int64_t)getpid())
-        dq_subscribe(q, "UNSUBSCRIBE", others == 0);
+        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
     delayq *h;
     if (!q || q->open != DQ_OPEN) return;
-    dq_forget(q);
+    dq_free_items(q);
     q->open = 0;
-    if (q->orphan) return;
+    if (q->conn_closed) return;
     if (q->options.share) {
-        dq_leave(q);
+        dq_handle_leave(q);
         return;
     }
     for (h = q->link.handles; h; h = h->next) {
         if (h == q) continue;
-        h->orphan = 1; /* q's memory may be gone soon */
+        h->conn_closed = 1; /* q's memory may be gone soon */
         h->options.share = NULL;
         h->link.pipe[0] = h->link.pipe[1] = -1;
     }
     if (q->link.cmd) redisFree(q->link.cmd);
-    if (q->link.ear) redisFree(q->link.ear);
-    q->link.cmd = q->link.ear = NULL;
+    if (q->link.sub) redisFree(q->link.sub);
+    q->link.cmd = q->link.sub = NULL;
     dq_tls_end(&q->link);
     close(q->link.pipe[0]);
     close(q->link.pipe[1]);
@@ -4674,141 +4721,141 @@ DELAYQ_API void delayq_close(delayq *q) {
 #define DQ_OFFER_BYTES (256 * 1024)
 
 /* When it is due: see the script. */
-static void dq_write_when(dq_out *o, const delayq_message *m,
+static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
                           const delayq_message *before, int again) {
     char when[64];
     size_t n = 0;
     again |= m->status == DELAYQ_ERR_UNKNOWN;
     if (!before || again || before->due_ms != m->due_ms ||
         before->delay_ms != m->delay_ms)
-        n += dq_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
     if (again) {
         when[n++] = '!';
-        n += dq_decimal(when + n, m->not_after_ms);
+        n += dq_num_decimal(when + n, m->not_after_ms);
     }
-    dq_arg(o, when, n);
+    dq_resp_arg(o, when, n);
 }
 
-static void dq_write_element(dq_out *o, const delayq *q,
+static void dq_write_element(dq_resp_writer *o, const delayq *q,
                              const delayq_message *m) {
-    unsigned char head[DQ_HEAD_MAX];
-    size_t n = dq_head(q, m->id, m->len, head);
-    dq_arg2(o, head, n, m->data, m->len);
+    unsigned char head[DQ_ELEM_HEADER_MAX];
+    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_arg2(o, head, n, m->data, m->len);
 }
 
-static void dq_write_offer(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_key(o, q, DQ_MIRROR);
-    dq_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_ZSET);
+    if (call->keys == 2) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_CHANNEL);
     for (i = 0; i < call->max; i++) {
         dq_write_when(o, &call->messages[i],
-                      i > 0 ? &call->messages[i - 1] : NULL, call->again);
+                      i > 0 ? &call->messages[i - 1] : NULL, call->is_resend);
         dq_write_element(o, q, &call->messages[i]);
     }
 }
 
-static void dq_write_once(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     const delayq_message *m = call->messages;
     size_t klen = strlen(m->key), n = 1;
     char rest[270]; /* :LEN:KEY */
-    dq_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET);
     rest[0] = ':';
-    n += dq_decimal(rest + n, (int64_t)klen);
+    n += dq_num_decimal(rest + n, (int64_t)klen);
     rest[n++] = ':';
     memcpy(rest + n, m->key, klen);
-    dq_long_key(o, q, DQ_ONCE_KEY, rest, n + klen);
-    if (call->keys == 3) dq_key(o, q, DQ_MIRROR);
-    dq_key(o, q, DQ_CHANNEL);
-    dq_write_when(o, m, NULL, call->again);
+    dq_resp_key_with(o, q, DQ_DEDUP, rest, n + klen);
+    if (call->keys == 3) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_write_when(o, m, NULL, call->is_resend);
     dq_write_element(o, q, m);
-    dq_text(o, strchr(m->ticket.text, '-') + 1);
-    dq_number(o, m->key_ttl_ms);
-    dq_text(o, m->replace ? "1" : "0");
+    dq_resp_text(o, strchr(m->ticket.text, '-') + 1);
+    dq_resp_int(o, m->key_ttl_ms);
+    dq_resp_text(o, m->replace ? "1" : "0");
 }
 
 /* A message's ticket, from its id; the due time is what the server says. */
-static void dq_message_ticket(const delayq *q, delayq_message *m,
-                              int64_t due_ms) {
-    unsigned char e[DQ_HEAD_MAX];
+static void dq_elem_message_ticket(const delayq *q, delayq_message *m,
+                                   int64_t due_ms) {
+    unsigned char e[DQ_ELEM_HEADER_MAX];
     int old = q->options.wire == DELAYQ_REDISSON_OLD;
-    dq_head(q, m->id, 0, e);
-    dq_ticket(&m->ticket, due_ms, e, old ? DQ_KIND_OLD : 16);
+    dq_elem_write_header(q, m->id, 0, e);
+    dq_elem_ticket(&m->ticket, due_ms, e, old ? DQ_ELEM_OLD : 16);
 }
 
-static delayq_status dq_twice(delayq *q) {
-    return dq_fail(q, DELAYQ_ERR_UNKNOWN,
-                   "offer: sent twice, and due before it could be told "
-                   "whether the first arrived");
+static delayq_status dq_offer_unknown(delayq *q) {
+    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+                      "offer: sent twice, and due before it could be told "
+                      "whether the first arrived");
 }
 
 /* Of messages that were sent again, what the reply says. */
-static delayq_status dq_offered_again(delayq *q, const dq_call *call,
-                                      delayq_message *m) {
+static delayq_status dq_apply_resent(delayq *q, const dq_req *call,
+                                     delayq_message *m) {
     redisReply *const *r = call->reply->element;
     delayq_status status = DELAYQ_OK;
     size_t i;
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
         int64_t number, due_ms;
-        if (!dq_numbers(r[i], &number, 1) || number < 1 ||
+        if (!dq_resp_numbers(r[i], &number, 1) || number < 1 ||
             number > (int64_t)call->max) {
             for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
-            return dq_bad_reply(q, "offer");
+            return dq_err_bad_reply(q, "offer");
         }
-        if (dq_numbers(r[i + 1], &due_ms, 1)) {
-            dq_message_ticket(q, &m[number - 1], due_ms);
+        if (dq_resp_numbers(r[i + 1], &due_ms, 1)) {
+            dq_elem_message_ticket(q, &m[number - 1], due_ms);
         } else {
             status = m[number - 1].status = DELAYQ_ERR_UNKNOWN;
-            dq_twice(q);
+            dq_offer_unknown(q);
         }
     }
     return status;
 }
 
 /* A message that may have been stored stays so until the server answers. */
-static void dq_say(delayq_message *m, delayq_status status) {
+static void dq_message_set_status(delayq_message *m, delayq_status status) {
     if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
         m->status = status;
 }
 
 /* What became of messages without keys, which went in one script. */
-static delayq_status dq_offered(delayq *q, dq_call *call) {
+static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     int64_t us;
-    delayq_status status = dq_reply_numbers(q, call, &us, 1);
+    delayq_status status = dq_req_numbers(q, call, &us, 1);
     size_t i;
-    for (i = 0; i < call->max; i++) dq_say(&m[i], status);
+    for (i = 0; i < call->max; i++) dq_message_set_status(&m[i], status);
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < call->max; i++) {
         int64_t due =
             m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_message_ticket(q, &m[i], due);
-        dq_wake_by(q, due * 1000 - dq_link(q)->server_us);
+        dq_elem_message_ticket(q, &m[i], due);
+        dq_sched_lower(q, due * 1000 - q->conn->clock_offset_us);
     }
     q->counts.offered += call->max;
-    return dq_offered_again(q, call, m);
+    return dq_apply_resent(q, call, m);
 }
 
 /* What became of a message that has a key. */
-static delayq_status dq_offered_once(delayq *q, dq_call *call) {
+static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     const redisReply *ticket;
     int64_t n[3];
-    delayq_status status = dq_reply_numbers(q, call, n, 3);
-    dq_say(m, status);
+    delayq_status status = dq_req_numbers(q, call, n, 3);
+    dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 2 ? call->reply->element[1] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
         ticket->len >= sizeof m->ticket.text) {
-        status = dq_bad_reply(q, "offer");
+        status = dq_err_bad_reply(q, "offer");
     } else if (n[1] == 2) {
-        status = dq_twice(q);
+        status = dq_offer_unknown(q);
     } else {
         memcpy(m->ticket.text, ticket->str, ticket->len + 1);
         status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
         q->counts.offered += n[1] == 0;
-        dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
+        dq_sched_lower(q, n[2] * 1000 - q->conn->clock_offset_us);
     }
     return m->status = status;
 }
@@ -4831,43 +4878,44 @@ static const char *dq_bad_message(const delayq *q, const delayq_message *m) {
 static delayq_status dq_prepare(delayq *q, delayq_message *m) {
     const char *wrong = dq_bad_message(q, m);
     if (wrong) {
-        dq_say(m, DELAYQ_ERR_ARG);
-        return dq_fail(q, DELAYQ_ERR_ARG, "%s", wrong);
+        dq_message_set_status(m, DELAYQ_ERR_ARG);
+        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
     }
     if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
         return DELAYQ_OK;
     m->status = DELAYQ_OK;
     m->not_after_ms = m->due_ms > 0 ? m->due_ms : dq_server_ms(q) + m->delay_ms;
-    dq_next_id(q, m->id);
-    dq_message_ticket(q, m, m->not_after_ms);
+    dq_elem_next_id(q, m->id);
+    dq_elem_message_ticket(q, m, m->not_after_ms);
     return DELAYQ_OK;
 }
 
 /* Begin a call that offers this message, and perhaps those behind it. */
-static void dq_begin_offer(const delayq *q, dq_call *call, delayq_message *m) {
+static void dq_begin_offer(const delayq *q, dq_req *call, delayq_message *m) {
     size_t mirror = q->options.wire != DELAYQ_NATIVE;
     if (m->key)
-        dq_begin_call(call, DQ_ONCE, "offer", 2 + mirror, 6, dq_write_once);
+        dq_req_begin(call, DQ_OFFER_KEYED, "offer", 2 + mirror, 6,
+                     dq_write_keyed);
     else
-        dq_begin_call(call, DQ_OFFER, "offer", 1 + mirror, 1, dq_write_offer);
-    call->harmless = 1;
+        dq_req_begin(call, DQ_OFFER, "offer", 1 + mirror, 1, dq_write_offer);
+    call->idempotent = 1;
     call->messages = m;
 }
 
 /* Make calls of what goes in one go, and leave out what is bad: messages
  * without a key that stand side by side are one call. Returns how many
  * messages were looked at. */
-static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
-                      dq_call *calls, size_t *n, int *bad) {
+static size_t dq_plan(delayq *q, delayq_message *m, size_t count, dq_req *calls,
+                      size_t *n, int *bad) {
     size_t at, bytes = 0, sum = 0;
-    dq_call *call = NULL;
+    dq_req *call = NULL;
     *n = 0;
     *bad = 0;
     for (at = 0; at < count; at++) {
         int joins = call && call->verb == DQ_OFFER && !m[at].key &&
                     call->messages + call->max == &m[at] &&
                     call->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
-        if (!joins && (*n == DQ_PIPE || sum >= DQ_OFFER_BYTES)) break;
+        if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
         if (dq_prepare(q, &m[at]) != DELAYQ_OK) {
             *bad = 1;
             continue;
@@ -4889,20 +4937,20 @@ static size_t dq_plan(delayq *q, delayq_message *m, size_t count,
  * how many, and in *rest what is to be said of those that follow. */
 static size_t dq_offer_some(delayq *q, delayq_message *m, size_t count,
                             delayq_status *all, delayq_status *rest) {
-    dq_call calls[DQ_PIPE];
+    dq_req calls[DQ_PIPELINE_MAX];
     size_t n, i, done;
     int bad;
     q->limit_us = 0; /* each go has its time */
     done = dq_plan(q, m, count, calls, &n, &bad);
-    dq_run_all(q, calls, n);
+    dq_req_run_all(q, calls, n);
     for (i = 0; i < n; i++) {
-        delayq_status status = calls[i].verb == DQ_ONCE
-                                   ? dq_offered_once(q, &calls[i])
-                                   : dq_offered(q, &calls[i]);
+        delayq_status status = calls[i].verb == DQ_OFFER_KEYED
+                                   ? dq_apply_keyed(q, &calls[i])
+                                   : dq_apply_offer(q, &calls[i]);
         if (calls[i].reply) freeReplyObject(calls[i].reply);
         if (status >= DELAYQ_OK) continue;
         if (*all == DELAYQ_OK) *all = status;
-        if (status != DELAYQ_ERR_UNKNOWN || !dq_link(q)->cmd) *rest = status;
+        if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd) *rest = status;
     }
     if (bad && *all == DELAYQ_OK) *all = DELAYQ_ERR_ARG;
     /* they were not sent */
@@ -4916,11 +4964,12 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     delayq_status all = dq_check(q, messages || count == 0, "messages is NULL");
     delayq_status rest;
     size_t at = 0;
-    if (all == DELAYQ_OK) all = dq_ready(q);
+    if (all == DELAYQ_OK) all = dq_conn_ensure(q);
     rest = all;
     while (at < count && rest == DELAYQ_OK)
         at += dq_offer_some(q, messages + at, count - at, &all, &rest);
-    for (; messages && at < count; at++) dq_say(&messages[at], rest);
+    for (; messages && at < count; at++)
+        dq_message_set_status(&messages[at], rest);
     return all;
 }
 
@@ -4938,11 +4987,11 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
  * take that waits does. */
 static delayq_status dq_tick_arm(delayq *q) {
-    delayq_link *l = dq_link(q);
-    if (!q->polls || q->ready > 0 || !l->cmd || !l->ear || !dq_wants_arm(q) ||
-        dq_now() >= q->wake_us)
+    delayq_conn *l = q->conn;
+    if (!q->empty_takes || q->ready > 0 || !l->cmd || !l->sub ||
+        !dq_sub_wants_track(q) || dq_sys_now() >= q->next_poll_us)
         return DELAYQ_OK;
-    return dq_arm(q);
+    return dq_sub_track(q);
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
@@ -4950,14 +4999,14 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t now, left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    status = dq_tick_step(q);
+    status = dq_wait_tick_step(q);
     if (status == DELAYQ_OK) status = dq_tick_arm(q);
     if (!wait_ms) return status;
-    now = dq_now();
-    left = (dq_next_us(q) - now + 999) / 1000;
-    if (q->polls && q->ready > 0) left = 0; /* it takes: there is something */
-    if (dq_link(q)->cmd && !dq_link(q)->ear && now >= dq_link(q)->ear_retry_us)
-        left = 0;
+    now = dq_sys_now();
+    left = (dq_sched_next(q) - now + 999) / 1000;
+    if (q->empty_takes && q->ready > 0)
+        left = 0; /* it takes: there is something */
+    if (q->conn->cmd && !q->conn->sub && now >= q->conn->sub_retry_us) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
         left = q->options.max_wait_ms;
     *wait_ms = left < 0                        ? 0
@@ -4968,57 +5017,60 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
 
 /* Give up the place in the line: a take of nothing. What it says is the
  * handle's state; its failure is nobody's, since the others help themselves. */
-static void dq_step_out(delayq *q) {
+static void dq_sched_leave(delayq *q) {
     char err[sizeof q->err];
     size_t count = 0;
-    q->joins = 0;
-    if (q->place == 0) return;
+    q->will_wait = 0;
+    if (q->waiter_rank == 0) return;
     memcpy(err, q->err, sizeof err);
     q->limit_us = 0;
-    dq_forget(q);
-    if (dq_link(q)->cmd) dq_ask(q, NULL, 0, &count, NULL, NULL);
-    dq_forget(q);
-    if (q->place > 0) q->wake_us = dq_now();
-    q->place = 0;
+    dq_free_items(q);
+    if (q->conn->cmd) dq_take_once(q, NULL, 0, &count, NULL, NULL);
+    dq_free_items(q);
+    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
+    q->waiter_rank = 0;
     memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or wake was called. */
-static delayq_status dq_take_for(delayq *q, dq_taking *t, int64_t timeout_ms) {
-    int64_t deadline = dq_deadline(timeout_ms);
+static delayq_status dq_take_for(delayq *q, dq_take_state *t,
+                                 int64_t timeout_ms) {
+    int64_t deadline = dq_wait_deadline(timeout_ms);
     int ack = t->ack.ticket.text[0] != '\0', lost = 0;
     delayq_status status;
     for (;;) {
         /* The ack in hand goes first: it is not to be lost to a wake. */
-        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_woken(q))
+        if (timeout_ms != 0 && !t->ack.ticket.text[0] && dq_wait_woken(q))
             return DELAYQ_WOKEN;
-        status = dq_take_turn(q, t, timeout_ms != 0 || q->polls > 0);
-        if (status != DELAYQ_EMPTY) q->polls = 0;
-        if (timeout_ms == 0 && status == DELAYQ_EMPTY) q->polls = 1;
-        if (status != DELAYQ_EMPTY && !dq_passing(status)) break;
+        status = dq_take_step(q, t, timeout_ms != 0 || q->empty_takes > 0);
+        if (status != DELAYQ_EMPTY) q->empty_takes = 0;
+        if (timeout_ms == 0 && status == DELAYQ_EMPTY) q->empty_takes = 1;
+        if (status != DELAYQ_EMPTY && !dq_err_passing(status)) break;
         lost |= status == DELAYQ_ERR_UNKNOWN;
-        if (timeout_ms == 0 || dq_now() >= deadline) break;
-        dq_forget(q);
-        if (status != DELAYQ_EMPTY) dq_ride_out(q, status);
-        if (ack && dq_woken(q)) { /* not settled: the fault counts */
+        if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
+        dq_free_items(q);
+        if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
+        if (ack && dq_wait_woken(q)) { /* not settled: the fault counts */
             if (!t->ack.ticket.text[0]) status = DELAYQ_WOKEN;
             break;
         }
-        if (q->ready == 0 || status != DELAYQ_EMPTY) dq_sleep(&q, 1, deadline);
+        if (q->ready == 0 || status != DELAYQ_EMPTY)
+            dq_wait_sleep(&q, 1, deadline);
     }
     /* What an answer that was lost had handed out is not forgotten. */
-    return lost && dq_passing(status) ? DELAYQ_ERR_UNKNOWN : status;
+    return lost && dq_err_passing(status) ? DELAYQ_ERR_UNKNOWN : status;
 }
 
-static delayq_status dq_take(delayq *q, dq_taking *t, int64_t timeout_ms) {
+static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     delayq_status status;
-    if (timeout_ms != 0 && q->pid != (int64_t)getpid()) return dq_ready(q);
-    dq_forget(q);
-    q->joins =
-        (timeout_ms < 0 || timeout_ms >= DQ_LINE_MS) && !q->options.broadcast;
+    if (timeout_ms != 0 && q->pid != (int64_t)getpid())
+        return dq_conn_ensure(q);
+    dq_free_items(q);
+    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
+                   !q->options.broadcast;
     status = dq_take_for(q, t, timeout_ms);
-    if (status != DELAYQ_OK) dq_step_out(q);
-    q->joins = 0;
+    if (status != DELAYQ_OK) dq_sched_leave(q);
+    q->will_wait = 0;
     return status;
 }
 
@@ -5027,7 +5079,7 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           int64_t timeout_ms) {
     delayq_status status =
         dq_check(q, items && count, "items or count is NULL");
-    dq_taking t;
+    dq_take_state t;
     if (status == DELAYQ_OK)
         status = dq_check(q, max >= 1 && max <= 10000, "max: 1 to 10,000");
     if (status == DELAYQ_OK)
@@ -5057,7 +5109,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 static delayq_status dq_check_ticket(delayq *q, const char *text) {
     delayq_status status = dq_check(q, text != NULL, "no item or ticket");
     if (status != DELAYQ_OK) return status;
-    return dq_check(q, dq_is_ticket(text),
+    return dq_check(q, dq_elem_is_ticket(text),
                     "the ticket is none: an item that was taken without a "
                     "lease, or of a broadcast, has nothing to acknowledge");
 }
@@ -5066,16 +5118,16 @@ static const char *dq_text_of(const delayq_item *item) {
     return item ? item->ticket.text : NULL;
 }
 
-static void dq_write_drop(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_ZSET);
+    if (call->keys == 2) dq_resp_key(o, q, DQ_MIRROR);
     if (call->ticket) dq_write_ticket(o, call->ticket);
     for (i = 0; !call->ticket && i < call->max; i++)
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-static const redisReply *dq_flags(const dq_call *call, size_t count) {
+static const redisReply *dq_flags(const dq_req *call, size_t count) {
     const redisReply *r =
         call->reply->elements == 2 ? call->reply->element[1] : NULL;
     return r && r->type == REDIS_REPLY_STRING && r->len == count &&
@@ -5090,15 +5142,15 @@ static delayq_status dq_remove(delayq *q, const char *ticket, int mirror,
     const redisReply *flags;
     delayq_status status;
     int64_t us;
-    dq_call call;
-    dq_begin_call(&call, DQ_DROP, what, mirror ? 2 : 1, 2, dq_write_drop);
-    call.harmless = 1;
+    dq_req call;
+    dq_req_begin(&call, DQ_REMOVE, what, mirror ? 2 : 1, 2, dq_write_remove);
+    call.idempotent = 1;
     call.ticket = ticket;
-    status = dq_run_numbers(q, &call, &us, 1);
+    status = dq_req_run_numbers(q, &call, &us, 1);
     if (status != DELAYQ_OK) return status;
     flags = dq_flags(&call, 1);
-    status = flags ? dq_acked(q, &call, flags->str[0] == '1')
-                   : dq_bad_reply(q, what);
+    status = flags ? dq_ack_status(q, &call, flags->str[0] == '1')
+                   : dq_err_bad_reply(q, what);
     freeReplyObject(call.reply);
     return status;
 }
@@ -5125,17 +5177,17 @@ static delayq_status dq_ack_some(delayq *q, delayq_item *items, size_t count) {
     delayq_status status;
     int64_t us;
     size_t i;
-    dq_call call;
-    dq_begin_call(&call, DQ_DROP, "ack", 1, 2 * count, dq_write_drop);
-    call.harmless = 1;
+    dq_req call;
+    dq_req_begin(&call, DQ_REMOVE, "ack", 1, 2 * count, dq_write_remove);
+    call.idempotent = 1;
     call.items = items;
     call.max = count;
-    status = dq_run_numbers(q, &call, &us, 1);
+    status = dq_req_run_numbers(q, &call, &us, 1);
     if (status == DELAYQ_OK) {
         flags = dq_flags(&call, count);
-        if (!flags) status = dq_bad_reply(q, "ack");
+        if (!flags) status = dq_err_bad_reply(q, "ack");
         for (i = 0; flags && i < count; i++) {
-            items[i].acked = dq_acked(q, &call, flags->str[i] == '1');
+            items[i].acked = dq_ack_status(q, &call, flags->str[i] == '1');
             if (status == DELAYQ_OK) status = items[i].acked;
         }
         freeReplyObject(call.reply);
@@ -5150,7 +5202,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     delayq_status all = dq_check(q, items || count == 0, "items is NULL");
     size_t i, n;
     if (all == DELAYQ_OK && q->options.broadcast)
-        all = dq_fail(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack");
+        all = dq_err_set(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack");
     for (i = 0; all == DELAYQ_OK && i < count; i++)
         all = dq_check_ticket(q, items[i].ticket.text);
     for (i = 0; items && i < count; i++) items[i].acked = all;
@@ -5161,7 +5213,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
         status = dq_ack_some(q, items + i, n);
         if (all == DELAYQ_OK) all = status;
         if (status >= DELAYQ_OK) continue;
-        if (status == DELAYQ_ERR_UNKNOWN && dq_link(q)->cmd) continue;
+        if (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd) continue;
         if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
         for (i += n; i < count; i++) items[i].acked = status;
@@ -5173,12 +5225,12 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
     delayq_status status = dq_check(q, item != NULL, "item is NULL");
-    dq_taking t;
+    dq_take_state t;
     if (status == DELAYQ_OK && item->ticket.text[0])
-        status =
-            q->options.broadcast
-                ? dq_fail(q, DELAYQ_ERR_ARG, "a broadcast has nothing to ack")
-                : dq_check_ticket(q, item->ticket.text);
+        status = q->options.broadcast
+                     ? dq_err_set(q, DELAYQ_ERR_ARG,
+                                  "a broadcast has nothing to ack")
+                     : dq_check_ticket(q, item->ticket.text);
     if (status == DELAYQ_OK)
         status =
             dq_check(q, timeout_ms >= DELAYQ_FOREVER, "timeout_ms is below -1");
@@ -5199,53 +5251,54 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     return status;
 }
 
-static void dq_write_change(dq_out *o, delayq *q, const dq_call *call) {
-    dq_key(o, q, DQ_ZSET);
-    if (call->keys == 2) dq_key(o, q, DQ_DEAD);
+static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET);
+    if (call->keys == 2) dq_resp_key(o, q, DQ_DEAD);
     dq_write_ticket(o, call->ticket);
-    dq_number(o, call->due_ms);
-    dq_key(o, q, DQ_CHANNEL);
-    dq_text(o, call->less ? "1" : "0");
-    dq_text(o, call->again ? "1" : "0");
-    dq_number(o, call->from);
+    dq_resp_int(o, call->due_ms);
+    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_text(o, call->less ? "1" : "0");
+    dq_resp_text(o, call->is_resend ? "1" : "0");
+    dq_resp_int(o, call->from);
 }
 
 /* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
 static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
-    delayq_status status = dq_ready(q);
+    delayq_status status = dq_conn_ensure(q);
     int bury = delay_ms < 0;
     int64_t n[3];
-    dq_call call;
+    dq_req call;
     if (status != DELAYQ_OK) return status;
-    dq_begin_call(&call, DQ_CHANGE, what, bury ? 2 : 1, 7, dq_write_change);
-    call.harmless = 1;
+    dq_req_begin(&call, DQ_CHANGE, what, bury ? 2 : 1, 7, dq_write_change);
+    call.idempotent = 1;
     call.ticket = ticket;
     call.from = bury ? 0 : delay_ms;
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
-    status = dq_run_numbers(q, &call, n, 3);
+    status = dq_req_run_numbers(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
-    if (n[1] != 1) return dq_acked(q, &call, 0);
+    if (n[1] != 1) return dq_ack_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!bury) dq_wake_by(q, n[2] * 1000 - dq_link(q)->server_us);
+    if (!bury) dq_sched_lower(q, n[2] * 1000 - q->conn->clock_offset_us);
     return DELAYQ_OK;
 }
 
 /* The back-off after so many attempts, half of it at random. An item that only
  * has a ticket has the count that stands in it. */
 static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
-    unsigned char key[DQ_KEY_MAX];
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
     int attempt = item->attempt;
     unsigned failures;
-    if (attempt < 1 && dq_ticket_key(item->ticket.text, key, &len) == 17)
-        attempt = (int)dq_get_uint(key + 15, 2, 1);
+    if (attempt < 1 &&
+        dq_elem_ticket_prefix(item->ticket.text, key, &len) == 17)
+        attempt = (int)dq_elem_get_uint(key + 15, 2, 1);
     failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
-    return dq_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
-                      failures);
+    return dq_sys_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                          failures);
 }
 
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
@@ -5282,7 +5335,8 @@ static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
     if (status != DELAYQ_OK) return status;
     dash = strchr(ticket->text, '-');
     snprintf(id, sizeof id, "%s", dash);
-    memcpy(ticket->text + dq_decimal(ticket->text, due_ms), id, strlen(id) + 1);
+    memcpy(ticket->text + dq_num_decimal(ticket->text, due_ms), id,
+           strlen(id) + 1);
     return DELAYQ_OK;
 }
 
@@ -5309,33 +5363,33 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 
 /* --- looking and clearing --- */
 
-static void dq_write_peek(dq_out *o, delayq *q, const dq_call *call) {
-    dq_key(o, q, DQ_ZSET);
-    dq_number(o, (int64_t)call->max);
+static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_int(o, (int64_t)call->max);
     if (call->ticket) {
         dq_write_ticket(o, call->ticket);
     } else {
-        dq_text(o, "");
-        dq_text(o, "");
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
     }
 }
 
-static int dq_peeked(delayq *q, delayq_item *item, const redisReply *due,
-                     const redisReply *bytes) {
+static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
+                          const redisReply *bytes) {
     const unsigned char *e = (const unsigned char *)bytes->str;
     size_t at = 0;
     int kind;
     if (due->type != REDIS_REPLY_STRING || bytes->type != REDIS_REPLY_STRING)
         return 0;
     memset(item, 0, sizeof *item);
-    kind = dq_split(e, bytes->len, dq_link(q)->long_big, &at);
+    kind = dq_elem_parse(e, bytes->len, q->conn->long_big, &at);
     if (kind < 0) at = 0;
     item->data = e + at;
     item->len = bytes->len - at;
-    item->due_ms = dq_score(due->str);
+    item->due_ms = dq_num_due(due->str);
     item->late_us = -1;
-    if (kind == 16) item->attempt = (int)dq_get_uint(e + 15, 2, 1);
-    if (kind >= 0) dq_ticket(&item->ticket, item->due_ms, e, kind);
+    if (kind == 16) item->attempt = (int)dq_elem_get_uint(e + 15, 2, 1);
+    if (kind >= 0) dq_elem_ticket(&item->ticket, item->due_ms, e, kind);
     return 1;
 }
 
@@ -5346,51 +5400,51 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                     "items or count is NULL, or max is 0");
     int64_t us;
     size_t i;
-    dq_call call;
+    dq_req call;
     if (count) *count = 0;
     if (status == DELAYQ_OK && after && after->text[0])
-        status = dq_check(q, dq_is_ticket(after->text), "after: no ticket");
+        status =
+            dq_check(q, dq_elem_is_ticket(after->text), "after: no ticket");
     if (status != DELAYQ_OK) return status;
-    dq_forget(q);
-    dq_begin_call(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
-    call.reads = 1;
+    dq_free_items(q);
+    dq_req_begin(&call, DQ_PEEK, "peek", 1, 3, dq_write_peek);
+    call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = after && after->text[0] ? after->text : NULL;
-    status = dq_run_numbers(q, &call, &us, 1);
+    status = dq_req_run_numbers(q, &call, &us, 1);
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
     *count = (call.reply->elements - 1) / 2;
     for (i = 0; i < *count && i < max; i++)
-        if (!dq_peeked(q, &items[i], call.reply->element[2 * i + 1],
-                       call.reply->element[2 * i + 2]))
+        if (!dq_read_peeked(q, &items[i], call.reply->element[2 * i + 1],
+                            call.reply->element[2 * i + 2]))
             break;
     if (i < *count) *count = max + 1;
     if (*count <= max) return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
     *count = 0;
-    return dq_bad_reply(q, "peek");
+    return dq_err_bad_reply(q, "peek");
 }
 
-static void dq_write_count(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_keys(o, q, call->keys);
-    dq_text(o, dq_wire_letter(q));
-    for (i = 0; i < call->max; i++) dq_number(o, call->times[i]);
+    dq_resp_text(o, dq_wire_letter(q));
+    for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
-static delayq_status dq_run_count(delayq *q, dq_call *call,
-                                  const int64_t *times, size_t max,
-                                  int64_t n[6]) {
-    dq_begin_call(call, DQ_COUNT, "count", 4, 1 + max, dq_write_count);
-    call->reads = 1;
+static delayq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
+                                  size_t max, int64_t n[6]) {
+    dq_req_begin(call, DQ_COUNT, "count", 4, 1 + max, dq_write_count);
+    call->read_only = 1;
     call->times = times;
     call->max = max;
-    return dq_run_numbers(q, call, n, 6);
+    return dq_req_run_numbers(q, call, n, 6);
 }
 
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     delayq_status status = dq_check(q, counts != NULL, "counts is NULL");
     int64_t n[6];
-    dq_call call;
+    dq_req call;
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
     status = dq_run_count(q, &call, NULL, 0, n);
@@ -5413,7 +5467,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
         dq_check(q, due_ms && counts, "due_ms or counts is NULL");
     int64_t head[6];
     size_t i;
-    dq_call call;
+    dq_req call;
     if (status == DELAYQ_OK)
         status = dq_check(q, n >= 1 && n <= 1000, "n: 1 to 1,000");
     if (status != DELAYQ_OK) return status;
@@ -5425,42 +5479,42 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
         counts[i] = r->integer;
     }
     freeReplyObject(call.reply);
-    return i == n ? DELAYQ_OK : dq_bad_reply(q, "count");
+    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
 }
 
-static delayq_status dq_removed(delayq *q, dq_call *call, int64_t *removed) {
+static delayq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
     int64_t n[2];
-    delayq_status status = dq_run_numbers(q, call, n, 2);
+    delayq_status status = dq_req_run_numbers(q, call, n, 2);
     if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     if (status == DELAYQ_OK) freeReplyObject(call->reply);
     return status;
 }
 
-static void dq_write_clear(dq_out *o, delayq *q, const dq_call *call) {
+static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_write_keys(o, q, call->keys);
-    dq_text(o, dq_wire_letter(q));
+    dq_resp_text(o, dq_wire_letter(q));
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     delayq_status status = dq_check(q, 1, "");
-    dq_call call;
+    dq_req call;
     if (status != DELAYQ_OK) return status;
-    dq_begin_call(&call, DQ_CLEAR, "clear", 3, 1, dq_write_clear);
-    return dq_removed(q, &call, removed);
+    dq_req_begin(&call, DQ_CLEAR, "clear", 3, 1, dq_write_clear);
+    return dq_run_removed(q, &call, removed);
 }
 
-static void dq_write_dead(dq_out *o, delayq *q, const dq_call *call) {
-    dq_key(o, q, DQ_DEAD);
-    if (call->keys == 2) dq_arg(o, q->name, q->name_len);
-    dq_text(o, call->word);
-    dq_number(o, (int64_t)call->max);
-    dq_number(o, call->from);
+static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_DEAD);
+    if (call->keys == 2) dq_resp_arg(o, q->name, q->name_len);
+    dq_resp_text(o, call->word);
+    dq_resp_int(o, (int64_t)call->max);
+    dq_resp_int(o, call->from);
 }
 
-static void dq_begin_dead(dq_call *call, const char *word, size_t max) {
+static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
     int redrive = word[0] == 'r';
-    dq_begin_call(call, DQ_DEADS, "dead letters", redrive ? 2 : 1, 3,
-                  dq_write_dead);
+    dq_req_begin(call, DQ_DEADS, "dead letters", redrive ? 2 : 1, 3,
+                 dq_write_dead);
     call->word = word;
     call->max = max < 1000000 ? max : 1000000;
 }
@@ -5482,13 +5536,15 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
     if (!space || space - r->str >= (ptrdiff_t)sizeof d->reason) return 1;
     memcpy(d->reason, r->str, (size_t)(space - r->str));
     d->reason[space - r->str] = '\0';
-    d->dead_ms = dq_score(space + 1);
+    d->dead_ms = dq_num_due(space + 1);
     line++;
     n = r->len - (size_t)(line - r->str);
-    kind = dq_split((const unsigned char *)line, n, dq_link(q)->long_big, &at);
+    kind =
+        dq_elem_parse((const unsigned char *)line, n, q->conn->long_big, &at);
     if (kind < 0) at = 0;
     if (kind == 16)
-        d->attempt = (int)dq_get_uint((const unsigned char *)line + 15, 2, 1);
+        d->attempt =
+            (int)dq_elem_get_uint((const unsigned char *)line + 15, 2, 1);
     d->data = line + at;
     d->len = n - at;
     return 1;
@@ -5501,20 +5557,21 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                     "letters or count is NULL, or max is 0");
     int64_t n[2];
     size_t i;
-    dq_call call;
+    dq_req call;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
-    dq_forget(q);
+    dq_free_items(q);
     dq_begin_dead(&call, "peek", max);
-    call.reads = 1;
+    call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_run_numbers(q, &call, n, 2);
+    status = dq_req_run_numbers(q, &call, n, 2);
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
-    if (call.reply->elements - 1 > max) return dq_bad_reply(q, "dead letters");
+    if (call.reply->elements - 1 > max)
+        return dq_err_bad_reply(q, "dead letters");
     for (i = 0; i + 1 < call.reply->elements; i++)
         if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 1]))
-            return dq_bad_reply(q, "dead letters");
+            return dq_err_bad_reply(q, "dead letters");
     *count = call.reply->elements - 1;
     return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -5523,14 +5580,14 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
     delayq_status status = dq_check(q, 1, "");
     int64_t n = 0;
-    dq_call call;
+    dq_req call;
     if (count) *count = 0;
     if (status == DELAYQ_OK)
         status = dq_check(q, !q->options.broadcast,
                           "a broadcast has no ready list to redrive to");
     if (status != DELAYQ_OK) return status;
     dq_begin_dead(&call, "redrive", max);
-    status = dq_removed(q, &call, &n);
+    status = dq_run_removed(q, &call, &n);
     if (count) *count = (size_t)n;
     if (n > 0) q->ready += n;
     return status;
@@ -5538,10 +5595,10 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
     delayq_status status = dq_check(q, 1, "");
-    dq_call call;
+    dq_req call;
     if (status != DELAYQ_OK) return status;
     dq_begin_dead(&call, "clear", 1);
-    return dq_removed(q, &call, removed);
+    return dq_run_removed(q, &call, removed);
 }
 
 /* A turn of each. OK where one has something. */
@@ -5551,10 +5608,10 @@ static delayq_status dq_wait_all(delayq *const *queues, size_t count,
     size_t i;
     for (i = 0; i < count; i++) {
         delayq_status status;
-        if (timed && dq_woken(queues[i])) return DELAYQ_WOKEN;
-        status = dq_wait_turn(queues[i]);
-        if (status < 0 && !dq_passing(status)) return status;
-        if (status < 0) dq_ride_out(queues[i], status);
+        if (timed && dq_wait_woken(queues[i])) return DELAYQ_WOKEN;
+        status = dq_wait_step(queues[i]);
+        if (status < 0 && !dq_err_passing(status)) return status;
+        if (status < 0) dq_wait_ride_out(queues[i], status);
         if (status == DELAYQ_OK)
             all = DELAYQ_OK;
         else if (status < 0 && all == DELAYQ_EMPTY)
@@ -5565,45 +5622,46 @@ static delayq_status dq_wait_all(delayq *const *queues, size_t count,
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
-    int64_t deadline = dq_deadline(timeout_ms);
+    int64_t deadline = dq_wait_deadline(timeout_ms);
     size_t i, links = 0;
     if (!queues || count < 1 || !queues[0]) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
         delayq_status status = dq_check(queues[i], timeout_ms >= DELAYQ_FOREVER,
                                         "timeout_ms is below -1");
         if (status != DELAYQ_OK) return status;
-        if (queues[i]->pid != (int64_t)getpid()) return dq_ready(queues[i]);
-        links += !dq_seen_link(queues, i);
-        if (links > DQ_MAX_LINKS)
-            return dq_fail(queues[i], DELAYQ_ERR_ARG,
-                           "wait: more than 20 connections");
+        if (queues[i]->pid != (int64_t)getpid())
+            return dq_conn_ensure(queues[i]);
+        links += !dq_wait_seen_conn(queues, i);
+        if (links > DQ_MAX_CONNS)
+            return dq_err_set(queues[i], DELAYQ_ERR_ARG,
+                              "wait: more than 20 connections");
     }
     for (;;) {
         delayq_status status = dq_wait_all(queues, count, timeout_ms != 0);
         if (status == DELAYQ_OK || status == DELAYQ_WOKEN) return status;
-        if (status < 0 && !dq_passing(status)) return status;
-        if (timeout_ms == 0 || dq_now() >= deadline) return status;
-        dq_sleep(queues, count, deadline);
+        if (status < 0 && !dq_err_passing(status)) return status;
+        if (timeout_ms == 0 || dq_sys_now() >= deadline) return status;
+        dq_wait_sleep(queues, count, deadline);
     }
 }
 
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
-    if (!q || q->open != DQ_OPEN || q->orphan) return;
+    if (!q || q->open != DQ_OPEN || q->conn_closed) return;
     if (q->pid != (int64_t)getpid()) return; /* the parent's pipe */
     DQ_STORE(&q->woken, 1);
     /* A full pipe has been written to before, which is as good. */
-    if (write(dq_link(q)->pipe[1], "w", 1) < 0) {
+    if (write(q->conn->pipe[1], "w", 1) < 0) {
     }
     errno = saved;
 }
 
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
-    if (!q || q->open != DQ_OPEN || q->orphan || !fds) return 0;
-    dq_link(q)->looked_us = 0; /* what wakes the poll has to be read then */
-    if (n < max) fds[n++] = dq_link(q)->pipe[0];
-    if (n < max && dq_link(q)->ear) fds[n++] = dq_link(q)->ear->fd;
+    if (!q || q->open != DQ_OPEN || q->conn_closed || !fds) return 0;
+    q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
+    if (n < max) fds[n++] = q->conn->pipe[0];
+    if (n < max && q->conn->sub) fds[n++] = q->conn->sub->fd;
     return n;
 }
 

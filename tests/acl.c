@@ -94,7 +94,7 @@ static void on_fault(void *user, delayq_status status, const char *text) {
 
 static int64_t tick(void) {
     int64_t wait;
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     TRY(delayq_tick(&q, &wait), DELAYQ_OK);
     return wait;
 }
@@ -121,12 +121,12 @@ static void due_items(void) {
 /* Let the ear be pinged, as if it had been quiet for long, and answered. What
  * it hears just then puts the ping off. */
 static void ping_ear(void (*turn)(void)) {
-    while (!why[0] && q.link.ear && q.link.pinged_us == 0) {
-        q.link.heard_us -= 11000000;
-        q.link.looked_us = 0;
+    while (!why[0] && q.conn->sub && q.conn->sub_pinged_us == 0) {
+        q.conn->sub_heard_us -= 11000000;
+        q.conn->sub_read_us = 0;
         turn();
     }
-    UNTIL((turn(), why[0] || !q.link.ear || q.link.pinged_us == 0));
+    UNTIL((turn(), why[0] || !q.conn->sub || q.conn->sub_pinged_us == 0));
 }
 
 static void produce(void) {
@@ -158,7 +158,7 @@ static void move(void) {
     while (strict && ask_int("LLEN jobs") < 4)
         TRY(delayq_tick(&q, NULL), DELAYQ_OK); /* not before it is heard */
     ping_ear(tick_once);
-    if (!q.hears) complain("deaf", "");
+    if (!q.subscribed) complain("deaf", "");
 }
 
 /* Take everything; heed what each kind of list asks for. */
@@ -171,14 +171,14 @@ static void take_all(void) {
 }
 
 static int is_deaf(void) {
-    return q.link.ear && !q.link.hears_pushes;
+    return q.conn->sub && !q.conn->can_track;
 }
 
 static void hear(void) {
     delayq_item item;
     do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* opens the ear, arms */
-    while (!why[0] && !q.armed && !is_deaf());
-    if (!q.armed || !q.hears) complain("deaf", delayq_errmsg(&q));
+    while (!why[0] && !q.list_tracked && !is_deaf());
+    if (!q.list_tracked || !q.subscribed) complain("deaf", delayq_errmsg(&q));
     if (!strict || why[0]) return;
     ask("RPUSH jobs pushed");
     UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
@@ -208,12 +208,12 @@ static void take(void) {
     wait_in_line();
     ping_ear(take_none);
     due_items();
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     take_all();
     OFFER(&boss, "fresh", 0); /* straight from the set, with poison */
     ask("ZADD " ZSET " 7 poison");
     usleep(1500);
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     take_all();
 }
 
@@ -241,7 +241,7 @@ static void work(void) {
     take();
     for (i = 0; i < 6; i++) OFFER(&boss, "w", 0);
     usleep(1500);
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     memset(&item, 0, sizeof item);
     TRY(delayq_take(&q, &item, 0), DELAYQ_OK);
     if (why[0]) return;
@@ -428,9 +428,9 @@ TEST(a_watcher_moves_takes_and_changes_nothing) {
 #define REFUSED(call) CHECK_STATUS(&q, call, DELAYQ_ERR_AUTH)
     REFUSED(delayq_take(&q, &item, 0));
     CHECK_TEXT(contents(main_connection()), before);
-    do q.wake_us = 0;
+    do q.next_poll_us = 0;
     while (delayq_tick(&q, NULL) == DELAYQ_OK); /* opens the ear */
-    q.wake_us = 0;
+    q.next_poll_us = 0;
     REFUSED(delayq_tick(&q, NULL));
     REFUSED(delayq_offer(&q, "x", 1, 0));
     REFUSED(delayq_cancel(&q, &m.ticket));

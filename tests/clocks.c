@@ -440,7 +440,7 @@ TEST(a_take_that_begins_with_an_open_ear_hears_of_a_push) {
     open_here(&q, &main_server, 0, 3600000);
     OFFER(&q, "late", 1800000);
     do OK(&q, delayq_tick(&q, NULL));
-    while (!q.hears || q.wake_us < dq_now() + 1000000);
+    while (!q.subscribed || q.next_poll_us < dq_sys_now() + 1000000);
     child = spawn(push_when_asleep, NULL);
     OK(&q, delayq_take(&q, &item, 20000));
     CHECK_INT(item.len, 6);

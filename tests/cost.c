@@ -64,7 +64,7 @@ static void settle(void) {
     int i;
     look_now(&q);
     for (i = 0; i < 4; i++) {
-        q.link.looked_us = 0;
+        q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     }
 }

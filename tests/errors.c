@@ -106,7 +106,7 @@ TEST(a_handle_is_not_used_after_fork) {
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
         delayq_wake(&q); /* not the parent's */
-        usleep(1000); /* a take of 0 reads the socket once a millisecond */
+        usleep(1000);    /* a take of 0 reads the socket once a millisecond */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_take(&q, &item, 9), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);

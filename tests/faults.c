@@ -210,7 +210,8 @@ static delayq_status call_struck(const struct strike *s) {
     delayq_status status;
     if (s->what == STALL || s->what == DROP)
         q.options.io_timeout_ms = STRUCK_MS;
-    if (s->what == REPLAY && q.link.cmd) proxy->only = proxy_number(q.link.cmd);
+    if (s->what == REPLAY && q.conn->cmd)
+        proxy->only = proxy_number(q.conn->cmd);
     proxy_strike(s->what, s->direction, s->at, s->times);
     status = s->v->call();
     proxy_calm();
@@ -448,10 +449,10 @@ static void later_is_refused(const struct verb *v) {
     int asks;
     break_types();
     do {
-        long long ear = q.link.ear_id;
-        asks = q.link.cmd && q.link.ear;
+        long long ear = q.conn->ear_id;
+        asks = q.conn->cmd && q.conn->sub;
         status = v->call();
-        if (!q.link.ear || q.link.ear_id != ear) asks = 0;
+        if (!q.conn->sub || q.conn->ear_id != ear) asks = 0;
     } while (v->call == do_tick && status == DELAYQ_OK && !asks);
     if (status >= 0)
         FAIL("%s after an answer that came twice believes it: %d", v->name,
@@ -468,7 +469,7 @@ static void replay(const struct verb *v) {
     delayq_status status;
     begin(v);
     do v->call();
-    while (v->call == do_tick && !q.link.ear);
+    while (v->call == do_tick && !q.conn->sub);
     begin(v);
     status = call_struck(&s);
     CHECK_STATUS(&q, status, DELAYQ_ERR_PROTOCOL);

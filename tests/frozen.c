@@ -189,16 +189,17 @@ TEST(an_ear_that_hears_nothing_any_more_is_noticed_by_its_ping) {
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    while (!q.link.ear); /* on a slow machine one take may not come so far */
+    while (!q.conn->sub); /* on a slow machine one take may not come so far */
     timeout = q.options.io_timeout_ms;
     q.options.io_timeout_ms = 50 * test_slow();
     server_kill(&s, SIGSTOP);
-    q.link.heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
-    UNTIL((q.wake_us = INT64_MAX, delayq_tick(&q, &wait), q.link.ear == NULL));
-    CHECK(q.link.cmd != NULL);
+    q.conn->sub_heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
+    UNTIL((q.next_poll_us = INT64_MAX, delayq_tick(&q, &wait),
+           q.conn->sub == NULL));
+    CHECK(q.conn->cmd != NULL);
     server_kill(&s, SIGCONT);
     q.options.io_timeout_ms = timeout;
-    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.link.ear != NULL);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && q.conn->sub != NULL);
     delayq_close(&q);
     server_end(&s);
 }

@@ -140,7 +140,7 @@ TEST(foreign_elements_on_the_retry_list_are_delivered_too) {
     for (lease = 0; lease <= 60000; lease += 60000) {
         open_leased(&q, DELAYQ_NATIVE, lease, 0);
         ask("RPUSH delayq_retry:{jobs} %b", e,
-            element(e, 8, q.link.long_size, "ABCDEFGH", "java", 4));
+            element(e, 8, q.conn->long_size, "ABCDEFGH", "java", 4));
         take(&q, &item, "java", 1);
         delayq_close(&q);
     }

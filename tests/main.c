@@ -320,7 +320,7 @@ void open_queue(delayq *q, const char *name) {
 }
 
 void look_now(delayq *q) {
-    q->wake_us = 0;
+    q->next_poll_us = 0;
 }
 
 void forget_ready(delayq *q) {

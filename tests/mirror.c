@@ -34,7 +34,7 @@ static void make_entry(entry *e, int64_t us, int i, int java) {
                      old    ? 0
                      : java ? 8
                             : 16,
-                     q.link.long_size, id, payload, (size_t)n);
+                     q.conn->long_size, id, payload, (size_t)n);
 }
 
 static void put(entry *e, long long due) {
@@ -55,7 +55,7 @@ static void read_replies(int n) {
 /* MANY elements, offered within some minutes, some by Java, the clocks of
  * their hosts not quite the same; due in any order, most of them already. */
 static void fill(int javas, int disorder) {
-    int64_t us = now_us() + q.link.server_us - 600000000;
+    int64_t us = now_us() + q.conn->clock_offset_us - 600000000;
     int i;
     for (i = 0; i < MANY; i++) {
         us += rand() % 2 ? 1 + rand() % 50 : rand() % 500000;

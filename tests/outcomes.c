@@ -566,7 +566,7 @@ TEST(a_user_without_the_channels_is_deaf_and_misses_nothing) {
         CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);
         OK(&q, delayq_ack(&q, &item));
     }
-    CHECK(!q.hears && !q.link.hears_pushes);
+    CHECK(!q.subscribed && !q.conn->can_track);
     finish();
 }
 

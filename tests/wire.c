@@ -9,36 +9,36 @@ TEST(golden_bytes_of_the_old_format_with_a_length_of_four_bytes) {
     static const unsigned char golden[] = {0xe3, 0x8a, 0xdd, 0x7d, 0x94, 0x2e,
                                            0xc1, 0x43, 6,    0,    0,    0,
                                            '"',  '0',  '0',  '0',  '1',  '"'};
-    unsigned char id[16] = {0}, head[DQ_HEAD_MAX];
+    unsigned char id[16] = {0}, head[DQ_ELEM_HEADER_MAX];
     double d = 2476180431764309577.0;
     uint64_t bits;
     delayq q;
     size_t at;
     memset(&q, 0, sizeof q);
     q.options.wire = DELAYQ_REDISSON_OLD;
-    q.link.long_size = 4;
+    q.conn->long_size = 4;
     memcpy(&bits, &d, 8);
-    dq_put_uint(id, 8, 0, bits);
-    CHECK_INT(dq_head(&q, id, 6, head), 12);
+    dq_elem_put_uint(id, 8, 0, bits);
+    CHECK_INT(dq_elem_write_header(&q, id, 6, head), 12);
     CHECK(memcmp(head, golden, 12) == 0);
-    CHECK_INT(dq_split(golden, sizeof golden, 0, &at), DQ_KIND_OLD);
+    CHECK_INT(dq_elem_parse(golden, sizeof golden, 0, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 12);
 }
 
 TEST(golden_bytes_of_the_native_format) {
-    unsigned char id[16], head[DQ_HEAD_MAX], big[DQ_HEAD_MAX];
+    unsigned char id[16], head[DQ_ELEM_HEADER_MAX], big[DQ_ELEM_HEADER_MAX];
     delayq q;
     memset(&q, 0, sizeof q);
     memcpy(id, "ABCDEFGHabcde\0\1\2", 16);
-    q.link.long_size = 8;
-    CHECK_INT(dq_head(&q, id, 5, head), 25);
+    q.conn->long_size = 8;
+    CHECK_INT(dq_elem_write_header(&q, id, 5, head), 25);
     CHECK(memcmp(head,
                  "\x10"
                  "ABCDEFGHabcde\0\1\2"
                  "\5\0\0\0\0\0\0\0",
                  25) == 0);
-    q.link.long_big = 1;
-    CHECK_INT(dq_head(&q, id, 5, big), 25);
+    q.conn->long_big = 1;
+    CHECK_INT(dq_elem_write_header(&q, id, 5, big), 25);
     CHECK(memcmp(big + 17, "\0\0\0\0\0\0\0\5", 8) == 0);
 }
 
@@ -139,10 +139,10 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     monitored(m, "mark-one", trace, sizeof trace);
     CHECK_HAS(trace, "\"ZADD\" \"redisson_delay_queue_timeout:{zlyx}\" \"NX\"");
     CHECK_HAS(trace, "\"RPUSH\" \"redisson_delay_queue:{zlyx}\"");
-    CHECK_HAS(trace, q.link.long_big         ? "\\x00\\x06'0001'\""
-                     : q.link.long_size == 4 ? "\\x06\\x00\\x00\\x00'0001'\""
-                                             : "\\x06\\x00\\x00\\x00\\x00\\x00"
-                                               "\\x00\\x00'0001'\"");
+    CHECK_HAS(trace, q.conn->long_big         ? "\\x00\\x06'0001'\""
+                     : q.conn->long_size == 4 ? "\\x06\\x00\\x00\\x00'0001'\""
+                                              : "\\x06\\x00\\x00\\x00\\x00\\x00"
+                                                "\\x00\\x00'0001'\"");
     CHECK_HAS(trace,
               "\"ZCOUNT\" \"redisson_delay_queue_timeout:{zlyx}\" \"0\"");
     CHECK_HAS(trace, "\"PUBLISH\" \"redisson_delay_queue_channel:{zlyx}\" \"1");
@@ -254,9 +254,9 @@ TEST(an_id_rises_strictly_and_keeps_the_order_of_offers) {
     unsigned char a[16], b[16];
     int i;
     open_queue(&q, "jobs");
-    dq_next_id(&q, a);
+    dq_elem_next_id(&q, a);
     for (i = 0; i < 10000; i++) {
-        dq_next_id(&q, b);
+        dq_elem_next_id(&q, b);
         CHECK(memcmp(a, b, 16) < 0);
         memcpy(a, b, 16);
     }
@@ -269,14 +269,14 @@ TEST(an_old_id_is_a_finite_double_that_differs_between_handles) {
     double d;
     open_wire(&q, "jobs", DELAYQ_REDISSON_OLD);
     memset(&other, 0, sizeof other);
-    dq_next_id(&q, a);
+    dq_elem_next_id(&q, a);
     other = q;
     other.nonce[6] ^= 1;
-    dq_next_id(&q, b);
+    dq_elem_next_id(&q, b);
     CHECK(memcmp(a, b, 8) < 0);
-    other.order = q.order - 1;
-    other.link.server_us = 0; /* the same microsecond */
-    dq_next_id(&other, c);
+    other.last_order = q.last_order - 1;
+    other.conn->clock_offset_us = 0; /* the same microsecond */
+    dq_elem_next_id(&other, c);
     CHECK(memcmp(b, c, 8) != 0);
     CHECK(memcmp(b, c, 7) == 0);
     memcpy(&d, a, 8);

@@ -243,7 +243,7 @@ BENCH void store_published(redisContext *c, const int64_t *due_ms, int n,
         for (k = 0; k < count; k++) {
             double id = i + k + 1;
             memcpy(e[k], &id, 8);
-            dq_put_uint((unsigned char *)e[k] + 8, 8, 0, len);
+            dq_elem_put_uint((unsigned char *)e[k] + 8, 8, 0, len);
             memset(e[k] + 16, 'x', len);
             snprintf(score[k], sizeof score[k], "%lld",
                      (long long)due_ms[i + k]);
@@ -268,7 +268,7 @@ BENCH void transfer_published(redisContext *c, const char *sha, int batch) {
 /* One tick that moves, whatever the handle believes; how many it moved. */
 BENCH int tick_now(delayq *q) {
     uint64_t moved = q->counts.moved;
-    q->wake_us = 0;
+    q->next_poll_us = 0;
     if (delayq_tick(q, NULL) != DELAYQ_OK) die(delayq_errmsg(q));
     return (int)(q->counts.moved - moved);
 }
@@ -277,7 +277,7 @@ BENCH int tick_now(delayq *q) {
 BENCH void empty_bench(redisContext *c, delayq *q) {
     do_command(c, "FLUSHALL");
     q->ready = 0;
-    q->wake_us = 0;
+    q->next_poll_us = 0;
 }
 
 #endif

@@ -38,7 +38,7 @@ static void calls(void) {
     for (i = 0; i < 5; i++) delayq_take(&q, &item, 0);
     for (i = 0; i < ROUNDS; i++) {
         begin = seconds();
-        for (n = 0; n < CALLS; n++) dq_now();
+        for (n = 0; n < CALLS; n++) dq_sys_now();
         clock[i] = (seconds() - begin) * 1e9 / CALLS;
         begin = seconds();
         for (n = 0; n < CALLS; n++) delayq_tick(&q, &wait_ms);

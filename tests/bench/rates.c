@@ -225,7 +225,7 @@ static void d_take_many(void) {
 static void empty(void) {
     do_command(c, "FLUSHALL");
     q.ready = 0;
-    q.wake_us = 0;
+    q.next_poll_us = 0;
 }
 
 /* n items, due: as both protocols have them. */

@@ -29,8 +29,8 @@ static double us_of(const char *field) {
 }
 
 static void exactly(const delayq_message *one) {
-    unsigned char e[DQ_HEAD_MAX + 100];
-    size_t len = dq_head(&q, one->id, one->len, e);
+    unsigned char e[DQ_ELEM_HEADER_MAX + 100];
+    size_t len = dq_elem_write_header(&q, one->id, one->len, e);
     memcpy(e + len, one->data, one->len);
     redisAppendCommand(c, "ZREM " ZSET " %b", e, len + one->len);
     if (reply(c)->integer != 1) die("nothing removed");

@@ -16,8 +16,8 @@
 static void check_split(const unsigned char *data, size_t size, int big) {
     unsigned char *e = (unsigned char *)copy(data, size);
     size_t at = 0;
-    int kind = dq_split(e, size, big, &at);
-    CHECK(kind == 16 || kind == 8 || kind == DQ_KIND_OLD || kind == -1);
+    int kind = dq_elem_parse(e, size, big, &at);
+    CHECK(kind == 16 || kind == 8 || kind == DQ_ELEM_OLD || kind == -1);
     if (kind >= 0) CHECK(at >= (size_t)kind + 4 && at <= size);
     free(e);
 }
@@ -26,8 +26,8 @@ static void check_split(const unsigned char *data, size_t size, int big) {
 static void check_head(const delayq *q, const unsigned char *id,
                        const unsigned char *payload, size_t len) {
     int old = q->options.wire == DELAYQ_REDISSON_OLD;
-    unsigned char head[DQ_HEAD_MAX], *e;
-    size_t n = dq_head(q, id, len, head), at = 0;
+    unsigned char head[DQ_ELEM_HEADER_MAX], *e;
+    size_t n = dq_elem_write_header(q, id, len, head), at = 0;
     /* ids of a clock never begin so; others can't be told apart */
     if (old && (id[0] == 8 || id[0] == 16)) return;
     CHECK(n <= sizeof head);
@@ -35,8 +35,8 @@ static void check_head(const delayq *q, const unsigned char *id,
     CHECK(e);
     memcpy(e, head, n);
     if (len > 0) memcpy(e + n, payload, len);
-    CHECK(dq_split(e, n + len, q->link.long_big, &at) ==
-          (old ? DQ_KIND_OLD : 16));
+    CHECK(dq_elem_parse(e, n + len, q->conn->long_big, &at) ==
+          (old ? DQ_ELEM_OLD : 16));
     CHECK(at == n);
     free(e);
 }
@@ -44,40 +44,40 @@ static void check_head(const delayq *q, const unsigned char *id,
 /* Text -> key -> the same text. */
 static void check_same_text(const char *text, const unsigned char *key,
                             size_t n, size_t due_len) {
-    int kind = n == 17 ? 16 : n == 9 ? 8 : DQ_KIND_OLD;
+    int kind = n == 17 ? 16 : n == 9 ? 8 : DQ_ELEM_OLD;
     delayq_ticket again;
-    dq_ticket(&again, dq_score(text), key, kind);
+    dq_elem_ticket(&again, dq_num_due(text), key, kind);
     if (text[0] == '0' && due_len > 1) return;
-    if (dq_score(text) > DQ_MAX_DUE - 1000) return;
+    if (dq_num_due(text) > DQ_MAX_DUE - 1000) return;
     CHECK(strcasecmp(again.text, text) == 0);
 }
 
 /* An element's ticket -> the bytes that it begins with. */
 static void check_ticket(int64_t due_ms, const unsigned char *e, int kind) {
-    unsigned char key[DQ_KEY_MAX];
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n;
     delayq_ticket t;
     memset(&t, 0xa5, sizeof t);
-    dq_ticket(&t, due_ms, e, kind);
+    dq_elem_ticket(&t, due_ms, e, kind);
     CHECK(memchr(t.text, 0, sizeof t.text));
-    CHECK(dq_is_ticket(t.text));
-    n = dq_ticket_key(t.text, key, &due_len);
+    CHECK(dq_elem_is_ticket(t.text));
+    n = dq_elem_ticket_prefix(t.text, key, &due_len);
     CHECK(n == (kind == 16 ? 17u : kind == 8 ? 9u : 8u));
     CHECK(memcmp(key, e, n) == 0);
-    CHECK(dq_score(t.text) == due_ms && t.text[due_len] == '-');
+    CHECK(dq_num_due(t.text) == due_ms && t.text[due_len] == '-');
     check_same_text(t.text, key, n, due_len);
 }
 
 /* Any bytes, as a ticket: they may have no end. */
 static void check_text(const unsigned char *data, size_t size) {
     delayq_ticket *t = (delayq_ticket *)malloc(sizeof *t);
-    unsigned char key[DQ_KEY_MAX];
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n;
     CHECK(t);
     memset(t, 0, sizeof *t);
     memcpy(t, data, size < sizeof *t ? size : sizeof *t);
-    if (dq_is_ticket(t->text)) {
-        n = dq_ticket_key(t->text, key, &due_len);
+    if (dq_elem_is_ticket(t->text)) {
+        n = dq_elem_ticket_prefix(t->text, key, &due_len);
         CHECK(n == 17 || n == 9 || n == 8);
         CHECK(due_len >= 1 && due_len <= 16 && t->text[due_len] == '-');
         if (n == 17) CHECK(key[0] == 16);
@@ -91,18 +91,18 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     unsigned char e[HEAD];
     int64_t due;
     if (size < HEAD) return 0;
-    q.link.long_big = data[0] & 1;
-    q.link.long_size = data[0] & 2 ? 4 : 8;
+    q.conn->long_big = data[0] & 1;
+    q.conn->long_size = data[0] & 2 ? 4 : 8;
     q.options.wire = data[0] & 4 ? DELAYQ_REDISSON_OLD : DELAYQ_NATIVE;
-    due = (int64_t)(dq_get_uint(data + 17, 8, 0) & (uint64_t)DQ_MAX_DUE);
+    due = (int64_t)(dq_elem_get_uint(data + 17, 8, 0) & (uint64_t)DQ_MAX_DUE);
     if (due > DQ_MAX_DUE - 1000) due = DQ_MAX_DUE - 1000; /* an offer's most */
-    check_split(data + HEAD, size - HEAD, q.link.long_big);
+    check_split(data + HEAD, size - HEAD, q.conn->long_big);
     check_text(data + HEAD, size - HEAD);
     check_head(&q, data + 1, data + HEAD, size - HEAD);
     e[0] = 16;
     memcpy(e + 1, data + 1, 16);
     check_ticket(due, e, 16);
     check_ticket(due, e, 8);
-    check_ticket(due, data + 1, DQ_KIND_OLD);
+    check_ticket(due, data + 1, DQ_ELEM_OLD);
     return 0;
 }

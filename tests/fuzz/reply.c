@@ -226,7 +226,7 @@ static void put_element(struct bytes *b, const char *before) {
         put(&e, id + 1, k == 8 ? 8 : 14);
         if (k == 16) put(&e, tries, 2);
     }
-    dq_put_uint(length, long_size, long_big, n);
+    dq_elem_put_uint(length, long_size, long_big, n);
     put(&e, length, (size_t)long_size);
     put(&e, payload, n);
     put_bulk(b, e.buf, e.n);
@@ -273,7 +273,7 @@ static void put_ones(struct bytes *b) {
 
 static void put_long(struct bytes *b) {
     unsigned char one[8];
-    dq_put_uint(one, long_size, long_big, 1);
+    dq_elem_put_uint(one, long_size, long_big, 1);
     put_bulk(b, one, (size_t)long_size);
 }
 
@@ -583,7 +583,7 @@ static int64_t time_argument(int otherwise) {
 
 /* A ticket that the library takes, where the item has none. */
 static void give_ticket(delayq_ticket *t) {
-    if (!dq_is_ticket(t->text))
+    if (!dq_elem_is_ticket(t->text))
         snprintf(t->text, sizeof t->text,
                  "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002");
 }
@@ -630,7 +630,7 @@ static void do_offer_many(void) {
 
 static void do_tick(void) {
     int64_t wait = -1;
-    if (argument(0)) q->wake_us = 0;
+    if (argument(0)) q->next_poll_us = 0;
     check_status(delayq_tick(q, &wait));
     CHECK(wait >= 0 && wait <= q->options.max_wait_ms);
 }
@@ -772,13 +772,13 @@ static void do_idle(void) {
 
 /* Words to the command socket (1) or the ear (0) that answer nothing. */
 static void do_speak(void) {
-    redisContext *c = argument(0) ? queues[0].link.cmd : queues[0].link.ear;
+    redisContext *c = argument(0) ? queues[0].conn->cmd : queues[0].conn->sub;
     struct connection *to = c ? connection_of(c->fd) : NULL;
     if (to && at_value()) say_value(to);
 }
 
 static void do_cut(void) {
-    redisContext *c = argument(1) ? queues[0].link.cmd : queues[0].link.ear;
+    redisContext *c = argument(1) ? queues[0].conn->cmd : queues[0].conn->sub;
     struct connection *to = c ? connection_of(c->fd) : NULL;
     if (to) hang_up(to);
 }
@@ -912,7 +912,7 @@ static void begin_run(void) {
 static void end_run(void) {
     int i;
     delayq_close(&queues[!apart]);
-    if (queues[apart].orphan)
+    if (queues[apart].conn_closed)
         check_status(delayq_offer(q = queues + 1, "", 0, 0));
     delayq_close(&queues[apart]);
     for (i = 0; i < CONNECTIONS; i++) hang_up(&connections[i]);

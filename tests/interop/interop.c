@@ -229,7 +229,8 @@ static void mark_hex(unsigned char *seen, int limit, char *words) {
         char text[16];
         size_t n = 0;
         for (word++; word[0] && word[1] && n < 15; word += 2)
-            text[n++] = (char)(dq_hex(word[0]) * 16 + dq_hex(word[1]));
+            text[n++] =
+                (char)(dq_num_unhex(word[0]) * 16 + dq_num_unhex(word[1]));
         mark(seen, limit, text, n);
     }
 }

@@ -316,7 +316,7 @@ static void check_truth(const struct verb *v, delayq_status s, long k) {
 /* The back-off is not waited for: only whether the next call gets through. */
 static void recover(const struct verb *v, long k) {
     delayq_counts c;
-    q.link.retry_us = q.link.ear_retry_us = 0;
+    q.conn->retry_us = q.conn->sub_retry_us = 0;
     if (delayq_count(&q, &c) != DELAYQ_OK)
         FAIL("%s, allocation %ld: doesn't recover: %s", v->name, k,
              delayq_errmsg(&q));
@@ -330,10 +330,10 @@ static int failing(const struct verb *v, int lost, long k) {
     ask("FLUSHDB");
     forget_ready(&q);
     v->prepare();
-    q.link.retry_us = q.link.ear_retry_us = 0;
+    q.conn->retry_us = q.conn->sub_retry_us = 0;
     if (lost) {
-        shutdown(q.link.cmd->fd, SHUT_RDWR);
-        if (q.link.ear) shutdown(q.link.ear->fd, SHUT_RDWR);
+        shutdown(q.conn->cmd->fd, SHUT_RDWR);
+        if (q.conn->sub) shutdown(q.conn->sub->fd, SHUT_RDWR);
     }
     files = open_files();
     arm(k);

@@ -91,7 +91,7 @@ TEST(a_queue_over_tls_offers_takes_and_hears) {
         OK(&q, delayq_take(&q, &item, 20000));
         OK(&q, delayq_ack(&q, &item));
         CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-        CHECK(q.link.ear && q.link.hears_pushes);
+        CHECK(q.conn->sub && q.conn->can_track);
         fflush(stdout);
         child = fork();
         if (child == 0) { /* closing the parent's handle disturbs nothing */
