@@ -36,10 +36,23 @@ $B/%: examples/%.c delayq.h
 demo: $B/demo ## see items arrive, on a private server (or DELAYQ_URL)
 	@sh tests/with-server.sh $B/demo
 
-test check: ## everything: sanitizers, valgrind, a UTF-8 server, hygiene
-	@$(MAKE) --no-print-directory $B/test-asan $B/test-plain \
+test check: ## the tests under sanitizers, the examples, the tool, hygiene
+	@echo "== building"
+	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/delayq-asan examples
+	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B test
+
+test-all: ## also valgrind, a UTF-8 server, failing allocations, make install
+	@echo "== building"
+	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-plain \
 	    $B/delayq-asan examples
-	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B
+	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B all
+
+quick: $B/test-plain ## the tests once, without sanitizers: under a minute
+	@DELAYQ_TEST_PROGRESS=1 $B/test-plain $(ONLY) >$B/quick.out; code=$$?; \
+	    LC_ALL=C grep -a -v '^ok ' $B/quick.out; exit $$code
+
+bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
+	@sh tests/bare.sh $(SUITES)
 
 asan: $B/test-asan ## the tests under ASan and UBSan
 	$B/test-asan $(ONLY)
@@ -75,12 +88,19 @@ bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, me
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
-charts: $(CHARTED:%=$B/%) ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
+charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
+	@command -v gnuplot >/dev/null || \
+	    { echo "gnuplot is not installed: no charts" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(CHARTED:%=$B/%)
 	@mkdir -p $B/charts tests/bench/charts
 	@DELAYQ_BENCH_DATA=$B/charts sh tests/with-server.sh sh -c \
 	    "$(patsubst %,$B/% &&,$(CHARTED)) :"
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
+
+recipes: examples ## the README's recipes, built and run
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
+	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
 
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
@@ -142,8 +162,9 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 faults: $B/test-plain ## the README's table of faults, measured anew
 	@rm -f $B/facts
 	@for t in told killed kill_9_of gone dies packets comes_twice; do \
-	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >/dev/null; done; \
-	    sort -u -t'|' -k2,2 $B/facts
+	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >$B/facts.out || \
+	    { grep -a -v '^ok ' $B/facts.out; exit 1; }; done
+	@sort -u -t'|' -k2,2 $B/facts
 
 size: ## code, RAM per handle, stack; and that the library allocates nothing
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
@@ -151,7 +172,11 @@ size: ## code, RAM per handle, stack; and that the library allocates nothing
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
 
-tls: $B/test-tls ## the tests of rediss:// (needs hiredis >= 1.0 with TLS)
+tls: ## the tests of rediss:// (needs hiredis >= 1.0 with TLS)
+	@echo '#include <hiredis/hiredis_ssl.h>' | $(CC) $(HIREDIS_CFLAGS) -E - \
+	    >/dev/null 2>&1 || { echo "hiredis has no TLS here: it needs" \
+	    "hiredis >= 1.0 with hiredis_ssl.h, as in Debian 13" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $B/test-tls
 	$B/test-tls $(ONLY)
 
 $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
@@ -195,6 +220,6 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check asan cli valgrind memory fuzz lint \
-        interop matrix faults size bench bench-old bench-peers calls charts lua tls format install \
-        uninstall clean help
+.PHONY: all examples demo test check test-all quick bare asan valgrind memory \
+        fuzz lint lua interop bench bench-old bench-peers calls charts cli \
+        recipes faults size matrix tls format install uninstall clean help

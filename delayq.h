@@ -52,21 +52,26 @@
  *     #include <stdio.h>
  *     #include <stdlib.h>
  *
+ *     static void tell(void *user, delayq_status status, const char *text) {
+ *         (void)user, (void)status;
+ *         fprintf(stderr, "%s\n", text);
+ *     }
+ *
  *     int main(void) {
  *         static delayq q;
  *         delayq_options options = {0};
  *         delayq_item item;
  *
  *         options.name = "jobs";
- *         options.url = getenv("DELAYQ_URL");     (NULL: 127.0.0.1:6379)
- *         if (delayq_open(&q, &options) != DELAYQ_OK) {
- *             fprintf(stderr, "%s\n", delayq_errmsg(&q));
- *             return 1;
- *         }
- *         delayq_offer(&q, "hello", 5, 5000);     (due in 5 s)
- *         while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
- *             printf("%.*s\n", (int)item.len, (const char *)item.data);
+ *         options.url = getenv("DELAYQ_URL");  (NULL: 127.0.0.1:6379)
+ *         options.log = tell;                  (faults that the take waits out)
+ *         if (delayq_open(&q, &options) == DELAYQ_OK &&
+ *             delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK)  (due in 5 s)
+ *             while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+ *                 printf("%.*s\n", (int)item.len, (const char *)item.data);
+ *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (only a failure ends it)
  *         delayq_close(&q);
+ *         return 1;
  *     }
  *
  * There is no thread and no event loop in here. A take moves what is due by
@@ -685,6 +690,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              sooner if one of delayq_fds is readable. 0: more work is
  *              pending, call again now. At most max_wait_ms. After a failure:
  *              the pause before the next attempt
+ *
+ * A program that also takes takes first, with timeout 0 until that is EMPTY,
+ * and ticks then, right before it sleeps: so it hears of pushes, too.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -5623,16 +5631,29 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return delayq_offer_message(q, &m);
 }
 
+/* A program whose last take was empty and did not wait will now sleep until
+ * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
+ * take that waits does. */
+static dq_status dq_tick_track(delayq *q, int64_t deadline) {
+    if (!q->empty_takes || q->ready > 0 || !q->conn->cmd || !q->conn->sub ||
+        !dq_sub_wants_track(q) || dq_sys_now() >= q->next_poll_us)
+        return DELAYQ_OK;
+    return dq_sub_track(q, deadline);
+}
+
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     dq_status status = dq_check(q, NULL);
-    int64_t now, left;
+    int64_t now, left, deadline;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return dq_err_public(status);
-    now = dq_sys_now();
-    status = dq_wait_tick_step(q, dq_req_deadline(q, now));
+    deadline = dq_req_deadline(q, dq_sys_now());
+    status = dq_wait_tick_step(q, deadline);
+    if (status == DELAYQ_OK) status = dq_tick_track(q, deadline);
     if (!wait_ms) return dq_err_public(status);
     now = dq_sys_now();
     left = (dq_sched_next(q) - now + 999) / 1000;
+    if (q->empty_takes && q->ready > 0)
+        left = 0; /* it takes: there is something */
     if (q->conn->cmd && !q->conn->sub && now >= q->conn->sub_retry_us) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
@@ -6261,6 +6282,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
     if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
+    q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = q->conn->pipe[0];
     if (n < max && q->conn->sub) fds[n++] = q->conn->sub->fd;
     return n;

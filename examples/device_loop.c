@@ -10,7 +10,7 @@
  *     sensor: 22 degrees
  *     due: 21
  *     due: 22
- *     polled 11 times
+ *     polled 8 times
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -65,17 +65,19 @@ int main(void) {
     if (delayq_open(&q, &options) != DELAYQ_OK)
         fprintf(stderr, "%s; going on\n", delayq_errmsg(&q));
 
-    while (sent < READINGS) {
+    for (;;) {
         int fds[2];
         int64_t wait_ms;
         size_t n, i;
-        /* After a failure wait_ms is the back-off: nothing else to do. */
-        if (delayq_tick(&q, &wait_ms) != DELAYQ_OK)
-            fprintf(stderr, "%s\n", delayq_errmsg(&q));
         while (delayq_take(&q, &item, 0) == DELAYQ_OK) {
             printf("due: %.*s\n", (int)item.len, (const char *)item.data);
             sent++;
         }
+        if (sent == READINGS) break;
+        /* The tick comes right before the sleep. After a failure wait_ms is
+         * the time until the next attempt: nothing else to do. */
+        if (delayq_tick(&q, &wait_ms) != DELAYQ_OK)
+            fprintf(stderr, "%s\n", delayq_errmsg(&q));
         n = delayq_fds(&q, fds, 2);
         for (i = 0; i < n; i++) p[1 + i].fd = fds[i];
         for (i = 0; i <= n; i++) p[i].events = POLLIN;

@@ -1,5 +1,6 @@
 /*
- * hello -- the quick start, as it stands in README.md: offer, take, print.
+ * hello -- the quick start, as it stands in README.md: offer, take, print; and
+ * say what went wrong.
  *
  *     $ ./hello
  *     hello                   (after five seconds; it then waits for more)
@@ -10,6 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static void tell(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status;
+    fprintf(stderr, "%s\n", text);
+}
+
 int main(void) {
     static delayq q;
     delayq_options options = {0};
@@ -17,12 +23,12 @@ int main(void) {
 
     options.name = "jobs";
     options.url = getenv("DELAYQ_URL"); /* NULL: redis://127.0.0.1:6379 */
-    if (delayq_open(&q, &options) != DELAYQ_OK) {
-        fprintf(stderr, "%s\n", delayq_errmsg(&q));
-        return 1;
-    }
-    delayq_offer(&q, "hello", 5, 5000); /* due in 5 s */
-    while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
-        printf("%.*s\n", (int)item.len, (const char *)item.data);
+    options.log = tell;                 /* faults that the take waits out */
+    if (delayq_open(&q, &options) == DELAYQ_OK &&
+        delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK) /* due in 5 s */
+        while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+            printf("%.*s\n", (int)item.len, (const char *)item.data);
+    fprintf(stderr, "%s\n", delayq_errmsg(&q)); /* only a failure ends it */
     delayq_close(&q);
+    return 1;
 }

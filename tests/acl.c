@@ -13,43 +13,52 @@
 struct rights {
     char *text; /* what the words point into */
     char *word[RIGHTS];
-    int n, common; /* so many stand in the first of two lines for this user */
+    int n, common; /* so many stand in the first line for this user */
 };
 
-/* The block of code after the heading "## Rights". */
-static char *block(void) {
+/* All lines of code below the heading "## Rights", as they are pasted. */
+static char *pasted(void) {
     static char text[100000];
-    char *from, *to;
+    char *from, *to, *line, *rest, *out;
+    int code = 0;
     FILE *f = fopen("README.md", "r");
     size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
     if (!f) FAIL("no README.md: run the tests from the project's root");
     fclose(f);
     text[n] = '\0';
     from = strstr(text, "\n## Rights\n");
-    from = from ? strstr(from, "\n```\n") : NULL;
-    to = from ? strstr(from + 5, "\n```\n") : NULL;
-    if (!to) FAIL("README.md has no block after ## Rights");
+    to = from ? strstr(from + 1, "\n## ") : NULL;
+    if (!to) FAIL("README.md has no part ## Rights, or nothing after it");
     *to = '\0';
-    return strdup(from + 5);
+    out = (char *)calloc(1, (size_t)(to - from) + 2);
+    rest = from + 1;
+    while ((line = strtok_r(rest, "\n", &rest))) {
+        if (strncmp(line, "```", 3) == 0)
+            code = !code;
+        else if (code)
+            strcat(strcat(out, line), "\n");
+    }
+    return out;
 }
 
-/* The words of all lines "ACL SETUSER user ..."; where a line ends in a
- * backslash the next belongs to it. */
+/* The words of all lines "ACL SETUSER user ...": the first is what every wire
+ * needs, the second what one beside Redisson needs as well. */
 static void read_rights(const char *user, struct rights *r) {
     char *word, *line, *rest, *after;
+    int lines = 0;
     memset(r, 0, sizeof *r);
-    r->text = rest = block();
-    for (line = strstr(rest, "\\\n"); line; line = strstr(line, "\\\n"))
-        memset(line, ' ', 2);
+    r->text = rest = pasted();
     while ((line = strtok_r(rest, "\n", &rest))) {
         if (strncmp(line, "ACL SETUSER ", 12) != 0) continue;
         word = strtok_r(line + 12, " ", &after);
         if (strcmp(word, user) != 0) continue;
         r->common = r->n;
+        lines++;
         while ((word = strtok_r(NULL, " ", &after)) && r->n < RIGHTS)
             r->word[r->n++] = word;
     }
     if (r->n == 0) FAIL("README.md gives no rights to %s", user);
+    if (lines == 1) r->common = r->n;
 }
 
 /* Make the user anew, with all of them but one. */
@@ -208,6 +217,23 @@ static void take(void) {
     take_all();
 }
 
+/* All that the tool's watch, peek, count and dead ask. */
+static void watch(void) {
+    delayq_counts counts;
+    delayq_item some[3];
+    delayq_dead letters[3];
+    int64_t due[2] = {1000, 4000000000000}, up_to[2];
+    size_t n;
+    due_items();
+    ask("RPUSH delayq_dead:{jobs} '' 'buried 5\nx'");
+    TRY(delayq_count(&q, &counts), DELAYQ_OK);
+    TRY(delayq_count_due(&q, due, 2, up_to), DELAYQ_OK);
+    TRY(delayq_peek(&q, some, 3, &n, NULL), DELAYQ_OK);
+    if (why[0]) return;
+    TRY(delayq_peek(&q, some, 3, &n, &some[0].ticket), DELAYQ_OK);
+    TRY(delayq_dead_peek(&q, letters, 3, &n, 0), DELAYQ_OK);
+}
+
 static void work(void) {
     delayq_item item, some[3];
     size_t n;
@@ -315,4 +341,105 @@ TEST(the_rights_of_a_consumer_without_a_lease_suffice_and_are_the_least) {
 }
 TEST(the_rights_of_a_consumer_with_a_lease_suffice_and_are_the_least) {
     least("worker", work, 60000);
+}
+TEST(the_rights_of_a_watcher_suffice_and_are_the_least) {
+    least("watcher", watch, 0);
+}
+
+/* As a reader does it, line by line, in one session. */
+static void paste(void) {
+    char command[400], reply[400];
+    char *lines = pasted(), *line, *rest = lines;
+    int wanted = 0, got = 0;
+    FILE *f;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    if (system("redis-cli --version >/dev/null 2>&1") != 0)
+        test_skip("no redis-cli");
+    snprintf(command, sizeof command, "%s/pasted", main_server.dir);
+    f = fopen(command, "w");
+    if (!f || fputs(lines, f) < 0 || fclose(f) != 0)
+        FAIL("can't write %s", command);
+    while ((line = strtok_r(rest, "\n", &rest))) wanted++;
+    snprintf(command, sizeof command, "redis-cli -s %s <%s/pasted 2>&1",
+             main_server.socket, main_server.dir);
+    f = popen(command, "r");
+    while (f && fgets(reply, sizeof reply, f)) {
+        if (reply[0] == '\n') continue;
+        if (strcmp(reply, "OK\n") != 0) FAIL("redis-cli answers: %s", reply);
+        got++;
+    }
+    if (!f || pclose(f) != 0) FAIL("redis-cli failed");
+    CHECK_INT(got, wanted);
+    CHECK(wanted >= 5); /* a line for each role */
+    free(lines);
+}
+
+static void open_role(const char *user, int64_t lease_ms) {
+    static char url[200];
+    delayq_options o = options_for(&main_server, "jobs");
+    snprintf(url, sizeof url, "unix://%s:secret@%s", user, main_server.socket);
+    o.url = url;
+    o.lease_ms = lease_ms;
+    OK(&q, delayq_open(&q, &o));
+}
+
+TEST(the_lines_of_the_readme_can_be_pasted_and_each_role_does_its_part) {
+    delayq_counts counts;
+    delayq_item item;
+    paste();
+    open_role("producer", 0);
+    OFFER(&q, "one", 0);
+    OFFER(&q, "two", 0);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+    open_role("mover", 0);
+    UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK && ask_int("LLEN jobs") == 2);
+    delayq_close(&q);
+    open_role("watcher", 0);
+    OK(&q, delayq_count(&q, &counts));
+    CHECK_INT(counts.ready, 2);
+    delayq_close(&q);
+    open_role("taker", 0);
+    take_is(&q, "one");
+    delayq_close(&q);
+    open_role("worker", 60000);
+    OK(&q, delayq_take(&q, &item, 0));
+    OK(&q, delayq_ack(&q, &item));
+    delayq_close(&q);
+    CHECK_INT(ask_int("EXISTS jobs " ZSET), 0);
+}
+
+TEST(a_watcher_moves_takes_and_changes_nothing) {
+    delayq_item item;
+    delayq_message m;
+    char *before;
+    size_t n;
+    paste();
+    open_queue(&boss, "jobs");
+    memset(&m, 0, sizeof m);
+    m.data = "later";
+    m.len = 5;
+    m.delay_ms = 3600000;
+    OK(&boss, delayq_offer_many(&boss, &m, 1));
+    due_items();
+    ask("RPUSH delayq_dead:{jobs} %b", "buried 5\nx", (size_t)10);
+    before = strdup(contents(main_connection()));
+    open_role("watcher", 60000);
+#define REFUSED(call) CHECK_STATUS(&q, call, DELAYQ_ERR_AUTH)
+    REFUSED(delayq_take(&q, &item, 0));
+    CHECK_TEXT(contents(main_connection()), before);
+    do q.next_poll_us = 0;
+    while (delayq_tick(&q, NULL) == DELAYQ_OK); /* opens the ear */
+    q.next_poll_us = 0;
+    REFUSED(delayq_tick(&q, NULL));
+    REFUSED(delayq_offer(&q, "x", 1, 0));
+    REFUSED(delayq_cancel(&q, &m.ticket));
+    REFUSED(delayq_reschedule(&q, &m.ticket, 5));
+    REFUSED(delayq_clear(&q, NULL));
+    REFUSED(delayq_dead_redrive(&q, 1, &n));
+    REFUSED(delayq_dead_clear(&q, NULL));
+    CHECK_TEXT(contents(main_connection()), before);
+    free(before);
+    delayq_close(&q);
+    delayq_close(&boss);
 }

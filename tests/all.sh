@@ -1,47 +1,79 @@
 #!/bin/sh
-# `make test`: the same tests under ASan and UBSan, on a server with a UTF-8
-# locale, and under valgrind; failing allocations; the demo, the command-line
-# tool, programs against what is installed or copied, and hygiene. What is
-# missing is said and skipped, and counts as a failure in CI.
-cd "$(dirname "$0")/.." || exit 1
+# `make test` and `make test-all`: suite after suite, each with a line on how
+# far it is; then what was skipped and why, what failed, and the sum. In CI a
+# skipped test counts as a failure.
+#
+#     tests/all.sh [BUILD [test | all]]
+#
+# test   the tests under ASan and UBSan, in parallel; the demo, the
+#        command-line tool, the recipes, the hygiene of header and README
+# all    and the long rows: again on a server with a UTF-8 locale and under
+#        valgrind, each allocation failing in turn, programs that are built
+#        against an installed or copied header
+cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 build=${1:-build}
-out=$(mktemp "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
-trap 'rm -f "$out"' EXIT
-total="0 0 0"
+long=
+[ "$2" = all ] && long=1
+began=$(date +%s)
+: >"$dir/skips"
+: >"$dir/fails"
 
 # add "N passed, N failed, N skipped"
 add() {
-    total=$(echo "$total $1" | awk '{ print $1 + $4, $2 + $6, $3 + $8 }')
+    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
 }
 missing() {
-    echo "skipped: $1"
-    add "0 passed, 0 failed, 1 skipped"
+    echo "   skipped: $1"
+    echo "$1" >>"$dir/skips"
+    skipped=$((skipped + 1))
 }
-# suite TITLE COMMAND...: shows what is not ok, adds up its last line
+# suite TITLE COMMAND...: its failures are shown as they stand, whatever bytes
+# they hold; grep -a, since a payload may make a text "binary"
 suite() {
-    echo "== $1"
+    title=$1
     shift
-    "$@" >"$out" 2>&1
+    echo "== $title"
+    start=$(date +%s)
+    DELAYQ_TEST_PROGRESS=1 "$@" >"$dir/out"
     code=$?
-    last=$(tail -1 "$out")
+    last=$(tail -n 1 "$dir/out")
     case $last in
-    *passed*failed*skipped*)
-        grep -v -e '^ok  ' "$out"
-        add "$last"
+    *passed,*failed,*skipped)
+        LC_ALL=C grep -a -v -e '^ok  ' -e '^skip ' -e '^    skipped: ' \
+            "$dir/out" | sed '$d'
+        LC_ALL=C grep -a '^FAIL' "$dir/out" | sed "s|^FAIL|$title:|" \
+            >>"$dir/fails"
+        LC_ALL=C sed -n -e 's/^    skipped: \(.*\)/\1/p' \
+            -e 's/^skip \([^(]*\)$/\1/p' "$dir/out" >>"$dir/skips"
+        # shellcheck disable=SC2086
+        add $last
         ;;
     *)
-        cat "$out"
+        cat "$dir/out"
         echo "FAIL ended with $code"
-        add "0 passed, 1 failed, 0 skipped"
+        echo "$title: ended with $code" >>"$dir/fails"
+        failed=$((failed + 1))
+        last="ended with $code"
         ;;
     esac
+    echo "   $last ($(($(date +%s) - start)) s)"
 }
+# The demo on a server of its own: all six items arrive.
 demo() {
-    sh tests/with-server.sh "$build/demo" >"$out.demo" 2>&1 &&
-        [ "$(grep -c '^arrived' "$out.demo")" -eq 6 ] &&
-        echo "1 passed, 0 failed, 0 skipped" ||
-        { cat "$out.demo"; echo "0 passed, 1 failed, 0 skipped"; }
-    rm -f "$out.demo"
+    if sh tests/with-server.sh "$build/demo" >"$dir/demo" 2>&1 &&
+        [ "$(grep -c '^arrived' "$dir/demo")" -eq 6 ]; then
+        echo "1 passed, 0 failed, 0 skipped"
+    else
+        echo "FAIL the demo doesn't show six items"
+        cat "$dir/demo"
+        echo "0 passed, 1 failed, 0 skipped"
+    fi
+}
+has_locale() {
+    [ -d "$build/en_US.UTF-8" ] || {
+        [ -f /usr/share/i18n/locales/en_US ] &&
+            localedef -i en_US -f UTF-8 "$build/en_US.UTF-8"
+    } >/dev/null 2>&1
 }
 
 if ! command -v redis-server && command -v valkey-server; then
@@ -49,14 +81,21 @@ if ! command -v redis-server && command -v valkey-server; then
 fi >/dev/null
 if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "tests under ASan and UBSan" "$build/test-asan"
-    if [ -f /usr/share/i18n/locales/en_US ] &&
-        localedef -i en_US -f UTF-8 "$build/en_US.UTF-8" >/dev/null 2>&1 ||
-        [ -d "$build/en_US.UTF-8" ]; then
-        suite "the same on a server with LC_ALL=en_US.UTF-8" env \
+    suite "demo" demo
+    suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
+    [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"
+else
+    missing "redis-server is not installed: nothing was tested on a server"
+    long=
+fi
+suite "header and README" sh tests/hygiene.sh
+if [ -n "$long" ]; then
+    if has_locale; then
+        suite "tests on a server with LC_ALL=en_US.UTF-8" env \
             LOCPATH="$PWD/$build" DELAYQ_TEST_LOCALE=en_US.UTF-8 \
-            "$build/test-asan"
+            "$build/test-plain"
     else
-        missing "no locale en_US: install the package locales"
+        missing "there is no locale en_US: install locales"
     fi
     if command -v valgrind >/dev/null; then
         suite "tests under valgrind" sh tests/valgrind.sh "$build/test-plain"
@@ -67,17 +106,18 @@ if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
         make -s B="$build" "$build/test-memory" >/dev/null
         suite "each allocation failing" "$build/test-memory"
     else
-        missing "no libhiredis.a: no allocation was made to fail"
+        missing "there is no libhiredis.a: no allocation was made to fail"
     fi
-    suite "the demo" demo
-    suite "the command-line tool, under ASan and UBSan" sh tests/cli.sh \
-        "$build/delayq-asan"
-    suite "installed, or copied" sh tests/install.sh
-else
-    missing "redis-server is not installed: nothing was tested"
+    suite "installed or copied" sh tests/install.sh
 fi
-suite "hygiene" sh tests/hygiene.sh
 
-set -- $total
-echo "$1 passed, $2 failed, $3 skipped"
-[ "$2" -eq 0 ] && { [ -z "$CI" ] || [ "$3" -eq 0 ]; }
+if [ -s "$dir/skips" ]; then
+    echo "skipped:"
+    sort "$dir/skips" | uniq -c | sed 's/^ *\([0-9]*\) /  \1 x /'
+fi
+if [ -s "$dir/fails" ]; then
+    echo "failed:"
+    sed 's/^/  /' "$dir/fails"
+fi
+echo "in $(($(date +%s) - began)) s:"
+summary

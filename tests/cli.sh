@@ -6,17 +6,15 @@ case $1 in
 *) tool=$PWD/$1 ;;
 esac
 cd "$(dirname "$0")/.." || exit 1
-[ -x "$tool" ] || { echo "$tool is missing: make examples" >&2; exit 1; }
+[ -x "$tool" ] || { echo "$tool is missing: run make cli" >&2; exit 1; }
 if [ -z "$DELAYQ_CLI_SERVER" ]; then
     unset DELAYQ_URL
     DELAYQ_CLI_SERVER=1 exec sh tests/with-server.sh sh "$0" "$tool"
 fi
-dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
+. tests/lib.sh
 children=
 # shellcheck disable=SC2086
 trap 'kill -9 $children 2>/dev/null; redis resume; rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM HUP
-passed=0 failed=0 skipped=0
 export TZ=UTC LC_ALL=C.UTF-8
 socket=${DELAYQ_URL#unix://}
 server=$(redis-cli -s "$socket" info server | tr -d '\r' |
@@ -32,9 +30,6 @@ redis() {
     esac
 }
 t() { "$tool" "$@"; }
-ok() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "FAIL $1"; }
-skip() { skipped=$((skipped + 1)); echo "skip $1"; }
 has_terminal() { script -qec true /dev/null </dev/null >/dev/null 2>&1; }
 # is SENTENCE WANTED GOT
 is() {
@@ -59,17 +54,6 @@ ends() {
     [ $got -eq "$wanted" ] || cat "$dir/err"
     is "$sentence" "$wanted" $got
 }
-# soon SENTENCE COMMAND...: becomes true within 20 s
-soon() {
-    sentence=$1 tries=400
-    shift
-    until "$@" >/dev/null 2>&1; do
-        tries=$((tries - 1))
-        [ $tries -gt 0 ] || { bad "$sentence"; return 1; }
-        sleep 0.05
-    done
-    ok
-}
 # behind COMMAND...: in the background, pid in $child; SIGINT is not ignored
 if env --default-signal=INT true 2>/dev/null; then
     int="env --default-signal=INT" INT=INT
@@ -87,12 +71,14 @@ left() {
     t count "$1" | awk '/^(pending|ready|dead)/ { printf "%s ", $2 }'
 }
 ticket='[0-9]\{1,16\}-[0-9a-f]\{32\}'
-json() { jq -r "$1"; }
-command -v jq >/dev/null || json() {
-    python3 -c 'import json, sys
-for line in sys.stdin: print(json.loads(line)[sys.argv[1][1:]])' "$1"
+# json FIELD: of each line of JSON. perl comes with build-essential.
+json() {
+    perl -MJSON::PP -ne '
+        BEGIN { $field = shift; binmode STDOUT, ":utf8" }
+        $value = decode_json($_)->{$field};
+        print ref $value ? encode_json($value) : $value, "\n"' "$1"
 }
-is_json() { json .queue >/dev/null 2>&1 || json . >/dev/null 2>&1; }
+is_json() { perl -MJSON::PP -0777 -ne 'decode_json($_)' >/dev/null 2>&1; }
 
 # --- help and bad arguments ---
 
@@ -122,10 +108,8 @@ done
 is "--version is the header's" \
     "delayq $(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)" \
     "$(t --version)"
-if command -v mandoc >/dev/null; then
+if has mandoc; then
     is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/delayq.1)"
-else
-    skip "mandoc is missing"
 fi
 
 ends "no command is usage" 2
@@ -229,23 +213,23 @@ t offer q 0 n -q
 b=$(t take q --lease 1m | cut -d' ' -f1)
 ends "nack, to be delivered at once" 0 nack q "$b" 0
 is "the second attempt" 2 "$(t take q --lease 1m --json >"$dir/out"
-    json .attempt <"$dir/out")"
-ends "nack --release" 0 nack q "$(json .ticket <"$dir/out")" --release
+    json attempt <"$dir/out")"
+ends "nack --release" 0 nack q "$(json ticket <"$dir/out")" --release
 is "does not count" 2 "$(t take q --lease 1m --json >"$dir/out"
-    json .attempt <"$dir/out")"
-ends "nack with a back-off" 0 nack q "$(json .ticket <"$dir/out")" \
+    json attempt <"$dir/out")"
+ends "nack with a back-off" 0 nack q "$(json ticket <"$dir/out")" \
     --attempt 3 --backoff 1h --backoff-max 9h
-due=$(t peek q --json | json .due_ms)
+due=$(t peek q --json | json due_ms)
 [ $((due / 1000 - now)) -ge 7200 ]
 is "which is doubled for each attempt" 0 $?
-b=$(t peek q --json | json .ticket)
+b=$(t peek q --json | json ticket)
 t reschedule q "$b" 0 -q
 b=$(t take q --lease 1m | cut -d' ' -f1)
 ends "bury" 0 bury q "$b"
 is "to the dead letters" "0 0 1 " "$(left q)"
 t dead q --json >"$dir/out"
 is "dead shows why" "buried n" \
-    "$(json .reason <"$dir/out") $(json .payload <"$dir/out")"
+    "$(json reason <"$dir/out") $(json payload <"$dir/out")"
 like "and for people" '0  .* buried  3  n' "$(t dead q)"
 ends "redrive" 0 redrive q
 is "makes it ready" n "$(t take q)"
@@ -260,7 +244,7 @@ is "peek shows ten" 10 "$(t peek q | wc -l)"
 is "peek -n 0 shows all" 25 "$(t peek q -n 0 | wc -l)"
 is "peek --after goes on" 11 \
     "$(t peek q -n 1 --json --after "$(t peek q --json | tail -1 |
-        json .ticket)" | json .payload)"
+        json ticket)" | json payload)"
 like "count" 'queue    q pending  25 overdue  0 ready    0 dead     0 next .*' \
     "$(t count q | tr '\n' ' ')"
 is "count of two queues" 2 "$(t count q r --json | wc -l)"
@@ -283,17 +267,17 @@ printf 'q"b\\s\n\t\033\177 \303\244 \342\202\254 \360\237\230\200/' >"$dir/utf8"
 t offer q 0 -q <"$dir/utf8"
 t take q --json >"$dir/out"
 is "JSON is one line" 1 "$(wc -l <"$dir/out")"
-is "and gives the text back" "$(cat "$dir/utf8")" "$(json .payload <"$dir/out")"
+is "and gives the text back" "$(cat "$dir/utf8")" "$(json payload <"$dir/out")"
 for bytes in '\377\000\001' '\300\200' '\355\240\200' '\364\220\200\200' \
     'a\342\202'; do
     # shellcheck disable=SC2059
     printf "$bytes" >"$dir/bytes"
     t offer q 0 -q <"$dir/bytes"
     is "what is no UTF-8 comes as base64: $bytes" \
-        "$(base64 <"$dir/bytes")" "$(t take q --json | json .payload_base64)"
+        "$(base64 <"$dir/bytes")" "$(t take q --json | json payload_base64)"
 done
 id=$(t offer 'n"a\me' 1h x)
-is "a name is escaped, too" 'n"a\me' "$(t count 'n"a\me' --json | json .queue)"
+is "a name is escaped, too" 'n"a\me' "$(t count 'n"a\me' --json | json queue)"
 for line in "offer q 1h x" "offer q 1h y --key j --key-ttl 1m" \
     "offer q 1h y --key j --key-ttl 1m" "peek q" "count q r" "dead q" \
     "take q" "cancel q $id" "reschedule q $id 1s" "tick q --once" "redrive q" \
@@ -452,11 +436,11 @@ soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
 kill -$INT $child
 wait $child
 is "two of them end the command" "0 put back" \
-    "$? $(json .result <"$dir/behind")"
+    "$? $(json result <"$dir/behind")"
 t take q --json --lease 1m --wait 20s >"$dir/out"
 is "its item is back at once, and the attempt not counted" "stop 1" \
-    "$(json .payload <"$dir/out") $(json .attempt <"$dir/out")"
-t ack q "$(json .ticket <"$dir/out")"
+    "$(json payload <"$dir/out") $(json attempt <"$dir/out")"
+t ack q "$(json ticket <"$dir/out")"
 
 t offer q 0 orphan -q
 rm -f "$out".*
@@ -467,7 +451,7 @@ wait $child 2>/dev/null
 t take q --json --wait 20s >"$dir/out"
 touch "$out.go"
 is "kill -9 of the runner: the item comes again" "orphan 2" \
-    "$(json .payload <"$dir/out") $(json .attempt <"$dir/out")"
+    "$(json payload <"$dir/out") $(json attempt <"$dir/out")"
 
 behind take q -f
 seq 5 | t offer q 100ms - -q
@@ -529,12 +513,9 @@ soon "and goes on" grep -q 'pending 31' "$dir/behind"
 kill -$INT $child
 wait $child
 is "Ctrl-C ends it with 0" 0 $?
-if command -v jq >/dev/null; then
-    is "JSON has the bars, which add up" 31 "$(t watch view -n 1 --json |
-        jq '[.due[].count] | add')"
-else
-    skip "jq is missing: bars"
-fi
+is "JSON has the bars, which add up" 31 "$(t watch view -n 1 --json |
+    json due | perl -MJSON::PP -ne '
+        $sum += $_->{count} for @{decode_json($_)}; print $sum')"
 if has_terminal; then
     for size in 80x24 40x12 200x50; do
         TERM=xterm script -qec "stty cols ${size%x*} rows ${size#*x}
@@ -556,5 +537,4 @@ else
 fi
 t clear view --yes -q
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ]
+summary

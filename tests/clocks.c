@@ -229,7 +229,7 @@ TEST(what_is_put_off_after_a_sleep_of_the_machine_is_not_early) {
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
         if (what == 2) OK(&q, delayq_reschedule(&q, &m.ticket, 300));
-        UNTIL((q.next_poll_us = 0, delayq_take(&q, &item, 0) == DELAYQ_OK));
+        UNTIL((look_now(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
         not_early(c, &item, due);
         OK(&q, delayq_ack(&q, &item));
         delayq_close(&q);
@@ -404,7 +404,7 @@ TEST(what_is_heard_while_an_answer_is_on_its_way_is_not_overwritten) {
     proxy->only = 0; /* the command socket */
     proxy_strike(STALL, 1, 0, 1);
     child = spawn(offer_meanwhile, NULL);
-    q.next_poll_us = 0; /* asks once more */
+    look_now(&q); /* asks once more */
     CHECK_STATUS(&q, delayq_take(&q, &item, 30000), DELAYQ_OK);
     CHECK_INT(item.len, 5);
     join(child);

@@ -151,7 +151,7 @@ TEST(a_name_that_lies_in_two_slots_is_refused_on_a_cluster_only) {
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         open_queue(&q, names[i]);
         OFFER(&q, "x", 0);
-        usleep(2000);
+        elapse(main_connection(), 1);
         take_is(&q, "x");
         delayq_close(&q);
     }

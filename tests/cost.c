@@ -39,7 +39,7 @@ static void offer_keyed(void) {
     OK(&q, delayq_offer_message(&q, m));
 }
 static void tick(void) {
-    q.next_poll_us = 0;
+    look_now(&q);
     OK(&q, delayq_tick(&q, NULL));
 }
 static void tick_idle(void) {
@@ -62,7 +62,7 @@ static void take_100(void) {
 /* Asked, armed, and all heard that the server has told meanwhile. */
 static void settle(void) {
     int i;
-    q.next_poll_us = 0;
+    look_now(&q);
     for (i = 0; i < 4; i++) {
         q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
@@ -168,7 +168,7 @@ TEST(no_call_costs_more_commands_than_it_did) {
         tick();                               /* opens the ear */
         for (round = 0; round < 2; round++) { /* the first loads scripts */
             ask("FLUSHDB");
-            q.ready = 0;
+            forget_ready(&q);
             OK(&q, delayq_tick(&q, NULL));
             if (c->call == take_idle || c->call == tick_idle) {
                 c->before();
@@ -176,7 +176,7 @@ TEST(no_call_costs_more_commands_than_it_did) {
                 settle();
             } else {
                 c->before();
-                q.next_poll_us = 0;
+                look_now(&q);
             }
             ask("CONFIG RESETSTAT");
             c->call();

@@ -103,10 +103,10 @@ TEST(a_handle_is_not_used_after_fork) {
     pid = fork();
     if (pid == 0) {
         delayq_item item;
-        usleep(2000);
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
         delayq_wake(&q); /* not the parent's */
+        usleep(1000);    /* a take of 0 reads the socket once a millisecond */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_take(&q, &item, 9), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);
@@ -139,7 +139,7 @@ TEST(a_password_is_given_and_never_shown) {
     snprintf(url, sizeof url, "unix://default:se%%20cret@%s?db=3", s.socket);
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);
     server_end(&s);
@@ -196,11 +196,13 @@ TEST(a_server_that_is_gone_is_told_and_comes_back_by_itself) {
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     fact("server gone and back", "`ERR_IO`; a waiting take waits",
          "what it has saved", now_us() - since);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);
     server_end(&s);
 }
+
+static volatile int *has_taken;
 
 /* Kill the server, start it anew, and offer into it. */
 static void restart(void *argument) {
@@ -222,7 +224,7 @@ static void restart(void *argument) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "after", 100);
     delayq_close(&q);
-    usleep(500000); /* the server ends with this process */
+    UNTIL(*has_taken); /* the server ends with this process */
 }
 
 TEST(a_take_that_waits_forever_survives_a_restart) {
@@ -234,8 +236,10 @@ TEST(a_take_that_waits_forever_survives_a_restart) {
     server_start(&s, NULL);
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
+    has_taken = (volatile int *)shared(sizeof *has_taken);
     child = spawn(restart, &s);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    *has_taken = 1;
     CHECK(memcmp(item.data, "after", 5) == 0);
     delayq_close(&q);
     join(child);
@@ -269,13 +273,13 @@ TEST(forgotten_scripts_are_loaded_again) {
     int64_t wait = 0;
     open_queue(&q, "jobs");
     OFFER(&q, "a", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "a");
     while (wait == 0) OK(&q, delayq_tick(&q, &wait));
     ask("SCRIPT FLUSH");
     OFFER(&q, "b", 0);
     ask("SCRIPT FLUSH");
-    usleep(2000);
+    elapse(main_connection(), 1);
     take_is(&q, "b");
     OFFER(&q, "c", 1);
     ask("SCRIPT FLUSH");
@@ -302,7 +306,7 @@ TEST(a_key_of_the_wrong_type_is_told_and_changes_nothing) {
         }
         ask("DEL %s", keys[i]);
         ask("SET %s string", keys[i]);
-        usleep(2000);
+        elapse(main_connection(), 1);
         OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_TYPE);
@@ -345,7 +349,7 @@ TEST(a_full_server_refuses_offers_and_still_delivers) {
         snprintf(before, sizeof before, "%s", contents(c));
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_FULL);
         CHECK_TEXT(contents(c), before);
-        usleep(25000);
+        elapse(c, 21);
         OK(&q, delayq_take(&q, &item, 0));
         CHECK_INT(item.len, 3);
         OK(&q, delayq_tick(&q, &wait));
@@ -394,7 +398,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
             OFFER(&admin, "a", 0);
             OFFER(&admin, "b", 0);
             ask("ZADD " ZSET " 7 poison");
-            usleep(2000);
+            elapse(main_connection(), 1);
             OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
             ask("ACL SETUSER half -%s", commands[i]);
             for (part = 0; part < 3; part++) {
@@ -417,6 +421,15 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     }
 }
 
+/* When a take has looked twice since. */
+static void push_when_asked(void *unused) {
+    const char *at;
+    (void)unused;
+    UNTIL((at = strstr(ask("INFO commandstats"), "evalsha:calls=")) != NULL &&
+          atoi(at + strlen("evalsha:calls=")) >= 2);
+    ask("RPUSH jobs x");
+}
+
 TEST(without_tracking_a_take_looks_four_times_a_second) {
     delayq q;
     delayq_item item;
@@ -428,18 +441,12 @@ TEST(without_tracking_a_take_looks_four_times_a_second) {
     allow("deaf", main_server.major < 7 ? "~* +@all -client"
                                         : "~* +@all -client|tracking");
     o.url = url;
+    o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    child = fork();
-    if (child == 0) {
-        redisContext *c;
-        usleep(50000);
-        c = server_connect(&main_server);
-        freeReplyObject(run(c, "RPUSH jobs x"));
-        redisFree(c);
-        _exit(0);
-    }
-    OK(&q, delayq_take(&q, &item, 9000));
+    ask("CONFIG RESETSTAT");
+    child = spawn(push_when_asked, NULL);
+    OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
     join(child);
     delayq_close(&q);
 }
@@ -540,7 +547,7 @@ TEST(an_ack_stands_though_the_take_behind_it_is_refused) {
     OFFER(&q, "x", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     OFFER(&q, "y", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     ask("ACL SETUSER half -zadd");
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
     OK(&q, item.acked);
@@ -605,6 +612,17 @@ static redisContext *hang_up_later(void *user, int timeout_ms) {
     return redisConnectUnix((const char *)user);
 }
 
+/* Kill what asks, as fast as it can be done. */
+static volatile int *kills;
+static void kill_all(void *argument) {
+    redisContext *c = server_connect((server *)argument);
+    freeReplyObject(run(c, "CLIENT PAUSE 60000 WRITE"));
+    for (;; ++*kills) {
+        freeReplyObject(run(c, "CLIENT KILL TYPE normal"));
+        usleep(200);
+    }
+}
+
 TEST(a_connection_that_no_script_survives_is_not_replaced_without_end) {
     server s;
     delayq q;
@@ -619,22 +637,14 @@ TEST(a_connection_that_no_script_survives_is_not_replaced_without_end) {
     o.connect = hang_up_later;
     o.user = s.socket;
     OK(&q, delayq_open(&q, &o));
-    fflush(stdout);
-    child = fork();
-    if (child == 0) { /* kill what asks, as fast as it can */
-        redisContext *c = server_connect(&s);
-        long long end = now_us() + 700000;
-        freeReplyObject(run(c, "CLIENT PAUSE 600 WRITE"));
-        while (now_us() < end) {
-            freeReplyObject(run(c, "CLIENT KILL TYPE normal"));
-            usleep(200);
-        }
-        _exit(0);
-    }
-    usleep(20000);
+    kills = (volatile int *)shared(sizeof *kills);
+    child = spawn(kill_all, &s);
+    UNTIL(*kills > 0);
     delayq_take(&q, &item, 500);
     if (connections > 60) FAIL("%d connections in half a second", connections);
-    join(child);
+    CHECK(connections > 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
     delayq_close(&q);
     server_end(&s);
 }

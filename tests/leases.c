@@ -80,7 +80,7 @@ TEST(a_lease_that_ran_out_may_be_acked_while_nobody_took_it) {
     open_leased(&q, DELAYQ_NATIVE, 1, 0);
     OFFER(&q, "x", 0);
     take(&q, &item, "x", 1);
-    usleep(5000);
+    elapse(main_connection(), 3);
     OK(&q, delayq_ack(&q, &item));
     CHECK_INT(ask_int("DBSIZE"), 0);
     delayq_close(&q);
@@ -112,7 +112,7 @@ TEST(retry_and_ready_are_taken_by_turns) {
     open_leased(&q, DELAYQ_NATIVE, 60000, 0);
     open_queue(&mover, "jobs");
     for (i = 0; i < 4; i++) OFFER(&q, "old", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     OK(&q, delayq_take_many(&q, items, 4, &n, 1000));
     CHECK_INT(n, 4);
     for (i = 0; i < 4; i++) OK(&q, delayq_nack(&q, &items[i], 0));
@@ -176,7 +176,7 @@ TEST(a_lease_comes_back_through_redissons_own_transfer) {
         open_leased(&q, wire, 5, 0);
         OFFER(&q, "x", 0);
         take(&q, &item, "x", wire == DELAYQ_REDISSON);
-        usleep(10000);
+        elapse(main_connection(), 7);
         /* what its transfer does, by its effects */
         CHECK_INT(ask_int("EVAL %s 2 " ZSET " jobs %s",
                           "local e = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n"
@@ -347,7 +347,7 @@ TEST(ack_take_acks_and_takes_in_one_round_trip) {
     open_leased(&q, DELAYQ_NATIVE, 60000, 0);
     for (i = 0; i < 5; i++) OFFER(&q, "x", 0);
     memset(&item, 0, sizeof item);
-    usleep(2000);
+    elapse(main_connection(), 1);
     OK(&q, delayq_ack_take(&q, &item, 0));
     ask("CONFIG RESETSTAT");
     for (i = 0; i < 4; i++) {
@@ -376,7 +376,7 @@ TEST(ack_many_tells_of_each) {
     size_t n, i, total = 0;
     open_leased(&q, DELAYQ_NATIVE, 60000, 0);
     for (i = 0; i < 700; i++) OFFER(&q, "x", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     while (total < 700) {
         OK(&q, delayq_take_many(&q, items + total, 700 - total, &n, 1000));
         total += n;
@@ -443,7 +443,7 @@ TEST(leases_go_on_while_the_server_is_full) {
     freeReplyObject(run(c, "RPUSH jobs raw"));
     freeReplyObject(run(c, "CONFIG SET maxmemory 1"));
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_FULL);
-    usleep(2000);
+    elapse(main_connection(), 1);
     OK(&q, delayq_take(&q, &item, 0)); /* out of the ready list */
     OK(&q, delayq_nack(&q, &item, 0));
     OK(&q, delayq_take(&q, &item, 20000));
@@ -502,7 +502,7 @@ TEST(kill_9_at_any_point_brings_back_exactly_what_was_not_acked) {
             snprintf(text, sizeof text, "%d", i);
             OFFER(&q, text, 0);
         }
-        usleep(2000);
+        elapse(main_connection(), 1);
         CHECK(pipe(w.pipe) == 0);
         child = spawn(work_and_tell, &w);
         close(w.pipe[1]);

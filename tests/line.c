@@ -4,7 +4,6 @@
  * in here, so that whoever isn't told of something sleeps on.
  */
 #include "test.h"
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #define LINE "delayq_waiting:{jobs}"
@@ -43,8 +42,7 @@ static int armed(void) {
 /* One after the other, so that their places are known. */
 static void start_waiters(void) {
     int i;
-    taken = (volatile int *)mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    taken = (volatile int *)shared(WAITERS * sizeof *taken);
     for (i = 0; i < WAITERS; i++) {
         waiters[i] = spawn(wait_and_count, (void *)(long)i);
         UNTIL(ask_int("ZCARD " LINE) == i + 1);
@@ -128,6 +126,16 @@ TEST(a_keeper_that_is_frozen_is_replaced) {
     keeper_is_lost(SIGSTOP, 0, 0);
 }
 
+/* Only the one that has struck the dead off stands in the line. */
+static void offer_to_the_living(void *unused) {
+    delayq p;
+    (void)unused;
+    UNTIL(ask_int("ZCARD " LINE) == 1);
+    open_queue(&p, "jobs");
+    OFFER(&p, "x", 100);
+    delayq_close(&p);
+}
+
 TEST(the_dead_in_the_line_do_not_keep_others_from_watching) {
     delayq q;
     delayq_item item;
@@ -138,15 +146,7 @@ TEST(the_dead_in_the_line_do_not_keep_others_from_watching) {
     CHECK_INT(ask_int("ZCARD " LINE), WAITERS);
     o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        delayq p;
-        usleep(100000);
-        open_queue(&p, "jobs");
-        OFFER(&p, "x", 100);
-        _exit(0);
-    }
+    child = spawn(offer_to_the_living, NULL);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
     CHECK_INT(ask_int("ZCARD " LINE), 0);
     join(child);

@@ -1,9 +1,15 @@
 /*
- * The runner: one private server per run, one forked process per test with a
- * time limit, "N passed, N failed, N skipped" at the end.
+ * The runner: workers in parallel, each with a private server, one forked
+ * process per test with a time limit, "N passed, N failed, N skipped" at the
+ * end. What a test prints is shown if it doesn't pass.
  *
- *     main [word]     only the sentences that contain the word
+ *     main [-j WORKERS] [-l] [WORD]
  *
+ *     -j WORKERS   how many tests at a time; default 4 per processor, up to 16
+ *     -l           only list the tests and their files
+ *     WORD         only the sentences that contain the word
+ *
+ * DELAYQ_TEST_PROGRESS   if set, tells on stderr how far it is
  * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)
  * DELAYQ_TEST_LOCALE   LC_ALL of the servers
  * DELAYQ_TEST_SERVER   the servers' program, redis-server by default
@@ -12,10 +18,13 @@
 #include "test.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -63,6 +72,13 @@ long long now_us(void) {
     return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
 }
 
+void *shared(size_t size) {
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) FAIL("mmap: %s", strerror(errno));
+    return p;
+}
+
 void fact(const char *fault, const char *seen, const char *items,
           long long back_us) {
     const char *path = getenv("DELAYQ_TEST_FACTS");
@@ -90,12 +106,28 @@ static int is_free(int port) {
     return free;
 }
 
+/* Keep a port for this process, among all runs of the tests: an abstract
+ * socket's name is taken as long as its socket is open. */
+static int reserve(int port) {
+    struct sockaddr_un a;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    n = snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "delayq-port-%d", port);
+    if (bind(fd, (struct sockaddr *)&a,
+             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+                         (size_t)n)) == 0)
+        return 1;
+    close(fd);
+    return 0;
+}
+
 int free_port(void) {
     static int next;
     if (next == 0) next = 11000 + getpid() * 37 % 20000;
     do {
         next = next < 31000 ? next + 1 : 11000;
-    } while (!is_free(next) || !is_free(next + 10000));
+    } while (!reserve(next) || !is_free(next) || !is_free(next + 10000));
     return next;
 }
 
@@ -217,6 +249,19 @@ const char *ask(const char *format, ...) {
     return text;
 }
 
+long long server_us(redisContext *c) {
+    redisReply *r = run(c, "TIME");
+    long long us = atoll(r->element[0]->str) * 1000000;
+    us += atoll(r->element[1]->str);
+    freeReplyObject(r);
+    return us;
+}
+
+void elapse(redisContext *c, int ms) {
+    long long end = server_us(c) / 1000 + ms;
+    while (server_us(c) / 1000 < end) usleep(200);
+}
+
 void allow(const char *user, const char *rights) {
     char command[400];
     snprintf(command, sizeof command, "ACL SETUSER %s reset on >pw %s", user,
@@ -260,7 +305,7 @@ delayq_options options_for(const server *s, const char *name) {
     memset(&o, 0, sizeof o);
     o.url = s->url;
     o.name = name;
-    o.io_timeout_ms = 3000 * test_slow();
+    o.io_timeout_ms = 20000 * test_slow(); /* that of a slow machine */
     return o;
 }
 
@@ -272,6 +317,14 @@ void open_wire(delayq *q, const char *name, delayq_wire wire) {
 
 void open_queue(delayq *q, const char *name) {
     open_wire(q, name, DELAYQ_NATIVE);
+}
+
+void look_now(delayq *q) {
+    q->next_poll_us = 0;
+}
+
+void forget_ready(delayq *q) {
+    q->ready = 0;
 }
 
 void take_is(delayq *q, const char *payload) {
@@ -327,10 +380,17 @@ void join(pid_t pid) {
 
 /* --- the run ------------------------------------------------------------- */
 
+#define JOBS_MAX 64
+
+/* What the workers share. */
+static struct { int next, done, passed, failed, skipped; } * run_state;
+
+static const struct test *chosen[1024]; /* the tests that this run runs */
+static int chosen_count;
+
 static void tidy(void) {
     char command[96];
     if (getpid() != run_pid) return;
-    server_end(&main_server);
     snprintf(command, sizeof command, "rm -rf %s", run_dir);
     if (run_dir[0] && system(command) != 0)
         printf("left behind: %s\n", run_dir);
@@ -341,18 +401,20 @@ static void on_signal(int sig) {
     exit(1);
 }
 
-static int run_test(const struct test *t) {
+/* Run a test in a process of its own; what it prints goes into the file. */
+static int run_test(const struct test *t, int output) {
     int status;
     pid_t pid;
     ask("FLUSHALL");
     ask("CONFIG RESETSTAT");
-    fflush(stdout);
+    if (ftruncate(output, 0) != 0 || lseek(output, 0, SEEK_SET) != 0) exit(2);
     pid = fork();
     if (pid == 0) {
-        alarm((unsigned)(LIMIT_S * test_slow()));
-        signal(SIGTERM, SIG_DFL);
-        signal(SIGINT, SIG_DFL);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        alarm((unsigned)(LIMIT_S * test_slow()));
+        dup2(output, 1);
+        dup2(output, 2);
+        setvbuf(stdout, NULL, _IOLBF, 0); /* a signal loses nothing of it */
         /* The connection inherited is the parent's; free its memory only. */
         redisFreeKeepFd(main_context);
         main_context = NULL;
@@ -362,42 +424,115 @@ static int run_test(const struct test *t) {
     }
     waitpid(pid, &status, 0);
     if (WIFSIGNALED(status)) {
-        printf("    ended by signal %d%s\n", WTERMSIG(status),
-               WTERMSIG(status) == SIGALRM ? ": it takes too long" : "");
+        dprintf(output, "    ended by signal %d%s\n", WTERMSIG(status),
+                WTERMSIG(status) == SIGALRM ? ": it takes too long" : "");
         return 1;
     }
     return WEXITSTATUS(status);
 }
 
-int main(int argc, char **argv) {
-    int passed = 0, failed = 0, skipped = 0;
+/* One write for what a test has said and its verdict, so that the lines of
+ * parallel tests don't mix. What a passed test says is left out. */
+static void tell(const struct test *t, int status, long long begin,
+                 int output) {
+    static char text[65536];
+    ssize_t n = 0;
+    if (status != 0) n = pread(output, text, sizeof text - 512, 0);
+    if (n < 0) n = 0;
+    n += snprintf(text + n, 512, "%s %s (%s, %.1f s)\n",
+                  status == 0         ? "ok  "
+                  : status == SKIPPED ? "skip"
+                                      : "FAIL",
+                  t->name, t->file, (double)(now_us() - begin) / 1e6);
+    if (write(1, text, (size_t)n) != n) exit(2);
+}
+
+/* How far the run is, on stderr: a line that is written over on a terminal,
+ * else a line at each quarter. */
+static void tell_progress(int done) {
+    int quarter = chosen_count / 4 + 1;
+    if (!getenv("DELAYQ_TEST_PROGRESS")) return;
+    if (isatty(2))
+        dprintf(2, "\r   %d of %d%s", done, chosen_count,
+                done == chosen_count ? "\r\033[K" : "");
+    else if (done % quarter == 0 && done < chosen_count)
+        dprintf(2, "   %d of %d\n", done, chosen_count);
+}
+
+/* A worker has a server of its own, and runs the tests that nobody has begun
+ * until none is left. */
+static void work(int number) {
+    char path[128];
+    int i, output;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    server_start(&main_server, NULL);
+    main_connection();
+    snprintf(path, sizeof path, "%s/output%d", run_dir, number);
+    output = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
+    if (output < 0) exit(2);
+    while ((i = __atomic_fetch_add(&run_state->next, 1, __ATOMIC_SEQ_CST)) <
+           chosen_count) {
+        long long begin = now_us();
+        int status = run_test(chosen[i], output);
+        __atomic_fetch_add(status == 0         ? &run_state->passed
+                           : status == SKIPPED ? &run_state->skipped
+                                               : &run_state->failed,
+                           1, __ATOMIC_SEQ_CST);
+        tell(chosen[i], status, begin, output);
+        tell_progress(
+            __atomic_add_fetch(&run_state->done, 1, __ATOMIC_SEQ_CST));
+    }
+    redisFree(main_context);
+    server_end(&main_server);
+}
+
+static int parse_arguments(int argc, char **argv) {
+    int jobs = 4 * (int)sysconf(_SC_NPROCESSORS_ONLN), list = 0, c;
     const struct test *t;
+    if (jobs > 16) jobs = 16;
+    while ((c = getopt(argc, argv, "j:l")) != -1) {
+        if (c == 'j')
+            jobs = atoi(optarg);
+        else if (c == 'l')
+            list = 1;
+        else
+            exit(2);
+    }
+    for (t = first; t; t = t->next) {
+        if (argv[optind] && !strstr(t->name, argv[optind])) continue;
+        if (list) printf("%s %s\n", t->file, t->name);
+        if (chosen_count < (int)(sizeof chosen / sizeof chosen[0]))
+            chosen[chosen_count++] = t;
+    }
+    if (list) exit(0);
+    if (jobs > chosen_count) jobs = chosen_count;
+    return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : jobs;
+}
+
+int main(int argc, char **argv) {
+    int jobs = parse_arguments(argc, argv), i, status, lost;
+    pid_t pid;
     run_pid = getpid();
+    run_state = mmap(NULL, sizeof *run_state, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     snprintf(run_dir, sizeof run_dir, "/tmp/delayq-test-XXXXXX");
-    if (!mkdtemp(run_dir)) return 2;
+    if (run_state == MAP_FAILED || !mkdtemp(run_dir)) return 2;
     atexit(tidy);
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
-    server_start(&main_server, NULL);
-    main_connection();
-    for (t = first; t; t = t->next) {
-        int status;
-        long long begin = now_us();
-        if (argc > 1 && !strstr(t->name, argv[1])) continue;
-        status = run_test(t);
-        printf("%s %s (%.1f s)\n",
-               status == 0         ? "ok  "
-               : status == SKIPPED ? "skip"
-                                   : "FAIL",
-               t->name, (double)(now_us() - begin) / 1e6);
-        if (status == 0)
-            passed++;
-        else if (status == SKIPPED)
-            skipped++;
-        else
-            failed++;
+    for (i = 0; i < jobs; i++) {
+        if (fork() != 0) continue;
+        work(i);
+        return 0;
     }
-    redisFree(main_context);
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
-    return failed > 0;
+    while ((pid = wait(&status)) > 0)
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            printf("FAIL worker %d ended early (status %x)\n", (int)pid,
+                   (unsigned)status);
+    lost = chosen_count - run_state->done; /* their workers have ended early */
+    printf("%d passed, %d failed, %d skipped\n", run_state->passed,
+           run_state->failed + lost, run_state->skipped);
+    return run_state->failed + lost > 0 || chosen_count == 0;
 }

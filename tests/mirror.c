@@ -5,7 +5,7 @@
  */
 #include "test.h"
 
-#define MANY 2000
+#define MANY 1500
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 
@@ -103,7 +103,7 @@ static void empties(delayq_wire wire, int javas, int disorder) {
     fill(javas, disorder);
     check_mirror();
     while (ask_int("ZCOUNT " ZSET " 0 5000") > 0) {
-        q.next_poll_us = 0;
+        look_now(&q);
         if (rand() % 2)
             OK(&q, delayq_tick(&q, NULL));
         else
@@ -147,7 +147,7 @@ TEST(own_elements_are_found_in_the_mirror_without_walking_through_it) {
     open_redisson();
     fill(0, 300);
     ask("CONFIG RESETSTAT");
-    q.next_poll_us = 0;
+    look_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
@@ -167,7 +167,7 @@ TEST(the_head_of_the_mirror_is_read_once_for_all_behind_it) {
     }
     read_replies(200);
     ask("CONFIG RESETSTAT");
-    q.next_poll_us = 0;
+    look_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(ask_int("LLEN " MIRROR), 1);
@@ -187,7 +187,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
         put(&all[i], 1 + rand() % 5000);
     }
     read_replies(40);
-    q.next_poll_us = 0;
+    look_now(&q);
     OK(&q, delayq_tick(&q, &wait));
     CHECK_INT(wait, 0); /* there is more */
     CHECK_INT(ask_int("LLEN jobs"), 3);

@@ -40,5 +40,7 @@ void proxy_calm(void); /* strike no more; who was struck stays so */
 
 /* For options.connect. */
 redisContext *through_proxy(void *user, int timeout_ms);
+/* For proxy->only: the number of a connection that this process has made. */
+int proxy_number(const redisContext *c);
 
 #endif

@@ -17,7 +17,7 @@
 /* --- sentences and checks ------------------------------------------------ */
 
 struct test {
-    const char *name;
+    const char *name, *file;
     void (*run)(void);
     struct test *next;
 };
@@ -25,7 +25,8 @@ void test_register(struct test *t);
 
 #define TEST(sentence)                                                   \
     static void sentence(void);                                          \
-    static struct test sentence##_test = {#sentence, sentence, NULL};    \
+    static struct test sentence##_test = {#sentence, __FILE__, sentence, \
+                                          NULL};                         \
     __attribute__((constructor)) static void sentence##_register(void) { \
         test_register(&sentence##_test);                                 \
     }                                                                    \
@@ -77,6 +78,8 @@ long long now_us(void);
         }                                                                 \
     } while (0)
 int test_slow(void); /* 1, or more under valgrind */
+/* Memory that all processes share that this one forks, zeroed. */
+void *shared(size_t size);
 
 /* A row of the README's table of faults: `make faults` prints them. */
 void fact(const char *fault, const char *seen, const char *items,
@@ -107,6 +110,11 @@ redisReply *run(redisContext *c, const char *format, ...);
 /* The same on the main server, replies as numbers or text. */
 long long ask_int(const char *format, ...);
 const char *ask(const char *format, ...); /* lives until the next call */
+/* The server's clock: microseconds since the epoch. */
+long long server_us(redisContext *c);
+/* Return when that clock shows so many whole milliseconds more. After 1 all is
+ * due that was offered without a delay. */
+void elapse(redisContext *c, int ms);
 /* Everything in a server, as one text. */
 const char *contents(redisContext *c);
 redisContext *main_connection(void);
@@ -118,6 +126,10 @@ void allow(const char *user, const char *rights);
 delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
+/* Ask the server at the next call, whatever is known of what is due. */
+void look_now(delayq *q);
+/* Somebody else has emptied the ready list. */
+void forget_ready(delayq *q);
 /* Take one with timeout 0 and compare. */
 void take_is(delayq *q, const char *payload);
 #define OFFER(q, text, delay) OK(q, delayq_offer(q, text, strlen(text), delay))

@@ -97,7 +97,7 @@ TEST(peek_pages_through_in_due_order_and_touches_nothing) {
     for (i = 0; i < 20; i++) {
         char text[16];
         snprintf(text, sizeof text, "%02d", (int)(i * 7 % 20));
-        offer(&q, text, 60000 + (int64_t)(i * 7 % 20) * 100);
+        offer(&q, text, 60000 + (int64_t)(i * 7 % 20) * 60000);
     }
     snprintf(before, sizeof before, "%s", contents(main_connection()));
     while (delayq_peek(&q, items, 7, &n, &after) == DELAYQ_OK) {
@@ -448,7 +448,7 @@ TEST(count_and_clear_tell_what_there_is) {
     CHECK_INT(c.ready, 2);
     CHECK_INT(c.offered, 1);
     offer(&q, "now", 0);
-    usleep(2000);
+    elapse(main_connection(), 1);
     while (delayq_take(&q, &item, 0) == DELAYQ_OK) {
     }
     OK(&q, delayq_count(&q, &c));

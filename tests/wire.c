@@ -266,7 +266,7 @@ TEST(a_handle_that_is_not_old_leaves_an_old_fleet_alone) {
         ask("FLUSHALL"); /* comes after the open, behind a good one */
         OK(&q, delayq_open(&q, &o));
         OFFER(&q, "good", 0);
-        usleep(2000);
+        elapse(main_connection(), 1);
         ask("ZADD " ZSET " 99999 later");
         ask("ZADD " ZSET " 2 %b", e, n);
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_WIRE);

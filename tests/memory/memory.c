@@ -162,11 +162,11 @@ static delayq_status do_offer_many(void) {
     return delayq_offer_many(&q, messages, 3);
 }
 static delayq_status do_tick(void) {
-    q.next_poll_us = 0;
+    look_now(&q);
     return delayq_tick(&q, NULL);
 }
 static delayq_status do_take(void) {
-    q.next_poll_us = 0;
+    look_now(&q);
     return delayq_take_many(&q, got, 2, &count, 0);
 }
 static delayq_status do_take_waiting(void) {
@@ -219,7 +219,7 @@ static delayq_status do_dead_clear(void) {
 }
 static delayq_status do_wait(void) {
     delayq *const all[] = {&q};
-    q.next_poll_us = 0;
+    look_now(&q);
     return delayq_wait(all, 1, 40);
 }
 static delayq_status do_share(void) {
@@ -328,7 +328,7 @@ static int failing(const struct verb *v, int lost, long k) {
     delayq_status status;
     int reached, files;
     ask("FLUSHDB");
-    q.ready = 0;
+    forget_ready(&q);
     v->prepare();
     q.conn->retry_us = q.conn->sub_retry_us = 0;
     if (lost) {

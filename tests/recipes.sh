@@ -1,0 +1,155 @@
+#!/bin/sh
+# The README's recipes, each cut out of README.md, built as it stands there and
+# run on a private server: what its text claims. Also the quick start, where
+# something goes wrong, and the examples that have a recipe. Times are shortened
+# by replacing the numbers. Ends in "N passed, N failed, N skipped".
+#
+#     tests/recipes.sh [BUILD [WORD]]    WORD: as for the other tests
+cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
+build=${1:-build} word=$2
+unset DELAYQ_URL
+server=
+trap '[ -n "$server" ] && kill -9 $server 2>/dev/null; rm -rf "$dir"' EXIT
+warn="-Wall -Wextra -Wpedantic"
+san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+
+# show FILE: below a failure
+show() { sed 's/^/    /' "$1"; }
+# piece NAME HEADING [SED...]: the first C below a heading, with replacements
+piece() {
+    awk -v heading="### $2" '
+        on && /^```$/ { exit }
+        on { print; next }
+        /^```/ { code = !code }
+        !code && /^#/ { here = $0 == heading }
+        here && $0 == "```c" { on = 1 }' README.md >"$dir/$1"
+    [ -s "$dir/$1" ] || bad "README.md has no C below $2"
+    name=$1
+    shift 2
+    for change; do
+        sed "$change" "$dir/$name" >"$dir/changed"
+        cmp -s "$dir/$name" "$dir/changed" && bad "$name: nothing for $change"
+        mv "$dir/changed" "$dir/$name"
+    done
+    mv "$dir/$name" "$dir/piece-$name.h"
+}
+
+# --- the recipes, by tests/recipes/recipes.c ----------------------------------
+
+piece game "A game loop"
+piece device "A device that sleeps between ticks"
+piece cron "A tool like cron" 's/\b60000\b/2000/g' 's/\b10000\b/200/' \
+    's/\b20000\b/3000/'
+piece pool "A pool of worker processes" 's/\b30000\b/1000/'
+piece java "A Java service on the other side" 's/\b5000\b/200/'
+piece cluster "A cluster" 's/\b5000\b/50/' \
+    's/"redis:.*"/getenv("RECIPES_CLUSTER")/'
+piece priorities "Two priorities" \
+    's/^static delayq urgent;/& open_as(\&urgent, "urgent");/'
+piece more More
+
+cc=${CC:-cc}
+if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O1 -g $CPPFLAGS $CFLAGS \
+    $HIREDIS_CFLAGS -I"$dir" tests/recipes/recipes.c tests/main.c $LDFLAGS \
+    ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/recipes" &&
+    $cc -std=gnu99 $warn -O1 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
+        tests/recipes/cron.c $LDFLAGS ${HIREDIS_LIBS:--lhiredis} \
+        -o "$dir/cron" &&
+    $cc -shared -fPIC -O1 tests/preload/settime.c -o "$dir/clock.so"; then
+    export RECIPES_CRON="$dir/cron" RECIPES_CLOCK="$dir/clock.so"
+    cat >"$dir/run.sh" <<'END'
+export RECIPES_CLUSTER=$DELAYQ_URL
+unset DELAYQ_URL
+exec "$@"
+END
+    if command -v redis-cli >/dev/null; then
+        sh tests/with-cluster.sh sh "$dir/run.sh" "$dir/recipes" $word
+    else
+        "$dir/recipes" $word
+    fi >"$dir/out" 2>&1
+    tail -1 "$dir/out" | grep -q 'passed.*skipped$' || {
+        bad "the recipes did not come to an end"
+        echo "0 passed, 0 failed, 0 skipped" >>"$dir/out"
+    }
+    sed '$d' "$dir/out"
+    set -- $(tail -1 "$dir/out")
+    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+else
+    bad "the recipes don't compile"
+fi
+
+# --- the quick start, where something goes wrong ------------------------------
+
+# start: a server that can be killed
+start() {
+    redis=$(command -v redis-server || command -v valkey-server) || return 1
+    "$redis" --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' \
+        >"$dir/log" 2>&1 &
+    server=$!
+    await test -S "$dir/s"
+}
+# await COMMAND...: until it succeeds, for 20 s at most
+await() {
+    turns=0
+    until "$@" 2>/dev/null; do
+        turns=$((turns + 1))
+        [ $turns -gt 400 ] && return 1
+        sleep 0.05
+    done
+}
+cli() { redis-cli -s "$dir/s" "$@" >/dev/null; }
+offered() {
+    [ "$(redis-cli -s "$dir/s" zcard 'redisson_delay_queue_timeout:{jobs}')" \
+        = 1 ]
+}
+hello() { timeout 60 "$build/hello" >"$dir/said" 2>"$dir/told"; }
+
+if [ -z "$word" ] && command -v redis-cli >/dev/null && start; then
+    export DELAYQ_URL="unix://$dir/s"
+    for key in jobs 'redisson_delay_queue_timeout:{jobs}'; do
+        cli set "$key" x
+        hello
+        check "the quick start fails where a key has the wrong type" [ $? -eq 1 ]
+        check "and says so" grep -q "$key\|WRONGTYPE\|type" "$dir/told"
+        cli flushall
+    done
+    timeout 60 "$build/hello" >"$dir/said" 2>"$dir/told" &
+    pid=$!
+    await offered # and so it waits now, or soon
+    kill -9 $server
+    wait $server 2>/dev/null
+    check "it says that the server is gone" await test -s "$dir/told"
+    kill $pid 2>/dev/null
+    rm -f "$dir/s"
+    server=
+    hello
+    check "it fails where there is no server" [ $? -eq 1 ]
+    check "and says where it has looked" grep -q "$dir/s" "$dir/told"
+    unset DELAYQ_URL
+elif [ -z "$word" ]; then
+    skip "the quick start's failures: redis-cli or redis-server is missing"
+fi
+
+# --- the examples of these recipes --------------------------------------------
+
+if [ -z "$word" ]; then
+    sh tests/with-server.sh timeout 20 "$build/device_loop" >"$dir/said" 2>&1
+    check "device_loop sends each of its readings" \
+        [ "$(grep -c '^due: 2[012]$' "$dir/said")" -eq 3 ]
+    polls=$(sed -n 's/^polled \([0-9]*\) times$/\1/p' "$dir/said")
+    check "and does not spin: ${polls:-?} polls" [ "${polls:-999}" -lt 40 ]
+    sh tests/with-server.sh timeout 20 "$build/game_loop" >"$dir/said" 2>&1
+    check "game_loop comes to its end" grep -q '^120 frames;' "$dir/said"
+    sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!
+        i=0
+        until [ "$(grep -c done "$2")" -eq 3 ] || [ $i -gt 400 ]; do
+            sleep 0.05
+            i=$((i + 1))
+        done
+        kill -INT $pid
+        wait $pid' - "$build/worker" "$dir/said"
+    check "worker does its jobs and stops cleanly" \
+        grep -q '^stopping; 3 done$' "$dir/said"
+fi
+
+summary

@@ -1,0 +1,71 @@
+/*
+ * A machine of the README's cron recipe, as it stands there, with shorter
+ * minutes. Tells in Redis by how many seconds its clock is ahead (ahead:NAME),
+ * when it came round (rounds), and what it has run (runs, attempts). The one
+ * that is called "dies" does so between its first take and the offer.
+ */
+#define DELAYQ_IMPLEMENTATION
+#include "../../delayq.h"
+#include <hiredis/hiredis.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static redisContext *c;
+static int dies;
+static delayq q;
+static delayq_item item;
+
+static redisReply *must(void *reply) {
+    redisReply *r = (redisReply *)reply;
+    if (!r || r->type == REDIS_REPLY_ERROR) exit(1);
+    return r;
+}
+
+static delayq_status counted(delayq *handle, delayq_counts *counts) {
+    delayq_status status;
+    if (dies && item.len > 0) {
+        must(redisCommand(c, "SET lost %b", item.data, item.len));
+        kill(getpid(), SIGKILL);
+    }
+    status = delayq_count(handle, counts);
+    return status;
+}
+
+/* An offer that was stored, or would have been: tell when. */
+static delayq_status offered(delayq *handle, delayq_message *m, size_t n,
+                             const delayq_counts *counts) {
+    delayq_status status = delayq_offer_many(handle, m, n);
+    if (status == DELAYQ_OK)
+        freeReplyObject(must(
+            redisCommand(c, "RPUSH rounds %lld", (long long)counts->now_ms)));
+    return status;
+}
+
+static void ran(int len, const char *data) {
+    freeReplyObject(must(redisCommand(c, "HSET attempts %b %d", data,
+                                      (size_t)len, item.attempt)));
+    freeReplyObject(must(redisCommand(c, "RPUSH runs %b", data, (size_t)len)));
+}
+
+int main(int argc, char **argv) {
+    delayq_options options = {0};
+    const char *name = argc > 1 ? argv[1] : "";
+    redisReply *r;
+    options.url = getenv("DELAYQ_URL");
+    c = options.url ? redisConnectUnix(options.url + strlen("unix://")) : NULL;
+    if (!c || c->err) return 1;
+    dies = strcmp(name, "dies") == 0;
+    r = must(redisCommand(c, "TIME"));
+    freeReplyObject(
+        must(redisCommand(c, "SET ahead:%s %lld", name,
+                          (long long)time(NULL) - atoll(r->element[0]->str))));
+    freeReplyObject(r);
+#define printf(format, len, data) ran(len, data)
+#define delayq_count counted
+#define delayq_offer_many(handle, m, n) offered(handle, m, n, &counts)
+#include "piece-cron.h"
+}
