@@ -385,7 +385,7 @@ TEST(the_shards_of_a_cluster_lie_on_several_nodes_and_all_are_taken_from) {
         OK(&one[i], delayq_open(&one[i], &o));
         OFFER(&one[i], name, 20);
         for (k = 0; k < i; k++)
-            if (one[k].link.at.port == one[i].link.at.port) break;
+            if (one[k].conn->at.port == one[i].conn->at.port) break;
         nodes += k == i;
     }
     join(child);
