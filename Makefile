@@ -83,8 +83,8 @@ interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
 bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
-	    $B/stall && $B/lateness && $B/idle && $B/turn && $B/tickets && $B/aof && \
-	    $B/memory && $B/handles && $B/life && $B/fleet"
+	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
+	    $B/memory && $B/handles && $B/lifecycle && $B/fleet"
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
@@ -160,11 +160,11 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 faults: $B/test-plain ## the README's table of faults, measured anew
-	@rm -f $B/facts
-	@for t in told killed kill_9_of gone dies packets comes_twice; do \
-	    DELAYQ_TEST_FACTS=$B/facts $B/test-plain $$t >$B/facts.out || \
-	    { grep -a -v '^ok ' $B/facts.out; exit 1; }; done
-	@sort -u -t'|' -k2,2 $B/facts
+	@rm -f $B/fault-rows
+	@for t in reported killed kill_9_of gone dies packets comes_twice; do \
+	    DELAYQ_TEST_ROWS=$B/fault-rows $B/test-plain $$t >$B/fault-rows.out || \
+	    { grep -a -v '^ok ' $B/fault-rows.out; exit 1; }; done
+	@sort -u -t'|' -k2,2 $B/fault-rows
 
 size: ## code, RAM per handle, stack; and that the library allocates nothing
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh

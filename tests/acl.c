@@ -1,7 +1,7 @@
 /*
- * Chapter: errors and retries. The least rights that each role needs, as the
- * README has them under "## Rights": with exactly these all works and the
- * server refuses nothing, and of each right it is shown that it is needed.
+ * The rights of each role, taken from README.md below "## Rights". With them
+ * everything works and the server refuses nothing; without any one of them
+ * something fails.
  */
 #include "test.h"
 
@@ -118,15 +118,15 @@ static void due_items(void) {
     usleep(1500);
 }
 
-/* Let the ear be pinged, as if it had been quiet for long, and answered. What
- * it hears just then puts the ping off. */
-static void ping_ear(void (*turn)(void)) {
+/* Have the subscriber pinged, as after a long silence, and the ping answered.
+ * A message that arrives just then postpones the ping. */
+static void ping_subscriber(void (*step)(void)) {
     while (!why[0] && q.conn->sub && q.conn->sub_pinged_us == 0) {
         q.conn->sub_heard_us -= 11000000;
         q.conn->sub_read_us = 0;
-        turn();
+        step();
     }
-    UNTIL((turn(), why[0] || !q.conn->sub || q.conn->sub_pinged_us == 0));
+    UNTIL((step(), why[0] || !q.conn->sub || q.conn->sub_pinged_us == 0));
 }
 
 static void produce(void) {
@@ -151,14 +151,14 @@ static void produce(void) {
 
 static void move(void) {
     due_items();
-    tick(); /* opens the ear */
+    tick(); /* opens the subscriber */
     while (!why[0] && tick() == 0) {
     }
     OFFER(&boss, "soon", 30);
     while (strict && ask_int("LLEN jobs") < 4)
-        TRY(delayq_tick(&q, NULL), DELAYQ_OK); /* not before it is heard */
-    ping_ear(tick_once);
-    if (!q.subscribed) complain("deaf", "");
+        TRY(delayq_tick(&q, NULL), DELAYQ_OK); /* until notified */
+    ping_subscriber(tick_once);
+    if (!q.subscribed) complain("not subscribed", "");
 }
 
 /* Take everything; heed what each kind of list asks for. */
@@ -170,15 +170,16 @@ static void take_all(void) {
     TRY(status, DELAYQ_EMPTY);
 }
 
-static int is_deaf(void) {
+static int cannot_track(void) {
     return q.conn->sub && q.conn->tracking == DELAYQ_TRACK_OFF;
 }
 
-static void hear(void) {
+static void be_notified(void) {
     delayq_item item;
-    do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* opens the ear, arms */
-    while (!why[0] && !q.list_tracked && !is_deaf());
-    if (!q.list_tracked || !q.subscribed) complain("deaf", delayq_errmsg(&q));
+    do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* subscribes, tracks */
+    while (!why[0] && !q.list_tracked && !cannot_track());
+    if (!q.list_tracked || !q.subscribed)
+        complain("not subscribed", delayq_errmsg(&q));
     if (!strict || why[0]) return;
     ask("RPUSH jobs pushed");
     UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
@@ -204,9 +205,9 @@ static void wait_in_line(void) {
 }
 
 static void take(void) {
-    hear();
+    be_notified();
     wait_in_line();
-    ping_ear(take_none);
+    ping_subscriber(take_none);
     due_items();
     q.next_poll_us = 0;
     take_all();
@@ -260,7 +261,7 @@ static void work(void) {
 
 /* What the server has refused, silently or not; but not the EXISTS that a
  * connection asks for the sake of clusters. */
-static void look_at_log(void) {
+static void check_log(void) {
     redisReply *r = run(main_connection(), "ACL LOG");
     size_t i, k;
     for (i = 0; i < r->elements; i++) {
@@ -297,10 +298,10 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
     o.wire = wire;
     o.lease_ms = lease_ms;
     o.log = on_fault;
-    o.max_wait_ms = 1800000; /* what isn't heard isn't seen */
+    o.max_wait_ms = 1800000; /* so that polls find nothing */
     TRY(delayq_open(&q, &o), DELAYQ_OK);
     if (!why[0]) role();
-    look_at_log();
+    check_log();
     delayq_close(&q);
     delayq_close(&boss);
     return why[0] ? why : NULL;
@@ -429,7 +430,7 @@ TEST(a_watcher_moves_takes_and_changes_nothing) {
     REFUSED(delayq_take(&q, &item, 0));
     CHECK_TEXT(contents(main_connection()), before);
     do q.next_poll_us = 0;
-    while (delayq_tick(&q, NULL) == DELAYQ_OK); /* opens the ear */
+    while (delayq_tick(&q, NULL) == DELAYQ_OK); /* opens the subscriber */
     q.next_poll_us = 0;
     REFUSED(delayq_tick(&q, NULL));
     REFUSED(delayq_offer(&q, "x", 1, 0));

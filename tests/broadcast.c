@@ -1,4 +1,4 @@
-/* Broadcast: every handle gets every item. */
+/* Broadcast: every handle gets every item, in order, also after a restart. */
 #include "test.h"
 
 static delayq_status open_cast(delayq *q, const char *after) {
@@ -44,7 +44,7 @@ TEST(every_listener_gets_every_item_in_order) {
     delayq_close(&producer);
 }
 
-/* Listen until killed, telling each payload and its ticket. */
+/* Listen until killed, reporting each payload and its ticket. */
 struct listener {
     int pipe[2];
 };
@@ -100,7 +100,7 @@ TEST(a_listener_killed_in_the_middle_goes_on_from_its_last_id) {
     delayq_close(&producer);
 }
 
-TEST(a_new_listener_gets_only_what_is_new_unless_told) {
+TEST(a_new_listener_gets_only_new_items_by_default) {
     delayq producer, fresh, all;
     delayq_item item;
     OK(&producer, open_cast(&producer, NULL));
@@ -120,7 +120,7 @@ TEST(a_new_listener_gets_only_what_is_new_unless_told) {
     delayq_close(&all);
 }
 
-TEST(a_broadcast_has_no_leases_and_keeps_about_what_it_is_told) {
+TEST(a_broadcast_has_no_leases_and_keeps_about_its_limit) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "news");
@@ -151,7 +151,7 @@ TEST(a_broadcast_has_no_leases_and_keeps_about_what_it_is_told) {
     delayq_close(&q);
 }
 
-TEST(a_wait_and_a_loop_of_tick_and_take_hear_a_broadcast) {
+TEST(a_wait_and_a_loop_of_tick_and_take_receive_a_broadcast) {
     delayq producer, q;
     delayq *one = &q;
     delayq_item item;

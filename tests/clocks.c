@@ -1,10 +1,10 @@
 /*
- * Chapter: clocks, waiting, order. Only the server's clock counts: a client's
- * may be years off, stand still or run double; the server's may be set while
- * the queue is in use. And the one rule for the next look: what is heard while
- * an answer is on its way is not overwritten by that answer.
+ * Clocks. Only the server's counts: a client's may be years off, stand still or
+ * run at double speed, and the server's may be set while the queue is in use.
+ * Also the time of the next poll: a message that arrives during a request is
+ * not overwritten by its reply.
  *
- * This file has a delayq of its own, whose clock the tests drive.
+ * This file compiles delayq with a clock that the tests set.
  */
 #include <stdint.h>
 #include <sys/time.h>
@@ -118,7 +118,7 @@ static void never_early(delayq *q, redisContext *c, int delay) {
 
 /* --- the client's clock -------------------------------------------------- */
 
-TEST(a_clients_wall_clock_is_never_asked) {
+TEST(a_clients_wall_clock_is_never_read) {
     delayq q;
     delayq_item item;
     delayq_message m;
@@ -182,14 +182,14 @@ TEST(a_clock_that_runs_double_or_half_delivers_nothing_early) {
     }
 }
 
-/* It looks no more, and hears; with the clock going again it looks. */
+/* It polls no more but is notified; once the clock runs again it polls. */
 TEST(a_clock_that_stands_still_delivers_nothing_early) {
     delayq q;
     delayq_item item;
     redisContext *c = main_connection();
     long long due;
     open_here(&q, &main_server, 0, 0);
-    OK(&q, delayq_tick(&q, NULL)); /* opens the ear */
+    OK(&q, delayq_tick(&q, NULL)); /* opens the subscriber */
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     run_at(0);
     due = server_ms(c) + 40;
@@ -209,7 +209,7 @@ TEST(a_clock_that_stands_still_delivers_nothing_early) {
  * Fails before dq_due_in's result is held against the server's clock: a nack,
  * extend or reschedule that comes first after the sleep names a due time of
  * long ago. */
-TEST(what_is_put_off_after_a_sleep_of_the_machine_is_not_early) {
+TEST(a_reschedule_after_the_machine_slept_is_not_early) {
     delayq q;
     delayq_item item;
     delayq_message m;
@@ -229,7 +229,7 @@ TEST(what_is_put_off_after_a_sleep_of_the_machine_is_not_early) {
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
         if (what == 2) OK(&q, delayq_reschedule(&q, &m.ticket, 300));
-        UNTIL((look_now(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
+        UNTIL((poll_now(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
         not_early(c, &item, due);
         OK(&q, delayq_ack(&q, &item));
         delayq_close(&q);
@@ -362,10 +362,10 @@ static void put_off_after(int step) {
     server_end(&faked);
 }
 
-TEST(what_is_put_off_after_the_servers_clock_was_set_forward_is_not_early) {
+TEST(a_reschedule_after_the_servers_clock_was_set_forward_is_not_early) {
     put_off_after(3600);
 }
-TEST(what_is_put_off_after_the_servers_clock_was_set_back_is_not_late) {
+TEST(a_reschedule_after_the_servers_clock_was_set_back_is_not_late) {
     put_off_after(-3600);
 }
 
@@ -380,12 +380,12 @@ static void offer_meanwhile(void *unused) {
     before = proxy->passed[1];
     open_here(&q, &main_server, 0, 0);
     OFFER(&q, "early", 200);
-    UNTIL(proxy->passed[1] > before); /* the ear has been told */
+    UNTIL(proxy->passed[1] > before); /* the subscriber was notified */
     delayq_close(&q);
     proxy->let_go = 1;
 }
 
-TEST(what_is_heard_while_an_answer_is_on_its_way_is_not_overwritten) {
+TEST(a_message_during_a_request_is_not_overwritten_by_its_reply) {
     delayq q;
     delayq_item item;
     delayq_options o;
@@ -399,12 +399,12 @@ TEST(what_is_heard_while_an_answer_is_on_its_way_is_not_overwritten) {
     o.io_timeout_ms = 30000;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "late", 1800000);
-    for (i = 0; i < 4; i++) /* open the ear, arm */
+    for (i = 0; i < 4; i++) /* open the subscriber, track */
         CHECK_STATUS(&q, delayq_take(&q, &item, 5), DELAYQ_EMPTY);
     proxy->only = 0; /* the command socket */
     proxy_strike(STALL, 1, 0, 1);
     child = spawn(offer_meanwhile, NULL);
-    look_now(&q); /* asks once more */
+    poll_now(&q); /* asks once more */
     CHECK_STATUS(&q, delayq_take(&q, &item, 30000), DELAYQ_OK);
     CHECK_INT(item.len, 5);
     join(child);
@@ -431,9 +431,9 @@ static void push_when_asleep(void *unused) {
     redisFree(c);
 }
 
-/* Fails while a take that begins with an open ear and nothing due sleeps
- * without having armed: the push is seen after max_wait_ms. */
-TEST(a_take_that_begins_with_an_open_ear_hears_of_a_push) {
+/* Fails if a take that begins with an open subscriber and nothing due sleeps
+ * without tracking the ready list: it then sees the push after max_wait_ms. */
+TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     delayq q;
     delayq_item item;
     pid_t child;

@@ -1,7 +1,6 @@
 /*
- * A Redis Cluster: three masters and three replicas on loopback, made by
- * redis-cli. Redirections, a slot that moves while it is used, a master that
- * dies.
+ * A Redis Cluster of three masters and three replicas on loopback:
+ * redirections, a slot that moves while it is used, a master that dies.
  */
 #include "test.h"
 
@@ -126,7 +125,7 @@ TEST(a_cluster_queue_is_found_from_every_node) {
             delayq_options o = cluster_options(names[k], i, url);
             OK(&q, delayq_open(&q, &o));
             OFFER(&q, "x", 20);
-            OK(&q, delayq_take(&q, &item, 20000)); /* with its ear */
+            OK(&q, delayq_take(&q, &item, 20000)); /* subscribes, too */
             OFFER(&q, "y", 60000);
             OK(&q, delayq_count(&q, &c));
             CHECK_INT(c.pending, 1);
@@ -296,7 +295,7 @@ TEST(producers_and_consumers_go_on_while_their_slot_is_moved) {
     end_cluster();
 }
 
-TEST(a_waiting_take_hears_of_what_comes_after_its_slot_has_moved) {
+TEST(a_waiting_take_notices_an_offer_after_its_slot_has_moved) {
     struct migration m;
     delayq q, other;
     char url[64], other_url[64];
@@ -311,7 +310,7 @@ TEST(a_waiting_take_hears_of_what_comes_after_its_slot_has_moved) {
     end_migration(&m);
     fflush(stdout);
     child = fork();
-    if (child == 0) { /* takes with the ear at the old node */
+    if (child == 0) { /* the taker's subscriber is at the old node */
         usleep(100000);
         o = cluster_options("jobs", m.to, other_url);
         OK(&other, delayq_open(&other, &o));
@@ -367,9 +366,9 @@ TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     for (i = 0; i < 50; i++) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
-            fact("master of a cluster killed (node timeout 1 s)",
-                 "`ERR_IO`, `ERR_AGAIN`; a waiting take waits",
-                 "what the replica had", now_us() - killed);
+            report_row("master of a cluster killed (node timeout 1 s)",
+                       "`ERR_IO`, `ERR_AGAIN`; a waiting take waits",
+                       "what the replica had", now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
     CHECK(told > 0);

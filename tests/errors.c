@@ -1,4 +1,4 @@
-/* Chapter: errors and retries. Bad input, refusals, lost connections. */
+/* Bad arguments, refusals by the server, lost connections. */
 #include "test.h"
 #include <sys/wait.h>
 
@@ -17,7 +17,7 @@ static void refused(const char *name, const char *url, const char *says) {
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
 }
 
-TEST(open_refuses_bad_options_and_tells_no_secret) {
+TEST(open_refuses_bad_options_and_shows_no_password) {
     static char name[600];
     delayq q;
     delayq_options o;
@@ -98,7 +98,7 @@ TEST(a_handle_is_not_used_after_fork) {
     int status;
     pid_t pid;
     delayq_item none;
-    open_queue(&q, "jobs"); /* with its ear open, and nothing due */
+    open_queue(&q, "jobs"); /* it subscribes; nothing is due */
     CHECK_STATUS(&q, delayq_take(&q, &none, 20), DELAYQ_EMPTY);
     pid = fork();
     if (pid == 0) {
@@ -119,7 +119,7 @@ TEST(a_handle_is_not_used_after_fork) {
     delayq_close(&q);
 }
 
-TEST(a_password_is_given_and_never_shown) {
+TEST(a_password_is_sent_and_never_shown) {
     static const char *const with[] = {"--requirepass", "se cret", NULL};
     server s;
     delayq q;
@@ -175,7 +175,7 @@ TEST(a_server_over_tcp_and_its_database_are_reached) {
     server_end(&s);
 }
 
-TEST(a_server_that_is_gone_is_told_and_comes_back_by_itself) {
+TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     server s;
     delayq q;
     delayq_item item;
@@ -194,8 +194,8 @@ TEST(a_server_that_is_gone_is_told_and_comes_back_by_itself) {
     server_start_again(&s, NULL);
     since = now_us();
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
-    fact("server gone and back", "`ERR_IO`; a waiting take waits",
-         "what it has saved", now_us() - since);
+    report_row("server gone and back", "`ERR_IO`; a waiting take waits",
+               "what it has saved", now_us() - since);
     elapse(main_connection(), 1);
     take_is(&q, "x");
     delayq_close(&q);
@@ -287,7 +287,7 @@ TEST(forgotten_scripts_are_loaded_again) {
     delayq_close(&q);
 }
 
-TEST(a_key_of_the_wrong_type_is_told_and_changes_nothing) {
+TEST(a_key_of_the_wrong_type_is_an_error_and_changes_nothing) {
     static const char *const keys[] = {"jobs", ZSET, "delayq_dead:{jobs}",
                                        "delayq_retry:{jobs}",
                                        "redisson_delay_queue:{jobs}"};
@@ -307,7 +307,7 @@ TEST(a_key_of_the_wrong_type_is_told_and_changes_nothing) {
         ask("DEL %s", keys[i]);
         ask("SET %s string", keys[i]);
         elapse(main_connection(), 1);
-        OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+        OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_TYPE);
         CHECK(wait > 0);
@@ -390,7 +390,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
             int part;
             ask("FLUSHALL");
             snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-            allow("half", "~* +@all");
+            acl_user("half", "~* +@all");
             open_wire(&admin, "jobs", wire);
             o.url = url;
             o.wire = wire;
@@ -399,7 +399,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
             OFFER(&admin, "b", 0);
             ask("ZADD " ZSET " 7 poison");
             elapse(main_connection(), 1);
-            OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+            OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
             ask("ACL SETUSER half -%s", commands[i]);
             for (part = 0; part < 3; part++) {
                 snprintf(before, sizeof before, "%s",
@@ -430,16 +430,16 @@ static void push_when_asked(void *unused) {
     ask("RPUSH jobs x");
 }
 
-TEST(without_tracking_a_take_looks_four_times_a_second) {
+TEST(without_tracking_a_take_polls_four_times_a_second) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     char url[200];
     pid_t child;
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://deaf:pw@%s", main_server.socket);
-    allow("deaf", main_server.major < 7 ? "~* +@all -client"
-                                        : "~* +@all -client|tracking");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    acl_user("half", main_server.major < 7 ? "~* +@all -client"
+                                           : "~* +@all -client|tracking");
     o.url = url;
     o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
@@ -458,7 +458,7 @@ static void note(void *user, delayq_status status, const char *text) {
     logged = status;
 }
 
-TEST(a_fault_that_is_ridden_out_is_told_to_the_log) {
+TEST(a_fault_that_a_take_waits_out_is_logged) {
     server s;
     delayq q;
     delayq_item item;
@@ -481,7 +481,7 @@ static redisContext *hook(void *user, int timeout_ms) {
     return redisConnectUnix((const char *)user);
 }
 
-TEST(a_connect_hook_gives_the_sockets) {
+TEST(a_connect_hook_supplies_the_sockets) {
     delayq q;
     delayq_item item;
     delayq_options o;
@@ -518,7 +518,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     /* Redisson's wire: the rest can't be moved for want of RPUSH */
     ask("FLUSHALL");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    allow("half", "~* +@all -rpush");
+    acl_user("half", "~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);
     e[1] = 'Z';
     ask("ZADD " ZSET " 2 %b", e, n);
@@ -528,19 +528,20 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     OK(&q, delayq_take_many(&q, items, 1, &count, 0));
     CHECK_INT(count, 1);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
-    CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_OK); /* opens the ear */
+    CHECK_STATUS(&q, delayq_tick(&q, NULL),
+                 DELAYQ_OK); /* opens the subscriber */
     CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_AUTH);
     delayq_close(&q);
 }
 
-TEST(an_ack_stands_though_the_take_behind_it_is_refused) {
+TEST(an_ack_counts_even_if_the_take_behind_it_is_refused) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     char url[200];
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    allow("half", "~* +@all");
+    acl_user("half", "~* +@all");
     o.url = url;
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
@@ -556,7 +557,7 @@ TEST(an_ack_stands_though_the_take_behind_it_is_refused) {
     delayq_close(&q);
 }
 
-TEST(a_wake_while_the_server_is_gone_leaves_the_ack_in_hand) {
+TEST(a_wake_while_the_server_is_gone_keeps_the_ack_for_later) {
     server s;
     delayq q;
     delayq_item item;
@@ -586,7 +587,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     char url[200];
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    allow("half", "~* +@all");
+    acl_user("half", "~* +@all");
     o.url = url;
     OK(&q, delayq_open(&q, &o));
     memset(&m, 0, sizeof m);
@@ -623,7 +624,7 @@ static void kill_all(void *argument) {
     }
 }
 
-TEST(a_connection_that_no_script_survives_is_not_replaced_without_end) {
+TEST(connections_that_every_script_breaks_are_not_replaced_endlessly) {
     server s;
     delayq q;
     delayq_item item;

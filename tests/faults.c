@@ -1,8 +1,8 @@
 /*
- * Faults of the connection in the middle of a call's exchange, made by a proxy:
- * cut at every byte, in both directions, once and twice in a row; stalled,
- * dropped, delayed; garbled from every byte on; answered twice. The status
- * tells the truth, the handle recovers by itself, and nothing is lost.
+ * Faults of the connection during a call, made by a proxy: cut at every byte,
+ * in both directions, once and twice in a row; stalled, dropped, delayed;
+ * garbage from every byte on; a reply sent twice. The status is true, the
+ * handle recovers by itself, and no item is lost.
  */
 #include "proxy.h"
 
@@ -71,7 +71,7 @@ static delayq_status do_once(void) {
     return delayq_offer_message(&q, messages);
 }
 static delayq_status do_tick(void) {
-    look_now(&q);
+    poll_now(&q);
     return delayq_tick(&q, NULL);
 }
 static delayq_status do_take(void) {
@@ -233,7 +233,7 @@ static void strike(struct strike s) {
 /* How many bytes pass in this direction when all goes well. */
 static long size_of(const struct verb *v, int direction) {
     int i;
-    for (i = 0; i < 2; i++) { /* opens the ear, loads the script */
+    for (i = 0; i < 2; i++) { /* opens the subscriber, loads the script */
         begin(v);
         v->call();
     }
@@ -295,25 +295,25 @@ static void cut(const struct verb *v) {
     }
 }
 
-TEST(a_cut_at_any_byte_of_an_offer_is_told_truly) {
+TEST(a_cut_at_any_byte_of_an_offer_is_reported_truthfully) {
     each_verb(cut, 0, 3);
-    fact("connection cut at any byte, once or twice in a row",
-         "done, nothing happened, or `ERR_UNKNOWN`; each is true",
-         "done or not, never half", slowest);
+    report_row("connection cut at any byte, once or twice in a row",
+               "done, nothing happened, or `ERR_UNKNOWN`; each is true",
+               "done or not, never half", slowest);
 }
-TEST(a_cut_at_any_byte_of_a_tick_or_take_is_told_truly) {
+TEST(a_cut_at_any_byte_of_a_tick_or_take_is_reported_truthfully) {
     each_verb(cut, 3, 6);
 }
-TEST(a_cut_at_any_byte_of_an_ack_is_told_truly) {
+TEST(a_cut_at_any_byte_of_an_ack_is_reported_truthfully) {
     each_verb(cut, 6, 9);
 }
-TEST(a_cut_at_any_byte_of_a_nack_extend_or_bury_is_told_truly) {
+TEST(a_cut_at_any_byte_of_a_nack_extend_or_bury_is_reported_truthfully) {
     each_verb(cut, 9, 12);
 }
-TEST(a_cut_at_any_byte_of_cancel_or_reschedule_is_told_truly) {
+TEST(a_cut_at_any_byte_of_cancel_or_reschedule_is_reported_truthfully) {
     each_verb(cut, 12, 14);
 }
-TEST(a_cut_at_any_byte_of_what_looks_or_clears_is_told_truly) {
+TEST(a_cut_at_any_byte_of_a_peek_count_or_clear_is_reported_truthfully) {
     each_verb(cut, 14, VERBS);
 }
 
@@ -365,7 +365,7 @@ static void strike_several(enum fault what, int direction, long at, int times) {
     recovers(&s);
 }
 
-TEST(of_several_offers_in_one_go_each_is_told_truly) {
+TEST(each_of_several_pipelined_offers_is_reported_truthfully) {
     long once = test_slow() > 1 ? 61 : 5, at, size;
     int direction;
     proxy_start(&main_server);
@@ -389,11 +389,11 @@ static void stall(const struct verb *v) {
     at_three(v, STALL, 1);
 }
 
-TEST(a_connection_that_stalls_is_told_truly_and_replaced) {
+TEST(a_connection_that_stalls_is_reported_truthfully_and_replaced) {
     each_verb(stall, 0, VERBS);
-    fact("connection stalls at any byte",
-         "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
-         "done or not, never half", slowest);
+    report_row("connection stalls at any byte",
+               "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
+               "done or not, never half", slowest);
 }
 
 static void drop(const struct verb *v) {
@@ -402,11 +402,11 @@ static void drop(const struct verb *v) {
     strike((struct strike){v, DROP, 1, 5, 1});
 }
 
-TEST(a_connection_that_carries_one_way_only_is_told_truly_and_replaced) {
+TEST(a_one_way_connection_is_reported_truthfully_and_replaced) {
     each_verb(drop, 0, VERBS);
-    fact("connection carries one way only",
-         "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
-         "done or not, never half", slowest);
+    report_row("connection carries one way only",
+               "`ERR_UNKNOWN` or `ERR_TIMEOUT` after io_timeout_ms",
+               "done or not, never half", slowest);
 }
 
 static void delay(const struct verb *v) {
@@ -415,7 +415,7 @@ static void delay(const struct verb *v) {
     at_three(v, DELAY, 1);
 }
 
-TEST(a_delay_within_the_timeout_is_only_waited_for) {
+TEST(a_delay_within_the_timeout_is_waited_out) {
     each_verb(delay, 0, VERBS);
 }
 
@@ -427,11 +427,11 @@ static void garble(const struct verb *v) {
 
 /* Fails where an ack takes a flag that is neither 0 nor 1 for a 0, and says
  * DELAYQ_GONE of what was done. */
-TEST(garbage_from_any_byte_of_an_answer_on_is_told_truly) {
+TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
     each_verb(garble, 0, VERBS);
-    fact("garbage from any byte of an answer on",
-         "`ERR_PROTOCOL`, `ERR_UNKNOWN`, or done", "done or not, never half",
-         slowest);
+    report_row("garbage from any byte of an answer on",
+               "`ERR_PROTOCOL`, `ERR_UNKNOWN`, or done",
+               "done or not, never half", slowest);
 }
 
 /* --- answered twice ------------------------------------------------------ */
@@ -442,8 +442,8 @@ static void break_types(void) {
     ask("MSET jobs s " ZSET " s delayq_dead:{jobs} s delayq_retry:{jobs} s");
 }
 
-/* What a later call says is the server's answer to it and no older one. (A
- * tick that has to connect or to open the ear first asks nothing.) */
+/* A later call returns the reply to its own request and no older one. (A tick
+ * that has to connect or to subscribe first sends no request.) */
 static void later_is_refused(const struct verb *v) {
     delayq_status status;
     int asks;
@@ -462,8 +462,8 @@ static void later_is_refused(const struct verb *v) {
 }
 
 /* Both copies are there when the handle reads: the proxy sends them in one
- * write. Only the connection that asks is struck, since the ear may be told
- * something just then. */
+ * write. Only the command connection is struck: the subscriber may receive a
+ * message just then. */
 static void replay(const struct verb *v) {
     struct strike s = {v, REPLAY, 1, 0, 1};
     delayq_status status;
@@ -479,7 +479,7 @@ static void replay(const struct verb *v) {
 }
 
 /* Fails where what is left in the reader after an answer is not noticed. */
-TEST(an_answer_that_comes_twice_is_not_believed_by_a_later_call) {
+TEST(a_reply_that_comes_twice_is_not_taken_for_that_of_a_later_call) {
     each_verb(replay, 0, VERBS);
-    fact("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);
+    report_row("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);
 }

@@ -1,4 +1,4 @@
-/* Leases, acks, retries, dead letters. */
+/* Leases, acks, nacks, extensions, retries, dead letters. */
 #include "test.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
@@ -104,7 +104,7 @@ TEST(the_attempt_count_survives_a_tick_and_the_retry_list) {
     delayq_close(&mover);
 }
 
-TEST(retry_and_ready_are_taken_by_turns) {
+TEST(retry_and_ready_are_taken_alternately) {
     delayq q, mover;
     delayq_item items[4], got[8];
     size_t n, i, retried = 0;
@@ -268,7 +268,7 @@ TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
     delayq_close(&other);
 }
 
-TEST(what_has_used_up_its_attempts_goes_to_the_dead_letters) {
+TEST(an_item_without_attempts_left_goes_to_the_dead_letters) {
     delayq q;
     delayq_item item;
     delayq_dead dead[4];
@@ -370,7 +370,7 @@ TEST(ack_take_acks_and_takes_in_one_round_trip) {
     delayq_close(&q);
 }
 
-TEST(ack_many_tells_of_each) {
+TEST(ack_many_sets_the_outcome_of_each_item) {
     delayq q;
     static delayq_item items[700];
     size_t n, i, total = 0;

@@ -13,7 +13,7 @@
  * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)
  * DELAYQ_TEST_LOCALE   LC_ALL of the servers
  * DELAYQ_TEST_SERVER   the servers' program, redis-server by default
- * DELAYQ_TEST_FACTS    a file for the rows of the table of faults
+ * DELAYQ_TEST_ROWS     a file for the rows of the table of faults
  */
 #include "test.h"
 #include <arpa/inet.h>
@@ -79,9 +79,9 @@ void *shared(size_t size) {
     return p;
 }
 
-void fact(const char *fault, const char *seen, const char *items,
-          long long back_us) {
-    const char *path = getenv("DELAYQ_TEST_FACTS");
+void report_row(const char *fault, const char *seen, const char *items,
+                long long back_us) {
+    const char *path = getenv("DELAYQ_TEST_ROWS");
     FILE *f = path ? fopen(path, "a") : NULL;
     if (!f) return;
     fprintf(f, "| %s | %s | %s | ", fault, seen, items);
@@ -262,7 +262,7 @@ void elapse(redisContext *c, int ms) {
     while (server_us(c) / 1000 < end) usleep(200);
 }
 
-void allow(const char *user, const char *rights) {
+void acl_user(const char *user, const char *rights) {
     char command[400];
     snprintf(command, sizeof command, "ACL SETUSER %s reset on >pw %s", user,
              rights);
@@ -319,7 +319,7 @@ void open_queue(delayq *q, const char *name) {
     open_wire(q, name, DELAYQ_NATIVE);
 }
 
-void look_now(delayq *q) {
+void poll_now(delayq *q) {
     q->next_poll_us = 0;
 }
 

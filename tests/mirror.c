@@ -1,7 +1,7 @@
 /*
- * Redisson's mirror: whatever ids stand in it and in whatever order it is
- * emptied, it ends as one LREM an element would leave it; and what that may
- * cost the server.
+ * Redisson's mirror list: for any ids and any order of removal it ends as if
+ * each element had been removed by an LREM of its own, and the number of
+ * commands stays below a bound.
  */
 #include "test.h"
 
@@ -103,7 +103,7 @@ static void empties(delayq_wire wire, int javas, int disorder) {
     fill(javas, disorder);
     check_mirror();
     while (ask_int("ZCOUNT " ZSET " 0 5000") > 0) {
-        look_now(&q);
+        poll_now(&q);
         if (rand() % 2)
             OK(&q, delayq_tick(&q, NULL));
         else
@@ -115,7 +115,7 @@ static void empties(delayq_wire wire, int javas, int disorder) {
     redisFree(c);
 }
 
-TEST(the_mirror_loses_what_was_moved_and_keeps_its_order) {
+TEST(moved_items_leave_the_mirror_and_its_order_is_kept) {
     static const struct {
         int javas, disorder;
     } fleets[] = {{0, 0}, {0, 300}, {0, 20000000}, {30, 300}, {100, 0}};
@@ -139,15 +139,15 @@ static void open_redisson(void) {
     c = server_connect(&main_server);
     o.wire = DELAYQ_REDISSON;
     OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_tick(&q, NULL)); /* the script, the ear */
+    OK(&q, delayq_tick(&q, NULL)); /* the script, the subscriber */
     OK(&q, delayq_tick(&q, NULL));
 }
 
-TEST(own_elements_are_found_in_the_mirror_without_walking_through_it) {
+TEST(own_elements_are_found_in_the_mirror_without_a_scan) {
     open_redisson();
     fill(0, 300);
     ask("CONFIG RESETSTAT");
-    look_now(&q);
+    poll_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
@@ -167,7 +167,7 @@ TEST(the_head_of_the_mirror_is_read_once_for_all_behind_it) {
     }
     read_replies(200);
     ask("CONFIG RESETSTAT");
-    look_now(&q);
+    poll_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(ask_int("LLEN " MIRROR), 1);
@@ -187,7 +187,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
         put(&all[i], 1 + rand() % 5000);
     }
     read_replies(40);
-    look_now(&q);
+    poll_now(&q);
     OK(&q, delayq_tick(&q, &wait));
     CHECK_INT(wait, 0); /* there is more */
     CHECK_INT(ask_int("LLEN jobs"), 3);

@@ -1,7 +1,7 @@
 /*
- * Conservation: offered = acked + pending (leased ones among them) + ready +
- * dead, after thousands of random operations beside a plain model in memory,
- * and after workers that nack, die and time out at random.
+ * No item is lost: offered = acked + pending (with leased) + ready + dead.
+ * Checked after thousands of random operations, each compared with a model in
+ * memory, and after workers that nack, die and time out at random.
  */
 #include "test.h"
 #include <sys/wait.h>
@@ -235,7 +235,7 @@ TEST(random_operations_agree_with_a_model) {
             "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
             "  redis.call('ZADD', KEYS[1], 1, e)\n"
             "end");
-        look_now(&handles[2]);
+        poll_now(&handles[2]);
         if (delayq_take(&handles[2], &item, 0) != DELAYQ_OK) break;
         CHECK_INT(m.fate[atoi((const char *)item.data)], WAITING);
         m.fate[atoi((const char *)item.data)] = ACKED;

@@ -90,10 +90,10 @@ start() {
 }
 # await COMMAND...: until it succeeds, for 20 s at most
 await() {
-    turns=0
+    tries=0
     until "$@" 2>/dev/null; do
-        turns=$((turns + 1))
-        [ $turns -gt 400 ] && return 1
+        tries=$((tries + 1))
+        [ $tries -gt 400 ] && return 1
         sleep 0.05
     done
 }

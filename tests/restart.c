@@ -1,8 +1,9 @@
 /*
- * Conservation across kill -9 of the server: redis-server with appendfsync
- * always dies at random moments and starts again, while producers offer (with
- * keys and without), reschedule and cancel, and workers lease, ack and die.
- * Each process notes in shared memory what it was told of each item.
+ * kill -9 of the server: redis-server with appendfsync always is killed at
+ * random moments and started again, while producers offer (with keys and
+ * without), reschedule and cancel, and workers lease, ack and die. Each process
+ * records in shared memory the status that it got for each item; no item may be
+ * lost.
  */
 #include "test.h"
 #include <sys/time.h>
@@ -228,9 +229,9 @@ static void live_through(int restarts) {
         UNTIL(all_go_on());
         if (now_us() - from > slowest) slowest = now_us() - from;
     }
-    fact("server killed by kill -9 eight times, every write synced",
-         "`ERR_IO`, `_TIMEOUT`, `_AGAIN` or `_UNKNOWN`",
-         "nothing lost, nothing acked twice", slowest);
+    report_row("server killed by kill -9 eight times, every write synced",
+               "`ERR_IO`, `_TIMEOUT`, `_AGAIN` or `_UNKNOWN`",
+               "nothing lost, nothing acked twice", slowest);
 }
 
 static void stop(void) {

@@ -1,8 +1,8 @@
-/* Chapter: the scripts as such. */
+/* The Lua scripts: they load, and their pieces keep the limits of C and Lua. */
 #include "lua/scripts.h"
 #include "test.h"
 
-TEST(every_script_loads_and_is_the_one_that_its_sha_names) {
+TEST(every_script_loads_and_has_the_sha_that_the_header_says) {
     size_t i;
     for (i = 0; i < SCRIPTS; i++) {
         char *text = script_text(all_scripts[i]);
@@ -36,7 +36,7 @@ TEST(every_piece_of_a_script_is_a_complete_chunk) {
         }
 }
 
-TEST(scripts_have_bits_of_their_own) {
+TEST(scripts_have_one_flag_bit_each) {
     unsigned seen = 0;
     size_t i;
     for (i = 0; i < SCRIPTS; i++) {

@@ -1,6 +1,6 @@
 /*
- * Sentinel: a master, a replica and three sentinels on loopback. The master is
- * found by asking them, and found anew when another one has taken its place.
+ * Sentinel: a master, a replica and three sentinels on loopback. The handle
+ * asks them for the master, and asks again after a failover.
  */
 #include "test.h"
 #include <sys/prctl.h>
@@ -147,9 +147,9 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     for (i = 0; i < 30; i++) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
-            fact("master under Sentinel killed (down after 0.5 s)",
-                 "`ERR_IO`; a waiting take waits", "what the replica had",
-                 now_us() - killed);
+            report_row("master under Sentinel killed (down after 0.5 s)",
+                       "`ERR_IO`; a waiting take waits", "what the replica had",
+                       now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
     }
     OFFER(&q, "after", 10);
@@ -159,7 +159,7 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     end_service();
 }
 
-TEST(a_switch_of_masters_while_both_live_is_followed) {
+TEST(a_failover_while_both_masters_live_is_followed) {
     delayq q;
     delayq_item item;
     delayq_options o;
@@ -184,7 +184,7 @@ TEST(a_switch_of_masters_while_both_live_is_followed) {
     end_service();
 }
 
-TEST(what_sentinels_cannot_tell_is_said) {
+TEST(sentinels_without_an_answer_are_an_error) {
     delayq q;
     delayq_options o;
     char bad[256];
@@ -196,7 +196,7 @@ TEST(what_sentinels_cannot_tell_is_said) {
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
     CHECK_HAS(delayq_errmsg(&q), "knows no unknown");
     delayq_close(&q);
-    /* dead sentinels are passed over */
+    /* dead sentinels are skipped */
     snprintf(bad, sizeof bad,
              "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/service", free_port(),
              sentinel_ports[2]);
@@ -222,7 +222,7 @@ static void change_roles(const server *was, const server *is, int port) {
     redisFree(c);
 }
 
-TEST(a_replica_among_several_hosts_is_passed_over) {
+TEST(a_replica_among_several_hosts_is_skipped) {
     static delayq_message many[500];
     int i;
     delayq q;

@@ -82,8 +82,8 @@ int test_slow(void); /* 1, or more under valgrind */
 void *shared(size_t size);
 
 /* A row of the README's table of faults: `make faults` prints them. */
-void fact(const char *fault, const char *seen, const char *items,
-          long long back_us);
+void report_row(const char *fault, const char *seen, const char *items,
+                long long back_us);
 
 /* --- servers ------------------------------------------------------------- */
 
@@ -119,7 +119,7 @@ void elapse(redisContext *c, int ms);
 const char *contents(redisContext *c);
 redisContext *main_connection(void);
 /* A user of the main server with password pw, these rights, all channels. */
-void allow(const char *user, const char *rights);
+void acl_user(const char *user, const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
 
@@ -127,7 +127,7 @@ delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
 /* Ask the server at the next call, whatever is known of what is due. */
-void look_now(delayq *q);
+void poll_now(delayq *q);
 /* Somebody else has emptied the ready list. */
 void forget_ready(delayq *q);
 /* Take one with timeout 0 and compare. */

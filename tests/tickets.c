@@ -1,4 +1,5 @@
-/* Tickets, keys, batches, absolute times, peek, count, clear, sharing. */
+/* Tickets, keys, batches, absolute times, peek, count, clear, and handles that
+ * share a connection. */
 #include "test.h"
 #include <time.h>
 
@@ -21,7 +22,7 @@ static delayq_ticket offer(delayq *q, const char *text, int64_t delay_ms) {
     return m.ticket;
 }
 
-TEST(cancel_removes_and_tells_the_truth) {
+TEST(cancel_removes_the_item_or_reports_that_it_is_gone) {
     delayq_wire wire;
     for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
          wire = (delayq_wire)(wire + 1)) {
@@ -46,7 +47,7 @@ TEST(cancel_removes_and_tells_the_truth) {
     }
 }
 
-TEST(reschedule_hands_back_a_ticket_that_fits) {
+TEST(reschedule_returns_the_new_ticket) {
     delayq q;
     delayq_ticket t;
     char before[64];
@@ -187,7 +188,7 @@ TEST(a_key_ends_with_its_time) {
     delayq_close(&q);
 }
 
-TEST(a_message_whose_outcome_is_unknown_is_stored_once_when_offered_again) {
+TEST(a_message_of_unknown_outcome_is_stored_once_when_offered_again) {
     delayq q;
     delayq_message m = message("x", 60000), old = message("y", 60000), key;
     open_queue(&q, "jobs");
@@ -216,7 +217,7 @@ TEST(a_message_whose_outcome_is_unknown_is_stored_once_when_offered_again) {
     delayq_close(&q);
 }
 
-TEST(one_message_is_told_of_by_the_call_and_in_it) {
+TEST(offer_message_sets_the_status_that_it_returns) {
     delayq q, closed;
     delayq_message m = message("x", 60000), first = message("y", 60000), second;
     open_queue(&q, "jobs");
@@ -244,7 +245,7 @@ TEST(one_message_is_told_of_by_the_call_and_in_it) {
     delayq_close(&q);
 }
 
-TEST(a_message_told_of_as_unknown_stays_so_until_the_server_answers) {
+TEST(a_message_of_unknown_outcome_stays_unknown_until_the_server_answers) {
     delayq q;
     delayq_message m = message("x", 60000);
     server s;
@@ -266,7 +267,7 @@ TEST(a_message_told_of_as_unknown_stays_so_until_the_server_answers) {
     server_end(&s);
 }
 
-TEST(a_batch_tells_of_each_message) {
+TEST(a_batch_sets_the_status_of_each_message) {
     delayq q;
     delayq_message m[6];
     int i;
@@ -293,7 +294,7 @@ TEST(a_batch_tells_of_each_message) {
 
 /* Keyed and plain ones by turns: scripts in flight, of two kinds, and some of
  * them not known to the server. */
-TEST(a_long_batch_of_all_kinds_is_told_message_by_message) {
+TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
     enum { COUNT = 1000 };
     static delayq_message m[COUNT];
     static char keys[COUNT][12];
@@ -327,7 +328,7 @@ TEST(a_long_batch_of_all_kinds_is_told_message_by_message) {
     delayq_close(&q);
 }
 
-TEST(a_long_batch_that_the_server_refuses_tells_which_it_has) {
+TEST(a_long_batch_that_the_server_refuses_shows_which_messages_are_stored) {
     enum { COUNT = 5000 };
     static delayq_message m[COUNT];
     int i, stored = 0;
@@ -376,7 +377,7 @@ TEST(a_hundred_thousand_messages_in_one_call_come_out_in_order) {
     delayq_close(&q);
 }
 
-TEST(an_absolute_due_time_counts_as_it_is) {
+TEST(an_absolute_due_time_is_kept_unchanged) {
     delayq q;
     delayq_message m = message("x", 5);
     delayq_item item;
@@ -397,7 +398,7 @@ TEST(an_absolute_due_time_counts_as_it_is) {
     delayq_close(&q);
 }
 
-TEST(count_due_tells_how_many_are_due_by_when) {
+TEST(count_due_counts_the_items_due_by_each_time) {
     delayq q;
     delayq_counts c;
     int64_t due[5], counts[5];
@@ -426,7 +427,7 @@ TEST(count_due_tells_how_many_are_due_by_when) {
     delayq_close(&q);
 }
 
-TEST(count_and_clear_tell_what_there_is) {
+TEST(count_and_clear_report_the_items_that_exist) {
     delayq q;
     delayq_counts c;
     delayq_item item;
@@ -495,7 +496,7 @@ TEST(fifty_queues_share_two_sockets) {
     }
     CHECK_INT(i, 50);
     CHECK_HAS(ask("INFO clients"), "connected_clients:4"); /* 2 the tests' */
-    /* a push into any of them is heard */
+    /* a push into any of them is noticed */
     while (delayq_wait(all, 50, 50) == DELAYQ_OK) {
     }
     ask("RPUSH topic33 pushed");
@@ -522,7 +523,7 @@ TEST(fifty_queues_share_two_sockets) {
     delayq_close(&queues[49]);
 }
 
-TEST(a_wake_of_another_handle_on_the_link_does_not_spin) {
+TEST(a_wake_of_another_handle_on_the_connection_does_not_spin) {
     delayq a, b;
     delayq_options o;
     delayq_item item;
@@ -580,7 +581,7 @@ TEST(share_refuses_what_does_not_fit) {
     delayq_close(&owner);
 }
 
-TEST(two_handles_with_one_name_on_one_link_do_not_work_twice) {
+TEST(two_handles_with_one_name_on_one_connection_do_not_work_twice) {
     delayq a, b;
     delayq_options o;
     int64_t wait;
@@ -606,7 +607,7 @@ TEST(two_handles_with_one_name_on_one_link_do_not_work_twice) {
     delayq_close(&a);
 }
 
-TEST(a_sharer_lives_through_a_lost_connection) {
+TEST(a_sharing_handle_survives_a_lost_connection) {
     delayq a, b;
     delayq_options o;
     delayq_item item;

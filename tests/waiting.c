@@ -1,4 +1,7 @@
-/* Chapter: clocks, waiting, order. The ear, wake, what costs nothing. */
+/*
+ * A handle that waits: idle calls send nothing, the subscriber notices offers
+ * and pushes, delayq_wake ends a wait.
+ */
 #include "test.h"
 #include <pthread.h>
 #include <time.h>
@@ -40,7 +43,7 @@ TEST(a_take_of_a_game_loop_sends_nothing_while_nothing_is_due) {
     long long before;
     int i;
     open_queue(&q, "jobs");
-    for (i = 0; i < 5; i++) /* asks, opens the ear, asks, arms */
+    for (i = 0; i < 5; i++) /* connects, subscribes, tracks */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     before = commands();
     for (i = 0; i < 600; i++) {
@@ -48,7 +51,7 @@ TEST(a_take_of_a_game_loop_sends_nothing_while_nothing_is_due) {
         usleep(200);
     }
     CHECK_INT(commands() - before, 1);
-    /* and hears of a push without asking */
+    /* and a push is noticed without polling */
     ask("RPUSH jobs pushed");
     UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
     delayq_close(&q);
@@ -64,8 +67,8 @@ TEST(one_take_with_timeout_zero_opens_no_second_connection) {
     delayq_close(&q);
 }
 
-/* Is there a handle that waits? Its ear is subscribed, and the last that it
- * has sent is its arming. */
+/* Does a handle wait? Then its subscriber has 3 channels, and its last command
+ * is LLEN, by which the ready list is tracked. */
 static int one_waits(redisContext *c) {
     redisReply *r = run(c, "CLIENT LIST");
     int waits = strstr(r->str, "sub=3") && strstr(r->str, "cmd=llen");
@@ -116,18 +119,18 @@ static void push_bare(void *unused) {
     redisFree(c);
 }
 
-/* The next look without hearing would come in an hour. */
-static void open_that_hears(delayq *q) {
+/* Without a notification it would poll in an hour. */
+static void open_without_polls(delayq *q) {
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = 3600000;
     OK(q, delayq_open(q, &o));
 }
 
-static void hears(void (*other)(void *)) {
+static void is_notified(void (*other)(void *)) {
     delayq q;
     delayq_item item;
     pid_t child;
-    open_that_hears(&q);
+    open_without_polls(&q);
     OFFER(&q, "late", 3600000);
     child = spawn(other, NULL);
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
@@ -136,16 +139,16 @@ static void hears(void (*other)(void *)) {
     delayq_close(&q);
 }
 
-TEST(a_waiting_take_hears_of_an_earlier_offer) {
-    hears(offer_soon);
+TEST(a_waiting_take_notices_an_earlier_offer) {
+    is_notified(offer_soon);
 }
 
-TEST(a_waiting_take_hears_of_an_earlier_offer_by_redisson) {
-    hears(offer_as_redisson);
+TEST(a_waiting_take_notices_an_earlier_offer_by_redisson) {
+    is_notified(offer_as_redisson);
 }
 
-TEST(a_waiting_take_hears_of_a_bare_push) {
-    hears(push_bare);
+TEST(a_waiting_take_notices_a_bare_push) {
+    is_notified(push_bare);
 }
 
 TEST(a_wait_on_many_queues_returns_when_one_has_something) {
@@ -218,7 +221,7 @@ TEST(wake_from_a_signal_handler_ends_a_take) {
     delayq_close(&woken);
 }
 
-TEST(wake_stops_a_loop_that_never_runs_dry) {
+TEST(wake_ends_a_loop_whose_queue_is_never_empty) {
     delayq_item item;
     open_queue(&woken, "jobs");
     OFFER(&woken, "x", 0);
@@ -230,7 +233,7 @@ TEST(wake_stops_a_loop_that_never_runs_dry) {
     delayq_close(&woken);
 }
 
-TEST(fds_tell_a_poll_loop_when_to_tick) {
+TEST(fds_gives_the_command_socket_and_the_subscriber) {
     delayq q, producer;
     int fds[4];
     int64_t wait;
@@ -259,7 +262,7 @@ TEST(an_offer_on_the_same_handle_shortens_its_own_wait) {
     delayq_close(&q);
 }
 
-TEST(a_dead_ear_is_noticed_and_replaced) {
+TEST(a_dead_subscriber_is_noticed_and_replaced) {
     delayq q;
     int64_t wait;
     open_queue(&q, "jobs");
@@ -270,11 +273,11 @@ TEST(a_dead_ear_is_noticed_and_replaced) {
     delayq_close(&q);
 }
 
-TEST(a_push_is_heard_after_another_one_was_taken) {
+TEST(a_push_is_noticed_after_another_one_was_taken) {
     delayq q;
     delayq_item item;
     pid_t child;
-    open_that_hears(&q);
+    open_without_polls(&q);
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
     while (!one_waits(main_connection()));
     ask("RPUSH jobs x");

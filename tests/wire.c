@@ -1,4 +1,4 @@
-/* Chapter: what lies in Redis. Keys, bytes, channel, formats of others. */
+/* The data in Redis: keys, bytes of an element, channel, Redisson's formats. */
 #define DELAYQ_IMPLEMENTATION
 #include "test.h"
 
@@ -111,7 +111,7 @@ TEST(elements_of_every_format_are_delivered_intact) {
                 }
 }
 
-TEST(an_element_lies_in_the_set_as_its_wire_says) {
+TEST(an_element_in_the_set_has_the_bytes_of_its_wire) {
     delayq q;
     open_queue(&q, "jobs");
     OFFER(&q, "hello", 60000);
@@ -240,7 +240,7 @@ TEST(only_an_offer_that_becomes_the_head_is_published) {
 }
 
 /* A fleet's old elements: found at open, found by a take, and left alone. */
-TEST(a_handle_that_is_not_old_leaves_an_old_fleet_alone) {
+TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
     unsigned char e[64];
     delayq q;
     delayq_options o = options_for(&main_server, "jobs");
@@ -280,7 +280,7 @@ TEST(a_handle_that_is_not_old_leaves_an_old_fleet_alone) {
     delayq_close(&q);
 }
 
-TEST(an_old_mirror_is_enough_to_know_the_fleet) {
+TEST(an_old_mirror_alone_identifies_an_old_fleet) {
     unsigned char e[64];
     delayq q;
     delayq_options o = options_for(&main_server, "jobs");

@@ -106,24 +106,24 @@ static struct result simulate(double rate, int batch, int consumers) {
         enum { WAITS, TAKES, ACKS } state;
         double at; /* of its next request, or since when it waits */
         int n;     /* that it holds */
-    } all[64], *keeper, *who;
+    } all[64], *leader, *who;
     double next = 0, now = 0, busy = 0, at, cost;
     int head = 0, tail = 0, k, n, waits = 0;
     struct result r;
     memset(all, 0, sizeof all);
     while (tail < MOST) {
-        at = next, who = keeper = NULL;
+        at = next, who = leader = NULL;
         for (k = 0; k < consumers; k++) {
             struct consumer *one = &all[k];
             if (one->state != WAITS) {
                 if (one->at < at) at = one->at, who = one;
-            } else if (!keeper || one->at < keeper->at) {
-                keeper = one;
+            } else if (!leader || one->at < leader->at) {
+                leader = one;
             }
         }
-        if (keeper && head < tail) {
-            double wakes = fmax(keeper->at, due[head]) + wake_us;
-            if (wakes < at) at = wakes, who = keeper;
+        if (leader && head < tail) {
+            double wakes = fmax(leader->at, due[head]) + wake_us;
+            if (wakes < at) at = wakes, who = leader;
         }
         if (at > RUN_S * 1e6) break;
         now = fmax(now, at); /* when the server begins it */

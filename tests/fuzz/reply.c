@@ -781,7 +781,7 @@ static void do_idle(void) {
     clock_us += (times[argument(3) % 6] + 1) * 1000;
 }
 
-/* Words to the command socket (1) or the ear (0) that answer nothing. */
+/* Bytes to the command socket (1) or the subscriber (0) that answer nothing. */
 static void do_speak(void) {
     redisContext *c = argument(0) ? queues[0].conn->cmd : queues[0].conn->sub;
     struct connection *to = c ? connection_of(c->fd) : NULL;

@@ -607,7 +607,7 @@ static void on_signal(int sig) {
     delayq_wake(&interrupted);
 }
 
-TEST(a_take_that_is_interrupted_does_not_swallow_the_next_item) {
+TEST(an_interrupted_take_does_not_lose_the_next_item) {
     peer p;
     delayq_item item;
     pid_t child;

@@ -162,11 +162,11 @@ static delayq_status do_offer_many(void) {
     return delayq_offer_many(&q, messages, 3);
 }
 static delayq_status do_tick(void) {
-    look_now(&q);
+    poll_now(&q);
     return delayq_tick(&q, NULL);
 }
 static delayq_status do_take(void) {
-    look_now(&q);
+    poll_now(&q);
     return delayq_take_many(&q, got, 2, &count, 0);
 }
 static delayq_status do_take_waiting(void) {
@@ -219,7 +219,7 @@ static delayq_status do_dead_clear(void) {
 }
 static delayq_status do_wait(void) {
     delayq *const all[] = {&q};
-    look_now(&q);
+    poll_now(&q);
     return delayq_wait(all, 1, 40);
 }
 static delayq_status do_share(void) {
@@ -341,7 +341,7 @@ static int failing(const struct verb *v, int lost, long k) {
     reached = disarm();
     check_truth(v, status, k);
     if (!reached && !lost) CHECK_STATUS(&q, status, v->good);
-    if (open_files() > files + 1) /* one: the ear */
+    if (open_files() > files + 1) /* one: the subscriber */
         FAIL("%s, allocation %ld: sockets left open", v->name, k);
     recover(v, k);
     return reached;

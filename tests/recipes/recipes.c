@@ -91,18 +91,18 @@ static void device(void *unused) {
     OK(&q, delayq_open(&q, &options));
     told = server_connect(&main_server);
     for (;;) {
-        freeReplyObject(run(told, "INCR turns"));
+        freeReplyObject(run(told, "INCR rounds"));
         device_turn();
     }
 }
 
 /* Wait until the loop has nothing more to do, and most likely sleeps. */
 static void let_it_sleep(void) {
-    long long turns;
+    long long rounds;
     do {
-        turns = ask_int("GET turns");
+        rounds = ask_int("GET rounds");
         usleep(50000);
-    } while (ask_int("GET turns") != turns);
+    } while (ask_int("GET rounds") != rounds);
 }
 
 static void push(const char *text, int count) {
@@ -112,15 +112,15 @@ static void push(const char *text, int count) {
     CHECK_TEXT(seen(count - 1), text);
 }
 
-TEST(the_device_loop_hears_of_each_push_at_once) {
+TEST(the_device_loop_notices_each_push_at_once) {
     delayq other;
     pid_t child;
     int round, n = 0;
     if (main_server.major < 6) test_skip("before Redis 6 pushes aren't told");
-    ask("SET turns 0");
+    ask("SET rounds 0");
     open_queue(&other, "jobs");
     child = spawn(device, NULL);
-    UNTIL(ask_int("GET turns") > 0);
+    UNTIL(ask_int("GET rounds") > 0);
     let_it_sleep();
     for (round = 0; round < 3; round++) {
         let_it_sleep();
@@ -140,14 +140,14 @@ TEST(the_device_loop_hears_of_each_push_at_once) {
         UNTIL_SEEN(n);
         push("behind that", ++n);
     }
-    /* Without a word from the server the loop pings it after 10 s, and would
-     * see then what it has not heard of. */
+    /* If the server sends nothing the loop pings it after 10 s, and would find
+     * then a push that it was not notified of. */
     if (strstr(ask("INFO commandstats"), "cmdstat_ping:"))
         FAIL("a push was not seen before the next ping");
     let_it_sleep();
-    /* two or three turns for each, and not hundreds */
-    if (ask_int("GET turns") > 10 * n)
-        FAIL("%lld turns for %d items", ask_int("GET turns"), n);
+    /* two or three rounds for each, and not hundreds */
+    if (ask_int("GET rounds") > 10 * n)
+        FAIL("%lld rounds for %d items", ask_int("GET rounds"), n);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     delayq_close(&other);
@@ -157,10 +157,10 @@ TEST(the_device_loop_knows_how_late_what_it_takes_is) {
     delayq other;
     pid_t child;
     int i;
-    ask("SET turns 0");
+    ask("SET rounds 0");
     open_queue(&other, "jobs");
     child = spawn(device, NULL);
-    UNTIL(ask_int("GET turns") > 0);
+    UNTIL(ask_int("GET rounds") > 0);
     let_it_sleep();
     for (i = 0; i < 20; i++) {
         OFFER(&other, "due", 10);
@@ -287,7 +287,7 @@ static void start_pool(void){
 #undef delayq_ack_take
 }
 
-TEST(what_a_worker_of_the_pool_does_not_ack_comes_again_or_dies) {
+TEST(items_that_a_worker_does_not_ack_come_again_or_become_dead_letters) {
     delayq other;
     delayq_dead dead;
     delayq_counts counts;
@@ -406,7 +406,7 @@ static void priorities(void *unused) {
 #include "piece-priorities.h"
 }
 
-TEST(what_is_urgent_is_taken_before_all_else) {
+TEST(urgent_items_are_taken_first) {
     delayq urgent, jobs;
     pid_t child;
     int i;

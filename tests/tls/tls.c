@@ -76,7 +76,7 @@ static delayq_options tls_options(const char *host) {
     return o;
 }
 
-TEST(a_queue_over_tls_offers_takes_and_hears) {
+TEST(a_queue_over_tls_offers_takes_and_is_notified) {
     static const char *const hosts[] = {"localhost", "127.0.0.1"};
     int i;
     start("server", "no");
@@ -174,7 +174,7 @@ TEST(a_certificate_of_another_host_is_refused) {
     server_end(&s);
 }
 
-TEST(a_server_that_wants_to_know_its_clients_is_shown_a_certificate) {
+TEST(a_server_that_requires_client_certificates_gets_one) {
     char cert[160], key[160];
     delayq q;
     delayq_options o;
@@ -218,7 +218,7 @@ TEST(tls_where_there_is_none_and_none_where_there_is_tls_fail_clearly) {
     server_end(&s);
 }
 
-TEST(a_tls_server_that_restarts_or_freezes_is_come_back_to) {
+TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     char number[16], cert[160], key[160];
     const char *with[] = {"--tls-port",
                           number,

@@ -1,15 +1,16 @@
 /*
- * Chapter: those who wait. Of many handles that wait on one queue one keeps
- * watch; it is replaced when it leaves, dies or freezes. max_wait_ms is long
- * in here, so that whoever isn't told of something sleeps on.
+ * Many handles that wait in a take on one queue: one of them, the leader, has
+ * the exact timer, and another one replaces it when it leaves, dies or hangs.
+ * max_wait_ms is an hour in here, so that a handle that is not notified of an
+ * item does not find it by polling.
  */
 #include "test.h"
 #include <sys/wait.h>
 
-#define LINE "delayq_waiting:{jobs}"
-#define WAITERS 8
+#define WAITERS_KEY "delayq_waiting:{jobs}"
+#define COUNT 8
 
-static pid_t waiters[WAITERS];
+static pid_t waiters[COUNT];
 static volatile int *taken; /* by each, in shared memory */
 static long lease = 0;
 
@@ -28,8 +29,8 @@ static void wait_and_count(void *number) {
     }
 }
 
-/* How many have armed: their last command is LLEN. */
-static int armed(void) {
+/* How many track the ready list: their last command is LLEN. */
+static int tracking(void) {
     const char *at = ask("CLIENT LIST");
     int n = 0;
     while ((at = strstr(at, "cmd=llen")) != NULL) {
@@ -39,32 +40,32 @@ static int armed(void) {
     return n;
 }
 
-/* One after the other, so that their places are known. */
+/* One after the other, so that their order is known. */
 static void start_waiters(void) {
     int i;
-    taken = (volatile int *)shared(WAITERS * sizeof *taken);
-    for (i = 0; i < WAITERS; i++) {
+    taken = (volatile int *)shared(COUNT * sizeof *taken);
+    for (i = 0; i < COUNT; i++) {
         waiters[i] = spawn(wait_and_count, (void *)(long)i);
-        UNTIL(ask_int("ZCARD " LINE) == i + 1);
+        UNTIL(ask_int("ZCARD " WAITERS_KEY) == i + 1);
     }
-    UNTIL(armed() >= 2);
+    UNTIL(tracking() >= 2);
 }
 
 static int all_taken(void) {
     int i, n = 0;
-    for (i = 0; i < WAITERS; i++) n += taken[i];
+    for (i = 0; i < COUNT; i++) n += taken[i];
     return n;
 }
 
 static void end_waiters(void) {
     int i;
-    for (i = 0; i < WAITERS; i++) {
+    for (i = 0; i < COUNT; i++) {
         kill(waiters[i], SIGKILL);
         waitpid(waiters[i], NULL, 0);
     }
 }
 
-TEST(of_many_who_wait_each_gets_its_turn_and_few_scripts_are_run) {
+TEST(each_waiter_gets_items_and_few_scripts_are_run) {
     delayq p;
     int i, k;
     long long scripts;
@@ -72,28 +73,28 @@ TEST(of_many_who_wait_each_gets_its_turn_and_few_scripts_are_run) {
     start_waiters();
     open_queue(&p, "jobs");
     ask("CONFIG RESETSTAT");
-    for (i = 0; i < 3 * WAITERS; i++) {
+    for (i = 0; i < 3 * COUNT; i++) {
         if (i % 2)
             OFFER(&p, "x", 20);
         else
             ask("RPUSH jobs x");
         UNTIL(all_taken() == i + 1);
-        UNTIL(ask_int("ZCARD " LINE) == WAITERS);
+        UNTIL(ask_int("ZCARD " WAITERS_KEY) == COUNT);
     }
-    for (k = 0; k < WAITERS; k++)
+    for (k = 0; k < COUNT; k++)
         if (taken[k] == 0)
             FAIL("of 24 items they got %d %d %d %d %d %d %d %d", taken[0],
                  taken[1], taken[2], taken[3], taken[4], taken[5], taken[6],
                  taken[7]);
     stats = strstr(ask("INFO commandstats"), "cmdstat_evalsha:calls=");
     scripts = stats ? atoll(stats + strlen("cmdstat_evalsha:calls=")) : 0;
-    if (test_slow() == 1 && scripts > 6 * 3 * WAITERS)
-        FAIL("%lld scripts for %d items", scripts, 3 * WAITERS);
+    if (test_slow() == 1 && scripts > 6 * 3 * COUNT)
+        FAIL("%lld scripts for %d items", scripts, 3 * COUNT);
     end_waiters();
     delayq_close(&p);
 }
 
-static void keeper_is_lost(int sig, int pushed, int both) {
+static void leader_is_lost(int sig, int pushed, int both) {
     delayq p;
     int i;
     start_waiters();
@@ -103,52 +104,52 @@ static void keeper_is_lost(int sig, int pushed, int both) {
     if (both) kill(waiters[1], sig);
     if (pushed) ask("RPUSH jobs x");
     UNTIL(all_taken() == 1);
-    /* and it goes on: the lost one has been struck off */
+    /* the lost leader was removed: the others go on */
     for (i = 2; i < 6; i++) {
         OFFER(&p, "y", 10);
         UNTIL(all_taken() == i);
     }
-    if (sig == SIGSTOP) { /* thawed, it stands in line again */
+    if (sig == SIGSTOP) { /* resumed, it joins the waiters again */
         kill(waiters[0], SIGCONT);
-        UNTIL(ask_int("ZCARD " LINE) == WAITERS);
+        UNTIL(ask_int("ZCARD " WAITERS_KEY) == COUNT);
     }
     end_waiters();
     delayq_close(&p);
 }
 
-TEST(a_keeper_that_is_killed_is_replaced) {
-    keeper_is_lost(SIGKILL, 0, 0);
+TEST(a_leader_that_is_killed_is_replaced) {
+    leader_is_lost(SIGKILL, 0, 0);
 }
-TEST(a_keeper_that_is_killed_is_replaced_for_pushes_too) {
-    keeper_is_lost(SIGKILL, 1, 0);
+TEST(a_leader_that_is_killed_is_replaced_for_pushes_too) {
+    leader_is_lost(SIGKILL, 1, 0);
 }
-TEST(a_keeper_that_is_frozen_is_replaced) {
-    keeper_is_lost(SIGSTOP, 0, 0);
+TEST(a_leader_that_is_frozen_is_replaced) {
+    leader_is_lost(SIGSTOP, 0, 0);
 }
 
-/* Only the one that has struck the dead off stands in the line. */
+/* Once the dead waiters are removed, the only one left is the live one. */
 static void offer_to_the_living(void *unused) {
     delayq p;
     (void)unused;
-    UNTIL(ask_int("ZCARD " LINE) == 1);
+    UNTIL(ask_int("ZCARD " WAITERS_KEY) == 1);
     open_queue(&p, "jobs");
     OFFER(&p, "x", 100);
     delayq_close(&p);
 }
 
-TEST(the_dead_in_the_line_do_not_keep_others_from_watching) {
+TEST(dead_waiters_do_not_keep_others_from_taking) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     pid_t child;
     start_waiters();
     end_waiters();
-    CHECK_INT(ask_int("ZCARD " LINE), WAITERS);
+    CHECK_INT(ask_int("ZCARD " WAITERS_KEY), COUNT);
     o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
     child = spawn(offer_to_the_living, NULL);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-    CHECK_INT(ask_int("ZCARD " LINE), 0);
+    CHECK_INT(ask_int("ZCARD " WAITERS_KEY), 0);
     join(child);
     delayq_close(&q);
 }
@@ -159,21 +160,21 @@ static void on_signal(int sig) {
     delayq_wake(&woken);
 }
 
-TEST(who_waits_no_longer_leaves_the_line) {
+TEST(a_take_that_ends_leaves_the_waiters) {
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     pid_t child, parent = getpid();
     signal(SIGUSR1, on_signal);
     OK(&woken, delayq_open(&woken, &o));
     CHECK_STATUS(&woken, delayq_take(&woken, &item, 30), DELAYQ_EMPTY);
-    CHECK_INT(ask_int("EXISTS " LINE), 0); /* short waits don't join */
+    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0); /* short waits don't join */
     fflush(stdout);
     child = fork();
     if (child == 0) {
         redisContext *c = server_connect(&main_server);
         long long n = 0;
         while (n == 0) {
-            redisReply *r = run(c, "ZCARD " LINE);
+            redisReply *r = run(c, "ZCARD " WAITERS_KEY);
             n = r->integer;
             freeReplyObject(r);
         }
@@ -183,22 +184,22 @@ TEST(who_waits_no_longer_leaves_the_line) {
     CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
                  DELAYQ_WOKEN);
     join(child);
-    CHECK_INT(ask_int("EXISTS " LINE), 0);
+    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0);
     delayq_close(&woken);
 }
 
-TEST(where_the_line_is_forbidden_a_take_waits_as_if_alone) {
+TEST(without_the_right_to_the_waiters_key_a_take_waits_as_if_alone) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     char url[200];
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    allow("half", "~jobs ~redisson* ~delayq_dead* ~delayq_retry* +@all");
+    acl_user("half", "~jobs ~redisson* ~delayq_dead* ~delayq_retry* +@all");
     o.url = url;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 100);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-    CHECK_INT(ask_int("EXISTS " LINE), 0);
+    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0);
     delayq_close(&q);
 }

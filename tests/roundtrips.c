@@ -1,7 +1,7 @@
 /*
- * What each call costs the server, counted and not timed: round trips, and
- * commands inside its script. A number that grows has to be looked at before
- * it is written into the table.
+ * How many round trips each call makes, and how many commands its script runs:
+ * counted, not timed. If a number grows, find out why before you change the
+ * table.
  */
 #include "test.h"
 
@@ -39,7 +39,7 @@ static void offer_keyed(void) {
     OK(&q, delayq_offer_message(&q, m));
 }
 static void tick(void) {
-    look_now(&q);
+    poll_now(&q);
     OK(&q, delayq_tick(&q, NULL));
 }
 static void tick_idle(void) {
@@ -59,10 +59,10 @@ static void take_100(void) {
     OK(&q, delayq_take_many(&q, items, 100, &n, 0));
     CHECK_INT(n, 100);
 }
-/* Asked, armed, and all heard that the server has told meanwhile. */
+/* The ready list is tracked, and all notifications so far are read. */
 static void settle(void) {
     int i;
-    look_now(&q);
+    poll_now(&q);
     for (i = 0; i < 4; i++) {
         q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
@@ -156,7 +156,7 @@ static void counted(int *commands, int *scripts) {
     }
 }
 
-TEST(no_call_costs_more_commands_than_it_did) {
+TEST(no_call_runs_more_commands_than_its_row_says) {
     size_t i;
     int wrong = 0;
     for (i = 0; i < sizeof costs / sizeof costs[0]; i++) {
@@ -165,7 +165,7 @@ TEST(no_call_costs_more_commands_than_it_did) {
         int round, commands = 0, scripts = 0;
         o.lease_ms = c->lease_ms;
         OK(&q, delayq_open(&q, &o));
-        tick();                               /* opens the ear */
+        tick();                               /* opens the subscriber */
         for (round = 0; round < 2; round++) { /* the first loads scripts */
             ask("FLUSHDB");
             forget_ready(&q);
@@ -176,7 +176,7 @@ TEST(no_call_costs_more_commands_than_it_did) {
                 settle();
             } else {
                 c->before();
-                look_now(&q);
+                poll_now(&q);
             }
             ask("CONFIG RESETSTAT");
             c->call();

@@ -1,8 +1,8 @@
 /*
- * turn -- what an item costs the server when 1, 10 or 100 consumers wait for
- * it, one item at a time, delayed by 20 ms or pushed: server CPU as a multiple
- * of one consumer's, scripts an item, and lateness; then a keeper that is
- * killed again and again. The consumers are processes.
+ * waiters -- what an item costs the server when 1, 10 or 100 consumers wait for
+ * it: server CPU as a multiple of one consumer's, scripts an item, and
+ * lateness. Items come one at a time, delayed by 20 ms or pushed. Then the
+ * leader of the waiters is killed 40 times. Each consumer is a process.
  */
 #include "bench.h"
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ static void consume(void) {
     o.name = "bench";
     o.url = getenv("DELAYQ_URL");
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
-    prctl(PR_SET_NAME, q.id + 1); /* known by its place in the line */
+    prctl(PR_SET_NAME, q.id + 1); /* the name in the set of waiters */
     while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK) {
         shared->last = seconds();
         shared->late_us = item.late_us;
@@ -54,7 +54,7 @@ static void start(int i) {
     if (pids[i] == 0) consume();
 }
 
-static void wait_for_line(int n) {
+static void await_waiters(int n) {
     while (number("ZCARD delayq_waiting:{bench}") < n) usleep(1000);
 }
 
@@ -63,7 +63,7 @@ static void start_all(int n) {
     do_command(c, "FLUSHALL");
     shared->taken = 0;
     for (i = 0; i < n; i++) start(i);
-    wait_for_line(n);
+    await_waiters(n);
     usleep(100000);
 }
 
@@ -136,7 +136,7 @@ static struct result measure(int n, int pushed) {
     return r;
 }
 
-static void kill_keepers(int n) {
+static void kill_leaders(int n) {
     static delayq p;
     delayq_options o = {0};
     double late[40], most = 0;
@@ -148,7 +148,7 @@ static void kill_keepers(int n) {
     for (i = 0; i < 40; i++) {
         redisReply *r;
         if (delayq_offer(&p, "x", 1, 50) != DELAYQ_OK) die(delayq_errmsg(&p));
-        /* the first in line, by the name that its process has taken */
+        /* the leader, by its process's name */
         redisAppendCommand(c, "ZRANGE delayq_waiting:{bench} 0 0");
         r = reply(c);
         for (k = 0; k < n; k++) {
@@ -169,10 +169,10 @@ static void kill_keepers(int n) {
         while (shared->taken <= i) usleep(200);
         late[i] = (double)shared->late_us;
         if (late[i] > most) most = late[i];
-        wait_for_line(n);
+        await_waiters(n);
     }
     median(late, 40);
-    printf("keeper killed before each of 40 items, %d wait: late by %.1f ms "
+    printf("leader killed before each of 40 items, %d wait: late by %.1f ms "
            "at p50, %.1f at p95, %.1f at most\n",
            n, late[20] / 1000, late[38] / 1000, most / 1000);
     delayq_close(&p);
@@ -205,7 +205,7 @@ int main(void) {
                    median(l, ROUNDS));
         }
     }
-    kill_keepers(10);
+    kill_leaders(10);
     do_command(c, "FLUSHALL");
     return 0;
 }

@@ -1,9 +1,9 @@
 /*
- * Chapter: errors and retries. Every outcome of the server has a status and a
- * text, leaves the items where they were, is ridden out by a waiting take
- * where it passes, and the handle goes on by itself when the cause ends.
+ * Every error that a server can answer: it has a status and a text and changes
+ * no item. A waiting take waits out the passing ones, and the handle works
+ * again by itself when the cause has ended.
  *
- * Out of memory and wrong types stand in errors.c.
+ * errors.c tests a full server and keys of a wrong type.
  */
 #include "proxy.h"
 #include <sys/ioctl.h>
@@ -66,7 +66,7 @@ static long long number(const char *command) {
     return n;
 }
 
-enum socket { COMMANDS, EAR, BOTH };
+enum socket { COMMANDS, SUBSCRIBER, BOTH };
 
 /* How many sockets of this kind the handle has; *last is the id of one. */
 static int sockets(enum socket kind, int close_them, int *last) {
@@ -74,7 +74,7 @@ static int sockets(enum socket kind, int close_them, int *last) {
     char *line = strtok(r->str, "\n"), command[64];
     int n = 0;
     for (; line; line = strtok(NULL, "\n")) {
-        enum socket is = strstr(line, " sub=0 ") ? COMMANDS : EAR;
+        enum socket is = strstr(line, " sub=0 ") ? COMMANDS : SUBSCRIBER;
         if (!strstr(line, "name=delayq ") || (is != kind && kind != BOTH))
             continue;
         snprintf(command, sizeof command, "CLIENT KILL ID %d", atoi(line + 3));
@@ -88,8 +88,8 @@ static int sockets(enum socket kind, int close_them, int *last) {
 static void kill_command_socket(void) {
     sockets(COMMANDS, 1, NULL);
 }
-static void kill_ear(void) {
-    sockets(EAR, 1, NULL);
+static void kill_subscriber(void) {
+    sockets(SUBSCRIBER, 1, NULL);
 }
 static void kill_both(void) {
     sockets(BOTH, 1, NULL);
@@ -97,8 +97,8 @@ static void kill_both(void) {
 
 static void tick_twice(void) {
     int i;
-    for (i = 0; i < 2; i++) { /* opens the ear, moves */
-        look_now(&q);
+    for (i = 0; i < 2; i++) { /* opens the subscriber, moves */
+        poll_now(&q);
         OK(&q, delayq_tick(&q, NULL));
     }
 }
@@ -147,13 +147,13 @@ static void is(const char *what, delayq_status got, delayq_status want,
         FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
 }
 
-/* A tick that has to move something. It may open the ear first. */
+/* A tick that has to move something. It may open the subscriber first. */
 static delayq_status tick(void) {
     delayq_status status = DELAYQ_OK;
     int64_t wait = 0;
     int i;
     for (i = 0; i < 3 && status == DELAYQ_OK; i++) {
-        look_now(&q);
+        poll_now(&q);
         status = delayq_tick(&q, &wait);
     }
     if (status < 0 && (wait < 0 || wait > 10000))
@@ -225,18 +225,18 @@ static void waits(struct outcome *o) {
     snprintf(seen, sizeof seen, "%s; a waiting take %s", status_name(o->status),
              passes ? "waits" : "returns");
     if (passes) {
-        fact(o->name ? o->name : o->text, seen, "unchanged",
-             now_us() - *mended_us);
+        report_row(o->name ? o->name : o->text, seen, "unchanged",
+                   now_us() - *mended_us);
         join(child);
         OK(&q, delayq_ack(&q, &item));
     } else {
         long long from = now_us();
         o->mend();
         UNTIL(delayq_extend(&q, &held, 60000) == DELAYQ_OK);
-        fact(o->status == DELAYQ_ERR_REDIS ? "an error of a later Redis"
-             : o->name                     ? o->name
-                                           : o->text,
-             seen, "unchanged", now_us() - from);
+        report_row(o->status == DELAYQ_ERR_REDIS ? "an error of a later Redis"
+                   : o->name                     ? o->name
+                                                 : o->text,
+                   seen, "unchanged", now_us() - from);
     }
     goes_on(passes);
 }
@@ -261,7 +261,7 @@ static void follow_none(void) {
     tell("REPLICAOF NO ONE");
 }
 
-TEST(a_replica_is_told_and_ridden_out_until_it_is_a_master) {
+TEST(a_replica_is_reported_and_waited_out_until_it_is_a_master) {
     begin(NULL, "");
     comes_and_goes((struct outcome){follow_nobody, follow_none,
                                     DELAYQ_ERR_READONLY, "READONLY", NULL});
@@ -275,7 +275,7 @@ static void want_none(void) {
     tell("CONFIG SET min-replicas-to-write 0");
 }
 
-TEST(missing_replicas_are_told_and_ridden_out) {
+TEST(missing_replicas_are_reported_and_waited_out) {
     if (main_server.major < 7)
         test_skip("scripts may write all the same before Redis 7");
     begin(NULL, "");
@@ -305,7 +305,7 @@ static void free_dump(void) {
     if (unlink(in_dir("dump")) != 0) FAIL("no dump");
 }
 
-TEST(a_server_that_cannot_save_is_told_and_ridden_out) {
+TEST(a_server_that_cannot_save_is_reported_and_waited_out) {
     static const char *const with[] = {"--dbfilename", "dump", NULL};
     begin(with, "");
     config("save", "3600 1000000");
@@ -321,7 +321,7 @@ static void lose_master(void) {
     follow_nobody();
 }
 
-TEST(a_replica_without_its_master_is_told_and_ridden_out) {
+TEST(a_replica_without_its_master_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){lose_master, follow_none, DELAYQ_ERR_AGAIN,
                                     "MASTERDOWN", NULL});
@@ -342,7 +342,7 @@ static void kill_script(void) {
     UNTIL(says("PING", "PONG"));
 }
 
-TEST(a_busy_server_is_told_and_ridden_out) {
+TEST(a_busy_server_is_reported_and_waited_out) {
     begin(NULL, "");
     tell("CONFIG SET lua-time-limit 5");
     comes_and_goes((struct outcome){keep_busy, kill_script, DELAYQ_ERR_AGAIN,
@@ -371,7 +371,7 @@ static void load_fast(void) {
     UNTIL(says("INFO persistence", "\nloading:0"));
 }
 
-TEST(a_server_that_is_loading_is_told_and_ridden_out) {
+TEST(a_server_that_is_loading_is_reported_and_waited_out) {
     if (main_server.major < 7) test_skip("no such options before Redis 7");
     begin(NULL, "");
     freeReplyObject(run(admin, "EVAL %s 0",
@@ -395,7 +395,7 @@ static void take_slots(void) {
     UNTIL(says("CLUSTER INFO", "cluster_state:fail"));
 }
 
-TEST(a_cluster_without_its_slots_is_told_and_ridden_out) {
+TEST(a_cluster_without_its_slots_is_reported_and_waited_out) {
     char port[16];
     const char *with[] = {"--port",
                           port,
@@ -433,7 +433,7 @@ static void many_clients(void) {
 
 /* Fails where a connection that dies at its login doesn't tell what the server
  * said before it hung up: then it is DELAYQ_ERR_IO, "Broken pipe". */
-TEST(a_server_with_too_many_clients_is_told_and_ridden_out) {
+TEST(a_server_with_too_many_clients_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
                                     "max number of clients", NULL});
@@ -473,14 +473,14 @@ static void forged(void (*cause)(void), delayq_status status,
     finish();
 }
 
-TEST(tryagain_is_told_and_ridden_out) {
+TEST(tryagain_is_reported_and_waited_out) {
     forged(forge_tryagain, DELAYQ_ERR_AGAIN, "TRYAGAIN");
 }
 /* Fails where UNBLOCKED is no DELAYQ_ERR_AGAIN. */
-TEST(unblocked_is_told_and_ridden_out) {
+TEST(unblocked_is_reported_and_waited_out) {
     forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
 }
-TEST(an_error_that_nobody_knows_is_told_and_returned) {
+TEST(an_unknown_error_is_reported_and_returned) {
     forged(forge_unknown, DELAYQ_ERR_REDIS, "NEWS of a later Redis");
 }
 
@@ -494,7 +494,7 @@ static void ask_none(void) {
     config("requirepass", "");
 }
 
-TEST(a_missing_password_is_told_at_once_and_mended) {
+TEST(a_missing_password_is_reported_at_once_and_repaired) {
     begin(NULL, "");
     comes_and_goes((struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH,
                                     "NOAUTH", NULL});
@@ -509,7 +509,7 @@ static void old_password(void) {
     tell("ACL SETUSER w >pw");
 }
 
-TEST(a_wrong_password_is_told_at_once_and_mended) {
+TEST(a_wrong_password_is_reported_at_once_and_repaired) {
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
     comes_and_goes((struct outcome){other_password, old_password,
@@ -530,21 +530,21 @@ static void all_rights(void) {
     tell("ACL SETUSER w ~* &* +@all");
 }
 
-TEST(a_user_without_the_keys_is_told_at_once) {
+TEST(a_user_without_the_keys_is_reported_at_once) {
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
     comes_and_goes((struct outcome){no_keys, all_rights, DELAYQ_ERR_AUTH,
                                     "to access", "NOPERM for a key"});
     finish();
 }
-TEST(a_user_without_scripts_is_told_at_once) {
+TEST(a_user_without_scripts_is_reported_at_once) {
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
     comes_and_goes((struct outcome){no_evalsha, all_rights, DELAYQ_ERR_AUTH,
                                     "NOPERM", NULL});
     finish();
 }
-TEST(a_user_without_a_command_that_scripts_call_is_told_at_once) {
+TEST(a_user_without_a_command_that_scripts_call_is_reported_at_once) {
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
     comes_and_goes((struct outcome){no_time, all_rights, DELAYQ_ERR_AUTH,
@@ -552,16 +552,16 @@ TEST(a_user_without_a_command_that_scripts_call_is_told_at_once) {
     finish();
 }
 
-/* Channels only speed things up: all works, the handle looks more often. */
-TEST(a_user_without_the_channels_is_deaf_and_misses_nothing) {
+/* Without channels all works: the handle polls more often. */
+TEST(a_user_without_the_channels_has_no_subscriber_and_misses_nothing) {
     delayq_item item;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
-    tell("ACL SETUSER w resetchannels"); /* closes the ear, too */
+    tell("ACL SETUSER w resetchannels"); /* closes the subscriber, too */
     OFFER(&q, "x", 0);
     goes_on(-1);
     *told = 0;
-    while (!*told) { /* until the log hears of the refused SUBSCRIBE */
+    while (!*told) { /* until the refused SUBSCRIBE is logged */
         OFFER(&q, "y", 30);
         CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);
         OK(&q, delayq_ack(&q, &item));
@@ -599,7 +599,7 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
         FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
         FLUSHED(delayq_cancel(&q, &m.ticket));
         m.key = "other";
-        look_now(&q);
+        poll_now(&q);
         FLUSHED(delayq_tick(&q, NULL));
         FLUSHED(delayq_take(&q, &item, 0));
         FLUSHED(delayq_extend(&q, &item, 60000));
@@ -648,7 +648,7 @@ TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
 
 /* Whichever socket dies, and before whichever call: none of them fails. */
 TEST(killed_sockets_cost_nothing_but_a_connection) {
-    static void (*const kills[])(void) = {kill_command_socket, kill_ear,
+    static void (*const kills[])(void) = {kill_command_socket, kill_subscriber,
                                           kill_both};
     size_t i;
     for (i = 0; i < 3; i++) {
@@ -671,11 +671,12 @@ TEST(killed_sockets_cost_nothing_but_a_connection) {
     }
 }
 
-/* It has both its sockets, and they are none of these. */
-static int has_others_than(int cmd, int ear) {
-    int now = 0, now_ear = 0;
-    return sockets(COMMANDS, 0, &now) == 1 && sockets(EAR, 0, &now_ear) == 1 &&
-           now != cmd && now_ear != ear;
+/* The handle has both its sockets, and both are new. */
+static int has_others_than(int cmd, int sub) {
+    int now = 0, now_sub = 0;
+    return sockets(COMMANDS, 0, &now) == 1 &&
+           sockets(SUBSCRIBER, 0, &now_sub) == 1 && now != cmd &&
+           now_sub != sub;
 }
 
 static void kill_then_offer(void *kills) {
@@ -695,7 +696,8 @@ static void kill_then_offer(void *kills) {
 }
 
 TEST(a_waiting_take_survives_the_loss_of_either_socket) {
-    static void (*kills[])(void) = {kill_command_socket, kill_ear, kill_both};
+    static void (*kills[])(void) = {kill_command_socket, kill_subscriber,
+                                    kill_both};
     size_t i;
     for (i = 0; i < 3; i++) {
         delayq_item item;
@@ -728,8 +730,8 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
     finish();
 }
 
-/* The answer is too large for the server's patience: whoever takes is closed
- * before it gets the item. The lease brings it again. */
+/* The reply exceeds the output limit: the server closes the taker's connection
+ * before it has the item. When its lease ends the item is delivered again. */
 static void limit_answers(void) {
     config("client-output-buffer-limit", "normal 65536 0 0 pubsub 65536 0 0");
 }
@@ -738,7 +740,7 @@ static void unlimit_answers(void) {
            "normal 0 0 0 pubsub 33554432 8388608 60");
 }
 
-TEST(an_answer_beyond_the_output_limit_is_unknown_and_comes_again) {
+TEST(a_reply_beyond_the_output_limit_is_unknown_and_its_item_comes_again) {
     static char large[3000000];
     delayq_item item;
     begin(NULL, "");
@@ -765,19 +767,19 @@ static void shout(void *unused) {
     delayq other;
     delayq_options o = options_for(&s, "jobs");
     (void)unused;
-    int ear = 0;
+    int sub = 0;
     admin_of_ones_own();
-    UNTIL(sockets(EAR, 0, &ear) == 1);
+    UNTIL(sockets(SUBSCRIBER, 0, &sub) == 1);
     memset(large, 'l', sizeof large - 1);
     freeReplyObject(run(admin, "PUBLISH " CHANNEL " %s", large));
-    UNTIL(has_others_than(0, ear));
+    UNTIL(has_others_than(0, sub));
     OK(&other, delayq_open(&other, &o));
     OFFER(&other, "after", 0);
     delayq_close(&other);
     redisFree(admin);
 }
 
-TEST(an_ear_beyond_the_output_limit_is_replaced) {
+TEST(a_subscriber_beyond_the_output_limit_is_replaced) {
     delayq_item item;
     pid_t child;
     begin(NULL, "");
@@ -791,8 +793,8 @@ TEST(an_ear_beyond_the_output_limit_is_replaced) {
 }
 
 /* A client that needs more than 128 KB, which is the least that Redis allows,
- * is evicted: who offers or takes a large payload. */
-TEST(an_evicted_client_is_told_truly_and_comes_back) {
+ * is evicted: it offers or takes a large payload. */
+TEST(an_evicted_client_is_reported_truthfully_and_reconnects) {
     static char large[3000000];
     delayq_message m;
     delayq_item item;
@@ -825,7 +827,7 @@ TEST(an_evicted_client_is_told_truly_and_comes_back) {
 
 /* --- a server that doesn't answer for a while ---------------------------- */
 
-TEST(a_pause_shorter_than_the_timeout_is_only_waited_for) {
+TEST(a_pause_shorter_than_the_timeout_is_waited_out) {
     delayq_item item;
     if (main_server.major < 7) test_skip("no PAUSE WRITE before Redis 6.2");
     begin(NULL, "");
@@ -873,7 +875,7 @@ static void unpause(void) {
     tell("CLIENT UNPAUSE");
 }
 
-TEST(a_pause_longer_than_the_timeout_is_told_and_goes_by) {
+TEST(a_pause_longer_than_the_timeout_is_reported_and_passes) {
     begin(NULL, "");
     if (s.major < 7) test_skip("no CLIENT UNPAUSE before Redis 6.2");
     outlasts(pause_long, unpause);
@@ -903,7 +905,7 @@ static void sleep_long(void) {
     put_to_sleep(seconds);
 }
 
-TEST(a_server_that_sleeps_within_the_timeout_is_only_waited_for) {
+TEST(a_server_that_sleeps_within_the_timeout_is_waited_out) {
     static const char *const with[] = {"--enable-debug-command", "yes", NULL};
     delayq_item item;
     if (main_server.major < 7) test_skip("as of Redis 7");
@@ -922,7 +924,7 @@ TEST(a_server_that_sleeps_within_the_timeout_is_only_waited_for) {
     finish();
 }
 
-TEST(a_server_that_sleeps_beyond_the_timeout_is_told_and_goes_by) {
+TEST(a_server_that_sleeps_beyond_the_timeout_is_reported_and_passes) {
     static const char *const with[] = {"--enable-debug-command", "yes", NULL};
     if (main_server.major < 7) test_skip("as of Redis 7");
     begin(with, "");

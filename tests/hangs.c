@@ -1,11 +1,10 @@
 /*
- * Connections that are half open: a server that is frozen, packets that get
- * lost, a host that takes no connection. They are noticed in the time that is
- * documented, and a loop with io_timeout_ms = 5 waits no longer than that in
- * any call.
+ * Servers that hang: a frozen process, lost packets, a host that accepts no
+ * connection. They are noticed within the documented time, and no call of a
+ * loop with io_timeout_ms = 5 waits longer than that.
  *
- * This file has a delayq of its own, whose polls are counted: what a call
- * waits is what it asks poll for, however slow the machine is.
+ * This file compiles delayq with a poll that adds up its timeouts: how long a
+ * call waits does not depend on how slow the machine is.
  */
 #define _GNU_SOURCE
 #include <net/if.h>
@@ -56,7 +55,7 @@ TEST(a_frame_with_a_frozen_server_waits_no_longer_than_its_timeout) {
         UNTIL(frame(&q, kind) >= DELAYQ_OK);
         server_kill(&s, SIGSTOP);
         for (i = 0; i < 100; i++) {
-            look_now(&q); /* it wants to ask */
+            poll_now(&q); /* it wants to ask */
             failed += frame(&q, kind) < DELAYQ_OK;
             usleep(1000);
         }
@@ -154,7 +153,7 @@ static void thaw(void *argument) {
     kill(s->pid, SIGCONT);
 }
 
-TEST(a_waiting_take_rides_out_a_frozen_server) {
+TEST(a_waiting_take_waits_out_a_frozen_server) {
     server s;
     delayq q;
     delayq_item item;
@@ -164,7 +163,8 @@ TEST(a_waiting_take_rides_out_a_frozen_server) {
     o = options_for(&s, "jobs");
     told = (volatile int *)shared(sizeof *told);
     o.log = count_log;
-    o.lease_ms = 500; /* the thawed server may hand out what nobody reads */
+    o.lease_ms =
+        500; /* the resumed server may hand out items that nobody reads */
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 100);
     q.options.io_timeout_ms = 50 * test_slow();
@@ -178,7 +178,7 @@ TEST(a_waiting_take_rides_out_a_frozen_server) {
     server_end(&s);
 }
 
-TEST(an_ear_that_hears_nothing_any_more_is_noticed_by_its_ping) {
+TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     server s;
     delayq q;
     delayq_item item;
@@ -217,7 +217,7 @@ static void set_loopback(int up) {
     close(fd);
 }
 
-TEST(packets_that_get_lost_cost_the_timeout_and_no_item) {
+TEST(lost_packets_cost_the_timeout_and_no_item) {
     char text[16], url[96];
     const char *with[] = {"--port", text, "--bind", "127.0.0.1", NULL};
     server s;
@@ -261,8 +261,9 @@ TEST(packets_that_get_lost_cost_the_timeout_and_no_item) {
         since = now_us();
         /* the same message again: stored once, whether it had come or not */
         UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
-        fact("packets lost for a while", "`ERR_UNKNOWN`, then `ERR_TIMEOUT`",
-             "offered again, stored once", now_us() - since);
+        report_row("packets lost for a while",
+                   "`ERR_UNKNOWN`, then `ERR_TIMEOUT`",
+                   "offered again, stored once", now_us() - since);
         while (delayq_take(&q, &item, 5000 * test_slow()) == DELAYQ_OK) {
             n++;
             OK(&q, delayq_ack(&q, &item));

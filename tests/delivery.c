@@ -1,4 +1,4 @@
-/* Chapter: the life of an item. Offer, transfer, take, order, time. */
+/* Delivery: an offered item is taken when it is due, in order and intact. */
 #include "test.h"
 
 TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
@@ -120,7 +120,7 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
         OFFER(&q, text, 1);
     }
     elapse(main_connection(), 2);
-    OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+    OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
     CHECK_INT(wait, 0);
     CHECK_INT(ask_int("LLEN jobs"), 0);
     for (i = 100; i <= 300; i += 100) {
@@ -153,7 +153,7 @@ TEST(large_items_are_moved_one_by_one) {
     open_queue(&q, "jobs");
     memset(large, 'x', sizeof large);
     for (i = 0; i < 20; i++) OK(&q, delayq_offer(&q, large, sizeof large, 0));
-    OK(&q, delayq_tick(&q, &wait)); /* opens the ear */
+    OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
     for (i = 1; i <= 20; i++) {
         UNTIL(
             ask_int("LLEN jobs") == i ||

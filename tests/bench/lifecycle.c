@@ -1,11 +1,11 @@
 /*
- * life -- what a job costs the server over its whole life at least once: it
- * is offered, taken with a lease, and acknowledged; payloads of 100 bytes, in
- * batches of 1, 10 and 100. All in turn in each round; median, least and most
- * of the rounds, in microseconds of the server's processor time per job (INFO
- * cpu, user and system): of all its threads, and of the main one; and what of
- * it is spent in scripts (INFO commandstats), which leaves out reading,
- * parsing and answering.
+ * lifecycle -- what a job costs the server over its whole life at least once:
+ * it is offered, taken with a lease and acknowledged; payloads of 100 bytes,
+ * batches of 1, 10 and 100. Each round runs all of them. Printed are median,
+ * least and most of the rounds in microseconds of the server's processor time
+ * per job (INFO cpu, user and system): of all its threads, of the main one, and
+ * of scripts alone (INFO commandstats), that is without reading, parsing and
+ * answering.
  *
  * "1 ack_take" acks a job and takes the next in one round trip.
  */
