@@ -1,8 +1,8 @@
 /*
- * A machine of the README's cron recipe, as it stands there, with shorter
- * minutes. Tells in Redis by how many seconds its clock is ahead (ahead:NAME),
- * when it came round (rounds), and what it has run (runs, attempts). The one
- * that is called "dies" does so between its first take and the offer.
+ * A machine that runs the README's cron recipe with shorter minutes. It records
+ * in Redis by how many seconds its clock is ahead (ahead:NAME), the times of
+ * its offers (rounds), and what it has run (runs, attempts). The machine named
+ * "dies" kills itself between its first take and the offer.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../../delayq.h"
@@ -35,10 +35,10 @@ static delayq_status counted(delayq *handle, delayq_counts *counts) {
     return status;
 }
 
-/* An offer that was stored, or would have been: tell when. */
-static delayq_status offered(delayq *handle, delayq_message *m, size_t n,
+/* Record in Redis when an offer was stored. */
+static delayq_status offered(delayq *handle, delayq_message *m,
                              const delayq_counts *counts) {
-    delayq_status status = delayq_offer_many(handle, m, n);
+    delayq_status status = delayq_offer_message(handle, m);
     if (status == DELAYQ_OK)
         freeReplyObject(must(
             redisCommand(c, "RPUSH rounds %lld", (long long)counts->now_ms)));
@@ -66,6 +66,6 @@ int main(int argc, char **argv) {
     freeReplyObject(r);
 #define printf(format, len, data) ran(len, data)
 #define delayq_count counted
-#define delayq_offer_many(handle, m, n) offered(handle, m, n, &counts)
+#define delayq_offer_message(handle, m) offered(handle, m, &counts)
 #include "piece-cron.h"
 }

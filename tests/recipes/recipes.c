@@ -207,9 +207,8 @@ static pid_t machine(const char *name, long long ahead_s) {
     return pid;
 }
 
-/* Has each minute before which a machine came round, and that is over, been
- * run? -1: one was run twice; -2: one that nobody has stored. Else how many
- * there are, or 0: some are missing. */
+/* How many minutes were stored, are over, and were run: 0 if one was not run,
+ * -1 if one was run twice, -2 if one was run that was not stored. */
 static const char judge[] =
     "local runs, stored, n = {}, {}, 0\n"
     "local t = redis.call('TIME')\n"
@@ -248,9 +247,8 @@ TEST(cron_runs_each_minute_once_by_the_servers_clock_though_a_machine_dies) {
     CHECK_HAS(lost, "report-");
     UNTIL((n = ask_int("EVAL %s 0 %d", judge, MINUTE)) < 0 || n >= 5);
     if (n == -1) FAIL("a minute was run twice");
-    if (n == -2) FAIL("a minute was run that nobody has stored");
-    /* what the dead one had taken was run by another, the second time that it
-     * was handed out */
+    if (n == -2) FAIL("a minute was run that was not stored");
+    /* the dead machine's run was executed by another at its second attempt */
     CHECK_INT(ask_int("HGET attempts %s", lost), 2);
     kill(fast, SIGKILL);
     kill(slow, SIGKILL);
