@@ -1,5 +1,5 @@
 /*
- * delayq -- a delay queue for the shell: offer, take, run commands, look.
+ * delayq -- a delay queue for the shell: offer, take, run commands, inspect.
  *
  *     $ delayq offer mails 1h30m "to: ada"
  *     1900005400000-00064404c1f1a3c05c9d2b7e1f000000
@@ -20,13 +20,13 @@
  *     >>text       numbers, JSON, payloads
  *     >>times      "1h30m" and "2026-11-21T15:00:00Z"
  *     >>signals    Ctrl-C, children, a new window size
- *     >>handle     opening a queue, asking the server
+ *     >>handle     opening a queue
  *     >>offer      from the command line, and a million lines
- *     >>take       printing what is due
- *     >>exec       running a command for each
- *     >>tick       moving what is due
+ *     >>take       printing due items
+ *     >>exec       running a command for each item
+ *     >>tick       moving due items
  *     >>tickets    ack, nack, extend, bury, cancel, reschedule
- *     >>looking    peek, count, dead, redrive, clear
+ *     >>inspect    peek, count, dead, redrive, clear
  *     >>watch      the live view
  *     >>commands   the tables of commands and options, help, main
  */
@@ -476,9 +476,9 @@ static int64_t clock_ms(void) {
  * a pipe that every other wait polls.
  *---------------------------------------------------------------------------*/
 
-static delayq *handles; /* what this process has open, */
+static delayq *handles; /* the open queues, */
 static size_t handle_count;
-static volatile sig_atomic_t stops; /* how often it was told to stop, */
+static volatile sig_atomic_t stops; /* how many stop signals came, */
 static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t suspended; /* Ctrl-Z, seen by watch */
 static int alarm_pipe[2];
@@ -493,7 +493,7 @@ static void on_signal(int number) {
     }
     for (i = 0; i < handle_count; i++) delayq_wake(&handles[i]);
     if (write(alarm_pipe[1], "s", 1) < 0) {
-        /* full: it has been written to, which is as good */
+        /* the pipe is full: its readers wake anyway */
     }
     errno = saved;
 }
@@ -506,7 +506,7 @@ static void catch_signal(int number, void (*how)(int)) {
     sigaction(number, &action, NULL); /* a blocked read ends with EINTR */
 }
 
-/* What nohup has set to be ignored stays so. */
+/* A signal that nohup has set to be ignored stays ignored. */
 static void catch_stop(int number) {
     struct sigaction old;
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
@@ -544,17 +544,17 @@ static int wait_for(int fd, int64_t ms) {
     return fd >= 0 && p[1].revents != 0;
 }
 
-/* The exit code of what was stopped before it was done. */
+/* The exit code of a command that a signal has stopped. */
 static int stopped(void) {
     return 128 + (int)stop_signal;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Handle
- * >>handle   opening a queue, asking the server
+ * >>handle   opening a queue
  *---------------------------------------------------------------------------*/
 
-/* Faults that a call rides out: each once. */
+/* Print each fault that a call waits out, once. */
 static void tell(void *user, delayq_status status, const char *text) {
     static char last[256];
     (void)user;
@@ -589,8 +589,8 @@ static delayq_status failed(const delayq *q, delayq_status status) {
     return status;
 }
 
-/* Open the queues; DONE, or what to exit with. Who is patient goes on where
- * the server can't be reached yet. */
+/* Open the queues; returns DONE or an exit code. With `patient` a server that
+ * can't be reached yet is no failure. */
 static int open_all(char **names, size_t count, int patient) {
     size_t i;
     delayq *all = (delayq *)must(calloc(count, sizeof *all));
@@ -621,7 +621,7 @@ static void close_all(void) {
     handles = NULL;
 }
 
-/* The server's clock; ours where it doesn't say. */
+/* The server's clock, or ours if the server doesn't answer. */
 static int64_t server_ms(delayq *q) {
     delayq_counts c;
     if (delayq_count(q, &c) == DELAYQ_OK) return c.now_ms;
@@ -673,8 +673,8 @@ static int settled(const delayq_message *m) {
     return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE;
 }
 
-/* Offer those that aren't settled, run by run. Those whose outcome is unknown
- * keep their id and so are stored once. */
+/* Offer those that aren't settled, one contiguous run at a time. Messages of
+ * unknown outcome keep their id, so they are stored once. */
 static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     delayq_status all = DELAYQ_OK;
     size_t i = 0, end;
@@ -693,8 +693,8 @@ static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     return all;
 }
 
-/* Offer all; passing faults are ridden out for --retry. What the server, when
- * it answers again, can't tell the outcome of, stays unknown. */
+/* Offer all, and try again for --retry after a passing fault. A message stays
+ * unknown if the server answers again but can't say its outcome. */
 static delayq_status offer_patiently(delayq_message *m, size_t count) {
     int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
     int again = 0, answered = 0;
@@ -712,7 +712,7 @@ static delayq_status offer_patiently(delayq_message *m, size_t count) {
     }
 }
 
-/* Offer and tell. 0: there is no sense in going on. */
+/* Offer, and print the result. 0: the next batch would fail, too. */
 static int offer_batch(delayq_message *m, size_t count, int show) {
     delayq_status status = offer_patiently(m, count);
     size_t i, refused = 0;
@@ -737,7 +737,7 @@ typedef struct feed {
     int ended;
 } feed;
 
-/* Read what is there, waiting for something. 0: stopped or broken. */
+/* Wait for input and read it. 0: stopped or broken. */
 static int feed_more(feed *f) {
     ssize_t n;
     if (f->from > 0) memmove(f->buf, f->buf + f->from, f->to - f->from);
@@ -771,7 +771,7 @@ static int feed_line(feed *f, const char **line, size_t *len) {
     return 1;
 }
 
-/* All whole lines that have been read. */
+/* Offer all complete lines that have been read. */
 static int offer_lines(feed *f, delayq_message *m, int64_t delay_ms,
                        int64_t due_ms) {
     const char *line;
@@ -868,16 +868,16 @@ static int run_offer(int argc, char **argv) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Take
- * >>take   printing what is due
+ * >>take   printing due items
  *
- * Without --lease an item is leased all the same, for a minute, and acked when
- * it has been written: one that can't be written comes again.
+ * Even without --lease an item is leased, for a minute, and acked when it has
+ * been written: an item that can't be written is delivered again.
  *---------------------------------------------------------------------------*/
 
 #define PRINT_LEASE_MS 60000
 #define PRINT_BATCH 100
 
-static int hands_out; /* --lease: who reads the output acks */
+static int hands_out; /* --lease: the reader of the output acks */
 
 static void show_json_item(const delayq_item *item) {
     putchar('{');
@@ -901,8 +901,8 @@ static int show_item(const delayq_item *item) {
     return written();
 }
 
-/* Ack what was written, for as long as that makes sense. What is gone after an
- * answer that was lost has most likely been acked. */
+/* Ack the written items until their leases end. DELAYQ_GONE after a lost reply
+ * most likely means that the first ack was done. */
 static delayq_status ack_written(delayq_item *items, size_t count) {
     int64_t until = clock_ms() + PRINT_LEASE_MS;
     int uncertain = 0;
@@ -929,8 +929,8 @@ static void put_back(const delayq_item *items, size_t count) {
     while (count-- > 0) delayq_nack(handles, items++, DELAYQ_RELEASE);
 }
 
-/* Write one after the other. Where the reader is slow the rest goes back
- * before its lease ends. *shown: how many were written. */
+/* Write the items one by one. If the reader is slow, the rest is put back
+ * before its leases end. *shown: how many were written. */
 static int hand_out(delayq_item *items, size_t count, int64_t *shown) {
     int64_t until = clock_ms() + PRINT_LEASE_MS / 2;
     size_t n = 0;
@@ -956,14 +956,14 @@ static int64_t take_most(void) {
     return set.count >= 0 ? set.count : set.follow ? INT64_MAX : 1;
 }
 
-/* Half of the items were less late than this, 90 and 99 of a hundred. */
+/* Percentiles of lateness: 50, 90 and 99 %. */
 static void show_lateness(void) {
     static const int parts[] = {50, 90, 99};
     delayq_counts counts;
     uint64_t sum = 0, seen = 0;
     size_t i, k = 0;
     memset(&counts, 0, sizeof counts);
-    delayq_count(handles, &counts); /* ours are filled in, failed or not */
+    delayq_count(handles, &counts); /* on failure, too: those of the handle */
     for (i = 0; i < 24; i++) sum += counts.lateness[i];
     fprintf(stderr, "delayq: %" PRIu64 " taken", counts.taken);
     if (sum > 0) fputs("; late", stderr);
@@ -1000,23 +1000,23 @@ static int take_and_print(void) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Exec
- * >>exec   running a command for each
+ * >>exec   running a command for each item
  *
- * A job is an item and the process that works on it. Each turn of the loop
- * looks after the jobs -- who has ended, whose lease has to be extended, who
- * could not be acked yet -- and takes another item where there is room. The
- * take ends when a child does: its signal wakes it.
+ * A job is an item and the process that works on it. Each round of the loop
+ * acks the items of ended processes, extends the leases of the others, and
+ *takes another item if fewer than --jobs run. The end of a process also ends
+ *the take, by its signal.
  *
- * Ctrl-C is for us and not for the commands, which have process groups of
- * their own: nothing more is taken, and those that run may end. A second one
- * ends them, and puts their items back.
+ * The commands have process groups of their own, so that Ctrl-C reaches only
+ * this program: it takes no more items and waits for the commands. A second
+ * Ctrl-C ends the commands and puts their items back.
  *---------------------------------------------------------------------------*/
 
 typedef struct job {
-    delayq_item item; /* its payload is in the command's input by now */
+    delayq_item item; /* without payload: that is the command's input */
     pid_t pid;        /* 0: it has ended */
     int busy, status; /* status: what wait() said */
-    int released;     /* it was ended by us: this attempt doesn't count */
+    int released;     /* ended by us: this attempt doesn't count */
     int uncertain;    /* an ack whose answer was lost */
     int64_t renew_ms, retry_ms, give_up_ms;
 } job;
@@ -1025,7 +1025,7 @@ static job jobs[MAX_JOBS];
 static int job_count; /* busy ones */
 static int64_t exec_failures;
 
-/* The payload as a file that is gone when it is closed; -1: no room. */
+/* The payload as an unnamed file; -1: no space. */
 static int payload_file(const delayq_item *item) {
     FILE *file = tmpfile();
     int fd = -1;
@@ -1044,8 +1044,8 @@ static void set_number(const char *name, int64_t value, int known) {
     setenv(name, text, 1);
 }
 
-/* In the child: the payload is its input, what else there is to know its
- * environment. */
+/* In the child: its input is the payload, its environment describes the item.
+ */
 static void run_command(const char *name, const delayq_item *item, int fd) {
     setpgid(0, 0);
     catch_signal(SIGPIPE, SIG_DFL);
@@ -1065,7 +1065,7 @@ static int64_t renew_every(void) {
     return set.lease_ms / 3 > 0 ? set.lease_ms / 3 : 1;
 }
 
-/* Start the command on an item. 0: that is not possible, and it goes back. */
+/* Start the command for an item. 0: impossible; the item was put back. */
 static int start_job(const char *name, const delayq_item *item) {
     int fd = payload_file(item), i = 0;
     pid_t pid = -1;
@@ -1078,7 +1078,7 @@ static int start_job(const char *name, const delayq_item *item) {
         put_back(item, 1);
         return 0;
     }
-    setpgid(pid, pid); /* whoever of the two comes first */
+    setpgid(pid, pid); /* in parent and child: either may be first */
     while (jobs[i].busy) i++;
     memset(&jobs[i], 0, sizeof jobs[i]);
     jobs[i].item = *item;
@@ -1111,7 +1111,7 @@ static void end_job(job *j, const char *result) {
     job_count--;
 }
 
-/* The command has ended: tell the queue, again later where that fails. */
+/* The command has ended: ack or nack its item; on failure try again later. */
 static void settle_job(job *j) {
     int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : -1;
     const char *result;
@@ -1139,7 +1139,7 @@ static void settle_job(job *j) {
     j->uncertain |= status == DELAYQ_ERR_UNKNOWN;
     j->retry_ms = clock_ms() + 200;
     if (!passing(status) || stops > 1 || clock_ms() > j->give_up_ms)
-        end_job(j, "not told to the server; it may come again");
+        end_job(j, "the server was not reached; it may come again");
 }
 
 static void renew_job(job *j) {
@@ -1154,7 +1154,7 @@ static void renew_job(job *j) {
                                         : clock_ms() + renew_every();
 }
 
-/* Signal all that run; that ends them, and doesn't count as their failure. */
+/* Signal all running commands to end; that attempt doesn't count. */
 static void end_commands(int number) {
     int i;
     for (i = 0; i < MAX_JOBS; i++) {
@@ -1164,7 +1164,7 @@ static void end_commands(int number) {
     }
 }
 
-/* Look after all jobs; returns when to do it again at the latest. */
+/* Ack, extend or retry each job; returns when to call this again. */
 static int64_t tend_jobs(void) {
     int64_t next = INT64_MAX;
     int i;
@@ -1182,7 +1182,7 @@ static int64_t tend_jobs(void) {
     return next;
 }
 
-/* The stops that have come since: the first is said, others are passed on. */
+/* New stop signals: the first prints a line, later ones go to the commands. */
 static void heed_stops(void) {
     static int heeded;
     if (stops == heeded) return;
@@ -1195,8 +1195,7 @@ static void heed_stops(void) {
                  job_count > 1 ? "them" : "it");
 }
 
-/* Take an item and start its command. Returns 0 where nothing more is to be
- * taken, the reason in *code. */
+/* Take an item and start its command. 0: take no more, for the reason *code. */
 static int take_job(const char *name, int64_t idle_ms, int64_t next_ms,
                     int *code) {
     int64_t now = clock_ms(), wait = patience();
@@ -1207,7 +1206,7 @@ static int take_job(const char *name, int64_t idle_ms, int64_t next_ms,
         wait = next_ms > now ? next_ms - now : 1;
     status = delayq_take(handles, &item, wait);
     if (status == DELAYQ_OK && stops) {
-        put_back(&item, 1); /* it came while we were told to stop */
+        put_back(&item, 1); /* it came together with the stop signal */
         return 0;
     }
     if (status == DELAYQ_OK) {
@@ -1217,7 +1216,7 @@ static int take_job(const char *name, int64_t idle_ms, int64_t next_ms,
     }
     if (status == DELAYQ_WOKEN) return 1;
     if (patience() < 0 || clock_ms() < idle_ms + patience()) {
-        /* only this turn is over */
+        /* only this round is over */
         if (status == DELAYQ_EMPTY || passing(status)) return 1;
     }
     if (status == DELAYQ_EMPTY) return 0;
@@ -1267,10 +1266,10 @@ static int run_take(int argc, char **argv) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Tick
- * >>tick   moving what is due
+ * >>tick   moving due items
  *---------------------------------------------------------------------------*/
 
-/* Sleep until a queue wants its next tick. */
+/* Sleep until the next tick of a queue. */
 static void sleep_ticks(int64_t wait_ms) {
     size_t i, n = 0;
     struct pollfd *p =
@@ -1308,7 +1307,7 @@ static uint64_t moved_so_far(void) {
     uint64_t sum = 0;
     size_t i;
     for (i = 0; i < handle_count; i++) {
-        delayq_counts counts; /* this process' own: filled in, failed or not */
+        delayq_counts counts; /* the handle's are set on failure, too */
         memset(&counts, 0, sizeof counts);
         delayq_count(&handles[i], &counts);
         sum += counts.moved;
@@ -1350,7 +1349,7 @@ static int open_ticket(char **argv, delayq_item *item) {
     return open_one(argv[0], 0);
 }
 
-/* What became of it: done, with the ticket that it has now, or not. */
+/* Print the outcome, and the new ticket if there is one. */
 static int show_outcome(delayq_status status, const char *word,
                         const delayq_ticket *now) {
     if (status == DELAYQ_GONE && !set.quiet)
@@ -1444,8 +1443,8 @@ static int run_reschedule(int argc, char **argv) {
 }
 
 /*-----------------------------------------------------------------------------
- * MARK: - Looking
- * >>looking   peek, count, dead, redrive, clear
+ * MARK: - Inspect
+ * >>inspect   peek, count, dead, redrive, clear
  *---------------------------------------------------------------------------*/
 
 #define PAGE 100
@@ -1564,10 +1563,10 @@ static int run_dead(int argc, char **argv) {
     return shown > 0 ? DONE : NOTHING;
 }
 
-/* Dead letters that can't be decoded go to the end: after as many rounds
- * without any that was made ready as there are pages, only such are left. */
+/* Dead letters that can't be decoded move to the end. Stop after as many rounds
+ * without success as there are pages: only such letters are left. */
 static int run_redrive(int argc, char **argv) {
-    int64_t left = set.count > 0 ? set.count : INT64_MAX, done = 0, barren = 0;
+    int64_t left = set.count > 0 ? set.count : INT64_MAX, done = 0, in_vain = 0;
     delayq_counts counts;
     delayq_status status;
     int code = open_one(argv[0], 0);
@@ -1575,11 +1574,11 @@ static int run_redrive(int argc, char **argv) {
     if (code != DONE) return code;
     status = delayq_count(handles, &counts);
     while (status == DELAYQ_OK && done < left && !stops && done < counts.dead &&
-           barren <= counts.dead / 1000) {
+           in_vain <= counts.dead / 1000) {
         size_t n, max = left - done < 1000 ? (size_t)(left - done) : 1000;
         status = delayq_dead_redrive(handles, max, &n);
         done += (int64_t)n;
-        barren = n > 0 ? 0 : barren + 1;
+        in_vain = n > 0 ? 0 : in_vain + 1;
     }
     failed(handles, status);
     if (set.json)
@@ -1590,7 +1589,7 @@ static int run_redrive(int argc, char **argv) {
     return done > 0 ? DONE : NOTHING;
 }
 
-/* Asks the terminal; 1: go on, 0: no, -1: there is nobody to ask. */
+/* Ask on the terminal. 1: yes, 0: no, -1: there is no terminal. */
 static int agreed(const char *name, const delayq_counts *c) {
     char answer[16], n[32];
     if (set.yes) return 1;
@@ -1635,19 +1634,19 @@ static int run_clear(int argc, char **argv) {
  * each O(log n); for the queue shown below the table also one ZCOUNT per bar
  * and a peek of at most 500 items or 256 KiB.
  *
- * What a look from outside can't know is not shown. How late an item is taken
- * only its taker knows (`take --stats`); here stands how late those are that
- * still wait in the set. Rates are net, from two counts: `in` is by how much
- * that grew which is due later than the next look (offers, leases and
- * back-offs, less acks and cancels), `out` is what left: in, less the growth
- * of the whole. What is offered and delivered between two looks isn't seen.
+ * Only the taker knows how late an item was taken (`take --stats`); this view
+ * shows how late the items are that are still in the set. Rates are net,
+ *computed from two counts: `in` is the growth of the items that are due later
+ *than the next poll (offers, leases and back-offs, less acks and cancels),
+ *`out` is `in` less the growth of all items. An item that is offered and
+ *delivered between two polls is not seen.
  *---------------------------------------------------------------------------*/
 
 #define BARS 16
 #define NEXT 500
 
-/* Where one bar ends and the next begins, in ms from now. Where there are
- * fewer lines, those of a higher level are left out. */
+/* The edges between the bars, in ms from now. If the screen has fewer lines,
+ * edges of a higher level are left out. */
 static const struct {
     int64_t ms;
     int level;
@@ -1663,24 +1662,24 @@ static const struct {
 typedef struct view {
     const char *name;
     delayq_status status;
-    char why[256]; /* it could not be asked */
+    char why[256]; /* why the last poll failed */
     delayq_counts counts;
     int64_t bars[BARS];
     int has_bars;
-    int64_t asked_ms, far_ms, far, total; /* of the last look, for the rates */
+    int64_t asked_ms, far_ms, far, total; /* of the last poll, for the rates */
     int has_rate;
     double in, out;
 } view;
 
 static view *views;
 static size_t selected;
-static int64_t server_offset_ms; /* the server's clock less ours */
-static int64_t looked_ms;        /* when the last look was, by the server's */
+static int64_t server_offset_ms;     /* the server's clock less ours */
+static int64_t polled_ms;            /* time of the last poll, server's clock */
 static delayq_item next_items[NEXT]; /* of the selected one */
 static size_t next_count;
 
-/* Ask how many are due later than the last look's horizon, and than this
- * one's; where wanted, for each bar. */
+/* Count the items due later than the last poll's horizon and than this one's,
+ * and on request for each bar. */
 static int look_further(delayq *q, view *v, int bars, int64_t horizon,
                         int64_t far[2]) {
     int64_t due[3 + BARS], counts[3 + BARS], now = v->counts.now_ms;
@@ -1705,7 +1704,7 @@ static void reckon_rates(view *v, int64_t far, int64_t total) {
     double grown = (double)(total - v->total);
     double in = (double)(far - v->far), out;
     if (in < 0) in = 0;
-    if (in < grown) in = grown; /* nothing came out of nowhere */
+    if (in < grown) in = grown; /* growth needs as many offers */
     out = in - grown;
     v->in = s > 0 ? in / s : 0;
     v->out = s > 0 ? out / s : 0;
@@ -1742,12 +1741,12 @@ static void refresh_all(int items) {
     size_t i;
     next_count = 0;
     for (i = 0; i < handle_count; i++) refresh(i);
-    looked_ms = clock_ms() + server_offset_ms;
+    polled_ms = clock_ms() + server_offset_ms;
     if (items && views[selected].status == DELAYQ_OK)
         delayq_peek(&handles[selected], next_items, NEXT, &next_count, NULL);
 }
 
-/* --- plain lines, where nobody looks at a screen --- */
+/* --- plain lines, if the output is no terminal --- */
 
 static void show_json_view(const view *v) {
     int i;
@@ -2002,7 +2001,7 @@ static const char *late_part(const view *v, int percent) {
 /* What stands above the bars. */
 static void draw_about(const view *v) {
     char left[32], text[128] = "nothing is pending";
-    int64_t now = looked_ms;
+    int64_t now = polled_ms;
     size_t i, seen = 0;
     for (i = 0; i < next_count; i++) seen += next_items[i].attempt > 0;
     if (v->counts.overdue > 0)
@@ -2035,7 +2034,7 @@ static void draw_next(void) {
     for (i = 0; i < next_count && screen.row < screen.rows; i++) {
         const delayq_item *item = &next_items[i];
         char left[32], text[400];
-        int64_t ms = item->due_ms - looked_ms;
+        int64_t ms = item->due_ms - polled_ms;
         distance(ms < 0 ? -ms : ms, left, sizeof left);
         preview(item->data, item->len, text, sizeof text);
         if (screen.columns >= 100)
@@ -2193,7 +2192,7 @@ static int run_watch(int argc, char **argv) {
     size_t i;
     int code;
     if (set.interval_ms < 100) return usage("--interval: 100ms or more%s", "");
-    set.quiet = 1; /* the view shows what goes wrong */
+    set.quiet = 1; /* the view shows errors */
     io_timeout_ms = 1000;
     code = open_all(argv, (size_t)argc, 1);
     if (code != DONE) return code;
@@ -2254,44 +2253,45 @@ static const command commands[] = {
      "2026-11-21T15:00:00Z, or without the Z in local time. Without a PAYLOAD\n"
      "all of the input is one. Prints the ticket, which cancel takes."},
     {TAKE, "take", "NAME", 1, 1, run_take,
-     "print what is due, or run a command for it",
-     "Prints one item that is due, -n of them, or all that come (-f), and\n"
-     "acks what is written. With --lease it doesn't: a ticket and a blank\n"
-     "stand in front. With --exec it runs a command on each; DELAYQ_TICKET,\n"
-     "_NAME, _ATTEMPT, _DUE_MS, _LATE_MS are in its environment. Exit code 0\n"
-     "acks, all others nack. The lease (60s) is extended while it runs."},
+     "print due items, or run a command for each",
+     "Prints one due item, -n items, or all that come (-f), and acks what is\n"
+     "written. With --lease it doesn't ack, and prints the ticket and a blank\n"
+     "before the payload. With --exec it runs a command for each item, with\n"
+     "DELAYQ_TICKET, _NAME, _ATTEMPT, _DUE_MS, _LATE_MS in its environment.\n"
+     "Exit code 0 acks, others nack. The lease (60s) is extended meanwhile."},
     {TICK, "tick", "NAME...", 1, MANY, run_tick,
-     "move what is due, for others to take",
-     "Runs until Ctrl-C. Programs that take need no such help."},
+     "move due items, for others to take",
+     "Runs until Ctrl-C. Programs that take with delayq don't need it."},
     {ACK, "ack", "NAME TICKET", 2, 2, run_ack, "done with a leased item",
-     "Removes what `take --lease` has handed out."},
+     "Removes an item that `take --lease` handed out."},
     {NACK, "nack", "NAME TICKET [DELAY]", 2, 3, run_nack,
      "not done: deliver a leased item again",
-     "Without a DELAY it backs off by --attempt: doubled for each."},
+     "Without a DELAY: a back-off that doubles with --attempt."},
     {EXTEND, "extend", "NAME TICKET DURATION", 3, 3, run_extend,
-     "let a lease end later, DURATION from now", "Prints the new ticket."},
+     "change the end of a lease to DURATION from now",
+     "Prints the new ticket."},
     {BURY, "bury", "NAME TICKET", 2, 2, run_bury,
-     "give a leased item up, to the dead letters", NULL},
-    {CANCEL, "cancel", "NAME TICKET", 2, 2, run_cancel,
-     "take an offer back that is still pending", NULL},
+     "move a leased item to the dead letters", NULL},
+    {CANCEL, "cancel", "NAME TICKET", 2, 2, run_cancel, "remove a pending item",
+     NULL},
     {RESCHEDULE, "reschedule", "NAME TICKET DELAY", 3, 3, run_reschedule,
-     "let a pending item be due at another time", "Prints the new ticket."},
-    {PEEK, "peek", "NAME", 1, 1, run_peek, "look at what is pending",
+     "change when a pending item is due", "Prints the new ticket."},
+    {PEEK, "peek", "NAME", 1, 1, run_peek, "list pending items",
      "Prints ticket, due time from now, attempts so far, and payload; leased\n"
      "items are among them. 10 of them, or -n."},
-    {COUNT, "count", "NAME...", 1, MANY, run_count, "how much there is", NULL},
-    {DEAD, "dead", "NAME", 1, 1, run_dead, "look at the dead letters",
+    {COUNT, "count", "NAME...", 1, MANY, run_count, "count the items", NULL},
+    {DEAD, "dead", "NAME", 1, 1, run_dead, "list the dead letters",
      "Prints number, time of death, reason, attempts, and payload; the oldest\n"
      "first. 10 of them, or -n."},
     {REDRIVE, "redrive", "NAME", 1, 1, run_redrive,
      "make dead letters ready again", "All of them, or the -n oldest."},
     {CLEAR, "clear", "NAME", 1, 1, run_clear, "remove everything; asks first",
-     "Removes what is pending, leased or ready; with --dead the dead letters\n"
-     "instead."},
+     "Removes the pending, leased and ready items; with --dead instead the\n"
+     "dead letters."},
     {WATCH, "watch", "NAME...", 1, MANY, run_watch, "a live view, like top",
-     "In: what was put off to later (offers, leases, back-offs, less acks) in\n"
-     "a second. Out: what left. Keys: q, tab, arrows. Plain lines where the\n"
-     "output is no terminal."},
+     "In: items put off to later (offers, leases, back-offs, less acks) per\n"
+     "second. Out: items that left. Keys: q, tab, arrows. Prints plain lines\n"
+     "if the output is no terminal."},
 };
 
 typedef enum kind { FLAG, NUMBER, DURATION, TEXT, WIRE } kind;
@@ -2313,45 +2313,46 @@ static const option options[] = {
     {"key-ttl", 0, DURATION, AT(key_ttl_ms), OFFER, "DURATION",
      "how long the key is remembered"},
     {"replace", 0, FLAG, AT(replace), OFFER, NULL,
-     "instead take the first one's place, if it waits"},
+     "replace the first offer, if it is still pending"},
     {"tickets", 't', FLAG, AT(tickets), OFFER, NULL,
      "print a ticket per line, too, with -"},
     {"retry", 0, DURATION, AT(retry_ms), OFFER, "DURATION",
-     "try so long where the server is away"},
+     "how long to try again if the server is lost"},
     {"null", '0', FLAG, AT(null), OFFER | TAKE, NULL,
      "NUL instead of newline ends a payload"},
     {"count", 'n', NUMBER, AT(count), TAKE | PEEK | DEAD | REDRIVE | WATCH, "N",
-     "so many; peek, dead: 0 for all"},
+     "how many; peek, dead: 0 for all"},
     {"follow", 'f', FLAG, AT(follow), TAKE, NULL,
-     "go on until Ctrl-C, or nothing came for --wait"},
+     "go on until Ctrl-C, or for --wait without an item"},
     {"wait", 'w', DURATION, AT(wait_ms), TAKE, "DURATION",
-     "wait so long for the next, or forever"},
+     "how long to wait for an item, or forever"},
     {"lease", 'l', DURATION, AT(lease_ms), TAKE, "DURATION",
-     "ack within that, or it comes again"},
+     "unless acked within that it is delivered again"},
     {"max-attempts", 0, NUMBER, AT(max_attempts), TAKE, "N",
-     "handed out N times in vain: to the dead letters"},
+     "after N attempts to the dead letters"},
     {"exec", 'x', TEXT, AT(exec), TAKE, "COMMAND",
      "run it for each item, by sh -c"},
-    {"jobs", 'j', NUMBER, AT(jobs), TAKE, "N", "so many commands at once (1)"},
+    {"jobs", 'j', NUMBER, AT(jobs), TAKE, "N",
+     "run up to N commands at once (1)"},
     {"bury-on", 0, NUMBER, AT(bury_on), TAKE, "CODE",
-     "a command that exits so gives the item up"},
+     "this exit code sends the item to the dead letters"},
     {"stats", 0, FLAG, AT(stats), TAKE, NULL,
-     "say at the end how many there were, and how late"},
+     "print at the end how many were taken, how late"},
     {"backoff", 0, DURATION, AT(backoff_ms), TAKE | NACK, "DURATION",
      "after the first failure (1s), doubled for each"},
     {"backoff-max", 0, DURATION, AT(backoff_max_ms), TAKE | NACK, "DURATION",
-     "but no more than that (5m)"},
+     "the longest back-off (5m)"},
     {"attempt", 0, NUMBER, AT(attempt), NACK, "N",
-     "which one it was, as take has said"},
+     "the attempt that take has printed"},
     {"release", 0, FLAG, AT(release), NACK, NULL,
-     "at once, and this attempt doesn't count"},
+     "deliver at once, don't count this attempt"},
     {"once", 0, FLAG, AT(once), TICK, NULL, "end when nothing more is due"},
-    {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin behind this one"},
+    {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin behind this item"},
     {"from", 0, NUMBER, AT(from), DEAD, "N", "begin with number N (0)"},
-    {"dead", 0, FLAG, AT(dead), CLEAR, NULL, "the dead letters, nothing else"},
+    {"dead", 0, FLAG, AT(dead), CLEAR, NULL, "remove only the dead letters"},
     {"yes", 'y', FLAG, AT(yes), CLEAR, NULL, "don't ask"},
     {"interval", 'i', DURATION, AT(interval_ms), WATCH, "DURATION",
-     "between two looks (1s)"},
+     "between two updates (1s)"},
     {"json", 0, FLAG, AT(json), ALL, NULL, "one JSON object per line"},
     {"quiet", 'q', FLAG, AT(quiet), ALL, NULL, "say less"},
     {"url", 'u', TEXT, AT(url), ALL, "URL",
@@ -2500,8 +2501,8 @@ static int read_arguments(const command *c, int argc, char **argv) {
     return n;
 }
 
-/* A closed 0, 1 or 2 would be the number of our next socket, and what is
- * printed would go to the server. */
+/* If 0, 1 or 2 were closed, our next socket would get that number and receive
+ * what is printed. */
 static void keep_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDONLY);
