@@ -1,7 +1,7 @@
 /*
- * aof -- bytes written to the append-only file, and sent to replicas, for an
- * item of 100 bytes that is moved or taken, beside the published transfer of
- * as many from the same order. By aof_current_size of INFO persistence.
+ * aof -- bytes per moved or taken item of 100 bytes that go to the append-only
+ * file and to replicas, compared with the published transfer of as many items
+ * in the same order. By aof_current_size of INFO persistence.
  */
 #include "bench.h"
 
@@ -12,7 +12,7 @@ static redisContext *c;
 static delayq q;
 static char *sha;
 
-/* What is being written when it is asked comes with the next answer. */
+/* Data that is being written during one question is in the next answer. */
 static double size(void) {
     double now = -1, last;
     do {

@@ -1,8 +1,8 @@
 /*
- * batch -- offers and takes a second when 1, 10, 100 or 1,000 items of 100
- * bytes go at a time, beside the published protocol: its offers pipelined, its
- * transfer followed by an LPOP of as many. Rounds of all in turn; the median
- * of the rounds' ratios, with the least and the most.
+ * batch -- offers and takes a second of 1, 10, 100 or 1,000 items of 100 bytes
+ * at a time, compared with the published protocol: its offers pipelined, its
+ * transfer followed by an LPOP of as many. Each round runs all of them; printed
+ * is the median of the rounds' ratios, with the least and the most.
  */
 #include "bench.h"
 

@@ -1,10 +1,9 @@
 /*
- * What the benches share: clocks, medians, a bare connection, what lies in the
- * queue before, and the protocol as it is published for Redisson <= 3.21.0, as
- * a yardstick.
+ * What the benches share: clocks, medians, a bare connection, prepared queues,
+ * and as a reference the published protocol of Redisson <= 3.21.0.
  *
- * With DELAYQ_BENCH_DATA set to a folder the benches leave there what `make
- * charts` draws.
+ * If DELAYQ_BENCH_DATA names a folder, the benches write the data for `make
+ * charts` into it.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -111,7 +110,7 @@ BENCH char *load(redisContext *c, const char *script) {
     return sha;
 }
 
-/* What stands behind a field, such as "used_memory:", in a section of INFO. */
+/* The value of a field, such as "used_memory:", in a section of INFO. */
 BENCH double info(redisContext *c, const char *section, const char *field) {
     redisReply *r;
     const char *at;
@@ -148,7 +147,7 @@ BENCH double script_us(redisContext *c) {
 }
 
 /*
- * The two scripts of the published protocol, in our own words: element = id as
+ * The two scripts of the published protocol, rewritten: element = id as
  * a double, length, payload; a list in order of offer beside the zset.
  *
  * offer     KEYS 1 zset, 2 mirror, 3 channel; ARGV 1 due, 2 id, 3 payload
@@ -178,7 +177,7 @@ BENCH const char published_transfer[] =
 #define PAST_MS 1600000000000LL
 #define FAR_MS 4000000000000LL
 
-/* A handle on the queue "bench" that has nothing left to set up. */
+/* A handle on the queue "bench" that is connected and has its scripts. */
 BENCH void open_bench(delayq *q, delayq_wire wire, int64_t lease_ms) {
     delayq_options o;
     int64_t wait_ms = 0;
@@ -265,7 +264,7 @@ BENCH void transfer_published(redisContext *c, const char *sha, int batch) {
     freeReplyObject(reply(c));
 }
 
-/* One tick that moves, whatever the handle believes; how many it moved. */
+/* One tick that asks the server in any case; returns how many it moved. */
 BENCH int tick_now(delayq *q) {
     uint64_t moved = q->counts.moved;
     q->next_poll_us = 0;
@@ -273,7 +272,7 @@ BENCH int tick_now(delayq *q) {
     return (int)(q->counts.moved - moved);
 }
 
-/* A queue that is empty, and a handle that knows. */
+/* Empty the queue, and let the handle poll once. */
 BENCH void empty_bench(redisContext *c, delayq *q) {
     do_command(c, "FLUSHALL");
     q->ready = 0;

@@ -1,7 +1,7 @@
 /*
  * How many functions of delayq.h an offer and a take enter, counted by the
- * compiler's -finstrument-functions: a measure of how much there is to read
- * in order to understand them. `make calls` builds and runs it.
+ * compiler's -finstrument-functions: a measure of how much code a reader has to
+ * follow. `make calls` builds and runs it.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"

@@ -1,11 +1,10 @@
 /*
- * How work spreads over a cluster: the same items through one queue, through
- * 24 queues whose names the slots follow, and through one queue that is spread
- * over 24 names. What limits is the busiest node: printed is how much of the
- * servers' work in scripts it does, and how many times as much fits into the
- * cluster before that node is full as fits into one node.
+ * How work spreads over a cluster: the same items through one queue, through 24
+ * queues, and through one queue under 24 names. The busiest node is the limit.
+ * Printed are its share of the time that all nodes spend in scripts, and how
+ * many times the work of a single node the cluster can do.
  *
- * Needs DELAYQ_URL: several hosts by commas.
+ * Needs DELAYQ_URL: several hosts, separated by commas.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../../delayq.h"

@@ -1,16 +1,15 @@
 /*
- * fleet -- how many devices one server carries. Measures what each request
- * costs the server, puts that into a small simulation of devices that offer
- * and consumers that take with a lease and ack, holds the simulation against
- * real runs on this machine, and prints what it says of other loads.
- * CAPACITY.md explains the figures.
+ * fleet -- how many devices one server carries. Measures the cost of each
+ * request on the server, simulates devices that offer and consumers that take
+ * with a lease and ack, compares the simulation with real runs on this machine,
+ * and prints its results for other loads. CAPACITY.md explains the figures.
  *
  * The simulation: a server that does one request after another, each at its
  * measured cost; offers at random times (Poisson), due in whole milliseconds;
- * consumers that take up to `batch`, ack them, and wait in line while nothing
- * is due. One delay for all, since any spread of delays makes the same random
- * stream of due items. What waiting costs is fitted to the first real run. The
- * machine's own noise is left out.
+ * consumers that take up to `batch`, ack them, and wait while nothing is due.
+ * All items have the same delay, since any distribution of delays makes the
+ * same random stream of due items. The cost of waiting is fitted to the first
+ * real run. The noise of the machine is not simulated.
  */
 #include "bench.h"
 #include <math.h>
@@ -26,8 +25,8 @@
 static struct cost {
     double once, item; /* us a request, and an item in it */
 } offer, take, ack;
-static double wait_us; /* what a take that has waited costs on top, and */
-static double wake_us; /* what the client adds to its lateness */
+static double wait_us; /* the extra cost of a take that has waited */
+static double wake_us; /* the client's part of the lateness */
 static redisContext *c;
 static delayq q;
 static volatile struct shared {
@@ -104,7 +103,7 @@ static struct result simulate(double rate, int batch, int consumers) {
     static double due[MOST], late[MOST];
     struct consumer {
         enum { WAITS, TAKES, ACKS } state;
-        double at; /* of its next request, or since when it waits */
+        double at; /* time of its next request, or since when it waits */
         int n;     /* that it holds */
     } all[64], *leader, *who;
     double next = 0, now = 0, busy = 0, at, cost;
@@ -195,7 +194,7 @@ static struct result run(double rate, int batch, int consumers) {
     return quantiles(us / 1e6, late, shared->n);
 }
 
-/* A real run, beside what the simulation says of it. */
+/* A real run, and the simulation of the same load. */
 static void held_against(double rate, int batch, int consumers, int fit) {
     struct result b = run(rate, batch, consumers);
     struct result a = simulate(rate, batch, consumers);

@@ -1,9 +1,9 @@
 /*
- * growth -- what the transfer of an item costs the server while more and more
- * is pending: delayq on a queue of its own, delayq where Redisson's mirror is
- * written, and the published protocol; items of 100 bytes, due in the order of
- * their offer, and at random against it. Microseconds in scripts, by INFO
- * commandstats: the median of the transfers of 100, and the longest in ms.
+ * growth -- what the transfer of an item costs the server, by how many are
+ * pending: with delayq on a native queue, with delayq and Redisson's mirror,
+ * and with the published protocol. Items of 100 bytes, due in the order of
+ * their offers or at random. Microseconds in scripts, by INFO commandstats: the
+ * median of the transfers of 100, and the longest in ms.
  *
  *     growth [most pending, default 1000000]
  */
@@ -19,14 +19,14 @@ static delayq q;
 static char *sha;
 static struct spread us[4][2][3]; /* 10^3 .. 10^6, order, kind */
 
-/* How many of n shall be due: where one transfer takes a second, few. */
+/* How many of n are due: few, if one transfer takes a second. */
 static int due_of(enum kind kind, int n, int shuffled) {
     if (kind != NATIVE && shuffled && n >= 1000000) return 1 * BATCH;
     if (kind != NATIVE && shuffled && n >= 100000) return 3 * BATCH;
     return n >= 10000 ? 20 * BATCH : n / 2;
 }
 
-/* Fill, and move what is due; adds to the samples: microseconds an item. */
+/* Fill the queue and move the due items; adds samples: microseconds an item. */
 static int measure(enum kind kind, int n, int shuffled, double *sample) {
     int due = due_of(kind, n, shuffled), left = due, count = 0;
     int64_t *times = due_times(n, due, shuffled);
@@ -55,7 +55,7 @@ static int measure(enum kind kind, int n, int shuffled, double *sample) {
     return count;
 }
 
-/* One row: the kinds in turn, more rounds where they are cheap. */
+/* One row: all kinds alternately, in more rounds if they are cheap. */
 static void row(int k, int n, int shuffled, FILE *data) {
     double sample[3][3 * MOST];
     int count[3] = {0, 0, 0}, kind, round;

@@ -1,8 +1,8 @@
 /*
- * handles -- what it costs the server that a program is connected: to open and
- * close a handle, to keep one that only offers and one that waits, and to tell
- * a hundred that wait of an item that comes before all others. Server CPU in
- * microseconds, medians of the rounds; memory by INFO.
+ * handles -- what a connected program costs the server: to open and close a
+ * handle, to keep one that only offers and one that waits, and to notify a
+ * hundred waiting handles of an item that comes before all others. Server CPU
+ * in microseconds, medians of the rounds; memory by INFO.
  */
 #include "bench.h"
 

@@ -1,9 +1,9 @@
 /*
  * idle -- what a handle costs while nothing is due: a tick and a take with
- * timeout 0, in multiples of reading the clock; and the commands that a
- * consumer sends who waits in a take for ever, with nothing pending, and with
- * one item due in an hour. The commands are those that MONITOR tells; the
- * last column counts also what scripts call, which costs no round trip.
+ * timeout 0, in multiples of reading the clock; and the commands of a consumer
+ * that waits in a take for ever, with nothing pending, and with one item due in
+ * an hour. The commands are those in MONITOR; the last column adds those called
+ * by scripts, which cost no round trip.
  *
  *     idle [seconds that the consumer waits, default 20]
  */
@@ -62,7 +62,7 @@ static void consume(void) {
     _exit(1);
 }
 
-/* Commands that clients send, as MONITOR tells: not those of scripts. */
+/* Commands of clients in MONITOR, without those of scripts. */
 static int heard(redisContext *monitor, double until) {
     struct pollfd p;
     redisReply *r = NULL;

@@ -1,8 +1,8 @@
 /*
- * lateness -- how late an item is handed out by delayq_take, beside the floor
- * that nothing on this machine can beat by much: sleep until due, then one
- * PING; and beside what a bare script needs that takes one due item. All in
- * turn, item by item, in the same run. An item that comes early ends it.
+ * lateness -- how late delayq_take hands an item out, compared with the least
+ * that is possible on this machine: sleep until due, then one PING; and with a
+ * bare script that takes one due item. They alternate, item by item, in the
+ * same run. An early item ends the run.
  *
  *     lateness [items, default 2000]
  *

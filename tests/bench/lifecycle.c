@@ -82,7 +82,7 @@ static const struct row {
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Microseconds of the server's processor; 0 where INFO doesn't tell. */
+/* Microseconds of the server's processor; 0 if INFO doesn't say. */
 static double info_us(const char *user, const char *sys) {
     redisReply *r;
     const char *u, *s;

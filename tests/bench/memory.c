@@ -1,9 +1,9 @@
 /*
- * memory -- what a pending item takes of the server's memory beside the
- * published layout, at payloads of 16 bytes to 1 KiB. By used_memory of INFO
- * memory, over 50,000 items. An element is a string of its own, 25 bytes and
- * the payload, for which jemalloc has sizes in steps of up to a quarter: one of
- * 100 bytes just misses the next lower step, so that of 99 stands beside it.
+ * memory -- memory of the server per pending item, compared with the published
+ * layout, for payloads of 16 bytes to 1 KiB. By used_memory of INFO memory,
+ * over 50,000 items. An element is a string of 25 bytes and the payload.
+ * jemalloc has sizes in steps of up to a quarter: a payload of 100 bytes just
+ * misses the next smaller size, so 99 bytes are measured, too.
  */
 #include "bench.h"
 
@@ -12,7 +12,7 @@
 
 static redisContext *c;
 
-/* After the server has put its buffers and tables to their sizes. */
+/* Read it after the server has resized its buffers and tables. */
 static double used(void) {
     usleep(50000);
     info(c, "memory", "used_memory:");

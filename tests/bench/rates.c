@@ -1,8 +1,8 @@
 /*
- * rates -- offers and takes beside bare hiredis loops that do as little as can
- * be done, and beside the published protocol; items of 100 bytes. Each round
- * runs all of them in turn; the median of the rounds' ratios counts, with the
- * smallest and the largest.
+ * rates -- offers and takes compared with bare hiredis loops that do the
+ * minimum, and with the published protocol; items of 100 bytes. Each round runs
+ * all of them; printed is the median of the rounds' ratios, with the least and
+ * the most.
  */
 #include "bench.h"
 
@@ -228,7 +228,7 @@ static void empty(void) {
     q.next_poll_us = 0;
 }
 
-/* n items, due: as both protocols have them. */
+/* n due items, in the layout of each protocol. */
 static void fill(int n, int published) {
     unsigned char e[125];
     int i;

@@ -1,9 +1,9 @@
 /*
  * scripts -- what each call's script costs the server, by INFO commandstats:
  * offers, takes, ack_takes, ticks, with many items of 100 bytes due. Prints
- * NAME=microseconds per call, of the cheapest round. Built with another
- * delayq.h by `make bench-old OLD=commit`, it runs in turn with this one, so
- * that both meet the same machine.
+ * NAME=microseconds per call, of the cheapest round. `make bench-old
+ * OLD=commit` builds it with another delayq.h, too, and runs both alternately
+ * on the same machine.
  */
 #include "bench.h"
 
@@ -61,7 +61,7 @@ static void tick_100(void) {
     if (tick_now(&q) != 100) die("a tick moved less than 100");
 }
 
-/* The least of all rounds, since what disturbs only adds. */
+/* The least of all rounds: disturbances only add time. */
 static double per_call(int64_t lease_ms, int due, int calls,
                        void (*call)(void)) {
     double us, least = 0;

@@ -1,15 +1,14 @@
 /*
- * stall -- the longest time for which any script keeps the server from others:
- * with a million pending and 100,000 due at once on a queue of its own, and
- * with Redisson's mirror written, all at random against the order of offer.
- * By the server's slow log, and as a second client sees it that sends one PING
- * after another.
+ * stall -- the longest time for which a script blocks the server: with a
+ * million pending and 100,000 due at once on a native queue, and with
+ * Redisson's mirror, due at random. By the server's slow log, and by the
+ * slowest reply to a second client that sends one PING after another.
  *
  *     stall [pending, default 1000000 [with the mirror, default 100000]]
  *
- * What the machine adds by itself show the last two rows: a script that only
- * counts for half a millisecond, and a server that does nothing. A verb is
- * given up after 2 s.
+ * The last two rows show the share of the machine itself: a script that only
+ * counts for half a millisecond, and an idle server. A verb is stopped after 2
+ * s.
  */
 #include "bench.h"
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /*
  * tickets -- what a cancel and a reschedule cost the server among 100,000
- * pending, 5,000 of them due in the same millisecond, beside a ZREM of the
- * exact element, which nobody can know. Server microseconds, by INFO
+ * pending, 5,000 of them due in the same millisecond, compared with a ZREM of
+ * the exact element, which a client can't know. Server microseconds, by INFO
  * commandstats.
  */
 #include "bench.h"

@@ -126,7 +126,7 @@ static struct result measure(int n, int pushed) {
         while (shared->taken <= i) usleep(100);
         late[i] =
             pushed ? (shared->last - asked) * 1e6 : (double)shared->late_us;
-        usleep(20000); /* so that those who wait wait again */
+        usleep(20000); /* until all wait again */
     }
     r.cpu_us = (cpu() - before) / ITEMS * 1e6;
     r.scripts = (scripts() - scripts_before) / ITEMS;

@@ -20,7 +20,7 @@
  *                               on: "ok" and a number each, how late it came
  *                               in microseconds
  *
- * Anything else ends the run. In each round all peers have their turn.
+ * Any other answer ends the run. Each round runs all peers.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -42,7 +42,7 @@
 #define ITEMS 2000
 #define LEAD 1500
 #define SPREAD 3000
-#define PATIENCE 60000 /* ms, for one answer */
+#define ANSWER_MS 60000 /* ms, for one answer */
 
 static const struct { int batch, jobs; } lives[] = {{1, 2000}, {100, 10000}};
 #define BATCHES 2
@@ -90,14 +90,14 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Looks every 5 ms, and keeps how late a look was at most: so long did the
- * machine stand still, whatever the peer did. */
+/* Wakes every 5 ms and keeps the longest delay: for that long the machine
+ * itself stood still. */
 static int wait_for(struct peer *p) {
     double begin = now_ms(), before = begin;
     struct pollfd f;
     f.fd = p->from;
     f.events = POLLIN;
-    while (before < begin + PATIENCE) {
+    while (before < begin + ANSWER_MS) {
         double after;
         if (poll(&f, 1, 5) > 0) return 1;
         after = now_ms();
