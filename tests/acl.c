@@ -11,9 +11,9 @@
 /* --- the README's lines -------------------------------------------------- */
 
 struct rights {
-    char *text; /* what the words point into */
+    char *text; /* the text that the words point into */
     char *word[RIGHTS];
-    int n, common; /* so many stand in the first line for this user */
+    int n, common; /* how many of them stand in the user's first line */
 };
 
 /* All lines of code below the heading "## Rights", as they are pasted. */
@@ -41,8 +41,8 @@ static char *pasted(void) {
     return out;
 }
 
-/* The words of all lines "ACL SETUSER user ...": the first is what every wire
- * needs, the second what one beside Redisson needs as well. */
+/* The words of all lines "ACL SETUSER user ...": the first line is for every
+ * wire, the second is added beside Redisson. */
 static void read_rights(const char *user, struct rights *r) {
     char *word, *line, *rest, *after;
     int lines = 0;
@@ -61,7 +61,7 @@ static void read_rights(const char *user, struct rights *r) {
     if (lines == 1) r->common = r->n;
 }
 
-/* Make the user anew, with all of them but one. */
+/* Create the user anew, with all of the words but one. */
 static void set_rights(const struct rights *r, int but) {
     const char *argv[RIGHTS + 4] = {"ACL", "SETUSER", "tested", "reset"};
     redisReply *reply;
@@ -79,7 +79,7 @@ static void set_rights(const struct rights *r, int but) {
 static delayq boss; /* may do everything */
 static delayq q;    /* the one that is tested */
 static char why[300];
-static int strict; /* with all rights: what is awaited has to come */
+static int strict; /* with all rights: what is awaited has to happen */
 
 static void complain(const char *what, const char *text) {
     if (!why[0]) snprintf(why, sizeof why, "%s: %s", what, text);
@@ -103,8 +103,8 @@ static void tick_once(void) {
     tick();
 }
 
-/* Items of each kind, due at once: a fresh one, one that comes again, one that
- * can't be decoded. */
+/* Items of each kind, all due: a new one, a redelivered one, an undecodable
+ * one. */
 static void due_items(void) {
     unsigned char e[64];
     size_t n = element(e, 16, 8, "ABCDEFGHIJKLM\0\0\2", "again", 5);
@@ -161,7 +161,7 @@ static void move(void) {
     if (!q.subscribed) complain("not subscribed", "");
 }
 
-/* Take everything; heed what each kind of list asks for. */
+/* Take everything; ack it if it is leased. */
 static void take_all(void) {
     delayq_item item;
     delayq_status status;
@@ -193,8 +193,8 @@ static void take_none(void) {
     TRY(delayq_take(&q, &item, 0), DELAYQ_EMPTY);
 }
 
-/* Wait long, in the line: before it one that is gone, behind it another. */
-static void wait_in_line(void) {
+/* Wait long, among waiters: a dead one is ahead, another one behind. */
+static void wait_among_others(void) {
     delayq_item item;
     if (why[0]) return;
     ask("ZADD delayq_waiting:{jobs} 1 :gone 9e15 :another");
@@ -206,7 +206,7 @@ static void wait_in_line(void) {
 
 static void take(void) {
     be_notified();
-    wait_in_line();
+    wait_among_others();
     ping_subscriber(take_none);
     due_items();
     q.next_poll_us = 0;
@@ -218,7 +218,7 @@ static void take(void) {
     take_all();
 }
 
-/* All that the tool's watch, peek, count and dead ask. */
+/* All requests of the tool's watch, peek, count and dead. */
 static void watch(void) {
     delayq_counts counts;
     delayq_item some[3];
@@ -259,8 +259,8 @@ static void work(void) {
 
 /* --- with all of them, and without each ---------------------------------- */
 
-/* What the server has refused, silently or not; but not the EXISTS that a
- * connection asks for the sake of clusters. */
+/* All that the server has refused, also silently; except the EXISTS by which a
+ * connection checks the slot in a cluster. */
 static void check_log(void) {
     redisReply *r = run(main_connection(), "ACL LOG");
     size_t i, k;
@@ -293,7 +293,7 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
     snprintf(url, sizeof url, "unix://tested:secret@%s", main_server.socket);
     open_wire(&boss, "jobs", wire);
     for (far = wire == DELAYQ_NATIVE ? 1 : 1100; far > 0; far--)
-        OFFER(&boss, "far", 3600000); /* so many that a mirror is searched */
+        OFFER(&boss, "far", 3600000); /* so many that the mirror is searched */
     o.url = url;
     o.wire = wire;
     o.lease_ms = lease_ms;
@@ -321,7 +321,7 @@ static void least(const char *user, void (*role)(void), int64_t lease_ms) {
         wrong = works(&r, -1, wire, role, lease_ms);
         if (!wrong) wrong = works(&r, r.n, wire, role, lease_ms);
         if (wrong) FAIL("%s, %s: %s", user, names[wire], wrong);
-        /* beside Redisson the second line is what has to be needed */
+        /* beside Redisson, the words of the second line have to be needed */
         for (i = wire == DELAYQ_NATIVE ? 0 : r.common; i < r.n; i++)
             if (strchr("~&+", r.word[i][0]) &&
                 !works(&r, i, wire, role, lease_ms))
@@ -347,7 +347,7 @@ TEST(the_rights_of_a_watcher_suffice_and_are_the_least) {
     least("watcher", watch, 0);
 }
 
-/* As a reader does it, line by line, in one session. */
+/* Paste the lines as a reader does: one by one, in one session. */
 static void paste(void) {
     char command[400], reply[400];
     char *lines = pasted(), *line, *rest = lines;

@@ -45,7 +45,7 @@ static int64_t hands_us(void) {
     return hands.shown + (real_us() - hands.base) * hands.rate / 100;
 }
 
-/* Wall time is not asked for. */
+/* Reading the wall time is a failure. */
 static int test_clock_gettime(clockid_t id, struct timespec *t) {
     int64_t us = hands_us();
     if (id != CLOCK_MONOTONIC) FAIL("clock %d is asked", (int)id);
@@ -72,7 +72,7 @@ static void run_at(int rate) {
     hands.rate = rate;
 }
 
-/* It shows this much more, or less. */
+/* It shows this much more or less. */
 static void jump(int64_t us) {
     hands.shown += us;
 }
@@ -103,7 +103,7 @@ static void not_early(redisContext *c, const delayq_item *item,
              (long long)item->due_ms);
 }
 
-/* Offer with this delay, and take it with timeout 0, again and again. */
+/* Offer with this delay and take it with timeout 0, many times. */
 static void never_early(delayq *q, redisContext *c, int delay) {
     long long due = server_ms(c) + delay;
     delayq_item item;
@@ -148,7 +148,7 @@ TEST(a_clients_wall_clock_is_never_read) {
     delayq_close(&q);
 }
 
-/* The clock counts from years before or after; each handle has its own. */
+/* Each handle has a clock of its own, years fast or slow. */
 TEST(clients_whose_clocks_are_years_apart_agree) {
     static const int64_t years[] = {0, 630720000000000, -283824000000000};
     redisContext *c = main_connection();
@@ -205,10 +205,9 @@ TEST(a_clock_that_stands_still_delivers_nothing_early) {
     delayq_close(&q);
 }
 
-/* CLOCK_MONOTONIC stops while a machine sleeps, and the server's goes on.
- * Fails before dq_due_in's result is held against the server's clock: a nack,
- * extend or reschedule that comes first after the sleep names a due time of
- * long ago. */
+/* CLOCK_MONOTONIC stops while a machine sleeps; the server's clock goes on.
+ * Fails if dq_due_in's result is not compared with the server's clock: a nack,
+ * extend or reschedule right after the sleep then names a due time long ago. */
 TEST(a_reschedule_after_the_machine_slept_is_not_early) {
     delayq q;
     delayq_item item;
@@ -224,7 +223,7 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
         m.delay_ms = what == 2 ? 60000 : 0;
         OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
-        jump(-3600000000); /* an hour that it has not counted */
+        jump(-3600000000); /* an hour that the client's clock has not counted */
         due = server_ms(c) + 300;
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
@@ -239,9 +238,9 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
 /* --- the server's clock -------------------------------------------------- */
 
 static server faked;
-static volatile int64_t *server_hands; /* microseconds beside the real time */
+static volatile int64_t *server_hands; /* microseconds added to the real time */
 
-/* Set the server's clock: so many seconds beside the real one. */
+/* Set the server's clock: seconds added to the real time. */
 static void set_server(int seconds) {
     *server_hands = seconds * (int64_t)1000000;
 }
@@ -328,10 +327,9 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     server_end(&faked);
 }
 
-/* A pending item moved, a lease extended, an item given back right after the
- * server's clock has been set: due from the new time on, no sooner, and not an
- * hour later. Fails before dq_due_in's result is held against the server's
- * clock. */
+/* Reschedule, extend and nack right after the server's clock has been set: the
+ * item is due by the new time, no sooner, and not an hour later. Fails if
+ * dq_due_in's result is not compared with the server's clock. */
 static void put_off_after(int step) {
     redisContext *c = start_faked();
     delayq q;
@@ -371,7 +369,7 @@ TEST(a_reschedule_after_the_servers_clock_was_set_back_is_not_late) {
 
 /* --- the one rule -------------------------------------------------------- */
 
-/* While the answer to a take is held back, an earlier item is offered. */
+/* While the reply to a take is held back, an earlier item is offered. */
 static void offer_meanwhile(void *unused) {
     delayq q;
     long before;

@@ -213,7 +213,7 @@ static void begin_migration(struct migration *m) {
                   m->to_id));
 }
 
-/* Move one key; 0: none is left. */
+/* Move one key. 0: none is left. */
 static int migrate_key(const struct migration *m) {
     redisReply *keys =
         run(admin[m->from], "CLUSTER GETKEYSINSLOT %d 1", m->slot);
@@ -234,8 +234,8 @@ static void end_migration(const struct migration *m) {
         run(admin[m->from], "CLUSTER SETSLOT %d NODE %s", m->slot, m->to_id));
 }
 
-/* All that is done with items that come from the set goes on, on whichever
- * side the keys are. */
+/* Offers, takes, acks and nacks of items in the set continue, whichever node
+ * has the keys. */
 static void use_it(delayq *q, const char *when) {
     delayq_item item;
     delayq_message m;
@@ -278,7 +278,7 @@ TEST(producers_and_consumers_go_on_while_their_slot_is_moved) {
     use_it(&q, "before");
     begin_migration(&m);
     use_it(&q, "with all keys at the source");
-    OK(&late, delayq_open(&late, &o)); /* one that comes in the middle */
+    OK(&late, delayq_open(&late, &o)); /* opened during the migration */
     use_it(&late, "a new handle");
     while (migrate_key(&m)) use_it(&q, "with a key moved");
     use_it(&q, "with all keys at the target");
@@ -351,7 +351,7 @@ TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     OK(&p, delayq_open(&p, &o));
     for (i = 0; i < 50; i++) OFFER(&p, "x", 100);
     owner = owner_of(ZSET);
-    /* all of it has reached the replica: what is not is Redis' to lose */
+    /* wait until all of it is on the replica: Redis may lose the rest */
     r = run(admin[owner], "EVAL %s 1 %s", "return redis.call('ZCARD', KEYS[1])",
             ZSET);
     CHECK_INT(r->integer, 50);

@@ -22,8 +22,7 @@ TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
     delayq_close(&q);
 }
 
-/* By the server's clock, too, which also says when it is due: 5 ms after the
- * moment of the offer, rounded up. */
+/* The server's clock says when it is due: 5 ms after the offer, rounded up. */
 TEST(nothing_is_early_by_the_offerers_own_stopwatch) {
     delayq q;
     int i;
@@ -264,7 +263,7 @@ TEST(poison_between_good_items_goes_to_the_dead_letters) {
         CHECK_HAS(ask("LINDEX delayq_dead:{jobs} 0"), "\npoison");
         CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 0);
         CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 0);
-        /* and met by a take, straight from the set */
+        /* and found by a take that reads the set directly */
         ask("ZADD redisson_delay_queue_timeout:{jobs} 1 poison");
         OFFER(&q, "four", 0);
         OK(&q, delayq_take(&q, &item, 20000));

@@ -84,7 +84,7 @@ TEST(bad_arguments_change_nothing) {
     CHECK_INT(delayq_wait(NULL, 1, 0), DELAYQ_ERR_ARG);
     CHECK_INT(delayq_wait(&one, 0, 0), DELAYQ_ERR_ARG);
     CHECK_INT(ask_int("DBSIZE"), 0);
-    /* far ahead is fine, and exact */
+    /* due times far ahead are fine, and exact */
     OFFER(&q, "far", 9007199254740991 - 2000000000000);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     CHECK_TEXT(delayq_strstatus((delayq_status)99), "unknown status");
@@ -106,7 +106,7 @@ TEST(a_handle_is_not_used_after_fork) {
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
         delayq_wake(&q); /* not the parent's */
-        usleep(1000);    /* a take of 0 reads the socket once a millisecond */
+        usleep(1000);    /* takes of 0 read the socket once a millisecond */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_take(&q, &item, 9), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);
@@ -367,7 +367,7 @@ TEST(a_full_server_refuses_offers_and_still_delivers) {
     }
 }
 
-/* Refuse one command after the other: nothing may change by halves. */
+/* Refuse one command after the other: a refused call must change nothing. */
 TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     static const char *const commands[] = {
         "rpush",         "zadd",   "zremrangebyrank",
@@ -421,7 +421,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     }
 }
 
-/* When a take has looked twice since. */
+/* Push after the take has polled twice more. */
 static void push_when_asked(void *unused) {
     const char *at;
     (void)unused;
@@ -503,7 +503,8 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     delayq_options o = options_for(&main_server, "jobs");
     char url[200];
     size_t count;
-    /* the dead letters' key is of a wrong type, a bad one behind a good one */
+    /* the dead letters' key is of a wrong type, and an undecodable item lies
+     * behind a good one */
     open_queue(&q, "jobs");
     ask("SET delayq_dead:{jobs} string");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -515,7 +516,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
     if (main_server.major < 6) return;
-    /* Redisson's wire: the rest can't be moved for want of RPUSH */
+    /* Redisson's wire: without RPUSH the rest can't be moved */
     ask("FLUSHALL");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
     acl_user("half", "~* +@all -rpush");
@@ -595,7 +596,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     m.len = 1;
     m.delay_ms = 60000;
     OK(&q, delayq_offer_message(&q, &m));
-    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the reply had been lost */
     ask("ACL SETUSER half -zscore");
     CHECK_STATUS(&q, delayq_offer_message(&q, &m), DELAYQ_ERR_AUTH);
     CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
@@ -605,7 +606,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq_close(&q);
 }
 
-/* A server that takes the login and then hangs up on every script. */
+/* A server that accepts the login and closes the connection at every script. */
 static int connections;
 static redisContext *hang_up_later(void *user, int timeout_ms) {
     (void)timeout_ms;
@@ -613,7 +614,7 @@ static redisContext *hang_up_later(void *user, int timeout_ms) {
     return redisConnectUnix((const char *)user);
 }
 
-/* Kill what asks, as fast as it can be done. */
+/* Kill each connection that sends a script, as fast as possible. */
 static volatile int *kills;
 static void kill_all(void *argument) {
     redisContext *c = server_connect((server *)argument);

@@ -7,7 +7,7 @@
 #include "proxy.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
-#define STRUCK_MS 40 /* io_timeout_ms of a call that gets no answer */
+#define STRUCK_MS 40 /* io_timeout_ms of a call that gets no reply */
 
 /* --- the calls ----------------------------------------------------------- */
 
@@ -116,15 +116,15 @@ static delayq_status do_clear(void) {
     return delayq_clear(&q, NULL);
 }
 
-/* After the call so many items are in the queue: `done` if it was done, else
- * `undone`. Of what only looks or moves both are the same. */
+/* After the call so many items are in the queue: `done` if the call was done,
+ * else `undone`. They are equal for calls that only read or move. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
     delayq_status (*call)(void);
     int undone, done;
-    delayq_status good; /* what it returns when nothing is cut */
-    int reads;          /* it changes nothing, so nothing is unknown */
+    delayq_status good; /* what it returns without a fault */
+    int reads;          /* it changes nothing, so no outcome is unknown */
 } verbs[] = {
     {"offer", prepare_nothing, do_offer, 0, 1, DELAYQ_OK, 0},
     {"offer_many", prepare_nothing, do_offer_many, 0, 3, DELAYQ_OK, 0},
@@ -187,8 +187,8 @@ static void told_truly(const struct strike *s, delayq_status status) {
     if (v->reads && status == DELAYQ_ERR_UNKNOWN) wrong(s, status, now);
 }
 
-/* Each handle recovers by itself, and counts what is really there. */
-static long long slowest; /* of the recoveries of this test */
+/* Each handle recovers by itself, and counts the items that exist. */
+static long long slowest; /* the slowest recovery of this test */
 static void recovers(const struct strike *s) {
     long long from = now_us();
     delayq_counts c;
@@ -204,7 +204,7 @@ static void begin(const struct verb *v) {
     v->prepare();
 }
 
-/* A call that will get no answer doesn't wait for long. */
+/* A call that will get no reply has a short timeout. */
 static delayq_status call_struck(const struct strike *s) {
     int full = q.options.io_timeout_ms;
     delayq_status status;
@@ -230,7 +230,7 @@ static void strike(struct strike s) {
     recovers(&s);
 }
 
-/* How many bytes pass in this direction when all goes well. */
+/* How many bytes pass in this direction without a fault. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) { /* opens the subscriber, loads the script */
@@ -285,7 +285,7 @@ static void each_verb(void (*body)(const struct verb *), size_t from,
 
 /* --- cut ----------------------------------------------------------------- */
 
-/* The second cut in a row costs a back-off: every 7th byte will do. */
+/* The second cut in a row costs a back-off, so only every 7th byte is tried. */
 static void cut(const struct verb *v) {
     long once = test_slow() > 1 ? 41 : 1, twice = test_slow() > 1 ? 41 : 7;
     int direction;
@@ -337,7 +337,8 @@ static delayq_status do_several(void) {
 static const struct verb several = {
     "offers in one go", prepare_nothing, do_several, 0, 4, DELAYQ_OK, 0};
 
-/* Each message's status is true; what isn't stored is, offered again. */
+/* Each message's status is true; those not stored are stored by a second
+ * offer. */
 static void strike_several(enum fault what, int direction, long at, int times) {
     struct strike s = {&several, what, direction, at, times};
     int i, now, good = 0, unknown = 0;
@@ -425,8 +426,8 @@ static void garble(const struct verb *v) {
     at_bytes(v, GARBAGE, 1, test_slow() > 1 ? 13 : 1, 1);
 }
 
-/* Fails where an ack takes a flag that is neither 0 nor 1 for a 0, and says
- * DELAYQ_GONE of what was done. */
+/* Fails if an ack takes a flag that is neither 0 nor 1 for a 0, and returns
+ * DELAYQ_GONE for an ack that was done. */
 TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
     each_verb(garble, 0, VERBS);
     report_row("garbage from any byte of an answer on",
@@ -436,7 +437,7 @@ TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
 
 /* --- answered twice ------------------------------------------------------ */
 
-/* After this every call that asks the server is refused. */
+/* After this the server refuses every call. */
 static void break_types(void) {
     ask("FLUSHDB");
     ask("MSET jobs s " ZSET " s delayq_dead:{jobs} s delayq_retry:{jobs} s");
@@ -478,7 +479,7 @@ static void replay(const struct verb *v) {
     strike(s);
 }
 
-/* Fails where what is left in the reader after an answer is not noticed. */
+/* Fails if bytes left in the reader after a reply are not noticed. */
 TEST(a_reply_that_comes_twice_is_not_taken_for_that_of_a_later_call) {
     each_verb(replay, 0, VERBS);
     report_row("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);

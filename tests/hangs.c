@@ -28,7 +28,7 @@ static int counting_poll(struct pollfd *p, nfds_t n, int timeout) {
 #include <arpa/inet.h>
 #include <sys/wait.h>
 
-/* One frame. It may have waited 5 ms, and 1 for rounding up. */
+/* One frame. A call may have waited 5 ms, and 1 for rounding up. */
 static delayq_status frame(delayq *q, int kind) {
     delayq_item item;
     delayq_status status;
@@ -68,8 +68,8 @@ TEST(a_frame_with_a_frozen_server_waits_no_longer_than_its_timeout) {
     }
 }
 
-/* A listener that takes no connection: its queue is full, and what comes
- * after it is not answered at all. */
+/* A listener that accepts no connection: its backlog is full, so later SYNs get
+ * no answer. */
 static int full_listener(int *port, int *clients, int n) {
     struct sockaddr_in a;
     socklen_t size = sizeof a;
@@ -138,7 +138,7 @@ TEST(a_dead_first_host_leaves_time_for_the_second) {
 
 /* --- a waiting take ------------------------------------------------------ */
 
-static volatile int *told; /* how often, in shared memory */
+static volatile int *told; /* how often the log was called, in shared memory */
 static void count_log(void *user, delayq_status status, const char *text) {
     (void)user;
     (void)status;
@@ -146,7 +146,7 @@ static void count_log(void *user, delayq_status status, const char *text) {
     ++*told;
 }
 
-/* Not before the fault has been told, and so has a second attempt. */
+/* Resume the server after two attempts have been logged. */
 static void thaw(void *argument) {
     server *s = (server *)argument;
     UNTIL(*told >= 2);
@@ -189,11 +189,11 @@ TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    while (!q.conn->sub); /* on a slow machine one take may not come so far */
+    while (!q.conn->sub); /* one take may be too short on a slow machine */
     timeout = q.options.io_timeout_ms;
     q.options.io_timeout_ms = 50 * test_slow();
     server_kill(&s, SIGSTOP);
-    q.conn->sub_heard_us -= 10 * 1000000; /* as if nothing had come for 10 s */
+    q.conn->sub_heard_us -= 10 * 1000000; /* as after 10 s without a message */
     UNTIL((q.next_poll_us = INT64_MAX, delayq_tick(&q, &wait),
            q.conn->sub == NULL));
     CHECK(q.conn->cmd != NULL);
@@ -259,7 +259,7 @@ TEST(lost_packets_cost_the_timeout_and_no_item) {
         q.options.io_timeout_ms = o.io_timeout_ms;
         q.options.connect_timeout_ms = o.connect_timeout_ms;
         since = now_us();
-        /* the same message again: stored once, whether it had come or not */
+        /* the same message again: stored once, whether or not it had arrived */
         UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
         report_row("packets lost for a while",
                    "`ERR_UNKNOWN`, then `ERR_TIMEOUT`",

@@ -177,7 +177,7 @@ TEST(a_lease_comes_back_through_redissons_own_transfer) {
         OFFER(&q, "x", 0);
         take(&q, &item, "x", wire == DELAYQ_REDISSON);
         elapse(main_connection(), 7);
-        /* what its transfer does, by its effects */
+        /* the effects of Redisson's transfer */
         CHECK_INT(ask_int("EVAL %s 2 " ZSET " jobs %s",
                           "local e = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n"
                           "local id, v = struct.unpack(ARGV[1], e)\n"
@@ -227,7 +227,7 @@ TEST(a_ticket_alone_knows_how_long_to_back_off) {
     memset(&only, 0, sizeof only);
     only.ticket = item.ticket;
     OK(&q, delayq_nack(&q, &only, DELAYQ_BACKOFF));
-    OK(&q, delayq_count(&q, &c)); /* half of 1000 * 2^7 at least */
+    OK(&q, delayq_count(&q, &c)); /* at least half of 1000 * 2^7 */
     CHECK(c.next_due_ms - c.now_ms > 60000);
     delayq_close(&q);
 }
@@ -261,7 +261,7 @@ TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
     take(&q, &item, "x", 1);
     OK(&q, delayq_extend(&q, &item, 60000));
     CHECK_STATUS(&other, delayq_take(&other, &none, 80), DELAYQ_EMPTY);
-    OK(&q, delayq_extend(&q, &item, 0)); /* the handle's own lease again */
+    OK(&q, delayq_extend(&q, &item, 0)); /* the handle's own lease_ms again */
     take(&other, &none, "x", 2);
     CHECK_STATUS(&q, delayq_extend(&q, &item, 5), DELAYQ_GONE);
     delayq_close(&q);
@@ -359,7 +359,7 @@ TEST(ack_take_acks_and_takes_in_one_round_trip) {
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
     OK(&q, item.acked);
     CHECK_INT(ask_int("DBSIZE"), 0);
-    /* a stale one says so, and takes all the same */
+    /* a stale ack says so; the take is done all the same */
     OFFER(&q, "a", 0);
     take(&q, &item, "a", 1);
     OK(&q, delayq_ack(&q, &item));
@@ -465,7 +465,7 @@ TEST(leases_go_on_while_the_server_is_full) {
 
 /* --- kill -9 ------------------------------------------------------------- */
 
-/* Take and ack 40 items one by one; say of each on a pipe: taken, acked. */
+/* Take and ack 40 items one by one; report each on a pipe: taken, acked. */
 struct worker {
     int pipe[2];
     int batch;
@@ -521,7 +521,7 @@ TEST(kill_9_at_any_point_brings_back_exactly_what_was_not_acked) {
             OK(&q, delayq_ack(&q, &item));
             came++;
         }
-        /* The last ack may have been done and not been told. */
+        /* The last ack may have been done but not reported. */
         if (came + acked != 40 && came + acked != 39)
             FAIL("killed after %d steps: %d taken, %d acked, %d came again",
                  point, taken, acked, came);

@@ -401,7 +401,7 @@ static void on_signal(int sig) {
     exit(1);
 }
 
-/* Run a test in a process of its own; what it prints goes into the file. */
+/* Run a test in a process of its own; its output goes into the file. */
 static int run_test(const struct test *t, int output) {
     int status;
     pid_t pid;
@@ -414,8 +414,8 @@ static int run_test(const struct test *t, int output) {
         alarm((unsigned)(LIMIT_S * test_slow()));
         dup2(output, 1);
         dup2(output, 2);
-        setvbuf(stdout, NULL, _IOLBF, 0); /* a signal loses nothing of it */
-        /* The connection inherited is the parent's; free its memory only. */
+        setvbuf(stdout, NULL, _IOLBF, 0); /* a signal loses no output */
+        /* The inherited connection is the parent's: free only its memory. */
         redisFreeKeepFd(main_context);
         main_context = NULL;
         t->run();
@@ -431,8 +431,8 @@ static int run_test(const struct test *t, int output) {
     return WEXITSTATUS(status);
 }
 
-/* One write for what a test has said and its verdict, so that the lines of
- * parallel tests don't mix. What a passed test says is left out. */
+/* One write for a test's output and its verdict, so that the lines of parallel
+ * tests don't mix. The output of a passed test is dropped. */
 static void tell(const struct test *t, int status, long long begin,
                  int output) {
     static char text[65536];
@@ -447,8 +447,8 @@ static void tell(const struct test *t, int status, long long begin,
     if (write(1, text, (size_t)n) != n) exit(2);
 }
 
-/* How far the run is, on stderr: a line that is written over on a terminal,
- * else a line at each quarter. */
+/* Progress on stderr: on a terminal one line that is overwritten, otherwise a
+ * line at each quarter. */
 static void tell_progress(int done) {
     int quarter = chosen_count / 4 + 1;
     if (!getenv("DELAYQ_TEST_PROGRESS")) return;
@@ -459,8 +459,8 @@ static void tell_progress(int done) {
         dprintf(2, "   %d of %d\n", done, chosen_count);
 }
 
-/* A worker has a server of its own, and runs the tests that nobody has begun
- * until none is left. */
+/* A worker has a server of its own. It runs tests that no other worker has
+ * begun, until none is left. */
 static void work(int number) {
     char path[128];
     int i, output;
@@ -531,7 +531,7 @@ int main(int argc, char **argv) {
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
             printf("FAIL worker %d ended early (status %x)\n", (int)pid,
                    (unsigned)status);
-    lost = chosen_count - run_state->done; /* their workers have ended early */
+    lost = chosen_count - run_state->done; /* so many workers ended early */
     printf("%d passed, %d failed, %d skipped\n", run_state->passed,
            run_state->failed + lost, run_state->skipped);
     return run_state->failed + lost > 0 || chosen_count == 0;

@@ -52,8 +52,8 @@ static void read_replies(int n) {
     }
 }
 
-/* MANY elements, offered within some minutes, some by Java, the clocks of
- * their hosts not quite the same; due in any order, most of them already. */
+/* MANY elements offered within some minutes, some of them by Java, by hosts
+ * whose clocks differ slightly; due in random order, most of them already. */
 static void fill(int javas, int disorder) {
     int64_t us = now_us() + q.conn->clock_offset_us - 600000000;
     int i;
@@ -66,7 +66,8 @@ static void fill(int javas, int disorder) {
     read_replies(2 * MANY);
 }
 
-/* The mirror holds what the zset holds, but for leases, in order of offer. */
+/* The mirror has the elements of the zset without the leased ones, in the order
+ * of their offers. */
 static void check_mirror(void) {
     redisReply *r;
     size_t at = 0;

@@ -16,14 +16,14 @@ struct model {
     enum fate fate[ITEMS];
     int attempt[ITEMS];            /* handed out so often */
     int delivery[ITEMS];           /* number of its last delivery */
-    long long leased_until[ITEMS]; /* no one may have it before, local us */
+    long long leased_until[ITEMS]; /* not delivered again before, local us */
     delayq_ticket ticket[ITEMS];   /* of its offer, until first handed out */
     int offered, acked, cancelled, dead;
 };
 struct hold {
     delayq_item item;
     int id, delivery, attempt;
-    long long sure_until; /* it is ours till then at least */
+    long long sure_until; /* leased by us at least until then */
 };
 
 static struct model m;
@@ -82,7 +82,7 @@ static void do_take(int which) {
     h->sure_until = m.leased_until[id];
 }
 
-/* What an operation on a lease may say. 1: it was done. */
+/* The outcomes allowed for an operation on a lease. 1: it was done. */
 static int settle(struct hold *h, delayq *q, delayq_status status) {
     int mine = h->delivery == m.delivery[h->id] && m.fate[h->id] == WAITING;
     if (status != DELAYQ_OK && status != DELAYQ_GONE)
@@ -158,7 +158,8 @@ static void do_ticket(delayq *q) {
         FAIL("%d: %s", status, delayq_errmsg(q));
 }
 
-/* What died of too many attempts becomes known by looking. */
+/* Items that died of too many attempts are found by reading the dead
+ * letters. */
 static void learn_dead(delayq *q) {
     delayq_dead dead[64];
     size_t n, from = 0, i;
@@ -218,7 +219,7 @@ TEST(random_operations_agree_with_a_model) {
             OK(&handles[which], delayq_tick(&handles[which], NULL));
         if (i % 500 == 0) balance(&handles[0]);
     }
-    for (i = 0; i < HELD; i++) { /* what is held for long is given back */
+    for (i = 0; i < HELD; i++) { /* items held for long are given back */
         if (held[i].id < 0) continue;
         if (settle(&held[i], &handles[0],
                    delayq_nack(&handles[0], &held[i].item, 0))) {
@@ -227,9 +228,9 @@ TEST(random_operations_agree_with_a_model) {
         }
         held[i].id = -1;
     }
-    /* slots that were overwritten still hold leases of a minute */
+    /* overwritten slots still hold leases of a minute */
     for (i = 0; i < m.offered; i++) m.leased_until[i] = 0;
-    for (;;) { /* drain by the scores, as if the minute had passed */
+    for (;;) { /* empty the set by its scores, as if the minute had passed */
         delayq_item item;
         ask("EVAL %s 1 redisson_delay_queue_timeout:{jobs}",
             "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
@@ -242,7 +243,7 @@ TEST(random_operations_agree_with_a_model) {
         m.acked++;
         OK(&handles[2], delayq_ack(&handles[2], &item));
     }
-    /* the last takes may have counted attempts up to the end */
+    /* the last takes may have counted attempts up to the limit */
     for (i = 0; i < m.offered; i++)
         if (m.fate[i] == WAITING) m.attempt[i] = MOST;
     balance(&handles[0]);
@@ -270,7 +271,7 @@ static void produce(void *argument) {
     delayq_close(&q);
 }
 
-/* May anything come yet? A lease is a pending item, too. */
+/* May any item still come? A leased one is pending, too. */
 static int is_left(delayq *q) {
     int all = *all_offered == 2; /* before the count */
     delayq_counts c;
@@ -278,7 +279,7 @@ static int is_left(delayq *q) {
     return !all || c.pending + c.ready > 0;
 }
 
-/* Nack some, forget some, die now and then; tell what was acked. */
+/* Nack some, forget some, die sometimes; record the acked ones. */
 static void toil(void *argument) {
     delayq q;
     delayq_item item;

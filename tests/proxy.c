@@ -48,7 +48,7 @@ static int put(int fd, const char *bytes, size_t n) {
     return 1;
 }
 
-/* How many of n bytes go on untouched; what follows is struck. */
+/* How many of n bytes pass unchanged; the fault applies to the rest. */
 static size_t clean(struct pair *p, int d, size_t n) {
     struct flow *f = &p->flow[d];
     if (f->fault != PASS) return 0;
@@ -74,8 +74,8 @@ static int keep(struct flow *f, const char *bytes, size_t n) {
     return 1;
 }
 
-/* No digit, no letter, no sign of the protocol; ends in a line's end, so that
- * nobody has to wait for one. */
+/* No digit, no letter, no sign of the protocol. It ends in a line end, so that
+ * no reader waits for one. */
 static int noise(int fd, size_t n) {
     static unsigned seed = 1;
     char bytes[65536];
@@ -92,8 +92,8 @@ static int twice(int fd, const char *bytes, size_t n) {
     return put(fd, both, 2 * n);
 }
 
-/* Each array at the beginning of a line is a command; the tests' payloads have
- * none. */
+/* Each array at the beginning of a line is a command; payloads of the tests
+ * contain none. */
 static int forge(int fd, const char *bytes, size_t n) {
     size_t i, len = strlen(proxy->forged);
     for (i = 0; i < n; i++)
@@ -118,7 +118,7 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     }
 }
 
-/* Pass on what has come; 0: this connection has ended. */
+/* Pass on the received bytes. 0: the connection has ended. */
 static int pass(struct pair *p, int d) {
     char bytes[65536];
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
@@ -206,7 +206,7 @@ void proxy_strike(enum fault what, int direction, long at, int times) {
     proxy->fault = what;
     proxy->direction = direction;
     proxy->at = at;
-    proxy->times = times; /* last: it counts from now on */
+    proxy->times = times; /* set last: it activates the fault */
 }
 
 void proxy_calm(void) {

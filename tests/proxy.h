@@ -10,22 +10,22 @@
 enum fault {
     PASS,
     CUT,     /* close the connection */
-    STALL,   /* keep what follows, the socket stays open; until let_go */
-    DELAY,   /* keep what follows for delay_ms */
-    DROP,    /* what follows vanishes, the socket stays open */
-    GARBAGE, /* what follows becomes noise */
+    STALL,   /* hold what follows, the socket stays open; until let_go */
+    DELAY,   /* hold what follows for delay_ms */
+    DROP,    /* drop what follows, the socket stays open */
+    GARBAGE, /* replace what follows by garbage */
     REPLAY,  /* the rest of this read is sent twice, in one write */
-    FORGE    /* a request is swallowed, and `forged` answered to each command */
+    FORGE    /* swallow a request, and answer `forged` to each command */
 };
 
 struct proxy {
     volatile int fault;
     volatile int direction; /* 0: to the server, 1: from it */
-    volatile long at;       /* strike after so many more bytes; -1: never */
-    volatile int times;     /* on so many connections (FORGE: requests) */
-    volatile int only;      /* on this connection, counted from 0; -1: any */
+    volatile long at; /* the fault begins after so many more bytes; -1: never */
+    volatile int times; /* for so many connections (FORGE: requests) */
+    volatile int only;  /* only for this connection, counted from 0; -1: any */
     volatile int delay_ms;
-    volatile int let_go; /* what was stalled goes on */
+    volatile int let_go; /* release what was stalled */
     char forged[128];
 
     volatile int connections; /* so far */
@@ -36,7 +36,7 @@ extern struct proxy *proxy;
 
 void proxy_start(const server *to);
 void proxy_strike(enum fault what, int direction, long at, int times);
-void proxy_calm(void); /* strike no more; who was struck stays so */
+void proxy_calm(void); /* no further faults; connections with one keep it */
 
 /* For options.connect. */
 redisContext *through_proxy(void *user, int timeout_ms);

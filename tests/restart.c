@@ -49,7 +49,7 @@ static void open_one(delayq *q, int number, int64_t lease_ms) {
     notes->ok_in_round[number] = notes->round;
 }
 
-/* Only these may befall a call while the server dies and comes back. */
+/* The only errors allowed while the server dies and restarts. */
 static int passes(delayq *q, delayq_status status) {
     if (status >= DELAYQ_OK) return 1;
     if (status != DELAYQ_ERR_IO && status != DELAYQ_ERR_TIMEOUT &&
@@ -128,7 +128,7 @@ static void produce(void *argument) {
 
 /* --- workers ------------------------------------------------------------- */
 
-/* Until sure_until nobody else can have taken it rightfully. */
+/* Until sure_until no other worker may have it. */
 static int seen(const delayq_item *item, int64_t sure_until) {
     int64_t now = now_ms(), leased_ms;
     char text[16] = "";
@@ -157,7 +157,7 @@ static void note_ack(delayq *q, int id, delayq_status acked) {
         FAIL("item %d is acked twice", id);
 }
 
-/* Ack the one in hand and take the next; die now and then. */
+/* Ack the held item and take the next; die sometimes. */
 static void toil(void *argument) {
     int number = *(int *)argument, round, id = -1, last;
     delayq_item item;
@@ -175,7 +175,7 @@ static void toil(void *argument) {
         id = -1;
         if (passes(&q, status)) notes->ok_in_round[number] = round;
         if (status != DELAYQ_OK) {
-            memset(&item, 0, sizeof item); /* what was lost comes again */
+            memset(&item, 0, sizeof item); /* lost items come again */
             continue;
         }
         id = seen(&item, before + LEASE_MS);
@@ -191,7 +191,7 @@ static int numbers[PRODUCERS + WORKERS];
 static pid_t pids[PRODUCERS + WORKERS];
 static int died;
 
-/* Bury who died, and let another take its place. */
+/* Collect a dead worker and start another in its place. */
 static void replace_dead(void) {
     int status, i;
     pid_t pid;
@@ -213,7 +213,7 @@ static int all_go_on(void) {
     return 1;
 }
 
-/* The server dies and comes back; each handle goes on by itself. */
+/* The server dies and restarts; each handle continues by itself. */
 static void live_through(int restarts) {
     long long slowest = 0;
     int i;
@@ -248,7 +248,7 @@ static void stop(void) {
     }
 }
 
-/* What is left, each exactly once. Returns how many. */
+/* The remaining items, each exactly once. Returns how many. */
 static int drain(unsigned char *left) {
     delayq_item item;
     delayq_counts c;

@@ -118,7 +118,7 @@ static const struct cost {
     const char *name;
     int lease_ms;
     void (*before)(void), (*call)(void);
-    int scripts, commands; /* those inside scripts included, at most */
+    int scripts, commands; /* with those inside scripts; an upper bound */
 } costs[] = {
     {"offer", 0, nothing, offer_1, 1, 5},
     {"offer_many(100)", 0, nothing, offer_100, 1, 5},

@@ -14,8 +14,8 @@ TEST(every_script_loads_and_has_the_sha_that_the_header_says) {
     }
 }
 
-/* C99 promises that a compiler takes 4,095 bytes; more than 3,000 are more
- * than one idea. */
+/* C99 guarantees string literals of 4,095 bytes; more than 3,000 are more than
+ * one idea. */
 TEST(no_piece_of_a_script_is_longer_than_3000_bytes) {
     size_t i, k;
     for (i = 0; i < SCRIPTS; i++)
@@ -55,7 +55,7 @@ TEST(a_native_queue_has_no_mirror_in_its_scripts) {
     }
 }
 
-/* What goes over the wire on a new connection: each text once. */
+/* On a new connection each script's text is sent once. */
 TEST(a_script_is_sent_once_per_connection) {
     delayq q;
     delayq_item item;

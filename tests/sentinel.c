@@ -63,7 +63,7 @@ static void start_sentinel(int i, const char *password) {
     }
 }
 
-/* What sentinel i says of the service; -1 while it says nothing. */
+/* Sentinel i's value of a field of the service; -1 if it has none. */
 static int sentinel_int(int i, const char *password, const char *field) {
     redisContext *c = redisConnect("127.0.0.1", sentinel_ports[i]);
     redisReply *r = NULL;
@@ -115,7 +115,7 @@ static delayq_options service_options(void) {
     return o;
 }
 
-/* What the master has is on the replica, too. */
+/* Wait until the replica has all of the master's data. */
 static void wait_for_replica(const char *password) {
     redisContext *c = server_connect(&master);
     redisReply *r;
@@ -128,7 +128,7 @@ static void wait_for_replica(const char *password) {
     redisFree(c);
 }
 
-/* With a password, which the sentinels have, too. */
+/* With a password, also for the sentinels. */
 TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     delayq q;
     delayq_item item;
@@ -171,7 +171,7 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     OFFER(&q, "x", 300);
     wait_for_replica(NULL);
     c = redisConnect("127.0.0.1", sentinel_ports[1]);
-    /* asked again now and then: a busy sentinel gives a failover up */
+    /* asked repeatedly: a busy sentinel abandons a failover */
     UNTIL((tries++ % 3000 == 0
                ? freeReplyObject(run(c, "SENTINEL FAILOVER service"))
                : (void)0,
@@ -203,7 +203,7 @@ TEST(sentinels_without_an_answer_are_an_error) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
     delayq_close(&q);
-    /* a server that is no sentinel */
+    /* a server that is not a sentinel */
     snprintf(bad, sizeof bad, "redis+sentinel://127.0.0.1:%d/service",
              master_port);
     CHECK(delayq_open(&q, &o) < 0);
@@ -212,7 +212,7 @@ TEST(sentinels_without_an_answer_are_an_error) {
     end_service();
 }
 
-/* `was` follows `is`, at this port, which follows nobody. */
+/* Make `was` a replica of `is`, a master at this port. */
 static void change_roles(const server *was, const server *is, int port) {
     redisContext *c = server_connect(is);
     freeReplyObject(run(c, "REPLICAOF NO ONE"));
@@ -241,7 +241,7 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     OFFER(&q, "x", 10);
     OK(&q, delayq_take(&q, &item, 20000));
     delayq_close(&q);
-    /* several scripts in one go: each is refused, the host changes once */
+    /* several pipelined scripts: each is refused, the host changes once */
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 60000);
     change_roles(&master, &replica, replica_port);
@@ -250,7 +250,7 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     OK(&q, delayq_offer_many(&q, many, 500));
     delayq_close(&q);
     change_roles(&replica, &master, master_port);
-    /* a replica alone: told, nothing happens, and no storm of connections */
+    /* a replica alone: an error, no change, and few connections */
     snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d", replica_port);
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_READONLY);

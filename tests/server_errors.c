@@ -17,7 +17,7 @@
 static server s;
 static redisContext *admin;
 static delayq q;
-static delayq_item held; /* leased; another lies ready, a third is due */
+static delayq_item held; /* leased; another item is ready, a third is due */
 static volatile int *told;
 static volatile long long *mended_us; /* when */
 
@@ -27,7 +27,7 @@ static void on_fault(void *user, delayq_status status, const char *text) {
     *told = 1;
 }
 
-/* A child process leaves its parent's alone. */
+/* A child process does not use its parent's connection. */
 static void admin_of_ones_own(void) {
     redisFree(admin);
     admin = server_connect(&s);
@@ -35,7 +35,7 @@ static void admin_of_ones_own(void) {
 
 static void tell(const char *command) {
     redisReply *r = (redisReply *)redisCommand(admin, command);
-    if (!r) { /* closed: the server was told to close idle clients */
+    if (!r) { /* closed: the server closes idle clients */
         admin_of_ones_own();
         r = (redisReply *)redisCommand(admin, command);
     }
@@ -50,7 +50,7 @@ static void config(const char *name, const char *value) {
     freeReplyObject(r);
 }
 
-/* Does the answer, or one line of it, have this in it? */
+/* Does the reply, or one of its lines, contain this? */
 static int says(const char *command, const char *part) {
     redisReply *r = run(admin, command);
     int found = r->str && strstr(r->str, part);
@@ -147,7 +147,7 @@ static void is(const char *what, delayq_status got, delayq_status want,
         FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
 }
 
-/* A tick that has to move something. It may open the subscriber first. */
+/* A tick that has to move something. It may have to subscribe first. */
 static delayq_status tick(void) {
     delayq_status status = DELAYQ_OK;
     int64_t wait = 0;
@@ -173,7 +173,7 @@ static void calls_say(delayq_status status, const char *text) {
         is("count", delayq_count(&q, &c), status, text);
 }
 
-/* Everything works again, on the same handle, and nothing was lost. */
+/* Everything works again on the same handle, and no item is lost. */
 static void goes_on(int taken) {
     delayq_item item;
     UNTIL(delayq_ack(&q, &held) >= DELAYQ_OK);
@@ -202,7 +202,7 @@ static const char *status_name(delayq_status status) {
 struct outcome {
     void (*cause)(void), (*mend)(void);
     delayq_status status;
-    const char *text, *name; /* in the sentence; in the table, if other */
+    const char *text, *name; /* part of the error; the table's name for it */
 };
 
 static void mend_when_told(void *o) {
@@ -211,8 +211,8 @@ static void mend_when_told(void *o) {
     ((const struct outcome *)o)->mend();
 }
 
-/* A waiting take: a passing fault is told to the log and waited out, a lasting
- * one returned. */
+/* A waiting take: a passing fault is logged and waited out, a lasting one is
+ * returned. */
 static void waits(struct outcome *o) {
     int passes = o->status != DELAYQ_ERR_AUTH && o->status != DELAYQ_ERR_REDIS;
     delayq_item item;
@@ -284,7 +284,7 @@ TEST(missing_replicas_are_reported_and_waited_out) {
     finish();
 }
 
-/* A folder stands where the dump shall be written. */
+/* A folder is in the way of the dump file. */
 static const char *in_dir(const char *name) {
     static char path[160];
     snprintf(path, sizeof path, "%s/%s", s.dir, name);
@@ -351,7 +351,7 @@ TEST(a_busy_server_is_reported_and_waited_out) {
     finish();
 }
 
-/* Many keys, and a pause at each. */
+/* Many keys, and a pause at each: loading takes long. */
 static void load_slowly(void) {
     char delay[16];
     const char *with[] = {"--key-load-delay", delay,
@@ -422,7 +422,7 @@ TEST(a_cluster_without_its_slots_is_reported_and_waited_out) {
     finish();
 }
 
-/* The one connection that may be is ours. */
+/* maxclients is 1, and we have that connection. */
 static void one_client(void) {
     tell("CONFIG SET maxclients 1");
     kill_both();
@@ -431,8 +431,8 @@ static void many_clients(void) {
     tell("CONFIG SET maxclients 100");
 }
 
-/* Fails where a connection that dies at its login doesn't tell what the server
- * said before it hung up: then it is DELAYQ_ERR_IO, "Broken pipe". */
+/* Fails if a connection that dies during its login does not report the server's
+ * text: the error is then DELAYQ_ERR_IO, "Broken pipe". */
 TEST(a_server_with_too_many_clients_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
@@ -476,7 +476,7 @@ static void forged(void (*cause)(void), delayq_status status,
 TEST(tryagain_is_reported_and_waited_out) {
     forged(forge_tryagain, DELAYQ_ERR_AGAIN, "TRYAGAIN");
 }
-/* Fails where UNBLOCKED is no DELAYQ_ERR_AGAIN. */
+/* Fails if UNBLOCKED is not DELAYQ_ERR_AGAIN. */
 TEST(unblocked_is_reported_and_waited_out) {
     forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
 }
@@ -593,7 +593,7 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
     m.delay_ms = 60000;
     m.key = "k";
     m.key_ttl_ms = 60000;
-    for (i = 0; i < 2; i++) { /* with the scripts known, and not */
+    for (i = 0; i < 2; i++) { /* with the scripts known, and without */
         FLUSHED(delayq_offer(&q, "x", 1, 0));
         FLUSHED(delayq_offer_message(&q, &m));
         FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
@@ -646,7 +646,7 @@ TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
 
 /* --- lost clients -------------------------------------------------------- */
 
-/* Whichever socket dies, and before whichever call: none of them fails. */
+/* Either socket dies before any call: no call fails. */
 TEST(killed_sockets_cost_nothing_but_a_connection) {
     static void (*const kills[])(void) = {kill_command_socket, kill_subscriber,
                                           kill_both};
@@ -658,7 +658,7 @@ TEST(killed_sockets_cost_nothing_but_a_connection) {
         kills[i]();
         OFFER(&q, "x", 0);
         kills[i]();
-        UNTIL(tick() == DELAYQ_OK); /* a tick leaves connecting to the next */
+        UNTIL(tick() == DELAYQ_OK); /* the first may only connect */
         kills[i]();
         UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
         kills[i]();
@@ -684,7 +684,7 @@ static void kill_then_offer(void *kills) {
     delayq_options o = options_for(&s, "jobs");
     int i;
     admin_of_ones_own();
-    for (i = 0; i < 3; i++) { /* each time it is whole again */
+    for (i = 0; i < 3; i++) { /* each time after it has both sockets again */
         UNTIL(has_others_than(0, 0));
         (*(void (**)(void))kills)();
     }
@@ -843,8 +843,8 @@ TEST(a_pause_shorter_than_the_timeout_is_waited_out) {
     finish();
 }
 
-/* What was asked of a server that was paused is forgotten with the connection
- * that asked; of one that slept it may be done later. Both are unknown. */
+/* A request to a paused server is forgotten with its connection; one to a
+ * server that slept may be executed later. Both are unknown. */
 static void outlasts(void (*cause)(void), void (*end)(void)) {
     int timeout = q.options.io_timeout_ms;
     int connect = q.options.connect_timeout_ms;

@@ -1,7 +1,5 @@
-/*
- * What all tests share: sentences that register themselves, checks that print
- * both sides, private servers, and shorthands for queues.
- */
+/* What all tests share: sentences that register themselves, checks that print
+ * both sides, private servers, and shorthands for queues. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -57,7 +55,7 @@ void test_skip(const char *why) __attribute__((noreturn));
         const char *t_ = (text), *p_ = (part);                          \
         if (!strstr(t_, p_)) FAIL("\"%s\" doesn't say \"%s\"", t_, p_); \
     } while (0)
-/* A call's status, with the handle's text where it differs. */
+/* Compare a call's status; on failure print the handle's text. */
 #define CHECK_STATUS(q, call, want)                                            \
     do {                                                                       \
         delayq_status s_ = (call);                                             \
@@ -68,7 +66,7 @@ void test_skip(const char *why) __attribute__((noreturn));
 #define OK(q, call) CHECK_STATUS(q, call, DELAYQ_OK)
 
 long long now_us(void);
-/* Repeat until it is so, for 20 s at most (more under valgrind). */
+/* Repeat until the condition holds, for at most 20 s (more under valgrind). */
 #define UNTIL(condition)                                                  \
     do {                                                                  \
         long long end_ = now_us() + 20000000LL * test_slow();             \
@@ -78,7 +76,7 @@ long long now_us(void);
         }                                                                 \
     } while (0)
 int test_slow(void); /* 1, or more under valgrind */
-/* Memory that all processes share that this one forks, zeroed. */
+/* Zeroed memory that is shared with all processes that this one forks. */
 void *shared(size_t size);
 
 /* A row of the README's table of faults: `make faults` prints them. */
@@ -100,10 +98,10 @@ void server_kill(server *s, int sig);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
 const char *server_program(void);
-/* A loopback port that is free, and 10,000 above it, too: a cluster's bus. */
+/* A free loopback port; port + 10,000 is free, too, for a cluster's bus. */
 int free_port(void);
 
-extern server main_server; /* the run's own, empty when a test begins */
+extern server main_server; /* the worker's server, emptied before each test */
 
 /* One command on a connection; fails the test on an I/O error. */
 redisReply *run(redisContext *c, const char *format, ...);
@@ -112,10 +110,10 @@ long long ask_int(const char *format, ...);
 const char *ask(const char *format, ...); /* lives until the next call */
 /* The server's clock: microseconds since the epoch. */
 long long server_us(redisContext *c);
-/* Return when that clock shows so many whole milliseconds more. After 1 all is
- * due that was offered without a delay. */
+/* Return when that clock shows so many whole milliseconds more. After 1, items
+ * that were offered without a delay are due. */
 void elapse(redisContext *c, int ms);
-/* Everything in a server, as one text. */
+/* All data of a server, as one text. */
 const char *contents(redisContext *c);
 redisContext *main_connection(void);
 /* A user of the main server with password pw, these rights, all channels. */
@@ -126,9 +124,9 @@ void acl_user(const char *user, const char *rights);
 delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
-/* Ask the server at the next call, whatever is known of what is due. */
+/* Make the next call ask the server, whatever the handle knows of due times. */
 void poll_now(delayq *q);
-/* Somebody else has emptied the ready list. */
+/* Act as if another program had emptied the ready list. */
 void forget_ready(delayq *q);
 /* Take one with timeout 0 and compare. */
 void take_is(delayq *q, const char *payload);

@@ -77,7 +77,7 @@ TEST(a_ticket_finds_its_item_among_thousands_of_one_millisecond) {
     CHECK_INT(ask_int("ZCARD " ZSET), 5000);
     ask("CONFIG RESETSTAT");
     for (i = 0; i < 5000; i += 499) OK(&q, delayq_cancel(&q, &m[i].ticket));
-    /* by bisection: 13 looks, not 5,000 */
+    /* by bisection: 13 reads, not 5,000 */
     CHECK(atoi(strstr(ask("INFO commandstats"), "cmdstat_zrange:calls=") + 21) <
           11 * 16);
     for (i = 0; i < 5000; i++)
@@ -113,7 +113,7 @@ TEST(peek_pages_through_in_due_order_and_touches_nothing) {
     }
     CHECK_INT(seen, 20);
     CHECK_TEXT(contents(main_connection()), before);
-    /* a ticket from a peek cancels, and is a place to go on from */
+    /* a ticket from a peek can be cancelled, and peek can continue behind it */
     OK(&q, delayq_cancel(&q, &after));
     CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, &after), DELAYQ_EMPTY);
     CHECK_STATUS(&q, delayq_peek(&q, NULL, 7, &n, NULL), DELAYQ_ERR_ARG);
@@ -153,7 +153,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_TEXT(b.ticket.text, a.ticket.text);
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
         CHECK_TEXT(ask("GET delayq_once:{jobs}:4:mail"), a.ticket.text);
-        /* debounce: takes the first one's place */
+        /* debounce: it replaces the first */
         c = message("c", 10000);
         c.key = "mail";
         c.key_ttl_ms = 60000;
@@ -166,7 +166,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_STATUS(&q, delayq_cancel(&q, &a.ticket), DELAYQ_GONE);
         OK(&q, delayq_cancel(&q, &c.ticket));
         CHECK_INT(ask_int("LLEN " MIRROR), 0);
-        /* nothing waits any more: replace is an offer */
+        /* no item is pending any more: replace is an offer */
         c.status = DELAYQ_OK;
         OK(&q, delayq_offer_message(&q, &c));
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
@@ -193,12 +193,12 @@ TEST(a_message_of_unknown_outcome_is_stored_once_when_offered_again) {
     delayq_message m = message("x", 60000), old = message("y", 60000), key;
     open_queue(&q, "jobs");
     OK(&q, delayq_offer_message(&q, &m));
-    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the reply had been lost */
     OK(&q, delayq_offer_message(&q, &m));
     OK(&q, m.status);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     OK(&q, delayq_cancel(&q, &m.ticket));
-    /* it has been due meanwhile: it may have been delivered */
+    /* it has become due: it may have been delivered */
     OK(&q, delayq_offer_message(&q, &old));
     OK(&q, delayq_cancel(&q, &old.ticket));
     old.status = DELAYQ_ERR_UNKNOWN;
@@ -255,7 +255,7 @@ TEST(a_message_of_unknown_outcome_stays_unknown_until_the_server_answers) {
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
     OK(&q, delayq_offer_message(&q, &m));
-    m.status = DELAYQ_ERR_UNKNOWN; /* as if the answer had been lost */
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if the reply had been lost */
     server_kill(&s, SIGKILL);
     CHECK(delayq_offer_message(&q, &m) < 0);
     CHECK_INT(m.status, DELAYQ_ERR_UNKNOWN);
@@ -292,8 +292,8 @@ TEST(a_batch_sets_the_status_of_each_message) {
     delayq_close(&q);
 }
 
-/* Keyed and plain ones by turns: scripts in flight, of two kinds, and some of
- * them not known to the server. */
+/* Messages with and without keys alternately: pipelined scripts of two kinds,
+ * some of them unknown to the server. */
 TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
     enum { COUNT = 1000 };
     static delayq_message m[COUNT];
@@ -361,7 +361,7 @@ TEST(a_hundred_thousand_messages_in_one_call_come_out_in_order) {
     for (i = 0; i < count; i++) {
         snprintf(text[i], 16, "%u", (unsigned)i);
         m[i] = message(text[i], 0);
-        m[i].due_ms = 1000; /* the same for all, and past */
+        m[i].due_ms = 1000; /* the same for all, in the past */
     }
     OK(&q, delayq_offer_many(&q, m, count));
     CHECK_INT(ask_int("ZCARD " ZSET), count);
@@ -461,7 +461,7 @@ TEST(count_and_clear_report_the_items_that_exist) {
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_count(&q, &c));
     for (i = 0; i < 24; i++) late += c.lateness[i];
-    CHECK_INT(late, 1); /* of the other three the due time was not known */
+    CHECK_INT(late, 1); /* the other three had no known due time */
     ask("RPUSH jobs x");
     OK(&q, delayq_clear(&q, &removed));
     CHECK_INT(removed, 2);
@@ -514,7 +514,7 @@ TEST(fifty_queues_share_two_sockets) {
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&queues[49]), "closed");
     delayq_wake(&queues[49]);
-    memset(&owner, 0xee, sizeof owner); /* its memory is somebody else's */
+    memset(&owner, 0xee, sizeof owner); /* its memory is the caller's again */
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 9),
                  DELAYQ_ERR_ARG);

@@ -11,7 +11,7 @@
 #define COUNT 8
 
 static pid_t waiters[COUNT];
-static volatile int *taken; /* by each, in shared memory */
+static volatile int *taken; /* by each waiter, in shared memory */
 static long lease = 0;
 
 static void wait_and_count(void *number) {

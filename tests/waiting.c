@@ -9,7 +9,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 
-/* Commands that the server has run, our own question not counted. */
+/* Commands that the server has run, without this INFO. */
 static long long commands(void) {
     const char *at = strstr(ask("INFO stats"), "total_commands_processed:");
     return at ? atoll(at + 25) : -1;
@@ -62,7 +62,7 @@ TEST(one_take_with_timeout_zero_opens_no_second_connection) {
     delayq_item item;
     open_queue(&q, "jobs");
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
-    /* 2 are the tests'; those of the test before this may still be leaving */
+    /* 2 are the tests'; those of the previous test may still be closing */
     UNTIL(strstr(ask("INFO clients"), "connected_clients:3"));
     delayq_close(&q);
 }
@@ -92,7 +92,7 @@ static void offer_soon(void *unused) {
     delayq_close(&q);
 }
 
-/* Redisson's offer, by its effects: its own clock, its own id. */
+/* Redisson's offer, by its effects: its clock, its id. */
 static void offer_as_redisson(void *unused) {
     redisContext *c;
     unsigned char e[64];
@@ -211,7 +211,7 @@ TEST(wake_from_a_signal_handler_ends_a_take) {
     memset(&action, 0, sizeof action);
     action.sa_handler = on_alarm;
     sigaction(SIGUSR1, &action, NULL);
-    raise(SIGUSR1); /* before the take: not lost */
+    raise(SIGUSR1); /* a wake before the take is not lost */
     CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
                  DELAYQ_WOKEN);
     child = spawn(signal_waiter, NULL);

@@ -44,8 +44,8 @@ TEST(golden_bytes_of_the_native_format) {
     CHECK(memcmp(big + 17, "\0\0\0\0\0\0\0\5", 8) == 0);
 }
 
-/* An old element may look like a new one: its id begins with 16, and in its
- * payload stands the length of what follows. */
+/* An old element can look like a new one: its id begins with 16, and its
+ * payload contains the length of the rest. */
 TEST(an_old_fleet_reads_its_own_format_first) {
     unsigned char e[64], payload[14] = "x--------tails";
     int how, big;
@@ -60,7 +60,7 @@ TEST(an_old_fleet_reads_its_own_format_first) {
     CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16); /* with any other wire */
     CHECK_INT(dq_elem_parse(e, n, big, 1, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 16);
-    for (how = 0; how < 4; how++) { /* lease; moved by a tick before */
+    for (how = 0; how < 4; how++) { /* leased, after a tick has moved it */
         delayq q;
         delayq_item item;
         delayq_options o = options_for(&main_server, "jobs");
@@ -147,7 +147,7 @@ TEST(an_element_in_the_set_has_the_bytes_of_its_wire) {
     delayq_close(&q);
 }
 
-/* What MONITOR shows between two marks. Each line follows its predecessor. */
+/* The lines of MONITOR between two marks, in this order. */
 static void monitored(redisContext *m, const char *upto, char *to,
                       size_t size) {
     size_t n = 0;
@@ -191,7 +191,7 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     ask("ECHO mark-two");
     monitored(m, "mark-two", trace, sizeof trace);
     CHECK_HAS(trace, "\"RPUSH\" \"zlyx\" \"'0001'\"");
-    /* the first of the mirror: what LREM 1 leaves, too */
+    /* the first one in the mirror, as LREM 1 does */
     CHECK_HAS(trace, "\"LTRIM\" \"redisson_delay_queue:{zlyx}\" \"1\" \"-1\"");
     CHECK_HAS(trace, "\"ZREMRANGEBYRANK\" "
                      "\"redisson_delay_queue_timeout:{zlyx}\" \"0\" \"0\"");
@@ -239,7 +239,8 @@ TEST(only_an_offer_that_becomes_the_head_is_published) {
     delayq_close(&q);
 }
 
-/* A fleet's old elements: found at open, found by a take, and left alone. */
+/* A fleet's old elements: found at open, found by a take, and left
+ * unchanged. */
 TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
     unsigned char e[64];
     delayq q;
@@ -263,7 +264,7 @@ TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
         CHECK_TEXT(contents(main_connection()), before);
         delayq_close(&q);
 
-        ask("FLUSHALL"); /* comes after the open, behind a good one */
+        ask("FLUSHALL"); /* they arrive after the open, behind a good one */
         OK(&q, delayq_open(&q, &o));
         OFFER(&q, "good", 0);
         elapse(main_connection(), 1);

@@ -28,7 +28,7 @@ static delayq_wire fleet(void) {
     return is_old() ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
 }
 
-/* Redisson speaks TCP only. */
+/* Redisson uses TCP only. */
 static void start_server(void) {
     const char *with[] = {"--port", port_text, "--bind", "127.0.0.1", NULL};
     snprintf(port_text, sizeof port_text, "%d", free_port());
@@ -146,15 +146,15 @@ static void took(delayq *q, const void *bytes, size_t len) {
         FAIL("took %s", hex(item.data, item.len < 200 ? item.len : 200));
 }
 
-/* Redisson's reply to its first look, if it comes after a message, overwrites
- * what the message said: wait until it has subscribed and looked. */
+/* If the reply to Redisson's first poll comes after a message, it overwrites
+ * what the message said: wait until it has subscribed and polled. */
 static void settle(void) {
     UNTIL(number("EVAL %s 0", "return redis.call('PUBSUB', 'NUMSUB',\n"
                               "  'redisson_delay_queue_channel:{q}')[2]") >= 1);
     usleep(300000);
 }
 
-/* And when it has overslept all the same, an offer by anyone would wake it. */
+/* If it oversleeps all the same, any offer wakes it. */
 static long long ready_after_nudge(void) {
     usleep(50000);
     number("PUBLISH redisson_delay_queue_channel:{q} 1");
@@ -170,7 +170,7 @@ static void cross(const char *codec, const char *java, size_t jlen,
     start(&p, codec, NULL);
     open_q(&q, fleet(), 0);
     tell(&p, "offer q 50 %s", hex(java, jlen));
-    tell(&p, "unwatch q"); /* so that C moves it, or Java had */
+    tell(&p, "unwatch q"); /* so that C, not Java, moves it */
     took(&q, wire, wlen);
     OK(&q, delayq_offer(&q, wire, wlen, 50));
     tell(&p, "watch q");
@@ -292,7 +292,7 @@ static void fill_from_c(delayq *q, int from, int count, int64_t delay_ms) {
     }
 }
 
-/* All have come to the ready list, each once, and nothing else is left. */
+/* All have come to the ready list, each once, and no other item. */
 static void check_ready(void) {
     static unsigned char seen[MANY];
     redisReply *r;
@@ -350,7 +350,7 @@ TEST(an_earlier_offer_wakes_the_other_side) {
     OFFER(&q, "early", 100);
     CHECK_TEXT(tell(&p, "take q 9000"), HEX("early"));
     tell(&p, "unwatch q");
-    /* the producer's own transfer is off, too: C alone waits */
+    /* the producer's own transfer is off, too: only C waits */
     fprintf(producer.to, "offer q 100 %s\nunwatch q\n", HEX("early"));
     fflush(producer.to);
     took(&q, "early", 5);
@@ -435,7 +435,7 @@ TEST(what_a_killed_worker_held_comes_back_through_javas_transfer) {
     kill(worker, SIGKILL);
     waitpid(worker, NULL, 0);
     CHECK_INT(number("ZCARD " ZSET), 3);
-    CHECK_INT(number("LLEN " MIRROR), 0); /* poll() can't take a lease away */
+    CHECK_INT(number("LLEN " MIRROR), 0); /* poll() can't take a leased item */
     tell(&p, "watch q");
     for (i = 0; i < 3; i++) CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
     CHECK_INT(number("ZCARD " ZSET), 0);
@@ -482,7 +482,7 @@ TEST(an_undecodable_element_jams_java_until_c_moves_it_away) {
     tell(&p, "watch q");
     freeReplyObject(run(c, "ZADD " ZSET " 2 poison"));
     OFFER(&q, "good", 0);
-    usleep(5000); /* of one millisecond, Redisson's own ids come first */
+    usleep(5000); /* in the same millisecond, Redisson's own ids come first */
     tell(&p, "offer q 0 %s", HEX("better")); /* makes Java look */
     CHECK_TEXT(tell(&p, "take q 1000"), "-");
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") == 2);
@@ -515,7 +515,8 @@ TEST(attempts_begin_anew_when_java_has_moved_the_item) {
     finish();
 }
 
-/* One native element stops an old Redisson for good; so none gets in. */
+/* A native element stops an old Redisson's transfer for ever, so none is
+ * written. */
 TEST(an_old_fleet_is_jammed_by_a_native_element_and_guarded_against_it) {
     unsigned char e[64];
     peer p;

@@ -1,5 +1,5 @@
-/* All scripts, for those that look at each: the header has no table of them.
- * tests/lua.sh counts that none is missing here. */
+/* All scripts, for tests that check each of them: the header has no table.
+ * tests/lua.sh checks that none is missing here. */
 #ifndef SCRIPTS_H
 #define SCRIPTS_H
 

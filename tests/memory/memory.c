@@ -15,10 +15,10 @@
 /* --- failing allocations ------------------------------------------------- */
 
 static int armed;        /* count, and fail one */
-static int spared;       /* within what hiredis itself doesn't survive */
-static int refilling;    /* within what doesn't survive a failing sdsempty */
-static long fail_at;     /* the how manieth fails, from 1 */
-static long allocations; /* so many since it was armed */
+static int spared;       /* in a part of hiredis that doesn't survive it */
+static int refilling;    /* in a part that doesn't survive a failing sdsempty */
+static long fail_at;     /* which allocation fails, from 1 */
+static long allocations; /* how many since arm() */
 
 static int fails(void) {
     return armed && !spared && ++allocations == fail_at;
@@ -56,7 +56,7 @@ WRAP(char *, strdup, (const char *text), (text))
         counter--;                                         \
         return result;                                     \
     }
-#if HIREDIS_MAJOR < 1 /* later ones survive it all; these two are inline */
+#if HIREDIS_MAJOR < 1 /* in 1.0 they are inline, and all is survived */
 WITHIN(spared, void *, hi_malloc, (size_t size), (size))
 WITHIN(spared, char *, hi_strdup, (const char *text), (text))
 #endif
@@ -82,7 +82,7 @@ static void arm(long at) {
     armed = 1;
 }
 
-/* Did the one to fail come? */
+/* Was the allocation that fails reached? */
 static int disarm(void) {
     armed = 0;
     return allocations >= fail_at;
@@ -234,8 +234,8 @@ static delayq_status do_share(void) {
     return status;
 }
 
-/* After the call so many items are in the queue: `done` if it was done, else
- * `undone`. */
+/* After the call so many items are in the queue: `done` if the call was done,
+ * else `undone`. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
@@ -313,7 +313,7 @@ static void check_truth(const struct verb *v, delayq_status s, long k) {
              delayq_errmsg(&q), now);
 }
 
-/* The back-off is not waited for: only whether the next call gets through. */
+/* The back-off is skipped; only the next call's success counts. */
 static void recover(const struct verb *v, long k) {
     delayq_counts c;
     q.conn->retry_us = q.conn->sub_retry_us = 0;
@@ -322,8 +322,8 @@ static void recover(const struct verb *v, long k) {
              delayq_errmsg(&q));
 }
 
-/* A call with allocation k failing, on a connection that stands or that has
- * just been cut. 0: it makes fewer. */
+/* A call with allocation k failing, on an open connection or on one that has
+ * just been cut. 0: the call makes fewer allocations. */
 static int failing(const struct verb *v, int lost, long k) {
     delayq_status status;
     int reached, files;
@@ -387,7 +387,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
         arm(++k);
         status = delayq_open(&q, o);
         reached = disarm();
-        /* a broadcast's runs a script, which may have moved something */
+        /* that of a broadcast runs a script, which may have moved items */
         if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
             (status != DELAYQ_ERR_UNKNOWN || !o->broadcast))
             CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
@@ -417,7 +417,8 @@ TEST(each_allocation_of_an_open_by_tcp_fails) {
     server_end(&s);
 }
 
-/* Three items are in the stream: the reader gets them, or keeps its place. */
+/* Three items are in the stream: the reader gets them, or keeps its
+ * position. */
 static int failing_broadcast(delayq_options *o, long k) {
     delayq_status status;
     size_t n = 0, more = 0;

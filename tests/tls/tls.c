@@ -94,7 +94,7 @@ TEST(a_queue_over_tls_offers_takes_and_is_notified) {
         CHECK(q.conn->sub && q.conn->tracking != DELAYQ_TRACK_OFF);
         fflush(stdout);
         child = fork();
-        if (child == 0) { /* closing the parent's handle disturbs nothing */
+        if (child == 0) { /* closing the parent's handle changes nothing */
             delayq_close(&q);
             OK(&other, delayq_open(&other, &o));
             OFFER(&other, "y", 50);
@@ -151,7 +151,7 @@ TEST(a_certificate_that_is_not_trusted_is_refused) {
     CHECK_HAS(delayq_errmsg(&q), "certificate");
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_AUTH);
     delayq_close(&q);
-    o.tls_ca = NULL; /* nor do the system's vouch for it */
+    o.tls_ca = NULL; /* the system's certificates don't contain it either */
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
     delayq_close(&q);
     o.tls_ca = "/no/such/file";
