@@ -1,6 +1,6 @@
 /*
- * The bytes of an element and the text of a ticket: what is read lies within
- * what was given, and what was written is read as the same.
+ * The bytes of an element and the text of a ticket: reads stay within the
+ * input, and what delayq has written it reads as the same.
  *
  * The input: a byte of options (1: a big-endian server, 2: of 32 bits, 4: an
  * old Redisson), 16 bytes of an id, 8 of a due time, then the bytes.
@@ -12,7 +12,7 @@
 
 #define HEAD 25
 
-/* Any bytes, as an element. */
+/* Any bytes, read as an element. */
 static void check_split(const unsigned char *data, size_t size, int big,
                         int old_first) {
     unsigned char *e = (unsigned char *)copy(data, size);
@@ -23,7 +23,7 @@ static void check_split(const unsigned char *data, size_t size, int big,
     free(e);
 }
 
-/* An element of our own is split where its head ends. */
+/* An element of our own is split at the end of its header. */
 static void check_head(const delayq *q, const unsigned char *id,
                        const unsigned char *payload, size_t len) {
     int old = q->options.wire == DELAYQ_REDISSON_OLD;
@@ -51,7 +51,7 @@ static void check_same_text(const char *text, const unsigned char *key,
     CHECK(strcasecmp(again.text, text) == 0);
 }
 
-/* An element's ticket -> the bytes that it begins with. */
+/* An element's ticket -> the first bytes of the element. */
 static void check_ticket(int64_t due_ms, const unsigned char *e, int kind) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n;
@@ -67,7 +67,7 @@ static void check_ticket(int64_t due_ms, const unsigned char *e, int kind) {
     check_same_text(t.text, key, n, due_len);
 }
 
-/* Any bytes, as a ticket: they may have no end. */
+/* Any bytes, read as a ticket without a terminating NUL. */
 static void check_text(const unsigned char *data, size_t size) {
     delayq_ticket *t = (delayq_ticket *)malloc(sizeof *t);
     unsigned char key[DQ_ELEM_PREFIX_MAX];

@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
-/* A copy of exactly this size, so that a read behind it is seen. */
+/* A copy of exactly this size, so that a read past its end is detected. */
 static inline void *copy(const void *data, size_t size) {
     void *to = malloc(size ? size : 1);
     CHECK(to);

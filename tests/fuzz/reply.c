@@ -1,15 +1,14 @@
 /*
- * Every answer that a server can give, to every function, in any order: no
- * crash, no leak, no hang, a status that is one, payloads that can be read, a
- * sentence of one line.
+ * Any replies of a server, to all functions in any order: no crash, no leak, no
+ * hang, a valid status, readable payloads, an error text of one line.
  *
- * The server is in here. It reads what delayq writes (and checks that it is
- * Redis' protocol) whenever delayq polls, and answers from the input. Time is
- * in here, too: it passes only when delayq sleeps, so nothing really waits.
+ * This file simulates the server. Whenever delayq polls, it reads the request
+ * (and checks that it is Redis' protocol) and replies from the input. It also
+ * simulates the clock, which advances only while delayq sleeps.
  *
  * The input is a program of bytes, printable where they can be:
  *
- *     2 bytes     options, see options_for and look
+ *     2 bytes     options, see options_from and server_from
  *     then ops    a capital letter calls a function, see ops[]; a digit behind
  *                 it is its argument; what follows as long as it looks like
  *                 values answers its requests; the rest gets good answers
@@ -51,7 +50,7 @@ static int64_t clock_us;
 
 static int fuzz_clock(clockid_t id, struct timespec *t) {
     (void)id;
-    clock_us++; /* so that even a spinning loop comes to its deadline */
+    clock_us++; /* so that even a busy loop reaches its deadline */
     t->tv_sec = (time_t)(clock_us / 1000000);
     t->tv_nsec = (long)(clock_us % 1000000) * 1000;
     return 0;
@@ -103,24 +102,24 @@ static int at_value(void) {
 
 /* --- the state of one run ------------------------------------------------ */
 
-#define SERVER_US 1700000000000000 /* its clock is so far ahead of ours */
+#define SERVER_US 1700000000000000 /* how far its clock is ahead of ours */
 #define CONNECTIONS 4
 #define ITEMS 3
 
 struct connection {
-    int fd, peer; /* delayq's end, and ours; -1: none */
+    int fd, peer; /* delayq's end and the server's; -1: none */
     size_t have;
     char buf[131072]; /* what it has asked */
 };
 
 static struct connection connections[CONNECTIONS];
-static delayq queues[2]; /* the second shares the first one's sockets */
+static delayq queues[2]; /* the second handle shares the first one's sockets */
 static delayq *q;
 static delayq_item items[ITEMS];
 static delayq_message messages[ITEMS];
 static int refusals, faults, polls, acking, fuzz_login, fuzz_small;
 static int long_size, long_big, apart;
-static const char *good; /* the answer to what the function asks */
+static const char *good; /* the reply to the function's own request */
 
 static void hang_up(struct connection *c) {
     if (c->peer >= 0) close(c->peer);
@@ -171,7 +170,7 @@ static const unsigned char *text(size_t *n) {
     return from;
 }
 
-/* What a number's letter stands for. */
+/* The number that a letter stands for. */
 static const char *number(int c) {
     static char digits[48];
     long long us = SERVER_US + clock_us;
@@ -350,7 +349,7 @@ static size_t put_value(struct bytes *b, int depth) {
     return 1;
 }
 
-/* Write the value that comes next in the input. */
+/* Write the next value of the input. */
 static void say_value(struct connection *c) {
     static struct bytes b;
     int last = *at == '/';
@@ -374,21 +373,22 @@ static void say(struct connection *c, const char *value) {
 /* --- the server ---------------------------------------------------------- */
 
 struct command {
-    char name[64]; /* its first word, or two of CLIENT and SCRIPT */
+    char name[64]; /* its first word; two words of CLIENT and SCRIPT */
     size_t words, keys;
-    int look;
+    int probe;
 };
 
-/* The good answers to what delayq asks by itself. LOOK is the script that it
- * runs on a new connection; a fuzzed login or small talk is an option. */
+/* The good replies to requests that delayq sends by itself. PROBE is the script
+ * of a new connection. Options make the input reply to those of the login, or
+ * to the others. */
 static const struct {
     const char *name, *answer;
     int login;
-} talk[] = {
+} own_requests[] = {
     {"AUTH", "+OK'", 1},
     {"SELECT", "+OK'", 1},
     {"CLIENT SETNAME", "+OK'", 1},
-    {"LOOK", "(jn0.p)", 1},
+    {"PROBE", "(jn0.p)", 1},
     {"EXISTS", "i0", 1},
     {"CLIENT ID", "i5", 1},
     {"SUBSCRIBE", "(ssubscribe'ci1)", 1},
@@ -412,10 +412,11 @@ static void reply_to(struct connection *c, const struct command *k) {
     const char *answer = script_answer(k);
     int fuzzed = 1;
     size_t i;
-    for (i = 0; i < sizeof talk / sizeof talk[0]; i++) {
-        if (strcmp(talk[i].name, k->look ? "LOOK" : k->name) != 0) continue;
-        answer = talk[i].answer;
-        fuzzed = talk[i].login ? fuzz_login : fuzz_small;
+    for (i = 0; i < sizeof own_requests / sizeof own_requests[0]; i++) {
+        if (strcmp(own_requests[i].name, k->probe ? "PROBE" : k->name) != 0)
+            continue;
+        answer = own_requests[i].answer;
+        fuzzed = own_requests[i].login ? fuzz_login : fuzz_small;
     }
     if (fuzzed && at_value())
         say_value(c);
@@ -423,8 +424,8 @@ static void reply_to(struct connection *c, const struct command *k) {
         say(c, answer);
 }
 
-/* "*3\r\n" or "$5\r\n": the number, and where the next byte is; NULL where
- * more has to come. */
+/* "*3\r\n" or "$5\r\n": the number, and where the next byte is; NULL if it is
+ * incomplete. */
 static const char *header(const char *p, const char *stop, char sign,
                           size_t *value) {
     *value = 0;
@@ -447,11 +448,11 @@ static void note_word(struct command *k, size_t i, const char *p, size_t n) {
         k->name[have + n] = '\0';
     }
     if (i == 1 && strcmp(k->name, "EVAL") == 0)
-        k->look = memmem(p, n, "function is_old(", 16) != NULL;
+        k->probe = memmem(p, n, "function is_old(", 16) != NULL;
     if (i == 2 && n == 1) k->keys = (size_t)(*p - '0');
 }
 
-/* The first command of what has been received: its length, or 0. */
+/* The length of the first command in the received bytes, or 0. */
 static size_t first_command(const struct connection *c, struct command *k) {
     const char *p = c->buf, *stop = c->buf + c->have;
     size_t i, n;
@@ -485,7 +486,7 @@ static void serve(struct connection *c) {
     }
 }
 
-/* While delayq sleeps the server may speak: ! and a value. */
+/* While delayq sleeps the server may send something: ! and a value. */
 static int speak(const struct pollfd *fds, nfds_t count) {
     nfds_t i;
     if (at + 1 >= end || *at != '!') return 0;
@@ -501,7 +502,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     nfds_t i;
     int n;
     CHECK(++polls < 100000);
-    if (at == end || polls > 300) { /* waits without end do end */
+    if (at == end || polls > 300) { /* endless waits are ended */
         delayq_wake(&queues[0]);
         delayq_wake(&queues[1]);
     }
@@ -592,14 +593,14 @@ static int64_t time_argument(int otherwise) {
     return times[argument(otherwise)];
 }
 
-/* A ticket that the library takes, where the item has none. */
+/* A ticket that the library accepts, if the item has none. */
 static void give_ticket(delayq_ticket *t) {
     if (!dq_elem_is_ticket(t->text))
         snprintf(t->text, sizeof t->text,
                  "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002");
 }
 
-/* A call with a timeout keeps it, and a few round trips. */
+/* The timeout of a call plus a few round trips. */
 static void check_time(int64_t begin, int64_t timeout_ms) {
     int64_t trips =
         6 * (q->options.io_timeout_ms + q->options.connect_timeout_ms);
@@ -684,7 +685,7 @@ static void do_ack_take(void) {
     check_items(s, s == DELAYQ_OK, 1);
     check_status(items[0].acked);
     check_time(begin, timeout);
-    /* in hand as long as nobody knows what became of it */
+    /* kept until its outcome is known */
     if (s == DELAYQ_EMPTY || s == DELAYQ_WOKEN) CHECK(!items[0].ticket.text[0]);
     if (s < 0 && items[0].acked >= 0) CHECK(!items[0].ticket.text[0]);
 }
@@ -815,7 +816,7 @@ static const struct {
 } ops[] = {
     {'O', do_offer, "O", NULL},
     {'M', do_offer_many, "O", NULL},
-    {'F', offer_them, "O", NULL}, /* once more, what is unknown is the same */
+    {'F', offer_them, "O", NULL}, /* offer the unknown ones again unchanged */
     {'T', do_tick, NOTHING, NULL},
     {'G', do_take, "(jn-0000f00m.xn1hello')",
      "(jn-0000000.s1-1's1-1'im"
@@ -857,7 +858,7 @@ static void run_op(int letter) {
     }
 }
 
-/* hiredis makes room for as many elements as it is told to come. */
+/* hiredis allocates as many elements as the reply announces. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1:max_allocation_size_mb=64:"
@@ -867,7 +868,7 @@ const char *__asan_default_options(void) {
 /* --- one run ------------------------------------------------------------- */
 
 /* First byte: 0 to 2: wire; 4: lease; 8: broadcast; 16: a second handle; 128:
- * the login's answers are the input's. */
+ * the input replies to the login. */
 static void options_from(delayq_options *o, int how) {
     static const char *const urls[] = {NULL, "redis://u:secret@h/1",
                                        "unix://:secret@/s"};
@@ -885,9 +886,9 @@ static void options_from(delayq_options *o, int how) {
     fuzz_login = how >> 7 & 1;
 }
 
-/* Second byte: 1: a server of 32 bits; 2: a big-endian one; 8: small talk, as
- * SCRIPT LOAD, is answered by the input, too; 16: the second handle's queue is
- * another, and the first is closed before it. */
+/* Second byte: 1: a server of 32 bits; 2: a big-endian one; 8: the input
+ * replies to SCRIPT LOAD and the like, too; 16: the second handle has another
+ * queue, and the first handle is closed before it. */
 static void server_from(int how) {
     apart = how >> 4 & 1;
     long_size = how & 1 ? 4 : 8;

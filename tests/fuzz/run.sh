@@ -1,7 +1,7 @@
 #!/bin/sh
-# Run each fuzzer that `make fuzz` has built for so many seconds, on a copy of
-# its corpus. What crashes one is kept in the build folder. Ends in "N passed,
-# N failed, N skipped".
+# Run each fuzzer of `make fuzz` for so many seconds, on a copy of its corpus.
+# An input that crashes it is kept in the build folder. Ends in "N passed, N
+# failed, N skipped".
 #
 #     run.sh [SECONDS [BUILD]]
 seconds=${1:-30}

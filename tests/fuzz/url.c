@@ -1,7 +1,7 @@
 /*
- * delayq's URLs, of any bytes: no crash, a good one leaves fields that are
- * terminated and in range, a bad one gives one of a few constant sentences,
- * which can't repeat a password.
+ * Any bytes as a URL: no crash. An accepted one sets fields that are terminated
+ * and in range; a refused one gives a constant error text, so that no password
+ * is shown.
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -32,7 +32,7 @@ static void check_fields(const dq_url *u, const char *url, size_t size) {
     CHECK(u->login || (!u->user[0] && !u->password[0]));
 }
 
-/* There are few sentences, so none has anything of the input in it. */
+/* All possible error texts: none contains a part of the input. */
 static void check_sentence(const char *text) {
     static char *seen[64];
     size_t i;
