@@ -4,8 +4,8 @@
  *     $ ./broadcast               (in several terminals)
  *     1700000000000-0 hello
  *     $ ./broadcast say 500 hello
- *     $ ./broadcast 1700000000000-0     goes on behind that one
- *     $ ./broadcast all                 begins with everything that is kept
+ *     $ ./broadcast 1700000000000-0     continues after that one
+ *     $ ./broadcast all                 begins with the oldest kept item
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"

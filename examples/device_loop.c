@@ -74,8 +74,8 @@ int main(void) {
             sent++;
         }
         if (sent == READINGS) break;
-        /* The tick comes right before the sleep. After a failure wait_ms is
-         * the time until the next attempt: nothing else to do. */
+        /* The tick comes right before the sleep. After a failure wait_ms is the
+         * time until the next attempt, so the loop need not handle it. */
         if (delayq_tick(&q, &wait_ms) != DELAYQ_OK)
             fprintf(stderr, "%s\n", delayq_errmsg(&q));
         n = delayq_fds(&q, fds, 2);

@@ -33,7 +33,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What the game does of the queue in one frame. */
+/* The game's use of the queue in one frame. */
 static void frame(delayq *q, int number) {
     delayq_item item;
     const char *victim = number == 30 ? "orc" : number == 60 ? "troll" : NULL;
@@ -57,8 +57,8 @@ int main(void) {
 
     options.name = "respawn";
     options.url = getenv("DELAYQ_URL");
-    options.io_timeout_ms = 5; /* never lose a frame to a slow network */
-    options.connect_timeout_ms = 1000; /* but be patient at the start */
+    options.io_timeout_ms = 5; /* a slow network must not cost a frame */
+    options.connect_timeout_ms = 1000; /* but connecting may take longer */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
         delayq_close(&q);

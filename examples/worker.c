@@ -1,7 +1,7 @@
 /*
  * worker -- at least once: leases, retries with back-off, dead letters, and a
- * clean stop on SIGINT. Run several; kill -9 one, and what it held comes to
- * another. With a number as argument it first offers that many jobs; every
+ * clean stop on SIGINT. Run several; if you kill -9 one, another gets the item
+ * that it held. With a number as argument it first offers that many jobs; every
  * job that ends in 7 fails each time, others now and then.
  *
  *     $ ./worker 10
@@ -52,7 +52,7 @@ static int work(const delayq_item *item) {
     return job[item->len - 1] != '7';
 }
 
-/* Work, then tell the queue; the ack travels with the next take. */
+/* Work, then report to the queue; the ack travels with the next take. */
 static int handle(delayq_item *item) {
     printf("job %.*s: ", (int)item->len, (const char *)item->data);
     if (work(item)) {
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
             break;
         }
     }
-    /* An item in hand that is done has to be acked still. */
+    /* A finished item that is still held has to be acked. */
     if (item.ticket.text[0]) delayq_ack(&q, &item);
     printf("stopping; %d done\n", done);
     list_dead();
