@@ -60,7 +60,7 @@ asan: $B/test-asan ## the tests under ASan and UBSan
 valgrind: $B/test-plain ## the tests under valgrind
 	sh tests/valgrind.sh $B/test-plain $(ONLY)
 
-memory: $B/test-memory ## each of hiredis' allocations failing in turn
+memory: $B/test-memory ## make each of hiredis' allocations fail once
 	$B/test-memory $(ONLY)
 
 fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
@@ -77,10 +77,10 @@ lint: ## compilers, standards, names, examples in the documentation
 lua: ## the scripts as build/lua/NAME.lua, and their SHA1s in delayq.h
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/lua.sh write $B
 
-interop: $B/interop ## beside real Redisson (needs a JDK and Maven)
+interop: $B/interop ## together with real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
-bench: $(BENCHES:%=$B/%) ## each beside a yardstick: rates, growth, lateness, memory, stalls ...
+bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
@@ -120,7 +120,7 @@ $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
-# hiredis is linked in: the linker comes between it and malloc
+# static hiredis: the linker wraps its calls of malloc
 $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
@@ -143,10 +143,10 @@ calls: $B/calls ## how many functions an offer and a take enter
 $B/calls: CFLAGS += -finstrument-functions
 
 OLD ?= HEAD
-bench-old: $B/scripts ## what each script costs the server, beside those of OLD=commit
+bench-old: $B/scripts ## each script's cost on the server, compared with OLD=commit
 	@sh tests/bench/old.sh $B $(OLD)
 
-bench-peers: $(PEERS:%=$B/peers/%) ## beside Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
+bench-peers: $(PEERS:%=$B/peers/%) ## compare with Redisson, BullMQ, asynq, beanstalkd (takes 5 minutes)
 	@sh tests/bench/peers/run.sh $B
 
 $B/peers/%: tests/bench/peers/%.c tests/bench/peers/peer.h delayq.h
@@ -185,7 +185,7 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 	    tests/tls/tls.c tests/main.c $(LDFLAGS) -lhiredis_ssl \
 	    $(HIREDIS_LIBS) -lssl -lcrypto -o $@
 
-format: ## lay out the sources with clang-format
+format: ## format the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
 	    tests/bench/peers/*.[ch] examples/*.c
 
@@ -209,7 +209,7 @@ install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
 	install -m 644 .package/delayq-config.cmake "$(CMAKE)"
 	chmod 644 "$(PKGCONFIG)/delayq.pc" "$(CMAKE)/delayq-config-version.cmake"
 
-uninstall: ## remove what install has brought
+uninstall: ## remove the installed files
 	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
 	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
 	rm -rf "$(CMAKE)"

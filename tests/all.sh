@@ -1,15 +1,15 @@
 #!/bin/sh
-# `make test` and `make test-all`: suite after suite, each with a line on how
-# far it is; then what was skipped and why, what failed, and the sum. In CI a
-# skipped test counts as a failure.
+# `make test` and `make test-all`: run suite after suite and show the progress;
+# at the end list the skipped tests with the reason, the failed ones, and the
+# sum. In CI a skipped test counts as a failure.
 #
 #     tests/all.sh [BUILD [test | all]]
 #
 # test   the tests under ASan and UBSan, in parallel; the demo, the
 #        command-line tool, the recipes, the hygiene of header and README
-# all    and the long rows: again on a server with a UTF-8 locale and under
-#        valgrind, each allocation failing in turn, programs that are built
-#        against an installed or copied header
+# all    and the slow suites: the tests on a server with a UTF-8 locale, under
+#        valgrind, each allocation failing once, programs that are built against
+#        an installed or copied header
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 build=${1:-build}
 long=
@@ -27,8 +27,8 @@ missing() {
     echo "$1" >>"$dir/skips"
     skipped=$((skipped + 1))
 }
-# suite TITLE COMMAND...: its failures are shown as they stand, whatever bytes
-# they hold; grep -a, since a payload may make a text "binary"
+# suite TITLE COMMAND...: failures are shown with all their bytes; grep -a,
+# because a payload may make a text "binary"
 suite() {
     title=$1
     shift

@@ -1,7 +1,8 @@
 #!/bin/sh
-# `make bare`: what a newcomer does. Makes a bare Debian, copies the tree into
-# it, and runs the commands that stand below "Try it" in README.md: the line
-# that installs and shows the demo, then the tests. Needs root and debootstrap.
+# `make bare`: the first steps of a newcomer. Makes a bare Debian, copies the
+# tree into it, and runs the commands below "Try it" in README.md: the line that
+# installs packages and shows the demo, then the tests. Needs root and
+# debootstrap.
 #
 #     tests/bare.sh [SUITE...]     default: bookworm trixie
 #
@@ -25,7 +26,7 @@ mkdir -p "$cache" "$logs" || exit 1
 awk '/^## / { here = $0 == "## Try it" } here && /^    / { print }' README.md |
     sed 's/^ *\(sudo \)\{0,1\}//' >"$dir/commands"
 
-# alone COMMAND...: with mounts and processes of its own, which end with it
+# alone COMMAND...: in a mount and process namespace that ends with it
 alone() {
     unshare --mount --pid --fork --kill-child "$@" &
     job=$!
@@ -35,7 +36,7 @@ job=
 trap '[ -z "$job" ] || kill -KILL $job 2>/dev/null; rm -rf --one-file-system \
     "$dir"' EXIT
 
-# tries SUITE: in a system of its own, which is removed afterwards
+# tries SUITE: in a new system, which is removed afterwards
 tries() {
     root=$dir/$1
     debootstrap --variant=minbase --cache-dir="$cache" "$1" "$root" "$mirror" \

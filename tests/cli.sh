@@ -1,6 +1,6 @@
 #!/bin/sh
-# The command-line tool, from outside: sh tests/cli.sh build/delayq. Runs on a
-# private server of its own. Ends in "N passed, N failed, N skipped".
+# Tests of the command-line tool: sh tests/cli.sh build/delayq. Runs on a
+# private server. Ends in "N passed, N failed, N skipped".
 case $1 in
 /*) tool=$1 ;;
 *) tool=$PWD/$1 ;;
@@ -20,7 +20,7 @@ socket=${DELAYQ_URL#unix://}
 server=$(redis-cli -s "$socket" info server | tr -d '\r' |
     sed -n 's/^process_id://p')
 
-# --- the means ---
+# --- helpers ---
 
 redis() {
     case $1 in
@@ -236,7 +236,7 @@ is "makes it ready" n "$(t take q)"
 ends "redrive of nothing ends with 1" 1 redrive q
 ends "dead of nothing ends with 1" 1 dead q
 
-# --- looking ---
+# --- peek, count, dead, clear ---
 
 ends "peek of nothing ends with 1" 1 peek q
 seq 25 | t offer q 1h - -q
@@ -289,7 +289,7 @@ for line in "offer q 1h x" "offer q 1h y --key j --key-ttl 1m" \
     done <"$dir/out")"
 done
 
-# --- many ---
+# --- many lines ---
 
 seq 100000 >"$dir/many"
 ends "100,000 lines" 0 offer many 0 - <"$dir/many"
@@ -369,7 +369,7 @@ t offer q 0 x <&- >&- 2>&-
 is "all three closed" 6 $?
 is "it was stored all the same" x "$(t take q)"
 
-# --- commands ---
+# --- take --exec ---
 
 out=$dir/ran
 export out
@@ -486,7 +486,7 @@ wait $child
 is "until Ctrl-C" "0 1 moved" "$? $(cat "$dir/behind")"
 is "take r" x "$(t take r)"
 
-# --- other fleets ---
+# --- --wire ---
 
 t offer java 1h x --wire redisson -q
 is "--wire redisson writes the mirror" 1 \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a compiler, a linker and a reader can check of the header: standards and
+# Static checks of the header and the documentation: standards and
 # warnings with gcc and clang, two translation units, DELAYQ_STATIC, reserved
 # names, lines of 80 columns, that every example in the documentation compiles,
 # and that the README's first is examples/hello.c. Ends in
@@ -135,7 +135,7 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     esac
 done
 
-# every target that .PHONY names has its line in make help
+# Every target of .PHONY has its line in make help.
 make -s help | cut -c 1-14 >"$dir/help"
 for target in $(sed -n '/^\.PHONY:/,$p' Makefile | tr -d '\\' | cut -d: -f2); do
     if grep -q -w -e "$target" "$dir/help"; then ok; else

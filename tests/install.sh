@@ -1,9 +1,9 @@
 #!/bin/sh
-# What a program outside of this tree needs: `make install` into a temporary
-# folder, and a program that is built against it and run, in C and in C++, by
-# -I, pkg-config, CMake and Meson; the same with delayq.h copied beside it; and
-# `make uninstall`. The program and the lines that build it are taken out of
-# README.md. Ends in "N passed, N failed, N skipped".
+# Programs outside of this tree: `make install` into a temporary folder; a
+# program is built against it and run, in C and in C++, by -I, pkg-config, CMake
+# and Meson; the same with a copy of delayq.h; and `make uninstall`. The program
+# and the lines that build it are taken from README.md. Ends in "N passed, N
+# failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 if [ "$1" != on-a-server ]; then # a private one, even where DELAYQ_URL is set
     unset DELAYQ_URL
@@ -21,15 +21,15 @@ block() {
         !code && /^#/ { here = $0 ~ heading "$" }
         here && $0 == fence { on = 1 }' README.md
 }
-# new WAY LANGUAGE: an empty folder with app.c or app.cc in it, which ends by
-# itself, and soon
+# new WAY LANGUAGE: a folder with only app.c or app.cc in it, a program that
+# ends soon by itself
 new() {
     project=$dir/$1-$2
     mkdir -p "$project"
     block Start c | sed -e 's/5000/5/' -e 's/DELAYQ_FOREVER/300/' \
         >"$project/app.$2"
 }
-# as LANGUAGE: the README's lines, which are for C, for the other one
+# as LANGUAGE: translates the README's lines, which are for C
 as() {
     case $1 in
     c) cat ;;
@@ -109,7 +109,7 @@ if has pkg-config; then
         [ "$(pkg-config --modversion delayq)" = "$version" ]
 fi
 
-# wants VERSION: does CMake find one that will do?
+# wants VERSION: does CMake find a suitable version?
 wants() {
     mkdir -p "$dir/wants"
     printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' \
@@ -158,12 +158,12 @@ cp delayq.h "$project"
 line=$(block Start sh | grep '^cc ')
 check "the quick start has its line" [ -n "$line" ]
 check "the quick start builds" sh -c 'cd "$1" && eval "$2"' - "$project" "$line"
-# Line buffered: what it prints is to be seen before it is ended.
+# Line buffered, so that its output is seen before it is killed.
 begun=$(date +%s%N)
-stdbuf -oL "$project/app" >"$dir/heard" 2>&1 &
+stdbuf -oL "$project/app" >"$dir/said" 2>&1 &
 app=$!
 pushed=$(block Start sh | sed -n 's/^redis-cli \([^#]*\).*/\1/p')
-says() { [ "$(cat "$dir/heard")" = "$1" ]; }
+says() { [ "$(cat "$dir/said")" = "$1" ]; }
 soon "it prints what is due" says hello
 check "and not before" [ $(($(date +%s%N) - begun)) -ge 5000000000 ]
 if has redis-cli; then

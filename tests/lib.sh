@@ -15,7 +15,7 @@ ok() { passed=$((passed + 1)) && [ -z "$1" ] || echo "ok   $1"; }
 bad() { failed=$((failed + 1)); echo "FAIL $1"; }
 skip() { skipped=$((skipped + 1)); echo "skip $1"; }
 
-# check SENTENCE COMMAND...: shows what the command says if it fails
+# check SENTENCE COMMAND...: shows the command's output if it fails
 check() {
     sentence=$1
     shift
@@ -34,7 +34,7 @@ soon() {
     ok
 }
 
-# has TOOL...: are all of them there? One that isn't is told once as a skip.
+# has TOOL...: are all installed? A missing one is reported once as a skip.
 lacking=
 has() {
     for wanted; do

@@ -2,10 +2,9 @@
 # lua.sh write|check DIR -- the scripts as files.
 #
 # write: composes delayq.h's scripts as DIR/lua/NAME.lua and writes the SHA1 of
-# each into delayq.h, by which EVALSHA names it. check: the same into files
-# only; then luacheck reads each script and each fragment by itself, and the
-# SHA1s, and that none is missing in tests/lua/scripts.h, are checked. Ends in
-# "N passed, N failed, N skipped".
+# each into delayq.h, for EVALSHA. check: writes only the files, runs luacheck
+# on each script and each fragment, and checks the SHA1s and that
+# tests/lua/scripts.h has all scripts. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 what=$1 dir=${2:-build}
 passed=0 failed=0 skipped=0

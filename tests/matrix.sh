@@ -1,22 +1,22 @@
 #!/bin/sh
-# `make matrix`: the tests on other systems and machines. Each row has a Debian
-# of its own in a cache folder, so nothing is installed here; a row's client is
-# cross compiled and run by qemu-user where the machine is another.
+# `make matrix`: the tests on other systems and machines. Each row has its own
+# Debian in a cache folder, so nothing is installed here; for another machine
+# the client is cross compiled and run by qemu-user.
 #
 #     tests/matrix.sh [ROW...]     default: all rows
 #
 # DELAYQ_MATRIX_CACHE   the chroots; removing it makes them anew
 # DELAYQ_MATRIX_MIRROR  Debian's packages
 #
-# A row's output goes to build/matrix/ROW.log. What is missing is said and
-# counts as skipped. Ends in "N passed, N failed, N skipped".
+# A row's output goes to build/matrix/ROW.log. A row that can't run is reported
+# and counts as skipped. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 cache=${DELAYQ_MATRIX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-matrix}
 mirror=${DELAYQ_MATRIX_MIRROR:-http://deb.debian.org/debian}
 logs=build/matrix
 rows="deb11 deb12 deb13 deb13-valkey i386 arm64 armhf s390x s390x-server musl"
 
-# settings ROW: what the row is made of
+# settings ROW: its system, compiler, packages
 settings() {
     row=$1 suite=bookworm arch=amd64 chroot=$1 foreign='' musl=''
     cc=gcc cxx=g++ qemu='' server=redis-server
@@ -65,8 +65,8 @@ prepare() {
     fi
 }
 install() { apt-get -q -y --no-install-recommends install "$@"; }
-# apt would put the other machine's server in place of the native one; so it is
-# unpacked beside it.
+# apt would replace the native server by the other machine's; so that one is
+# unpacked into a folder of its own.
 foreign_server() {
     mkdir -p /opt/redis && cd /opt/redis &&
         apt-get -q -o APT::Sandbox::User=root download "redis-tools:$foreign" &&
@@ -123,7 +123,7 @@ inside() {
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
 }
-# tests PROGRAM: shows what it says, adds up its last line
+# tests PROGRAM: shows its output, adds up its last line
 tests() {
     DELAYQ_TEST_SERVER=$server $qemu "$1" >tests.out 2>&1
     code=$?
@@ -144,9 +144,9 @@ tests() {
 
 # --- outside -----------------------------------------------------------------
 
-# alone SECONDS COMMAND...: with mounts and processes of its own. The kernel
-# undoes both when it ends, however it ends; an interrupt ends it, and so does
-# the limit where kill -9 leaves nobody to do it.
+# alone SECONDS COMMAND...: in a mount and process namespace, which the kernel
+# removes however the command ends. An interrupt ends it; after kill -9 of this
+# script the time limit does.
 alone() {
     unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
     job=$!
@@ -176,8 +176,7 @@ within() {
             chroot "$root" sh /tmp/delayq/tests/matrix.sh "$@"
     ' sh "$root" "$@"
 }
-# The row's chroot. One that is not finished, or of other packages, is made
-# anew.
+# The row's chroot. If it is unfinished or has other packages, it is made anew.
 make_chroot() {
     root=$cache/$chroot
     made="$suite $arch $packages $foreign $musl"

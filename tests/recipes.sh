@@ -1,8 +1,8 @@
 #!/bin/sh
-# The README's recipes, each cut out of README.md, built as it stands there and
-# run on a private server: what its text claims. Also the quick start, where
-# something goes wrong, and the examples that have a recipe. Times are shortened
-# by replacing the numbers. Ends in "N passed, N failed, N skipped".
+# The README's recipes, each taken from README.md unchanged, built, and run on a
+# private server: they do what their text says. Also errors of the quick start,
+# and the examples that have a recipe. Only times are replaced by shorter ones.
+# Ends in "N passed, N failed, N skipped".
 #
 #     tests/recipes.sh [BUILD [WORD]]    WORD: as for the other tests
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -78,7 +78,7 @@ else
     bad "the recipes don't compile"
 fi
 
-# --- the quick start, where something goes wrong ------------------------------
+# --- errors of the quick start -----------------------------------------------
 
 # start: a server that can be killed
 start() {

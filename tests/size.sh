@@ -1,20 +1,20 @@
 #!/bin/sh
-# `make size`: what the library takes of a program: code at -Os with the
-# scripts in it, RAM per handle, and the deepest stack of any public function
-# without what hiredis and libc add. For the machine at hand and, where its
-# cross compiler is installed, for ARM. The Cortex-M4 row is code for that core
-# (Thumb-2, VFPv4 of single precision) by the Linux compiler and with its
-# headers: newlib alone has no poll.h and no sys/socket.h, which there come from
-# the system, such as Zephyr or NuttX.
+# `make size`: what the library adds to a program: code at -Os with the scripts,
+# RAM per handle, and the deepest stack of any public function without that of
+# hiredis and libc. For this machine and, if its cross compiler is installed,
+# for ARM. The Cortex-M4 row is code for that core (Thumb-2, VFPv4 of single
+# precision) by the Linux compiler and with its headers: newlib alone has no
+# poll.h and no sys/socket.h, which there come from the system, such as Zephyr
+# or NuttX.
 #
-# Fails where an object refers to an allocator: the library allocates nothing.
+# Fails if an object refers to an allocator: the library allocates nothing.
 cd "$(dirname "$0")/.." || exit 1
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n%s\n%s\n' \
     'char handle[sizeof(delayq)]; char item[sizeof(delayq_item)];' \
     'char options[sizeof(delayq_options)];' >"$dir/one.c"
-# The longest way through the call graph that gcc has written.
+# The longest path through gcc's call graph.
 deepest() {
     awk '
     function depth(f,    i, d, most) {

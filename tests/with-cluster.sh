@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run a command with DELAYQ_URL set to a private Redis Cluster: three masters
-# on loopback, in a temporary folder, that end with the command.
+# Run a command with DELAYQ_URL set to a private Redis Cluster: three masters on
+# loopback, in a temporary folder. They end with the command.
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 pids='' hosts=''
 trap 'kill $pids 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Run a command with DELAYQ_URL set: to a private server of its own, in a
-# temporary folder and without persistence, that ends with the command; or to
-# yours, where DELAYQ_URL is set already.
+# Run a command with DELAYQ_URL set to a private server, in a temporary folder
+# and without persistence, that ends with the command. If DELAYQ_URL is set
+# already, that server is used.
 [ -n "$DELAYQ_URL" ] && exec "$@"
 server=$(command -v redis-server || command -v valkey-server) || {
     echo "redis-server is missing: install it, or set DELAYQ_URL" >&2

@@ -27,7 +27,7 @@ set yrange [0.8:50000]
 set format x "10^{%T}"
 set ytics ("1" 1, "10" 10, "100" 100, "1,000" 1000, "10,000" 10000)
 set key top left reverse Left samplen 2.5 spacing 1.15
-# rows in turn: due in the order of offer, at random
+# rows alternate: due in the order of offer, at random
 file = data . "/growth.dat"
 plot file every 2::1 using 1:5 with linespoints lw 2 pt 7 ps 0.7 \
          lc rgb orange title "published protocol, due at random", \

@@ -49,7 +49,7 @@ public class Peer {
             : redisson.getBlockingQueue(name, codec);
     }
 
-    /* The first call begins to transfer, too. */
+    /* The first call also starts its transfer. */
     private RDelayedQueue<Object> pending(String name) {
         return delayed.computeIfAbsent(name,
             n -> redisson.getDelayedQueue(ready(n)));
@@ -95,7 +95,7 @@ public class Peer {
         return consumed.size();
     }
 
-    /* Take in a thread of its own, until told to stop. */
+    /* Take in a thread of its own, until stopped. */
     private void consume(String name) {
         RBlockingQueue<Object> q = ready(name);
         consumer = new Thread(() -> {

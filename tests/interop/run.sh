@@ -1,6 +1,6 @@
 #!/bin/sh
-# The interop tests, against each Redisson: the one in the seeds, the last with
-# the old format, the first with the new one, the newest. Fetched by Maven into
+# The interop tests with four versions of Redisson: 3.13.1, the last with the
+# old format, the first with the new one, and the newest. Fetched by Maven into
 # build/redisson/. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
 program=$1

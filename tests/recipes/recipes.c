@@ -1,7 +1,7 @@
 /*
- * The README's recipes, each built as it stands there and run on a real
- * server: what its text claims. tests/recipes.sh cuts them out of README.md,
- * into the piece-*.h that are included below, with shorter times.
+ * The README's recipes, built unchanged except for shorter times, and run on a
+ * real server: they do what their text says. tests/recipes.sh copies them from
+ * README.md into the piece-*.h that are included below.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"
@@ -13,13 +13,13 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 
-/* What the recipes take as given. */
+/* What the recipes assume to exist. */
 static delayq q;
 static delayq_item item;
 static delayq_options options;
 
-/* What they print, they have taken: it goes to the list "seen", followed by
- * whether the lateness is known. */
+/* Items that they print are recorded in the list "seen", with a mark if the
+ * lateness is known. */
 static redisContext *told;
 static int last; /* the number of the item that ends the process */
 static int took(int len, const char *data) {
@@ -50,7 +50,7 @@ static void game_frame(void) {
 #include "piece-game.h"
 }
 
-/* Commands that the server has got so far. */
+/* How many commands the server has received. */
 static long long commands(void) {
     return atoll(strstr(ask("INFO stats"), "commands_processed:") + 19);
 }
@@ -83,7 +83,7 @@ static void device_turn(void) {
 #include "piece-device.h"
 }
 
-/* A loop that looks by itself only once an hour. */
+/* A loop that polls by itself only once an hour. */
 static void device(void *unused) {
     (void)unused;
     options_as_given("jobs");
@@ -96,7 +96,7 @@ static void device(void *unused) {
     }
 }
 
-/* Wait until the loop has nothing more to do, and most likely sleeps. */
+/* Wait until the loop has nothing to do, and most likely sleeps. */
 static void let_it_sleep(void) {
     long long rounds;
     do {
@@ -145,7 +145,7 @@ TEST(the_device_loop_notices_each_push_at_once) {
     if (strstr(ask("INFO commandstats"), "cmdstat_ping:"))
         FAIL("a push was not seen before the next ping");
     let_it_sleep();
-    /* two or three rounds for each, and not hundreds */
+    /* two or three rounds each, not hundreds */
     if (ask_int("GET rounds") > 10 * n)
         FAIL("%lld rounds for %d items", ask_int("GET rounds"), n);
     kill(child, SIGKILL);
@@ -166,7 +166,7 @@ TEST(the_device_loop_knows_how_late_what_it_takes_is) {
         OFFER(&other, "due", 10);
         UNTIL_SEEN(i + 1);
     }
-    /* what falls due between the take and the tick is moved */
+    /* items that become due between the take and the tick are moved */
     if (ask_int("EVAL %s 0",
                 "local n = 0\n"
                 "for _, t in ipairs(redis.call('LRANGE', 'late', 0, -1)) do\n"
@@ -183,7 +183,7 @@ TEST(the_device_loop_knows_how_late_what_it_takes_is) {
 
 #define MINUTE 2000 /* as in recipes.sh */
 
-/* Start a machine, tests/recipes/cron.c, whose clock is so much ahead. */
+/* Start a machine, tests/recipes/cron.c, whose clock is so far ahead. */
 static pid_t machine(const char *name, long long ahead_s) {
     char file[140];
     int64_t us = ahead_s * 1000000;
@@ -237,7 +237,7 @@ TEST(cron_runs_each_minute_once_by_the_servers_clock_though_a_machine_dies) {
     fast = machine("fast", 90);
     slow = machine("slow", 0);
     CHECK(ask_int("GET ahead:fast") - ask_int("GET ahead:slow") > 85);
-    kill(fast, SIGSTOP); /* so that it is the third that takes a run */
+    kill(fast, SIGSTOP); /* so that the third machine takes the run */
     kill(slow, SIGSTOP);
     dies = machine("dies", -90);
     CHECK(waitpid(dies, NULL, 0) == dies);
@@ -268,7 +268,7 @@ static pid_t forked(void) {
     return pid;
 }
 
-/* A worker that is handed "deadly" for the first time dies of it. */
+/* A worker that takes "deadly" for the first time kills itself. */
 static delayq_status worked(delayq *w, delayq_item *i, int64_t timeout_ms) {
     delayq_status status = delayq_ack_take(w, i, timeout_ms);
     if (status != DELAYQ_OK) return status;
@@ -320,8 +320,8 @@ static void java_c(void){
 #include "piece-java.h"
 }
 
-/* The C part, beside what Redisson writes and reads; `make interop` has the
- * real one. */
+/* The C part, with the bytes that Redisson writes and reads; `make interop`
+ * uses the real one. */
 TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     unsigned char want[64];
     size_t n;
@@ -340,7 +340,7 @@ TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     CHECK_INT(ask_int("LREM " MIRROR " 1 %b", r->element[0]->str, n), 1);
     ask("RPUSH " MIRROR " %b", r->element[0]->str, n);
     freeReplyObject(r);
-    /* what Java offers, Redisson's bytes; and moved, a bare payload */
+    /* Java's offer, in Redisson's bytes; and moved, a bare payload */
     n = element(want, 8, 8, "01234567", "world", 5);
     ask("ZADD " ZSET " 5 %b", want, n);
     ask("RPUSH " MIRROR " %b", want, n);

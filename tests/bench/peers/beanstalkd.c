@@ -36,7 +36,7 @@ static void dial(FILE **from, FILE **to) {
     setvbuf(*to, NULL, _IOFBF, 65536);
 }
 
-/* One line of answer that begins with `want`. */
+/* Read one line of the reply, which begins with `want`. */
 static void expect(FILE *from, const char *want, char line[64]) {
     if (!fgets(line, 64, from)) die("connection lost");
     if (strncmp(line, want, strlen(want)) != 0) die(line);
@@ -97,7 +97,7 @@ static void take(int batch, int count) {
 
 /* --- lateness ------------------------------------------------------------ */
 
-/* A due time that beanstalkd can be told: 1 s from when it is offered. */
+/* A due time that beanstalkd can keep: 1 s after the offer. */
 static void one_second_before(int64_t *due) {
     struct timespec t;
     t.tv_sec = *due / 1000000 - 1;

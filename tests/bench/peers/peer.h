@@ -16,10 +16,10 @@
 #define PAYLOAD 100
 #define MOST_JOBS 100000
 
-/* What each of them defines: a call that fails ends in die(). */
+/* Each of them defines these; a call that fails ends in die(). */
 static void offer(int batch, int count, int delay_ms);
 static void take(int batch, int count);
-static void late(int count);  /* consume what a thread offers */
+static void late(int count);  /* consume the jobs that a thread offers */
 static void offer_due(int i); /* in that thread: job i, due at due_us[i] */
 
 static int64_t due_us[MOST_JOBS], late_us[MOST_JOBS];
@@ -37,14 +37,14 @@ static int64_t clock_us(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* A number, and x up to 100 bytes. */
+/* The job's number, and x up to 100 bytes. */
 static void fill(char *payload, int i) {
     memset(payload, 'x', PAYLOAD);
     snprintf(payload, 9, "%08d", i);
     payload[8] = 'x';
 }
 
-/* Job i of count has come, now. */
+/* Job i of count has arrived now. */
 static void note(const char *payload, size_t len, int count) {
     int64_t now = clock_us(CLOCK_REALTIME);
     int i = len == PAYLOAD ? atoi(payload) : -1;
@@ -67,7 +67,7 @@ static void *offer_all_due(void *count) {
     return NULL;
 }
 
-/* Due times at random in spread_ms, lead_ms from now; offered beside. */
+/* Random due times in spread_ms, lead_ms from now; offered in a thread. */
 static void lateness(int count, int lead_ms, int spread_ms) {
     int64_t base_ms = clock_us(CLOCK_REALTIME) / 1000 + lead_ms;
     pthread_t thread;

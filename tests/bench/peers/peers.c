@@ -1,12 +1,12 @@
 /*
- * peers -- delayq beside other delay queues: what a job costs the server over
- * its whole life, how many a second that makes, and how late jobs are.
+ * peers -- delayq compared with other delay queues: the CPU of the server for a
+ * job's whole life, jobs a second, and how late jobs are.
  *
  *     peers 'NAME|PROMISE|life|late|PID|COMMAND' ...
  *
  * `life` and `late` are 1 where the peer takes part; PID is its server, whose
- * processor time is read from the system's clock of that process (it is what
- * INFO cpu tells, user and system, and beanstalkd has no INFO). COMMAND runs
+ * processor time is that of the process, user and system (as in INFO cpu;
+ * beanstalkd has no INFO). COMMAND runs
  * in a shell. The others' costs are divided by those of the first peer with the
  * same promise. Every command is one line to the peer's stdin, every answer one
  * line on its stdout:
@@ -36,7 +36,7 @@
 #include <unistd.h>
 
 #define PEERS 12
-#define LIVES 5 /* rounds, after one in which a JVM warms up */
+#define LIVES 5 /* rounds after the first, in which a JVM warms up */
 #define LATES 5
 #define DELAY 1000
 #define ITEMS 2000
@@ -107,7 +107,7 @@ static int wait_for(struct peer *p) {
     return 0;
 }
 
-/* One line of answer, without what it must begin with. */
+/* One line of reply, without its expected beginning. */
 static char *answer(struct peer *p, const char *begin) {
     size_t len = 0;
     for (;;) {
@@ -166,8 +166,8 @@ static double timed(struct peer *p, const char *command) {
     return atof(answer(p, "ok "));
 }
 
-/* All is offered; when the last is due all is taken. The wait between is not
- * in the jobs a second; what the server does in it is in its time. */
+/* Offer all, wait until the last is due, take all. The wait is not counted in
+ * the jobs a second, but the server's CPU in it is. */
 static void live(struct peer *p, int b, int round) {
     int jobs = lives[b].jobs;
     double begin = cpu_us(p->server), took;
@@ -183,7 +183,7 @@ static void live(struct peer *p, int b, int round) {
     p->rate[b][round] = jobs / took;
 }
 
-/* The first with the same promise. */
+/* The first peer with the same promise. */
 static const struct peer *yardstick(const struct peer *p) {
     const struct peer *y = peers;
     while (!y->life || strcmp(y->promise, p->promise) != 0) y++;

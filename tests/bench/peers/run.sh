@@ -1,8 +1,8 @@
 #!/bin/sh
-# delayq beside Redisson, BullMQ, asynq and beanstalkd: run.sh BUILD. Fetches
-# them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the package
-# beanstalkd has to be installed); what can't be had is skipped by name. Each
-# Redis peer uses the same private redis-server, on loopback, without
+# delayq compared with Redisson, BullMQ, asynq and beanstalkd: run.sh BUILD.
+# Fetches them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the
+# package beanstalkd has to be installed); what can't be had is skipped by name.
+# Each Redis peer uses the same private redis-server, on loopback, without
 # persistence; beanstalkd is its own server. All ends with this script, after
 # less than six minutes, fetching aside.
 cd "$(dirname "$0")/../../.." || exit 1
