@@ -946,7 +946,6 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *       dq_req_decide    settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
  *     dq_read_items      makes items of the reply
- *     dq_err_public      turns the internal status into the public one
  *
  * An offer and the verbs of a ticket go the same way from dq_conn_ensure on; a
  * tick goes from dq_wait_tick_step to dq_take_transfer.
@@ -1427,18 +1426,17 @@ static int dq_elem_is_ticket(const char *text) {
  * what each error of a server means.
  *---------------------------------------------------------------------------*/
 
-/* How a step ended: a delayq_status, or one of the four below, which only the
- * request section acts upon. After any of the four nothing has happened. */
-typedef int dq_status;
-#define DQ_NOSCRIPT 15 /* the server doesn't know the script: load it */
-#define DQ_MOVED 16    /* another node of the cluster has the slot */
-#define DQ_ASK 17      /* another node has these keys while the slot moves */
-#define DQ_TRYAGAIN 18 /* one node has some of the keys, another the others */
+/* Only the sections Connections and Requests know these four: nothing has
+ * happened, and something else is to be done first. dq_req_decide makes
+ * DELAYQ_ERR_AGAIN of one whose retries are used up. (A C++ delayq_status
+ * holds no number above 15.) */
+#define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
+#define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
+#define DQ_ASK ((delayq_status)14)      /* it has these keys already */
+#define DQ_TRYAGAIN ((delayq_status)15) /* each has some of the keys */
 
-/* The border: what a caller of delayq is told. One of the four gets here when
- * its retries are used up. */
-static delayq_status dq_err_public(dq_status status) {
-    return status < DQ_NOSCRIPT ? (delayq_status)status : DELAYQ_ERR_AGAIN;
+static delayq_status dq_err_public(delayq_status status) {
+    return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
 /* One line, whatever a server says. */
@@ -1453,8 +1451,8 @@ static void dq_err_write(char *to, size_t size, const char *format,
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-static dq_status
-dq_err_set(delayq *q, dq_status status, const char *format, ...) {
+static delayq_status
+dq_err_set(delayq *q, delayq_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     dq_err_write(q->err, sizeof q->err, format, args);
@@ -1466,8 +1464,8 @@ dq_err_set(delayq *q, dq_status status, const char *format, ...) {
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-static dq_status
-dq_err_conn(delayq_conn *conn, dq_status status, const char *format, ...) {
+static delayq_status
+dq_err_conn(delayq_conn *conn, delayq_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     dq_err_write(conn->err, sizeof conn->err, format, args);
@@ -1477,7 +1475,7 @@ dq_err_conn(delayq_conn *conn, dq_status status, const char *format, ...) {
 
 typedef struct dq_err_entry {
     const char *code;
-    dq_status status;
+    delayq_status status;
     int leave; /* another server may do better */
 } dq_err_entry;
 
@@ -1528,11 +1526,11 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
 
 /* Turn an error reply into a status and a text. What Redis repeats of a
  * command's arguments may hold a password, and is cut off. */
-static dq_status dq_err_write_reply(char *to, size_t size, int shared,
-                                    const char *what, const char *reply) {
+static delayq_status dq_err_write_reply(char *to, size_t size, int shared,
+                                        const char *what, const char *reply) {
     const char *cut = strstr(reply, ", with args"), *hint = "";
     int len = cut ? (int)(cut - reply) : (int)strlen(reply);
-    dq_status status = dq_err_lookup(reply)->status;
+    delayq_status status = dq_err_lookup(reply)->status;
     char *p;
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
@@ -1547,19 +1545,19 @@ static dq_status dq_err_write_reply(char *to, size_t size, int shared,
     return status;
 }
 
-static dq_status dq_err_from_reply(delayq *q, const char *what,
-                                   const redisReply *r) {
+static delayq_status dq_err_from_reply(delayq *q, const char *what,
+                                       const redisReply *r) {
     return dq_err_write_reply(q->err, sizeof q->err, q->options.share != NULL,
                               what, r->str);
 }
 
-static dq_status dq_err_bad_reply(delayq *q, const char *what) {
+static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
     return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
                       "%s: the answer is not what delayq's script returns",
                       what);
 }
 
-static dq_status dq_err_wire(delayq *q) {
+static delayq_status dq_err_wire(delayq *q) {
     return dq_err_set(q, DELAYQ_ERR_WIRE,
                       "queue %.64s holds elements of Redisson <= 3.21.0, which "
                       "can't read this handle's elements: open it with "
@@ -1568,7 +1566,7 @@ static dq_status dq_err_wire(delayq *q) {
 }
 
 /* Does it pass by itself? */
-static int dq_err_passing(dq_status status) {
+static int dq_err_passing(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
            status == DELAYQ_ERR_UNKNOWN;
@@ -1757,8 +1755,8 @@ static SSL_CTX *dq_tls_context(const delayq_options *o) {
 }
 
 /* What the last step ran into, in OpenSSL's words. */
-static dq_status dq_tls_fail(delayq_conn *conn, dq_status status,
-                             const char *where, const SSL *ssl) {
+static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
+                                 const char *where, const SSL *ssl) {
     long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
     const char *why = ERR_reason_error_string(ERR_get_error());
     if (verdict != X509_V_OK) {
@@ -1776,10 +1774,10 @@ static int dq_tls_expect(SSL *ssl, const char *host) {
 }
 
 /* The TLS handshake; it writes to the socket. */
-static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                              const char *host, const char *where,
-                              int64_t deadline) {
-    dq_status status = DELAYQ_OK;
+static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                                  const char *host, const char *where,
+                                  int64_t deadline) {
+    delayq_status status = DELAYQ_OK;
     dq_sys_signals old;
     SSL *ssl;
     int said;
@@ -1818,9 +1816,9 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                              const char *host, const char *where,
-                              int64_t deadline) {
+static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                                  const char *host, const char *where,
+                                  int64_t deadline) {
     (void)c, (void)host, (void)where, (void)deadline;
     return dq_err_conn(conn, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
 }
@@ -3329,61 +3327,73 @@ static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
     return p != NULL;
 }
 
+#define DQ_RESP_SMALL 1024 /* longest argument but for scripts and payloads */
+
 typedef struct dq_resp_writer {
-    redisContext *c; /* NULL: only count */
-    int failed;
-    size_t keys, args; /* of a script, counted as they are written */
-    size_t n;
-    char buf[1024];
+    redisContext *c;
+    int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
+    int spilled;  /* while counting: it did not fit */
+    int failed;   /* no memory */
+    size_t keys, args;
+    size_t n; /* bytes in buf */
+    char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = 0;
-    o->failed = 0;
+    o->counting = o->spilled = o->failed = 0;
 }
 
-static void dq_resp_end(dq_resp_writer *o) {
-    if (o->n > 0 && redisAppendFormattedCommand(o->c, o->buf, o->n) != REDIS_OK)
+static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
+    if (o->counting)
+        o->spilled = 1;
+    else if (len > 0 && redisAppendFormattedCommand(o->c, (const char *)bytes,
+                                                    len) != REDIS_OK)
         o->failed = 1;
+}
+
+static void dq_resp_flush(dq_resp_writer *o) {
+    dq_resp_append(o, o->buf, o->n);
     o->n = 0;
 }
 
-static void dq_resp_bytes(dq_resp_writer *o, const void *bytes, size_t len) {
-    if (!o->c) return;
-    if (len > sizeof o->buf - o->n) dq_resp_end(o);
-    if (len <= sizeof o->buf - o->n) {
-        if (len > 0) memcpy(o->buf + o->n, bytes, len);
-        o->n += len;
-    } else if (redisAppendFormattedCommand(o->c, (const char *)bytes, len) !=
-               REDIS_OK) {
-        o->failed = 1;
-    }
-}
-
-/* A line of the protocol: a sign and a number. */
+/* A line of the protocol: a sign and a number. It fits the buffer, and so does
+ * what follows, if that is small. */
 static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
-    char line[32];
-    size_t n;
-    line[0] = sign;
-    n = 1 + dq_num_decimal(line + 1, (int64_t)value);
-    line[n] = '\r';
-    line[n + 1] = '\n';
-    dq_resp_bytes(o, line, n + 2);
-}
-
-/* One argument, of two pieces. */
-static void dq_resp_arg2(dq_resp_writer *o, const void *a, size_t alen,
-                         const void *b, size_t blen) {
-    o->args++;
-    dq_resp_line(o, '$', alen + blen);
-    dq_resp_bytes(o, a, alen);
-    dq_resp_bytes(o, b, blen);
-    dq_resp_bytes(o, "\r\n", 2);
+    if (sizeof o->buf - o->n < DQ_RESP_SMALL + 32) dq_resp_flush(o);
+    o->buf[o->n++] = sign;
+    o->n += dq_num_decimal(o->buf + o->n, (int64_t)value);
+    o->buf[o->n++] = '\r';
+    o->buf[o->n++] = '\n';
 }
 
 static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
-    dq_resp_arg2(o, bytes, len, NULL, 0);
+    assert(len <= DQ_RESP_SMALL);
+    o->args++;
+    dq_resp_line(o, '$', len);
+    memcpy(o->buf + o->n, bytes, len);
+    memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += len + 2;
+}
+
+/* An argument of any length: something small, then what is not copied. */
+static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
+                             size_t head_len, const void *data, size_t len) {
+    if (head_len + len <= DQ_RESP_SMALL) {
+        char small[DQ_RESP_SMALL];
+        memcpy(small, head, head_len);
+        if (len > 0) memcpy(small + head_len, data, len);
+        dq_resp_arg(o, small, head_len + len);
+        return;
+    }
+    o->args++;
+    dq_resp_line(o, '$', head_len + len);
+    memcpy(o->buf + o->n, head, head_len);
+    o->n += head_len;
+    dq_resp_flush(o);
+    dq_resp_append(o, data, len);
+    dq_resp_append(o, "\r\n", 2);
 }
 
 static void dq_resp_text(dq_resp_writer *o, const char *text) {
@@ -3395,34 +3405,40 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value));
 }
 
-/* A command all of whose arguments are plain words. */
-static void dq_resp_command(dq_resp_writer *o, size_t count, ...) {
-    va_list words;
-    va_start(words, count);
+static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
+    size_t len = 0, i;
+    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
+    dq_resp_line(o, '$', len);
+    dq_resp_flush(o);
+    for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
+    dq_resp_append(o, "\r\n", 2);
+}
+
+/* A command of `count` words, which begins with these; the caller adds the
+ * others. */
+static void dq_resp_command(dq_resp_writer *o, size_t count,
+                            const char *words) {
     dq_resp_line(o, '*', count);
-    while (count-- > 0) dq_resp_text(o, va_arg(words, const char *));
-    va_end(words);
+    while (*words) {
+        size_t len = strcspn(words, " ");
+        dq_resp_arg(o, words, len);
+        words += len + (words[len] == ' ');
+    }
 }
 
 /* A key or channel of the queue: prefix, then T, then what follows. */
 static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
-                             const char *prefix, const char *rest,
-                             size_t rest_len) {
-    size_t plen = strlen(prefix);
+                             const char *prefix, const char *rest) {
+    char key[DQ_RESP_SMALL];
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    o->args++;
-    dq_resp_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
-    dq_resp_bytes(o, prefix, plen);
-    if (!tagged) dq_resp_bytes(o, "{", 1);
-    dq_resp_bytes(o, q->name, q->name_len);
-    if (!tagged) dq_resp_bytes(o, "}", 1);
-    dq_resp_bytes(o, rest, rest_len);
-    dq_resp_bytes(o, "\r\n", 2);
+    int n = snprintf(key, sizeof key, "%s%s%s%s%s", prefix, tagged ? "" : "{",
+                     q->name, tagged ? "" : "}", rest);
+    dq_resp_arg(o, key, (size_t)n);
 }
 
 static void dq_resp_key(dq_resp_writer *o, const delayq *q,
                         const char *prefix) {
-    dq_resp_key_with(o, q, prefix, "", 0);
+    dq_resp_key_with(o, q, prefix, "");
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -3442,14 +3458,6 @@ static void dq_resp_keys_end(dq_resp_writer *o) {
     o->args = 0;
 }
 
-static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
-    size_t len = 0, i;
-    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
-    dq_resp_line(o, '$', len);
-    for (i = 0; parts[i]; i++) dq_resp_bytes(o, parts[i], strlen(parts[i]));
-    dq_resp_bytes(o, "\r\n", 2);
-}
-
 typedef enum dq_req_state {
     DQ_REQ_WAITING,  /* to be sent */
     DQ_REQ_ANSWERED, /* status is set; dq_req_decide says what follows */
@@ -3466,7 +3474,6 @@ typedef enum dq_req_next {
 /* The run of a script. */
 typedef struct dq_req {
     const dq_script *script;
-    dq_req_verb verb; /* the script's */
     const char *what; /* for error texts */
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
@@ -3484,9 +3491,8 @@ typedef struct dq_req {
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
-    const delayq_item *item;  /* to ack before a take */
     delayq_item *items;       /* to ack, `max` of them */
-    const char *ticket;       /* to change, remove, peek behind */
+    const char *ticket;       /* to change, remove, ack, peek behind */
     const int64_t *times;     /* to count by, `max` of them */
     int64_t due_ms;
     int64_t from;     /* where to begin; of a change the delay */
@@ -3496,44 +3502,48 @@ typedef struct dq_req {
 
     int64_t deadline_us; /* when it ends, reconnecting included */
     dq_req_state state;
-    dq_status status;  /* out */
-    redisReply *reply; /* out: an array; the caller frees it */
-    int64_t sent_us;   /* out: when it was sent; read at conn->used_us */
+    delayq_status status; /* out */
+    redisReply *reply;    /* out: an array; the caller frees it */
+    int64_t sent_us;      /* out: when it was sent; read at conn->used_us */
     int tries;
 } dq_req;
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
-/* Write a call of a script. Its write callback runs twice, first to count keys
- * and arguments, so it must write the same both times. On a new connection the
- * script is loaded in the same write; what came by EVAL alone would be
- * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
-static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const dq_script *script = call->script;
-    int loads = call->asking || !(q->conn->loaded & script->bit);
-    redisContext *c = o->c;
-    size_t keys, args;
-    dq_resp_begin(o, NULL);
-    call->write(o, q, call);
-    keys = o->keys;
-    args = o->args;
-    dq_resp_begin(o, c);
+/* Write a request's call of its script. How many keys and arguments that has
+ * is known when its callback has run: what fits the buffer waits there for the
+ * line with the counts; only for what doesn't, the callback runs again. On a
+ * new connection the script is loaded in the same write; what came by EVAL
+ * alone would be forgotten by Redis 7.4 after 500 others. Returns how many
+ * replies come. */
+static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
+    const dq_script *script = req->script;
+    int loads = req->asking || !(q->conn->loaded & script->bit), n;
+    char call[120];
     if (loads) {
-        dq_resp_line(o, '*', 3);
-        dq_resp_text(o, "SCRIPT");
-        dq_resp_text(o, "LOAD");
+        dq_resp_command(o, 3, "SCRIPT LOAD");
         dq_resp_script(o, script->parts);
-        if (!call->asking) q->conn->loaded |= script->bit;
+        if (!req->asking) q->conn->loaded |= script->bit;
     }
-    if (call->asking) dq_resp_command(o, 1, "ASKING");
-    dq_resp_line(o, '*', 3 + keys + args);
-    dq_resp_text(o, "EVALSHA");
-    dq_resp_arg(o, script->sha, 40);
-    dq_resp_int(o, (int64_t)keys);
+    if (req->asking) dq_resp_command(o, 1, "ASKING");
+    dq_resp_flush(o);
+    o->counting = 1;
+    o->spilled = 0;
     o->keys = o->args = 0;
-    call->write(o, q, call);
-    assert(keys > 0 && o->keys == keys && o->args == args);
-    return 1 + loads + call->asking;
+    req->write(o, q, req);
+    assert(o->keys > 0 && o->keys < 10);
+    n = snprintf(call, sizeof call,
+                 "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
+                 (unsigned long)(3 + o->keys + o->args), script->sha,
+                 (unsigned long)o->keys);
+    o->counting = 0;
+    dq_resp_append(o, call, (size_t)n);
+    if (o->spilled) {
+        o->n = 0;
+        req->write(o, q, req);
+    }
+    dq_resp_flush(o);
+    return 1 + loads + req->asking;
 }
 
 /*-----------------------------------------------------------------------------
@@ -3743,7 +3753,8 @@ static int64_t dq_conn_until(int ms, int64_t deadline) {
 
 /* Close the command connection. why and text are what requests are told until
  * the next attempt to connect. */
-static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
+static void dq_conn_close(delayq_conn *conn, delayq_status why,
+                          const char *text) {
     if (conn->cmd) {
         redisFree(conn->cmd);
         if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
@@ -3775,15 +3786,16 @@ static void dq_conn_close_sub(delayq_conn *conn) {
 }
 
 /* An error reply to something that the connection itself has said. */
-static dq_status dq_conn_fail_reply(delayq_conn *conn, const char *what,
-                                    const char *reply) {
+static delayq_status dq_conn_fail_reply(delayq_conn *conn, const char *what,
+                                        const char *reply) {
     int shared = conn->handles->next != NULL;
-    return dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply);
+    return dq_err_public(
+        dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply));
 }
 
 /* Why an exchange has failed, and what may have happened. */
-static dq_status dq_conn_fail_exchange(delayq_conn *conn, const redisContext *c,
-                                       int sent) {
+static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
+                                           const redisContext *c, int sent) {
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
@@ -3805,9 +3817,9 @@ static dq_status dq_conn_fail_exchange(delayq_conn *conn, const redisContext *c,
 /* Write what is in the buffer and read n replies, by the deadline. The caller
  * frees the replies, of which *got came. *sent: the server may have run
  * something. After a failure the connection is of no more use. */
-static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
-                                  redisReply **replies, int n, int *got,
-                                  int *sent, int64_t deadline) {
+static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
+                                      redisReply **replies, int n, int *got,
+                                      int *sent, int64_t deadline) {
     int late = 0, ready;
     *got = *sent = 0;
     while (*got < n) {
@@ -3852,13 +3864,13 @@ static const char *dq_conn_url(const delayq_conn *conn) {
 }
 
 /* A connected socket, with TLS where the URL says so. */
-static dq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
-                                     const delayq_address *a,
-                                     redisContext **out, int64_t deadline) {
+static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
+                                         const delayq_address *a,
+                                         redisContext **out, int64_t deadline) {
     const delayq_options *o = &conn->owner->options;
     int error = 0;
     socklen_t size = sizeof error;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     redisContext *c;
     char where[100];
     *out = NULL;
@@ -3913,8 +3925,7 @@ typedef struct dq_conn_handshake {
 
 static void dq_conn_write_auth(dq_conn_handshake *t, const dq_url *u) {
     if (!u->login) return;
-    dq_resp_line(&t->o, '*', u->user[0] ? 3 : 2);
-    dq_resp_text(&t->o, "AUTH");
+    dq_resp_command(&t->o, u->user[0] ? 3 : 2, "AUTH");
     if (u->user[0]) dq_resp_text(&t->o, u->user);
     dq_resp_text(&t->o, u->password);
     t->n++;
@@ -3928,21 +3939,21 @@ static void dq_conn_begin_handshake(dq_conn_handshake *t, redisContext *c,
     if (!login) return;
     dq_conn_write_auth(t, login);
     if (login->db > 0) {
-        dq_resp_line(&t->o, '*', 2);
-        dq_resp_text(&t->o, "SELECT");
+        dq_resp_command(&t->o, 2, "SELECT");
         dq_resp_int(&t->o, login->db);
         t->n++;
     }
-    dq_resp_command(&t->o, 3, "CLIENT", "SETNAME", "delayq");
+    dq_resp_command(&t->o, 3, "CLIENT SETNAME delayq");
     t->login = ++t->n;
 }
 
 /* Exchange it. The first of the caller's replies is t->r[t->login]. */
-static dq_status dq_conn_run_handshake(delayq_conn *conn, dq_conn_handshake *t,
-                                       int64_t deadline) {
-    dq_status status;
+static delayq_status dq_conn_run_handshake(delayq_conn *conn,
+                                           dq_conn_handshake *t,
+                                           int64_t deadline) {
+    delayq_status status;
     int sent, i;
-    dq_resp_end(&t->o);
+    dq_resp_flush(&t->o);
     if (t->o.failed)
         return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
     status =
@@ -3978,7 +3989,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
 
 /* Where "MOVED slot host:port" or "ASK slot host:port" points: to
  * conn->redirect. Without a host it is the node that says so. */
-static dq_status dq_conn_parse_redirect(delayq_conn *conn, const char *text) {
+static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
+                                            const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
     size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
     int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
@@ -4003,22 +4015,20 @@ static dq_status dq_conn_parse_redirect(delayq_conn *conn, const char *text) {
 /* One write: the login, unless u is NULL, and the probe of q's queue, which
  * tells the server's clock, its unsigned long, whether old elements lie there,
  * and whether this node serves the slot. */
-static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
-                               int64_t deadline) {
+static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
+                                   int64_t deadline) {
     delayq_conn *conn = q->conn;
     int64_t sent_us = dq_sys_now(), n[2];
     const redisReply *probe, *slot, *value;
-    dq_status status;
+    delayq_status status;
     dq_conn_handshake t;
     dq_conn_begin_handshake(&t, c, u);
-    dq_resp_line(&t.o, '*', 5);
-    dq_resp_text(&t.o, "EVAL");
+    dq_resp_command(&t.o, 5, "EVAL");
     dq_resp_script(&t.o, dq_parts_probe);
     dq_resp_int(&t.o, 0);
     dq_resp_key(&t.o, q, DQ_ZSET);
     dq_resp_key(&t.o, q, DQ_MIRROR);
-    dq_resp_line(&t.o, '*', 4);
-    dq_resp_text(&t.o, "EXISTS");
+    dq_resp_command(&t.o, 4, "EXISTS");
     dq_resp_arg(&t.o, q->name, q->name_len);
     dq_resp_key(&t.o, q, DQ_ZSET);
     dq_resp_key(&t.o, conn->owner, DQ_ZSET);
@@ -4065,16 +4075,17 @@ done:
 
 /* Ask a sentinel where the master is. It may have a password or none; where it
  * has one, it is the URL's. */
-static dq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
-                                      delayq_address *a, int64_t deadline) {
+static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
+                                          delayq_address *a, int64_t deadline) {
     const redisReply *said;
     redisContext *c;
     dq_conn_handshake t;
-    dq_status status = dq_conn_open_socket(conn, u, a, &c, deadline);
+    delayq_status status = dq_conn_open_socket(conn, u, a, &c, deadline);
     if (status != DELAYQ_OK) return status;
     dq_conn_begin_handshake(&t, c, NULL);
     dq_conn_write_auth(&t, u);
-    dq_resp_command(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
+    dq_resp_command(&t.o, 3, "SENTINEL get-master-addr-by-name");
+    dq_resp_text(&t.o, u->service);
     t.n++;
     status = dq_conn_run_handshake(conn, &t, deadline);
     said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
@@ -4102,9 +4113,10 @@ static dq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
 
 /* One attempt: at the node to which a redirection has pointed, or the next
  * host of the URL. */
-static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
+static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
+                                     int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     if (conn->state == DELAYQ_CONN_REDIRECTED) {
         conn->at = conn->redirect;
     } else if (!conn->owner->options.connect) {
@@ -4127,12 +4139,12 @@ static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
 
 /* Make the command connection, unless an attempt has failed too lately. The
  * hosts are tried in turn, each with its share of the time. */
-static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
+static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
     delayq_address before = conn->at;
     int64_t now = dq_sys_now();
     unsigned left, hops = 0;
-    dq_status status;
+    delayq_status status;
     dq_url u;
     assert(!conn->cmd);
     if (now < conn->retry_us)
@@ -4158,7 +4170,6 @@ static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
     memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         conn->failures++;
-        status = dq_err_public(status);
         dq_conn_close(conn, status, conn->err);
         return dq_err_set(q, status, "%s", conn->err);
     }
@@ -4186,13 +4197,9 @@ static void dq_conn_check_idle(delayq_conn *conn) {
 
 /* Have an open connection on which q's queue is known. Whatever asks the
  * server begins here. */
-static dq_status dq_conn_ensure(delayq *q, int64_t deadline) {
+static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status = DELAYQ_OK;
-    if (q->pid != (int64_t)getpid())
-        return dq_err_set(q, DELAYQ_ERR_ARG,
-                          "the handle was opened before a "
-                          "fork(): open one of your own");
+    delayq_status status = DELAYQ_OK;
     if (q->wire_refused) return dq_err_wire(q);
     if (conn->cmd && dq_sys_now() - conn->used_us > DQ_SECOND_US)
         dq_conn_check_idle(conn);
@@ -4238,10 +4245,10 @@ static void dq_conn_note_answer(delayq_conn *conn, int leave) {
 
 /* A request's answer: its status, and what it says of the connection. That of
  * another node, which ASK has named, says nothing of ours. */
-static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
+static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     delayq_conn *conn = q->conn;
     const dq_err_entry *e;
-    dq_status status;
+    delayq_status status;
     if (r->type != REDIS_REPLY_ERROR) {
         if (!req->asking && conn->cmd) dq_conn_note_answer(conn, 0);
         return r->type == REDIS_REPLY_ARRAY && r->elements > 0
@@ -4272,7 +4279,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
     int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
     int n = 0, got = 0, sent = 0, i;
     int64_t now = dq_sys_now(), deadline;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     size_t k;
     deadline = now + q->options.io_timeout_ms * 1000LL;
     if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
@@ -4295,7 +4302,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         req->sent_us = now;
         dq_resp_begin(&o, c);
         first[n + 1] = first[n] + dq_req_write(&o, q, req);
-        dq_resp_end(&o);
+        dq_resp_flush(&o);
         req->state = DQ_REQ_ANSWERED;
         under_way[n++] = req;
         if (o.failed) {
@@ -4368,14 +4375,18 @@ static void dq_req_send_ask(delayq *q, dq_req *req) {
  * is provably harmless, and once; what is settled has its final status. */
 static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
-    dq_status status = req->status;
+    delayq_status status = req->status;
     assert(status != DELAYQ_OK);
-    if (req->no_retry) return DQ_SETTLE;
+    if (req->no_retry) {
+        int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
+        req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
+        return DQ_SETTLE;
+    }
     if (++req->tries <= DQ_HOPS) {
         if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
         if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
-        if (status == DQ_TRYAGAIN && req->verb == DQ_TAKE && !req->zset_alone &&
-            q->options.wire == DELAYQ_NATIVE) {
+        if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
+            !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
             req->zset_alone = 1; /* one key lies on one node */
             req->as_waiter = 0;
             return DQ_SEND_AGAIN;
@@ -4415,47 +4426,78 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
     return DQ_SETTLE;
 }
 
-/* Run scripts until each is settled; one may fail and the next one not. ready
- * is what dq_conn_ensure has said. */
-static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count,
-                           dq_status ready) {
-    for (;;) {
-        size_t i, open = 0;
+/* Run scripts until each is settled; one may fail and the next one not. */
+static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count) {
+    size_t open, i;
+    do {
+        delayq_status ready = dq_conn_ensure(q, reqs->deadline_us);
         if (ready == DELAYQ_OK) dq_req_send(q, q->conn->cmd, reqs, count);
-        for (i = 0; i < count; i++) {
+        for (i = open = 0; i < count; i++) {
             dq_req *req = &reqs[i];
             dq_req_next next = DQ_SETTLE;
-            if (req->state == DQ_REQ_WAITING && ready != DELAYQ_OK) {
-                req->state = DQ_REQ_ANSWERED;
-                req->status = ready;
+            if (req->state == DQ_REQ_SETTLED) continue;
+            if (req->state == DQ_REQ_WAITING && ready == DELAYQ_OK) {
+                open++; /* it did not fit this time */
+                continue;
             }
-            if (req->state == DQ_REQ_ANSWERED) {
-                while (req->status != DELAYQ_OK &&
-                       (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
-                    dq_req_send_ask(q, req);
-                if (req->status == DELAYQ_OK) next = DQ_SETTLE;
-                req->state =
-                    next == DQ_SETTLE ? DQ_REQ_SETTLED : DQ_REQ_WAITING;
+            if (req->state == DQ_REQ_WAITING) req->status = ready;
+            while (req->status != DELAYQ_OK &&
+                   (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
+                dq_req_send_ask(q, req);
+            if (req->status == DELAYQ_OK || next == DQ_SETTLE) {
+                req->state = DQ_REQ_SETTLED;
+            } else {
+                req->state = DQ_REQ_WAITING;
+                open++;
             }
-            open += req->state != DQ_REQ_SETTLED;
         }
-        if (open == 0) return;
-        ready = q->conn->cmd ? DELAYQ_OK : dq_conn_ensure(q, reqs->deadline_us);
-    }
+    } while (open > 0);
 }
 
 /* When a call that begins now shall end, reconnecting included. */
-static int64_t dq_req_deadline(const delayq *q, int64_t now) {
+static int64_t dq_req_deadline(const delayq *q) {
     int ms = q->options.io_timeout_ms;
     if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    return now + ms * 1000LL;
+    return dq_sys_now() + ms * 1000LL;
 }
 
-static dq_status dq_req_run(delayq *q, dq_req *req) {
-    if (req->deadline_us == 0)
-        req->deadline_us = dq_req_deadline(q, dq_sys_now());
-    dq_req_run_all(q, req, 1, dq_conn_ensure(q, req->deadline_us));
-    return req->status;
+static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
+                         void (*write)(dq_resp_writer *, delayq *,
+                                       const dq_req *)) {
+    memset(req, 0, sizeof *req);
+    req->script = script;
+    req->what = what;
+    req->write = write;
+}
+
+/* Read the numbers that the reply of a settled request begins with. */
+static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
+                                    size_t count) {
+    memset(n, 0, count * sizeof *n);
+    if (req->status != DELAYQ_OK) return req->status;
+    if (dq_resp_integers(req->reply, n, count)) {
+        dq_conn_set_clock(q->conn, n[0], req->sent_us, q->conn->used_us);
+        return DELAYQ_OK;
+    }
+    freeReplyObject(req->reply);
+    req->reply = NULL;
+    return dq_err_bad_reply(q, req->what);
+}
+
+/* Run one request. After DELAYQ_OK the caller has its reply. */
+static delayq_status dq_req_run(delayq *q, dq_req *req, int64_t *n,
+                                size_t count) {
+    if (req->deadline_us == 0) req->deadline_us = dq_req_deadline(q);
+    dq_req_run_all(q, req, 1);
+    return dq_req_numbers(q, req, n, count);
+}
+
+/* Run one request of whose reply only the numbers count. */
+static delayq_status dq_req_ask(delayq *q, dq_req *req, int64_t *n,
+                                size_t count) {
+    delayq_status status = dq_req_run(q, req, n, count);
+    if (status == DELAYQ_OK) freeReplyObject(req->reply);
+    return status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4520,15 +4562,13 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     dq_resp_writer o;
     if (!conn->sub) return;
     dq_resp_begin(&o, conn->sub);
-    dq_resp_line(&o, '*', 2);
-    dq_resp_text(&o, verb);
-    dq_resp_key_with(&o, q, DQ_TURN, q->id, strlen(q->id));
+    dq_resp_command(&o, 2, verb);
+    dq_resp_key_with(&o, q, DQ_TURN, q->id);
     if (with_name) {
-        dq_resp_line(&o, '*', 2);
-        dq_resp_text(&o, verb);
+        dq_resp_command(&o, 2, verb);
         dq_resp_key(&o, q, DQ_CHANNEL);
     }
-    dq_resp_end(&o);
+    dq_resp_flush(&o);
     if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
         dq_conn_close_sub(conn);
 }
@@ -4577,16 +4617,12 @@ static int dq_sub_ping(delayq_conn *conn, int64_t now) {
 }
 
 /* Read the subscriber and empty the pipe, at most once a millisecond. */
-static dq_status dq_sub_poll(delayq *q, int64_t now) {
-    delayq_conn *conn = q->conn;
-    if (now - conn->sub_read_us < DQ_SUB_POLL_US) return DELAYQ_OK;
-    if (q->pid != (int64_t)getpid())
-        return dq_conn_ensure(q, now); /* says so */
+static void dq_sub_poll(delayq_conn *conn, int64_t now) {
+    if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
     conn->sub_read_us = now;
     dq_sys_drain_pipe(conn->pipe[0]);
     if (conn->sub && (!dq_sub_read(conn, now) || !dq_sub_ping(conn, now)))
         dq_conn_close_sub(conn);
-    return DELAYQ_OK;
 }
 
 /* Open the subscriber, unless that has failed too lately. One write: login,
@@ -4594,7 +4630,7 @@ static dq_status dq_sub_poll(delayq *q, int64_t now) {
  * leaves a subscriber that hears less, not a broken queue. */
 static void dq_sub_open(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status;
+    delayq_status status;
     dq_conn_handshake t;
     delayq *h;
     dq_url u;
@@ -4605,14 +4641,12 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
     status = dq_conn_open_socket(conn, &u, &conn->at, &conn->sub, deadline);
     if (status == DELAYQ_OK) {
         dq_conn_begin_handshake(&t, conn->sub, &u);
-        dq_resp_command(&t.o, 2, "CLIENT", "ID");
-        dq_resp_line(&t.o, '*', 2);
-        dq_resp_text(&t.o, "SUBSCRIBE");
+        dq_resp_command(&t.o, 2, "CLIENT ID");
+        dq_resp_command(&t.o, 2, "SUBSCRIBE");
         dq_resp_key(&t.o, q, DQ_CHANNEL);
-        dq_resp_command(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-        dq_resp_line(&t.o, '*', 2);
-        dq_resp_text(&t.o, "SUBSCRIBE");
-        dq_resp_key_with(&t.o, q, DQ_TURN, q->id, strlen(q->id));
+        dq_resp_command(&t.o, 2, "SUBSCRIBE " DQ_INVALIDATE);
+        dq_resp_command(&t.o, 2, "SUBSCRIBE");
+        dq_resp_key_with(&t.o, q, DQ_TURN, q->id);
         t.n += 4;
         status = dq_conn_run_handshake(conn, &t, deadline);
     }
@@ -4637,8 +4671,7 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
     if (status != DELAYQ_OK) {
         conn->sub_failures++;
         dq_conn_close_sub(conn);
-        if (q->options.log)
-            q->options.log(q->options.user, dq_err_public(status), conn->err);
+        if (q->options.log) q->options.log(q->options.user, status, conn->err);
         return;
     }
     conn->sub_failures = 0;
@@ -4658,32 +4691,27 @@ static int dq_sub_wants_track(const delayq *q) {
 
 /* Ask to be told of the next push into N, and how many lie there already,
  * which were pushed before the server began to watch. */
-static dq_status dq_sub_track(delayq *q, int64_t deadline) {
+static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
     redisReply *r[3] = {NULL, NULL, NULL};
     const redisReply *length;
-    dq_status status = dq_conn_ensure(q, deadline);
+    delayq_status status = dq_conn_ensure(q, deadline);
     int got = 0, sent, n = 2;
     dq_resp_writer o;
     if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
         return status;
     dq_resp_begin(&o, conn->cmd);
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_line(&o, '*', 7);
-        dq_resp_text(&o, "CLIENT");
-        dq_resp_text(&o, "TRACKING");
-        dq_resp_text(&o, "ON");
-        dq_resp_text(&o, "REDIRECT");
+        dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
         dq_resp_int(&o, conn->sub_id);
         dq_resp_text(&o, "OPTIN");
         dq_resp_text(&o, "NOLOOP");
         n++;
     }
-    dq_resp_command(&o, 3, "CLIENT", "CACHING", "YES");
-    dq_resp_line(&o, '*', 2);
-    dq_resp_text(&o, "LLEN");
+    dq_resp_command(&o, 3, "CLIENT CACHING YES");
+    dq_resp_command(&o, 2, "LLEN");
     dq_resp_arg(&o, q->name, q->name_len);
-    dq_resp_end(&o);
+    dq_resp_flush(&o);
     status = o.failed ? dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory")
                       : dq_conn_exchange(
                             conn, conn->cmd, r, n, &got, &sent,
@@ -4728,36 +4756,6 @@ static const char *dq_wire_letter(const delayq *q) {
     return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-static void
-dq_req_begin(dq_req *call, const dq_script *script, const char *what,
-             void (*write)(dq_resp_writer *, delayq *, const dq_req *)) {
-    memset(call, 0, sizeof *call);
-    call->script = script;
-    call->verb = script->verb;
-    call->what = what;
-    call->write = write;
-}
-
-/* Read the n numbers that a call's reply begins with. */
-static dq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
-                                size_t count) {
-    memset(n, 0, count * sizeof *n);
-    if (call->status != DELAYQ_OK) return call->status;
-    if (!dq_resp_integers(call->reply, n, count)) {
-        freeReplyObject(call->reply);
-        call->reply = NULL;
-        return dq_err_bad_reply(q, call->what);
-    }
-    dq_conn_set_clock(q->conn, n[0], call->sent_us, q->conn->used_us);
-    return DELAYQ_OK;
-}
-
-static dq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
-                                    size_t count) {
-    dq_req_run(q, call);
-    return dq_req_numbers(q, call, n, count);
-}
-
 /* The server's clock, at least and at most, in ms. */
 static int64_t dq_server_ms(const delayq *q) {
     return (dq_sys_now() + q->conn->clock_offset_us) / 1000;
@@ -4779,11 +4777,6 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
 }
 
 /* --- transfer and take --- */
-
-static void dq_set_cursor(delayq *q, const redisReply *r) {
-    if (r->type == REDIS_REPLY_STRING && r->len < sizeof q->cursor)
-        memcpy(q->cursor, r->str, r->len + 1);
-}
 
 /* The zset, where ready items lie, and the retry list or the mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
@@ -4822,8 +4815,8 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, q->retry_turn ? "x" : "r");
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
-    if (call->item)
-        dq_write_ticket(o, call->item->ticket.text);
+    if (call->ticket)
+        dq_write_ticket(o, call->ticket);
     else if (leases || call->as_waiter)
         dq_write_blanks(o, 2);
     if (leases) {
@@ -4853,108 +4846,117 @@ static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
     dq_resp_key(o, q, DQ_CHANNEL);
 }
 
-/* What the head of a transfer's or take's reply says. */
-static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
-    int unheard = call->verb == DQ_TAKE &&
+/* What a transfer's or take's reply says besides the items. */
+static delayq_status dq_take_apply(delayq *q, const dq_req *call,
+                                   const int64_t *n) {
+    const redisReply *r = call->reply, *cursor;
+    dq_req_verb verb = call->script->verb;
+    int unheard = verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > DQ_NUMBERS + 1;
+    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_NUMBERS + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
                       taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
+    if (verb == DQ_BROADCAST && r->elements > DQ_NUMBERS) {
+        cursor = r->element[DQ_NUMBERS];
+        if (cursor->type == REDIS_REPLY_STRING &&
+            cursor->len < sizeof q->cursor)
+            memcpy(q->cursor, cursor->str, cursor->len + 1);
+    }
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
-static dq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    int cast = q->options.broadcast;
-    dq_status status;
+static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
+    delayq_status status;
     int64_t n[DQ_NUMBERS] = {0};
     dq_req call;
-    if (cast)
+    if (q->options.broadcast)
         dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(&call, &dq_script_tick, "tick", dq_write_run);
     else
-        dq_req_begin(&call,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_tick
-                         : &dq_script_tick_redisson,
-                     "tick", dq_write_run);
+        dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
     call.no_retry = 1;
     call.deadline_us = deadline;
-    status = dq_req_run_numbers(q, &call, n, DQ_TICK_NUMBERS);
-    if (status == DQ_NOSCRIPT || status == DQ_MOVED)
-        return DELAYQ_OK; /* the next request loads it, or goes there */
+    status = dq_req_run(q, &call, n, DQ_TICK_NUMBERS);
+    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next one does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
     }
     status = dq_take_apply(q, &call, n);
-    if (cast && call.reply->elements > DQ_NUMBERS)
-        dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
     freeReplyObject(call.reply);
     return status;
 }
 
-static void dq_count_taken(delayq *q, const delayq_item *item) {
-    int bucket = 0;
-    q->counts.taken++;
-    q->counts.redelivered += item->attempt > 1;
-    if (item->late_us < 0) return;
-    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
-    q->counts.lateness[bucket]++;
-}
-
-/* When the item was due, where that is known, and how late it is. */
-static void dq_set_due(delayq_item *item, int64_t due_ms, int64_t us) {
-    item->late_us = -1;
-    if (due_ms < 0) return;
-    item->due_ms = due_ms;
-    item->late_us = us - due_ms * 1000;
-    if (item->late_us < 0) item->late_us = 0;
-}
-
 #define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
 
-/* An item of a take's reply: its due time or what stands for it, and its
- * bytes; n: the numbers with which the reply begins. */
-static int dq_read_item(delayq *q, delayq_item *item, redisReply *const *r,
-                        const int64_t *n) {
+/* One item of a reply: [broadcast: cursor,] due time, bytes. n: the numbers
+ * with which a take's reply begins. A peek shows what can't be decoded, too. */
+static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
+                        redisReply *const *r, const int64_t *n) {
+    const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
     const unsigned char *e = (const unsigned char *)r[1]->str;
-    int leased = q->options.lease_ms > 0, kind = -1, raw;
+    int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
+    int kind = -1, bucket = 0;
+    int64_t due_ms = r[0]->integer;
     size_t at = 0;
-    if (r[0]->type != REDIS_REPLY_INTEGER || r[0]->integer > DQ_MAX_DUE ||
-        r[1]->type != REDIS_REPLY_STRING)
+    if (r[0]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE ||
+        r[1]->type != REDIS_REPLY_STRING || (peek && due_ms < 0))
         return 0;
     memset(item, 0, sizeof *item);
-    raw = r[0]->integer == DQ_DUE_RAW && !leased;
-    if (!raw) kind = dq_elem_parse_of(q, e, r[1]->len, &at);
-    if (kind < 0 && !raw) return 0;
+    if (cursor) {
+        if (cursor->type != REDIS_REPLY_STRING ||
+            cursor->len >= sizeof q->cursor)
+            return 0;
+        memcpy(item->ticket.text, cursor->str, cursor->len + 1);
+    } else if (leased || due_ms != DQ_DUE_RAW) {
+        kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+        if (kind < 0 && !peek) return 0;
+    }
+    if (kind >= 0 && (leased || peek))
+        dq_elem_ticket(&item->ticket, leased ? n[DQ_AT_LEASE] : due_ms, e,
+                       kind);
     item->data = e + at;
     item->len = r[1]->len - at;
-    item->attempt = kind == DQ_ELEM_OLD && leased ? 0 : !leased;
-    item->attempt += dq_elem_attempt(e, kind);
-    if (leased) dq_elem_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
-    dq_set_due(item, r[0]->integer, n[DQ_AT_US]);
-    dq_count_taken(q, item);
+    item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
+    item->late_us = -1;
+    if (due_ms >= 0) item->due_ms = due_ms;
+    if (peek) return 1;
+    q->counts.taken++;
+    q->counts.redelivered += item->attempt > 1;
+    if (due_ms < 0) return 1;
+    item->late_us = n[DQ_AT_US] - due_ms * 1000;
+    if (item->late_us < 0) item->late_us = 0;
+    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
+    q->counts.lateness[bucket]++;
     return 1;
 }
 
-/* The item that a triple of a broadcast's reply stands for. */
-static int dq_read_broadcast_item(delayq *q, delayq_item *item,
-                                  redisReply *const *r, int64_t us) {
-    if (r[0]->type != REDIS_REPLY_STRING || r[0]->len >= sizeof q->cursor ||
-        r[1]->type != REDIS_REPLY_INTEGER || r[1]->integer > DQ_MAX_DUE ||
-        r[2]->type != REDIS_REPLY_STRING)
-        return 0;
-    memset(item, 0, sizeof *item);
-    memcpy(item->ticket.text, r[0]->str, r[0]->len + 1);
-    item->data = r[2]->str;
-    item->len = r[2]->len;
-    item->attempt = 1;
-    dq_set_due(item, r[1]->integer, us);
-    dq_count_taken(q, item);
-    return 1;
+/* The items of a take's, broadcast's or peek's reply; the reply stays with
+ * the handle, since they point into it. */
+static delayq_status dq_read_items(delayq *q, const dq_req *call,
+                                   delayq_item *items, size_t *count,
+                                   const int64_t *n) {
+    dq_req_verb verb = call->script->verb;
+    size_t first = verb == DQ_PEEK        ? 1
+                   : verb == DQ_BROADCAST ? DQ_NUMBERS + 1
+                                          : DQ_NUMBERS;
+    size_t step = verb == DQ_BROADCAST ? 3 : 2, at, got = 0;
+    const redisReply *r = call->reply;
+    q->reply = call->reply;
+    *count = 0;
+    if (r->elements < first || (r->elements - first) % step != 0 ||
+        (r->elements - first) / step > call->max)
+        return dq_err_bad_reply(q, call->what);
+    for (at = first; at < r->elements; at += step)
+        if (!dq_read_item(q, verb, &items[got++], r->element + at, n))
+            return dq_err_bad_reply(q, call->what);
+    *count = got;
+    return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 static void dq_free_items(delayq *q) {
@@ -4962,12 +4964,10 @@ static void dq_free_items(delayq *q) {
     q->reply = NULL;
 }
 
-/* What an ack's answer says of one ticket. */
-static dq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
-    if (done) {
-        q->counts.acked++;
-        return DELAYQ_OK;
-    }
+/* What the answer about one ticket means: it was done, or is not there. */
+static delayq_status dq_ticket_status(delayq *q, const dq_req *call,
+                                      int64_t done) {
+    if (done) return DELAYQ_OK;
     if (!call->is_resend) return DELAYQ_GONE;
     return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
@@ -4975,73 +4975,46 @@ static dq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
                       call->what);
 }
 
-/* The items of a take's reply, pairs behind its numbers; of a broadcast's,
- * triples behind these and the cursor. SIZE_MAX: that is no reply of ours. */
-static size_t dq_read_items(delayq *q, const dq_req *call, delayq_item *items,
-                            const int64_t *n) {
-    int cast = call->verb == DQ_BROADCAST;
-    size_t first = cast ? DQ_NUMBERS + 1 : DQ_NUMBERS, step = cast ? 3 : 2;
-    size_t left = call->reply->elements - first, i;
-    redisReply *const *r = call->reply->element + first;
-    if (left % step != 0 || left / step > call->max) return SIZE_MAX;
-    for (i = 0; i < left / step; i++, r += step)
-        if (cast ? !dq_read_broadcast_item(q, &items[i], r, n[DQ_AT_US])
-                 : !dq_read_item(q, &items[i], r, n))
-            return SIZE_MAX;
-    return i;
-}
-
 /* What a take is asked for, and what it has got. */
 typedef struct dq_take_state {
     delayq_item *items;
     size_t max, count;
-    delayq_item ack; /* to be acked first, while it has a ticket */
-    dq_status acked; /* what became of it */
-    int ack_sent;    /* an answer to the ack was lost */
+    delayq_item ack;     /* to be acked first, while it has a ticket */
+    delayq_status acked; /* what became of it */
+    int ack_sent;        /* an answer to the ack was lost */
 } dq_take_state;
 
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
-static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
-    int cast = q->options.broadcast, ack = t->ack.ticket.text[0] != '\0';
-    dq_status status, acked;
+static delayq_status dq_take_once(delayq *q, dq_take_state *t,
+                                  int64_t deadline) {
+    int ack = t->ack.ticket.text[0] != '\0';
+    delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    if (cast)
+    if (q->options.broadcast)
         dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(&call, &dq_script_take, "take", dq_write_take);
     else
-        dq_req_begin(&call,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_take
-                         : &dq_script_take_redisson,
-                     "take", dq_write_take);
+        dq_req_begin(&call, &dq_script_take_redisson, "take", dq_write_take);
     call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
     call.max = t->max;
-    call.item = ack ? &t->ack : NULL;
+    call.ticket = ack ? t->ack.ticket.text : NULL;
     call.deadline_us = deadline;
     if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
     q->retry_turn = !q->retry_turn;
-    status = dq_req_run_numbers(q, &call, n, DQ_NUMBERS);
-    acked = status;
-    if (status == DELAYQ_OK) {
+    acked = status = dq_req_run(q, &call, n, DQ_NUMBERS);
+    if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
-        if ((cast && call.reply->elements <= DQ_NUMBERS) ||
-            (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1)) {
-            acked = status = dq_err_bad_reply(q, "take");
-        } else {
-            if (ack) acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
-            status = dq_take_apply(q, &call, n);
-            if (cast) dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
-            t->count = dq_read_items(q, &call, t->items, n);
-            if (t->count == SIZE_MAX) {
-                t->count = 0;
-                status = dq_err_bad_reply(q, "take");
-            } else if (t->count > 0) {
-                status = DELAYQ_OK;
-            } else if (status == DELAYQ_OK) {
-                status = DELAYQ_EMPTY;
-            }
-        }
+        acked = status = dq_err_bad_reply(q, "take");
+    } else if (status == DELAYQ_OK) {
+        delayq_status applied, read;
+        if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
+        q->counts.acked += ack && acked == DELAYQ_OK;
+        applied = dq_take_apply(q, &call, n);
+        read = dq_read_items(q, &call, t->items, &t->count, n);
+        status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (!ack) return status;
     if (t->ack_sent && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
@@ -5055,11 +5028,11 @@ static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
 
 /* One step of a take: ask if there may be something; if there isn't, see to
  * it that the next item is heard of. */
-static dq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     delayq_conn *conn = q->conn;
-    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q, now);
-    dq_status status = dq_sub_poll(q, now);
-    if (status != DELAYQ_OK) return status;
+    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q);
+    delayq_status status;
+    dq_sub_poll(conn, now);
     status = DELAYQ_EMPTY;
     if (!conn->cmd || !conn->sub || q->ready > 0 || now >= q->next_poll_us ||
         t->ack.ticket.text[0] ||
@@ -5144,22 +5117,19 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
 }
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_wait_ride_out(delayq *q, dq_status status) {
-    if (q->options.log)
-        q->options.log(q->options.user, dq_err_public(status), q->err);
+static void dq_wait_ride_out(delayq *q, delayq_status status) {
+    if (q->options.log) q->options.log(q->options.user, status, q->err);
     dq_sched_on_fault(q);
 }
 
 /* One step of a tick: connect, or open the subscriber, or read it and run the
  * transfer if it is time. */
-static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
+static delayq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status;
     int64_t now;
     if (!conn->cmd || q->wire_refused) return dq_conn_ensure(q, deadline);
     now = dq_sys_now();
-    status = dq_sub_poll(q, now);
-    if (status != DELAYQ_OK) return status;
+    dq_sub_poll(conn, now);
     if (!conn->sub && now >= conn->sub_retry_us) {
         dq_sub_open(q, deadline);
         return DELAYQ_OK;
@@ -5167,19 +5137,24 @@ static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
     return now < q->next_poll_us ? DELAYQ_OK : dq_take_transfer(q, deadline);
 }
 
+/* Nothing is to be done now: is it time to ask to be told of a push? */
+static int dq_wait_may_track(const delayq *q) {
+    return q->ready == 0 && q->conn->sub && q->conn->cmd &&
+           dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us;
+}
+
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
-static dq_status dq_wait_step(delayq *q) {
+static delayq_status dq_wait_step(delayq *q) {
     delayq_conn *conn = q->conn;
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status status = DELAYQ_OK;
+    int64_t deadline = dq_req_deadline(q);
+    delayq_status status = DELAYQ_OK;
     int steps; /* connect, open the subscriber, transfer */
     for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
         status = dq_wait_tick_step(q, deadline);
         if (q->ready > 0 || (conn->sub && dq_sys_now() < q->next_poll_us))
             break;
     }
-    if (status == DELAYQ_OK && q->ready == 0 && conn->sub && conn->cmd &&
-        dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us)
+    if (status == DELAYQ_OK && dq_wait_may_track(q))
         status = dq_sub_track(q, deadline);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
@@ -5194,13 +5169,26 @@ static dq_status dq_wait_step(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 /* Every verb begins here. wrong: NULL, or what is wrong with its arguments. */
-static dq_status dq_check(delayq *q, const char *wrong) {
+static delayq_status dq_check(delayq *q, const char *wrong) {
     if (!q) return DELAYQ_ERR_ARG;
     if (q->open != DQ_OPEN)
         wrong = "the handle is closed";
     else if (!q->conn)
         wrong = "the handle whose connection this one shares is closed";
+    else if (q->pid != (int64_t)getpid())
+        wrong = "the handle was opened before a fork(): open one of your own";
     return wrong ? dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
+}
+
+static const char *dq_wrong_timeout(int64_t timeout_ms) {
+    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
+}
+
+static const char *dq_wrong_ticket(const char *text) {
+    if (!text) return "no item or ticket";
+    if (dq_elem_is_ticket(text)) return NULL;
+    return "the ticket is none: an item that was taken without a lease, or of "
+           "a broadcast, has nothing to acknowledge";
 }
 
 /* The connection of options.share. NULL, or what is wrong. */
@@ -5279,31 +5267,26 @@ static const char *dq_check_cursor(delayq *q) {
 }
 
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
-    dq_status status;
+    delayq_status status;
     const char *wrong;
     int64_t deadline;
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
-    if (!options)
-        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL"));
+    if (!options) return dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
     if (wrong) {
         q->options.share = NULL;
-        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong));
+        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
     }
     q->own.owner = q;
     q->conn = q->options.share ? q->options.share->conn : &q->own;
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
-    memset(&u, 0, sizeof u);
-    if (wrong)
-        return dq_err_public(
-            dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong));
+    if (wrong) return dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
-        return dq_err_public(
-            dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno)));
+        return dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -5315,12 +5298,12 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->id[0] = ':';
     dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
-    deadline = dq_req_deadline(q, dq_sys_now());
+    deadline = dq_req_deadline(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_conn_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
-    return dq_err_public(status);
+    return status;
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
@@ -5379,7 +5362,7 @@ static void dq_write_element(dq_resp_writer *o, const delayq *q,
                              const delayq_message *m) {
     unsigned char head[DQ_ELEM_HEADER_MAX];
     size_t n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_arg2(o, head, n, m->data, m->len);
+    dq_resp_long_arg(o, head, n, m->data, m->len);
 }
 
 static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5397,14 +5380,10 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     const delayq_message *m = call->messages;
-    size_t klen = strlen(m->key), n = 1;
-    char rest[270], id[33]; /* :LEN:KEY */
+    char rest[280], id[33];
     dq_resp_key(o, q, DQ_ZSET);
-    rest[0] = ':';
-    n += dq_num_decimal(rest + n, (int64_t)klen);
-    rest[n++] = ':';
-    memcpy(rest + n, m->key, klen);
-    dq_resp_key_with(o, q, DQ_DEDUP, rest, n + klen);
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key_with(o, q, DQ_DEDUP, rest);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
     dq_resp_keys_end(o);
     dq_resp_key(o, q, DQ_CHANNEL);
@@ -5416,68 +5395,62 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, m->replace ? "1" : "0");
 }
 
-static dq_status dq_offer_unknown(delayq *q) {
+static delayq_status dq_offer_unknown(delayq *q) {
     return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
                       "offer: sent twice, and due before it could be told "
                       "whether the first arrived");
 }
 
-/* Of messages that were sent again, what the reply says. */
-static dq_status dq_apply_resent(delayq *q, const dq_req *call,
-                                 delayq_message *m) {
-    redisReply *const *r = call->reply->element;
-    dq_status status = DELAYQ_OK;
-    size_t i;
+/* A message that may have been stored stays so until the server answers. */
+static void dq_message_set_status(delayq_message *m, delayq_status status) {
+    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
+        m->status = status;
+}
+
+/* What became of messages without keys, which went in one script. Of those
+ * that were sent again, pairs say more: number, and due time or -1. */
+static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
+    delayq_message *m = call->messages;
+    redisReply *const *r;
+    size_t i, id_len = dq_elem_id_len(q);
+    int64_t us;
+    delayq_status status = dq_req_numbers(q, call, &us, 1);
+    for (i = 0; i < call->max; i++) {
+        int64_t due =
+            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
+        dq_message_set_status(&m[i], status);
+        if (status != DELAYQ_OK) continue;
+        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
+        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, id_len);
+        dq_sched_on_own_item(q, due);
+    }
+    if (status != DELAYQ_OK) return status;
+    q->counts.offered += call->max;
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
-        int64_t number = r[i]->integer, due_ms = r[i + 1]->integer;
-        if (r[i]->type != REDIS_REPLY_INTEGER || number < 1 ||
-            number > (int64_t)call->max ||
-            r[i + 1]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE) {
+        int64_t number, due_ms;
+        r = call->reply->element + i;
+        number = r[0]->integer, due_ms = r[1]->integer;
+        if (r[0]->type != REDIS_REPLY_INTEGER || number < 1 ||
+            number > (int64_t)call->max || r[1]->type != REDIS_REPLY_INTEGER ||
+            due_ms > DQ_MAX_DUE) {
             for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
             return dq_err_bad_reply(q, "offer");
         }
-        if (due_ms >= 0) {
+        if (due_ms >= 0)
             dq_elem_id_ticket(&m[number - 1].ticket, due_ms, m[number - 1].id,
-                              dq_elem_id_len(q));
-        } else {
-            m[number - 1].status = DELAYQ_ERR_UNKNOWN;
-            status = dq_offer_unknown(q);
-        }
+                              id_len);
+        else
+            m[number - 1].status = status = dq_offer_unknown(q);
     }
     return status;
 }
 
-/* A message that may have been stored stays so until the server answers. */
-static void dq_message_set_status(delayq_message *m, dq_status status) {
-    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
-        m->status = dq_err_public(status);
-}
-
-/* What became of messages without keys, which went in one script. */
-static dq_status dq_apply_offer(delayq *q, dq_req *call) {
-    delayq_message *m = call->messages;
-    int64_t us;
-    dq_status status = dq_req_numbers(q, call, &us, 1);
-    size_t i;
-    for (i = 0; i < call->max; i++) dq_message_set_status(&m[i], status);
-    if (status != DELAYQ_OK) return status;
-    for (i = 0; i < call->max; i++) {
-        int64_t due =
-            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
-        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, dq_elem_id_len(q));
-        dq_sched_on_own_item(q, due);
-    }
-    q->counts.offered += call->max;
-    return dq_apply_resent(q, call, m);
-}
-
 /* What became of a message that has a key. */
-static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
+static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     const redisReply *ticket;
     int64_t n[3];
-    dq_status status = dq_req_numbers(q, call, n, 3);
+    delayq_status status = dq_req_numbers(q, call, n, 3);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
@@ -5492,7 +5465,7 @@ static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
         q->counts.offered += n[1] == 0;
         dq_sched_on_own_item(q, n[2]);
     }
-    m->status = dq_err_public(status);
+    m->status = status;
     return status;
 }
 
@@ -5512,8 +5485,8 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
 
 /* Check a message and give it an id, unless it keeps the one of a sending whose
  * outcome is unknown. now_ms: the server's clock. */
-static dq_status dq_offer_prepare(delayq *q, delayq_message *m,
-                                  int64_t now_ms) {
+static delayq_status dq_offer_prepare(delayq *q, delayq_message *m,
+                                      int64_t now_ms) {
     const char *wrong = dq_offer_check(m, now_ms);
     if (wrong) {
         dq_message_set_status(m, DELAYQ_ERR_ARG);
@@ -5539,7 +5512,7 @@ static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
     *n = 0;
     *bad = 0;
     for (at = 0; at < count; at++) {
-        int joins = req && req->verb == DQ_OFFER && !m[at].key &&
+        int joins = req && req->script->verb == DQ_OFFER && !m[at].key &&
                     req->messages + req->max == &m[at] &&
                     req->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
         if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
@@ -5565,27 +5538,29 @@ static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
     return at;
 }
 
-/* Offer messages, as many in one go as fit, each go with its own deadline.
- * Returns the first failure; what became of each stands in it. */
-static dq_status dq_offer_all(delayq *q, delayq_message *messages,
-                              size_t count) {
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status first = dq_conn_ensure(q, deadline);
-    dq_status rest = first; /* of those that are not sent */
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count) {
+    delayq_status first =
+        dq_check(q, messages || count == 0 ? NULL : "messages is NULL");
+    delayq_status rest; /* of those that are not sent */
     dq_req reqs[DQ_PIPELINE_MAX];
+    int64_t deadline = 0;
     size_t at = 0, n, i;
     int bad;
+    if (first == DELAYQ_OK) {
+        deadline = dq_req_deadline(q);
+        first = dq_conn_ensure(q, deadline);
+    }
+    rest = first;
+    /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
         at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
         for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
-        if (n > 0)
-            dq_req_run_all(q, reqs, n,
-                           q->conn->cmd ? DELAYQ_OK
-                                        : dq_conn_ensure(q, deadline));
+        if (n > 0) dq_req_run_all(q, reqs, n);
         for (i = 0; i < n; i++) {
-            dq_status status = reqs[i].verb == DQ_OFFER_KEYED
-                                   ? dq_apply_keyed(q, &reqs[i])
-                                   : dq_apply_offer(q, &reqs[i]);
+            delayq_status status = reqs[i].messages->key
+                                       ? dq_apply_keyed(q, &reqs[i])
+                                       : dq_apply_offer(q, &reqs[i]);
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
@@ -5594,31 +5569,17 @@ static dq_status dq_offer_all(delayq *q, delayq_message *messages,
         if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
         if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
             rest = DELAYQ_ERR_IO; /* the others were not sent */
-        if (at < count) deadline = dq_req_deadline(q, dq_sys_now());
+        if (at < count) deadline = dq_req_deadline(q);
     }
-    for (; at < count; at++) dq_message_set_status(&messages[at], rest);
+    for (; messages && at < count; at++)
+        dq_message_set_status(&messages[at], rest);
     return first;
-}
-
-DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
-                                           size_t count) {
-    const char *wrong = messages || count == 0 ? NULL : "messages is NULL";
-    dq_status status = dq_check(q, wrong);
-    if (status == DELAYQ_OK)
-        return dq_err_public(dq_offer_all(q, messages, count));
-    for (; messages && count > 0; count--, messages++)
-        dq_message_set_status(messages, status);
-    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message) {
-    dq_status status = dq_check(q, message ? NULL : "message is NULL");
-    if (status == DELAYQ_OK)
-        status = dq_offer_all(q, message, 1);
-    else if (message)
-        dq_message_set_status(message, status);
-    return status == DELAYQ_OK ? message->status : dq_err_public(status);
+    delayq_status status = delayq_offer_many(q, message, 1);
+    return status == DELAYQ_OK ? message->status : status;
 }
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
@@ -5631,35 +5592,33 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return delayq_offer_message(q, &m);
 }
 
-/* A program whose last take was empty and did not wait will now sleep until
- * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
- * take that waits does. */
-static dq_status dq_tick_track(delayq *q, int64_t deadline) {
-    if (!q->empty_takes || q->ready > 0 || !q->conn->cmd || !q->conn->sub ||
-        !dq_sub_wants_track(q) || dq_sys_now() >= q->next_poll_us)
-        return DELAYQ_OK;
-    return dq_sub_track(q, deadline);
-}
+/* --- ticks and takes --- */
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    dq_status status = dq_check(q, NULL);
+    delayq_status status = dq_check(q, NULL);
+    const delayq_conn *conn;
     int64_t now, left, deadline;
     if (wait_ms) *wait_ms = 1000;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    deadline = dq_req_deadline(q, dq_sys_now());
+    if (status != DELAYQ_OK) return status;
+    conn = q->conn;
+    deadline = dq_req_deadline(q);
     status = dq_wait_tick_step(q, deadline);
-    if (status == DELAYQ_OK) status = dq_tick_track(q, deadline);
-    if (!wait_ms) return dq_err_public(status);
+    /* A program whose last take was empty and did not wait will now sleep until
+     * wait_ms is over or a descriptor is readable: ask to be told of a push, as
+     * a take that waits does. */
+    if (status == DELAYQ_OK && q->empty_takes && dq_wait_may_track(q))
+        status = dq_sub_track(q, deadline);
+    if (!wait_ms) return status;
     now = dq_sys_now();
     left = (dq_sched_next(q) - now + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
-    if (q->conn->cmd && !q->conn->sub && now >= q->conn->sub_retry_us) left = 0;
+    if (conn->cmd && !conn->sub && now >= conn->sub_retry_us) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
     *wait_ms = left < 0 ? 0 : left;
-    return dq_err_public(status);
+    return status;
 }
 
 /* Leave the waiters with a take of nothing. Its errors are ignored: the other
@@ -5672,21 +5631,17 @@ static void dq_take_leave(delayq *q) {
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q, dq_sys_now()));
+    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q));
     dq_free_items(q);
     dq_sched_on_leave(q);
     memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or wake was called. */
-static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
+static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     int ack = t->ack.ticket.text[0] != '\0', lost = 0;
-    int64_t deadline = 0;
-    dq_status status;
-    if (timeout_ms != 0) {
-        if (q->pid != (int64_t)getpid()) return dq_conn_ensure(q, 0);
-        deadline = dq_wait_deadline(timeout_ms);
-    }
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    delayq_status status;
     dq_free_items(q);
     q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
                    !q->options.broadcast;
@@ -5720,26 +5675,22 @@ static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     return status;
 }
 
-static const char *dq_bad_timeout(int64_t timeout_ms) {
-    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
-}
-
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms) {
-    dq_status status =
+    delayq_status status =
         dq_check(q, !items || !count         ? "items or count is NULL"
                     : max < 1 || max > 10000 ? "max: 1 to 10,000"
-                                             : dq_bad_timeout(timeout_ms));
+                                             : dq_wrong_timeout(timeout_ms));
     dq_take_state t;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     memset(&t, 0, sizeof t);
     t.items = items;
     t.max = max;
     status = dq_take(q, &t, timeout_ms);
     if (status == DELAYQ_OK) *count = t.count;
-    return dq_err_public(status);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
@@ -5750,19 +5701,6 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 }
 
 /* --- what is done with a lease, by its ticket --- */
-
-static dq_status dq_check_ticket(delayq *q, const char *text) {
-    return dq_check(
-        q, !text ? "no item or ticket"
-           : !dq_elem_is_ticket(text)
-               ? "the ticket is none: an item that was taken without a lease, "
-                 "or of a broadcast, has nothing to acknowledge"
-               : NULL);
-}
-
-static const char *dq_text_of(const delayq_item *item) {
-    return item ? item->ticket.text : NULL;
-}
 
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
@@ -5775,110 +5713,101 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-/* Does the reply say 1 (done) or 0 (not there) of each of so many tickets? */
-static int dq_tells_of_each(const dq_req *call, size_t count) {
-    size_t i;
-    if (call->reply->elements != 1 + count) return 0;
-    for (i = 1; i <= count; i++) {
-        const redisReply *r = call->reply->element[i];
-        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1) return 0;
-    }
-    return 1;
-}
-
-/* Remove elements by their tickets: acks, or with a mirror to clean, a cancel.
- * What became of each stands in its `acked`. Returns the first that is not
- * DELAYQ_OK. */
-static dq_status dq_remove(delayq *q, dq_req *call) {
-    dq_status status, first = DELAYQ_OK;
+/* Remove elements by their tickets, one or those of items: acks, or with a
+ * mirror to clean, a cancel. What became of each item stands in its `acked`.
+ * Returns the first that is not DELAYQ_OK. */
+static delayq_status dq_remove(delayq *q, const dq_script *script,
+                               const char *what, const char *ticket,
+                               delayq_item *items, size_t count) {
+    delayq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
-    int told;
-    call->idempotent = 1;
-    status = dq_req_run_numbers(q, call, &us, 1);
-    told = status == DELAYQ_OK && dq_tells_of_each(call, call->max);
-    if (status == DELAYQ_OK && !told) status = dq_err_bad_reply(q, call->what);
-    for (i = 0; i < call->max; i++) {
-        if (told)
-            status = dq_ack_status(q, call,
-                                   call->reply->element[i + 1]->integer == 1);
-        if (call->items) call->items[i].acked = dq_err_public(status);
-        if (first == DELAYQ_OK) first = status;
+    dq_req call;
+    dq_req_begin(&call, script, what, dq_write_remove);
+    call.idempotent = 1;
+    call.ticket = ticket;
+    call.items = items;
+    call.max = count;
+    status = dq_req_run(q, &call, &us, 1);
+    if (status == DELAYQ_OK && call.reply->elements != 1 + count)
+        status = dq_err_bad_reply(q, what);
+    for (i = 1; status == DELAYQ_OK && i <= count; i++) {
+        const redisReply *r = call.reply->element[i];
+        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1)
+            status = dq_err_bad_reply(q, what);
     }
-    if (call->reply) freeReplyObject(call->reply);
+    for (i = 0; i < count; i++) {
+        delayq_status one = status;
+        if (status == DELAYQ_OK)
+            one =
+                dq_ticket_status(q, &call, call.reply->element[i + 1]->integer);
+        if (items) items[i].acked = one;
+        if (items) q->counts.acked += one == DELAYQ_OK;
+        if (first == DELAYQ_OK) first = one;
+    }
+    if (call.reply) freeReplyObject(call.reply);
     return first;
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
-    call.ticket = item->ticket.text;
-    call.max = 1;
-    return dq_err_public(dq_remove(q, &call));
+    const char *ticket = item ? item->ticket.text : NULL;
+    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
+    if (status == DELAYQ_OK)
+        status = dq_remove(q, &dq_script_remove, "ack", ticket, NULL, 1);
+    if (status == DELAYQ_OK) q->counts.acked++;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
-    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call,
-                 q->options.wire == DELAYQ_NATIVE ? &dq_script_remove
-                                                  : &dq_script_cancel_redisson,
-                 "cancel", dq_write_remove);
-    call.ticket = ticket->text;
-    call.max = 1;
-    status = dq_remove(q, &call);
-    if (status == DELAYQ_OK) q->counts.acked--; /* counted as an ack */
-    return dq_err_public(status);
+    delayq_status status =
+        dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
+    if (status != DELAYQ_OK) return status;
+    return dq_remove(q,
+                     q->options.wire == DELAYQ_NATIVE
+                         ? &dq_script_remove
+                         : &dq_script_cancel_redisson,
+                     "cancel", ticket->text, NULL, 1);
 }
 
 #define DQ_ACK_MAX 500
 
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count) {
-    dq_status first = dq_check(q, !items && count > 0 ? "items is NULL"
-                                  : q && q->options.broadcast
-                                      ? "a broadcast has nothing to ack"
-                                      : NULL);
+    const char *wrong = !items && count > 0 ? "items is NULL"
+                        : q && q->options.broadcast
+                            ? "a broadcast has nothing to ack"
+                            : NULL;
+    delayq_status first, status;
     size_t i, n;
-    for (i = 0; first == DELAYQ_OK && i < count; i++)
-        first = dq_check_ticket(q, items[i].ticket.text);
-    for (i = 0; items && i < count; i++) items[i].acked = dq_err_public(first);
-    if (first != DELAYQ_OK) return dq_err_public(first);
-    for (i = 0; i < count; i += n) {
-        dq_status status;
-        dq_req call;
+    for (i = 0; !wrong && i < count; i++)
+        wrong = dq_wrong_ticket(items[i].ticket.text);
+    first = status = dq_check(q, wrong);
+    for (i = 0; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
-        call.items = items + i;
-        call.max = n;
-        status = dq_remove(q, &call);
+        status = dq_remove(q, &dq_script_remove, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
-        if (status >= DELAYQ_OK) continue;
-        if (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd) continue;
-        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+        if (status >= DELAYQ_OK ||
+            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd))
+            status = DELAYQ_OK; /* go on */
+        else if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
-        for (i += n; i < count; i++) items[i].acked = dq_err_public(status);
-        break;
     }
-    return dq_err_public(first);
+    for (; items && i < count; i++) items[i].acked = status;
+    return first;
 }
 
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
-    dq_status status =
-        dq_check(q, !item ? "item is NULL"
-                    : q && q->options.broadcast && item->ticket.text[0]
-                        ? "a broadcast has nothing to ack"
-                        : dq_bad_timeout(timeout_ms));
+    const char *wrong = item ? dq_wrong_timeout(timeout_ms) : "item is NULL";
+    delayq_status status;
     dq_take_state t;
-    if (status == DELAYQ_OK && item->ticket.text[0])
-        status = dq_check_ticket(q, item->ticket.text);
+    if (!wrong && item->ticket.text[0])
+        wrong = q && q->options.broadcast ? "a broadcast has nothing to ack"
+                                          : dq_wrong_ticket(item->ticket.text);
+    status = dq_check(q, wrong);
     if (status != DELAYQ_OK) {
-        if (item) item->acked = dq_err_public(status);
-        return dq_err_public(status);
+        if (item) item->acked = status;
+        return status;
     }
     memset(&t, 0, sizeof t);
     t.ack = *item;
@@ -5889,8 +5818,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     memset(item, 0, sizeof *item);
     status = dq_take(q, &t, timeout_ms);
     if (t.ack.ticket.text[0]) *item = t.ack; /* not settled: still in hand */
-    item->acked = dq_err_public(t.acked);
-    return dq_err_public(status);
+    item->acked = t.acked;
+    return status;
 }
 
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5907,10 +5836,10 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 /* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
-static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
-                           int less, const char *what, int64_t *stands) {
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status status = dq_conn_ensure(q, deadline);
+static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
+                               int less, const char *what, int64_t *stands) {
+    int64_t deadline = dq_req_deadline(q);
+    delayq_status status = dq_conn_ensure(q, deadline); /* for its clock */
     int64_t n[3];
     dq_req call;
     if (status != DELAYQ_OK) return status;
@@ -5922,11 +5851,9 @@ static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
     call.deadline_us = deadline;
-    dq_req_run_all(q, &call, 1, DELAYQ_OK);
-    status = dq_req_numbers(q, &call, n, 3);
+    status = dq_req_ask(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
-    freeReplyObject(call.reply);
-    if (n[1] != 1) return dq_ack_status(q, &call, 0);
+    if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
     if (!call.bury) dq_sched_on_own_item(q, n[2]);
     return DELAYQ_OK;
@@ -5945,54 +5872,56 @@ static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
 
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
+    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
     int release = delay_ms == DELAYQ_RELEASE;
-    if (status == DELAYQ_OK &&
-        (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
-        status = dq_check(
-            q, "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    delayq_status status;
+    if (!wrong && (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
+        wrong = "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE";
+    status = dq_check(q, wrong);
+    if (status != DELAYQ_OK) return status;
     if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item);
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
-    if (status == DELAYQ_OK) q->counts.nacked++;
-    return dq_err_public(status);
+    q->counts.nacked += status == DELAYQ_OK;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    status = dq_change(q, item->ticket.text, -1, 0, "bury", NULL);
+    const char *ticket = item ? item->ticket.text : NULL;
+    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
+    if (status == DELAYQ_OK) status = dq_change(q, ticket, -1, 0, "bury", NULL);
     if (status == DELAYQ_OK) q->counts.died++;
-    return dq_err_public(status);
+    return status;
 }
 
 /* A ticket's due time moves; its id stays. */
-static dq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
-                                int64_t delay_ms, const char *what) {
+static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
+                                    int64_t delay_ms, const char *what,
+                                    const char *wrong) {
     int64_t due_ms = 0;
-    dq_status status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
+    delayq_status status = dq_check(q, wrong);
+    if (status == DELAYQ_OK)
+        status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
     if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
     return status;
 }
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status == DELAYQ_OK && lease_ms == 0) lease_ms = q->options.lease_ms;
-    if (status == DELAYQ_OK && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
-        status = dq_check(q, "lease_ms: above 0, or the handle has a lease");
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    return dq_err_public(dq_move_ticket(q, &item->ticket, lease_ms, "extend"));
+    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
+    if (q && lease_ms == 0) lease_ms = q->options.lease_ms;
+    if (!wrong && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
+        wrong = "lease_ms: above 0, or the handle has a lease";
+    return dq_move_ticket(q, wrong ? NULL : &item->ticket, lease_ms, "extend",
+                          wrong);
 }
 
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms) {
-    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    if (status == DELAYQ_OK && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
-        status = dq_check(q, "delay_ms is negative or too long");
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    return dq_err_public(dq_move_ticket(q, ticket, delay_ms, "reschedule"));
+    const char *wrong = dq_wrong_ticket(ticket ? ticket->text : NULL);
+    if (!wrong && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
+        wrong = "delay_ms is negative or too long";
+    return dq_move_ticket(q, ticket, delay_ms, "reschedule", wrong);
 }
 
 /* --- looking and clearing --- */
@@ -6004,56 +5933,26 @@ static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (call->ticket) dq_write_ticket(o, call->ticket);
 }
 
-static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
-                          const redisReply *bytes) {
-    const unsigned char *e = (const unsigned char *)bytes->str;
-    size_t at = 0;
-    int kind;
-    if (due->type != REDIS_REPLY_INTEGER || due->integer < 0 ||
-        due->integer > DQ_MAX_DUE || bytes->type != REDIS_REPLY_STRING)
-        return 0;
-    memset(item, 0, sizeof *item);
-    kind = dq_elem_parse_of(q, e, bytes->len, &at);
-    item->data = e + at;
-    item->len = bytes->len - at;
-    item->due_ms = due->integer;
-    item->late_us = -1;
-    item->attempt = dq_elem_attempt(e, kind);
-    if (kind >= 0) dq_elem_ticket(&item->ticket, item->due_ms, e, kind);
-    return 1;
-}
-
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count,
                                      const delayq_ticket *after) {
-    dq_status status = dq_check(
+    const char *ticket = after && after->text[0] ? after->text : NULL;
+    delayq_status status = dq_check(
         q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
-           : after && after->text[0] && !dq_elem_is_ticket(after->text)
-               ? "after: no ticket"
-               : NULL);
+           : ticket && !dq_elem_is_ticket(ticket) ? "after: no ticket"
+                                                  : NULL);
     int64_t us;
-    size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     dq_free_items(q);
     dq_req_begin(&call, &dq_script_peek, "peek", dq_write_peek);
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
-    call.ticket = after && after->text[0] ? after->text : NULL;
-    status = dq_req_run_numbers(q, &call, &us, 1);
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    q->reply = call.reply;
-    *count = (call.reply->elements - 1) / 2;
-    for (i = 0; i < *count && i < max; i++)
-        if (!dq_read_peeked(q, &items[i], call.reply->element[2 * i + 1],
-                            call.reply->element[2 * i + 2]))
-            break;
-    if (i < *count) *count = max + 1;
-    if (*count <= max)
-        return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
-    *count = 0;
-    return dq_err_public(dq_err_bad_reply(q, "peek"));
+    call.ticket = ticket;
+    status = dq_req_run(q, &call, &us, 1);
+    if (status != DELAYQ_OK) return status;
+    return dq_read_items(q, &call, items, count, &us);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -6065,30 +5964,22 @@ static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
-static dq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
-                              size_t max, int64_t n[6]) {
-    dq_req_begin(call, &dq_script_count, "count", dq_write_count);
-    call->read_only = 1;
-    call->times = times;
-    call->max = max;
-    return dq_req_run_numbers(q, call, n, 6);
-}
-
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
-    dq_status status = dq_check(q, counts ? NULL : "counts is NULL");
+    delayq_status status = dq_check(q, counts ? NULL : "counts is NULL");
     int64_t n[6];
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    status = dq_run_count(q, &call, NULL, 0, n);
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    freeReplyObject(call.reply);
+    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
+    call.read_only = 1;
+    status = dq_req_ask(q, &call, n, 6);
+    if (status != DELAYQ_OK) return status;
+    counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
     counts->overdue = n[2];
     counts->ready = n[3];
     counts->dead = n[4];
     counts->next_due_ms = n[5] < 0 ? 0 : n[5];
-    counts->now_ms = n[0] / 1000;
     if (n[2] > 0 && counts->now_ms > n[5])
         counts->overdue_ms = counts->now_ms - n[5];
     return DELAYQ_OK;
@@ -6096,31 +5987,27 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
 
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts) {
-    dq_status status =
+    delayq_status status =
         dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
                     : n < 1 || n > 1000 ? "n: 1 to 1,000"
                                         : NULL);
     int64_t head[6];
     size_t i;
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    status = dq_run_count(q, &call, due_ms, n, head);
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
+    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
+    call.read_only = 1;
+    call.times = due_ms;
+    call.max = n;
+    status = dq_req_run(q, &call, head, 6);
+    if (status != DELAYQ_OK) return status;
     for (i = 0; i < n && call.reply->elements == n + 6; i++) {
         const redisReply *r = call.reply->element[i + 6];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }
     freeReplyObject(call.reply);
-    return dq_err_public(i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count"));
-}
-
-static dq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
-    int64_t n[2];
-    dq_status status = dq_req_run_numbers(q, call, n, 2);
-    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
-    if (status == DELAYQ_OK) freeReplyObject(call->reply);
-    return status;
+    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
 }
 
 static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -6131,11 +6018,13 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    dq_status status = dq_check(q, NULL);
+    delayq_status status = dq_check(q, NULL);
+    int64_t n[2] = {0, 0};
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    return dq_err_public(dq_run_removed(q, &call, removed));
+    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
+    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
+    return status;
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -6185,53 +6074,53 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from) {
-    dq_status status = dq_check(q, !letters || !count || max == 0
-                                       ? "letters or count is NULL, or max is 0"
-                                       : NULL);
+    delayq_status status =
+        dq_check(q, !letters || !count || max == 0
+                        ? "letters or count is NULL, or max is 0"
+                        : NULL);
     int64_t n[2];
     size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     dq_free_items(q);
     dq_begin_dead(&call, "peek", max);
     call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_req_run_numbers(q, &call, n, 2);
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    status = dq_req_run(q, &call, n, 2);
+    if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
-    if (call.reply->elements - 2 > max)
-        return dq_err_public(dq_err_bad_reply(q, "dead letters"));
     for (i = 0; i + 2 < call.reply->elements; i++)
-        if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
-            return dq_err_public(dq_err_bad_reply(q, "dead letters"));
+        if (i == max ||
+            !dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
+            return dq_err_bad_reply(q, "dead letters");
     *count = i;
-    return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
+    return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
-    dq_status status =
+    delayq_status status =
         dq_check(q, q && q->options.broadcast
                         ? "a broadcast has no ready list to redrive to"
                         : NULL);
-    int64_t n = 0;
+    int64_t n[2] = {0, 0};
     dq_req call;
-    if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "redrive", max);
-    status = dq_run_removed(q, &call, &n);
-    if (count) *count = (size_t)n;
-    if (n > 0) q->ready += n;
-    return dq_err_public(status);
+    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
+    if (count) *count = status == DELAYQ_OK ? (size_t)n[1] : 0;
+    if (status == DELAYQ_OK && n[1] > 0) q->ready += n[1];
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    dq_status status = dq_check(q, NULL);
+    delayq_status status = dq_check(q, NULL);
+    int64_t n[2] = {0, 0};
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "clear", 1);
-    return dq_err_public(dq_run_removed(q, &call, removed));
+    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
+    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
@@ -6241,29 +6130,26 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
         delayq *q = queues[i];
-        dq_status status = dq_check(q, dq_bad_timeout(timeout_ms));
-        if (status == DELAYQ_OK && q->pid != (int64_t)getpid())
-            status = dq_conn_ensure(q, 0); /* says so */
-        if (status != DELAYQ_OK) return dq_err_public(status);
+        delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+        if (status != DELAYQ_OK) return status;
         conns += !dq_wait_seen_conn(queues, i);
         if (conns > DQ_MAX_CONNS)
-            return dq_err_public(dq_check(q, "wait: more than 20 connections"));
+            return dq_check(q, "wait: more than 20 connections");
     }
     deadline = dq_wait_deadline(timeout_ms);
     for (;;) {
-        dq_status all = DELAYQ_EMPTY; /* OK where one has something */
+        delayq_status all = DELAYQ_EMPTY; /* OK where one has something */
         for (i = 0; i < count; i++) {
-            dq_status status;
+            delayq_status status;
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             status = dq_wait_step(queues[i]);
-            if (status < 0 && !dq_err_passing(status))
-                return dq_err_public(status);
+            if (status < 0 && !dq_err_passing(status)) return status;
             if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
-            return dq_err_public(all);
+            return all;
         dq_wait_sleep(queues, count, deadline);
     }
 }
