@@ -1098,7 +1098,8 @@ static int dq_sys_read(redisContext *c) {
 #endif
 }
 
-/* Make a new socket non-blocking, closed by exec and silent about SIGPIPE. */
+/* Make a new descriptor non-blocking, closed by exec and, if it is a socket,
+ * silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd) {
     int flags = fcntl(fd, F_GETFL);
     if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
@@ -1107,6 +1108,14 @@ static void dq_sys_set_modes(int fd) {
     flags = 1;
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
 #endif
+}
+
+static struct pollfd dq_sys_watch(int fd, int events) {
+    struct pollfd p;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    return p;
 }
 
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
@@ -1132,12 +1141,9 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
  * not, and the deadline has passed. */
 static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     for (;;) {
-        struct pollfd p;
+        struct pollfd p = dq_sys_watch(fd, events);
         int64_t left = deadline - dq_sys_now();
         int n;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
         n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
         if (n > 0) return left > 0 ? 1 : 2;
         if (n == 0 && left <= 0) return 0;
@@ -1145,21 +1151,10 @@ static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     }
 }
 
-static int dq_sys_is_readable(int fd) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = POLLIN;
-    p.revents = 0;
-    return poll(&p, 1, 0) > 0;
-}
-
 static int dq_sys_open_pipe(int fds[2]) {
-    int i;
     if (pipe(fds) != 0) return 0;
-    for (i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-    }
+    dq_sys_set_modes(fds[0]);
+    dq_sys_set_modes(fds[1]);
     return 1;
 }
 
@@ -1199,6 +1194,14 @@ static int dq_num_small(const char *text, size_t len, int max) {
         value = value * 10 + (text[i] - '0');
         if (value > max) return -1;
     }
+    return value;
+}
+
+/* The digits with which a text begins; 2^53 - 1 at most. */
+static int64_t dq_num_due(const char *p) {
+    int64_t value = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
     return value;
 }
 
@@ -1349,13 +1352,6 @@ static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     memset(id + 13, 0, 3);
 }
 
-static int64_t dq_num_due(const char *p) {
-    int64_t value = 0;
-    for (; *p >= '0' && *p <= '9'; p++)
-        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
-    return value;
-}
-
 #define DQ_ELEM_PREFIX_MAX 17
 
 static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
@@ -1439,37 +1435,19 @@ static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
-/* One line, whatever a server says. */
-static void dq_err_write(char *to, size_t size, const char *format,
-                         va_list args) {
-    vsnprintf(to, size, format, args);
-    for (; *to; to++)
-        if ((unsigned char)*to < ' ') *to = ' ';
-}
-
-/* A call on q has failed. Returns the status. */
+/* Write the error text of a handle or a connection: one line, whatever a server
+ * says. Returns the status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
 static delayq_status
-dq_err_set(delayq *q, delayq_status status, const char *format, ...) {
+dq_err_set(char err[256], delayq_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    dq_err_write(q->err, sizeof q->err, format, args);
+    vsnprintf(err, 256, format, args);
     va_end(args);
-    return status;
-}
-
-/* Something on a connection has failed, whichever handle uses it. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-static delayq_status
-dq_err_conn(delayq_conn *conn, delayq_status status, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    dq_err_write(conn->err, sizeof conn->err, format, args);
-    va_end(args);
+    for (; *err; err++)
+        if ((unsigned char)*err < ' ') *err = ' ';
     return status;
 }
 
@@ -1526,39 +1504,28 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
 
 /* Turn an error reply into a status and a text. What Redis repeats of a
  * command's arguments may hold a password, and is cut off. */
-static delayq_status dq_err_write_reply(char *to, size_t size, int shared,
-                                        const char *what, const char *reply) {
-    const char *cut = strstr(reply, ", with args"), *hint = "";
-    int len = cut ? (int)(cut - reply) : (int)strlen(reply);
-    delayq_status status = dq_err_lookup(reply)->status;
-    char *p;
+static delayq_status dq_err_reply(char *err, const char *what,
+                                  const redisReply *r) {
+    const char *cut = strstr(r->str, ", with args"), *hint = "";
+    int len = (int)(cut ? (size_t)(cut - r->str) : strlen(r->str));
+    delayq_status status = dq_err_lookup(r->str)->status;
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
     if (status == DELAYQ_ERR_ARG)
-        hint = shared ? "; on a cluster all queues on a shared connection need "
-                        "the same {tag}"
-                      : "; on a cluster a name has no }, or one whole {tag}";
-    snprintf(to, size, "%s: the server says: %.*s%s", what,
-             len > 160 ? 160 : len, reply, hint);
-    for (p = to; *p; p++)
-        if ((unsigned char)*p < ' ') *p = ' ';
-    return status;
-}
-
-static delayq_status dq_err_from_reply(delayq *q, const char *what,
-                                       const redisReply *r) {
-    return dq_err_write_reply(q->err, sizeof q->err, q->options.share != NULL,
-                              what, r->str);
+        hint = "; on a cluster a name has no }, or one whole {tag}, which is "
+               "the same for all on a shared connection";
+    return dq_err_set(err, status, "%s: the server says: %.*s%s", what,
+                      len > 120 ? 120 : len, r->str, hint);
 }
 
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
-    return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
+    return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL,
                       "%s: the answer is not what delayq's script returns",
                       what);
 }
 
 static delayq_status dq_err_wire(delayq *q) {
-    return dq_err_set(q, DELAYQ_ERR_WIRE,
+    return dq_err_set(q->err, DELAYQ_ERR_WIRE,
                       "queue %.64s holds elements of Redisson <= 3.21.0, which "
                       "can't read this handle's elements: open it with "
                       "wire = DELAYQ_REDISSON_OLD",
@@ -1763,8 +1730,8 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
         status = DELAYQ_ERR_AUTH;
         why = X509_verify_cert_error_string(verdict);
     }
-    return dq_err_conn(conn, status, "TLS, %s: %s", where,
-                       why ? why : "the connection is lost");
+    return dq_err_set(conn->err, status, "TLS, %s: %s", where,
+                      why ? why : "the connection is lost");
 }
 
 /* The certificate has to be the host's. */
@@ -1788,7 +1755,7 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
     ssl = SSL_new((SSL_CTX *)conn->tls);
     if (!ssl || !dq_tls_expect(ssl, host)) {
         SSL_free(ssl);
-        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+        return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
     dq_sys_block_sigpipe(&old);
     if (redisInitiateSSL(c, ssl) != REDIS_OK) {
@@ -1802,8 +1769,8 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
         else if (!dq_sys_poll_one(
                      c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
                      deadline))
-            status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                                 "TLS, %s: not in time", where);
+            status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                "TLS, %s: not in time", where);
     }
     dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
     return status;
@@ -1820,7 +1787,7 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
                                   const char *host, const char *where,
                                   int64_t deadline) {
     (void)c, (void)host, (void)where, (void)deadline;
-    return dq_err_conn(conn, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -3307,26 +3274,6 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
-/* The n whole numbers of which a text consists, with blanks between. */
-static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
-    const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL;
-    int i;
-    for (i = 0; p && i < n; i++) {
-        int minus = *p == '-';
-        int64_t value = 0;
-        p += minus;
-        if (*p < '0' || *p > '9') return 0;
-        for (; *p >= '0' && *p <= '9'; p++) {
-            value = value * 10 + (*p - '0');
-            if (value > DQ_MAX_DUE) return 0;
-        }
-        if (*p != (i == n - 1 ? '\0' : ' ')) return 0;
-        p++;
-        to[i] = minus ? -value : value;
-    }
-    return p != NULL;
-}
-
 #define DQ_RESP_SMALL 1024 /* longest argument but for scripts and payloads */
 
 typedef struct dq_resp_writer {
@@ -3426,14 +3373,20 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
     }
 }
 
-/* A key or channel of the queue: prefix, then T, then what follows. */
+/* A key or channel of the queue: prefix, then T, then what follows. Returns
+ * its length. */
+static size_t dq_resp_key_text(const delayq *q, const char *prefix,
+                               const char *rest, char to[DQ_RESP_SMALL]) {
+    int tagged = memchr(q->name, '{', q->name_len) != NULL;
+    return (size_t)snprintf(to, DQ_RESP_SMALL, "%s%s%s%s%s", prefix,
+                            tagged ? "" : "{", q->name, tagged ? "" : "}",
+                            rest);
+}
+
 static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
                              const char *prefix, const char *rest) {
     char key[DQ_RESP_SMALL];
-    int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    int n = snprintf(key, sizeof key, "%s%s%s%s%s", prefix, tagged ? "" : "{",
-                     q->name, tagged ? "" : "}", rest);
-    dq_resp_arg(o, key, (size_t)n);
+    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key));
 }
 
 static void dq_resp_key(dq_resp_writer *o, const delayq *q,
@@ -3786,11 +3739,9 @@ static void dq_conn_close_sub(delayq_conn *conn) {
 }
 
 /* An error reply to something that the connection itself has said. */
-static delayq_status dq_conn_fail_reply(delayq_conn *conn, const char *what,
-                                        const char *reply) {
-    int shared = conn->handles->next != NULL;
-    return dq_err_public(
-        dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply));
+static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
+                                     const redisReply *r) {
+    return dq_err_public(dq_err_reply(conn->err, what, r));
 }
 
 /* Why an exchange has failed, and what may have happened. */
@@ -3799,18 +3750,19 @@ static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
-        return dq_err_conn(conn, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                           "out of memory");
+        return dq_err_set(conn->err,
+                          sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                          "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
-                           c->errstr);
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                          "not Redis' protocol: %s", c->errstr);
     if (sent)
-        return dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
-                           "connection lost before the answer: it may have "
-                           "happened: %s",
-                           cause);
-    return dq_err_conn(
-        conn, DELAYQ_ERR_IO,
+        return dq_err_set(conn->err, DELAYQ_ERR_UNKNOWN,
+                          "connection lost before the answer: it may have "
+                          "happened: %s",
+                          cause);
+    return dq_err_set(
+        conn->err, DELAYQ_ERR_IO,
         "connection lost before sending: nothing has happened: %s", cause);
 }
 
@@ -3837,19 +3789,19 @@ static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
         ready =
             dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
         if (!ready || (ready == 2 && ++late > 64))
-            return *sent ? dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
-                                       "no answer in time: it may have "
-                                       "happened")
-                         : dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                                       "not sent in time: nothing has "
-                                       "happened");
+            return *sent ? dq_err_set(conn->err, DELAYQ_ERR_UNKNOWN,
+                                      "no answer in time: it may have "
+                                      "happened")
+                         : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                      "not sent in time: nothing has "
+                                      "happened");
         if (dq_sys_read(c) != REDIS_OK)
             return dq_conn_fail_exchange(conn, c, *sent);
     }
     /* A later request would take it for its own answer. */
     if (c == conn->cmd && c->reader->pos < c->reader->len)
-        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                           "the server says more than it was asked");
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                          "the server says more than it was asked");
     return DELAYQ_OK;
 }
 
@@ -3884,28 +3836,29 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
         int64_t left = (deadline - dq_sys_now() + 999) / 1000;
         c = o->connect(o->user, left > 1 ? (int)left : 1);
         if (!c)
-            return dq_err_conn(conn, DELAYQ_ERR_IO,
-                               "the connect hook gave nothing");
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "the connect hook gave nothing");
     } else {
         c = a->port ? redisConnectNonBlock(a->host, a->port)
                     : redisConnectUnixNonBlock(a->host);
-        if (!c) return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+        if (!c)
+            return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
     if (c->err) {
-        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                             where, c->errstr);
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                            where, c->errstr);
         redisFree(c);
         return status;
     }
     c->flags &= ~REDIS_BLOCK;
     dq_sys_set_modes(c->fd);
     if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
-        status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                             "can't connect to %s in time", where);
+        status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                            "can't connect to %s in time", where);
     else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
              error != 0)
-        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                             where, strerror(error));
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                            where, strerror(error));
     else if (u->tls && !o->connect)
         status = dq_tls_start(conn, c, a->host, where, deadline);
     if (status == DELAYQ_OK)
@@ -3955,28 +3908,30 @@ static delayq_status dq_conn_run_handshake(delayq_conn *conn,
     int sent, i;
     dq_resp_flush(&t->o);
     if (t->o.failed)
-        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+        return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     status =
         dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
     if (status == DELAYQ_ERR_UNKNOWN)
-        status = dq_err_conn(conn, DELAYQ_ERR_IO,
-                             "connected, but no answer to the login");
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
+                            "connected, but no answer to the login");
     if (status == DELAYQ_ERR_IO) {
         /* A server that refuses a connection may say why, then closes it. */
         char said[160];
+        redisReply refusal;
         ssize_t n;
         if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-            return dq_conn_fail_reply(conn, "login", t->r[t->got - 1]->str);
+            return dq_conn_refused(conn, "login", t->r[t->got - 1]);
         n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
         if (n < 2 || said[0] != '-') return status;
         said[n] = '\0';
         said[strcspn(said, "\r\n")] = '\0';
-        return dq_conn_fail_reply(conn, "login", said + 1);
+        refusal.str = said + 1;
+        return dq_conn_refused(conn, "login", &refusal);
     }
     /* The last one is SETNAME, which may be refused. */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_conn_fail_reply(conn, "login", t->r[i]->str);
+            return dq_conn_refused(conn, "login", t->r[i]);
     return status;
 }
 
@@ -3996,13 +3951,13 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
     delayq_address *to = &conn->redirect;
     if (conn->owner->options.connect)
-        return dq_err_conn(conn, DELAYQ_ERR_REDIS,
-                           "the queue lies on another node of the cluster than "
-                           "the connect hook leads to: %.60s",
-                           text);
+        return dq_err_set(conn->err, DELAYQ_ERR_REDIS,
+                          "the queue lies on another node of the cluster than "
+                          "the connect hook leads to: %.60s",
+                          text);
     if (port < 1 || len >= sizeof to->host)
-        return dq_err_conn(conn, DELAYQ_ERR_REDIS, "the server says: %.60s",
-                           text);
+        return dq_err_set(conn->err, DELAYQ_ERR_REDIS, "the server says: %.60s",
+                          text);
     *to = conn->at;
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
@@ -4044,11 +3999,11 @@ static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
         if (e->status == DQ_MOVED)
             status = dq_conn_parse_redirect(conn, slot->str);
         else if (e->status == DELAYQ_ERR_ARG || e->leave)
-            status = dq_conn_fail_reply(conn, "open", slot->str);
+            status = dq_conn_refused(conn, "open", slot);
         if (status != DELAYQ_OK) goto done;
     }
     if (probe->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_fail_reply(conn, "open", probe->str);
+        status = dq_conn_refused(conn, "open", probe);
         goto done;
     }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
@@ -4057,9 +4012,9 @@ static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) ||
         !dq_resp_integers(probe, n, 2)) {
-        status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                             "open: the answer is not what delayq's script "
-                             "returns");
+        status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                            "open: the answer is not what delayq's script "
+                            "returns");
         goto done;
     }
     conn->long_size = (unsigned char)value->len;
@@ -4090,7 +4045,7 @@ static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
     status = dq_conn_run_handshake(conn, &t, deadline);
     said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
     if (said && said->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_fail_reply(conn, "sentinel", said->str);
+        status = dq_conn_refused(conn, "sentinel", said);
     } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
                said->element[0]->type == REDIS_REPLY_STRING &&
                said->element[1]->type == REDIS_REPLY_STRING &&
@@ -4099,12 +4054,12 @@ static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
         a->port =
             dq_num_small(said->element[1]->str, said->element[1]->len, 65535);
         if (a->port < 1)
-            status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                                 "sentinel: the answer has no port");
+            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                                "sentinel: the answer has no port");
     } else if (said) {
-        status = dq_err_conn(conn, DELAYQ_ERR_IO,
-                             "the sentinel %.80s:%d knows no %s", a->host,
-                             a->port, u->service);
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
+                            "the sentinel %.80s:%d knows no %s", a->host,
+                            a->port, u->service);
     }
     dq_conn_free_replies(t.r, t.got);
     redisFree(c);
@@ -4148,8 +4103,8 @@ static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
     dq_url u;
     assert(!conn->cmd);
     if (now < conn->retry_us)
-        return dq_err_set(q, conn->failure, "%s; the next attempt is in %d ms",
-                          conn->err,
+        return dq_err_set(q->err, conn->failure,
+                          "%s; the next attempt is in %d ms", conn->err,
                           (int)((conn->retry_us - now + 999) / 1000));
     dq_url_parse(dq_conn_url(conn), &u);
     deadline = dq_conn_until(q->options.connect_timeout_ms, deadline);
@@ -4158,20 +4113,20 @@ static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
         now = dq_sys_now();
         status = dq_conn_attempt(q, &u, now + (deadline - now) / (int64_t)left);
         if (status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
-        if (status == DQ_MOVED)
-            status = dq_err_conn(conn, DELAYQ_ERR_AGAIN,
-                                 "the cluster's nodes point at each other");
+        if (status == DQ_MOVED) {
+            status = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
+                                "the cluster's nodes point at each other");
+            break;
+        }
         if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
             status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY ||
-            hops > DQ_HOPS)
+            --left == 0 || dq_sys_now() >= deadline)
             break;
-        if (--left == 0 || dq_sys_now() >= deadline) break;
     }
-    memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         conn->failures++;
         dq_conn_close(conn, status, conn->err);
-        return dq_err_set(q, status, "%s", conn->err);
+        return dq_err_set(q->err, status, "%s", conn->err);
     }
     if (conn->sub && (before.port != conn->at.port ||
                       strcmp(before.host, conn->at.host) != 0))
@@ -4187,7 +4142,7 @@ static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
 static void dq_conn_check_idle(delayq_conn *conn) {
     redisContext *c = conn->cmd;
     void *r = NULL;
-    if (!dq_sys_is_readable(c->fd)) return;
+    if (!dq_sys_poll_one(c->fd, POLLIN, 0)) return;
     if (dq_sys_read(c) == REDIS_OK &&
         redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
         return; /* TLS sends records of its own now and then */
@@ -4213,7 +4168,7 @@ static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
             dq_conn_close(conn, status, conn->err);
             status = dq_conn_connect(q, deadline);
         } else if (status != DELAYQ_OK) {
-            dq_err_set(q, status, "%s", conn->err);
+            dq_err_set(q->err, status, "%s", conn->err);
             /* A refusal leaves the connection to the others. */
             if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
                 status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
@@ -4256,12 +4211,13 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
                    : dq_err_bad_reply(q, req->what);
     }
     e = dq_err_lookup(r->str);
-    status = dq_err_from_reply(q, req->what, r);
+    status = dq_err_reply(q->err, req->what, r);
     if (req->asking || !conn->cmd) return status;
     if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
         status = dq_conn_parse_redirect(conn, r->str);
-        if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
+        if (status == DELAYQ_ERR_REDIS)
+            dq_err_set(q->err, status, "%s", conn->err);
     }
     dq_conn_note_answer(conn, e->leave);
     if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
@@ -4290,7 +4246,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         if (req->state != DQ_REQ_WAITING) continue;
         if (now >= deadline) {
             req->state = DQ_REQ_ANSWERED;
-            req->status = dq_err_set(q, DELAYQ_ERR_TIMEOUT,
+            req->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
                                      "connected, but no time is left: nothing "
                                      "has happened");
             continue;
@@ -4306,7 +4262,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         req->state = DQ_REQ_ANSWERED;
         under_way[n++] = req;
         if (o.failed) {
-            status = dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+            status = dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
             break;
         }
     }
@@ -4316,7 +4272,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         status =
             dq_conn_exchange(conn, c, replies, first[n], &got, &sent, deadline);
     conn->used_us = dq_sys_now();
-    if (status != DELAYQ_OK) dq_err_set(q, status, "%s", conn->err);
+    if (status != DELAYQ_OK) dq_err_set(q->err, status, "%s", conn->err);
     for (i = 0; i < n; i++) {
         dq_req *req = under_way[i];
         int last = first[i + 1] - 1;
@@ -4359,14 +4315,13 @@ static void dq_req_send_ask(delayq *q, dq_req *req) {
             dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
         dq_conn_free_replies(t.r, t.got);
     }
-    memset(&u, 0, sizeof u);
     if (req->status == DELAYQ_OK) {
         req->state = DQ_REQ_WAITING;
         req->asking = 1;
         dq_req_send(q, there, req, 1);
         req->asking = 0;
     } else {
-        dq_err_set(q, req->status, "%s", conn->err);
+        dq_err_set(q->err, req->status, "%s", conn->err);
     }
     if (there) redisFree(there);
 }
@@ -4406,9 +4361,9 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
         }
     }
     if (status == DQ_NOSCRIPT)
-        dq_err_set(q, status, "the server forgets its scripts");
+        dq_err_set(q->err, status, "the server forgets its scripts");
     if (status == DELAYQ_ERR_UNKNOWN && req->read_only)
-        status = dq_err_set(q, DELAYQ_ERR_IO,
+        status = dq_err_set(q->err, DELAYQ_ERR_IO,
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
@@ -4417,7 +4372,7 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
         status = DELAYQ_ERR_UNKNOWN;
         snprintf(then, sizeof then, "%.159s", q->err);
         if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_err_set(q, status,
+            dq_err_set(q->err, status,
                        "%s: sent, but no answer came: it may have happened; "
                        "then: %s",
                        req->what, then);
@@ -4513,14 +4468,9 @@ static delayq_status dq_req_ask(delayq *q, dq_req *req, int64_t *n,
 
 static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
                          const redisReply *r) {
-    size_t plen = strlen(prefix), rlen = strlen(rest);
-    size_t brace = memchr(q->name, '{', q->name_len) ? 0 : 1;
-    const char *at = r->str;
-    if (r->len != plen + q->name_len + 2 * brace + rlen) return 0;
-    if (memcmp(at, prefix, plen) != 0) return 0;
-    at += plen + brace;
-    return memcmp(at, q->name, q->name_len) == 0 &&
-           memcmp(at + q->name_len + brace, rest, rlen) == 0;
+    char key[DQ_RESP_SMALL];
+    size_t len = dq_resp_key_text(q, prefix, rest, key);
+    return r->len == len && memcmp(r->str, key, len) == 0;
 }
 
 /* What a message, or the end of a subscription, means to one handle. */
@@ -4528,7 +4478,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
     int message = strcmp(kind, "message") == 0;
     int gone = strcmp(kind, "unsubscribe") == 0;
-    int64_t n[2];
+    const char *words = text->type == REDIS_REPLY_STRING ? text->str : "";
     size_t i;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
         /* The keys that have changed; nil: all of them. */
@@ -4537,20 +4487,18 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
-        if (!message || !ours) return;
-        dq_sched_on_push(q);
+        if (message && ours) dq_sched_on_push(q);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
-        if (!message)
-            dq_sched_on_subscribe(q, !gone);
+        if (message)
+            dq_sched_on_message(q, dq_num_due(words));
         else
-            dq_sched_on_message(
-                q, dq_resp_numbers(text, n, 1) && n[0] > 0 ? n[0] : 0);
+            dq_sched_on_subscribe(q, !gone);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
+        const char *due = strchr(words, ' ');
         q->turn_subscribed = !gone;
-        if (message && dq_resp_numbers(text, n, 2))
-            dq_sched_on_turn(q, n[0], n[1]);
-        else if (message)
-            dq_sched_on_turn(q, 0, 0);
+        if (message)
+            dq_sched_on_turn(q, dq_num_due(words),
+                             due ? dq_num_due(due + 1) : 0);
     }
 }
 
@@ -4650,7 +4598,6 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
         t.n += 4;
         status = dq_conn_run_handshake(conn, &t, deadline);
     }
-    memset(&u, 0, sizeof u);
     if (status == DELAYQ_OK) {
         redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
         int id = r[0]->type == REDIS_REPLY_INTEGER;
@@ -4663,9 +4610,9 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
         if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
             status =
                 r[1]->type == REDIS_REPLY_ERROR
-                    ? dq_conn_fail_reply(conn, "listening", r[1]->str)
-                    : dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                                  "listening: the answer is no subscription");
+                    ? dq_conn_refused(conn, "listening", r[1])
+                    : dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                                 "listening: the answer is no subscription");
     }
     dq_conn_free_replies(t.r, t.got);
     if (status != DELAYQ_OK) {
@@ -4712,23 +4659,24 @@ static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
     dq_resp_command(&o, 2, "LLEN");
     dq_resp_arg(&o, q->name, q->name_len);
     dq_resp_flush(&o);
-    status = o.failed ? dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_conn_exchange(
-                            conn, conn->cmd, r, n, &got, &sent,
-                            dq_conn_until(q->options.io_timeout_ms, deadline));
+    status = o.failed
+                 ? dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory")
+                 : dq_conn_exchange(
+                       conn, conn->cmd, r, n, &got, &sent,
+                       dq_conn_until(q->options.io_timeout_ms, deadline));
     conn->used_us = dq_sys_now();
     length = r[n - 1];
     if (status != DELAYQ_OK) {
         if (status == DELAYQ_ERR_UNKNOWN)
             status = DELAYQ_ERR_IO; /* no effect */
-        dq_err_set(q, status, "%s", conn->err);
+        dq_err_set(q->err, status, "%s", conn->err);
         dq_conn_close(conn, status, conn->err);
     } else if (r[0]->type == REDIS_REPLY_ERROR ||
                r[n - 2]->type == REDIS_REPLY_ERROR) {
         conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
         dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
     } else if (length->type == REDIS_REPLY_ERROR) {
-        status = dq_err_from_reply(q, "wait", length);
+        status = dq_err_reply(q->err, "wait", length);
         if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
             status = DELAYQ_OK;
             dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
@@ -4969,7 +4917,7 @@ static delayq_status dq_ticket_status(delayq *q, const dq_req *call,
                                       int64_t done) {
     if (done) return DELAYQ_OK;
     if (!call->is_resend) return DELAYQ_GONE;
-    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
                       "done, or the lease was lost",
                       call->what);
@@ -5074,13 +5022,6 @@ static int dq_wait_consume_wake(delayq *q) {
     return 1;
 }
 
-static void dq_wait_watch(struct pollfd *p, size_t *n, int fd) {
-    p[*n].fd = fd;
-    p[*n].events = POLLIN;
-    p[*n].revents = 0;
-    ++*n;
-}
-
 /* Does one before number i use the same connection? */
 static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     size_t k;
@@ -5099,9 +5040,9 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
         int64_t next = dq_sched_next(queues[i]);
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
-        dq_wait_watch(p, &n, conn->pipe[0]);
-        if (conn->sub) dq_wait_watch(p, &n, conn->sub->fd);
-        if (conn->cmd) dq_wait_watch(p, &n, conn->cmd->fd);
+        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
+        if (conn->sub) p[n++] = dq_sys_watch(conn->sub->fd, POLLIN);
+        if (conn->cmd) p[n++] = dq_sys_watch(conn->cmd->fd, POLLIN);
     }
     dq_sys_poll_until(p, n, until);
     for (i = 0; i < count; i++) {
@@ -5177,7 +5118,7 @@ static delayq_status dq_check(delayq *q, const char *wrong) {
         wrong = "the handle whose connection this one shares is closed";
     else if (q->pid != (int64_t)getpid())
         wrong = "the handle was opened before a fork(): open one of your own";
-    return wrong ? dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
+    return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
 }
 
 static const char *dq_wrong_timeout(int64_t timeout_ms) {
@@ -5273,20 +5214,22 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
-    if (!options) return dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL");
+    if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
     if (wrong) {
         q->options.share = NULL;
-        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     }
     q->own.owner = q;
     q->conn = q->options.share ? q->options.share->conn : &q->own;
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
-    if (wrong) return dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong);
+    if (wrong)
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
-        return dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno));
+        return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
+                          strerror(errno));
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -5396,7 +5339,7 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 static delayq_status dq_offer_unknown(delayq *q) {
-    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
                       "offer: sent twice, and due before it could be told "
                       "whether the first arrived");
 }
@@ -5490,7 +5433,7 @@ static delayq_status dq_offer_prepare(delayq *q, delayq_message *m,
     const char *wrong = dq_offer_check(m, now_ms);
     if (wrong) {
         dq_message_set_status(m, DELAYQ_ERR_ARG);
-        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     }
     if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
         return DELAYQ_OK;
