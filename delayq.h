@@ -1518,10 +1518,10 @@ static delayq_status dq_err_reply(char *err, const char *what,
                       len > 120 ? 120 : len, r->str, hint);
 }
 
+#define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
+
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
-    return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL,
-                      "%s: the answer is not what delayq's script returns",
-                      what);
+    return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
 }
 
 static delayq_status dq_err_wire(delayq *q) {
@@ -3820,39 +3820,35 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
                                          const delayq_address *a,
                                          redisContext **out, int64_t deadline) {
     const delayq_options *o = &conn->owner->options;
+    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
     int error = 0;
     socklen_t size = sizeof error;
     delayq_status status = DELAYQ_OK;
     redisContext *c;
-    char where[100];
+    char where[100], port[16] = "";
+    if (a->port) snprintf(port, sizeof port, ":%d", a->port);
+    snprintf(where, sizeof where, "%.80s%s",
+             o->connect ? "the connect hook" : a->host, o->connect ? "" : port);
     *out = NULL;
     if (o->connect)
-        snprintf(where, sizeof where, "the connect hook");
-    else if (a->port)
-        snprintf(where, sizeof where, "%.80s:%d", a->host, a->port);
-    else
-        snprintf(where, sizeof where, "%.80s", a->host);
-    if (o->connect) {
-        int64_t left = (deadline - dq_sys_now() + 999) / 1000;
         c = o->connect(o->user, left > 1 ? (int)left : 1);
-        if (!c)
-            return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                              "the connect hook gave nothing");
-    } else {
-        c = a->port ? redisConnectNonBlock(a->host, a->port)
-                    : redisConnectUnixNonBlock(a->host);
-        if (!c)
-            return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+    else if (a->port)
+        c = redisConnectNonBlock(a->host, a->port);
+    else
+        c = redisConnectUnixNonBlock(a->host);
+    if (!c)
+        return o->connect
+                   ? dq_err_set(conn->err, DELAYQ_ERR_IO,
+                                "the connect hook gave nothing")
+                   : dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+    if (!c->err) {
+        c->flags &= ~REDIS_BLOCK;
+        dq_sys_set_modes(c->fd);
     }
-    if (c->err) {
+    if (c->err)
         status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
                             where, c->errstr);
-        redisFree(c);
-        return status;
-    }
-    c->flags &= ~REDIS_BLOCK;
-    dq_sys_set_modes(c->fd);
-    if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
+    else if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
         status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
                             "can't connect to %s in time", where);
     else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
@@ -3868,36 +3864,47 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
     return status;
 }
 
-/* The handshake of a new socket, in one write: the login, then what its caller
- * adds. Nothing of it has an effect. */
+/* All that is said on a new socket, in one write: the login, then what the
+ * caller adds. Nothing of it has an effect. */
 typedef struct dq_conn_handshake {
     dq_resp_writer o;
     int login, n, got; /* replies: of the login, all, those that came */
     redisReply *r[7];
 } dq_conn_handshake;
 
-static void dq_conn_write_auth(dq_conn_handshake *t, const dq_url *u) {
-    if (!u->login) return;
-    dq_resp_command(&t->o, u->user[0] ? 3 : 2, "AUTH");
-    if (u->user[0]) dq_resp_text(&t->o, u->user);
-    dq_resp_text(&t->o, u->password);
-    t->n++;
-}
-
-/* Begin a handshake; login is NULL where there is nothing to log in to. */
-static void dq_conn_begin_handshake(dq_conn_handshake *t, redisContext *c,
-                                    const dq_url *login) {
+/* Open a socket and begin its handshake. A sentinel may have a password or
+ * none; where it has one, it is the URL's. */
+static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_handshake *t,
+                                  const delayq_address *a, int is_sentinel,
+                                  int64_t deadline) {
+    dq_url u;
+    redisContext *c;
+    delayq_status status;
     memset(t, 0, sizeof *t);
+    dq_url_parse(dq_conn_url(conn), &u);
+    status = dq_conn_open_socket(conn, &u, a, &c, deadline);
     dq_resp_begin(&t->o, c);
-    if (!login) return;
-    dq_conn_write_auth(t, login);
-    if (login->db > 0) {
+    if (status != DELAYQ_OK) return status;
+    if (u.login) {
+        dq_resp_command(&t->o, u.user[0] ? 3 : 2, "AUTH");
+        if (u.user[0]) dq_resp_text(&t->o, u.user);
+        dq_resp_text(&t->o, u.password);
+        t->n++;
+    }
+    if (is_sentinel) {
+        dq_resp_command(&t->o, 3, "SENTINEL get-master-addr-by-name");
+        dq_resp_text(&t->o, u.service);
+        t->n++;
+        return DELAYQ_OK;
+    }
+    if (u.db > 0) {
         dq_resp_command(&t->o, 2, "SELECT");
-        dq_resp_int(&t->o, login->db);
+        dq_resp_int(&t->o, u.db);
         t->n++;
     }
     dq_resp_command(&t->o, 3, "CLIENT SETNAME delayq");
     t->login = ++t->n;
+    return DELAYQ_OK;
 }
 
 /* Exchange it. The first of the caller's replies is t->r[t->login]. */
@@ -3967,33 +3974,31 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     return dq_err_lookup(text)->status;
 }
 
-/* One write: the login, unless u is NULL, and the probe of q's queue, which
- * tells the server's clock, its unsigned long, whether old elements lie there,
- * and whether this node serves the slot. */
-static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
+/* Run a handshake with the probe of q's queue, which tells the server's clock,
+ * its unsigned long, whether old elements lie there, and whether this node
+ * serves the slot. */
+static delayq_status dq_conn_probe(delayq *q, dq_conn_handshake *t,
                                    int64_t deadline) {
     delayq_conn *conn = q->conn;
     int64_t sent_us = dq_sys_now(), n[2];
     const redisReply *probe, *slot, *value;
     delayq_status status;
-    dq_conn_handshake t;
-    dq_conn_begin_handshake(&t, c, u);
-    dq_resp_command(&t.o, 5, "EVAL");
-    dq_resp_script(&t.o, dq_parts_probe);
-    dq_resp_int(&t.o, 0);
-    dq_resp_key(&t.o, q, DQ_ZSET);
-    dq_resp_key(&t.o, q, DQ_MIRROR);
-    dq_resp_command(&t.o, 4, "EXISTS");
-    dq_resp_arg(&t.o, q->name, q->name_len);
-    dq_resp_key(&t.o, q, DQ_ZSET);
-    dq_resp_key(&t.o, conn->owner, DQ_ZSET);
-    t.n += 2;
-    status = dq_conn_run_handshake(conn, &t, deadline);
+    dq_resp_command(&t->o, 5, "EVAL");
+    dq_resp_script(&t->o, dq_parts_probe);
+    dq_resp_int(&t->o, 0);
+    dq_resp_key(&t->o, q, DQ_ZSET);
+    dq_resp_key(&t->o, q, DQ_MIRROR);
+    dq_resp_command(&t->o, 4, "EXISTS");
+    dq_resp_arg(&t->o, q->name, q->name_len);
+    dq_resp_key(&t->o, q, DQ_ZSET);
+    dq_resp_key(&t->o, conn->owner, DQ_ZSET);
+    t->n += 2;
+    status = dq_conn_run_handshake(conn, t, deadline);
     if (status != DELAYQ_OK) goto done;
     /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
      * the first script will tell. */
-    probe = t.r[t.login];
-    slot = t.r[t.login + 1];
+    probe = t->r[t->login];
+    slot = t->r[t->login + 1];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
         if (e->status == DQ_MOVED)
@@ -4012,9 +4017,8 @@ static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) ||
         !dq_resp_integers(probe, n, 2)) {
-        status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                            "open: the answer is not what delayq's script "
-                            "returns");
+        status =
+            dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
         goto done;
     }
     conn->long_size = (unsigned char)value->len;
@@ -4024,45 +4028,41 @@ static delayq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
         q->wire_refused = 1;
     q->probed = 1;
 done:
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_free_replies(t->r, t->got);
     return status;
 }
 
-/* Ask a sentinel where the master is. It may have a password or none; where it
- * has one, it is the URL's. */
+/* Ask a sentinel where the master is. */
 static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
                                           delayq_address *a, int64_t deadline) {
-    const redisReply *said;
-    redisContext *c;
+    const redisReply *said, *host, *port;
     dq_conn_handshake t;
-    delayq_status status = dq_conn_open_socket(conn, u, a, &c, deadline);
+    delayq_status status = dq_conn_dial(conn, &t, a, 1, deadline);
     if (status != DELAYQ_OK) return status;
-    dq_conn_begin_handshake(&t, c, NULL);
-    dq_conn_write_auth(&t, u);
-    dq_resp_command(&t.o, 3, "SENTINEL get-master-addr-by-name");
-    dq_resp_text(&t.o, u->service);
-    t.n++;
     status = dq_conn_run_handshake(conn, &t, deadline);
-    said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
-    if (said && said->type == REDIS_REPLY_ERROR) {
+    if (status != DELAYQ_OK) goto done;
+    said = t.r[t.n - 1];
+    host = said->elements == 2 ? said->element[0] : NULL;
+    port = said->elements == 2 ? said->element[1] : NULL;
+    if (said->type == REDIS_REPLY_ERROR) {
         status = dq_conn_refused(conn, "sentinel", said);
-    } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
-               said->element[0]->type == REDIS_REPLY_STRING &&
-               said->element[1]->type == REDIS_REPLY_STRING &&
-               said->element[0]->len < sizeof a->host) {
-        memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
-        a->port =
-            dq_num_small(said->element[1]->str, said->element[1]->len, 65535);
-        if (a->port < 1)
-            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                                "sentinel: the answer has no port");
-    } else if (said) {
+    } else if (said->type != REDIS_REPLY_ARRAY || !host ||
+               host->type != REDIS_REPLY_STRING ||
+               port->type != REDIS_REPLY_STRING ||
+               host->len >= sizeof a->host) {
         status = dq_err_set(conn->err, DELAYQ_ERR_IO,
                             "the sentinel %.80s:%d knows no %s", a->host,
                             a->port, u->service);
+    } else {
+        memcpy(a->host, host->str, host->len + 1);
+        a->port = dq_num_small(port->str, port->len, 65535);
+        if (a->port < 1)
+            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                                "sentinel: the answer has no port");
     }
+done:
     dq_conn_free_replies(t.r, t.got);
-    redisFree(c);
+    redisFree(t.o.c);
     return status;
 }
 
@@ -4072,6 +4072,7 @@ static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
                                      int64_t deadline) {
     delayq_conn *conn = q->conn;
     delayq_status status = DELAYQ_OK;
+    dq_conn_handshake t;
     if (conn->state == DELAYQ_CONN_REDIRECTED) {
         conn->at = conn->redirect;
     } else if (!conn->owner->options.connect) {
@@ -4079,9 +4080,11 @@ static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
         if (u->sentinel)
             status = dq_conn_ask_sentinel(conn, u, &conn->at, deadline);
     }
-    if (status == DELAYQ_OK)
-        status = dq_conn_open_socket(conn, u, &conn->at, &conn->cmd, deadline);
-    if (status == DELAYQ_OK) status = dq_conn_login(q, u, conn->cmd, deadline);
+    if (status == DELAYQ_OK) {
+        status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
+        conn->cmd = t.o.c;
+    }
+    if (status == DELAYQ_OK) status = dq_conn_probe(q, &t, deadline);
     conn->state = status == DELAYQ_OK  ? DELAYQ_CONN_OPEN
                   : status == DQ_MOVED ? DELAYQ_CONN_REDIRECTED
                                        : DELAYQ_CONN_CLOSED;
@@ -4161,9 +4164,11 @@ static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
     if (!conn->cmd) status = dq_conn_connect(q, deadline);
     if (status == DELAYQ_OK && !q->probed) {
         /* A handle that shares the connection looks at its own queue. */
-        status =
-            dq_conn_login(q, NULL, conn->cmd,
-                          dq_conn_until(q->options.io_timeout_ms, deadline));
+        dq_conn_handshake t;
+        memset(&t, 0, sizeof t);
+        dq_resp_begin(&t.o, conn->cmd);
+        status = dq_conn_probe(
+            q, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
         if (status == DQ_MOVED) {
             dq_conn_close(conn, status, conn->err);
             status = dq_conn_connect(q, deadline);
@@ -4301,29 +4306,24 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
  * already: send it there, on a connection of its own. */
 static void dq_req_send_ask(delayq *q, dq_req *req) {
     delayq_conn *conn = q->conn;
-    redisContext *there;
     dq_conn_handshake t;
-    dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
-    req->status = dq_conn_open_socket(
-        conn, &u, &conn->redirect, &there,
+    req->status = dq_conn_dial(
+        conn, &t, &conn->redirect, 0,
         dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
-    if (req->status == DELAYQ_OK) {
-        dq_conn_begin_handshake(&t, there, &u);
+    if (req->status == DELAYQ_OK)
         req->status = dq_conn_run_handshake(
             conn, &t,
             dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
-        dq_conn_free_replies(t.r, t.got);
-    }
+    dq_conn_free_replies(t.r, t.got);
     if (req->status == DELAYQ_OK) {
         req->state = DQ_REQ_WAITING;
         req->asking = 1;
-        dq_req_send(q, there, req, 1);
+        dq_req_send(q, t.o.c, req, 1);
         req->asking = 0;
     } else {
         dq_err_set(q->err, req->status, "%s", conn->err);
     }
-    if (there) redisFree(there);
+    if (t.o.c) redisFree(t.o.c);
 }
 
 /* The retry policy. A request that may have run is sent again only where that
@@ -4581,14 +4581,11 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
     delayq_status status;
     dq_conn_handshake t;
     delayq *h;
-    dq_url u;
     if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
     deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
-    dq_url_parse(dq_conn_url(conn), &u);
-    t.got = 0;
-    status = dq_conn_open_socket(conn, &u, &conn->at, &conn->sub, deadline);
+    status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
+    conn->sub = t.o.c;
     if (status == DELAYQ_OK) {
-        dq_conn_begin_handshake(&t, conn->sub, &u);
         dq_resp_command(&t.o, 2, "CLIENT ID");
         dq_resp_command(&t.o, 2, "SUBSCRIBE");
         dq_resp_key(&t.o, q, DQ_CHANNEL);
