@@ -939,26 +939,43 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_take_step       asks if there may be something, else sees to it that
  *                        the next item is heard of (subscriber, tracking)
  *     dq_take_once       describes the request in a dq_req
- *     dq_conn_ensure     has an open connection: connects, logs in, probes
  *     dq_req_run_all     sends requests until each is settled:
+ *       dq_conn_ensure   has an open connection: connects, logs in, probes
  *       dq_req_send      writes them in one go, reads the replies
  *       dq_req_judge     gives an error reply its status; notes MOVED
  *       dq_req_decide    settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
  *     dq_read_items      makes items of the reply
  *
- * An offer and the verbs of a ticket go the same way from dq_conn_ensure on; a
+ * An offer and the verbs of a ticket go the same way from dq_req_run_all on; a
  * tick goes from dq_wait_tick_step to dq_take_transfer.
  *
  * Who owns which state:
  *
  *     conn->cmd, state, at, redirect, host, retry_us, err    Connections
- *     conn->sha, used_us                     Requests
+ *     conn->loaded, used_us                  Requests
  *     conn->sub, tracking; subscribed, list_tracked    Subscriber; Schedule
  *                        clears them where a connection is lost
  *     q->next_poll_us, waiter_rank           Schedule
  *     q->reply (what the items point into)   Taking, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
+ *
+ * Where to look for:
+ *
+ *     a MOVED            dq_conn_probe meets it when connecting, dq_req_judge
+ *                        later; both leave the address to
+ *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
+ *     an ASK             dq_req_send_ask
+ *     what may be sent twice                 dq_req_decide, req->idempotent
+ *     when the server is asked next          dq_sched_on_...: an event each
+ *     an element that can't be decoded       dq_elem_parse says -1: a take
+ *                        leaves it to the script, which puts it to the dead
+ *                        letters; a peek shows all its bytes as the payload
+ *     a new option       delayq_options; range and default dq_check_options;
+ *                        where it comes from options.share, dq_check_share
+ *     a new error of the server              dq_err_table
+ *     a new script       its text and DQ_SCRIPT in Scripts, a writer of its
+ *                        keys and arguments beside its verb; then `make lua`
  *
  * Words: a transfer moves due items from the zset to the ready list. The probe
  * is the first look at a queue on a connection. Tracking is Redis' client
@@ -3419,9 +3436,8 @@ typedef enum dq_req_state {
 
 typedef enum dq_req_next {
     DQ_SETTLE,
-    DQ_SEND_AGAIN,
-    DQ_SEND_ASK, /* once, to the node in conn->redirect */
-    DQ_RECONNECT /* send it again on a new connection */
+    DQ_SEND_AGAIN, /* on a new connection, if there is none */
+    DQ_SEND_ASK    /* once, to the node in conn->redirect */
 } dq_req_next;
 
 /* The run of a script. */
@@ -3744,6 +3760,10 @@ static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
     return dq_err_public(dq_err_reply(conn->err, what, r));
 }
 
+static delayq_status dq_conn_no_memory(delayq_conn *conn) {
+    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+}
+
 /* Why an exchange has failed, and what may have happened. */
 static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
                                            const redisContext *c, int sent) {
@@ -3837,10 +3857,9 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
     else
         c = redisConnectUnixNonBlock(a->host);
     if (!c)
-        return o->connect
-                   ? dq_err_set(conn->err, DELAYQ_ERR_IO,
-                                "the connect hook gave nothing")
-                   : dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+        return o->connect ? dq_err_set(conn->err, DELAYQ_ERR_IO,
+                                       "the connect hook gave nothing")
+                          : dq_conn_no_memory(conn);
     if (!c->err) {
         c->flags &= ~REDIS_BLOCK;
         dq_sys_set_modes(c->fd);
@@ -3914,8 +3933,7 @@ static delayq_status dq_conn_run_handshake(delayq_conn *conn,
     delayq_status status;
     int sent, i;
     dq_resp_flush(&t->o);
-    if (t->o.failed)
-        return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+    if (t->o.failed) return dq_conn_no_memory(conn);
     status =
         dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
     if (status == DELAYQ_ERR_UNKNOWN)
@@ -4267,7 +4285,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         req->state = DQ_REQ_ANSWERED;
         under_way[n++] = req;
         if (o.failed) {
-            status = dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+            status = dq_conn_no_memory(conn);
             break;
         }
     }
@@ -4357,7 +4375,7 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
             if (req->is_resend || status == DELAYQ_ERR_IO ||
                 status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN ||
                 (status == DELAYQ_ERR_UNKNOWN && req->read_only))
-                return DQ_RECONNECT;
+                return DQ_SEND_AGAIN;
         }
     }
     if (status == DQ_NOSCRIPT)
@@ -4656,11 +4674,10 @@ static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
     dq_resp_command(&o, 2, "LLEN");
     dq_resp_arg(&o, q->name, q->name_len);
     dq_resp_flush(&o);
-    status = o.failed
-                 ? dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory")
-                 : dq_conn_exchange(
-                       conn, conn->cmd, r, n, &got, &sent,
-                       dq_conn_until(q->options.io_timeout_ms, deadline));
+    status = o.failed ? dq_conn_no_memory(conn)
+                      : dq_conn_exchange(
+                            conn, conn->cmd, r, n, &got, &sent,
+                            dq_conn_until(q->options.io_timeout_ms, deadline));
     conn->used_us = dq_sys_now();
     length = r[n - 1];
     if (status != DELAYQ_OK) {
@@ -5950,6 +5967,16 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
 }
 
+/* Run what removes items or dead letters, and says how many. */
+static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
+                                    int64_t *removed) {
+    delayq_status status = dq_check(q, wrong);
+    int64_t n[2];
+    if (status == DELAYQ_OK) status = dq_req_ask(q, call, n, 2);
+    *removed = status == DELAYQ_OK ? n[1] : 0;
+    return status;
+}
+
 static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
     (void)call;
     dq_write_three_keys(o, q);
@@ -5958,13 +5985,10 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    delayq_status status = dq_check(q, NULL);
-    int64_t n[2] = {0, 0};
+    int64_t none;
     dq_req call;
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
-    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
-    return status;
+    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -6040,27 +6064,24 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
 
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
-    delayq_status status =
-        dq_check(q, q && q->options.broadcast
-                        ? "a broadcast has no ready list to redrive to"
-                        : NULL);
-    int64_t n[2] = {0, 0};
+    const char *wrong = q && q->options.broadcast
+                            ? "a broadcast has no ready list to redrive to"
+                            : NULL;
+    delayq_status status;
+    int64_t n;
     dq_req call;
     dq_begin_dead(&call, "redrive", max);
-    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
-    if (count) *count = status == DELAYQ_OK ? (size_t)n[1] : 0;
-    if (status == DELAYQ_OK && n[1] > 0) q->ready += n[1];
+    status = dq_run_removal(q, &call, wrong, &n);
+    if (count) *count = (size_t)n;
+    if (n > 0) q->ready += n;
     return status;
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    delayq_status status = dq_check(q, NULL);
-    int64_t n[2] = {0, 0};
+    int64_t none;
     dq_req call;
     dq_begin_dead(&call, "clear", 1);
-    if (status == DELAYQ_OK) status = dq_req_ask(q, &call, n, 2);
-    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
-    return status;
+    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
