@@ -1416,14 +1416,6 @@ static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
-/* The attempt count in a ticket's id. */
-static int dq_elem_ticket_attempt(const char *text) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t len;
-    size_t n = dq_elem_ticket_prefix(text, key, &len);
-    return dq_elem_attempt(key, n == 17 ? 16 : 0);
-}
-
 static int dq_elem_is_ticket(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
@@ -1751,12 +1743,6 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* The certificate has to be the host's. */
-static int dq_tls_expect(SSL *ssl, const char *host) {
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) return 1;
-    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
-}
-
 /* The TLS handshake; it writes to the socket. */
 static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
                                   const char *host, const char *where,
@@ -1770,7 +1756,10 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
     if (!conn->tls)
         return dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
     ssl = SSL_new((SSL_CTX *)conn->tls);
-    if (!ssl || !dq_tls_expect(ssl, host)) {
+    /* The certificate has to be the host's. */
+    if (!ssl ||
+        (!X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) &&
+         !(SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host)))) {
         SSL_free(ssl);
         return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
@@ -4539,24 +4528,26 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
         dq_conn_close_sub(conn);
 }
 
-/* Read what the subscriber has received, at most 16 buffers full. */
+/* Read what the subscriber has received, at most 16 buffers full, and ping it
+ * when it is quiet. 0: it is lost. */
 static int dq_sub_read(delayq_conn *conn, int64_t now) {
-    int i;
-    for (i = 0; i < 16; i++) {
-        int any = 0;
+    int64_t patience_us = conn->owner->options.io_timeout_ms * 1000LL;
+    int i, any = 1, sent;
+    for (i = 0; i < 16 && any; i++) {
         void *reply = NULL;
+        any = 0;
         if (dq_sys_read(conn->sub) != REDIS_OK) return 0;
         while (redisGetReplyFromReader(conn->sub, &reply) == REDIS_OK &&
                reply) {
             const redisReply *r = (const redisReply *)reply;
-            if (r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
-                r->element[0]->type == REDIS_REPLY_STRING &&
-                r->element[1]->type == REDIS_REPLY_STRING) {
-                delayq *h;
-                for (h = conn->handles; h; h = h->next)
-                    dq_sub_dispatch(h, r->element[0]->str, r->element[1],
-                                    r->element[2]);
-            }
+            delayq *h = conn->handles;
+            if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
+                r->element[0]->type != REDIS_REPLY_STRING ||
+                r->element[1]->type != REDIS_REPLY_STRING)
+                h = NULL; /* an answer to a ping */
+            for (; h; h = h->next)
+                dq_sub_dispatch(h, r->element[0]->str, r->element[1],
+                                r->element[2]);
             freeReplyObject(reply);
             reply = NULL;
             any = 1;
@@ -4564,17 +4555,8 @@ static int dq_sub_read(delayq_conn *conn, int64_t now) {
             conn->sub_pinged_us = 0;
         }
         if (conn->sub->err) return 0;
-        if (!any) break;
     }
-    return 1;
-}
-
-/* Ping a quiet subscriber. 0: it doesn't answer. */
-static int dq_sub_ping(delayq_conn *conn, int64_t now) {
-    int sent;
-    if (conn->sub_pinged_us > 0)
-        return now - conn->sub_pinged_us <
-               conn->owner->options.io_timeout_ms * 1000LL;
+    if (conn->sub_pinged_us > 0) return now - conn->sub_pinged_us < patience_us;
     if (now - conn->sub_heard_us < DQ_PING_US) return 1;
     conn->sub_pinged_us = now;
     return redisAppendFormattedCommand(conn->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
@@ -4587,8 +4569,7 @@ static void dq_sub_poll(delayq_conn *conn, int64_t now) {
     if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
     conn->sub_read_us = now;
     dq_sys_drain_pipe(conn->pipe[0]);
-    if (conn->sub && (!dq_sub_read(conn, now) || !dq_sub_ping(conn, now)))
-        dq_conn_close_sub(conn);
+    if (conn->sub && !dq_sub_read(conn, now)) dq_conn_close_sub(conn);
 }
 
 /* Open the subscriber, unless that has failed too lately. One write: login,
@@ -4718,11 +4699,7 @@ static const char *dq_wire_letter(const delayq *q) {
     return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-/* The server's clock, at least and at most, in ms. */
-static int64_t dq_server_ms(const delayq *q) {
-    return (dq_sys_now() + q->conn->clock_offset_us) / 1000;
-}
-
+/* What the server's clock will show then, at most, in ms. */
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
     const delayq_conn *conn = q->conn;
     return (dq_sys_now() + conn->clock_offset_us + conn->clock_error_us + 999) /
@@ -4765,10 +4742,6 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_int(o, q->options.max_wait_ms);
 }
 
-static void dq_write_blanks(dq_resp_writer *o, int count) {
-    while (count-- > 0) dq_resp_text(o, "");
-}
-
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     int leases = q->options.lease_ms > 0;
     unsigned char id_rest[6];
@@ -4777,10 +4750,12 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, q->retry_turn ? "x" : "r");
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
-    if (call->ticket)
+    if (call->ticket) {
         dq_write_ticket(o, call->ticket);
-    else if (leases || call->as_waiter)
-        dq_write_blanks(o, 2);
+    } else if (leases || call->as_waiter) {
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
+    }
     if (leases) {
         memcpy(id_rest, q->handle_id, 5);
         id_rest[5] = 0;
@@ -4791,7 +4766,9 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
             dq_resp_arg(o, id_rest, sizeof id_rest);
         dq_resp_key(o, q, DQ_CHANNEL);
     } else if (call->as_waiter) {
-        dq_write_blanks(o, 3);
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
     }
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
@@ -5230,14 +5207,12 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     memset(q, 0, sizeof *q);
     if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
+    q->own.owner = q;
+    q->conn = &q->own;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
-    if (wrong) {
-        q->options.share = NULL;
-        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    }
-    q->own.owner = q;
-    q->conn = q->options.share ? q->options.share->conn : &q->own;
+    if (!wrong && q->options.share) q->conn = q->options.share->conn;
+    if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
     if (wrong)
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
@@ -5299,9 +5274,11 @@ DELAYQ_API void delayq_close(delayq *q) {
 #define DQ_OFFER_MAX 128
 #define DQ_OFFER_BYTES (256 * 1024)
 
-/* When it is due: see the script. */
-static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
-                          const delayq_message *before, int again) {
+/* When it is due, which the script explains, and the element. */
+static void dq_write_message(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m,
+                             const delayq_message *before, int again) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
     char when[64];
     size_t n = 0;
     again |= m->status == DELAYQ_ERR_UNKNOWN;
@@ -5313,12 +5290,7 @@ static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
         n += dq_num_decimal(when + n, m->not_after_ms);
     }
     dq_resp_arg(o, when, n);
-}
-
-static void dq_write_element(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    n = dq_elem_write_header(q, m->id, m->len, head);
     dq_resp_long_arg(o, head, n, m->data, m->len);
 }
 
@@ -5328,11 +5300,10 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
     dq_resp_keys_end(o);
     dq_resp_key(o, q, DQ_CHANNEL);
-    for (i = 0; i < call->max; i++) {
-        dq_write_when(o, &call->messages[i],
-                      i > 0 ? &call->messages[i - 1] : NULL, call->is_resend);
-        dq_write_element(o, q, &call->messages[i]);
-    }
+    for (i = 0; i < call->max; i++)
+        dq_write_message(o, q, &call->messages[i],
+                         i > 0 ? &call->messages[i - 1] : NULL,
+                         call->is_resend);
 }
 
 static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5344,8 +5315,7 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
     dq_resp_keys_end(o);
     dq_resp_key(o, q, DQ_CHANNEL);
-    dq_write_when(o, m, NULL, call->is_resend);
-    dq_write_element(o, q, m);
+    dq_write_message(o, q, m, NULL, call->is_resend);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
     dq_resp_text(o, id);
     dq_resp_int(o, m->key_ttl_ms);
@@ -5440,57 +5410,51 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     return NULL;
 }
 
-/* Check a message and give it an id, unless it keeps the one of a sending whose
- * outcome is unknown. now_ms: the server's clock. */
-static delayq_status dq_offer_prepare(delayq *q, delayq_message *m,
-                                      int64_t now_ms) {
-    const char *wrong = dq_offer_check(m, now_ms);
-    if (wrong) {
-        dq_message_set_status(m, DELAYQ_ERR_ARG);
-        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    }
-    if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
-        return DELAYQ_OK;
-    m->status = DELAYQ_OK;
-    m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
-    dq_elem_next_id(q, m->id);
-    m->ticket.text[0] = '\0';
-    return DELAYQ_OK;
-}
-
 /* Make requests of what goes in one go, and leave out what is bad: messages
- * without a key that stand side by side are one request. Returns how many
- * messages were looked at. */
-static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
+ * without a key that stand side by side are one request. A message has a new
+ * id, unless it keeps the one of a sending whose outcome is unknown. Returns
+ * how many messages were looked at. */
+static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
                             dq_req *reqs, size_t *n, int *bad) {
+    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
     size_t at, bytes = 0, sum = 0;
-    int64_t now_ms = dq_server_ms(q);
     dq_req *req = NULL;
     *n = 0;
     *bad = 0;
     for (at = 0; at < count; at++) {
-        int joins = req && req->script->verb == DQ_OFFER && !m[at].key &&
-                    req->messages + req->max == &m[at] &&
-                    req->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
+        delayq_message *m = &messages[at];
+        const char *wrong;
+        int joins = req && req->script == &dq_script_offer && !m->key &&
+                    req->messages + req->max == m && req->max < DQ_OFFER_MAX &&
+                    bytes < DQ_OFFER_BYTES;
         if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
-        if (dq_offer_prepare(q, &m[at], now_ms) != DELAYQ_OK) {
+        wrong = dq_offer_check(m, now_ms);
+        if (wrong) {
             *bad = 1;
+            dq_message_set_status(m, DELAYQ_ERR_ARG);
+            dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
             continue;
+        }
+        if (m->status != DELAYQ_ERR_UNKNOWN || m->not_after_ms <= 0) {
+            m->status = DELAYQ_OK;
+            m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
+            m->ticket.text[0] = '\0';
+            dq_elem_next_id(q, m->id);
         }
         if (!joins) {
             req = &reqs[(*n)++];
-            if (m[at].key)
+            if (m->key)
                 dq_req_begin(req, &dq_script_offer_keyed, "offer",
                              dq_write_keyed);
             else
                 dq_req_begin(req, &dq_script_offer, "offer", dq_write_offer);
             req->idempotent = 1;
-            req->messages = &m[at];
+            req->messages = m;
             bytes = 0;
         }
         req->max++;
-        bytes += m[at].len;
-        sum += m[at].len;
+        bytes += m->len;
+        sum += m->len;
     }
     return at;
 }
@@ -5816,17 +5780,6 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     return DELAYQ_OK;
 }
 
-/* The back-off after so many attempts, half of it at random. An item that only
- * has a ticket has the count that stands in it. */
-static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
-    int attempt = item->attempt;
-    unsigned failures;
-    if (attempt < 1) attempt = dq_elem_ticket_attempt(item->ticket.text);
-    failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
-    return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
-                          failures);
-}
-
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
     const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
@@ -5836,7 +5789,19 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
         wrong = "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE";
     status = dq_check(q, wrong);
     if (status != DELAYQ_OK) return status;
-    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item);
+    if (delay_ms == DELAYQ_BACKOFF) {
+        /* An item that only has a ticket has the count that stands in it. */
+        unsigned char key[DQ_ELEM_PREFIX_MAX];
+        size_t len, n = dq_elem_ticket_prefix(item->ticket.text, key, &len);
+        int attempt = item->attempt > 0
+                          ? item->attempt
+                          : dq_elem_attempt(key, n == 17 ? 16 : 0);
+        delay_ms =
+            dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                           attempt < 1    ? 1
+                           : attempt > 60 ? 60
+                                          : (unsigned)attempt);
+    }
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
     q->counts.nacked += status == DELAYQ_OK;
