@@ -3330,23 +3330,22 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
     o->n += len + 2;
 }
 
-/* An argument of any length: something small, then what is not copied. */
+/* An argument of any length: something small, then what is copied into the
+ * buffer only if it fits. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len) {
-    if (head_len + len <= DQ_RESP_SMALL) {
-        char small[DQ_RESP_SMALL];
-        memcpy(small, head, head_len);
-        if (len > 0) memcpy(small + head_len, data, len);
-        dq_resp_arg(o, small, head_len + len);
-        return;
-    }
     o->args++;
     dq_resp_line(o, '$', head_len + len);
     memcpy(o->buf + o->n, head, head_len);
     o->n += head_len;
-    dq_resp_flush(o);
-    dq_resp_append(o, data, len);
-    dq_resp_append(o, "\r\n", 2);
+    if (len + 2 > sizeof o->buf - o->n) {
+        dq_resp_flush(o);
+        dq_resp_append(o, data, len);
+        len = 0;
+    }
+    if (len > 0) memcpy(o->buf + o->n, data, len);
+    memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += len + 2;
 }
 
 static void dq_resp_text(dq_resp_writer *o, const char *text) {
@@ -3389,15 +3388,10 @@ static size_t dq_resp_key_text(const delayq *q, const char *prefix,
                             rest);
 }
 
-static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
-                             const char *prefix, const char *rest) {
+static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
+                        const char *rest) {
     char key[DQ_RESP_SMALL];
     dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key));
-}
-
-static void dq_resp_key(dq_resp_writer *o, const delayq *q,
-                        const char *prefix) {
-    dq_resp_key_with(o, q, prefix, "");
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -3814,11 +3808,6 @@ static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
     return DELAYQ_OK;
 }
 
-static void dq_conn_free_replies(redisReply **replies, int n) {
-    while (n-- > 0)
-        if (replies[n]) freeReplyObject(replies[n]);
-}
-
 static const char *dq_conn_url(const delayq_conn *conn) {
     const char *url = conn->owner->options.url;
     return url ? url : "redis://127.0.0.1:6379";
@@ -3872,26 +3861,47 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
     return status;
 }
 
-/* All that is said on a new socket, in one write: the login, then what the
- * caller adds. Nothing of it has an effect. */
-typedef struct dq_conn_handshake {
+/* What a connection says besides requests, in one write; its caller adds to o
+ * and n. Nothing of it has an effect. */
+typedef struct dq_conn_batch {
     dq_resp_writer o;
     int login, n, got; /* replies: of the login, all, those that came */
     redisReply *r[7];
-} dq_conn_handshake;
+} dq_conn_batch;
 
-/* Open a socket and begin its handshake. A sentinel may have a password or
+static void dq_conn_begin_batch(dq_conn_batch *t, redisContext *c) {
+    memset(t, 0, sizeof *t);
+    dq_resp_begin(&t->o, c);
+}
+
+static delayq_status dq_conn_run_batch(delayq_conn *conn, dq_conn_batch *t,
+                                       int64_t deadline) {
+    int sent;
+    delayq_status status;
+    dq_resp_flush(&t->o);
+    if (t->o.failed) return dq_conn_no_memory(conn);
+    status =
+        dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
+    if (status != DELAYQ_ERR_UNKNOWN) return status;
+    return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                      "connected, but no answer came");
+}
+
+static void dq_conn_end_batch(dq_conn_batch *t) {
+    while (t->got-- > 0) freeReplyObject(t->r[t->got]);
+}
+
+/* Open a socket and begin its login. A sentinel may have a password or
  * none; where it has one, it is the URL's. */
-static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_handshake *t,
+static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_batch *t,
                                   const delayq_address *a, int is_sentinel,
                                   int64_t deadline) {
     dq_url u;
     redisContext *c;
     delayq_status status;
-    memset(t, 0, sizeof *t);
     dq_url_parse(dq_conn_url(conn), &u);
     status = dq_conn_open_socket(conn, &u, a, &c, deadline);
-    dq_resp_begin(&t->o, c);
+    dq_conn_begin_batch(t, c);
     if (status != DELAYQ_OK) return status;
     if (u.login) {
         dq_resp_command(&t->o, u.user[0] ? 3 : 2, "AUTH");
@@ -3915,19 +3925,12 @@ static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_handshake *t,
     return DELAYQ_OK;
 }
 
-/* Exchange it. The first of the caller's replies is t->r[t->login]. */
-static delayq_status dq_conn_run_handshake(delayq_conn *conn,
-                                           dq_conn_handshake *t,
-                                           int64_t deadline) {
-    delayq_status status;
-    int sent, i;
-    dq_resp_flush(&t->o);
-    if (t->o.failed) return dq_conn_no_memory(conn);
-    status =
-        dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
-    if (status == DELAYQ_ERR_UNKNOWN)
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
-                            "connected, but no answer to the login");
+/* Exchange a login and what follows it, the first of which is t->r[t->login].
+ */
+static delayq_status dq_conn_run_login(delayq_conn *conn, dq_conn_batch *t,
+                                       int64_t deadline) {
+    delayq_status status = dq_conn_run_batch(conn, t, deadline);
+    int i;
     if (status == DELAYQ_ERR_IO) {
         /* A server that refuses a connection may say why, then closes it. */
         char said[160];
@@ -3981,10 +3984,10 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     return dq_err_lookup(text)->status;
 }
 
-/* Run a handshake with the probe of q's queue, which tells the server's clock,
- * its unsigned long, whether old elements lie there, and whether this node
- * serves the slot. */
-static delayq_status dq_conn_probe(delayq *q, dq_conn_handshake *t,
+/* Run a login, if any, with the probe of q's queue, which tells the server's
+ * clock, its unsigned long, whether old elements lie there, and whether this
+ * node serves the slot. */
+static delayq_status dq_conn_probe(delayq *q, dq_conn_batch *t,
                                    int64_t deadline) {
     delayq_conn *conn = q->conn;
     int64_t sent_us = dq_sys_now(), n[2];
@@ -3993,14 +3996,14 @@ static delayq_status dq_conn_probe(delayq *q, dq_conn_handshake *t,
     dq_resp_command(&t->o, 5, "EVAL");
     dq_resp_script(&t->o, dq_parts_probe);
     dq_resp_int(&t->o, 0);
-    dq_resp_key(&t->o, q, DQ_ZSET);
-    dq_resp_key(&t->o, q, DQ_MIRROR);
+    dq_resp_key(&t->o, q, DQ_ZSET, "");
+    dq_resp_key(&t->o, q, DQ_MIRROR, "");
     dq_resp_command(&t->o, 4, "EXISTS");
     dq_resp_arg(&t->o, q->name, q->name_len);
-    dq_resp_key(&t->o, q, DQ_ZSET);
-    dq_resp_key(&t->o, conn->owner, DQ_ZSET);
+    dq_resp_key(&t->o, q, DQ_ZSET, "");
+    dq_resp_key(&t->o, conn->owner, DQ_ZSET, "");
     t->n += 2;
-    status = dq_conn_run_handshake(conn, t, deadline);
+    status = dq_conn_run_login(conn, t, deadline);
     if (status != DELAYQ_OK) goto done;
     /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
      * the first script will tell. */
@@ -4035,7 +4038,7 @@ static delayq_status dq_conn_probe(delayq *q, dq_conn_handshake *t,
         q->wire_refused = 1;
     q->probed = 1;
 done:
-    dq_conn_free_replies(t->r, t->got);
+    dq_conn_end_batch(t);
     return status;
 }
 
@@ -4043,10 +4046,10 @@ done:
 static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
                                           delayq_address *a, int64_t deadline) {
     const redisReply *said, *host, *port;
-    dq_conn_handshake t;
+    dq_conn_batch t;
     delayq_status status = dq_conn_dial(conn, &t, a, 1, deadline);
     if (status != DELAYQ_OK) return status;
-    status = dq_conn_run_handshake(conn, &t, deadline);
+    status = dq_conn_run_login(conn, &t, deadline);
     if (status != DELAYQ_OK) goto done;
     said = t.r[t.n - 1];
     host = said->elements == 2 ? said->element[0] : NULL;
@@ -4068,7 +4071,7 @@ static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
                                 "sentinel: the answer has no port");
     }
 done:
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_end_batch(&t);
     redisFree(t.o.c);
     return status;
 }
@@ -4079,7 +4082,7 @@ static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
                                      int64_t deadline) {
     delayq_conn *conn = q->conn;
     delayq_status status = DELAYQ_OK;
-    dq_conn_handshake t;
+    dq_conn_batch t;
     if (conn->state == DELAYQ_CONN_REDIRECTED) {
         conn->at = conn->redirect;
     } else if (!conn->owner->options.connect) {
@@ -4171,9 +4174,8 @@ static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
     if (!conn->cmd) status = dq_conn_connect(q, deadline);
     if (status == DELAYQ_OK && !q->probed) {
         /* A handle that shares the connection looks at its own queue. */
-        dq_conn_handshake t;
-        memset(&t, 0, sizeof t);
-        dq_resp_begin(&t.o, conn->cmd);
+        dq_conn_batch t;
+        dq_conn_begin_batch(&t, conn->cmd);
         status = dq_conn_probe(
             q, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
         if (status == DQ_MOVED) {
@@ -4306,22 +4308,23 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
     }
     if (status != DELAYQ_OK && c == conn->cmd)
         dq_conn_close(conn, status, conn->err);
-    dq_conn_free_replies(replies, got);
+    for (i = 0; i < got; i++)
+        if (replies[i]) freeReplyObject(replies[i]);
 }
 
 /* The slot is on its way to another node, and this request's keys are there
  * already: send it there, on a connection of its own. */
 static void dq_req_send_ask(delayq *q, dq_req *req) {
     delayq_conn *conn = q->conn;
-    dq_conn_handshake t;
+    dq_conn_batch t;
     req->status = dq_conn_dial(
         conn, &t, &conn->redirect, 0,
         dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
     if (req->status == DELAYQ_OK)
-        req->status = dq_conn_run_handshake(
+        req->status = dq_conn_run_login(
             conn, &t,
             dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_end_batch(&t);
     if (req->status == DELAYQ_OK) {
         req->state = DQ_REQ_WAITING;
         req->asking = 1;
@@ -4518,10 +4521,10 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     if (!conn->sub) return;
     dq_resp_begin(&o, conn->sub);
     dq_resp_command(&o, 2, verb);
-    dq_resp_key_with(&o, q, DQ_TURN, q->id);
+    dq_resp_key(&o, q, DQ_TURN, q->id);
     if (with_name) {
         dq_resp_command(&o, 2, verb);
-        dq_resp_key(&o, q, DQ_CHANNEL);
+        dq_resp_key(&o, q, DQ_CHANNEL, "");
     }
     dq_resp_flush(&o);
     if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
@@ -4578,7 +4581,7 @@ static void dq_sub_poll(delayq_conn *conn, int64_t now) {
 static void dq_sub_open(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
     delayq_status status;
-    dq_conn_handshake t;
+    dq_conn_batch t;
     delayq *h;
     if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
     deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
@@ -4587,12 +4590,12 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
     if (status == DELAYQ_OK) {
         dq_resp_command(&t.o, 2, "CLIENT ID");
         dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_CHANNEL);
+        dq_resp_key(&t.o, q, DQ_CHANNEL, "");
         dq_resp_command(&t.o, 2, "SUBSCRIBE " DQ_INVALIDATE);
         dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key_with(&t.o, q, DQ_TURN, q->id);
+        dq_resp_key(&t.o, q, DQ_TURN, q->id);
         t.n += 4;
-        status = dq_conn_run_handshake(conn, &t, deadline);
+        status = dq_conn_run_login(conn, &t, deadline);
     }
     if (status == DELAYQ_OK) {
         redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
@@ -4610,7 +4613,7 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
                     : dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
                                  "listening: the answer is no subscription");
     }
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_end_batch(&t);
     if (status != DELAYQ_OK) {
         conn->sub_failures++;
         dq_conn_close_sub(conn);
@@ -4636,38 +4639,33 @@ static int dq_sub_wants_track(const delayq *q) {
  * which were pushed before the server began to watch. */
 static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    redisReply *r[3] = {NULL, NULL, NULL};
-    const redisReply *length;
+    const redisReply *caching, *length;
     delayq_status status = dq_conn_ensure(q, deadline);
-    int got = 0, sent, n = 2;
-    dq_resp_writer o;
+    dq_conn_batch t;
     if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
         return status;
-    dq_resp_begin(&o, conn->cmd);
+    dq_conn_begin_batch(&t, conn->cmd);
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
-        dq_resp_int(&o, conn->sub_id);
-        dq_resp_text(&o, "OPTIN");
-        dq_resp_text(&o, "NOLOOP");
-        n++;
+        dq_resp_command(&t.o, 7, "CLIENT TRACKING ON REDIRECT");
+        dq_resp_int(&t.o, conn->sub_id);
+        dq_resp_text(&t.o, "OPTIN");
+        dq_resp_text(&t.o, "NOLOOP");
+        t.n++;
     }
-    dq_resp_command(&o, 3, "CLIENT CACHING YES");
-    dq_resp_command(&o, 2, "LLEN");
-    dq_resp_arg(&o, q->name, q->name_len);
-    dq_resp_flush(&o);
-    status = o.failed ? dq_conn_no_memory(conn)
-                      : dq_conn_exchange(
-                            conn, conn->cmd, r, n, &got, &sent,
-                            dq_conn_until(q->options.io_timeout_ms, deadline));
+    dq_resp_command(&t.o, 3, "CLIENT CACHING YES");
+    dq_resp_command(&t.o, 2, "LLEN");
+    dq_resp_arg(&t.o, q->name, q->name_len);
+    t.n += 2;
+    status = dq_conn_run_batch(
+        conn, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
     conn->used_us = dq_sys_now();
-    length = r[n - 1];
+    caching = t.r[t.n - 2];
+    length = t.r[t.n - 1];
     if (status != DELAYQ_OK) {
-        if (status == DELAYQ_ERR_UNKNOWN)
-            status = DELAYQ_ERR_IO; /* no effect */
         dq_err_set(q->err, status, "%s", conn->err);
         dq_conn_close(conn, status, conn->err);
-    } else if (r[0]->type == REDIS_REPLY_ERROR ||
-               r[n - 2]->type == REDIS_REPLY_ERROR) {
+    } else if (t.r[0]->type == REDIS_REPLY_ERROR ||
+               caching->type == REDIS_REPLY_ERROR) {
         conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
         dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
     } else if (length->type == REDIS_REPLY_ERROR) {
@@ -4682,7 +4680,7 @@ static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_sched_on_track(q, length->integer);
     }
-    dq_conn_free_replies(r, got);
+    dq_conn_end_batch(&t);
     return status;
 }
 
@@ -4719,22 +4717,23 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
 
 /* The zset, where ready items lie, and the retry list or the mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.broadcast)
-        dq_resp_key(o, q, DQ_STREAM);
+        dq_resp_key(o, q, DQ_STREAM, "");
     else
         dq_resp_arg(o, q->name, q->name_len);
-    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY,
+                "");
 }
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (call->zset_alone) {
-        dq_resp_key(o, q, DQ_ZSET);
+        dq_resp_key(o, q, DQ_ZSET, "");
     } else {
         dq_write_three_keys(o, q);
-        dq_resp_key(o, q, DQ_DEAD);
-        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS);
+        dq_resp_key(o, q, DQ_DEAD, "");
+        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
@@ -4764,7 +4763,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
             dq_resp_int(o, dq_elem_old_id_low(q));
         else
             dq_resp_arg(o, id_rest, sizeof id_rest);
-        dq_resp_key(o, q, DQ_CHANNEL);
+        dq_resp_key(o, q, DQ_CHANNEL, "");
     } else if (call->as_waiter) {
         dq_resp_text(o, "");
         dq_resp_text(o, "");
@@ -4773,7 +4772,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
-    dq_resp_key(o, q, DQ_TURN);
+    dq_resp_key(o, q, DQ_TURN, "");
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
@@ -4782,7 +4781,7 @@ static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->cursor);
     dq_resp_int(o, q->options.broadcast_keep);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
 }
 
 /* What a transfer's or take's reply says besides the items. */
@@ -5296,10 +5295,10 @@ static void dq_write_message(dq_resp_writer *o, const delayq *q,
 
 static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_resp_key(o, q, DQ_ZSET);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     for (i = 0; i < call->max; i++)
         dq_write_message(o, q, &call->messages[i],
                          i > 0 ? &call->messages[i - 1] : NULL,
@@ -5309,12 +5308,12 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
 static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     const delayq_message *m = call->messages;
     char rest[280], id[33];
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
-    dq_resp_key_with(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_write_message(o, q, m, NULL, call->is_resend);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
     dq_resp_text(o, id);
@@ -5625,9 +5624,9 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     if (call->script == &dq_script_cancel_redisson)
-        dq_resp_key(o, q, DQ_MIRROR);
+        dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
     for (i = 0; !call->ticket && i < call->max; i++)
@@ -5744,12 +5743,12 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
 }
 
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET);
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_keys_end(o);
     dq_write_ticket(o, call->ticket);
     dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_text(o, call->less ? "1" : "0");
     dq_resp_text(o, call->is_resend ? "1" : "0");
     dq_resp_int(o, call->from);
@@ -5849,7 +5848,7 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 /* --- looking and clearing --- */
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     dq_resp_keys_end(o);
     dq_resp_int(o, (int64_t)call->max);
     if (call->ticket) dq_write_ticket(o, call->ticket);
@@ -5880,7 +5879,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_three_keys(o, q);
-    dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
@@ -5957,7 +5956,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_key(o, q, DQ_DEAD, "");
     if (call->redrive) dq_resp_arg(o, q->name, q->name_len);
     dq_resp_keys_end(o);
     dq_resp_text(o, call->word);
@@ -5973,30 +5972,29 @@ static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
     call->max = max < 1000000 ? max : 1000000;
 }
 
-/* "reason time\n", then the element. */
+/* "reason time\n", then the element. What begins otherwise is shown whole. */
 static int dq_dead_letter(const delayq *q, delayq_dead *d,
                           const redisReply *r) {
-    const char *space, *line;
-    size_t at = 0, n;
+    size_t reason, line, at = 0;
+    const unsigned char *e = (const unsigned char *)r->str;
     int kind;
     memset(d, 0, sizeof *d);
     if (r->type != REDIS_REPLY_STRING) return 0;
     d->data = r->str;
     d->len = r->len;
     snprintf(d->reason, sizeof d->reason, "undecodable");
-    line = (const char *)memchr(r->str, '\n', r->len);
-    space = line ? (const char *)memchr(r->str, ' ', (size_t)(line - r->str))
-                 : NULL;
-    if (!space || space - r->str >= (ptrdiff_t)sizeof d->reason) return 1;
-    memcpy(d->reason, r->str, (size_t)(space - r->str));
-    d->reason[space - r->str] = '\0';
-    d->dead_ms = dq_num_due(space + 1);
-    line++;
-    n = r->len - (size_t)(line - r->str);
-    kind = dq_elem_parse_of(q, (const unsigned char *)line, n, &at);
-    d->attempt = dq_elem_attempt((const unsigned char *)line, kind);
-    d->data = line + at;
-    d->len = n - at;
+    reason = strcspn(r->str, " \n");
+    line = strcspn(r->str, "\n");
+    if (reason >= sizeof d->reason || line <= reason || line >= r->len)
+        return 1;
+    memcpy(d->reason, r->str, reason);
+    d->reason[reason] = '\0';
+    d->dead_ms = dq_num_due(r->str + reason + 1);
+    e += line + 1;
+    kind = dq_elem_parse_of(q, e, r->len - line - 1, &at);
+    d->attempt = dq_elem_attempt(e, kind);
+    d->data = e + at;
+    d->len = r->len - line - 1 - at;
     return 1;
 }
 
