@@ -1588,18 +1588,6 @@ static int dq_url_unescape(char *to, size_t size, const char *from,
     return 1;
 }
 
-static const char *dq_url_login(dq_url *u, const char *p, size_t len) {
-    const char *colon = (const char *)memchr(p, ':', len);
-    size_t ulen = colon ? (size_t)(colon - p) : len;
-    u->login = 1;
-    if (!dq_url_unescape(u->user, sizeof u->user, p, ulen))
-        return "the user is too long or has a broken %XX";
-    if (colon && !dq_url_unescape(u->password, sizeof u->password, colon + 1,
-                                  len - ulen - 1))
-        return "the password is too long or has a broken %XX";
-    return NULL;
-}
-
 /* host[:port], [host][:port] */
 static const char *dq_url_address(const char *p, size_t len, int port,
                                   delayq_address *a) {
@@ -1693,7 +1681,17 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
     end = p + strcspn(p, u->local ? "?" : "/?");
     for (at = end; at > p && at[-1] != '@'; at--) {
     }
-    if (at > p) wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
+    if (at > p) { /* user, :password, or both */
+        const char *colon = (const char *)memchr(p, ':', (size_t)(at - p));
+        const char *user_end = colon ? colon : at - 1;
+        u->login = 1;
+        if (!dq_url_unescape(u->user, sizeof u->user, p,
+                             (size_t)(user_end - p)))
+            return "the user is too long or has a broken %XX";
+        if (colon && !dq_url_unescape(u->password, sizeof u->password,
+                                      colon + 1, (size_t)(at - 2 - colon)))
+            return "the password is too long or has a broken %XX";
+    }
     u->hosts = at;
     u->hosts_len = (size_t)(end - at);
     u->count = 1;
@@ -3246,8 +3244,8 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * MARK: - Protocol
  * >>protocol   writing requests, reading replies
  *
- * Commands are written piece by piece into hiredis' buffer: no copy of a
- * payload, no array of arguments.
+ * Commands are written into a small buffer and from there into hiredis', larger
+ * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
 /* The numbers with which replies begin. Those of a tick end with OLD. */
@@ -3439,7 +3437,6 @@ typedef struct dq_req {
     int as_waiter;  /* it names the waiters' key */
     int zset_alone; /* it names the zset and no other key */
     int bury;       /* a change that puts the item to the dead letters */
-    int redrive;    /* of dead letters: back to the ready list */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -3491,8 +3488,11 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     o->counting = 0;
     dq_resp_append(o, call, (size_t)n);
     if (o->spilled) {
-        o->n = 0;
+        size_t keys = o->keys, args = o->args;
+        o->n = o->keys = o->args = 0;
         req->write(o, q, req);
+        assert(o->keys == keys && o->args == args);
+        (void)keys, (void)args; /* without asserts */
     }
     dq_resp_flush(o);
     return 1 + loads + req->asking;
@@ -4216,16 +4216,13 @@ static void dq_conn_note_answer(delayq_conn *conn, int leave) {
  * another node, which ASK has named, says nothing of ours. */
 static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     delayq_conn *conn = q->conn;
-    const dq_err_entry *e;
-    delayq_status status;
-    if (r->type != REDIS_REPLY_ERROR) {
-        if (!req->asking && conn->cmd) dq_conn_note_answer(conn, 0);
-        return r->type == REDIS_REPLY_ARRAY && r->elements > 0
-                   ? DELAYQ_OK
-                   : dq_err_bad_reply(q, req->what);
-    }
-    e = dq_err_lookup(r->str);
-    status = dq_err_reply(q->err, req->what, r);
+    int refused = r->type == REDIS_REPLY_ERROR;
+    int leave = refused && dq_err_lookup(r->str)->leave;
+    delayq_status status = DELAYQ_OK;
+    if (refused)
+        status = dq_err_reply(q->err, req->what, r);
+    else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
+        status = dq_err_bad_reply(q, req->what);
     if (req->asking || !conn->cmd) return status;
     if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
@@ -4233,8 +4230,8 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
         if (status == DELAYQ_ERR_REDIS)
             dq_err_set(q->err, status, "%s", conn->err);
     }
-    dq_conn_note_answer(conn, e->leave);
-    if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
+    dq_conn_note_answer(conn, leave);
+    if (status == DQ_MOVED || leave) dq_conn_close(conn, status, q->err);
     return status;
 }
 
@@ -5957,7 +5954,8 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_DEAD, "");
-    if (call->redrive) dq_resp_arg(o, q->name, q->name_len);
+    if (strcmp(call->word, "redrive") == 0)
+        dq_resp_arg(o, q->name, q->name_len);
     dq_resp_keys_end(o);
     dq_resp_text(o, call->word);
     dq_resp_int(o, (int64_t)call->max);
@@ -5967,7 +5965,6 @@ static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
     dq_req_begin(call, &dq_script_dead, "dead letters", dq_write_dead);
-    call->redrive = word[0] == 'r';
     call->word = word;
     call->max = max < 1000000 ? max : 1000000;
 }
