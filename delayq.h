@@ -3428,7 +3428,8 @@ typedef struct dq_req {
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
-    int no_retry;   /* one round trip and no more */
+    int no_retry;   /* one round trip and no more; DELAYQ_EMPTY: the next one
+                       loads the script or goes to the right node */
     int is_resend;  /* this is another sending of what may have run */
     int resent;     /* it was sent again after a connection was lost */
     int asking;     /* to a node that is about to get the slot */
@@ -3759,14 +3760,11 @@ static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
                           "not Redis' protocol: %s", c->errstr);
-    if (sent)
-        return dq_err_set(conn->err, DELAYQ_ERR_UNKNOWN,
-                          "connection lost before the answer: it may have "
-                          "happened: %s",
-                          cause);
-    return dq_err_set(
-        conn->err, DELAYQ_ERR_IO,
-        "connection lost before sending: nothing has happened: %s", cause);
+    return dq_err_set(conn->err, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
+                      "connection lost %s: %s",
+                      sent ? "before the answer: it may have happened"
+                           : "before sending: nothing has happened",
+                      cause);
 }
 
 /* Write what is in the buffer and read n replies, by the deadline. The caller
@@ -3792,12 +3790,11 @@ static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
         ready =
             dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
         if (!ready || (ready == 2 && ++late > 64))
-            return *sent ? dq_err_set(conn->err, DELAYQ_ERR_UNKNOWN,
-                                      "no answer in time: it may have "
-                                      "happened")
-                         : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                      "not sent in time: nothing has "
-                                      "happened");
+            return dq_err_set(conn->err,
+                              *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
+                              "%s",
+                              *sent ? "no answer in time: it may have happened"
+                                    : "not sent in time: nothing has happened");
         if (dq_sys_read(c) != REDIS_OK)
             return dq_conn_fail_exchange(conn, c, *sent);
     }
@@ -3834,10 +3831,10 @@ static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
         c = redisConnectNonBlock(a->host, a->port);
     else
         c = redisConnectUnixNonBlock(a->host);
+    if (!c && !o->connect) return dq_conn_no_memory(conn);
     if (!c)
-        return o->connect ? dq_err_set(conn->err, DELAYQ_ERR_IO,
-                                       "the connect hook gave nothing")
-                          : dq_conn_no_memory(conn);
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the connect hook gave nothing");
     if (!c->err) {
         c->flags &= ~REDIS_BLOCK;
         dq_sys_set_modes(c->fd);
@@ -4817,7 +4814,7 @@ static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
     call.no_retry = 1;
     call.deadline_us = deadline;
     status = dq_req_run(q, &call, n, DQ_TICK_NUMBERS);
-    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next one does it */
+    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
