@@ -939,27 +939,43 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_take_step       asks if there may be something, else sees to it that
  *                        the next item is heard of (subscriber, tracking)
  *     dq_take_once       describes the request in a dq_req
- *     dq_conn_ensure     has an open connection: connects, logs in, probes
  *     dq_req_run_all     sends requests until each is settled:
+ *       dq_conn_ensure   has an open connection: connects, logs in, probes
  *       dq_req_send      writes them in one go, reads the replies
  *       dq_req_judge     gives an error reply its status; notes MOVED
  *       dq_req_decide    settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
  *     dq_read_items      makes items of the reply
- *     dq_err_public      turns the internal status into the public one
  *
- * An offer and the verbs of a ticket go the same way from dq_conn_ensure on; a
+ * An offer and the verbs of a ticket go the same way from dq_req_run_all on; a
  * tick goes from dq_wait_tick_step to dq_take_transfer.
  *
  * Who owns which state:
  *
  *     conn->cmd, state, at, redirect, host, retry_us, err    Connections
- *     conn->sha, used_us                     Requests
+ *     conn->loaded, used_us                  Requests
  *     conn->sub, tracking; subscribed, list_tracked    Subscriber; Schedule
  *                        clears them where a connection is lost
  *     q->next_poll_us, waiter_rank           Schedule
  *     q->reply (what the items point into)   Taking, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
+ *
+ * Where to look for:
+ *
+ *     a MOVED            dq_conn_probe meets it when connecting, dq_req_judge
+ *                        later; both leave the address to
+ *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
+ *     an ASK             dq_req_send_ask
+ *     what may be sent twice                 dq_req_decide, req->idempotent
+ *     when the server is asked next          dq_sched_on_...: an event each
+ *     an element that can't be decoded       dq_elem_parse says -1: a take
+ *                        leaves it to the script, which puts it to the dead
+ *                        letters; a peek shows all its bytes as the payload
+ *     a new option       delayq_options; range and default dq_check_options;
+ *                        where it comes from options.share, dq_check_share
+ *     a new error of the server              dq_err_table
+ *     a new script       its text and DQ_SCRIPT in Scripts, a writer of its
+ *                        keys and arguments beside its verb; then `make lua`
  *
  * Words: a transfer moves due items from the zset to the ready list. The probe
  * is the first look at a queue on a connection. Tracking is Redis' client
@@ -1099,7 +1115,8 @@ static int dq_sys_read(redisContext *c) {
 #endif
 }
 
-/* Make a new socket non-blocking, closed by exec and silent about SIGPIPE. */
+/* Make a new descriptor non-blocking, closed by exec and, if it is a socket,
+ * silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd) {
     int flags = fcntl(fd, F_GETFL);
     if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
@@ -1108,6 +1125,14 @@ static void dq_sys_set_modes(int fd) {
     flags = 1;
     setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
 #endif
+}
+
+static struct pollfd dq_sys_watch(int fd, int events) {
+    struct pollfd p;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    return p;
 }
 
 /* Sleep until a descriptor is readable or the clock says `until`. poll counts
@@ -1133,12 +1158,9 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
  * not, and the deadline has passed. */
 static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     for (;;) {
-        struct pollfd p;
+        struct pollfd p = dq_sys_watch(fd, events);
         int64_t left = deadline - dq_sys_now();
         int n;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
         n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
         if (n > 0) return left > 0 ? 1 : 2;
         if (n == 0 && left <= 0) return 0;
@@ -1146,21 +1168,10 @@ static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
     }
 }
 
-static int dq_sys_is_readable(int fd) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = POLLIN;
-    p.revents = 0;
-    return poll(&p, 1, 0) > 0;
-}
-
 static int dq_sys_open_pipe(int fds[2]) {
-    int i;
     if (pipe(fds) != 0) return 0;
-    for (i = 0; i < 2; i++) {
-        fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
-        fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-    }
+    dq_sys_set_modes(fds[0]);
+    dq_sys_set_modes(fds[1]);
     return 1;
 }
 
@@ -1200,6 +1211,14 @@ static int dq_num_small(const char *text, size_t len, int max) {
         value = value * 10 + (text[i] - '0');
         if (value > max) return -1;
     }
+    return value;
+}
+
+/* The digits with which a text begins; 2^53 - 1 at most. */
+static int64_t dq_num_due(const char *p) {
+    int64_t value = 0;
+    for (; *p >= '0' && *p <= '9'; p++)
+        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
     return value;
 }
 
@@ -1350,13 +1369,6 @@ static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     memset(id + 13, 0, 3);
 }
 
-static int64_t dq_num_due(const char *p) {
-    int64_t value = 0;
-    for (; *p >= '0' && *p <= '9'; p++)
-        value = value < DQ_MAX_DUE / 10 ? value * 10 + (*p - '0') : DQ_MAX_DUE;
-    return value;
-}
-
 #define DQ_ELEM_PREFIX_MAX 17
 
 static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
@@ -1404,14 +1416,6 @@ static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
-/* The attempt count in a ticket's id. */
-static int dq_elem_ticket_attempt(const char *text) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t len;
-    size_t n = dq_elem_ticket_prefix(text, key, &len);
-    return dq_elem_attempt(key, n == 17 ? 16 : 0);
-}
-
 static int dq_elem_is_ticket(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
@@ -1427,57 +1431,38 @@ static int dq_elem_is_ticket(const char *text) {
  * what each error of a server means.
  *---------------------------------------------------------------------------*/
 
-/* How a step ended: a delayq_status, or one of the four below, which only the
- * request section acts upon. After any of the four nothing has happened. */
-typedef int dq_status;
-#define DQ_NOSCRIPT 15 /* the server doesn't know the script: load it */
-#define DQ_MOVED 16    /* another node of the cluster has the slot */
-#define DQ_ASK 17      /* another node has these keys while the slot moves */
-#define DQ_TRYAGAIN 18 /* one node has some of the keys, another the others */
+/* Only the sections Connections and Requests know these four: nothing has
+ * happened, and something else is to be done first. dq_req_decide makes
+ * DELAYQ_ERR_AGAIN of one whose retries are used up. (A C++ delayq_status
+ * holds no number above 15.) */
+#define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
+#define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
+#define DQ_ASK ((delayq_status)14)      /* it has these keys already */
+#define DQ_TRYAGAIN ((delayq_status)15) /* each has some of the keys */
 
-/* The border: what a caller of delayq is told. One of the four gets here when
- * its retries are used up. */
-static delayq_status dq_err_public(dq_status status) {
-    return status < DQ_NOSCRIPT ? (delayq_status)status : DELAYQ_ERR_AGAIN;
+static delayq_status dq_err_public(delayq_status status) {
+    return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
-/* One line, whatever a server says. */
-static void dq_err_write(char *to, size_t size, const char *format,
-                         va_list args) {
-    vsnprintf(to, size, format, args);
-    for (; *to; to++)
-        if ((unsigned char)*to < ' ') *to = ' ';
-}
-
-/* A call on q has failed. Returns the status. */
+/* Write the error text of a handle or a connection: one line, whatever a server
+ * says. Returns the status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
-static dq_status
-dq_err_set(delayq *q, dq_status status, const char *format, ...) {
+static delayq_status
+dq_err_set(char err[256], delayq_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    dq_err_write(q->err, sizeof q->err, format, args);
+    vsnprintf(err, 256, format, args);
     va_end(args);
-    return status;
-}
-
-/* Something on a connection has failed, whichever handle uses it. */
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-static dq_status
-dq_err_conn(delayq_conn *conn, dq_status status, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    dq_err_write(conn->err, sizeof conn->err, format, args);
-    va_end(args);
+    for (; *err; err++)
+        if ((unsigned char)*err < ' ') *err = ' ';
     return status;
 }
 
 typedef struct dq_err_entry {
     const char *code;
-    dq_status status;
+    delayq_status status;
     int leave; /* another server may do better */
 } dq_err_entry;
 
@@ -1528,39 +1513,28 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
 
 /* Turn an error reply into a status and a text. What Redis repeats of a
  * command's arguments may hold a password, and is cut off. */
-static dq_status dq_err_write_reply(char *to, size_t size, int shared,
-                                    const char *what, const char *reply) {
-    const char *cut = strstr(reply, ", with args"), *hint = "";
-    int len = cut ? (int)(cut - reply) : (int)strlen(reply);
-    dq_status status = dq_err_lookup(reply)->status;
-    char *p;
+static delayq_status dq_err_reply(char *err, const char *what,
+                                  const redisReply *r) {
+    const char *cut = strstr(r->str, ", with args"), *hint = "";
+    int len = (int)(cut ? (size_t)(cut - r->str) : strlen(r->str));
+    delayq_status status = dq_err_lookup(r->str)->status;
     if (status == DELAYQ_ERR_TYPE)
         hint = "; a key of this queue is used for something else";
     if (status == DELAYQ_ERR_ARG)
-        hint = shared ? "; on a cluster all queues on a shared connection need "
-                        "the same {tag}"
-                      : "; on a cluster a name has no }, or one whole {tag}";
-    snprintf(to, size, "%s: the server says: %.*s%s", what,
-             len > 160 ? 160 : len, reply, hint);
-    for (p = to; *p; p++)
-        if ((unsigned char)*p < ' ') *p = ' ';
-    return status;
+        hint = "; on a cluster a name has no }, or one whole {tag}, which is "
+               "the same for all on a shared connection";
+    return dq_err_set(err, status, "%s: the server says: %.*s%s", what,
+                      len > 120 ? 120 : len, r->str, hint);
 }
 
-static dq_status dq_err_from_reply(delayq *q, const char *what,
-                                   const redisReply *r) {
-    return dq_err_write_reply(q->err, sizeof q->err, q->options.share != NULL,
-                              what, r->str);
+#define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
+
+static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
+    return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
 }
 
-static dq_status dq_err_bad_reply(delayq *q, const char *what) {
-    return dq_err_set(q, DELAYQ_ERR_PROTOCOL,
-                      "%s: the answer is not what delayq's script returns",
-                      what);
-}
-
-static dq_status dq_err_wire(delayq *q) {
-    return dq_err_set(q, DELAYQ_ERR_WIRE,
+static delayq_status dq_err_wire(delayq *q) {
+    return dq_err_set(q->err, DELAYQ_ERR_WIRE,
                       "queue %.64s holds elements of Redisson <= 3.21.0, which "
                       "can't read this handle's elements: open it with "
                       "wire = DELAYQ_REDISSON_OLD",
@@ -1568,7 +1542,7 @@ static dq_status dq_err_wire(delayq *q) {
 }
 
 /* Does it pass by itself? */
-static int dq_err_passing(dq_status status) {
+static int dq_err_passing(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
            status == DELAYQ_ERR_UNKNOWN;
@@ -1612,18 +1586,6 @@ static int dq_url_unescape(char *to, size_t size, const char *from,
     }
     to[n] = '\0';
     return 1;
-}
-
-static const char *dq_url_login(dq_url *u, const char *p, size_t len) {
-    const char *colon = (const char *)memchr(p, ':', len);
-    size_t ulen = colon ? (size_t)(colon - p) : len;
-    u->login = 1;
-    if (!dq_url_unescape(u->user, sizeof u->user, p, ulen))
-        return "the user is too long or has a broken %XX";
-    if (colon && !dq_url_unescape(u->password, sizeof u->password, colon + 1,
-                                  len - ulen - 1))
-        return "the password is too long or has a broken %XX";
-    return NULL;
 }
 
 /* host[:port], [host][:port] */
@@ -1719,7 +1681,17 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
     end = p + strcspn(p, u->local ? "?" : "/?");
     for (at = end; at > p && at[-1] != '@'; at--) {
     }
-    if (at > p) wrong = dq_url_login(u, p, (size_t)(at - 1 - p));
+    if (at > p) { /* user, :password, or both */
+        const char *colon = (const char *)memchr(p, ':', (size_t)(at - p));
+        const char *user_end = colon ? colon : at - 1;
+        u->login = 1;
+        if (!dq_url_unescape(u->user, sizeof u->user, p,
+                             (size_t)(user_end - p)))
+            return "the user is too long or has a broken %XX";
+        if (colon && !dq_url_unescape(u->password, sizeof u->password,
+                                      colon + 1, (size_t)(at - 2 - colon)))
+            return "the password is too long or has a broken %XX";
+    }
     u->hosts = at;
     u->hosts_len = (size_t)(end - at);
     u->count = 1;
@@ -1757,29 +1729,23 @@ static SSL_CTX *dq_tls_context(const delayq_options *o) {
 }
 
 /* What the last step ran into, in OpenSSL's words. */
-static dq_status dq_tls_fail(delayq_conn *conn, dq_status status,
-                             const char *where, const SSL *ssl) {
+static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
+                                 const char *where, const SSL *ssl) {
     long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
     const char *why = ERR_reason_error_string(ERR_get_error());
     if (verdict != X509_V_OK) {
         status = DELAYQ_ERR_AUTH;
         why = X509_verify_cert_error_string(verdict);
     }
-    return dq_err_conn(conn, status, "TLS, %s: %s", where,
-                       why ? why : "the connection is lost");
-}
-
-/* The certificate has to be the host's. */
-static int dq_tls_expect(SSL *ssl, const char *host) {
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host)) return 1;
-    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
+    return dq_err_set(conn->err, status, "TLS, %s: %s", where,
+                      why ? why : "the connection is lost");
 }
 
 /* The TLS handshake; it writes to the socket. */
-static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                              const char *host, const char *where,
-                              int64_t deadline) {
-    dq_status status = DELAYQ_OK;
+static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                                  const char *host, const char *where,
+                                  int64_t deadline) {
+    delayq_status status = DELAYQ_OK;
     dq_sys_signals old;
     SSL *ssl;
     int said;
@@ -1788,9 +1754,12 @@ static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
     if (!conn->tls)
         return dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
     ssl = SSL_new((SSL_CTX *)conn->tls);
-    if (!ssl || !dq_tls_expect(ssl, host)) {
+    /* The certificate has to be the host's. */
+    if (!ssl ||
+        (!X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) &&
+         !(SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host)))) {
         SSL_free(ssl);
-        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+        return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
     dq_sys_block_sigpipe(&old);
     if (redisInitiateSSL(c, ssl) != REDIS_OK) {
@@ -1804,8 +1773,8 @@ static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
         else if (!dq_sys_poll_one(
                      c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
                      deadline))
-            status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                                 "TLS, %s: not in time", where);
+            status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                "TLS, %s: not in time", where);
     }
     dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
     return status;
@@ -1818,11 +1787,11 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-static dq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                              const char *host, const char *where,
-                              int64_t deadline) {
+static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
+                                  const char *host, const char *where,
+                                  int64_t deadline) {
     (void)c, (void)host, (void)where, (void)deadline;
-    return dq_err_conn(conn, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -3275,8 +3244,8 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * MARK: - Protocol
  * >>protocol   writing requests, reading replies
  *
- * Commands are written piece by piece into hiredis' buffer: no copy of a
- * payload, no array of arguments.
+ * Commands are written into a small buffer and from there into hiredis', larger
+ * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
 /* The numbers with which replies begin. Those of a tick end with OLD. */
@@ -3309,81 +3278,72 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
-/* The n whole numbers of which a text consists, with blanks between. */
-static int dq_resp_numbers(const redisReply *r, int64_t *to, int n) {
-    const char *p = r && r->type == REDIS_REPLY_STRING ? r->str : NULL;
-    int i;
-    for (i = 0; p && i < n; i++) {
-        int minus = *p == '-';
-        int64_t value = 0;
-        p += minus;
-        if (*p < '0' || *p > '9') return 0;
-        for (; *p >= '0' && *p <= '9'; p++) {
-            value = value * 10 + (*p - '0');
-            if (value > DQ_MAX_DUE) return 0;
-        }
-        if (*p != (i == n - 1 ? '\0' : ' ')) return 0;
-        p++;
-        to[i] = minus ? -value : value;
-    }
-    return p != NULL;
-}
+#define DQ_RESP_SMALL 1024 /* longest argument but for scripts and payloads */
 
 typedef struct dq_resp_writer {
-    redisContext *c; /* NULL: only count */
-    int failed;
-    size_t keys, args; /* of a script, counted as they are written */
-    size_t n;
-    char buf[1024];
+    redisContext *c;
+    int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
+    int spilled;  /* while counting: it did not fit */
+    int failed;   /* no memory */
+    size_t keys, args;
+    size_t n; /* bytes in buf */
+    char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = 0;
-    o->failed = 0;
+    o->counting = o->spilled = o->failed = 0;
 }
 
-static void dq_resp_end(dq_resp_writer *o) {
-    if (o->n > 0 && redisAppendFormattedCommand(o->c, o->buf, o->n) != REDIS_OK)
+static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
+    if (o->counting)
+        o->spilled = 1;
+    else if (len > 0 && redisAppendFormattedCommand(o->c, (const char *)bytes,
+                                                    len) != REDIS_OK)
         o->failed = 1;
+}
+
+static void dq_resp_flush(dq_resp_writer *o) {
+    dq_resp_append(o, o->buf, o->n);
     o->n = 0;
 }
 
-static void dq_resp_bytes(dq_resp_writer *o, const void *bytes, size_t len) {
-    if (!o->c) return;
-    if (len > sizeof o->buf - o->n) dq_resp_end(o);
-    if (len <= sizeof o->buf - o->n) {
-        if (len > 0) memcpy(o->buf + o->n, bytes, len);
-        o->n += len;
-    } else if (redisAppendFormattedCommand(o->c, (const char *)bytes, len) !=
-               REDIS_OK) {
-        o->failed = 1;
-    }
-}
-
-/* A line of the protocol: a sign and a number. */
+/* A line of the protocol: a sign and a number. It fits the buffer, and so does
+ * what follows, if that is small. */
 static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
-    char line[32];
-    size_t n;
-    line[0] = sign;
-    n = 1 + dq_num_decimal(line + 1, (int64_t)value);
-    line[n] = '\r';
-    line[n + 1] = '\n';
-    dq_resp_bytes(o, line, n + 2);
-}
-
-/* One argument, of two pieces. */
-static void dq_resp_arg2(dq_resp_writer *o, const void *a, size_t alen,
-                         const void *b, size_t blen) {
-    o->args++;
-    dq_resp_line(o, '$', alen + blen);
-    dq_resp_bytes(o, a, alen);
-    dq_resp_bytes(o, b, blen);
-    dq_resp_bytes(o, "\r\n", 2);
+    if (sizeof o->buf - o->n < DQ_RESP_SMALL + 32) dq_resp_flush(o);
+    o->buf[o->n++] = sign;
+    o->n += dq_num_decimal(o->buf + o->n, (int64_t)value);
+    o->buf[o->n++] = '\r';
+    o->buf[o->n++] = '\n';
 }
 
 static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
-    dq_resp_arg2(o, bytes, len, NULL, 0);
+    assert(len <= DQ_RESP_SMALL);
+    o->args++;
+    dq_resp_line(o, '$', len);
+    memcpy(o->buf + o->n, bytes, len);
+    memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += len + 2;
+}
+
+/* An argument of any length: something small, then what is copied into the
+ * buffer only if it fits. */
+static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
+                             size_t head_len, const void *data, size_t len) {
+    o->args++;
+    dq_resp_line(o, '$', head_len + len);
+    memcpy(o->buf + o->n, head, head_len);
+    o->n += head_len;
+    if (len + 2 > sizeof o->buf - o->n) {
+        dq_resp_flush(o);
+        dq_resp_append(o, data, len);
+        len = 0;
+    }
+    if (len > 0) memcpy(o->buf + o->n, data, len);
+    memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += len + 2;
 }
 
 static void dq_resp_text(dq_resp_writer *o, const char *text) {
@@ -3395,34 +3355,41 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value));
 }
 
-/* A command all of whose arguments are plain words. */
-static void dq_resp_command(dq_resp_writer *o, size_t count, ...) {
-    va_list words;
-    va_start(words, count);
+static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
+    size_t len = 0, i;
+    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
+    dq_resp_line(o, '$', len);
+    dq_resp_flush(o);
+    for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
+    dq_resp_append(o, "\r\n", 2);
+}
+
+/* A command of `count` words, which begins with these; the caller adds the
+ * others. */
+static void dq_resp_command(dq_resp_writer *o, size_t count,
+                            const char *words) {
     dq_resp_line(o, '*', count);
-    while (count-- > 0) dq_resp_text(o, va_arg(words, const char *));
-    va_end(words);
+    while (*words) {
+        size_t len = strcspn(words, " ");
+        dq_resp_arg(o, words, len);
+        words += len + (words[len] == ' ');
+    }
 }
 
-/* A key or channel of the queue: prefix, then T, then what follows. */
-static void dq_resp_key_with(dq_resp_writer *o, const delayq *q,
-                             const char *prefix, const char *rest,
-                             size_t rest_len) {
-    size_t plen = strlen(prefix);
+/* A key or channel of the queue: prefix, then T, then what follows. Returns
+ * its length. */
+static size_t dq_resp_key_text(const delayq *q, const char *prefix,
+                               const char *rest, char to[DQ_RESP_SMALL]) {
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    o->args++;
-    dq_resp_line(o, '$', plen + q->name_len + (tagged ? 0 : 2) + rest_len);
-    dq_resp_bytes(o, prefix, plen);
-    if (!tagged) dq_resp_bytes(o, "{", 1);
-    dq_resp_bytes(o, q->name, q->name_len);
-    if (!tagged) dq_resp_bytes(o, "}", 1);
-    dq_resp_bytes(o, rest, rest_len);
-    dq_resp_bytes(o, "\r\n", 2);
+    return (size_t)snprintf(to, DQ_RESP_SMALL, "%s%s%s%s%s", prefix,
+                            tagged ? "" : "{", q->name, tagged ? "" : "}",
+                            rest);
 }
 
-static void dq_resp_key(dq_resp_writer *o, const delayq *q,
-                        const char *prefix) {
-    dq_resp_key_with(o, q, prefix, "", 0);
+static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
+                        const char *rest) {
+    char key[DQ_RESP_SMALL];
+    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key));
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -3442,14 +3409,6 @@ static void dq_resp_keys_end(dq_resp_writer *o) {
     o->args = 0;
 }
 
-static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
-    size_t len = 0, i;
-    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
-    dq_resp_line(o, '$', len);
-    for (i = 0; parts[i]; i++) dq_resp_bytes(o, parts[i], strlen(parts[i]));
-    dq_resp_bytes(o, "\r\n", 2);
-}
-
 typedef enum dq_req_state {
     DQ_REQ_WAITING,  /* to be sent */
     DQ_REQ_ANSWERED, /* status is set; dq_req_decide says what follows */
@@ -3458,20 +3417,19 @@ typedef enum dq_req_state {
 
 typedef enum dq_req_next {
     DQ_SETTLE,
-    DQ_SEND_AGAIN,
-    DQ_SEND_ASK, /* once, to the node in conn->redirect */
-    DQ_RECONNECT /* send it again on a new connection */
+    DQ_SEND_AGAIN, /* on a new connection, if there is none */
+    DQ_SEND_ASK    /* once, to the node in conn->redirect */
 } dq_req_next;
 
 /* The run of a script. */
 typedef struct dq_req {
     const dq_script *script;
-    dq_req_verb verb; /* the script's */
     const char *what; /* for error texts */
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
-    int no_retry;   /* one round trip and no more */
+    int no_retry;   /* one round trip and no more; DELAYQ_EMPTY: the next one
+                       loads the script or goes to the right node */
     int is_resend;  /* this is another sending of what may have run */
     int resent;     /* it was sent again after a connection was lost */
     int asking;     /* to a node that is about to get the slot */
@@ -3480,13 +3438,11 @@ typedef struct dq_req {
     int as_waiter;  /* it names the waiters' key */
     int zset_alone; /* it names the zset and no other key */
     int bury;       /* a change that puts the item to the dead letters */
-    int redrive;    /* of dead letters: back to the ready list */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
-    const delayq_item *item;  /* to ack before a take */
     delayq_item *items;       /* to ack, `max` of them */
-    const char *ticket;       /* to change, remove, peek behind */
+    const char *ticket;       /* to change, remove, ack, peek behind */
     const int64_t *times;     /* to count by, `max` of them */
     int64_t due_ms;
     int64_t from;     /* where to begin; of a change the delay */
@@ -3496,44 +3452,51 @@ typedef struct dq_req {
 
     int64_t deadline_us; /* when it ends, reconnecting included */
     dq_req_state state;
-    dq_status status;  /* out */
-    redisReply *reply; /* out: an array; the caller frees it */
-    int64_t sent_us;   /* out: when it was sent; read at conn->used_us */
+    delayq_status status; /* out */
+    redisReply *reply;    /* out: an array; the caller frees it */
+    int64_t sent_us;      /* out: when it was sent; read at conn->used_us */
     int tries;
 } dq_req;
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
-/* Write a call of a script. Its write callback runs twice, first to count keys
- * and arguments, so it must write the same both times. On a new connection the
- * script is loaded in the same write; what came by EVAL alone would be
- * forgotten by Redis 7.4 after 500 others. Returns how many replies come. */
-static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const dq_script *script = call->script;
-    int loads = call->asking || !(q->conn->loaded & script->bit);
-    redisContext *c = o->c;
-    size_t keys, args;
-    dq_resp_begin(o, NULL);
-    call->write(o, q, call);
-    keys = o->keys;
-    args = o->args;
-    dq_resp_begin(o, c);
+/* Write a request's call of its script. How many keys and arguments that has
+ * is known when its callback has run: what fits the buffer waits there for the
+ * line with the counts; only for what doesn't, the callback runs again. On a
+ * new connection the script is loaded in the same write; what came by EVAL
+ * alone would be forgotten by Redis 7.4 after 500 others. Returns how many
+ * replies come. */
+static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
+    const dq_script *script = req->script;
+    int loads = req->asking || !(q->conn->loaded & script->bit), n;
+    char call[120];
     if (loads) {
-        dq_resp_line(o, '*', 3);
-        dq_resp_text(o, "SCRIPT");
-        dq_resp_text(o, "LOAD");
+        dq_resp_command(o, 3, "SCRIPT LOAD");
         dq_resp_script(o, script->parts);
-        if (!call->asking) q->conn->loaded |= script->bit;
+        if (!req->asking) q->conn->loaded |= script->bit;
     }
-    if (call->asking) dq_resp_command(o, 1, "ASKING");
-    dq_resp_line(o, '*', 3 + keys + args);
-    dq_resp_text(o, "EVALSHA");
-    dq_resp_arg(o, script->sha, 40);
-    dq_resp_int(o, (int64_t)keys);
+    if (req->asking) dq_resp_command(o, 1, "ASKING");
+    dq_resp_flush(o);
+    o->counting = 1;
+    o->spilled = 0;
     o->keys = o->args = 0;
-    call->write(o, q, call);
-    assert(keys > 0 && o->keys == keys && o->args == args);
-    return 1 + loads + call->asking;
+    req->write(o, q, req);
+    assert(o->keys > 0 && o->keys < 10);
+    n = snprintf(call, sizeof call,
+                 "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
+                 (unsigned long)(3 + o->keys + o->args), script->sha,
+                 (unsigned long)o->keys);
+    o->counting = 0;
+    dq_resp_append(o, call, (size_t)n);
+    if (o->spilled) {
+        size_t keys = o->keys, args = o->args;
+        o->n = o->keys = o->args = 0;
+        req->write(o, q, req);
+        assert(o->keys == keys && o->args == args);
+        (void)keys, (void)args; /* without asserts */
+    }
+    dq_resp_flush(o);
+    return 1 + loads + req->asking;
 }
 
 /*-----------------------------------------------------------------------------
@@ -3743,7 +3706,8 @@ static int64_t dq_conn_until(int ms, int64_t deadline) {
 
 /* Close the command connection. why and text are what requests are told until
  * the next attempt to connect. */
-static void dq_conn_close(delayq_conn *conn, dq_status why, const char *text) {
+static void dq_conn_close(delayq_conn *conn, delayq_status why,
+                          const char *text) {
     if (conn->cmd) {
         redisFree(conn->cmd);
         if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
@@ -3775,39 +3739,40 @@ static void dq_conn_close_sub(delayq_conn *conn) {
 }
 
 /* An error reply to something that the connection itself has said. */
-static dq_status dq_conn_fail_reply(delayq_conn *conn, const char *what,
-                                    const char *reply) {
-    int shared = conn->handles->next != NULL;
-    return dq_err_write_reply(conn->err, sizeof conn->err, shared, what, reply);
+static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
+                                     const redisReply *r) {
+    return dq_err_public(dq_err_reply(conn->err, what, r));
+}
+
+static delayq_status dq_conn_no_memory(delayq_conn *conn) {
+    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
 }
 
 /* Why an exchange has failed, and what may have happened. */
-static dq_status dq_conn_fail_exchange(delayq_conn *conn, const redisContext *c,
-                                       int sent) {
+static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
+                                           const redisContext *c, int sent) {
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
-        return dq_err_conn(conn, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                           "out of memory");
+        return dq_err_set(conn->err,
+                          sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                          "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL, "not Redis' protocol: %s",
-                           c->errstr);
-    if (sent)
-        return dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
-                           "connection lost before the answer: it may have "
-                           "happened: %s",
-                           cause);
-    return dq_err_conn(
-        conn, DELAYQ_ERR_IO,
-        "connection lost before sending: nothing has happened: %s", cause);
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                          "not Redis' protocol: %s", c->errstr);
+    return dq_err_set(conn->err, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
+                      "connection lost %s: %s",
+                      sent ? "before the answer: it may have happened"
+                           : "before sending: nothing has happened",
+                      cause);
 }
 
 /* Write what is in the buffer and read n replies, by the deadline. The caller
  * frees the replies, of which *got came. *sent: the server may have run
  * something. After a failure the connection is of no more use. */
-static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
-                                  redisReply **replies, int n, int *got,
-                                  int *sent, int64_t deadline) {
+static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
+                                      redisReply **replies, int n, int *got,
+                                      int *sent, int64_t deadline) {
     int late = 0, ready;
     *got = *sent = 0;
     while (*got < n) {
@@ -3825,25 +3790,19 @@ static dq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
         ready =
             dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
         if (!ready || (ready == 2 && ++late > 64))
-            return *sent ? dq_err_conn(conn, DELAYQ_ERR_UNKNOWN,
-                                       "no answer in time: it may have "
-                                       "happened")
-                         : dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                                       "not sent in time: nothing has "
-                                       "happened");
+            return dq_err_set(conn->err,
+                              *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
+                              "%s",
+                              *sent ? "no answer in time: it may have happened"
+                                    : "not sent in time: nothing has happened");
         if (dq_sys_read(c) != REDIS_OK)
             return dq_conn_fail_exchange(conn, c, *sent);
     }
     /* A later request would take it for its own answer. */
     if (c == conn->cmd && c->reader->pos < c->reader->len)
-        return dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                           "the server says more than it was asked");
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                          "the server says more than it was asked");
     return DELAYQ_OK;
-}
-
-static void dq_conn_free_replies(redisReply **replies, int n) {
-    while (n-- > 0)
-        if (replies[n]) freeReplyObject(replies[n]);
 }
 
 static const char *dq_conn_url(const delayq_conn *conn) {
@@ -3852,48 +3811,44 @@ static const char *dq_conn_url(const delayq_conn *conn) {
 }
 
 /* A connected socket, with TLS where the URL says so. */
-static dq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
-                                     const delayq_address *a,
-                                     redisContext **out, int64_t deadline) {
+static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
+                                         const delayq_address *a,
+                                         redisContext **out, int64_t deadline) {
     const delayq_options *o = &conn->owner->options;
+    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
     int error = 0;
     socklen_t size = sizeof error;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     redisContext *c;
-    char where[100];
+    char where[100], port[16] = "";
+    if (a->port) snprintf(port, sizeof port, ":%d", a->port);
+    snprintf(where, sizeof where, "%.80s%s",
+             o->connect ? "the connect hook" : a->host, o->connect ? "" : port);
     *out = NULL;
     if (o->connect)
-        snprintf(where, sizeof where, "the connect hook");
-    else if (a->port)
-        snprintf(where, sizeof where, "%.80s:%d", a->host, a->port);
-    else
-        snprintf(where, sizeof where, "%.80s", a->host);
-    if (o->connect) {
-        int64_t left = (deadline - dq_sys_now() + 999) / 1000;
         c = o->connect(o->user, left > 1 ? (int)left : 1);
-        if (!c)
-            return dq_err_conn(conn, DELAYQ_ERR_IO,
-                               "the connect hook gave nothing");
-    } else {
-        c = a->port ? redisConnectNonBlock(a->host, a->port)
-                    : redisConnectUnixNonBlock(a->host);
-        if (!c) return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+    else if (a->port)
+        c = redisConnectNonBlock(a->host, a->port);
+    else
+        c = redisConnectUnixNonBlock(a->host);
+    if (!c && !o->connect) return dq_conn_no_memory(conn);
+    if (!c)
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the connect hook gave nothing");
+    if (!c->err) {
+        c->flags &= ~REDIS_BLOCK;
+        dq_sys_set_modes(c->fd);
     }
-    if (c->err) {
-        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                             where, c->errstr);
-        redisFree(c);
-        return status;
-    }
-    c->flags &= ~REDIS_BLOCK;
-    dq_sys_set_modes(c->fd);
-    if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
-        status = dq_err_conn(conn, DELAYQ_ERR_TIMEOUT,
-                             "can't connect to %s in time", where);
+    if (c->err)
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                            where, c->errstr);
+    else if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
+        status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                            "can't connect to %s in time", where);
     else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
              error != 0)
-        status = dq_err_conn(conn, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                             where, strerror(error));
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
+                            where, strerror(error));
     else if (u->tls && !o->connect)
         status = dq_tls_start(conn, c, a->host, where, deadline);
     if (status == DELAYQ_OK)
@@ -3903,69 +3858,94 @@ static dq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
     return status;
 }
 
-/* The handshake of a new socket, in one write: the login, then what its caller
- * adds. Nothing of it has an effect. */
-typedef struct dq_conn_handshake {
+/* What a connection says besides requests, in one write; its caller adds to o
+ * and n. Nothing of it has an effect. */
+typedef struct dq_conn_batch {
     dq_resp_writer o;
     int login, n, got; /* replies: of the login, all, those that came */
     redisReply *r[7];
-} dq_conn_handshake;
+} dq_conn_batch;
 
-static void dq_conn_write_auth(dq_conn_handshake *t, const dq_url *u) {
-    if (!u->login) return;
-    dq_resp_line(&t->o, '*', u->user[0] ? 3 : 2);
-    dq_resp_text(&t->o, "AUTH");
-    if (u->user[0]) dq_resp_text(&t->o, u->user);
-    dq_resp_text(&t->o, u->password);
-    t->n++;
-}
-
-/* Begin a handshake; login is NULL where there is nothing to log in to. */
-static void dq_conn_begin_handshake(dq_conn_handshake *t, redisContext *c,
-                                    const dq_url *login) {
+static void dq_conn_begin_batch(dq_conn_batch *t, redisContext *c) {
     memset(t, 0, sizeof *t);
     dq_resp_begin(&t->o, c);
-    if (!login) return;
-    dq_conn_write_auth(t, login);
-    if (login->db > 0) {
-        dq_resp_line(&t->o, '*', 2);
-        dq_resp_text(&t->o, "SELECT");
-        dq_resp_int(&t->o, login->db);
-        t->n++;
-    }
-    dq_resp_command(&t->o, 3, "CLIENT", "SETNAME", "delayq");
-    t->login = ++t->n;
 }
 
-/* Exchange it. The first of the caller's replies is t->r[t->login]. */
-static dq_status dq_conn_run_handshake(delayq_conn *conn, dq_conn_handshake *t,
+static delayq_status dq_conn_run_batch(delayq_conn *conn, dq_conn_batch *t,
                                        int64_t deadline) {
-    dq_status status;
-    int sent, i;
-    dq_resp_end(&t->o);
-    if (t->o.failed)
-        return dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+    int sent;
+    delayq_status status;
+    dq_resp_flush(&t->o);
+    if (t->o.failed) return dq_conn_no_memory(conn);
     status =
         dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
-    if (status == DELAYQ_ERR_UNKNOWN)
-        status = dq_err_conn(conn, DELAYQ_ERR_IO,
-                             "connected, but no answer to the login");
+    if (status != DELAYQ_ERR_UNKNOWN) return status;
+    return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                      "connected, but no answer came");
+}
+
+static void dq_conn_end_batch(dq_conn_batch *t) {
+    while (t->got-- > 0) freeReplyObject(t->r[t->got]);
+}
+
+/* Open a socket and begin its login. A sentinel may have a password or
+ * none; where it has one, it is the URL's. */
+static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_batch *t,
+                                  const delayq_address *a, int is_sentinel,
+                                  int64_t deadline) {
+    dq_url u;
+    redisContext *c;
+    delayq_status status;
+    dq_url_parse(dq_conn_url(conn), &u);
+    status = dq_conn_open_socket(conn, &u, a, &c, deadline);
+    dq_conn_begin_batch(t, c);
+    if (status != DELAYQ_OK) return status;
+    if (u.login) {
+        dq_resp_command(&t->o, u.user[0] ? 3 : 2, "AUTH");
+        if (u.user[0]) dq_resp_text(&t->o, u.user);
+        dq_resp_text(&t->o, u.password);
+        t->n++;
+    }
+    if (is_sentinel) {
+        dq_resp_command(&t->o, 3, "SENTINEL get-master-addr-by-name");
+        dq_resp_text(&t->o, u.service);
+        t->n++;
+        return DELAYQ_OK;
+    }
+    if (u.db > 0) {
+        dq_resp_command(&t->o, 2, "SELECT");
+        dq_resp_int(&t->o, u.db);
+        t->n++;
+    }
+    dq_resp_command(&t->o, 3, "CLIENT SETNAME delayq");
+    t->login = ++t->n;
+    return DELAYQ_OK;
+}
+
+/* Exchange a login and what follows it, the first of which is t->r[t->login].
+ */
+static delayq_status dq_conn_run_login(delayq_conn *conn, dq_conn_batch *t,
+                                       int64_t deadline) {
+    delayq_status status = dq_conn_run_batch(conn, t, deadline);
+    int i;
     if (status == DELAYQ_ERR_IO) {
         /* A server that refuses a connection may say why, then closes it. */
         char said[160];
+        redisReply refusal;
         ssize_t n;
         if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-            return dq_conn_fail_reply(conn, "login", t->r[t->got - 1]->str);
+            return dq_conn_refused(conn, "login", t->r[t->got - 1]);
         n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
         if (n < 2 || said[0] != '-') return status;
         said[n] = '\0';
         said[strcspn(said, "\r\n")] = '\0';
-        return dq_conn_fail_reply(conn, "login", said + 1);
+        refusal.str = said + 1;
+        return dq_conn_refused(conn, "login", &refusal);
     }
     /* The last one is SETNAME, which may be refused. */
     for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
         if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_conn_fail_reply(conn, "login", t->r[i]->str);
+            return dq_conn_refused(conn, "login", t->r[i]);
     return status;
 }
 
@@ -3978,19 +3958,20 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
 
 /* Where "MOVED slot host:port" or "ASK slot host:port" points: to
  * conn->redirect. Without a host it is the node that says so. */
-static dq_status dq_conn_parse_redirect(delayq_conn *conn, const char *text) {
+static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
+                                            const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
     size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
     int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
     delayq_address *to = &conn->redirect;
     if (conn->owner->options.connect)
-        return dq_err_conn(conn, DELAYQ_ERR_REDIS,
-                           "the queue lies on another node of the cluster than "
-                           "the connect hook leads to: %.60s",
-                           text);
+        return dq_err_set(conn->err, DELAYQ_ERR_REDIS,
+                          "the queue lies on another node of the cluster than "
+                          "the connect hook leads to: %.60s",
+                          text);
     if (port < 1 || len >= sizeof to->host)
-        return dq_err_conn(conn, DELAYQ_ERR_REDIS, "the server says: %.60s",
-                           text);
+        return dq_err_set(conn->err, DELAYQ_ERR_REDIS, "the server says: %.60s",
+                          text);
     *to = conn->at;
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
@@ -4000,45 +3981,41 @@ static dq_status dq_conn_parse_redirect(delayq_conn *conn, const char *text) {
     return dq_err_lookup(text)->status;
 }
 
-/* One write: the login, unless u is NULL, and the probe of q's queue, which
- * tells the server's clock, its unsigned long, whether old elements lie there,
- * and whether this node serves the slot. */
-static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
-                               int64_t deadline) {
+/* Run a login, if any, with the probe of q's queue, which tells the server's
+ * clock, its unsigned long, whether old elements lie there, and whether this
+ * node serves the slot. */
+static delayq_status dq_conn_probe(delayq *q, dq_conn_batch *t,
+                                   int64_t deadline) {
     delayq_conn *conn = q->conn;
     int64_t sent_us = dq_sys_now(), n[2];
     const redisReply *probe, *slot, *value;
-    dq_status status;
-    dq_conn_handshake t;
-    dq_conn_begin_handshake(&t, c, u);
-    dq_resp_line(&t.o, '*', 5);
-    dq_resp_text(&t.o, "EVAL");
-    dq_resp_script(&t.o, dq_parts_probe);
-    dq_resp_int(&t.o, 0);
-    dq_resp_key(&t.o, q, DQ_ZSET);
-    dq_resp_key(&t.o, q, DQ_MIRROR);
-    dq_resp_line(&t.o, '*', 4);
-    dq_resp_text(&t.o, "EXISTS");
-    dq_resp_arg(&t.o, q->name, q->name_len);
-    dq_resp_key(&t.o, q, DQ_ZSET);
-    dq_resp_key(&t.o, conn->owner, DQ_ZSET);
-    t.n += 2;
-    status = dq_conn_run_handshake(conn, &t, deadline);
+    delayq_status status;
+    dq_resp_command(&t->o, 5, "EVAL");
+    dq_resp_script(&t->o, dq_parts_probe);
+    dq_resp_int(&t->o, 0);
+    dq_resp_key(&t->o, q, DQ_ZSET, "");
+    dq_resp_key(&t->o, q, DQ_MIRROR, "");
+    dq_resp_command(&t->o, 4, "EXISTS");
+    dq_resp_arg(&t->o, q->name, q->name_len);
+    dq_resp_key(&t->o, q, DQ_ZSET, "");
+    dq_resp_key(&t->o, conn->owner, DQ_ZSET, "");
+    t->n += 2;
+    status = dq_conn_run_login(conn, t, deadline);
     if (status != DELAYQ_OK) goto done;
     /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
      * the first script will tell. */
-    probe = t.r[t.login];
-    slot = t.r[t.login + 1];
+    probe = t->r[t->login];
+    slot = t->r[t->login + 1];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
         if (e->status == DQ_MOVED)
             status = dq_conn_parse_redirect(conn, slot->str);
         else if (e->status == DELAYQ_ERR_ARG || e->leave)
-            status = dq_conn_fail_reply(conn, "open", slot->str);
+            status = dq_conn_refused(conn, "open", slot);
         if (status != DELAYQ_OK) goto done;
     }
     if (probe->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_fail_reply(conn, "open", probe->str);
+        status = dq_conn_refused(conn, "open", probe);
         goto done;
     }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
@@ -4047,9 +4024,8 @@ static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) ||
         !dq_resp_integers(probe, n, 2)) {
-        status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                             "open: the answer is not what delayq's script "
-                             "returns");
+        status =
+            dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
         goto done;
     }
     conn->long_size = (unsigned char)value->len;
@@ -4059,52 +4035,51 @@ static dq_status dq_conn_login(delayq *q, const dq_url *u, redisContext *c,
         q->wire_refused = 1;
     q->probed = 1;
 done:
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_end_batch(t);
     return status;
 }
 
-/* Ask a sentinel where the master is. It may have a password or none; where it
- * has one, it is the URL's. */
-static dq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
-                                      delayq_address *a, int64_t deadline) {
-    const redisReply *said;
-    redisContext *c;
-    dq_conn_handshake t;
-    dq_status status = dq_conn_open_socket(conn, u, a, &c, deadline);
+/* Ask a sentinel where the master is. */
+static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
+                                          delayq_address *a, int64_t deadline) {
+    const redisReply *said, *host, *port;
+    dq_conn_batch t;
+    delayq_status status = dq_conn_dial(conn, &t, a, 1, deadline);
     if (status != DELAYQ_OK) return status;
-    dq_conn_begin_handshake(&t, c, NULL);
-    dq_conn_write_auth(&t, u);
-    dq_resp_command(&t.o, 3, "SENTINEL", "get-master-addr-by-name", u->service);
-    t.n++;
-    status = dq_conn_run_handshake(conn, &t, deadline);
-    said = status == DELAYQ_OK ? t.r[t.n - 1] : NULL;
-    if (said && said->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_fail_reply(conn, "sentinel", said->str);
-    } else if (said && said->type == REDIS_REPLY_ARRAY && said->elements == 2 &&
-               said->element[0]->type == REDIS_REPLY_STRING &&
-               said->element[1]->type == REDIS_REPLY_STRING &&
-               said->element[0]->len < sizeof a->host) {
-        memcpy(a->host, said->element[0]->str, said->element[0]->len + 1);
-        a->port =
-            dq_num_small(said->element[1]->str, said->element[1]->len, 65535);
+    status = dq_conn_run_login(conn, &t, deadline);
+    if (status != DELAYQ_OK) goto done;
+    said = t.r[t.n - 1];
+    host = said->elements == 2 ? said->element[0] : NULL;
+    port = said->elements == 2 ? said->element[1] : NULL;
+    if (said->type == REDIS_REPLY_ERROR) {
+        status = dq_conn_refused(conn, "sentinel", said);
+    } else if (said->type != REDIS_REPLY_ARRAY || !host ||
+               host->type != REDIS_REPLY_STRING ||
+               port->type != REDIS_REPLY_STRING ||
+               host->len >= sizeof a->host) {
+        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
+                            "the sentinel %.80s:%d knows no %s", a->host,
+                            a->port, u->service);
+    } else {
+        memcpy(a->host, host->str, host->len + 1);
+        a->port = dq_num_small(port->str, port->len, 65535);
         if (a->port < 1)
-            status = dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                                 "sentinel: the answer has no port");
-    } else if (said) {
-        status = dq_err_conn(conn, DELAYQ_ERR_IO,
-                             "the sentinel %.80s:%d knows no %s", a->host,
-                             a->port, u->service);
+            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                                "sentinel: the answer has no port");
     }
-    dq_conn_free_replies(t.r, t.got);
-    redisFree(c);
+done:
+    dq_conn_end_batch(&t);
+    redisFree(t.o.c);
     return status;
 }
 
 /* One attempt: at the node to which a redirection has pointed, or the next
  * host of the URL. */
-static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
+static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
+                                     int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
+    dq_conn_batch t;
     if (conn->state == DELAYQ_CONN_REDIRECTED) {
         conn->at = conn->redirect;
     } else if (!conn->owner->options.connect) {
@@ -4112,9 +4087,11 @@ static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
         if (u->sentinel)
             status = dq_conn_ask_sentinel(conn, u, &conn->at, deadline);
     }
-    if (status == DELAYQ_OK)
-        status = dq_conn_open_socket(conn, u, &conn->at, &conn->cmd, deadline);
-    if (status == DELAYQ_OK) status = dq_conn_login(q, u, conn->cmd, deadline);
+    if (status == DELAYQ_OK) {
+        status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
+        conn->cmd = t.o.c;
+    }
+    if (status == DELAYQ_OK) status = dq_conn_probe(q, &t, deadline);
     conn->state = status == DELAYQ_OK  ? DELAYQ_CONN_OPEN
                   : status == DQ_MOVED ? DELAYQ_CONN_REDIRECTED
                                        : DELAYQ_CONN_CLOSED;
@@ -4127,17 +4104,17 @@ static dq_status dq_conn_attempt(delayq *q, const dq_url *u, int64_t deadline) {
 
 /* Make the command connection, unless an attempt has failed too lately. The
  * hosts are tried in turn, each with its share of the time. */
-static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
+static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
     delayq_address before = conn->at;
     int64_t now = dq_sys_now();
     unsigned left, hops = 0;
-    dq_status status;
+    delayq_status status;
     dq_url u;
     assert(!conn->cmd);
     if (now < conn->retry_us)
-        return dq_err_set(q, conn->failure, "%s; the next attempt is in %d ms",
-                          conn->err,
+        return dq_err_set(q->err, conn->failure,
+                          "%s; the next attempt is in %d ms", conn->err,
                           (int)((conn->retry_us - now + 999) / 1000));
     dq_url_parse(dq_conn_url(conn), &u);
     deadline = dq_conn_until(q->options.connect_timeout_ms, deadline);
@@ -4146,21 +4123,20 @@ static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
         now = dq_sys_now();
         status = dq_conn_attempt(q, &u, now + (deadline - now) / (int64_t)left);
         if (status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
-        if (status == DQ_MOVED)
-            status = dq_err_conn(conn, DELAYQ_ERR_AGAIN,
-                                 "the cluster's nodes point at each other");
+        if (status == DQ_MOVED) {
+            status = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
+                                "the cluster's nodes point at each other");
+            break;
+        }
         if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
             status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY ||
-            hops > DQ_HOPS)
+            --left == 0 || dq_sys_now() >= deadline)
             break;
-        if (--left == 0 || dq_sys_now() >= deadline) break;
     }
-    memset(&u, 0, sizeof u);
     if (status != DELAYQ_OK) {
         conn->failures++;
-        status = dq_err_public(status);
         dq_conn_close(conn, status, conn->err);
-        return dq_err_set(q, status, "%s", conn->err);
+        return dq_err_set(q->err, status, "%s", conn->err);
     }
     if (conn->sub && (before.port != conn->at.port ||
                       strcmp(before.host, conn->at.host) != 0))
@@ -4176,7 +4152,7 @@ static dq_status dq_conn_connect(delayq *q, int64_t deadline) {
 static void dq_conn_check_idle(delayq_conn *conn) {
     redisContext *c = conn->cmd;
     void *r = NULL;
-    if (!dq_sys_is_readable(c->fd)) return;
+    if (!dq_sys_poll_one(c->fd, POLLIN, 0)) return;
     if (dq_sys_read(c) == REDIS_OK &&
         redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
         return; /* TLS sends records of its own now and then */
@@ -4186,27 +4162,24 @@ static void dq_conn_check_idle(delayq_conn *conn) {
 
 /* Have an open connection on which q's queue is known. Whatever asks the
  * server begins here. */
-static dq_status dq_conn_ensure(delayq *q, int64_t deadline) {
+static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status = DELAYQ_OK;
-    if (q->pid != (int64_t)getpid())
-        return dq_err_set(q, DELAYQ_ERR_ARG,
-                          "the handle was opened before a "
-                          "fork(): open one of your own");
+    delayq_status status = DELAYQ_OK;
     if (q->wire_refused) return dq_err_wire(q);
     if (conn->cmd && dq_sys_now() - conn->used_us > DQ_SECOND_US)
         dq_conn_check_idle(conn);
     if (!conn->cmd) status = dq_conn_connect(q, deadline);
     if (status == DELAYQ_OK && !q->probed) {
         /* A handle that shares the connection looks at its own queue. */
-        status =
-            dq_conn_login(q, NULL, conn->cmd,
-                          dq_conn_until(q->options.io_timeout_ms, deadline));
+        dq_conn_batch t;
+        dq_conn_begin_batch(&t, conn->cmd);
+        status = dq_conn_probe(
+            q, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
         if (status == DQ_MOVED) {
             dq_conn_close(conn, status, conn->err);
             status = dq_conn_connect(q, deadline);
         } else if (status != DELAYQ_OK) {
-            dq_err_set(q, status, "%s", conn->err);
+            dq_err_set(q->err, status, "%s", conn->err);
             /* A refusal leaves the connection to the others. */
             if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
                 status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
@@ -4238,26 +4211,24 @@ static void dq_conn_note_answer(delayq_conn *conn, int leave) {
 
 /* A request's answer: its status, and what it says of the connection. That of
  * another node, which ASK has named, says nothing of ours. */
-static dq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
+static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
     delayq_conn *conn = q->conn;
-    const dq_err_entry *e;
-    dq_status status;
-    if (r->type != REDIS_REPLY_ERROR) {
-        if (!req->asking && conn->cmd) dq_conn_note_answer(conn, 0);
-        return r->type == REDIS_REPLY_ARRAY && r->elements > 0
-                   ? DELAYQ_OK
-                   : dq_err_bad_reply(q, req->what);
-    }
-    e = dq_err_lookup(r->str);
-    status = dq_err_from_reply(q, req->what, r);
+    int refused = r->type == REDIS_REPLY_ERROR;
+    int leave = refused && dq_err_lookup(r->str)->leave;
+    delayq_status status = DELAYQ_OK;
+    if (refused)
+        status = dq_err_reply(q->err, req->what, r);
+    else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
+        status = dq_err_bad_reply(q, req->what);
     if (req->asking || !conn->cmd) return status;
     if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
         status = dq_conn_parse_redirect(conn, r->str);
-        if (status == DELAYQ_ERR_REDIS) dq_err_set(q, status, "%s", conn->err);
+        if (status == DELAYQ_ERR_REDIS)
+            dq_err_set(q->err, status, "%s", conn->err);
     }
-    dq_conn_note_answer(conn, e->leave);
-    if (status == DQ_MOVED || e->leave) dq_conn_close(conn, status, q->err);
+    dq_conn_note_answer(conn, leave);
+    if (status == DQ_MOVED || leave) dq_conn_close(conn, status, q->err);
     return status;
 }
 
@@ -4272,7 +4243,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
     int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
     int n = 0, got = 0, sent = 0, i;
     int64_t now = dq_sys_now(), deadline;
-    dq_status status = DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     size_t k;
     deadline = now + q->options.io_timeout_ms * 1000LL;
     if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
@@ -4283,7 +4254,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         if (req->state != DQ_REQ_WAITING) continue;
         if (now >= deadline) {
             req->state = DQ_REQ_ANSWERED;
-            req->status = dq_err_set(q, DELAYQ_ERR_TIMEOUT,
+            req->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
                                      "connected, but no time is left: nothing "
                                      "has happened");
             continue;
@@ -4295,11 +4266,11 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         req->sent_us = now;
         dq_resp_begin(&o, c);
         first[n + 1] = first[n] + dq_req_write(&o, q, req);
-        dq_resp_end(&o);
+        dq_resp_flush(&o);
         req->state = DQ_REQ_ANSWERED;
         under_way[n++] = req;
         if (o.failed) {
-            status = dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory");
+            status = dq_conn_no_memory(conn);
             break;
         }
     }
@@ -4309,7 +4280,7 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
         status =
             dq_conn_exchange(conn, c, replies, first[n], &got, &sent, deadline);
     conn->used_us = dq_sys_now();
-    if (status != DELAYQ_OK) dq_err_set(q, status, "%s", conn->err);
+    if (status != DELAYQ_OK) dq_err_set(q->err, status, "%s", conn->err);
     for (i = 0; i < n; i++) {
         dq_req *req = under_way[i];
         int last = first[i + 1] - 1;
@@ -4331,51 +4302,50 @@ static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
     }
     if (status != DELAYQ_OK && c == conn->cmd)
         dq_conn_close(conn, status, conn->err);
-    dq_conn_free_replies(replies, got);
+    for (i = 0; i < got; i++)
+        if (replies[i]) freeReplyObject(replies[i]);
 }
 
 /* The slot is on its way to another node, and this request's keys are there
  * already: send it there, on a connection of its own. */
 static void dq_req_send_ask(delayq *q, dq_req *req) {
     delayq_conn *conn = q->conn;
-    redisContext *there;
-    dq_conn_handshake t;
-    dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
-    req->status = dq_conn_open_socket(
-        conn, &u, &conn->redirect, &there,
+    dq_conn_batch t;
+    req->status = dq_conn_dial(
+        conn, &t, &conn->redirect, 0,
         dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
-    if (req->status == DELAYQ_OK) {
-        dq_conn_begin_handshake(&t, there, &u);
-        req->status = dq_conn_run_handshake(
+    if (req->status == DELAYQ_OK)
+        req->status = dq_conn_run_login(
             conn, &t,
             dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
-        dq_conn_free_replies(t.r, t.got);
-    }
-    memset(&u, 0, sizeof u);
+    dq_conn_end_batch(&t);
     if (req->status == DELAYQ_OK) {
         req->state = DQ_REQ_WAITING;
         req->asking = 1;
-        dq_req_send(q, there, req, 1);
+        dq_req_send(q, t.o.c, req, 1);
         req->asking = 0;
     } else {
-        dq_err_set(q, req->status, "%s", conn->err);
+        dq_err_set(q->err, req->status, "%s", conn->err);
     }
-    if (there) redisFree(there);
+    if (t.o.c) redisFree(t.o.c);
 }
 
 /* The retry policy. A request that may have run is sent again only where that
  * is provably harmless, and once; what is settled has its final status. */
 static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
-    dq_status status = req->status;
+    delayq_status status = req->status;
     assert(status != DELAYQ_OK);
-    if (req->no_retry) return DQ_SETTLE;
+    if (req->no_retry) {
+        int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
+        req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
+        return DQ_SETTLE;
+    }
     if (++req->tries <= DQ_HOPS) {
         if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
         if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
-        if (status == DQ_TRYAGAIN && req->verb == DQ_TAKE && !req->zset_alone &&
-            q->options.wire == DELAYQ_NATIVE) {
+        if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
+            !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
             req->zset_alone = 1; /* one key lies on one node */
             req->as_waiter = 0;
             return DQ_SEND_AGAIN;
@@ -4391,13 +4361,13 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
             if (req->is_resend || status == DELAYQ_ERR_IO ||
                 status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN ||
                 (status == DELAYQ_ERR_UNKNOWN && req->read_only))
-                return DQ_RECONNECT;
+                return DQ_SEND_AGAIN;
         }
     }
     if (status == DQ_NOSCRIPT)
-        dq_err_set(q, status, "the server forgets its scripts");
+        dq_err_set(q->err, status, "the server forgets its scripts");
     if (status == DELAYQ_ERR_UNKNOWN && req->read_only)
-        status = dq_err_set(q, DELAYQ_ERR_IO,
+        status = dq_err_set(q->err, DELAYQ_ERR_IO,
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
@@ -4406,7 +4376,7 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
         status = DELAYQ_ERR_UNKNOWN;
         snprintf(then, sizeof then, "%.159s", q->err);
         if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_err_set(q, status,
+            dq_err_set(q->err, status,
                        "%s: sent, but no answer came: it may have happened; "
                        "then: %s",
                        req->what, then);
@@ -4415,47 +4385,78 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
     return DQ_SETTLE;
 }
 
-/* Run scripts until each is settled; one may fail and the next one not. ready
- * is what dq_conn_ensure has said. */
-static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count,
-                           dq_status ready) {
-    for (;;) {
-        size_t i, open = 0;
+/* Run scripts until each is settled; one may fail and the next one not. */
+static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count) {
+    size_t open, i;
+    do {
+        delayq_status ready = dq_conn_ensure(q, reqs->deadline_us);
         if (ready == DELAYQ_OK) dq_req_send(q, q->conn->cmd, reqs, count);
-        for (i = 0; i < count; i++) {
+        for (i = open = 0; i < count; i++) {
             dq_req *req = &reqs[i];
             dq_req_next next = DQ_SETTLE;
-            if (req->state == DQ_REQ_WAITING && ready != DELAYQ_OK) {
-                req->state = DQ_REQ_ANSWERED;
-                req->status = ready;
+            if (req->state == DQ_REQ_SETTLED) continue;
+            if (req->state == DQ_REQ_WAITING && ready == DELAYQ_OK) {
+                open++; /* it did not fit this time */
+                continue;
             }
-            if (req->state == DQ_REQ_ANSWERED) {
-                while (req->status != DELAYQ_OK &&
-                       (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
-                    dq_req_send_ask(q, req);
-                if (req->status == DELAYQ_OK) next = DQ_SETTLE;
-                req->state =
-                    next == DQ_SETTLE ? DQ_REQ_SETTLED : DQ_REQ_WAITING;
+            if (req->state == DQ_REQ_WAITING) req->status = ready;
+            while (req->status != DELAYQ_OK &&
+                   (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
+                dq_req_send_ask(q, req);
+            if (req->status == DELAYQ_OK || next == DQ_SETTLE) {
+                req->state = DQ_REQ_SETTLED;
+            } else {
+                req->state = DQ_REQ_WAITING;
+                open++;
             }
-            open += req->state != DQ_REQ_SETTLED;
         }
-        if (open == 0) return;
-        ready = q->conn->cmd ? DELAYQ_OK : dq_conn_ensure(q, reqs->deadline_us);
-    }
+    } while (open > 0);
 }
 
 /* When a call that begins now shall end, reconnecting included. */
-static int64_t dq_req_deadline(const delayq *q, int64_t now) {
+static int64_t dq_req_deadline(const delayq *q) {
     int ms = q->options.io_timeout_ms;
     if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    return now + ms * 1000LL;
+    return dq_sys_now() + ms * 1000LL;
 }
 
-static dq_status dq_req_run(delayq *q, dq_req *req) {
-    if (req->deadline_us == 0)
-        req->deadline_us = dq_req_deadline(q, dq_sys_now());
-    dq_req_run_all(q, req, 1, dq_conn_ensure(q, req->deadline_us));
-    return req->status;
+static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
+                         void (*write)(dq_resp_writer *, delayq *,
+                                       const dq_req *)) {
+    memset(req, 0, sizeof *req);
+    req->script = script;
+    req->what = what;
+    req->write = write;
+}
+
+/* Read the numbers that the reply of a settled request begins with. */
+static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
+                                    size_t count) {
+    memset(n, 0, count * sizeof *n);
+    if (req->status != DELAYQ_OK) return req->status;
+    if (dq_resp_integers(req->reply, n, count)) {
+        dq_conn_set_clock(q->conn, n[0], req->sent_us, q->conn->used_us);
+        return DELAYQ_OK;
+    }
+    freeReplyObject(req->reply);
+    req->reply = NULL;
+    return dq_err_bad_reply(q, req->what);
+}
+
+/* Run one request. After DELAYQ_OK the caller has its reply. */
+static delayq_status dq_req_run(delayq *q, dq_req *req, int64_t *n,
+                                size_t count) {
+    if (req->deadline_us == 0) req->deadline_us = dq_req_deadline(q);
+    dq_req_run_all(q, req, 1);
+    return dq_req_numbers(q, req, n, count);
+}
+
+/* Run one request of whose reply only the numbers count. */
+static delayq_status dq_req_ask(delayq *q, dq_req *req, int64_t *n,
+                                size_t count) {
+    delayq_status status = dq_req_run(q, req, n, count);
+    if (status == DELAYQ_OK) freeReplyObject(req->reply);
+    return status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4471,14 +4472,9 @@ static dq_status dq_req_run(delayq *q, dq_req *req) {
 
 static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
                          const redisReply *r) {
-    size_t plen = strlen(prefix), rlen = strlen(rest);
-    size_t brace = memchr(q->name, '{', q->name_len) ? 0 : 1;
-    const char *at = r->str;
-    if (r->len != plen + q->name_len + 2 * brace + rlen) return 0;
-    if (memcmp(at, prefix, plen) != 0) return 0;
-    at += plen + brace;
-    return memcmp(at, q->name, q->name_len) == 0 &&
-           memcmp(at + q->name_len + brace, rest, rlen) == 0;
+    char key[DQ_RESP_SMALL];
+    size_t len = dq_resp_key_text(q, prefix, rest, key);
+    return r->len == len && memcmp(r->str, key, len) == 0;
 }
 
 /* What a message, or the end of a subscription, means to one handle. */
@@ -4486,7 +4482,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
     int message = strcmp(kind, "message") == 0;
     int gone = strcmp(kind, "unsubscribe") == 0;
-    int64_t n[2];
+    const char *words = text->type == REDIS_REPLY_STRING ? text->str : "";
     size_t i;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
         /* The keys that have changed; nil: all of them. */
@@ -4495,20 +4491,18 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
-        if (!message || !ours) return;
-        dq_sched_on_push(q);
+        if (message && ours) dq_sched_on_push(q);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
-        if (!message)
-            dq_sched_on_subscribe(q, !gone);
+        if (message)
+            dq_sched_on_message(q, dq_num_due(words));
         else
-            dq_sched_on_message(
-                q, dq_resp_numbers(text, n, 1) && n[0] > 0 ? n[0] : 0);
+            dq_sched_on_subscribe(q, !gone);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
+        const char *due = strchr(words, ' ');
         q->turn_subscribed = !gone;
-        if (message && dq_resp_numbers(text, n, 2))
-            dq_sched_on_turn(q, n[0], n[1]);
-        else if (message)
-            dq_sched_on_turn(q, 0, 0);
+        if (message)
+            dq_sched_on_turn(q, dq_num_due(words),
+                             due ? dq_num_due(due + 1) : 0);
     }
 }
 
@@ -4520,37 +4514,37 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     dq_resp_writer o;
     if (!conn->sub) return;
     dq_resp_begin(&o, conn->sub);
-    dq_resp_line(&o, '*', 2);
-    dq_resp_text(&o, verb);
-    dq_resp_key_with(&o, q, DQ_TURN, q->id, strlen(q->id));
+    dq_resp_command(&o, 2, verb);
+    dq_resp_key(&o, q, DQ_TURN, q->id);
     if (with_name) {
-        dq_resp_line(&o, '*', 2);
-        dq_resp_text(&o, verb);
-        dq_resp_key(&o, q, DQ_CHANNEL);
+        dq_resp_command(&o, 2, verb);
+        dq_resp_key(&o, q, DQ_CHANNEL, "");
     }
-    dq_resp_end(&o);
+    dq_resp_flush(&o);
     if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
         dq_conn_close_sub(conn);
 }
 
-/* Read what the subscriber has received, at most 16 buffers full. */
+/* Read what the subscriber has received, at most 16 buffers full, and ping it
+ * when it is quiet. 0: it is lost. */
 static int dq_sub_read(delayq_conn *conn, int64_t now) {
-    int i;
-    for (i = 0; i < 16; i++) {
-        int any = 0;
+    int64_t patience_us = conn->owner->options.io_timeout_ms * 1000LL;
+    int i, any = 1, sent;
+    for (i = 0; i < 16 && any; i++) {
         void *reply = NULL;
+        any = 0;
         if (dq_sys_read(conn->sub) != REDIS_OK) return 0;
         while (redisGetReplyFromReader(conn->sub, &reply) == REDIS_OK &&
                reply) {
             const redisReply *r = (const redisReply *)reply;
-            if (r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
-                r->element[0]->type == REDIS_REPLY_STRING &&
-                r->element[1]->type == REDIS_REPLY_STRING) {
-                delayq *h;
-                for (h = conn->handles; h; h = h->next)
-                    dq_sub_dispatch(h, r->element[0]->str, r->element[1],
-                                    r->element[2]);
-            }
+            delayq *h = conn->handles;
+            if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
+                r->element[0]->type != REDIS_REPLY_STRING ||
+                r->element[1]->type != REDIS_REPLY_STRING)
+                h = NULL; /* an answer to a ping */
+            for (; h; h = h->next)
+                dq_sub_dispatch(h, r->element[0]->str, r->element[1],
+                                r->element[2]);
             freeReplyObject(reply);
             reply = NULL;
             any = 1;
@@ -4558,17 +4552,8 @@ static int dq_sub_read(delayq_conn *conn, int64_t now) {
             conn->sub_pinged_us = 0;
         }
         if (conn->sub->err) return 0;
-        if (!any) break;
     }
-    return 1;
-}
-
-/* Ping a quiet subscriber. 0: it doesn't answer. */
-static int dq_sub_ping(delayq_conn *conn, int64_t now) {
-    int sent;
-    if (conn->sub_pinged_us > 0)
-        return now - conn->sub_pinged_us <
-               conn->owner->options.io_timeout_ms * 1000LL;
+    if (conn->sub_pinged_us > 0) return now - conn->sub_pinged_us < patience_us;
     if (now - conn->sub_heard_us < DQ_PING_US) return 1;
     conn->sub_pinged_us = now;
     return redisAppendFormattedCommand(conn->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
@@ -4577,16 +4562,11 @@ static int dq_sub_ping(delayq_conn *conn, int64_t now) {
 }
 
 /* Read the subscriber and empty the pipe, at most once a millisecond. */
-static dq_status dq_sub_poll(delayq *q, int64_t now) {
-    delayq_conn *conn = q->conn;
-    if (now - conn->sub_read_us < DQ_SUB_POLL_US) return DELAYQ_OK;
-    if (q->pid != (int64_t)getpid())
-        return dq_conn_ensure(q, now); /* says so */
+static void dq_sub_poll(delayq_conn *conn, int64_t now) {
+    if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
     conn->sub_read_us = now;
     dq_sys_drain_pipe(conn->pipe[0]);
-    if (conn->sub && (!dq_sub_read(conn, now) || !dq_sub_ping(conn, now)))
-        dq_conn_close_sub(conn);
-    return DELAYQ_OK;
+    if (conn->sub && !dq_sub_read(conn, now)) dq_conn_close_sub(conn);
 }
 
 /* Open the subscriber, unless that has failed too lately. One write: login,
@@ -4594,29 +4574,23 @@ static dq_status dq_sub_poll(delayq *q, int64_t now) {
  * leaves a subscriber that hears less, not a broken queue. */
 static void dq_sub_open(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status;
-    dq_conn_handshake t;
+    delayq_status status;
+    dq_conn_batch t;
     delayq *h;
-    dq_url u;
     if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
     deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
-    dq_url_parse(dq_conn_url(conn), &u);
-    t.got = 0;
-    status = dq_conn_open_socket(conn, &u, &conn->at, &conn->sub, deadline);
+    status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
+    conn->sub = t.o.c;
     if (status == DELAYQ_OK) {
-        dq_conn_begin_handshake(&t, conn->sub, &u);
-        dq_resp_command(&t.o, 2, "CLIENT", "ID");
-        dq_resp_line(&t.o, '*', 2);
-        dq_resp_text(&t.o, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_CHANNEL);
-        dq_resp_command(&t.o, 2, "SUBSCRIBE", DQ_INVALIDATE);
-        dq_resp_line(&t.o, '*', 2);
-        dq_resp_text(&t.o, "SUBSCRIBE");
-        dq_resp_key_with(&t.o, q, DQ_TURN, q->id, strlen(q->id));
+        dq_resp_command(&t.o, 2, "CLIENT ID");
+        dq_resp_command(&t.o, 2, "SUBSCRIBE");
+        dq_resp_key(&t.o, q, DQ_CHANNEL, "");
+        dq_resp_command(&t.o, 2, "SUBSCRIBE " DQ_INVALIDATE);
+        dq_resp_command(&t.o, 2, "SUBSCRIBE");
+        dq_resp_key(&t.o, q, DQ_TURN, q->id);
         t.n += 4;
-        status = dq_conn_run_handshake(conn, &t, deadline);
+        status = dq_conn_run_login(conn, &t, deadline);
     }
-    memset(&u, 0, sizeof u);
     if (status == DELAYQ_OK) {
         redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
         int id = r[0]->type == REDIS_REPLY_INTEGER;
@@ -4629,16 +4603,15 @@ static void dq_sub_open(delayq *q, int64_t deadline) {
         if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
             status =
                 r[1]->type == REDIS_REPLY_ERROR
-                    ? dq_conn_fail_reply(conn, "listening", r[1]->str)
-                    : dq_err_conn(conn, DELAYQ_ERR_PROTOCOL,
-                                  "listening: the answer is no subscription");
+                    ? dq_conn_refused(conn, "listening", r[1])
+                    : dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                                 "listening: the answer is no subscription");
     }
-    dq_conn_free_replies(t.r, t.got);
+    dq_conn_end_batch(&t);
     if (status != DELAYQ_OK) {
         conn->sub_failures++;
         dq_conn_close_sub(conn);
-        if (q->options.log)
-            q->options.log(q->options.user, dq_err_public(status), conn->err);
+        if (q->options.log) q->options.log(q->options.user, status, conn->err);
         return;
     }
     conn->sub_failures = 0;
@@ -4658,49 +4631,39 @@ static int dq_sub_wants_track(const delayq *q) {
 
 /* Ask to be told of the next push into N, and how many lie there already,
  * which were pushed before the server began to watch. */
-static dq_status dq_sub_track(delayq *q, int64_t deadline) {
+static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    redisReply *r[3] = {NULL, NULL, NULL};
-    const redisReply *length;
-    dq_status status = dq_conn_ensure(q, deadline);
-    int got = 0, sent, n = 2;
-    dq_resp_writer o;
+    const redisReply *caching, *length;
+    delayq_status status = dq_conn_ensure(q, deadline);
+    dq_conn_batch t;
     if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
         return status;
-    dq_resp_begin(&o, conn->cmd);
+    dq_conn_begin_batch(&t, conn->cmd);
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_line(&o, '*', 7);
-        dq_resp_text(&o, "CLIENT");
-        dq_resp_text(&o, "TRACKING");
-        dq_resp_text(&o, "ON");
-        dq_resp_text(&o, "REDIRECT");
-        dq_resp_int(&o, conn->sub_id);
-        dq_resp_text(&o, "OPTIN");
-        dq_resp_text(&o, "NOLOOP");
-        n++;
+        dq_resp_command(&t.o, 7, "CLIENT TRACKING ON REDIRECT");
+        dq_resp_int(&t.o, conn->sub_id);
+        dq_resp_text(&t.o, "OPTIN");
+        dq_resp_text(&t.o, "NOLOOP");
+        t.n++;
     }
-    dq_resp_command(&o, 3, "CLIENT", "CACHING", "YES");
-    dq_resp_line(&o, '*', 2);
-    dq_resp_text(&o, "LLEN");
-    dq_resp_arg(&o, q->name, q->name_len);
-    dq_resp_end(&o);
-    status = o.failed ? dq_err_conn(conn, DELAYQ_ERR_MEMORY, "out of memory")
-                      : dq_conn_exchange(
-                            conn, conn->cmd, r, n, &got, &sent,
-                            dq_conn_until(q->options.io_timeout_ms, deadline));
+    dq_resp_command(&t.o, 3, "CLIENT CACHING YES");
+    dq_resp_command(&t.o, 2, "LLEN");
+    dq_resp_arg(&t.o, q->name, q->name_len);
+    t.n += 2;
+    status = dq_conn_run_batch(
+        conn, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
     conn->used_us = dq_sys_now();
-    length = r[n - 1];
+    caching = t.r[t.n - 2];
+    length = t.r[t.n - 1];
     if (status != DELAYQ_OK) {
-        if (status == DELAYQ_ERR_UNKNOWN)
-            status = DELAYQ_ERR_IO; /* no effect */
-        dq_err_set(q, status, "%s", conn->err);
+        dq_err_set(q->err, status, "%s", conn->err);
         dq_conn_close(conn, status, conn->err);
-    } else if (r[0]->type == REDIS_REPLY_ERROR ||
-               r[n - 2]->type == REDIS_REPLY_ERROR) {
+    } else if (t.r[0]->type == REDIS_REPLY_ERROR ||
+               caching->type == REDIS_REPLY_ERROR) {
         conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
         dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
     } else if (length->type == REDIS_REPLY_ERROR) {
-        status = dq_err_from_reply(q, "wait", length);
+        status = dq_err_reply(q->err, "wait", length);
         if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
             status = DELAYQ_OK;
             dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
@@ -4711,7 +4674,7 @@ static dq_status dq_sub_track(delayq *q, int64_t deadline) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_sched_on_track(q, length->integer);
     }
-    dq_conn_free_replies(r, got);
+    dq_conn_end_batch(&t);
     return status;
 }
 
@@ -4728,41 +4691,7 @@ static const char *dq_wire_letter(const delayq *q) {
     return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
-static void
-dq_req_begin(dq_req *call, const dq_script *script, const char *what,
-             void (*write)(dq_resp_writer *, delayq *, const dq_req *)) {
-    memset(call, 0, sizeof *call);
-    call->script = script;
-    call->verb = script->verb;
-    call->what = what;
-    call->write = write;
-}
-
-/* Read the n numbers that a call's reply begins with. */
-static dq_status dq_req_numbers(delayq *q, dq_req *call, int64_t *n,
-                                size_t count) {
-    memset(n, 0, count * sizeof *n);
-    if (call->status != DELAYQ_OK) return call->status;
-    if (!dq_resp_integers(call->reply, n, count)) {
-        freeReplyObject(call->reply);
-        call->reply = NULL;
-        return dq_err_bad_reply(q, call->what);
-    }
-    dq_conn_set_clock(q->conn, n[0], call->sent_us, q->conn->used_us);
-    return DELAYQ_OK;
-}
-
-static dq_status dq_req_run_numbers(delayq *q, dq_req *call, int64_t *n,
-                                    size_t count) {
-    dq_req_run(q, call);
-    return dq_req_numbers(q, call, n, count);
-}
-
-/* The server's clock, at least and at most, in ms. */
-static int64_t dq_server_ms(const delayq *q) {
-    return (dq_sys_now() + q->conn->clock_offset_us) / 1000;
-}
-
+/* What the server's clock will show then, at most, in ms. */
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
     const delayq_conn *conn = q->conn;
     return (dq_sys_now() + conn->clock_offset_us + conn->clock_error_us + 999) /
@@ -4780,38 +4709,30 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
 
 /* --- transfer and take --- */
 
-static void dq_set_cursor(delayq *q, const redisReply *r) {
-    if (r->type == REDIS_REPLY_STRING && r->len < sizeof q->cursor)
-        memcpy(q->cursor, r->str, r->len + 1);
-}
-
 /* The zset, where ready items lie, and the retry list or the mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.broadcast)
-        dq_resp_key(o, q, DQ_STREAM);
+        dq_resp_key(o, q, DQ_STREAM, "");
     else
         dq_resp_arg(o, q->name, q->name_len);
-    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY);
+    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY,
+                "");
 }
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (call->zset_alone) {
-        dq_resp_key(o, q, DQ_ZSET);
+        dq_resp_key(o, q, DQ_ZSET, "");
     } else {
         dq_write_three_keys(o, q);
-        dq_resp_key(o, q, DQ_DEAD);
-        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS);
+        dq_resp_key(o, q, DQ_DEAD, "");
+        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, q->options.max_wait_ms);
-}
-
-static void dq_write_blanks(dq_resp_writer *o, int count) {
-    while (count-- > 0) dq_resp_text(o, "");
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -4822,10 +4743,12 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, q->retry_turn ? "x" : "r");
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
-    if (call->item)
-        dq_write_ticket(o, call->item->ticket.text);
-    else if (leases || call->as_waiter)
-        dq_write_blanks(o, 2);
+    if (call->ticket) {
+        dq_write_ticket(o, call->ticket);
+    } else if (leases || call->as_waiter) {
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
+    }
     if (leases) {
         memcpy(id_rest, q->handle_id, 5);
         id_rest[5] = 0;
@@ -4834,14 +4757,16 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
             dq_resp_int(o, dq_elem_old_id_low(q));
         else
             dq_resp_arg(o, id_rest, sizeof id_rest);
-        dq_resp_key(o, q, DQ_CHANNEL);
+        dq_resp_key(o, q, DQ_CHANNEL, "");
     } else if (call->as_waiter) {
-        dq_write_blanks(o, 3);
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
+        dq_resp_text(o, "");
     }
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
-    dq_resp_key(o, q, DQ_TURN);
+    dq_resp_key(o, q, DQ_TURN, "");
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
@@ -4850,111 +4775,120 @@ static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->cursor);
     dq_resp_int(o, q->options.broadcast_keep);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
 }
 
-/* What the head of a transfer's or take's reply says. */
-static dq_status dq_take_apply(delayq *q, const dq_req *call, int64_t *n) {
-    int unheard = call->verb == DQ_TAKE &&
+/* What a transfer's or take's reply says besides the items. */
+static delayq_status dq_take_apply(delayq *q, const dq_req *call,
+                                   const int64_t *n) {
+    const redisReply *r = call->reply, *cursor;
+    dq_req_verb verb = call->script->verb;
+    int unheard = verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || call->reply->elements > DQ_NUMBERS + 1;
+    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_NUMBERS + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
                       taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
+    if (verb == DQ_BROADCAST && r->elements > DQ_NUMBERS) {
+        cursor = r->element[DQ_NUMBERS];
+        if (cursor->type == REDIS_REPLY_STRING &&
+            cursor->len < sizeof q->cursor)
+            memcpy(q->cursor, cursor->str, cursor->len + 1);
+    }
     if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Run the transfer, one round trip. */
-static dq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    int cast = q->options.broadcast;
-    dq_status status;
+static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
+    delayq_status status;
     int64_t n[DQ_NUMBERS] = {0};
     dq_req call;
-    if (cast)
+    if (q->options.broadcast)
         dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(&call, &dq_script_tick, "tick", dq_write_run);
     else
-        dq_req_begin(&call,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_tick
-                         : &dq_script_tick_redisson,
-                     "tick", dq_write_run);
+        dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
     call.no_retry = 1;
     call.deadline_us = deadline;
-    status = dq_req_run_numbers(q, &call, n, DQ_TICK_NUMBERS);
-    if (status == DQ_NOSCRIPT || status == DQ_MOVED)
-        return DELAYQ_OK; /* the next request loads it, or goes there */
+    status = dq_req_run(q, &call, n, DQ_TICK_NUMBERS);
+    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
     }
     status = dq_take_apply(q, &call, n);
-    if (cast && call.reply->elements > DQ_NUMBERS)
-        dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
     freeReplyObject(call.reply);
     return status;
 }
 
-static void dq_count_taken(delayq *q, const delayq_item *item) {
-    int bucket = 0;
-    q->counts.taken++;
-    q->counts.redelivered += item->attempt > 1;
-    if (item->late_us < 0) return;
-    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
-    q->counts.lateness[bucket]++;
-}
-
-/* When the item was due, where that is known, and how late it is. */
-static void dq_set_due(delayq_item *item, int64_t due_ms, int64_t us) {
-    item->late_us = -1;
-    if (due_ms < 0) return;
-    item->due_ms = due_ms;
-    item->late_us = us - due_ms * 1000;
-    if (item->late_us < 0) item->late_us = 0;
-}
-
 #define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
 
-/* An item of a take's reply: its due time or what stands for it, and its
- * bytes; n: the numbers with which the reply begins. */
-static int dq_read_item(delayq *q, delayq_item *item, redisReply *const *r,
-                        const int64_t *n) {
+/* One item of a reply: [broadcast: cursor,] due time, bytes. n: the numbers
+ * with which a take's reply begins. A peek shows what can't be decoded, too. */
+static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
+                        redisReply *const *r, const int64_t *n) {
+    const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
     const unsigned char *e = (const unsigned char *)r[1]->str;
-    int leased = q->options.lease_ms > 0, kind = -1, raw;
+    int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
+    int kind = -1, bucket = 0;
+    int64_t due_ms = r[0]->integer;
     size_t at = 0;
-    if (r[0]->type != REDIS_REPLY_INTEGER || r[0]->integer > DQ_MAX_DUE ||
-        r[1]->type != REDIS_REPLY_STRING)
+    if (r[0]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE ||
+        r[1]->type != REDIS_REPLY_STRING || (peek && due_ms < 0))
         return 0;
     memset(item, 0, sizeof *item);
-    raw = r[0]->integer == DQ_DUE_RAW && !leased;
-    if (!raw) kind = dq_elem_parse_of(q, e, r[1]->len, &at);
-    if (kind < 0 && !raw) return 0;
+    if (cursor) {
+        if (cursor->type != REDIS_REPLY_STRING ||
+            cursor->len >= sizeof q->cursor)
+            return 0;
+        memcpy(item->ticket.text, cursor->str, cursor->len + 1);
+    } else if (leased || due_ms != DQ_DUE_RAW) {
+        kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+        if (kind < 0 && !peek) return 0;
+    }
+    if (kind >= 0 && (leased || peek))
+        dq_elem_ticket(&item->ticket, leased ? n[DQ_AT_LEASE] : due_ms, e,
+                       kind);
     item->data = e + at;
     item->len = r[1]->len - at;
-    item->attempt = kind == DQ_ELEM_OLD && leased ? 0 : !leased;
-    item->attempt += dq_elem_attempt(e, kind);
-    if (leased) dq_elem_ticket(&item->ticket, n[DQ_AT_LEASE], e, kind);
-    dq_set_due(item, r[0]->integer, n[DQ_AT_US]);
-    dq_count_taken(q, item);
+    item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
+    item->late_us = -1;
+    if (due_ms >= 0) item->due_ms = due_ms;
+    if (peek) return 1;
+    q->counts.taken++;
+    q->counts.redelivered += item->attempt > 1;
+    if (due_ms < 0) return 1;
+    item->late_us = n[DQ_AT_US] - due_ms * 1000;
+    if (item->late_us < 0) item->late_us = 0;
+    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
+    q->counts.lateness[bucket]++;
     return 1;
 }
 
-/* The item that a triple of a broadcast's reply stands for. */
-static int dq_read_broadcast_item(delayq *q, delayq_item *item,
-                                  redisReply *const *r, int64_t us) {
-    if (r[0]->type != REDIS_REPLY_STRING || r[0]->len >= sizeof q->cursor ||
-        r[1]->type != REDIS_REPLY_INTEGER || r[1]->integer > DQ_MAX_DUE ||
-        r[2]->type != REDIS_REPLY_STRING)
-        return 0;
-    memset(item, 0, sizeof *item);
-    memcpy(item->ticket.text, r[0]->str, r[0]->len + 1);
-    item->data = r[2]->str;
-    item->len = r[2]->len;
-    item->attempt = 1;
-    dq_set_due(item, r[1]->integer, us);
-    dq_count_taken(q, item);
-    return 1;
+/* The items of a take's, broadcast's or peek's reply; the reply stays with
+ * the handle, since they point into it. */
+static delayq_status dq_read_items(delayq *q, const dq_req *call,
+                                   delayq_item *items, size_t *count,
+                                   const int64_t *n) {
+    dq_req_verb verb = call->script->verb;
+    size_t first = verb == DQ_PEEK        ? 1
+                   : verb == DQ_BROADCAST ? DQ_NUMBERS + 1
+                                          : DQ_NUMBERS;
+    size_t step = verb == DQ_BROADCAST ? 3 : 2, at, got = 0;
+    const redisReply *r = call->reply;
+    q->reply = call->reply;
+    *count = 0;
+    if (r->elements < first || (r->elements - first) % step != 0 ||
+        (r->elements - first) / step > call->max)
+        return dq_err_bad_reply(q, call->what);
+    for (at = first; at < r->elements; at += step)
+        if (!dq_read_item(q, verb, &items[got++], r->element + at, n))
+            return dq_err_bad_reply(q, call->what);
+    *count = got;
+    return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 static void dq_free_items(delayq *q) {
@@ -4962,86 +4896,57 @@ static void dq_free_items(delayq *q) {
     q->reply = NULL;
 }
 
-/* What an ack's answer says of one ticket. */
-static dq_status dq_ack_status(delayq *q, const dq_req *call, int done) {
-    if (done) {
-        q->counts.acked++;
-        return DELAYQ_OK;
-    }
+/* What the answer about one ticket means: it was done, or is not there. */
+static delayq_status dq_ticket_status(delayq *q, const dq_req *call,
+                                      int64_t done) {
+    if (done) return DELAYQ_OK;
     if (!call->is_resend) return DELAYQ_GONE;
-    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
                       "done, or the lease was lost",
                       call->what);
-}
-
-/* The items of a take's reply, pairs behind its numbers; of a broadcast's,
- * triples behind these and the cursor. SIZE_MAX: that is no reply of ours. */
-static size_t dq_read_items(delayq *q, const dq_req *call, delayq_item *items,
-                            const int64_t *n) {
-    int cast = call->verb == DQ_BROADCAST;
-    size_t first = cast ? DQ_NUMBERS + 1 : DQ_NUMBERS, step = cast ? 3 : 2;
-    size_t left = call->reply->elements - first, i;
-    redisReply *const *r = call->reply->element + first;
-    if (left % step != 0 || left / step > call->max) return SIZE_MAX;
-    for (i = 0; i < left / step; i++, r += step)
-        if (cast ? !dq_read_broadcast_item(q, &items[i], r, n[DQ_AT_US])
-                 : !dq_read_item(q, &items[i], r, n))
-            return SIZE_MAX;
-    return i;
 }
 
 /* What a take is asked for, and what it has got. */
 typedef struct dq_take_state {
     delayq_item *items;
     size_t max, count;
-    delayq_item ack; /* to be acked first, while it has a ticket */
-    dq_status acked; /* what became of it */
-    int ack_sent;    /* an answer to the ack was lost */
+    delayq_item ack;     /* to be acked first, while it has a ticket */
+    delayq_status acked; /* what became of it */
+    int ack_sent;        /* an answer to the ack was lost */
 } dq_take_state;
 
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
-static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
-    int cast = q->options.broadcast, ack = t->ack.ticket.text[0] != '\0';
-    dq_status status, acked;
+static delayq_status dq_take_once(delayq *q, dq_take_state *t,
+                                  int64_t deadline) {
+    int ack = t->ack.ticket.text[0] != '\0';
+    delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    if (cast)
+    if (q->options.broadcast)
         dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(&call, &dq_script_take, "take", dq_write_take);
     else
-        dq_req_begin(&call,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_take
-                         : &dq_script_take_redisson,
-                     "take", dq_write_take);
+        dq_req_begin(&call, &dq_script_take_redisson, "take", dq_write_take);
     call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
     call.max = t->max;
-    call.item = ack ? &t->ack : NULL;
+    call.ticket = ack ? t->ack.ticket.text : NULL;
     call.deadline_us = deadline;
     if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
     q->retry_turn = !q->retry_turn;
-    status = dq_req_run_numbers(q, &call, n, DQ_NUMBERS);
-    acked = status;
-    if (status == DELAYQ_OK) {
+    acked = status = dq_req_run(q, &call, n, DQ_NUMBERS);
+    if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
-        if ((cast && call.reply->elements <= DQ_NUMBERS) ||
-            (ack && n[DQ_AT_ACKED] != 0 && n[DQ_AT_ACKED] != 1)) {
-            acked = status = dq_err_bad_reply(q, "take");
-        } else {
-            if (ack) acked = dq_ack_status(q, &call, n[DQ_AT_ACKED] == 1);
-            status = dq_take_apply(q, &call, n);
-            if (cast) dq_set_cursor(q, call.reply->element[DQ_NUMBERS]);
-            t->count = dq_read_items(q, &call, t->items, n);
-            if (t->count == SIZE_MAX) {
-                t->count = 0;
-                status = dq_err_bad_reply(q, "take");
-            } else if (t->count > 0) {
-                status = DELAYQ_OK;
-            } else if (status == DELAYQ_OK) {
-                status = DELAYQ_EMPTY;
-            }
-        }
+        acked = status = dq_err_bad_reply(q, "take");
+    } else if (status == DELAYQ_OK) {
+        delayq_status applied, read;
+        if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
+        q->counts.acked += ack && acked == DELAYQ_OK;
+        applied = dq_take_apply(q, &call, n);
+        read = dq_read_items(q, &call, t->items, &t->count, n);
+        status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (!ack) return status;
     if (t->ack_sent && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
@@ -5055,11 +4960,11 @@ static dq_status dq_take_once(delayq *q, dq_take_state *t, int64_t deadline) {
 
 /* One step of a take: ask if there may be something; if there isn't, see to
  * it that the next item is heard of. */
-static dq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     delayq_conn *conn = q->conn;
-    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q, now);
-    dq_status status = dq_sub_poll(q, now);
-    if (status != DELAYQ_OK) return status;
+    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q);
+    delayq_status status;
+    dq_sub_poll(conn, now);
     status = DELAYQ_EMPTY;
     if (!conn->cmd || !conn->sub || q->ready > 0 || now >= q->next_poll_us ||
         t->ack.ticket.text[0] ||
@@ -5101,13 +5006,6 @@ static int dq_wait_consume_wake(delayq *q) {
     return 1;
 }
 
-static void dq_wait_watch(struct pollfd *p, size_t *n, int fd) {
-    p[*n].fd = fd;
-    p[*n].events = POLLIN;
-    p[*n].revents = 0;
-    ++*n;
-}
-
 /* Does one before number i use the same connection? */
 static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     size_t k;
@@ -5126,9 +5024,9 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
         int64_t next = dq_sched_next(queues[i]);
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
-        dq_wait_watch(p, &n, conn->pipe[0]);
-        if (conn->sub) dq_wait_watch(p, &n, conn->sub->fd);
-        if (conn->cmd) dq_wait_watch(p, &n, conn->cmd->fd);
+        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
+        if (conn->sub) p[n++] = dq_sys_watch(conn->sub->fd, POLLIN);
+        if (conn->cmd) p[n++] = dq_sys_watch(conn->cmd->fd, POLLIN);
     }
     dq_sys_poll_until(p, n, until);
     for (i = 0; i < count; i++) {
@@ -5144,22 +5042,19 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
 }
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_wait_ride_out(delayq *q, dq_status status) {
-    if (q->options.log)
-        q->options.log(q->options.user, dq_err_public(status), q->err);
+static void dq_wait_ride_out(delayq *q, delayq_status status) {
+    if (q->options.log) q->options.log(q->options.user, status, q->err);
     dq_sched_on_fault(q);
 }
 
 /* One step of a tick: connect, or open the subscriber, or read it and run the
  * transfer if it is time. */
-static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
+static delayq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
     delayq_conn *conn = q->conn;
-    dq_status status;
     int64_t now;
     if (!conn->cmd || q->wire_refused) return dq_conn_ensure(q, deadline);
     now = dq_sys_now();
-    status = dq_sub_poll(q, now);
-    if (status != DELAYQ_OK) return status;
+    dq_sub_poll(conn, now);
     if (!conn->sub && now >= conn->sub_retry_us) {
         dq_sub_open(q, deadline);
         return DELAYQ_OK;
@@ -5167,19 +5062,24 @@ static dq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
     return now < q->next_poll_us ? DELAYQ_OK : dq_take_transfer(q, deadline);
 }
 
+/* Nothing is to be done now: is it time to ask to be told of a push? */
+static int dq_wait_may_track(const delayq *q) {
+    return q->ready == 0 && q->conn->sub && q->conn->cmd &&
+           dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us;
+}
+
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
-static dq_status dq_wait_step(delayq *q) {
+static delayq_status dq_wait_step(delayq *q) {
     delayq_conn *conn = q->conn;
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status status = DELAYQ_OK;
+    int64_t deadline = dq_req_deadline(q);
+    delayq_status status = DELAYQ_OK;
     int steps; /* connect, open the subscriber, transfer */
     for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
         status = dq_wait_tick_step(q, deadline);
         if (q->ready > 0 || (conn->sub && dq_sys_now() < q->next_poll_us))
             break;
     }
-    if (status == DELAYQ_OK && q->ready == 0 && conn->sub && conn->cmd &&
-        dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us)
+    if (status == DELAYQ_OK && dq_wait_may_track(q))
         status = dq_sub_track(q, deadline);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
@@ -5194,13 +5094,26 @@ static dq_status dq_wait_step(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 /* Every verb begins here. wrong: NULL, or what is wrong with its arguments. */
-static dq_status dq_check(delayq *q, const char *wrong) {
+static delayq_status dq_check(delayq *q, const char *wrong) {
     if (!q) return DELAYQ_ERR_ARG;
     if (q->open != DQ_OPEN)
         wrong = "the handle is closed";
     else if (!q->conn)
         wrong = "the handle whose connection this one shares is closed";
-    return wrong ? dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
+    else if (q->pid != (int64_t)getpid())
+        wrong = "the handle was opened before a fork(): open one of your own";
+    return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
+}
+
+static const char *dq_wrong_timeout(int64_t timeout_ms) {
+    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
+}
+
+static const char *dq_wrong_ticket(const char *text) {
+    if (!text) return "no item or ticket";
+    if (dq_elem_is_ticket(text)) return NULL;
+    return "the ticket is none: an item that was taken without a lease, or of "
+           "a broadcast, has nothing to acknowledge";
 }
 
 /* The connection of options.share. NULL, or what is wrong. */
@@ -5279,31 +5192,26 @@ static const char *dq_check_cursor(delayq *q) {
 }
 
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
-    dq_status status;
+    delayq_status status;
     const char *wrong;
     int64_t deadline;
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
-    if (!options)
-        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "options is NULL"));
+    if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
+    q->own.owner = q;
+    q->conn = &q->own;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
-    if (wrong) {
-        q->options.share = NULL;
-        return dq_err_public(dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong));
-    }
-    q->own.owner = q;
-    q->conn = q->options.share ? q->options.share->conn : &q->own;
+    if (!wrong && q->options.share) q->conn = q->options.share->conn;
+    if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
-    memset(&u, 0, sizeof u);
     if (wrong)
-        return dq_err_public(
-            dq_err_set(q, DELAYQ_ERR_ARG, "options.url: %s", wrong));
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
-        return dq_err_public(
-            dq_err_set(q, DELAYQ_ERR_MEMORY, "no pipe: %s", strerror(errno)));
+        return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
+                          strerror(errno));
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -5315,12 +5223,12 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->id[0] = ':';
     dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
-    deadline = dq_req_deadline(q, dq_sys_now());
+    deadline = dq_req_deadline(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_conn_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
-    return dq_err_public(status);
+    return status;
 }
 
 DELAYQ_API void delayq_close(delayq *q) {
@@ -5359,9 +5267,11 @@ DELAYQ_API void delayq_close(delayq *q) {
 #define DQ_OFFER_MAX 128
 #define DQ_OFFER_BYTES (256 * 1024)
 
-/* When it is due: see the script. */
-static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
-                          const delayq_message *before, int again) {
+/* When it is due, which the script explains, and the element. */
+static void dq_write_message(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m,
+                             const delayq_message *before, int again) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
     char when[64];
     size_t n = 0;
     again |= m->status == DELAYQ_ERR_UNKNOWN;
@@ -5373,111 +5283,94 @@ static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
         n += dq_num_decimal(when + n, m->not_after_ms);
     }
     dq_resp_arg(o, when, n);
-}
-
-static void dq_write_element(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    size_t n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_arg2(o, head, n, m->data, m->len);
+    n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_long_arg(o, head, n, m->data, m->len);
 }
 
 static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_resp_key(o, q, DQ_ZSET);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL);
-    for (i = 0; i < call->max; i++) {
-        dq_write_when(o, &call->messages[i],
-                      i > 0 ? &call->messages[i - 1] : NULL, call->is_resend);
-        dq_write_element(o, q, &call->messages[i]);
-    }
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    for (i = 0; i < call->max; i++)
+        dq_write_message(o, q, &call->messages[i],
+                         i > 0 ? &call->messages[i - 1] : NULL,
+                         call->is_resend);
 }
 
 static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     const delayq_message *m = call->messages;
-    size_t klen = strlen(m->key), n = 1;
-    char rest[270], id[33]; /* :LEN:KEY */
-    dq_resp_key(o, q, DQ_ZSET);
-    rest[0] = ':';
-    n += dq_num_decimal(rest + n, (int64_t)klen);
-    rest[n++] = ':';
-    memcpy(rest + n, m->key, klen);
-    dq_resp_key_with(o, q, DQ_DEDUP, rest, n + klen);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR);
+    char rest[280], id[33];
+    dq_resp_key(o, q, DQ_ZSET, "");
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL);
-    dq_write_when(o, m, NULL, call->is_resend);
-    dq_write_element(o, q, m);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_write_message(o, q, m, NULL, call->is_resend);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
     dq_resp_text(o, id);
     dq_resp_int(o, m->key_ttl_ms);
     dq_resp_text(o, m->replace ? "1" : "0");
 }
 
-static dq_status dq_offer_unknown(delayq *q) {
-    return dq_err_set(q, DELAYQ_ERR_UNKNOWN,
+static delayq_status dq_offer_unknown(delayq *q) {
+    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
                       "offer: sent twice, and due before it could be told "
                       "whether the first arrived");
 }
 
-/* Of messages that were sent again, what the reply says. */
-static dq_status dq_apply_resent(delayq *q, const dq_req *call,
-                                 delayq_message *m) {
-    redisReply *const *r = call->reply->element;
-    dq_status status = DELAYQ_OK;
-    size_t i;
+/* A message that may have been stored stays so until the server answers. */
+static void dq_message_set_status(delayq_message *m, delayq_status status) {
+    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
+        m->status = status;
+}
+
+/* What became of messages without keys, which went in one script. Of those
+ * that were sent again, pairs say more: number, and due time or -1. */
+static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
+    delayq_message *m = call->messages;
+    redisReply *const *r;
+    size_t i, id_len = dq_elem_id_len(q);
+    int64_t us;
+    delayq_status status = dq_req_numbers(q, call, &us, 1);
+    for (i = 0; i < call->max; i++) {
+        int64_t due =
+            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
+        dq_message_set_status(&m[i], status);
+        if (status != DELAYQ_OK) continue;
+        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
+        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, id_len);
+        dq_sched_on_own_item(q, due);
+    }
+    if (status != DELAYQ_OK) return status;
+    q->counts.offered += call->max;
     for (i = 1; i + 1 < call->reply->elements; i += 2) {
-        int64_t number = r[i]->integer, due_ms = r[i + 1]->integer;
-        if (r[i]->type != REDIS_REPLY_INTEGER || number < 1 ||
-            number > (int64_t)call->max ||
-            r[i + 1]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE) {
+        int64_t number, due_ms;
+        r = call->reply->element + i;
+        number = r[0]->integer, due_ms = r[1]->integer;
+        if (r[0]->type != REDIS_REPLY_INTEGER || number < 1 ||
+            number > (int64_t)call->max || r[1]->type != REDIS_REPLY_INTEGER ||
+            due_ms > DQ_MAX_DUE) {
             for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
             return dq_err_bad_reply(q, "offer");
         }
-        if (due_ms >= 0) {
+        if (due_ms >= 0)
             dq_elem_id_ticket(&m[number - 1].ticket, due_ms, m[number - 1].id,
-                              dq_elem_id_len(q));
-        } else {
-            m[number - 1].status = DELAYQ_ERR_UNKNOWN;
-            status = dq_offer_unknown(q);
-        }
+                              id_len);
+        else
+            m[number - 1].status = status = dq_offer_unknown(q);
     }
     return status;
 }
 
-/* A message that may have been stored stays so until the server answers. */
-static void dq_message_set_status(delayq_message *m, dq_status status) {
-    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
-        m->status = dq_err_public(status);
-}
-
-/* What became of messages without keys, which went in one script. */
-static dq_status dq_apply_offer(delayq *q, dq_req *call) {
-    delayq_message *m = call->messages;
-    int64_t us;
-    dq_status status = dq_req_numbers(q, call, &us, 1);
-    size_t i;
-    for (i = 0; i < call->max; i++) dq_message_set_status(&m[i], status);
-    if (status != DELAYQ_OK) return status;
-    for (i = 0; i < call->max; i++) {
-        int64_t due =
-            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
-        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, dq_elem_id_len(q));
-        dq_sched_on_own_item(q, due);
-    }
-    q->counts.offered += call->max;
-    return dq_apply_resent(q, call, m);
-}
-
 /* What became of a message that has a key. */
-static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
+static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
     const redisReply *ticket;
     int64_t n[3];
-    dq_status status = dq_req_numbers(q, call, n, 3);
+    delayq_status status = dq_req_numbers(q, call, n, 3);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
@@ -5492,7 +5385,7 @@ static dq_status dq_apply_keyed(delayq *q, dq_req *call) {
         q->counts.offered += n[1] == 0;
         dq_sched_on_own_item(q, n[2]);
     }
-    m->status = dq_err_public(status);
+    m->status = status;
     return status;
 }
 
@@ -5510,82 +5403,78 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     return NULL;
 }
 
-/* Check a message and give it an id, unless it keeps the one of a sending whose
- * outcome is unknown. now_ms: the server's clock. */
-static dq_status dq_offer_prepare(delayq *q, delayq_message *m,
-                                  int64_t now_ms) {
-    const char *wrong = dq_offer_check(m, now_ms);
-    if (wrong) {
-        dq_message_set_status(m, DELAYQ_ERR_ARG);
-        return dq_err_set(q, DELAYQ_ERR_ARG, "%s", wrong);
-    }
-    if (m->status == DELAYQ_ERR_UNKNOWN && m->not_after_ms > 0)
-        return DELAYQ_OK;
-    m->status = DELAYQ_OK;
-    m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
-    dq_elem_next_id(q, m->id);
-    m->ticket.text[0] = '\0';
-    return DELAYQ_OK;
-}
-
 /* Make requests of what goes in one go, and leave out what is bad: messages
- * without a key that stand side by side are one request. Returns how many
- * messages were looked at. */
-static size_t dq_offer_plan(delayq *q, delayq_message *m, size_t count,
+ * without a key that stand side by side are one request. A message has a new
+ * id, unless it keeps the one of a sending whose outcome is unknown. Returns
+ * how many messages were looked at. */
+static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
                             dq_req *reqs, size_t *n, int *bad) {
+    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
     size_t at, bytes = 0, sum = 0;
-    int64_t now_ms = dq_server_ms(q);
     dq_req *req = NULL;
     *n = 0;
     *bad = 0;
     for (at = 0; at < count; at++) {
-        int joins = req && req->verb == DQ_OFFER && !m[at].key &&
-                    req->messages + req->max == &m[at] &&
-                    req->max < DQ_OFFER_MAX && bytes < DQ_OFFER_BYTES;
+        delayq_message *m = &messages[at];
+        const char *wrong;
+        int joins = req && req->script == &dq_script_offer && !m->key &&
+                    req->messages + req->max == m && req->max < DQ_OFFER_MAX &&
+                    bytes < DQ_OFFER_BYTES;
         if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
-        if (dq_offer_prepare(q, &m[at], now_ms) != DELAYQ_OK) {
+        wrong = dq_offer_check(m, now_ms);
+        if (wrong) {
             *bad = 1;
+            dq_message_set_status(m, DELAYQ_ERR_ARG);
+            dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
             continue;
+        }
+        if (m->status != DELAYQ_ERR_UNKNOWN || m->not_after_ms <= 0) {
+            m->status = DELAYQ_OK;
+            m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
+            m->ticket.text[0] = '\0';
+            dq_elem_next_id(q, m->id);
         }
         if (!joins) {
             req = &reqs[(*n)++];
-            if (m[at].key)
+            if (m->key)
                 dq_req_begin(req, &dq_script_offer_keyed, "offer",
                              dq_write_keyed);
             else
                 dq_req_begin(req, &dq_script_offer, "offer", dq_write_offer);
             req->idempotent = 1;
-            req->messages = &m[at];
+            req->messages = m;
             bytes = 0;
         }
         req->max++;
-        bytes += m[at].len;
-        sum += m[at].len;
+        bytes += m->len;
+        sum += m->len;
     }
     return at;
 }
 
-/* Offer messages, as many in one go as fit, each go with its own deadline.
- * Returns the first failure; what became of each stands in it. */
-static dq_status dq_offer_all(delayq *q, delayq_message *messages,
-                              size_t count) {
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status first = dq_conn_ensure(q, deadline);
-    dq_status rest = first; /* of those that are not sent */
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count) {
+    delayq_status first =
+        dq_check(q, messages || count == 0 ? NULL : "messages is NULL");
+    delayq_status rest; /* of those that are not sent */
     dq_req reqs[DQ_PIPELINE_MAX];
+    int64_t deadline = 0;
     size_t at = 0, n, i;
     int bad;
+    if (first == DELAYQ_OK) {
+        deadline = dq_req_deadline(q);
+        first = dq_conn_ensure(q, deadline);
+    }
+    rest = first;
+    /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
         at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
         for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
-        if (n > 0)
-            dq_req_run_all(q, reqs, n,
-                           q->conn->cmd ? DELAYQ_OK
-                                        : dq_conn_ensure(q, deadline));
+        if (n > 0) dq_req_run_all(q, reqs, n);
         for (i = 0; i < n; i++) {
-            dq_status status = reqs[i].verb == DQ_OFFER_KEYED
-                                   ? dq_apply_keyed(q, &reqs[i])
-                                   : dq_apply_offer(q, &reqs[i]);
+            delayq_status status = reqs[i].messages->key
+                                       ? dq_apply_keyed(q, &reqs[i])
+                                       : dq_apply_offer(q, &reqs[i]);
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
@@ -5594,31 +5483,17 @@ static dq_status dq_offer_all(delayq *q, delayq_message *messages,
         if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
         if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
             rest = DELAYQ_ERR_IO; /* the others were not sent */
-        if (at < count) deadline = dq_req_deadline(q, dq_sys_now());
+        if (at < count) deadline = dq_req_deadline(q);
     }
-    for (; at < count; at++) dq_message_set_status(&messages[at], rest);
+    for (; messages && at < count; at++)
+        dq_message_set_status(&messages[at], rest);
     return first;
-}
-
-DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
-                                           size_t count) {
-    const char *wrong = messages || count == 0 ? NULL : "messages is NULL";
-    dq_status status = dq_check(q, wrong);
-    if (status == DELAYQ_OK)
-        return dq_err_public(dq_offer_all(q, messages, count));
-    for (; messages && count > 0; count--, messages++)
-        dq_message_set_status(messages, status);
-    return dq_err_public(status);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message) {
-    dq_status status = dq_check(q, message ? NULL : "message is NULL");
-    if (status == DELAYQ_OK)
-        status = dq_offer_all(q, message, 1);
-    else if (message)
-        dq_message_set_status(message, status);
-    return status == DELAYQ_OK ? message->status : dq_err_public(status);
+    delayq_status status = delayq_offer_many(q, message, 1);
+    return status == DELAYQ_OK ? message->status : status;
 }
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
@@ -5631,35 +5506,33 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return delayq_offer_message(q, &m);
 }
 
-/* A program whose last take was empty and did not wait will now sleep until
- * wait_ms is over or a descriptor is readable: ask to be told of a push, as a
- * take that waits does. */
-static dq_status dq_tick_track(delayq *q, int64_t deadline) {
-    if (!q->empty_takes || q->ready > 0 || !q->conn->cmd || !q->conn->sub ||
-        !dq_sub_wants_track(q) || dq_sys_now() >= q->next_poll_us)
-        return DELAYQ_OK;
-    return dq_sub_track(q, deadline);
-}
+/* --- ticks and takes --- */
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    dq_status status = dq_check(q, NULL);
+    delayq_status status = dq_check(q, NULL);
+    const delayq_conn *conn;
     int64_t now, left, deadline;
     if (wait_ms) *wait_ms = 1000;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    deadline = dq_req_deadline(q, dq_sys_now());
+    if (status != DELAYQ_OK) return status;
+    conn = q->conn;
+    deadline = dq_req_deadline(q);
     status = dq_wait_tick_step(q, deadline);
-    if (status == DELAYQ_OK) status = dq_tick_track(q, deadline);
-    if (!wait_ms) return dq_err_public(status);
+    /* A program whose last take was empty and did not wait will now sleep until
+     * wait_ms is over or a descriptor is readable: ask to be told of a push, as
+     * a take that waits does. */
+    if (status == DELAYQ_OK && q->empty_takes && dq_wait_may_track(q))
+        status = dq_sub_track(q, deadline);
+    if (!wait_ms) return status;
     now = dq_sys_now();
     left = (dq_sched_next(q) - now + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
-    if (q->conn->cmd && !q->conn->sub && now >= q->conn->sub_retry_us) left = 0;
+    if (conn->cmd && !conn->sub && now >= conn->sub_retry_us) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
     *wait_ms = left < 0 ? 0 : left;
-    return dq_err_public(status);
+    return status;
 }
 
 /* Leave the waiters with a take of nothing. Its errors are ignored: the other
@@ -5672,21 +5545,17 @@ static void dq_take_leave(delayq *q) {
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q, dq_sys_now()));
+    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q));
     dq_free_items(q);
     dq_sched_on_leave(q);
     memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or wake was called. */
-static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
+static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     int ack = t->ack.ticket.text[0] != '\0', lost = 0;
-    int64_t deadline = 0;
-    dq_status status;
-    if (timeout_ms != 0) {
-        if (q->pid != (int64_t)getpid()) return dq_conn_ensure(q, 0);
-        deadline = dq_wait_deadline(timeout_ms);
-    }
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    delayq_status status;
     dq_free_items(q);
     q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
                    !q->options.broadcast;
@@ -5720,26 +5589,22 @@ static dq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     return status;
 }
 
-static const char *dq_bad_timeout(int64_t timeout_ms) {
-    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
-}
-
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms) {
-    dq_status status =
+    delayq_status status =
         dq_check(q, !items || !count         ? "items or count is NULL"
                     : max < 1 || max > 10000 ? "max: 1 to 10,000"
-                                             : dq_bad_timeout(timeout_ms));
+                                             : dq_wrong_timeout(timeout_ms));
     dq_take_state t;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     memset(&t, 0, sizeof t);
     t.items = items;
     t.max = max;
     status = dq_take(q, &t, timeout_ms);
     if (status == DELAYQ_OK) *count = t.count;
-    return dq_err_public(status);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
@@ -5751,134 +5616,112 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 
 /* --- what is done with a lease, by its ticket --- */
 
-static dq_status dq_check_ticket(delayq *q, const char *text) {
-    return dq_check(
-        q, !text ? "no item or ticket"
-           : !dq_elem_is_ticket(text)
-               ? "the ticket is none: an item that was taken without a lease, "
-                 "or of a broadcast, has nothing to acknowledge"
-               : NULL);
-}
-
-static const char *dq_text_of(const delayq_item *item) {
-    return item ? item->ticket.text : NULL;
-}
-
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     if (call->script == &dq_script_cancel_redisson)
-        dq_resp_key(o, q, DQ_MIRROR);
+        dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
     for (i = 0; !call->ticket && i < call->max; i++)
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-/* Does the reply say 1 (done) or 0 (not there) of each of so many tickets? */
-static int dq_tells_of_each(const dq_req *call, size_t count) {
-    size_t i;
-    if (call->reply->elements != 1 + count) return 0;
-    for (i = 1; i <= count; i++) {
-        const redisReply *r = call->reply->element[i];
-        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1) return 0;
-    }
-    return 1;
-}
-
-/* Remove elements by their tickets: acks, or with a mirror to clean, a cancel.
- * What became of each stands in its `acked`. Returns the first that is not
- * DELAYQ_OK. */
-static dq_status dq_remove(delayq *q, dq_req *call) {
-    dq_status status, first = DELAYQ_OK;
+/* Remove elements by their tickets, one or those of items: acks, or with a
+ * mirror to clean, a cancel. What became of each item stands in its `acked`.
+ * Returns the first that is not DELAYQ_OK. */
+static delayq_status dq_remove(delayq *q, const dq_script *script,
+                               const char *what, const char *ticket,
+                               delayq_item *items, size_t count) {
+    delayq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
-    int told;
-    call->idempotent = 1;
-    status = dq_req_run_numbers(q, call, &us, 1);
-    told = status == DELAYQ_OK && dq_tells_of_each(call, call->max);
-    if (status == DELAYQ_OK && !told) status = dq_err_bad_reply(q, call->what);
-    for (i = 0; i < call->max; i++) {
-        if (told)
-            status = dq_ack_status(q, call,
-                                   call->reply->element[i + 1]->integer == 1);
-        if (call->items) call->items[i].acked = dq_err_public(status);
-        if (first == DELAYQ_OK) first = status;
+    dq_req call;
+    dq_req_begin(&call, script, what, dq_write_remove);
+    call.idempotent = 1;
+    call.ticket = ticket;
+    call.items = items;
+    call.max = count;
+    status = dq_req_run(q, &call, &us, 1);
+    if (status == DELAYQ_OK && call.reply->elements != 1 + count)
+        status = dq_err_bad_reply(q, what);
+    for (i = 1; status == DELAYQ_OK && i <= count; i++) {
+        const redisReply *r = call.reply->element[i];
+        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1)
+            status = dq_err_bad_reply(q, what);
     }
-    if (call->reply) freeReplyObject(call->reply);
+    for (i = 0; i < count; i++) {
+        delayq_status one = status;
+        if (status == DELAYQ_OK)
+            one =
+                dq_ticket_status(q, &call, call.reply->element[i + 1]->integer);
+        if (items) items[i].acked = one;
+        if (items) q->counts.acked += one == DELAYQ_OK;
+        if (first == DELAYQ_OK) first = one;
+    }
+    if (call.reply) freeReplyObject(call.reply);
     return first;
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
-    call.ticket = item->ticket.text;
-    call.max = 1;
-    return dq_err_public(dq_remove(q, &call));
+    const char *ticket = item ? item->ticket.text : NULL;
+    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
+    if (status == DELAYQ_OK)
+        status = dq_remove(q, &dq_script_remove, "ack", ticket, NULL, 1);
+    if (status == DELAYQ_OK) q->counts.acked++;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
-    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    dq_req_begin(&call,
-                 q->options.wire == DELAYQ_NATIVE ? &dq_script_remove
-                                                  : &dq_script_cancel_redisson,
-                 "cancel", dq_write_remove);
-    call.ticket = ticket->text;
-    call.max = 1;
-    status = dq_remove(q, &call);
-    if (status == DELAYQ_OK) q->counts.acked--; /* counted as an ack */
-    return dq_err_public(status);
+    delayq_status status =
+        dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
+    if (status != DELAYQ_OK) return status;
+    return dq_remove(q,
+                     q->options.wire == DELAYQ_NATIVE
+                         ? &dq_script_remove
+                         : &dq_script_cancel_redisson,
+                     "cancel", ticket->text, NULL, 1);
 }
 
 #define DQ_ACK_MAX 500
 
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count) {
-    dq_status first = dq_check(q, !items && count > 0 ? "items is NULL"
-                                  : q && q->options.broadcast
-                                      ? "a broadcast has nothing to ack"
-                                      : NULL);
+    const char *wrong = !items && count > 0 ? "items is NULL"
+                        : q && q->options.broadcast
+                            ? "a broadcast has nothing to ack"
+                            : NULL;
+    delayq_status first, status;
     size_t i, n;
-    for (i = 0; first == DELAYQ_OK && i < count; i++)
-        first = dq_check_ticket(q, items[i].ticket.text);
-    for (i = 0; items && i < count; i++) items[i].acked = dq_err_public(first);
-    if (first != DELAYQ_OK) return dq_err_public(first);
-    for (i = 0; i < count; i += n) {
-        dq_status status;
-        dq_req call;
+    for (i = 0; !wrong && i < count; i++)
+        wrong = dq_wrong_ticket(items[i].ticket.text);
+    first = status = dq_check(q, wrong);
+    for (i = 0; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        dq_req_begin(&call, &dq_script_remove, "ack", dq_write_remove);
-        call.items = items + i;
-        call.max = n;
-        status = dq_remove(q, &call);
+        status = dq_remove(q, &dq_script_remove, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
-        if (status >= DELAYQ_OK) continue;
-        if (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd) continue;
-        if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+        if (status >= DELAYQ_OK ||
+            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd))
+            status = DELAYQ_OK; /* go on */
+        else if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
-        for (i += n; i < count; i++) items[i].acked = dq_err_public(status);
-        break;
     }
-    return dq_err_public(first);
+    for (; items && i < count; i++) items[i].acked = status;
+    return first;
 }
 
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
-    dq_status status =
-        dq_check(q, !item ? "item is NULL"
-                    : q && q->options.broadcast && item->ticket.text[0]
-                        ? "a broadcast has nothing to ack"
-                        : dq_bad_timeout(timeout_ms));
+    const char *wrong = item ? dq_wrong_timeout(timeout_ms) : "item is NULL";
+    delayq_status status;
     dq_take_state t;
-    if (status == DELAYQ_OK && item->ticket.text[0])
-        status = dq_check_ticket(q, item->ticket.text);
+    if (!wrong && item->ticket.text[0])
+        wrong = q && q->options.broadcast ? "a broadcast has nothing to ack"
+                                          : dq_wrong_ticket(item->ticket.text);
+    status = dq_check(q, wrong);
     if (status != DELAYQ_OK) {
-        if (item) item->acked = dq_err_public(status);
-        return dq_err_public(status);
+        if (item) item->acked = status;
+        return status;
     }
     memset(&t, 0, sizeof t);
     t.ack = *item;
@@ -5889,17 +5732,17 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     memset(item, 0, sizeof *item);
     status = dq_take(q, &t, timeout_ms);
     if (t.ack.ticket.text[0]) *item = t.ack; /* not settled: still in hand */
-    item->acked = dq_err_public(t.acked);
-    return dq_err_public(status);
+    item->acked = t.acked;
+    return status;
 }
 
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET);
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_keys_end(o);
     dq_write_ticket(o, call->ticket);
     dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_text(o, call->less ? "1" : "0");
     dq_resp_text(o, call->is_resend ? "1" : "0");
     dq_resp_int(o, call->from);
@@ -5907,10 +5750,10 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 /* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
-static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
-                           int less, const char *what, int64_t *stands) {
-    int64_t deadline = dq_req_deadline(q, dq_sys_now());
-    dq_status status = dq_conn_ensure(q, deadline);
+static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
+                               int less, const char *what, int64_t *stands) {
+    int64_t deadline = dq_req_deadline(q);
+    delayq_status status = dq_conn_ensure(q, deadline); /* for its clock */
     int64_t n[3];
     dq_req call;
     if (status != DELAYQ_OK) return status;
@@ -5922,173 +5765,136 @@ static dq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
     call.deadline_us = deadline;
-    dq_req_run_all(q, &call, 1, DELAYQ_OK);
-    status = dq_req_numbers(q, &call, n, 3);
+    status = dq_req_ask(q, &call, n, 3);
     if (status != DELAYQ_OK) return status;
-    freeReplyObject(call.reply);
-    if (n[1] != 1) return dq_ack_status(q, &call, 0);
+    if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
     if (!call.bury) dq_sched_on_own_item(q, n[2]);
     return DELAYQ_OK;
 }
 
-/* The back-off after so many attempts, half of it at random. An item that only
- * has a ticket has the count that stands in it. */
-static int64_t dq_nack_delay(const delayq *q, const delayq_item *item) {
-    int attempt = item->attempt;
-    unsigned failures;
-    if (attempt < 1) attempt = dq_elem_ticket_attempt(item->ticket.text);
-    failures = attempt < 1 ? 1 : attempt > 60 ? 60 : (unsigned)attempt;
-    return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
-                          failures);
-}
-
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
+    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
     int release = delay_ms == DELAYQ_RELEASE;
-    if (status == DELAYQ_OK &&
-        (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
-        status = dq_check(
-            q, "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE");
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_delay(q, item);
+    delayq_status status;
+    if (!wrong && (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
+        wrong = "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE";
+    status = dq_check(q, wrong);
+    if (status != DELAYQ_OK) return status;
+    if (delay_ms == DELAYQ_BACKOFF) {
+        /* An item that only has a ticket has the count that stands in it. */
+        unsigned char key[DQ_ELEM_PREFIX_MAX];
+        size_t len, n = dq_elem_ticket_prefix(item->ticket.text, key, &len);
+        int attempt = item->attempt > 0
+                          ? item->attempt
+                          : dq_elem_attempt(key, n == 17 ? 16 : 0);
+        delay_ms =
+            dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                           attempt < 1    ? 1
+                           : attempt > 60 ? 60
+                                          : (unsigned)attempt);
+    }
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
-    if (status == DELAYQ_OK) q->counts.nacked++;
-    return dq_err_public(status);
+    q->counts.nacked += status == DELAYQ_OK;
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    status = dq_change(q, item->ticket.text, -1, 0, "bury", NULL);
+    const char *ticket = item ? item->ticket.text : NULL;
+    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
+    if (status == DELAYQ_OK) status = dq_change(q, ticket, -1, 0, "bury", NULL);
     if (status == DELAYQ_OK) q->counts.died++;
-    return dq_err_public(status);
+    return status;
 }
 
 /* A ticket's due time moves; its id stays. */
-static dq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
-                                int64_t delay_ms, const char *what) {
+static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
+                                    int64_t delay_ms, const char *what,
+                                    const char *wrong) {
     int64_t due_ms = 0;
-    dq_status status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
+    delayq_status status = dq_check(q, wrong);
+    if (status == DELAYQ_OK)
+        status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
     if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
     return status;
 }
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms) {
-    dq_status status = dq_check_ticket(q, dq_text_of(item));
-    if (status == DELAYQ_OK && lease_ms == 0) lease_ms = q->options.lease_ms;
-    if (status == DELAYQ_OK && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
-        status = dq_check(q, "lease_ms: above 0, or the handle has a lease");
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    return dq_err_public(dq_move_ticket(q, &item->ticket, lease_ms, "extend"));
+    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
+    if (q && lease_ms == 0) lease_ms = q->options.lease_ms;
+    if (!wrong && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
+        wrong = "lease_ms: above 0, or the handle has a lease";
+    return dq_move_ticket(q, wrong ? NULL : &item->ticket, lease_ms, "extend",
+                          wrong);
 }
 
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms) {
-    dq_status status = dq_check_ticket(q, ticket ? ticket->text : NULL);
-    if (status == DELAYQ_OK && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
-        status = dq_check(q, "delay_ms is negative or too long");
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    return dq_err_public(dq_move_ticket(q, ticket, delay_ms, "reschedule"));
+    const char *wrong = dq_wrong_ticket(ticket ? ticket->text : NULL);
+    if (!wrong && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
+        wrong = "delay_ms is negative or too long";
+    return dq_move_ticket(q, ticket, delay_ms, "reschedule", wrong);
 }
 
 /* --- looking and clearing --- */
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET);
+    dq_resp_key(o, q, DQ_ZSET, "");
     dq_resp_keys_end(o);
     dq_resp_int(o, (int64_t)call->max);
     if (call->ticket) dq_write_ticket(o, call->ticket);
 }
 
-static int dq_read_peeked(delayq *q, delayq_item *item, const redisReply *due,
-                          const redisReply *bytes) {
-    const unsigned char *e = (const unsigned char *)bytes->str;
-    size_t at = 0;
-    int kind;
-    if (due->type != REDIS_REPLY_INTEGER || due->integer < 0 ||
-        due->integer > DQ_MAX_DUE || bytes->type != REDIS_REPLY_STRING)
-        return 0;
-    memset(item, 0, sizeof *item);
-    kind = dq_elem_parse_of(q, e, bytes->len, &at);
-    item->data = e + at;
-    item->len = bytes->len - at;
-    item->due_ms = due->integer;
-    item->late_us = -1;
-    item->attempt = dq_elem_attempt(e, kind);
-    if (kind >= 0) dq_elem_ticket(&item->ticket, item->due_ms, e, kind);
-    return 1;
-}
-
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count,
                                      const delayq_ticket *after) {
-    dq_status status = dq_check(
+    const char *ticket = after && after->text[0] ? after->text : NULL;
+    delayq_status status = dq_check(
         q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
-           : after && after->text[0] && !dq_elem_is_ticket(after->text)
-               ? "after: no ticket"
-               : NULL);
+           : ticket && !dq_elem_is_ticket(ticket) ? "after: no ticket"
+                                                  : NULL);
     int64_t us;
-    size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     dq_free_items(q);
     dq_req_begin(&call, &dq_script_peek, "peek", dq_write_peek);
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
-    call.ticket = after && after->text[0] ? after->text : NULL;
-    status = dq_req_run_numbers(q, &call, &us, 1);
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    q->reply = call.reply;
-    *count = (call.reply->elements - 1) / 2;
-    for (i = 0; i < *count && i < max; i++)
-        if (!dq_read_peeked(q, &items[i], call.reply->element[2 * i + 1],
-                            call.reply->element[2 * i + 2]))
-            break;
-    if (i < *count) *count = max + 1;
-    if (*count <= max)
-        return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
-    *count = 0;
-    return dq_err_public(dq_err_bad_reply(q, "peek"));
+    call.ticket = ticket;
+    status = dq_req_run(q, &call, &us, 1);
+    if (status != DELAYQ_OK) return status;
+    return dq_read_items(q, &call, items, count, &us);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_three_keys(o, q);
-    dq_resp_key(o, q, DQ_DEAD);
+    dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
-static dq_status dq_run_count(delayq *q, dq_req *call, const int64_t *times,
-                              size_t max, int64_t n[6]) {
-    dq_req_begin(call, &dq_script_count, "count", dq_write_count);
-    call->read_only = 1;
-    call->times = times;
-    call->max = max;
-    return dq_req_run_numbers(q, call, n, 6);
-}
-
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
-    dq_status status = dq_check(q, counts ? NULL : "counts is NULL");
+    delayq_status status = dq_check(q, counts ? NULL : "counts is NULL");
     int64_t n[6];
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    status = dq_run_count(q, &call, NULL, 0, n);
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    freeReplyObject(call.reply);
+    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
+    call.read_only = 1;
+    status = dq_req_ask(q, &call, n, 6);
+    if (status != DELAYQ_OK) return status;
+    counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
     counts->overdue = n[2];
     counts->ready = n[3];
     counts->dead = n[4];
     counts->next_due_ms = n[5] < 0 ? 0 : n[5];
-    counts->now_ms = n[0] / 1000;
     if (n[2] > 0 && counts->now_ms > n[5])
         counts->overdue_ms = counts->now_ms - n[5];
     return DELAYQ_OK;
@@ -6096,30 +5902,36 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
 
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts) {
-    dq_status status =
+    delayq_status status =
         dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
                     : n < 1 || n > 1000 ? "n: 1 to 1,000"
                                         : NULL);
     int64_t head[6];
     size_t i;
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
-    status = dq_run_count(q, &call, due_ms, n, head);
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
+    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
+    call.read_only = 1;
+    call.times = due_ms;
+    call.max = n;
+    status = dq_req_run(q, &call, head, 6);
+    if (status != DELAYQ_OK) return status;
     for (i = 0; i < n && call.reply->elements == n + 6; i++) {
         const redisReply *r = call.reply->element[i + 6];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }
     freeReplyObject(call.reply);
-    return dq_err_public(i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count"));
+    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
 }
 
-static dq_status dq_run_removed(delayq *q, dq_req *call, int64_t *removed) {
+/* Run what removes items or dead letters, and says how many. */
+static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
+                                    int64_t *removed) {
+    delayq_status status = dq_check(q, wrong);
     int64_t n[2];
-    dq_status status = dq_req_run_numbers(q, call, n, 2);
-    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
-    if (status == DELAYQ_OK) freeReplyObject(call->reply);
+    if (status == DELAYQ_OK) status = dq_req_ask(q, call, n, 2);
+    *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
 
@@ -6131,16 +5943,16 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    dq_status status = dq_check(q, NULL);
+    int64_t none;
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    return dq_err_public(dq_run_removed(q, &call, removed));
+    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_DEAD);
-    if (call->redrive) dq_resp_arg(o, q->name, q->name_len);
+    dq_resp_key(o, q, DQ_DEAD, "");
+    if (strcmp(call->word, "redrive") == 0)
+        dq_resp_arg(o, q->name, q->name_len);
     dq_resp_keys_end(o);
     dq_resp_text(o, call->word);
     dq_resp_int(o, (int64_t)call->max);
@@ -6150,88 +5962,83 @@ static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
     dq_req_begin(call, &dq_script_dead, "dead letters", dq_write_dead);
-    call->redrive = word[0] == 'r';
     call->word = word;
     call->max = max < 1000000 ? max : 1000000;
 }
 
-/* "reason time\n", then the element. */
+/* "reason time\n", then the element. What begins otherwise is shown whole. */
 static int dq_dead_letter(const delayq *q, delayq_dead *d,
                           const redisReply *r) {
-    const char *space, *line;
-    size_t at = 0, n;
+    size_t reason, line, at = 0;
+    const unsigned char *e = (const unsigned char *)r->str;
     int kind;
     memset(d, 0, sizeof *d);
     if (r->type != REDIS_REPLY_STRING) return 0;
     d->data = r->str;
     d->len = r->len;
     snprintf(d->reason, sizeof d->reason, "undecodable");
-    line = (const char *)memchr(r->str, '\n', r->len);
-    space = line ? (const char *)memchr(r->str, ' ', (size_t)(line - r->str))
-                 : NULL;
-    if (!space || space - r->str >= (ptrdiff_t)sizeof d->reason) return 1;
-    memcpy(d->reason, r->str, (size_t)(space - r->str));
-    d->reason[space - r->str] = '\0';
-    d->dead_ms = dq_num_due(space + 1);
-    line++;
-    n = r->len - (size_t)(line - r->str);
-    kind = dq_elem_parse_of(q, (const unsigned char *)line, n, &at);
-    d->attempt = dq_elem_attempt((const unsigned char *)line, kind);
-    d->data = line + at;
-    d->len = n - at;
+    reason = strcspn(r->str, " \n");
+    line = strcspn(r->str, "\n");
+    if (reason >= sizeof d->reason || line <= reason || line >= r->len)
+        return 1;
+    memcpy(d->reason, r->str, reason);
+    d->reason[reason] = '\0';
+    d->dead_ms = dq_num_due(r->str + reason + 1);
+    e += line + 1;
+    kind = dq_elem_parse_of(q, e, r->len - line - 1, &at);
+    d->attempt = dq_elem_attempt(e, kind);
+    d->data = e + at;
+    d->len = r->len - line - 1 - at;
     return 1;
 }
 
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from) {
-    dq_status status = dq_check(q, !letters || !count || max == 0
-                                       ? "letters or count is NULL, or max is 0"
-                                       : NULL);
+    delayq_status status =
+        dq_check(q, !letters || !count || max == 0
+                        ? "letters or count is NULL, or max is 0"
+                        : NULL);
     int64_t n[2];
     size_t i;
     dq_req call;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    if (status != DELAYQ_OK) return status;
     dq_free_items(q);
     dq_begin_dead(&call, "peek", max);
     call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_req_run_numbers(q, &call, n, 2);
-    if (status != DELAYQ_OK) return dq_err_public(status);
+    status = dq_req_run(q, &call, n, 2);
+    if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
-    if (call.reply->elements - 2 > max)
-        return dq_err_public(dq_err_bad_reply(q, "dead letters"));
     for (i = 0; i + 2 < call.reply->elements; i++)
-        if (!dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
-            return dq_err_public(dq_err_bad_reply(q, "dead letters"));
+        if (i == max ||
+            !dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
+            return dq_err_bad_reply(q, "dead letters");
     *count = i;
-    return dq_err_public(*count > 0 ? DELAYQ_OK : DELAYQ_EMPTY);
+    return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
-    dq_status status =
-        dq_check(q, q && q->options.broadcast
-                        ? "a broadcast has no ready list to redrive to"
-                        : NULL);
-    int64_t n = 0;
+    const char *wrong = q && q->options.broadcast
+                            ? "a broadcast has no ready list to redrive to"
+                            : NULL;
+    delayq_status status;
+    int64_t n;
     dq_req call;
-    if (count) *count = 0;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "redrive", max);
-    status = dq_run_removed(q, &call, &n);
+    status = dq_run_removal(q, &call, wrong, &n);
     if (count) *count = (size_t)n;
     if (n > 0) q->ready += n;
-    return dq_err_public(status);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    dq_status status = dq_check(q, NULL);
+    int64_t none;
     dq_req call;
-    if (status != DELAYQ_OK) return dq_err_public(status);
     dq_begin_dead(&call, "clear", 1);
-    return dq_err_public(dq_run_removed(q, &call, removed));
+    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
@@ -6241,29 +6048,26 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
         delayq *q = queues[i];
-        dq_status status = dq_check(q, dq_bad_timeout(timeout_ms));
-        if (status == DELAYQ_OK && q->pid != (int64_t)getpid())
-            status = dq_conn_ensure(q, 0); /* says so */
-        if (status != DELAYQ_OK) return dq_err_public(status);
+        delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+        if (status != DELAYQ_OK) return status;
         conns += !dq_wait_seen_conn(queues, i);
         if (conns > DQ_MAX_CONNS)
-            return dq_err_public(dq_check(q, "wait: more than 20 connections"));
+            return dq_check(q, "wait: more than 20 connections");
     }
     deadline = dq_wait_deadline(timeout_ms);
     for (;;) {
-        dq_status all = DELAYQ_EMPTY; /* OK where one has something */
+        delayq_status all = DELAYQ_EMPTY; /* OK where one has something */
         for (i = 0; i < count; i++) {
-            dq_status status;
+            delayq_status status;
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             status = dq_wait_step(queues[i]);
-            if (status < 0 && !dq_err_passing(status))
-                return dq_err_public(status);
+            if (status < 0 && !dq_err_passing(status)) return status;
             if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
-            return dq_err_public(all);
+            return all;
         dq_wait_sleep(queues, count, deadline);
     }
 }
