@@ -1835,11 +1835,9 @@ static void dq_tls_end(delayq_conn *conn) {
  * MARK: - Scripts
  * >>scripts   the Lua that runs in the server
  *
- *
- * A script is its fragments and one main at the end. A fragment is a complete
- * chunk that defines functions; they talk to each other by parameters and
- * results only. `make lua` writes the scripts to build/lua/NAME.lua, so that
- * the line in an error message can be looked up, and luacheck reads them.
+ * A script is its fragments, complete chunks that define functions, and one
+ * main at the end. `make lua` writes the scripts to build/lua/NAME.lua, where
+ * the line in an error message can be looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
@@ -1866,9 +1864,8 @@ static const char dq_lua_clock[] = "local function clock()\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
-/* split(e, old_first): what dq_elem_parse does in C: the kind of an element
- * and the start of its payload, or nil.
- * attempts(e), with_attempts(e, n): the count in an element of kind 16. */
+/* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
+ * start of its payload, or nil. attempts(e): the count in one of kind 16. */
 static const char dq_lua_split[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
@@ -1895,28 +1892,23 @@ static const char dq_lua_attempts[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/*
- * PROBE: a look at a queue on a new connection. Its keys are not declared,
- * since it has to work where they aren't: on another node of a cluster, or
- * under an ACL that hides the mirror.
- *
+/* PROBE: a look at a queue on a new connection, which works also on another
+ * node of a cluster, and under an ACL that hides the mirror: its keys are not
+ * declared.
  * ARGV     1 zset, 2 mirror
  * returns  clock; 1 where an element of Redisson <= 3.21.0 stands at a head,
- *          else 0; an unsigned long of 1, as the server packs it
- */
+ *          else 0; an unsigned long of 1, as the server packs it */
 static const char dq_lua_probe[] =
-    "local zset, mirror = ARGV[1], ARGV[2]\n"
     "local function is_old(e)\n"
     "  return type(e) == 'string' and split(e) == 0\n"
     "end\n"
-    "local old = is_old(redis.pcall('LINDEX', mirror, 0)) or\n"
-    "  is_old(redis.pcall('ZRANGE', zset, 0, 0)[1])\n"
+    "local old = is_old(redis.pcall('LINDEX', ARGV[2], 0)) or\n"
+    "  is_old(redis.pcall('ZRANGE', ARGV[1], 0, 0)[1])\n"
     "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): the rank at which the element of score due whose
  * first bytes are prefix stands, or would stand, and the element if it is
- * there. By bisection within its millisecond, of which it is mostly the first.
- */
+ * there. By bisection within its millisecond; mostly it is the first there. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -1971,8 +1963,7 @@ static const char dq_lua_remove[] =
 
 /* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
  * only `ties` elements are due by then. Counted, not read: the head may be
- * large. Where that is forbidden, others see to the item when they look next.
- */
+ * large. Where that is forbidden, others see to the item when they look. */
 static const char dq_lua_publish[] =
     "local function publish_if_head(zset, channel, due, ties)\n"
     "  local text = string.format('%.0f', due)\n"
@@ -1981,9 +1972,7 @@ static const char dq_lua_publish[] =
     "  end\n"
     "end\n";
 
-/*
- * OFFER
- *
+/* OFFER
  * KEYS     1 zset, 2 mirror (only where the wire has one)
  * ARGV     1 channel, then pairs, 128 at most: when, element
  *          when: a delay in ms, or - and a due time; '': as the one before;
@@ -1991,8 +1980,7 @@ static const char dq_lua_publish[] =
  *          first sending was stored
  * returns  clock; due = delay + that time in ms, rounded up. Then, of those
  *          that were sent again, pairs: its number (from 1), and the due time
- *          that stands, or -1 if it may have been delivered meanwhile
- */
+ *          that stands, or -1 if it may have been delivered meanwhile */
 /* The usual offer, made for speed: one message, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
     "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
@@ -2001,15 +1989,16 @@ static const char dq_lua_offer_usual[] =
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
     "  local due = wait < 0 and -wait or math.ceil(us / 1000) + wait\n"
-    "  local text = string.format('%.0f', due)\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
     "  call('ZADD', zset, 'NX', text, ARGV[3])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
     "    redis.pcall('PUBLISH', channel, text)\n"
     "  end\n"
     "  return {us}\n"
     "end\n";
-/* read_when(when, base): the due time; and of a second sending whether the
- * first may have been delivered, or nil. */
+/* read_when(when, base): the due time; and, if it is sent again, whether the
+ * first sending may have been delivered. */
 static const char dq_lua_when[] =
     "local function read_when(when, base)\n"
     "  local delay, after = tonumber(when), nil\n"
@@ -2055,15 +2044,12 @@ static const char dq_lua_offer[] =
     "publish_if_head(zset, channel, first, ties)\n"
     "return reply\n";
 
-/*
- * OFFER_KEYED
- *
+/* OFFER_KEYED
  * KEYS     1 zset, 2 the key's ticket, 3 mirror (only where the wire has one)
  * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
  *          key's life in ms, 6 '1': take the place of the first
  * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
- *          been delivered meanwhile; due; the key's ticket
- */
+ *          been delivered meanwhile; due; the key's ticket */
 static const char dq_lua_offer_keyed[] =
     "local zset, holder, mirror = KEYS[1], KEYS[2], KEYS[3]\n"
     "local channel, when, e, id, ttl_ms, replace = unpack(ARGV)\n"
@@ -2102,20 +2088,16 @@ static const char dq_lua_offer_keyed[] =
     "publish_if_head(zset, channel, due, 1)\n"
     "return {us, 0, due, ticket}\n";
 
-/*
- * begin_run(keys, argv, ready, other): what TICK, TAKE and BROADCAST know and
- * count while they run. ready, other: the lengths of keys[2] and keys[3].
- *
- * keys     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
+/* What TICK, TAKE and BROADCAST know and count while they run.
+ * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
  *          (Redisson), 4 dead
- * argv     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
+ * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
  *          horizon: how far to look for the next due time, in ms
  *
- * Behind the 9 numbers with which it begins, `reply` has what is handed out:
- * pairs (due time, bytes); its first `safe` values are of items that have left.
- *
- * finish_run(run): fill in these numbers, and return the reply.
- */
+ * ready, other: the lengths of keys[2] and keys[3]. Behind the 9 numbers with
+ * which it begins, `reply` has what is handed out: pairs (due time, bytes); its
+ * first `safe` values are of items that have left. finish_run fills in these
+ * numbers. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
@@ -2129,12 +2111,11 @@ static const char dq_lua_run[] =
     "  }\n"
     "end\n"
     "local function finish_run(run)\n"
-    "  local reply, next = run.reply, 0\n"
+    "  local reply, soon, next = run.reply, run.soon, 0\n"
     /* microseconds until something is due; -1: nothing within the horizon */
-    "  if run.old == 1 or run.all and not run.soon then next = -1\n"
+    "  if run.old == 1 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
-    "    next = math.floor(run.soon * 1000 - run.us)\n"
-    "    next = math.max(0, math.min(1e13, next))\n"
+    "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
     "  reply[2] = next\n"
     "  reply[3] = run.native and run.ready + run.other or run.ready\n"
@@ -2146,41 +2127,34 @@ static const char dq_lua_run[] =
     "  return reason .. string.format(' %.0f\\n', run.now) .. e\n"
     "end\n";
 
-/* in_chunks(max, bytes, chunk): the one loop that keeps to the budget. It
- * calls chunk(count) at least once, with 1 and then growing counts; that
- * returns how many it has got towards max, their bytes, and false if nothing
- * is left. bytes: what counts already. Returns that and all that was read.
- * cost(e): what an element counts: 64, so that many small ones are work, too.
- */
+/* in_chunks(run, max, chunk, ...): the one loop that keeps to the budget, of
+ * which run.bytes are used. It calls chunk(run, count, ...) at least once, with
+ * 1 and then growing counts; that returns how many it has got towards max,
+ * their bytes, and false if nothing is left.
+ * cost(e): what an element counts; 64, since many small ones are work, too. */
 static const char dq_lua_chunks[] =
     "local function cost(e) return #e + 64 end\n"
-    "local function in_chunks(max, bytes, chunk)\n"
+    "local function in_chunks(run, max, chunk, ...)\n"
     "  local got, size = 0, 1\n"
     "  repeat\n"
-    "    local n, more_bytes, more = chunk(math.min(size, max - got))\n"
-    "    got, bytes = got + n, bytes + more_bytes\n"
+    "    local n, bytes, more = chunk(run, math.min(size, max - got), ...)\n"
+    "    got, run.bytes = got + n, run.bytes + bytes\n"
     /* as many as the budget may hold, by those read so far */
-    "    local room = (" DQ_BUDGET " - bytes) * got / (bytes + 1)\n"
+    "    local room = (" DQ_BUDGET " - run.bytes) * got / (run.bytes + 1)\n"
     "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
-    "  until not more or got >= max or bytes >= " DQ_BUDGET "\n"
-    "  return bytes\n"
+    "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/*
- * drain(run, max, keep, add): empty the zset of what is due.
- *
+/* drain(run, max, keep, add): empty the zset of what is due.
  * keep(run, due, e, kind, start) is told of each element and returns a reason
  * if the element shall die; or nil, and true if it stays in the zset. Without
  * keep all are handed out. add(run) is called once a chunk, to put away what
- * was kept.
+ * was kept. run.mirror, of Redisson's wires only: what has left the zset leaves
+ * the mirror when a drain ends, in whatever way.
  *
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
- * no large element that is far off). run.all: nothing due is left.
- *
- * run.mirror, of Redisson's wires only: what has left the zset leaves the
- * mirror when a drain ends, in whatever way.
- */
+ * no large element that is far off). run.all: nothing due is left. */
 static const char dq_lua_read_due[] =
     "local function read_due(run, count)\n"
     "  local function read()\n"
@@ -2202,15 +2176,6 @@ static const char dq_lua_read_due[] =
     "  end\n"
     "  run.all = due <= count\n"
     "  return found, math.min(due, count)\n"
-    "end\n"
-    /* prove the rights to write, once, and that memory is no obstacle */
-    "local function probe_zset(run)\n"
-    "  if run.probed then return end\n"
-    "  run.probed = true\n"
-    "  redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
-    "  if run.lease_end then\n"
-    "    redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '')\n"
-    "  end\n"
     "end\n";
 static const char dq_lua_drain[] =
     "local function drain_chunk(run, want, keep, add)\n"
@@ -2247,7 +2212,14 @@ static const char dq_lua_drain[] =
     "  if #bad > 0 and not run.dead_list then\n"
     "    error('TRYAGAIN dead letters', 0)\n"
     "  end\n"
-    "  if add or #bad > 0 or mirror then probe_zset(run) end\n"
+    /* prove the rights to write, once, and that memory is no obstacle */
+    "  if (add or #bad > 0 or mirror) and not run.probed then\n"
+    "    redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
+    "    if run.lease_end then\n"
+    "      redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '')\n"
+    "    end\n"
+    "    run.probed = true\n"
+    "  end\n"
     "  if mirror then mirror.probe() end\n"
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
     "  if add then add(run) end\n"
@@ -2261,13 +2233,10 @@ static const char dq_lua_drain[] =
     "end\n"
     "local function drain(run, max, keep, add)\n"
     "  if run.old == 1 or run.bytes >= " DQ_BUDGET " then max = 0 end\n"
-    "  local function chunks()\n"
-    "    run.bytes = in_chunks(max, run.bytes, function(count)\n"
-    "      return drain_chunk(run, count, keep, add)\n"
-    "    end)\n"
+    "  if not run.mirror then\n"
+    "    return in_chunks(run, max, drain_chunk, keep, add)\n"
     "  end\n"
-    "  if not run.mirror then return chunks() end\n"
-    "  local fine, why = pcall(chunks)\n"
+    "  local fine, why = pcall(in_chunks, run, max, drain_chunk, keep, add)\n"
     "  run.mirror.sweep()\n"
     "  if fine then return end\n"
     /* the prefix is written once more where this ends the script */
@@ -2299,8 +2268,7 @@ static const char dq_lua_move[] =
     "  end)\n"
     "end\n";
 
-/*
- * The mirror of a Redisson fleet stands in order of offer. Elements of delayq
+/* The mirror of a Redisson fleet stands in order of offer. Elements of delayq
  * are found there by the time in their ids; where offers of several hosts have
  * overtaken each other, in the neighbourhood. Foreign ids tell no time: their
  * LREM walks through the list.
@@ -2309,8 +2277,7 @@ static const char dq_lua_move[] =
  * writes nothing; false: the budget of 100,000 steps is used up. probe() proves
  * the right to write. left() says that those located so far have left the
  * zset. sweep() takes these out of the mirror: the first ones by LTRIM, others
- * marked with LSET and removed by one LREM.
- */
+ * marked with LSET and removed by one LREM. */
 static const char dq_lua_mirror_seek[] =
     /* the microseconds in an id; nil where there are none */
     "local function offered_at(m, e)\n"
@@ -2371,79 +2338,71 @@ static const char dq_lua_mirror_seek[] =
     "    look_between(m, e, a - 256, b + 256)\n"
     "end\n";
 static const char dq_lua_mirror[] =
-    "local function locate_in_mirror(m, e, kind)\n"
-    /* a lease never stands in the mirror */
-    "  if kind == 16 and attempts(e) > 0 then return true end\n"
-    "  if m.work >= 100000 then return false end\n"
-    "  local at\n"
-    "  m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
-    "  if m.head == e then\n"
-    "    at, m.first, m.head = m.first, m.first + 1, nil\n"
-    /* LREM copies nothing: better for large payloads */
-    "  elseif m.run.other > 1000 and #e < 4096 and m.bytes < " DQ_BUDGET
-    " then\n"
-    "    at = seek(m, e)\n"
-    "    if at and not m.sample_at then m.sample_at, m.sample = at, e end\n"
-    "  end\n"
-    "  m.work = m.work + 10 + m.run.other / (at and 1000 or 1)\n"
-    "  m.located[#m.located + 1] = at or e\n"
-    "  return true\n"
-    "end\n"
-    /* LSET of what stands there already */
-    "local function probe_mirror(m)\n"
-    "  if not m.probed then\n"
-    "    redis.call('LREM', m.run.dead_list, 1, '')\n"
-    "    if m.run.other > 0 then redis.call('LTRIM', m.list, 0, -1) end\n"
-    "    m.probed = true\n"
-    "  end\n"
-    "  if m.sample_at and not m.lset_probed then\n"
-    "    redis.call('LSET', m.list, m.sample_at, m.sample)\n"
-    "    m.lset_probed = true\n"
-    "  end\n"
-    "end\n"
-    "local function sweep_mirror(m)\n"
-    "  local marks, least, most, first = 0, m.run.other, 0, 0\n"
-    "  local mark = string.format('delayq %.0f', m.run.us)\n"
-    "  for i = 1, m.gone do\n"
-    "    local at = m.located[i]\n"
-    "    if at == first then first = first + 1\n"
-    "    elseif type(at) == 'number' then\n"
-    "      redis.call('LSET', m.list, at, mark)\n"
-    "      marks = marks + 1\n"
-    "      least, most = math.min(least, at), math.max(most, at)\n"
-    "    end\n"
-    "  end\n"
-    /* from the end that is nearer to the farthest mark */
-    "  if marks > 0 then\n"
-    "    if m.run.other - least < most then marks = -marks end\n"
-    "    redis.call('LREM', m.list, marks, mark)\n"
-    "  end\n"
-    "  if first > 0 then redis.call('LTRIM', m.list, first, -1) end\n"
-    "  for i = 1, m.gone do\n"
-    "    local e = m.located[i]\n"
-    "    if type(e) == 'string' then redis.call('LREM', m.list, 1, e) end\n"
-    "  end\n"
-    "  m.gone, m.first, m.head, m.times = 0, 0, nil, {}\n"
-    "  m.run.other = redis.call('LLEN', m.list)\n"
-    "end\n"
     "local function open_mirror(run)\n"
     "  local m = {run = run, list = run.other_list, located = {}, gone = 0,\n"
     "    first = 0, work = 0, bytes = 0, times = {}}\n"
-    "  return {\n"
-    "    locate = function(e, kind) return locate_in_mirror(m, e, kind) end,\n"
-    "    probe = function() probe_mirror(m) end,\n"
-    "    left = function() m.gone = #m.located end,\n"
-    "    sweep = function()\n"
-    "      if m.gone > 0 then sweep_mirror(m) end\n"
-    "      m.located = {}\n"
+    "  function m.locate(e, kind)\n"
+    /* a lease never stands in the mirror */
+    "    if kind == 16 and attempts(e) > 0 then return true end\n"
+    "    if m.work >= 100000 then return false end\n"
+    "    local at\n"
+    "    m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
+    "    if m.head == e then\n"
+    "      at, m.first, m.head = m.first, m.first + 1, nil\n"
+    /* LREM copies nothing: better for large payloads */
+    "    elseif run.other > 1000 and #e < 4096 and m.bytes < " DQ_BUDGET
+    " then\n"
+    "      at = seek(m, e)\n"
+    "      m.sample_at, m.sample = at or m.sample_at, at and e or m.sample\n"
     "    end\n"
-    "  }\n"
+    "    m.work = m.work + 10 + run.other / (at and 1000 or 1)\n"
+    "    m.located[#m.located + 1] = at or e\n"
+    "    return true\n"
+    "  end\n"
+    /* LSET of what stands there already */
+    "  function m.probe()\n"
+    "    if not m.probed then\n"
+    "      redis.call('LREM', run.dead_list, 1, '')\n"
+    "      if run.other > 0 then redis.call('LTRIM', m.list, 0, -1) end\n"
+    "    end\n"
+    "    if m.sample and not m.set then\n"
+    "      redis.call('LSET', m.list, m.sample_at, m.sample)\n"
+    "    end\n"
+    "    m.probed, m.set = true, m.sample\n"
+    "  end\n"
+    "  function m.left() m.gone = #m.located end\n"
+    "  function m.sweep()\n"
+    "    local marks, least, most, first = 0, run.other, 0, 0\n"
+    "    local mark = string.format('delayq %.0f', run.us)\n"
+    "    for i = 1, m.gone do\n"
+    "      local at = m.located[i]\n"
+    "      if at == first then first = first + 1\n"
+    "      elseif type(at) == 'number' then\n"
+    "        redis.call('LSET', m.list, at, mark)\n"
+    "        marks = marks + 1\n"
+    "        least, most = math.min(least, at), math.max(most, at)\n"
+    "      end\n"
+    "    end\n"
+    /* from the end that is nearer to the farthest mark */
+    "    if marks > 0 then\n"
+    "      if run.other - least < most then marks = -marks end\n"
+    "      redis.call('LREM', m.list, marks, mark)\n"
+    "    end\n"
+    "    if first > 0 then redis.call('LTRIM', m.list, first, -1) end\n"
+    "    for i = 1, m.gone do\n"
+    "      local e = m.located[i]\n"
+    "      if type(e) == 'string' then redis.call('LREM', m.list, 1, e) end\n"
+    "    end\n"
+    "    m.located, m.gone, m.first, m.head, m.times = {}, 0, 0, nil, {}\n"
+    "    run.other = redis.call('LLEN', m.list)\n"
+    "  end\n"
+    "  return m\n"
     "end\n";
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see begin_run. Returns clock, next, ready, moved, dead,
- * old; then zeros. */
+/* TICK. KEYS, ARGV: see begin_run.
+ * Returns clock, next, ready, moved, dead, old; then zeros. */
 static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
@@ -2451,15 +2410,13 @@ static const char dq_lua_tick[] =
     "move(run, tonumber(ARGV[2]))\n"
     "return finish_run(run)\n";
 
-/*
- * A lease is a re-offer: the element goes back into the zset, its attempt
+/* A lease is a re-offer: the element goes back into the zset, its attempt
  * count raised, due at the lease's end.
  *
  * give(run, due, e, kind, start): hand out an element, or e without a kind, a
  * raw payload. With a lease what is put back is held until commit(run) adds it
  * to the zset. Returns what drain's keep does.
- * take_listed(run, max): hand out what lies in the lists, by turns.
- */
+ * take_listed(run, count): hand out what lies in the lists, by turns. */
 static const char dq_lua_give[] =
     "local function new_element(run, payload)\n"
     "  local old = run.wire == 'o'\n"
@@ -2492,12 +2449,11 @@ static const char dq_lua_give[] =
     "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
-    "  if #run.held == 0 then return end\n"
-    "  redis.call('ZADD', run.zset, unpack(run.held))\n"
+    "  if #run.held > 0 then redis.call('ZADD', run.zset, unpack(run.held)) end\n"
     "  run.held = {}\n"
     "end\n";
 static const char dq_lua_take_listed[] =
-    "local function take_listed_chunk(run, count)\n"
+    "local function take_listed(run, count)\n"
     "  local function read(list, length)\n"
     "    return length == 0 and {} or redis.call('LRANGE', list, 0, count - 1)\n"
     "  end\n"
@@ -2533,15 +2489,9 @@ static const char dq_lua_take_listed[] =
     "  run.ready, run.other = run.ready - j, run.other - i\n"
     "  run.dead, run.safe = run.dead + #bad, #run.reply\n"
     "  return i + j - #bad, bytes, i + j > 0\n"
-    "end\n"
-    "local function take_listed(run, max)\n"
-    "  in_chunks(max, run.bytes, function(count)\n"
-    "    return take_listed_chunk(run, count)\n"
-    "  end)\n"
     "end\n";
 
-/*
- * Those who wait in a take, in order of arrival. The first, the leader, has
+/* Those who wait in a take, in order of arrival. The first, the leader, has
  * the exact timer and hears of pushes; the second, its standby, acts when the
  * leader has not for 0.3 to 0.6 s; the others hear from their turn channel
  * when they have become first or second: "rank, next due time". Who gets an
@@ -2552,8 +2502,7 @@ static const char dq_lua_take_listed[] =
  * This only saves work. Whatever fails in here, the handle waits as if alone.
  *
  * join_or_leave(run, waiters, id, waits, turns): returns the rank of this
- * handle: 1, 2, 3 (further), or 0 (not among the waiters).
- */
+ * handle: 1, 2, 3 (further), or 0 (not among the waiters). */
 static const char dq_lua_waiters[] =
     "local function join_waiters(run, waiters, id, turns)\n"
     "  local function is_gone(other)\n"
@@ -2607,9 +2556,7 @@ static const char dq_lua_waiters[] =
     "  return leave_waiters(run, waiters, id, turns)\n"
     "end\n";
 
-/*
- * TAKE
- *
+/* TAKE
  * KEYS     1 zset, 2 ready, 3 retry (native) or mirror (Redisson), 4 dead; 5
  *          the waiters, only where the handle is one of them or would be. A
  *          native TAKE may be given the zset alone, from which it takes what is
@@ -2631,15 +2578,16 @@ static const char dq_lua_waiters[] =
  * what is left over is moved too, since Java waits for it.
  *
  * What has been handed out or acknowledged stays so: a refusal after that ends
- * the script without an error, which the next call will run into.
- */
-/*
- * take_usual(keys, argv): the usual take, made for speed: a native queue,
+ * the script without an error, which the next call will run into. */
+/* take_usual(keys, argv): the usual take, made for speed: a native queue,
  * nothing in its lists, not among the waiters, one item to hand out or none.
- * Returns TAKE's reply; or nil, and has written nothing.
- */
+ * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
     "local function take_usual(keys, argv)\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "  local function decimal(n)\n"
+    "    return string.format('%d%07d', n / 10000000, n % 10000000)\n"
+    "  end\n"
     "  local call, zset, ack = redis.call, keys[1], argv[8]\n"
     "  local lease = argv[7] ~= '0'\n"
     "  local time = call('TIME')\n"
@@ -2647,8 +2595,7 @@ static const char dq_lua_take_usual[] =
     "  local now, done = math.floor(us / 1000), nil\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local horizon = string.format('%.0f', now + argv[3])\n"
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf', horizon,\n"
+    "  local found = call('ZRANGEBYSCORE', zset, '-inf', decimal(now + argv[3]),\n"
     "    'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
@@ -2659,19 +2606,20 @@ static const char dq_lua_take_usual[] =
     "    if done and done == e then e, due, after = found[3], found[4], found[6]\n"
     "    elseif done and done == found[3] then after = found[6] end\n"
     "  end\n"
-    "  due = tonumber(due)\n"
     "  local acked, lease_end, handed_out, soon = done and 1 or 0, 0, nil, due\n"
+    "  due = due and due + 0\n"
     "  if not e or due > now then\n"
     "    due = nil\n"
     "    if done then call('ZREM', zset, done) end\n"
     "  else\n"
-    "    local length, tried, most = #e - 25, 0, tonumber(argv[6])\n"
+    "    local length, tried = #e - 25, 0\n"
     "    if due < 0 or length < 0 or string.byte(e) ~= 16 or\n"
     "      struct.unpack('I8', e, 18) ~= length then\n"
     "      return nil\n"
     "    end\n"
-    "    if lease or most > 0 then\n"
+    "    if lease or argv[6] ~= '0' then\n"
     "      local high, low = string.byte(e, 16, 17)\n"
+    "      local most = tonumber(argv[6])\n"
     "      tried = high * 256 + low\n"
     "      if most > 0 and tried >= most or tried == 65535 then return nil end\n"
     "    end\n"
@@ -2684,25 +2632,24 @@ static const char dq_lua_take_usual[] =
     "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "      lease_end = math.ceil(us / 1000) + argv[7]\n"
     "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "      local text = string.format('%.0f', lease_end)\n"
-    "      local added = redis.pcall('ZADD', zset, text, handed_out)\n"
+    "      local ends = decimal(lease_end)\n"
+    "      local added = redis.pcall('ZADD', zset, ends, handed_out)\n"
     "      if type(added) == 'table' then\n"
     "        return not done and added or {us, 250000, 0, 0, 0, 0, 0, 0, 1}\n"
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
-    "    soon = tonumber(after)\n"
+    "    soon = after and after + 0\n"
     "    if lease and not (soon and soon <= lease_end) then\n"
     "      publish_if_head(zset, argv[12], lease_end, 1)\n"
     "      soon = lease_end\n"
     "    end\n"
     "  end\n"
-    "  local next = soon and math.floor(soon * 1000 - us) or -1\n"
-    "  if soon then next = math.max(0, math.min(1e13, next)) end\n"
+    "  local next = soon and soon * 1000 - us or -1\n"
+    "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
     "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
-    "end\n";
-/* The one exception to "a main at the end": what follows isn't even made. */
-static const char dq_lua_take_early[] =
+    "end\n"
+    /* the one exception to "a main at the end": what follows isn't even made */
     "local in_ready, in_retry, usual = 0, 0, nil\n"
     "if KEYS[2] then\n"
     "  in_ready = redis.call('LLEN', KEYS[2])\n"
@@ -2721,7 +2668,7 @@ static const char dq_lua_take[] =
     "    if run.native or run.all then return end\n"
     "  end\n"
     "  move(run, limit)\n"
-    "  if not direct then take_listed(run, max) end\n"
+    "  if not direct then in_chunks(run, max, take_listed) end\n"
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
@@ -2766,18 +2713,15 @@ static const char dq_lua_take_redisson[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "return take(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n";
 
-/*
- * BROADCAST: what is due goes into the stream, and the reader is given what
+/* BROADCAST: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
- *
  * KEYS     1 zset, 2 stream, 3 retry, 4 dead
  * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
  * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
- *          cursor; then triples: id, due (-1 where it is unknown), payload
- */
-static const char dq_lua_stream[] =
+ *          cursor; then triples: id, due (-1 where it is unknown), payload */
+static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
     "  drain(run, max, function(_, due, e, _, start)\n"
@@ -2796,14 +2740,7 @@ static const char dq_lua_stream[] =
     "  local after = ms .. string.format('-%.0f', seq + 1)\n"
     "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "end\n"
-    /* a stream may hold what others have put there */
-    "local function due_of(entry)\n"
-    "  local due = tonumber(entry[2][2])\n"
-    "  return due and due >= 0 and due < 2 ^ 53 and due or -1\n"
-    "end\n";
-static const char dq_lua_broadcast[] =
-    "local stream, limit, max = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[4])\n"
-    "local cursor, keep, channel = ARGV[5], ARGV[6], ARGV[7]\n"
+    "local stream, max, cursor = KEYS[2], tonumber(ARGV[4]), ARGV[5]\n"
     "local length = redis.call('XLEN', stream)\n"
     "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
     "local reply = run.reply\n"
@@ -2811,21 +2748,22 @@ static const char dq_lua_broadcast[] =
     "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
     "  cursor = last and last[1] or '0-0'\n"
     "end\n"
-    "add_to_stream(run, limit, keep)\n"
+    "add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
     /* the others look at once */
     "if run.moved > 0 then\n"
-    "  redis.pcall('PUBLISH', channel, string.format('%.0f', run.now))\n"
+    "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
     "reply[10] = cursor\n"
     "if max > 0 then\n"
-    "  in_chunks(max, 0, function(count)\n"
+    "  in_chunks({bytes = 0}, max, function(_, count)\n"
     "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "    for _, entry in ipairs(entries) do\n"
-    "      local n, payload = #reply, entry[2][4] or ''\n"
-    "      cursor = entry[1]\n"
-    "      reply[n + 1], reply[n + 2] = cursor, due_of(entry)\n"
-    "      reply[n + 3] = payload\n"
-    "      bytes = bytes + cost(payload)\n"
+    /* a stream may hold what others have put there */
+    "      local n, due, payload = #reply, entry[2][2], entry[2][4] or ''\n"
+    "      due = tonumber(due) or -1\n"
+    "      if due < 0 or due >= 2 ^ 53 then due = -1 end\n"
+    "      cursor, bytes = entry[1], bytes + cost(payload)\n"
+    "      reply[n + 1], reply[n + 2], reply[n + 3] = cursor, due, payload\n"
     "    end\n"
     "    return #entries, bytes, #entries > 0\n"
     "  end)\n"
@@ -2835,23 +2773,17 @@ static const char dq_lua_broadcast[] =
     "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
-/*
- * REMOVE, by ticket: acks, or a cancel.
- *
+/* REMOVE, by ticket: acks, or a cancel.
  * KEYS     1 zset
  * ARGV     pairs: due, prefix
- * returns  clock, and of each 1 (done) or 0 (not there)
- */
+ * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_ack[] =
     "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
 
-/*
- * CANCEL_REDISSON: a cancel where the wire has a mirror.
- *
+/* CANCEL_REDISSON: a cancel where the wire has a mirror.
  * KEYS     1 zset, 2 mirror
  * ARGV     1 due, 2 prefix
- * returns  clock, 1 (done) or 0 (not there)
- */
+ * returns  clock, 1 (done) or 0 (not there) */
 static const char dq_lua_cancel_redisson[] =
     "local zset, mirror, us = KEYS[1], KEYS[2], clock()\n"
     "redis.call('LLEN', mirror)\n"
@@ -2862,9 +2794,7 @@ static const char dq_lua_cancel_redisson[] =
     "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "return {us, 1}\n";
 
-/*
- * CHANGE, by ticket: nack, extend, reschedule; or bury.
- *
+/* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
  *          doesn't count, 6 '1': sent again, 7 delay
@@ -2872,8 +2802,7 @@ static const char dq_lua_cancel_redisson[] =
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
  * what the first sending did; where a clock was set or a machine slept
- * meanwhile, the delay counts.
- */
+ * meanwhile, the delay counts. */
 static const char dq_lua_change[] =
     "local zset, dead_list, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
     "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
@@ -2892,8 +2821,7 @@ static const char dq_lua_change[] =
     "end\n"
     "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
     "if dead_list then\n"
-    "  local letter = string.format('buried %.0f\\n', now) .. e\n"
-    "  redis.call('RPUSH', dead_list, letter)\n"
+    "  redis.call('RPUSH', dead_list, string.format('buried %.0f\\n', now) .. e)\n"
     "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "  return {us, 1, 0}\n"
     "end\n"
@@ -2909,28 +2837,22 @@ static const char dq_lua_change[] =
     "publish_if_head(zset, channel, new_due, 1)\n"
     "return {us, 1, new_due}\n";
 
-/*
- * PEEK
- *
+/* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock, then pairs: due, element
- */
+ * returns  clock, then pairs: due, element */
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, rank = {(clock())}, 0\n"
-    "if due then\n"
-    "  local at, seen = find(zset, due, ARGV[3])\n"
-    "  rank = seen and at + 1 or at\n"
-    "end\n"
-    "in_chunks(max, 0, function(count)\n"
-    "  local last, bytes = rank + count - 1, 0\n"
+    "local reply, rank, seen = {(clock())}, 0, false\n"
+    "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
+    "if seen then rank = rank + 1 end\n"
+    "in_chunks({bytes = 0}, max, function(_, count)\n"
+    "  local last, n, bytes = rank + count - 1, #reply, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
     /* a foreign score may be infinite */
     "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    reply[#reply + 1] = math.max(score, 0)\n"
-    "    reply[#reply + 1] = found[i]\n"
+    "    reply[n + i], reply[n + i + 1] = math.max(score, 0), found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
@@ -2938,55 +2860,44 @@ static const char dq_lua_peek[] =
     "end)\n"
     "return reply\n";
 
-/*
- * COUNT
- *
+/* COUNT
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
  * ARGV     1 wire, then due times
  * returns  clock, pending, overdue, ready, dead; next: the earliest due time,
  *          -1 where nothing is pending; of each due time how many are due by
- *          then
- */
+ *          then */
 static const char dq_lua_count[] =
-    "local zset, ready_list, retry_list, dead_list = unpack(KEYS)\n"
-    "local wire, ready, us, now = ARGV[1], 0, clock()\n"
-    "if wire ~= 'b' then ready = redis.call('LLEN', ready_list) end\n"
-    "if wire == 'n' then ready = ready + redis.call('LLEN', retry_list) end\n"
+    "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
+    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
+    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
     "local first = redis.call('ZRANGEBYSCORE', zset, 0, 2 ^ 53 - 1,\n"
     "  'WITHSCORES', 'LIMIT', 0, 1)\n"
     "local reply = {us, redis.call('ZCARD', zset),\n"
     "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
-    "  redis.call('LLEN', dead_list), tonumber(first[2] or -1)}\n"
+    "  redis.call('LLEN', KEYS[4]), tonumber(first[2] or -1)}\n"
     "for i = 2, #ARGV do\n"
     "  reply[5 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
     "return reply\n";
 
-/*
- * CLEAR
- *
+/* CLEAR
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
  * ARGV     1 wire
- * returns  clock, count
- */
+ * returns  clock, count */
 static const char dq_lua_clear[] =
-    "local zset, ready_list, other_list = unpack(KEYS)\n"
-    "local wire, n = ARGV[1], redis.call('ZCARD', zset)\n"
-    "if wire ~= 'b' then n = n + redis.call('LLEN', ready_list) end\n"
-    "if wire == 'n' then n = n + redis.call('LLEN', other_list) end\n"
-    "redis.call('UNLINK', zset, ready_list, other_list)\n"
+    "local wire, n = ARGV[1], redis.call('ZCARD', KEYS[1])\n"
+    "if wire ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
+    "if wire == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
+    "redis.call('UNLINK', unpack(KEYS))\n"
     "return {clock(), n}\n";
 
-/*
- * DEAD: dead letters.
- *
+/* DEAD: dead letters.
  * KEYS     1 dead, 2 ready (only of a redrive)
  * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek); 4 wire
  * returns  clock, count, then the dead letters (peek)
  *
  * A redrive puts payloads onto the ready list; what can't be decoded goes to
- * the end of the dead ones.
- */
+ * the end of the dead ones. */
 static const char dq_lua_dead[] =
     "local dead_list, ready_list, old_first = KEYS[1], KEYS[2], ARGV[4] == 'o'\n"
     "local from, length = tonumber(ARGV[3]), redis.call('LLEN', dead_list)\n"
@@ -3014,7 +2925,7 @@ static const char dq_lua_dead[] =
     "end\n"
     "if ready_list then redis.call('LLEN', ready_list) end\n"
     "if max == 0 then return reply end\n"
-    "in_chunks(max, 0, function(count)\n"
+    "in_chunks({bytes = 0}, max, function(_, count)\n"
     "  local last, bytes = from + count - 1, 0\n"
     "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
     "  for _, letter in ipairs(letters) do\n"
@@ -3069,40 +2980,40 @@ typedef struct dq_script {
     dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
-DQ_SCRIPT(offer, DQ_OFFER, 0, "816a2fa5a23a93a2bd85e4f1d25207f575066fab",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
           "2025e5993cc4e99cabbe9749dadd32ef90ad2a7d", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "51fcc7c3d52880dee3dbfcfbdb5fc629b986002a",
+DQ_SCRIPT(tick, DQ_TICK, 2, "14a5af7ac60163a90df5c92aedba5a667780c2bf",
           DQ_LUA_DRAIN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "901f1c883a610380d2aa86e5353897c85b9ab750",
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "f2c0a479a1a9a7bd867e733ebf349ba51969cb27",
           DQ_LUA_DRAIN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "219a15d7b8cbb67f6ea03cdae707457b4ce9e86e",
-          dq_lua_publish, dq_lua_take_usual, dq_lua_take_early, DQ_LUA_DRAIN,
-          dq_lua_attempts, dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "e1684301fef5c264480ba5c3943586e024854b6a",
+DQ_SCRIPT(take, DQ_TAKE, 4, "d73d92d893e64f43e0c83e50a1da130b93941a0a",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_DRAIN, dq_lua_attempts,
+          dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "e0b8de7ac54c0d2bddd522ac81d73ded987ba502",
           dq_lua_publish, DQ_LUA_DRAIN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "dda38cbedef066c4ad83bd751e8eb511669d1778", DQ_LUA_DRAIN,
-          dq_lua_stream, dq_lua_broadcast);
+          "7d900dce7187b3e58efe2357ad07486143fb9d97", DQ_LUA_DRAIN,
+          dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "6f41bb0f0d215c9f2cf2318763c67f44a776f567",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
 DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
           "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
           dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
+DQ_SCRIPT(change, DQ_CHANGE, 9, "c646cdd2bf0f7aa62d3dea6c677812049dc40045",
           dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "d9c4a21890525b62a1f7f535f9617834360bf668",
+DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_COUNT, 11, "f818c69ba54780f0d8858805993bb29010567829",
+DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_CLEAR, 12, "eda97a2b1ee288ea94700c26eb062a635c901155",
+DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "e7a5cdbe3122b230a14c764a1066b8e5271fbbb9",
+DQ_SCRIPT(dead, DQ_DEADS, 13, "1d1829281588d02acada9961c1530ad6e0eba6ae",
           dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
