@@ -2602,9 +2602,11 @@ static const char dq_lua_take_usual[] =
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
     "    if done and string.sub(done, 1, #argv[9]) ~= argv[9] then\n"
     "      return nil\n"
+    "    elseif done and done == e then\n"
+    "      e, due, after = found[3], found[4], found[6]\n"
+    "    elseif done and done == found[3] then\n"
+    "      after = found[6]\n"
     "    end\n"
-    "    if done and done == e then e, due, after = found[3], found[4], found[6]\n"
-    "    elseif done and done == found[3] then after = found[6] end\n"
     "  end\n"
     "  local acked, lease_end, handed_out, soon = done and 1 or 0, 0, nil, due\n"
     "  due = due and due + 0\n"
@@ -2906,14 +2908,25 @@ static const char dq_lua_dead[] =
     "  redis.call('UNLINK', dead_list)\n"
     "  return {reply[1], length}\n"
     "end\n"
-    "local function redrive(letters)\n"
-    "  local payloads, bad = {}, {}\n"
+    "if ready_list then redis.call('LLEN', ready_list) end\n"
+    "if max == 0 then return reply end\n"
+    "in_chunks({bytes = 0}, max, function(_, count)\n"
+    "  local last, payloads, bad, bytes = from + count - 1, {}, {}, 0\n"
+    "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
     "  for _, letter in ipairs(letters) do\n"
     "    local line_end = string.find(letter, '\\n', 1, true) or #letter\n"
     "    local e = string.sub(letter, line_end + 1)\n"
     "    local kind, start = split(e, old_first)\n"
-    "    if kind then payloads[#payloads + 1] = string.sub(e, start)\n"
+    "    if not ready_list then reply[#reply + 1] = letter\n"
+    "    elseif kind then payloads[#payloads + 1] = string.sub(e, start)\n"
     "    else bad[#bad + 1] = letter end\n"
+    "    bytes = bytes + cost(letter)\n"
+    "  end\n"
+    "  reply[2] = reply[2] + (ready_list and #payloads or #letters)\n"
+    "  if #letters == 0 then return 0, 0, false end\n"
+    "  if not ready_list then\n"
+    "    from = from + #letters\n"
+    "    return #letters, bytes, true\n"
     "  end\n"
     "  redis.call('LTRIM', dead_list, 0, -1)\n"
     "  if #payloads > 0 then\n"
@@ -2921,23 +2934,7 @@ static const char dq_lua_dead[] =
     "  end\n"
     "  if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
     "  redis.call('LTRIM', dead_list, #letters, -1)\n"
-    "  return #payloads\n"
-    "end\n"
-    "if ready_list then redis.call('LLEN', ready_list) end\n"
-    "if max == 0 then return reply end\n"
-    "in_chunks({bytes = 0}, max, function(_, count)\n"
-    "  local last, bytes = from + count - 1, 0\n"
-    "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
-    "  for _, letter in ipairs(letters) do\n"
-    "    bytes = bytes + cost(letter)\n"
-    "    if not ready_list then reply[#reply + 1] = letter end\n"
-    "  end\n"
-    "  if ready_list then\n"
-    "    reply[2] = reply[2] + (#letters > 0 and redrive(letters) or 0)\n"
-    "  else\n"
-    "    from, reply[2] = from + #letters, reply[2] + #letters\n"
-    "  end\n"
-    "  return #letters, bytes, #letters > 0\n"
+    "  return #letters, bytes, true\n"
     "end)\n"
     "return reply\n";
 
@@ -2990,7 +2987,7 @@ DQ_SCRIPT(tick, DQ_TICK, 2, "14a5af7ac60163a90df5c92aedba5a667780c2bf",
           DQ_LUA_DRAIN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "f2c0a479a1a9a7bd867e733ebf349ba51969cb27",
           DQ_LUA_DRAIN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "d73d92d893e64f43e0c83e50a1da130b93941a0a",
+DQ_SCRIPT(take, DQ_TAKE, 4, "34b0f751ee9aafc2a1fba3fbc6acba5cb7e55b0b",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_DRAIN, dq_lua_attempts,
           dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
 DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "e0b8de7ac54c0d2bddd522ac81d73ded987ba502",
@@ -3013,7 +3010,7 @@ DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "1d1829281588d02acada9961c1530ad6e0eba6ae",
+DQ_SCRIPT(dead, DQ_DEADS, 13, "0814ce8621bdb4e64faff5c9ae96c45bbd83c9c1",
           dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
