@@ -2155,7 +2155,7 @@ static const char dq_lua_chunks[] =
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
  * no large element that is far off). run.all: nothing due is left. */
-static const char dq_lua_read_due[] =
+static const char dq_lua_drain[] =
     "local function read_due(run, count)\n"
     "  local function read()\n"
     "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
@@ -2176,8 +2176,7 @@ static const char dq_lua_read_due[] =
     "  end\n"
     "  run.all = due <= count\n"
     "  return found, math.min(due, count)\n"
-    "end\n";
-static const char dq_lua_drain[] =
+    "end\n"
     "local function drain_chunk(run, want, keep, add)\n"
     "  local mirror, reply, old_first = run.mirror, run.reply, run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
@@ -2969,14 +2968,14 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_DRAIN                                                        \
-    dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run, dq_lua_read_due, \
-        dq_lua_drain
+#define DQ_LUA_RUN dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run
 #define DQ_LUA_MIRROR dq_lua_attempts, dq_lua_mirror_seek, dq_lua_mirror
-#define DQ_LUA_TAKE                                                           \
-    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
+#define DQ_LUA_TAKE                                                            \
+    dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
+/* Long fragments stand in the middle: hiredis' buffer, which doubles with what
+ * is in it, then ends at little more than the text. */
 DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
@@ -2984,17 +2983,17 @@ DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
           "2025e5993cc4e99cabbe9749dadd32ef90ad2a7d", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_TICK, 2, "14a5af7ac60163a90df5c92aedba5a667780c2bf",
-          DQ_LUA_DRAIN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
+          DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "f2c0a479a1a9a7bd867e733ebf349ba51969cb27",
-          DQ_LUA_DRAIN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "34b0f751ee9aafc2a1fba3fbc6acba5cb7e55b0b",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_DRAIN, dq_lua_attempts,
-          dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "e0b8de7ac54c0d2bddd522ac81d73ded987ba502",
-          dq_lua_publish, DQ_LUA_DRAIN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
+          DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "d66b15cabde2e91e4b7f77080e9a1c1e00cb8721",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
+          dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1f1af72318fd3e6f5118c2a39c10b4e14d5dc47",
+          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "7d900dce7187b3e58efe2357ad07486143fb9d97", DQ_LUA_DRAIN,
+          "7d900dce7187b3e58efe2357ad07486143fb9d97", DQ_LUA_RUN, dq_lua_drain,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "6f41bb0f0d215c9f2cf2318763c67f44a776f567",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
