@@ -1943,7 +1943,8 @@ static const char dq_lua_remove[] =
     "    if many > 2 and name ~= page_name and\n"
     "      redis.call('ZCOUNT', zset, due, due) <= many then\n"
     "      page, page_name = {}, name\n"
-    "      for _, each in ipairs(redis.call('ZRANGEBYSCORE', zset, due, due)) do\n"
+    "      local all = redis.call('ZRANGEBYSCORE', zset, due, due)\n"
+    "      for _, each in ipairs(all) do\n"
     "        page[string.sub(each, 1, #prefix)] = each\n"
     "      end\n"
     "    end\n"
@@ -1956,7 +1957,8 @@ static const char dq_lua_remove[] =
     "    reply[#reply + 1] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, #found, 500 do\n"
-    "    redis.call('ZREM', zset, unpack(found, i, math.min(i + 499, #found)))\n"
+    "    local last = math.min(i + 499, #found)\n"
+    "    redis.call('ZREM', zset, unpack(found, i, last))\n"
     "  end\n"
     "  return reply\n"
     "end\n";
@@ -2071,7 +2073,8 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZCOUNT', zset, 0, 0)\n"
     /* probes, each without an effect */
     "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "redis.call('SET', holder, held, held == '' and 'XX' or 'NX', 'PX', ttl_ms)\n"
+    "local unless = held == '' and 'XX' or 'NX'\n"
+    "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
     "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
@@ -2178,7 +2181,8 @@ static const char dq_lua_drain[] =
     "  return found, math.min(due, count)\n"
     "end\n"
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, reply, old_first = run.mirror, run.reply, run.wire == 'o'\n"
+    "  local mirror, reply = run.mirror, run.reply\n"
+    "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
     "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #reply\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
@@ -2448,13 +2452,15 @@ static const char dq_lua_give[] =
     "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
-    "  if #run.held > 0 then redis.call('ZADD', run.zset, unpack(run.held)) end\n"
+    "  local held = run.held\n"
+    "  if #held > 0 then redis.call('ZADD', run.zset, unpack(held)) end\n"
     "  run.held = {}\n"
     "end\n";
 static const char dq_lua_take_listed[] =
     "local function take_listed(run, count)\n"
     "  local function read(list, length)\n"
-    "    return length == 0 and {} or redis.call('LRANGE', list, 0, count - 1)\n"
+    "    if length == 0 then return {} end\n"
+    "    return redis.call('LRANGE', list, 0, count - 1)\n"
     "  end\n"
     "  local retries = read(run.other_list, run.native and run.other or 0)\n"
     "  local payloads = read(run.ready_list, run.ready)\n"
@@ -2465,7 +2471,8 @@ static const char dq_lua_take_listed[] =
     "      i = i + 1\n"
     "      e = retries[i]\n"
     "      local kind, start = split(e)\n"
-    "      reason = not kind and 'undecodable' or give(run, -1, e, kind, start)\n"
+    "      reason = not kind and 'undecodable' or\n"
+    "        give(run, -1, e, kind, start)\n"
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
@@ -2594,8 +2601,9 @@ static const char dq_lua_take_usual[] =
     "  local now, done = math.floor(us / 1000), nil\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf', decimal(now + argv[3]),\n"
-    "    'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
+    "  local found = call('ZRANGEBYSCORE', zset, '-inf',\n"
+    "    decimal(now + argv[3]), 'WITHSCORES',\n"
+    "    'LIMIT', '0', ack and '3' or '2')\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
@@ -2607,7 +2615,8 @@ static const char dq_lua_take_usual[] =
     "      after = found[6]\n"
     "    end\n"
     "  end\n"
-    "  local acked, lease_end, handed_out, soon = done and 1 or 0, 0, nil, due\n"
+    "  local acked, lease_end = done and 1 or 0, 0\n"
+    "  local soon, handed_out = due, nil\n"
     "  due = due and due + 0\n"
     "  if not e or due > now then\n"
     "    due = nil\n"
@@ -2622,7 +2631,9 @@ static const char dq_lua_take_usual[] =
     "      local high, low = string.byte(e, 16, 17)\n"
     "      local most = tonumber(argv[6])\n"
     "      tried = high * 256 + low\n"
-    "      if most > 0 and tried >= most or tried == 65535 then return nil end\n"
+    "      if most > 0 and tried >= most or tried == 65535 then\n"
+    "        return nil\n"
+    "      end\n"
     "    end\n"
     "    handed_out = e\n"
     /* the ack is the first write, and proves the right to remove */
@@ -2696,16 +2707,17 @@ static const char dq_lua_take[] =
     "  end\n"
     "  if run.lease_end and run.safe > 9 then\n"
     /* Redisson sets its timer by the channel */
-    "    publish_if_head(run.zset, argv[12], run.lease_end, (run.safe - 9) / 2)\n"
+    "    local leases = (run.safe - 9) / 2\n"
+    "    publish_if_head(run.zset, argv[12], run.lease_end, leases)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
     "  local joined, rank = false, 0\n"
     "  if keys[5] then\n"
-    "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13], argv[14],\n"
-    "      argv[15])\n"
+    "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
+    "      argv[14], argv[15])\n"
     "  end\n"
-    "  reply[7], reply[8], reply[9] = run.lease_end or 0, joined and rank or 0,\n"
-    "    acked or 0\n"
+    "  reply[7], reply[8] = run.lease_end or 0, joined and rank or 0\n"
+    "  reply[9] = acked or 0\n"
     "  return finish_run(run)\n"
     "end\n";
 static const char dq_lua_take_native[] =
@@ -2822,7 +2834,8 @@ static const char dq_lua_change[] =
     "end\n"
     "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
     "if dead_list then\n"
-    "  redis.call('RPUSH', dead_list, string.format('buried %.0f\\n', now) .. e)\n"
+    "  local letter = string.format('buried %.0f\\n', now) .. e\n"
+    "  redis.call('RPUSH', dead_list, letter)\n"
     "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "  return {us, 1, 0}\n"
     "end\n"
@@ -2900,7 +2913,8 @@ static const char dq_lua_clear[] =
  * A redrive puts payloads onto the ready list; what can't be decoded goes to
  * the end of the dead ones. */
 static const char dq_lua_dead[] =
-    "local dead_list, ready_list, old_first = KEYS[1], KEYS[2], ARGV[4] == 'o'\n"
+    "local dead_list, ready_list = KEYS[1], KEYS[2]\n"
+    "local old_first = ARGV[4] == 'o'\n"
     "local from, length = tonumber(ARGV[3]), redis.call('LLEN', dead_list)\n"
     "local max, reply = math.min(tonumber(ARGV[2]), length), {clock(), 0}\n"
     "if ARGV[1] == 'clear' then\n"
@@ -2980,27 +2994,27 @@ DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
-          "2025e5993cc4e99cabbe9749dadd32ef90ad2a7d", dq_lua_clock,
+          "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "14a5af7ac60163a90df5c92aedba5a667780c2bf",
+DQ_SCRIPT(tick, DQ_TICK, 2, "0938c12a2c23c3660a7de29cb79b9e709a5f70b5",
           DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "f2c0a479a1a9a7bd867e733ebf349ba51969cb27",
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "2de5db5a4f06a686402d31a990f33c71b1bd516e",
           DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "d66b15cabde2e91e4b7f77080e9a1c1e00cb8721",
+DQ_SCRIPT(take, DQ_TAKE, 4, "f3147134c568ff47d20b94021018e6253a8d554d",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
           dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1f1af72318fd3e6f5118c2a39c10b4e14d5dc47",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "a1ae46f6d4b950ab5895a44af06bfeb0a014726a",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "7d900dce7187b3e58efe2357ad07486143fb9d97", DQ_LUA_RUN, dq_lua_drain,
+          "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_REMOVE, 7, "6f41bb0f0d215c9f2cf2318763c67f44a776f567",
+DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
 DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
           "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
           dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "c646cdd2bf0f7aa62d3dea6c677812049dc40045",
+DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
           dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
@@ -3009,7 +3023,7 @@ DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "0814ce8621bdb4e64faff5c9ae96c45bbd83c9c1",
+DQ_SCRIPT(dead, DQ_DEADS, 13, "88a9069b1b3679efc3c07069646ab390f6c5c149",
           dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
