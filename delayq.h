@@ -1804,11 +1804,9 @@ static void dq_tls_end(delayq_conn *conn) {
  * MARK: - Scripts
  * >>scripts   the Lua that runs in the server
  *
- *
- * A script is its fragments and one main at the end. A fragment is a complete
- * chunk that defines functions; they talk to each other by parameters and
- * results only. `make lua` writes the scripts to build/lua/NAME.lua, so that
- * the line in an error message can be looked up, and luacheck reads them.
+ * A script is its fragments, complete chunks that define functions, and one
+ * main at the end. `make lua` writes the scripts to build/lua/NAME.lua, where
+ * the line in an error message can be looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
@@ -1828,19 +1826,15 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #define DQ_BUDGET "262144" /* bytes of elements that one script reads */
 
-/* clock(): the server's clock in microseconds, and in whole milliseconds.
- * decimal(n): a whole number as text. */
+/* clock(): the server's clock in microseconds, and in whole milliseconds. */
 static const char dq_lua_clock[] = "local function clock()\n"
                                    "  local time = redis.call('TIME')\n"
                                    "  local us = time[1] * 1000000 + time[2]\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
-static const char dq_lua_decimal[] =
-    "local function decimal(n) return string.format('%.0f', n) end\n";
 
-/* split(e, old_first): what dq_elem_parse does in C: the kind of an element
- * and the start of its payload, or nil.
- * attempts(e), with_attempts(e, n): the count in an element of kind 16. */
+/* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
+ * start of its payload, or nil. attempts(e): the count in one of kind 16. */
 static const char dq_lua_split[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
@@ -1852,15 +1846,10 @@ static const char dq_lua_split[] =
     "  end\n"
     "end\n"
     "local function split(e, old_first)\n"
-    "  local start = old_first and payload_start(e, 9)\n"
-    "  if start then return 0, start end\n"
-    "  local kind = string.byte(e, 1)\n"
-    "  if kind == 16 or kind == 8 then\n"
-    "    start = payload_start(e, kind + 2)\n"
-    "    if start then return kind, start end\n"
-    "  end\n"
-    "  start = payload_start(e, 9)\n"
-    "  if start then return 0, start end\n"
+    "  local kind, old = string.byte(e, 1), payload_start(e, 9)\n"
+    "  local new = (kind == 16 or kind == 8) and payload_start(e, kind + 2)\n"
+    "  if old and (old_first or not new) then return 0, old end\n"
+    "  if new then return kind, new end\n"
     "end\n";
 static const char dq_lua_attempts[] =
     "local function attempts(e)\n"
@@ -1872,71 +1861,41 @@ static const char dq_lua_attempts[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/*
- * PROBE: a look at a queue on a new connection. Its keys are not declared,
- * since it has to work where they aren't: on another node of a cluster, or
- * under an ACL that hides the mirror.
- *
+/* PROBE: a look at a queue on a new connection, which works also on another
+ * node of a cluster, and under an ACL that hides the mirror: its keys are not
+ * declared.
  * ARGV     1 zset, 2 mirror
  * returns  clock; 1 where an element of Redisson <= 3.21.0 stands at a head,
- *          else 0; an unsigned long of 1, as the server packs it
- */
+ *          else 0; an unsigned long of 1, as the server packs it */
 static const char dq_lua_probe[] =
-    "local zset, mirror = ARGV[1], ARGV[2]\n"
     "local function is_old(e)\n"
     "  return type(e) == 'string' and split(e) == 0\n"
     "end\n"
-    "local us = clock()\n"
-    "local old = 0\n"
-    "if is_old(redis.pcall('LINDEX', mirror, 0)) or\n"
-    "  is_old(redis.pcall('ZRANGE', zset, 0, 0)[1]) then\n"
-    "  old = 1\n"
-    "end\n"
-    "return {us, old, struct.pack('L', 1)}\n";
+    "local old = is_old(redis.pcall('LINDEX', ARGV[2], 0)) or\n"
+    "  is_old(redis.pcall('ZRANGE', ARGV[1], 0, 0)[1])\n"
+    "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): the rank at which the element of score due whose
  * first bytes are prefix stands, or would stand, and the element if it is
- * there. It is looked for by bisection within its millisecond. */
+ * there. By bisection within its millisecond; mostly it is the first there. */
 static const char dq_lua_find[] =
-    "local function sort_words(e, length)\n"
-    "  return struct.unpack('>I4I4I4I4I4', string.sub(e, 1, length) ..\n"
-    "    string.rep('\\0', 20))\n"
-    "end\n"
     "local function sorts_before(e, prefix)\n"
-    "  local a1, a2, a3, a4, a5 = sort_words(e, #prefix)\n"
-    "  local b1, b2, b3, b4, b5 = sort_words(prefix, #prefix)\n"
-    "  if a1 ~= b1 then return a1 < b1 end\n"
-    "  if a2 ~= b2 then return a2 < b2 end\n"
-    "  if a3 ~= b3 then return a3 < b3 end\n"
-    "  if a4 ~= b4 then return a4 < b4 end\n"
-    "  return a5 < b5\n"
+    "  for i = 1, #prefix do\n"
+    "    local a, b = string.byte(e, i) or -1, string.byte(prefix, i)\n"
+    "    if a ~= b then return a < b end\n"
+    "  end\n"
     "end\n"
     "local function find(zset, due, prefix)\n"
-    "  local function element_at(rank)\n"
-    "    return redis.call('ZRANGE', zset, rank, rank)[1]\n"
+    "  local low = redis.call('ZCOUNT', zset, '-inf', '(' .. due)\n"
+    "  local high = low + redis.call('ZCOUNT', zset, due, due)\n"
+    "  local rank = low\n"
+    "  while low < high do\n"
+    "    local e = redis.call('ZRANGE', zset, rank, rank)[1]\n"
+    "    if string.sub(e, 1, #prefix) == prefix then return rank, e end\n"
+    "    if sorts_before(e, prefix) then low = rank + 1 else high = rank end\n"
+    "    rank = math.floor((low + high) / 2)\n"
     "  end\n"
-    "  local function is_it(e)\n"
-    "    return string.sub(e, 1, #prefix) == prefix\n"
-    "  end\n"
-    "  local rank = redis.call('ZCOUNT', zset, '-inf', '(' .. due)\n"
-    "  local left = redis.call('ZCOUNT', zset, due, due)\n"
-    "  if left == 0 then return rank end\n"
-    /* mostly it is the first of its millisecond */
-    "  local e = element_at(rank)\n"
-    "  if is_it(e) then return rank, e end\n"
-    "  local stop = rank + left\n"
-    "  while left > 0 do\n"
-    "    local half = math.floor(left / 2)\n"
-    "    if sorts_before(element_at(rank + half), prefix) then\n"
-    "      rank, left = rank + half + 1, left - half - 1\n"
-    "    else\n"
-    "      left = half\n"
-    "    end\n"
-    "  end\n"
-    "  if rank == stop then return rank end\n"
-    "  e = element_at(rank)\n"
-    "  if is_it(e) then return rank, e end\n"
-    "  return rank\n"
+    "  return low\n"
     "end\n";
 
 /* remove(zset, argv, from, to, reply): take the elements of the pairs (due,
@@ -1944,143 +1903,134 @@ static const char dq_lua_find[] =
  * it: of each pair 1 (done) or 0 (not there). Where a millisecond holds not
  * many more than are asked for, as after a take of many, it is read once. */
 static const char dq_lua_remove[] =
-    "local function read_millisecond(zset, due, length)\n"
-    "  local elements = {}\n"
-    "  for _, e in ipairs(redis.call('ZRANGEBYSCORE', zset, due, due)) do\n"
-    "    elements[string.sub(e, 1, length)] = e\n"
-    "  end\n"
-    "  return elements\n"
-    "end\n"
     "local function remove(zset, argv, from, to, reply)\n"
     "  local found, page, page_name = {}, nil, nil\n"
-    "  local many = (to - from + 1) / 2\n"
+    "  local many = to - from + 1\n"
     "  for i = from, to, 2 do\n"
     "    local due, prefix, e = argv[i], argv[i + 1]\n"
     "    local name = due .. ':' .. #prefix\n"
-    "    if many > 1 and name ~= page_name and\n"
-    "      redis.call('ZCOUNT', zset, due, due) <= 2 * many then\n"
-    "      page, page_name = read_millisecond(zset, due, #prefix), name\n"
+    "    if many > 2 and name ~= page_name and\n"
+    "      redis.call('ZCOUNT', zset, due, due) <= many then\n"
+    "      page, page_name = {}, name\n"
+    "      local all = redis.call('ZRANGEBYSCORE', zset, due, due)\n"
+    "      for _, each in ipairs(all) do\n"
+    "        page[string.sub(each, 1, #prefix)] = each\n"
+    "      end\n"
     "    end\n"
     "    if name == page_name then\n"
-    "      e = page[prefix]\n"
-    "      page[prefix] = nil\n"
+    "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
     "      e = select(2, find(zset, due, prefix))\n"
     "    end\n"
-    "    if e then found[#found + 1] = e end\n"
+    "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, #found, 500 do\n"
-    "    redis.call('ZREM', zset, unpack(found, i,\n"
-    "      math.min(i + 499, #found)))\n"
+    "    local last = math.min(i + 499, #found)\n"
+    "    redis.call('ZREM', zset, unpack(found, i, last))\n"
     "  end\n"
     "  return reply\n"
     "end\n";
 
 /* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
  * only `ties` elements are due by then. Counted, not read: the head may be
- * large. Where that is forbidden, others see to the item when they look next.
- */
+ * large. Where that is forbidden, others see to the item when they look. */
 static const char dq_lua_publish[] =
     "local function publish_if_head(zset, channel, due, ties)\n"
-    "  if redis.pcall('ZCOUNT', zset, 0, due) == ties then\n"
-    "    redis.pcall('PUBLISH', channel, string.format('%.0f', due))\n"
+    "  local text = string.format('%.0f', due)\n"
+    "  if redis.pcall('ZCOUNT', zset, '0', text) == ties then\n"
+    "    redis.pcall('PUBLISH', channel, text)\n"
     "  end\n"
     "end\n";
 
-/*
- * OFFER
- *
+/* OFFER
  * KEYS     1 zset, 2 mirror (only where the wire has one)
- * ARGV     1 channel, then pairs: when, element
+ * ARGV     1 channel, then pairs, 128 at most: when, element
  *          when: a delay in ms, or - and a due time; '': as the one before;
  *          with !T behind it, it is sent again, and has been due at T if the
  *          first sending was stored
  * returns  clock; due = delay + that time in ms, rounded up. Then, of those
  *          that were sent again, pairs: its number (from 1), and the due time
- *          that stands, or -1 if it may have been delivered meanwhile
- */
+ *          that stands, or -1 if it may have been delivered meanwhile */
 /* The usual offer, made for speed: one message, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
-    "if #ARGV == 3 and not KEYS[2] and tonumber(ARGV[2]) then\n"
-    "  local zset, channel, due, e = KEYS[1], ARGV[1], ARGV[2] + 0, ARGV[3]\n"
-    "  local time = redis.call('TIME')\n"
+    "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
+    "if wait then\n"
+    "  local zset, channel, call = KEYS[1], ARGV[1], redis.call\n"
+    "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  due = due < 0 and -due or math.ceil(us / 1000) + due\n"
-    "  local text = string.format('%.0f', due)\n"
-    "  redis.call('ZADD', zset, 'NX', text, e)\n"
+    "  local due = wait < 0 and -wait or math.ceil(us / 1000) + wait\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
+    "  call('ZADD', zset, 'NX', text, ARGV[3])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
     "    redis.pcall('PUBLISH', channel, text)\n"
     "  end\n"
     "  return {us}\n"
     "end\n";
+/* read_when(when, base): the due time; and, if it is sent again, whether the
+ * first sending may have been delivered. */
+static const char dq_lua_when[] =
+    "local function read_when(when, base)\n"
+    "  local delay, after = tonumber(when), nil\n"
+    "  if not delay then\n"
+    "    delay, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
+    "    delay, after = tonumber(delay), base >= tonumber(after)\n"
+    "  end\n"
+    "  return delay < 0 and -delay or base + delay, after\n"
+    "end\n";
 static const char dq_lua_offer[] =
     "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
     "local us = clock()\n"
-    "local base = math.ceil(us / 1000)\n"
-    "local first, ties, due, text, bulk = nil, 0, nil, nil, not mirror\n"
-    "local reply = {us}\n"
+    "local base, reply = math.ceil(us / 1000), {us}\n"
+    "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* each when becomes its score, or false: not stored again */
+    /* what is to be stored stands at the beginning of ARGV then */
     "for i = 2, #ARGV, 2 do\n"
-    "  local when, stands, delivered = ARGV[i], nil, nil\n"
+    "  local when, e, delivered, stands = ARGV[i], ARGV[i + 1], nil, nil\n"
     "  if when ~= '' then\n"
-    "    due = tonumber(when)\n"
-    "    if not due then\n"
-    "      local delay, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
-    "      due = tonumber(delay)\n"
-    "      stands = redis.call('ZSCORE', zset, ARGV[i + 1])\n"
-    "      delivered = base >= tonumber(after)\n"
-    "    end\n"
-    "    due = due < 0 and -due or base + due\n"
-    "    text = string.format('%.0f', due)\n"
+    "    at, delivered = read_when(when, base)\n"
+    "    text = string.format('%.0f', at)\n"
+    "    stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
     "  end\n"
     "  if stands or delivered then\n"
-    "    ARGV[i], bulk = false, false\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
-    "    ARGV[i] = text\n"
-    "    if not first or due < first then first, ties = due, 0 end\n"
-    "    if due == first then ties = ties + 1 end\n"
+    "    ARGV[last + 1], ARGV[last + 2] = text, e\n"
+    "    last = last + 2\n"
+    "    if not first or at < first then first, ties = at, 0 end\n"
+    "    if at == first then ties = ties + 1 end\n"
     "  end\n"
     "end\n"
-    "for i = 2, #ARGV, bulk and 1000 or 2 do\n"
-    "  if ARGV[i] then\n"
-    "    if mirror then redis.call('RPUSH', mirror, ARGV[i + 1]) end\n"
-    "    local last = bulk and math.min(i + 999, #ARGV) or i + 1\n"
-    "    redis.call('ZADD', zset, 'NX', unpack(ARGV, i, last))\n"
-    "  end\n"
+    "if not first then return reply end\n"
+    "for i = 3, mirror and last or 0, 2 do\n"
+    "  redis.call('RPUSH', mirror, ARGV[i])\n"
     "end\n"
-    "if first then publish_if_head(zset, channel, first, ties) end\n"
+    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 2, last))\n"
+    "publish_if_head(zset, channel, first, ties)\n"
     "return reply\n";
 
-/*
- * OFFER_KEYED
- *
+/* OFFER_KEYED
  * KEYS     1 zset, 2 the key's ticket, 3 mirror (only where the wire has one)
  * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
  *          key's life in ms, 6 '1': take the place of the first
  * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
- *          been delivered meanwhile; due; the key's ticket
- */
+ *          been delivered meanwhile; due; the key's ticket */
 static const char dq_lua_offer_keyed[] =
     "local zset, holder, mirror = KEYS[1], KEYS[2], KEYS[3]\n"
     "local channel, when, e, id, ttl_ms, replace = unpack(ARGV)\n"
     "local us = clock()\n"
-    "local base = math.ceil(us / 1000)\n"
-    "local delay, after = string.match(when, '^(-?%d+)!?(%d*)$')\n"
-    "delay, after = tonumber(delay), tonumber(after)\n"
-    "local due = delay < 0 and -delay or base + delay\n"
+    "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
     "local held = redis.call('GET', holder) or ''\n"
     "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
     "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
     "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
-    "if after and base >= after then return {us, 2, due, ''} end\n"
+    "if delivered then return {us, 2, due, ''} end\n"
     "local prefix, old\n"
     "if held_id then\n"
     "  prefix = string.gsub(held_id, '%x%x', function(digits)\n"
@@ -2092,8 +2042,8 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZCOUNT', zset, 0, 0)\n"
     /* probes, each without an effect */
     "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "redis.call('SET', holder, held, held == '' and 'XX' or 'NX', 'PX',\n"
-    "  ttl_ms)\n"
+    "local unless = held == '' and 'XX' or 'NX'\n"
+    "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
     "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
@@ -2101,7 +2051,7 @@ static const char dq_lua_offer_keyed[] =
     "  redis.call('RPUSH', mirror, e)\n"
     "end\n"
     "redis.call('ZADD', zset, 'NX', due, e)\n"
-    "local ticket = decimal(due) .. '-' .. id\n"
+    "local ticket = string.format('%.0f', due) .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
     "if old then\n"
     "  local rank = find(zset, held_due, prefix)\n"
@@ -2110,201 +2060,80 @@ static const char dq_lua_offer_keyed[] =
     "publish_if_head(zset, channel, due, 1)\n"
     "return {us, 0, due, ticket}\n";
 
-/*
- * take_usual(keys, argv): the usual take, made for speed: a native queue,
- * nothing in its lists, not among the waiters, one item to hand out or none.
- * It stands at the top of TAKE, so that all that follows is not even made.
- * Returns TAKE's reply; or nil, and then the whole of TAKE has to be gone
- * through, with what has been acknowledged (nil: nothing was), and what has
- * been read already: clock, lengths of the lists, the first two elements.
- */
-static const char dq_lua_take_usual[] =
-    "local function take_usual(keys, argv)\n"
-    "  local call, zset = redis.call, keys[1]\n"
-    "  local ack = argv[8] ~= '' and argv[8]\n"
-    "  if not keys[4] or keys[5] or argv[4] == '0' then return nil end\n"
-    "  local ready, other = call('LLEN', keys[2]), call('LLEN', keys[3])\n"
-    "  local time = call('TIME')\n"
-    "  local us = time[1] * 1000000 + time[2]\n"
-    "  if ready > 0 or other > 0 then return nil, nil, us, ready, other end\n"
-    "  local now = math.floor(us / 1000)\n"
-    /* the first two; of three where one of them may be what is acked */
-    "  local horizon = string.format('%.0f', now + argv[3])\n"
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf', horizon,\n"
-    "    'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
-    "  local e, due, after = found[1], found[2], found[4]\n"
-    "  local acked, done = 0, nil\n"
-    "  if ack then\n"
-    "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
-    "    if done then\n"
-    "      local prefix = argv[9]\n"
-    "      if string.sub(done, 1, #prefix) ~= prefix then\n"
-    "        return nil, nil, us, 0, 0\n"
-    "      end\n"
-    "      acked = 1\n"
-    "      if e == done then e, due, after = found[3], found[4], found[6]\n"
-    "      elseif found[3] == done then after = found[6] end\n"
-    "    end\n"
-    "  end\n"
-    "  due, after = tonumber(due), tonumber(after)\n"
-    "  if not e or due > now then\n"
-    "    if done then call('ZREM', zset, done) end\n"
-    "    local next = due and math.max(0, math.floor(due * 1000 - us)) or -1\n"
-    "    return {us, next, 0, 0, 0, 0, 0, 0, acked}\n"
-    "  end\n"
-    "  local more = after and after <= now\n"
-    "  if due < 0 or more and argv[4] ~= '1' then\n"
-    "    return nil, nil, us, 0, 0, not ack and found\n"
-    "  end\n"
-    "  local high, low = string.byte(e, 16, 17)\n"
-    "  if #e < 25 or string.byte(e) ~= 16 or\n"
-    "    struct.unpack('I8', e, 18) ~= #e - 25 then\n"
-    "    return nil, nil, us, 0, 0, not ack and found\n"
-    "  end\n"
-    "  local tried, most = high * 256 + low, tonumber(argv[6])\n"
-    "  if most > 0 and tried >= most or tried == 65535 then\n"
-    "    return nil, nil, us, 0, 0, not ack and found\n"
-    "  end\n"
-    /* the ack is the first write, and proves the right to remove */
-    "  if done then call('ZREM', zset, done) end\n"
-    "  local next, lease_end, handed_out = -1, 0, e\n"
-    "  if argv[7] ~= '0' then\n"
-    "    local n = tried + 1\n"
-    "    handed_out = string.sub(e, 1, 15) ..\n"
-    "      string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
-    "    lease_end = math.ceil(us / 1000) + argv[7]\n"
-    "    local text = string.format('%.0f', lease_end)\n"
-    "    if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "    local added = redis.pcall('ZADD', zset, text, handed_out)\n"
-    "    if type(added) == 'table' then\n"
-    "      return nil, done and acked, us, 0, 0, not ack and found\n"
-    "    end\n"
-    "  end\n"
-    "  if done then call('ZREM', zset, e)\n"
-    "  else call('ZREMRANGEBYRANK', zset, '0', '0') end\n"
-    "  if lease_end > 0 and not (after and after <= lease_end) then\n"
-    "    local text = string.format('%.0f', lease_end)\n"
-    "    if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
-    "      redis.pcall('PUBLISH', argv[12], text)\n"
-    "    end\n"
-    "    after = lease_end\n"
-    "  end\n"
-    "  if more then next = 0\n"
-    "  elseif after then\n"
-    "    next = math.max(0, math.min(1e13, math.floor(after * 1000 - us)))\n"
-    "  end\n"
-    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
-    "end\n";
-/* The one exception to "a main at the end". */
-static const char dq_lua_take_early[] =
-    "local usual, acked_before, us_before, ready_before, other_before,\n"
-    "  found_before = take_usual(KEYS, ARGV)\n"
-    "if usual then return usual end\n";
-
-/*
- * begin_run(keys, argv, length_of, seen): what TICK, TAKE and BROADCAST know
- * and count while they run. length_of: the command that counts keys[2]. seen:
- * nil, or what has been read already: clock, lengths, and perhaps the first
- * two elements.
- *
- * keys     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
- *          (Redisson), 4 dead. A native TAKE may be given the zset alone: it
- *          takes what is due straight from there, which it can while the keys
- *          are on their way from one node of a cluster to another
- * argv     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
+/* What TICK, TAKE and BROADCAST know and count while they run.
+ * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
+ *          (Redisson), 4 dead
+ * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
  *          horizon: how far to look for the next due time, in ms
  *
- * What is handed out is put into `reply` as pairs (due time, bytes), behind
- * the 9 numbers with which it begins; the first `safe` items have left.
- */
+ * ready, other: the lengths of keys[2] and keys[3]. Behind the 9 numbers with
+ * which it begins, `reply` has what is handed out: pairs (due time, bytes); its
+ * first `safe` values are of items that have left. finish_run fills in these
+ * numbers. */
 static const char dq_lua_run[] =
-    "local function begin_run(keys, argv, length_of, seen)\n"
-    "  local us, now\n"
-    "  if seen then us, now = seen.us, math.floor(seen.us / 1000)\n"
-    "  else us, now = clock() end\n"
-    "  local run = {\n"
-    "    zset = keys[1], ready_list = keys[2], dead_list = keys[4],\n"
-    "    wire = argv[1], native = argv[1] == 'n' or argv[1] == 'b',\n"
+    "local function begin_run(keys, argv, ready, other)\n"
+    "  local us, now = clock()\n"
+    "  return {\n"
+    "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
+    "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
     "    us = us, now = now, horizon = now + argv[3],\n"
-    "    ready = 0, other = 0, bytes = 0, from_rank = 0,\n"
+    "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
     "    moved = 0, dead = 0, old = 0,\n"
-    "    handed_out = 0, safe = 0, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
+    "    safe = 9, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
     "  }\n"
-    "  if seen then\n"
-    "    run.ready, run.other, run.found = seen.ready, seen.other, seen.found\n"
-    "  elseif run.ready_list then\n"
-    "    run.ready = redis.call(length_of, run.ready_list)\n"
-    "    run.other = redis.call('LLEN', keys[3])\n"
-    "  end\n"
-    "  return run\n"
     "end\n"
-    "local function hand_out(run, due, e)\n"
-    "  local n = run.handed_out\n"
-    "  run.reply[2 * n + 10], run.reply[2 * n + 11] = tonumber(due), e\n"
-    "  run.handed_out = n + 1\n"
+    "local function finish_run(run)\n"
+    "  local reply, soon, next = run.reply, run.soon, 0\n"
+    /* microseconds until something is due; -1: nothing within the horizon */
+    "  if run.old == 1 or run.all and not soon then next = -1\n"
+    "  elseif run.all then\n"
+    "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
+    "  end\n"
+    "  reply[2] = next\n"
+    "  reply[3] = run.native and run.ready + run.other or run.ready\n"
+    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
+    "  return reply\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
     "local function dead_letter(run, reason, e)\n"
-    "  return reason .. ' ' .. decimal(run.now) .. '\\n' .. e\n"
-    "end\n"
-    /* fill in what the reply begins with, and return it. next: microseconds
-     * until something is due, -1: nothing within the horizon */
-    "local function finish_run(run)\n"
-    "  local reply, next = run.reply, 0\n"
-    "  if run.old == 1 or run.all and not run.soon then next = -1\n"
-    "  elseif run.all then\n"
-    "    next = math.floor(run.soon * 1000 - run.us)\n"
-    "    next = math.max(0, math.min(1e13, next))\n"
-    "  end\n"
-    "  reply[2] = next\n"
-    "  reply[3] = run.wire == 'n' and run.ready + run.other or run.ready\n"
-    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
-    "  return reply\n"
+    "  return reason .. string.format(' %.0f\\n', run.now) .. e\n"
     "end\n";
 
-/* in_chunks(max, bytes, chunk): the one loop that keeps to the budget. It
- * calls chunk(count) at least once, with 1 and then growing counts; that
- * returns how many it has got towards max, their bytes, and false if nothing
- * is left. bytes: what counts already. Returns that and all that was read.
- * cost(e): what an element counts: 64, so that many small ones are work, too.
- */
+/* in_chunks(run, max, chunk, ...): the one loop that keeps to the budget, of
+ * which run.bytes are used. It calls chunk(run, count, ...) at least once, with
+ * 1 and then growing counts; that returns how many it has got towards max,
+ * their bytes, and false if nothing is left.
+ * cost(e): what an element counts; 64, since many small ones are work, too. */
 static const char dq_lua_chunks[] =
     "local function cost(e) return #e + 64 end\n"
-    "local function in_chunks(max, bytes, chunk)\n"
+    "local function in_chunks(run, max, chunk, ...)\n"
     "  local got, size = 0, 1\n"
     "  repeat\n"
-    "    local n, more_bytes, more = chunk(math.min(size, max - got))\n"
-    "    got, bytes = got + n, bytes + more_bytes\n"
+    "    local n, bytes, more = chunk(run, math.min(size, max - got), ...)\n"
+    "    got, run.bytes = got + n, run.bytes + bytes\n"
     /* as many as the budget may hold, by those read so far */
-    "    local room = (" DQ_BUDGET " - bytes) * got / (bytes + 1)\n"
+    "    local room = (" DQ_BUDGET " - run.bytes) * got / (run.bytes + 1)\n"
     "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
-    "  until not more or got >= max or bytes >= " DQ_BUDGET "\n"
-    "  return bytes\n"
+    "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/*
- * drain(run, max, keep, add): empty the zset of what is due.
- *
- * keep(e, kind, start, due) is told of each element and returns a reason if
- * the element shall die; or nil, and true if it stays in the zset. Without
- * keep all are handed out. add() is called once a chunk, to put away what was
- * kept.
+/* drain(run, max, keep, add): empty the zset of what is due.
+ * keep(run, due, e, kind, start) is told of each element and returns a reason
+ * if the element shall die; or nil, and true if it stays in the zset. Without
+ * keep all are handed out. add(run) is called once a chunk, to put away what
+ * was kept. run.mirror, of Redisson's wires only: what has left the zset leaves
+ * the mirror when a drain ends, in whatever way.
  *
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
- * no large element that is far off). run.all: nothing due is left.
- *
- * run.mirror, of Redisson's wires only: what has left the zset leaves the
- * mirror when a drain ends, in whatever way.
- */
-static const char dq_lua_read_due[] =
+ * no large element that is far off). run.all: nothing due is left. */
+static const char dq_lua_drain[] =
     "local function read_due(run, count)\n"
     "  local function read()\n"
     "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
     "      'WITHSCORES', 'LIMIT', run.from_rank, count + 1)\n"
     "  end\n"
-    "  local found = run.found or read()\n"
-    "  run.found = nil\n"
+    "  local found = read()\n"
     /* what is below 0 is never due */
     "  local score = found[2]\n"
     "  if run.from_rank == 0 and score and string.byte(score) == 45 then\n"
@@ -2320,20 +2149,12 @@ static const char dq_lua_read_due[] =
     "  run.all = due <= count\n"
     "  return found, math.min(due, count)\n"
     "end\n"
-    /* prove the rights to write, once, and that memory is no obstacle */
-    "local function probe_zset(run, adds)\n"
-    "  if run.probed then return end\n"
-    "  run.probed = true\n"
-    "  redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
-    "  if adds then redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '') end\n"
-    "end\n";
-static const char dq_lua_drain[] =
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, old_first = run.mirror, run.wire == 'o'\n"
+    "  local mirror, reply = run.mirror, run.reply\n"
+    "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, read, stay, bytes = {}, 0, 0, 0\n"
+    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #reply\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
-    "  local reply, at = run.reply, 2 * run.handed_out + 10\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
     "    local kind, start, length = 16, 26, #e - 25\n"
@@ -2350,41 +2171,44 @@ static const char dq_lua_drain[] =
     "    if not kind then\n"
     "      reason = 'undecodable'\n"
     "    elseif keep then\n"
-    "      reason, stays = keep(e, kind, start, found[i + 1])\n"
+    "      reason, stays = keep(run, found[i + 1], e, kind, start)\n"
     "    else\n"
-    "      reply[at], reply[at + 1] = found[i + 1] + 0, e\n"
+    "      reply[at + 1], reply[at + 2] = found[i + 1] + 0, e\n"
     "      at = at + 2\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
-    "  if not keep then run.handed_out = (at - 10) / 2 end\n"
     "  if read == 0 then return 0, 0, false end\n"
     "  if #bad > 0 and not run.dead_list then\n"
     "    error('TRYAGAIN dead letters', 0)\n"
     "  end\n"
-    "  if add or #bad > 0 or mirror then probe_zset(run, run.lease) end\n"
+    /* prove the rights to write, once, and that memory is no obstacle */
+    "  if (add or #bad > 0 or mirror) and not run.probed then\n"
+    "    redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
+    "    if run.lease_end then\n"
+    "      redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '')\n"
+    "    end\n"
+    "    run.probed = true\n"
+    "  end\n"
     "  if mirror then mirror.probe() end\n"
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
-    "  if add then add() end\n"
+    "  if add then add(run) end\n"
     "  if read > stay then\n"
     "    redis.call('ZREMRANGEBYRANK', run.zset, run.from_rank,\n"
     "      run.from_rank + read - stay - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, run.handed_out\n"
+    "  run.dead, run.safe = run.dead + #bad, #reply\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
     "  if run.old == 1 or run.bytes >= " DQ_BUDGET " then max = 0 end\n"
-    "  local function chunks()\n"
-    "    run.bytes = in_chunks(max, run.bytes, function(count)\n"
-    "      return drain_chunk(run, count, keep, add)\n"
-    "    end)\n"
+    "  if not run.mirror then\n"
+    "    return in_chunks(run, max, drain_chunk, keep, add)\n"
     "  end\n"
-    "  if not run.mirror then return chunks() end\n"
-    "  local fine, why = pcall(chunks)\n"
+    "  local fine, why = pcall(in_chunks, run, max, drain_chunk, keep, add)\n"
     "  run.mirror.sweep()\n"
     "  if fine then return end\n"
     /* the prefix is written once more where this ends the script */
@@ -2394,10 +2218,10 @@ static const char dq_lua_drain[] =
 
 /* move(run, max): from the zset to the lists. */
 static const char dq_lua_move[] =
-    "local function move(run, max, retry_list)\n"
+    "local function move(run, max)\n"
     "  local payloads, retries = {}, {}\n"
     "  local native, byte, sub = run.native, string.byte, string.sub\n"
-    "  drain(run, max, function(e, kind, start)\n"
+    "  drain(run, max, function(_, _, e, kind, start)\n"
     "    local high, low = byte(e, 16, 17)\n"
     "    if native and kind == 16 and (low > 0 or high > 0) then\n"
     "      retries[#retries + 1] = e\n"
@@ -2406,7 +2230,7 @@ static const char dq_lua_move[] =
     "    end\n"
     "  end, function()\n"
     "    if #retries > 0 then\n"
-    "      run.other = redis.call('RPUSH', retry_list, unpack(retries))\n"
+    "      run.other = redis.call('RPUSH', run.other_list, unpack(retries))\n"
     "    end\n"
     "    if #payloads > 0 then\n"
     "      run.ready = redis.call('RPUSH', run.ready_list, unpack(payloads))\n"
@@ -2416,18 +2240,16 @@ static const char dq_lua_move[] =
     "  end)\n"
     "end\n";
 
-/*
- * The mirror of a Redisson fleet stands in order of offer. Elements of delayq
- * are found there by the time in their ids: by guesses, strides and bisection,
- * and where offers of several hosts have overtaken each other in the
- * neighbourhood. Foreign ids tell no time: their LREM walks through the list.
+/* The mirror of a Redisson fleet stands in order of offer. Elements of delayq
+ * are found there by the time in their ids; where offers of several hosts have
+ * overtaken each other, in the neighbourhood. Foreign ids tell no time: their
+ * LREM walks through the list.
  *
- * open_mirror(run, list) gives four functions. locate(e, kind) finds an
- * element and writes nothing; false: the budget of 100,000 steps is used up.
- * probe() proves the right to write. left() says that those located so far
- * have left the zset. sweep() takes these out of the mirror: the first ones by
- * LTRIM, others marked with LSET and removed by one LREM.
- */
+ * open_mirror(run) gives four functions. locate(e, kind) finds an element and
+ * writes nothing; false: the budget of 100,000 steps is used up. probe() proves
+ * the right to write. left() says that those located so far have left the
+ * zset. sweep() takes these out of the mirror: the first ones by LTRIM, others
+ * marked with LSET and removed by one LREM. */
 static const char dq_lua_mirror_seek[] =
     /* the microseconds in an id; nil where there are none */
     "local function offered_at(m, e)\n"
@@ -2459,143 +2281,115 @@ static const char dq_lua_mirror_seek[] =
     "    if found == e then return from + i - 1 end\n"
     "  end\n"
     "end\n"
-    /* m.known: indexes that have been read, in order, and their times */
+    /* by interpolation, a little past the guess, so that it soon lies between;
+     * by halves where that gets on badly */
     "local function seek(m, e)\n"
-    "  local time, stride, up = offered_at(m, e), 0, nil\n"
+    "  local time, a, b, slow = offered_at(m, e), m.first, m.run.other - 1, 0\n"
     "  if not time then return nil end\n"
-    "  local last = m.run.other - 1\n"
-    "  if not m.known[1] then\n"
-    "    m.known = {m.first, last}\n"
-    "    m.known_times = {time_at(m, m.first) or 0, time_at(m, last) or 1e17}\n"
-    "  end\n"
-    "  local known, times = m.known, m.known_times\n"
-    "  local k, above = 1, #known\n"
-    "  while above - k > 1 do\n"
-    "    local half = math.floor((k + above) / 2)\n"
-    "    if times[half] <= time then k = half else above = half end\n"
-    "  end\n"
-    "  local a, b = known[k], known[k + 1]\n"
+    "  local at_a, at_b = time_at(m, a) or 0, time_at(m, b) or 1e17\n"
     "  while b - a > 24 do\n"
-    "    local half, ta, tb = math.floor((b - a) / 2), times[k], times[k + 1]\n"
-    "    local at = a + half\n"
-    "    if stride == 0 and 0 < ta and ta < tb and tb < 1e17 then\n"
-    "      at = a + math.floor((b - a) * (time - ta) / (tb - ta))\n"
-    "      at = math.max(a + 1, math.min(b - 1, at))\n"
-    "    elseif stride > 0 and stride < half then\n"
-    "      at = up and a + stride or b - stride\n"
+    "    local width, at = b - a, math.floor((a + b) / 2)\n"
+    "    if slow < 2 and at_a < at_b then\n"
+    "      local past = math.floor(math.sqrt(width))\n"
+    "      at = a + math.floor(width * (time - at_a) / (at_b - at_a))\n"
+    "      at = math.max(a + past, math.min(b - past, at))\n"
     "    end\n"
-    "    local there = time_at(m, at)\n"
+    "    local there, stop = time_at(m, at), math.min(at + 8, b - 1)\n"
     /* past some foreign ones */
-    "    for _ = 1, 8 do\n"
-    "      if there or at + 1 >= b then break end\n"
+    "    while not there and at < stop do\n"
     "      at = at + 1\n"
     "      there = time_at(m, at)\n"
     "    end\n"
     "    if not there then return nil end\n"
-    "    table.insert(known, k + 1, at)\n"
-    "    table.insert(times, k + 1, there)\n"
-    "    if there == time then a, b = at, at break end\n"
-    "    if there < time then a, k = at, k + 1 else b = at end\n"
-    /* batches are steps in a slope: a guess is near, so it is followed by
-     * strides away from it; between two of them the next guess is good */
-    "    if stride == 0 then stride, up = 64, there < time\n"
-    "    elseif (there < time) ~= up or stride >= half then stride = 0\n"
-    "    else stride = stride * 8 end\n"
+    "    if there <= time then a, at_a = at, there end\n"
+    "    if there >= time then b, at_b = at, there end\n"
+    "    slow = b - a > width / 2 and (slow + 1) % 3 or 0\n"
     "  end\n"
     "  return look_between(m, e, a, b) or\n"
     "    look_between(m, e, a - 32, b + 32) or\n"
     "    look_between(m, e, a - 256, b + 256)\n"
     "end\n";
 static const char dq_lua_mirror[] =
-    "local function locate_in_mirror(m, e, kind)\n"
+    "local function open_mirror(run)\n"
+    "  local m = {run = run, list = run.other_list, located = {}, gone = 0,\n"
+    "    first = 0, work = 0, bytes = 0, times = {}}\n"
+    "  function m.locate(e, kind)\n"
     /* a lease never stands in the mirror */
-    "  if kind == 16 and attempts(e) > 0 then return true end\n"
-    "  if m.work >= 100000 then return false end\n"
-    "  local at\n"
-    "  m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
-    "  if m.head == e then\n"
-    "    at, m.first, m.head = m.first, m.first + 1, nil\n"
+    "    if kind == 16 and attempts(e) > 0 then return true end\n"
+    "    if m.work >= 100000 then return false end\n"
+    "    local at\n"
+    "    m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
+    "    if m.head == e then\n"
+    "      at, m.first, m.head = m.first, m.first + 1, nil\n"
     /* LREM copies nothing: better for large payloads */
-    "  elseif m.run.other > 1000 and #e < 4096 and m.bytes < " DQ_BUDGET "\n"
-    "  then\n"
-    "    at = seek(m, e)\n"
-    "    if at and not m.sample_at then m.sample_at, m.sample = at, e end\n"
+    "    elseif run.other > 1000 and #e < 4096 and m.bytes < " DQ_BUDGET
+    " then\n"
+    "      at = seek(m, e)\n"
+    "      m.sample_at, m.sample = at or m.sample_at, at and e or m.sample\n"
+    "    end\n"
+    "    m.work = m.work + 10 + run.other / (at and 1000 or 1)\n"
+    "    m.located[#m.located + 1] = at or e\n"
+    "    return true\n"
     "  end\n"
-    "  m.work = m.work + 10 + m.run.other / (at and 1000 or 1)\n"
-    "  m.located[#m.located + 1] = at or e\n"
-    "  return true\n"
-    "end\n"
     /* LSET of what stands there already */
-    "local function probe_mirror(m)\n"
-    "  if not m.probed then\n"
-    "    redis.call('LREM', m.run.dead_list, 1, '')\n"
-    "    if m.run.other > 0 then redis.call('LTRIM', m.list, 0, -1) end\n"
-    "    m.probed = true\n"
-    "  end\n"
-    "  if m.sample_at and not m.lset_probed then\n"
-    "    redis.call('LSET', m.list, m.sample_at, m.sample)\n"
-    "    m.lset_probed = true\n"
-    "  end\n"
-    "end\n"
-    "local function sweep_mirror(m)\n"
-    "  local marks, least, most, first = 0, m.run.other, 0, 0\n"
-    "  local mark = 'delayq ' .. decimal(m.run.us)\n"
-    "  for i = 1, m.gone do\n"
-    "    local at = m.located[i]\n"
-    "    if at == first then first = first + 1\n"
-    "    elseif type(at) == 'number' then\n"
-    "      redis.call('LSET', m.list, at, mark)\n"
-    "      marks = marks + 1\n"
-    "      least, most = math.min(least, at), math.max(most, at)\n"
+    "  function m.probe()\n"
+    "    if not m.probed then\n"
+    "      redis.call('LREM', run.dead_list, 1, '')\n"
+    "      if run.other > 0 then redis.call('LTRIM', m.list, 0, -1) end\n"
     "    end\n"
+    "    if m.sample and not m.set then\n"
+    "      redis.call('LSET', m.list, m.sample_at, m.sample)\n"
+    "    end\n"
+    "    m.probed, m.set = true, m.sample\n"
     "  end\n"
+    "  function m.left() m.gone = #m.located end\n"
+    "  function m.sweep()\n"
+    "    local marks, least, most, first = 0, run.other, 0, 0\n"
+    "    local mark = string.format('delayq %.0f', run.us)\n"
+    "    for i = 1, m.gone do\n"
+    "      local at = m.located[i]\n"
+    "      if at == first then first = first + 1\n"
+    "      elseif type(at) == 'number' then\n"
+    "        redis.call('LSET', m.list, at, mark)\n"
+    "        marks = marks + 1\n"
+    "        least, most = math.min(least, at), math.max(most, at)\n"
+    "      end\n"
+    "    end\n"
     /* from the end that is nearer to the farthest mark */
-    "  if marks > 0 then\n"
-    "    if m.run.other - least < most then marks = -marks end\n"
-    "    redis.call('LREM', m.list, marks, mark)\n"
-    "  end\n"
-    "  if first > 0 then redis.call('LTRIM', m.list, first, -1) end\n"
-    "  for i = 1, m.gone do\n"
-    "    local e = m.located[i]\n"
-    "    if type(e) == 'string' then redis.call('LREM', m.list, 1, e) end\n"
-    "  end\n"
-    "  m.gone, m.first, m.head = 0, 0, nil\n"
-    "  m.times, m.known = {}, {}\n"
-    "  m.run.other = redis.call('LLEN', m.list)\n"
-    "end\n"
-    "local function open_mirror(run, list)\n"
-    "  local m = {run = run, list = list, located = {}, gone = 0, first = 0,\n"
-    "    work = 0, bytes = 0, times = {}, known = {}}\n"
-    "  return {\n"
-    "    locate = function(e, kind) return locate_in_mirror(m, e, kind) end,\n"
-    "    probe = function() probe_mirror(m) end,\n"
-    "    left = function() m.gone = #m.located end,\n"
-    "    sweep = function()\n"
-    "      if m.gone > 0 then sweep_mirror(m) end\n"
-    "      m.located = {}\n"
+    "    if marks > 0 then\n"
+    "      if run.other - least < most then marks = -marks end\n"
+    "      redis.call('LREM', m.list, marks, mark)\n"
     "    end\n"
-    "  }\n"
+    "    if first > 0 then redis.call('LTRIM', m.list, first, -1) end\n"
+    "    for i = 1, m.gone do\n"
+    "      local e = m.located[i]\n"
+    "      if type(e) == 'string' then redis.call('LREM', m.list, 1, e) end\n"
+    "    end\n"
+    "    m.located, m.gone, m.first, m.head, m.times = {}, 0, 0, nil, {}\n"
+    "    run.other = redis.call('LLEN', m.list)\n"
+    "  end\n"
+    "  return m\n"
     "end\n";
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see begin_run. Returns clock, next, ready, moved, dead,
- * old; then zeros. */
-static const char dq_lua_tick[] = "local limit = tonumber(ARGV[2])\n"
-                                  "local run = begin_run(KEYS, ARGV, 'LLEN')\n"
-                                  "run.mirror = open_mirror(run, KEYS[3])\n"
-                                  "move(run, limit, KEYS[3])\n"
-                                  "return finish_run(run)\n";
+/* TICK. KEYS, ARGV: see begin_run.
+ * Returns clock, next, ready, moved, dead, old; then zeros. */
+static const char dq_lua_tick[] =
+    "local ready = redis.call('LLEN', KEYS[2])\n"
+    "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
+    "run.mirror = open_mirror(run)\n"
+    "move(run, tonumber(ARGV[2]))\n"
+    "return finish_run(run)\n";
 
-/*
- * A lease is a re-offer: the element goes back into the zset, its attempt
+/* A lease is a re-offer: the element goes back into the zset, its attempt
  * count raised, due at the lease's end.
  *
- * leased(run, e, kind, start): the element to put back, e without a kind being
- * a raw payload; nil if its attempts are used up. hold(run, e) keeps it until
- * commit(run) adds it to the zset.
- */
-static const char dq_lua_lease[] =
+ * give(run, due, e, kind, start): hand out an element, or e without a kind, a
+ * raw payload. With a lease what is put back is held until commit(run) adds it
+ * to the zset. Returns what drain's keep does.
+ * take_listed(run, count): hand out what lies in the lists, by turns. */
+static const char dq_lua_give[] =
     "local function new_element(run, payload)\n"
     "  local old = run.wire == 'o'\n"
     "  local order = run.order * (old and 2048 or 1)\n"
@@ -2609,95 +2403,55 @@ static const char dq_lua_lease[] =
     "  return '\\16' .. struct.pack('>I4I4', high, low) .. run.id_rest ..\n"
     "    '\\0\\1' .. tail\n"
     "end\n"
-    "local function leased(run, e, kind, start)\n"
+    "local function give(run, due, e, kind, start)\n"
+    "  local again, reply, held, n = e, run.reply, run.held, 0\n"
     "  if kind == 16 then\n"
-    "    local n = attempts(e)\n"
-    "    if run.most > 0 and n >= run.most then return nil end\n"
-    "    return with_attempts(e, math.min(n + 1, 65535))\n"
+    "    n = attempts(e)\n"
+    "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
     "  end\n"
-    "  if kind == 0 then return e end\n"
-    "  return new_element(run, kind and string.sub(e, start) or e)\n"
-    "end\n"
-    "local function hold(run, e)\n"
-    "  local held = run.held\n"
-    "  held[#held + 1], held[#held + 2] = run.lease_end, e\n"
-    "  run.leases = run.leases + 1\n"
+    "  if run.lease_end then\n"
+    "    if kind == 16 then\n"
+    "      again = with_attempts(e, math.min(n + 1, 65535))\n"
+    "    elseif kind ~= 0 then\n"
+    "      again = new_element(run, kind and string.sub(e, start) or e)\n"
+    "    end\n"
+    "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
+    "  end\n"
+    "  reply[#reply + 1], reply[#reply + 2] = tonumber(due), again\n"
+    "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
-    "  if #run.held == 0 then return end\n"
-    "  redis.call('ZADD', run.zset, unpack(run.held))\n"
+    "  local held = run.held\n"
+    "  if #held > 0 then redis.call('ZADD', run.zset, unpack(held)) end\n"
     "  run.held = {}\n"
     "end\n";
-
-/*
- * take_due(run, max): hand out what is due, straight from the zset.
- * take_listed(run, max, retry_list): hand out what lies in the lists, by turns;
- * with a lease or without.
- */
-static const char dq_lua_take_due[] =
-    "local function take_due(run, max)\n"
-    "  local function keep_all(e, kind, _, due)\n"
-    "    if kind == 16 and attempts(e) >= run.most then return 'attempts' end\n"
-    "    hand_out(run, due, e)\n"
-    "  end\n"
-    "  local function lease_all(e, kind, start, due)\n"
-    "    local again = leased(run, e, kind, start)\n"
-    "    if not again then return 'attempts' end\n"
-    "    hold(run, again)\n"
-    "    hand_out(run, due, again)\n"
-    "    return nil, again == e\n"
-    "  end\n"
-    "  if run.lease then\n"
-    "    drain(run, max, lease_all, function() commit(run) end)\n"
-    "  else\n"
-    "    drain(run, max, run.most > 0 and keep_all)\n"
-    "  end\n"
-    "end\n";
 static const char dq_lua_take_listed[] =
-    /* one of the retry list; or why it goes to the dead letters */
-    "local function take_retry(run, e)\n"
-    "  local kind, start = split(e)\n"
-    "  if not kind then return 'undecodable' end\n"
-    /* without a lease only the count is looked at */
-    "  local again = e\n"
-    "  if run.lease or kind == 16 then\n"
-    "    again = leased(run, e, kind, start)\n"
-    "  end\n"
-    "  if not again then return 'attempts' end\n"
-    "  if run.lease then hold(run, again) else again = e end\n"
-    "  hand_out(run, -1, again)\n"
-    "end\n"
-    "local function take_ready(run, payload)\n"
-    "  if not run.lease then return hand_out(run, -2, payload) end\n"
-    "  local e = leased(run, payload)\n"
-    "  hold(run, e)\n"
-    "  hand_out(run, -1, e)\n"
-    "end\n"
-    "local function take_listed_chunk(run, count, retry_list)\n"
+    "local function take_listed(run, count)\n"
     "  local function read(list, length)\n"
     "    if length == 0 then return {} end\n"
     "    return redis.call('LRANGE', list, 0, count - 1)\n"
     "  end\n"
-    "  local retries = read(retry_list, run.native and run.other or 0)\n"
+    "  local retries = read(run.other_list, run.native and run.other or 0)\n"
     "  local payloads = read(run.ready_list, run.ready)\n"
-    "  local i, j, got, bad, bytes = 0, 0, 0, {}, 0\n"
-    "  while got < count and (i < #retries or j < #payloads) do\n"
+    "  local i, j, bad, bytes = 0, 0, {}, 0\n"
+    "  while i + j - #bad < count and (i < #retries or j < #payloads) do\n"
     "    local e, reason\n"
     "    if i < #retries and (run.retry_turn or j == #payloads) then\n"
     "      i = i + 1\n"
     "      e = retries[i]\n"
-    "      reason = take_retry(run, e)\n"
+    "      local kind, start = split(e)\n"
+    "      reason = not kind and 'undecodable' or\n"
+    "        give(run, -1, e, kind, start)\n"
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
-    "      take_ready(run, e)\n"
+    "      give(run, run.lease_end and -1 or -2, e)\n"
     "    end\n"
-    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e)\n"
-    "    else got = got + 1 end\n"
+    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
     "  end\n"
-    "  if run.lease or #bad > 0 or i > 0 and j > 0 then\n"
-    "    if i > 0 then redis.call('LTRIM', retry_list, 0, -1) end\n"
+    "  if run.lease_end or #bad > 0 or i > 0 and j > 0 then\n"
+    "    if i > 0 then redis.call('LTRIM', run.other_list, 0, -1) end\n"
     "    if j > 0 then redis.call('LTRIM', run.ready_list, 0, -1) end\n"
     "    if #run.held > 0 then\n"
     "      redis.call('ZADD', run.zset, 'XX', 'INCR', 0, '')\n"
@@ -2705,23 +2459,14 @@ static const char dq_lua_take_listed[] =
     "  end\n"
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
     "  commit(run)\n"
-    "  if i > 0 then\n"
-    "    redis.call('LTRIM', retry_list, i, -1)\n"
-    "    run.other = run.other - i\n"
-    "  end\n"
+    "  if i > 0 then redis.call('LTRIM', run.other_list, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', run.ready_list, j, -1) end\n"
-    "  run.ready, run.dead = run.ready - j, run.dead + #bad\n"
-    "  run.safe = run.handed_out\n"
-    "  return got, bytes, i + j > 0\n"
-    "end\n"
-    "local function take_listed(run, max, retry_list)\n"
-    "  in_chunks(max, run.bytes, function(count)\n"
-    "    return take_listed_chunk(run, count, retry_list)\n"
-    "  end)\n"
+    "  run.ready, run.other = run.ready - j, run.other - i\n"
+    "  run.dead, run.safe = run.dead + #bad, #run.reply\n"
+    "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
-/*
- * Those who wait in a take, in order of arrival. The first, the leader, has
+/* Those who wait in a take, in order of arrival. The first, the leader, has
  * the exact timer and hears of pushes; the second, its standby, acts when the
  * leader has not for 0.3 to 0.6 s; the others hear from their turn channel
  * when they have become first or second: "rank, next due time". Who gets an
@@ -2732,8 +2477,7 @@ static const char dq_lua_take_listed[] =
  * This only saves work. Whatever fails in here, the handle waits as if alone.
  *
  * join_or_leave(run, waiters, id, waits, turns): returns the rank of this
- * handle: 1, 2, 3 (further), or 0 (not among the waiters).
- */
+ * handle: 1, 2, 3 (further), or 0 (not among the waiters). */
 static const char dq_lua_waiters[] =
     "local function join_waiters(run, waiters, id, turns)\n"
     "  local function is_gone(other)\n"
@@ -2769,30 +2513,29 @@ static const char dq_lua_waiters[] =
     "    end\n"
     "    rank = 0\n"
     "  end\n"
-    "  local soon = decimal(run.soon and math.min(run.soon, 1e15) or 0)\n"
+    "  local soon = math.min(run.soon or 0, 1e15)\n"
     "  while rank < 2 do\n"
     "    local other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
     "    if not other then break end\n"
     "    local told = redis.call('PUBLISH', turns .. other,\n"
-    "      rank + 1 .. ' ' .. soon)\n"
+    "      string.format('%.0f %.0f', rank + 1, soon))\n"
     "    if told == 0 then redis.call('ZREM', waiters, other)\n"
     "    else rank = rank + 1 end\n"
     "  end\n"
     "  return 0\n"
     "end\n"
     "local function join_or_leave(run, waiters, id, waits, turns)\n"
-    "  if run.safe == 0 and waits == '1' then\n"
+    "  if run.safe == 9 and waits == '1' then\n"
     "    return join_waiters(run, waiters, id, turns)\n"
     "  end\n"
     "  return leave_waiters(run, waiters, id, turns)\n"
     "end\n";
 
-/*
- * TAKE
- *
+/* TAKE
  * KEYS     1 zset, 2 ready, 3 retry (native) or mirror (Redisson), 4 dead; 5
  *          the waiters, only where the handle is one of them or would be. A
- *          native TAKE may be given the zset alone: see begin_run
+ *          native TAKE may be given the zset alone, from which it takes what is
+ *          due while the keys are on their way to another node of a cluster
  * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 'x': the
  *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
  *          due and 9 prefix of an element to acknowledge before, or ''; with a
@@ -2810,88 +2553,160 @@ static const char dq_lua_waiters[] =
  * what is left over is moved too, since Java waits for it.
  *
  * What has been handed out or acknowledged stays so: a refusal after that ends
- * the script without an error, which the next call will run into.
- */
-static const char dq_lua_take_begin[] =
-    "local function begin_take(keys, argv, seen)\n"
-    "  local run = begin_run(keys, argv, 'LLEN', seen)\n"
-    "  local lease_ms = tonumber(argv[7])\n"
+ * the script without an error, which the next call will run into. */
+/* take_usual(keys, argv): the usual take, made for speed: a native queue,
+ * nothing in its lists, not among the waiters, one item to hand out or none.
+ * Returns TAKE's reply; or nil, and has written nothing. */
+static const char dq_lua_take_usual[] =
+    "local function take_usual(keys, argv)\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "  local function decimal(n)\n"
+    "    return string.format('%d%07d', n / 10000000, n % 10000000)\n"
+    "  end\n"
+    "  local call, zset, ack = redis.call, keys[1], argv[8]\n"
+    "  local lease = argv[7] ~= '0'\n"
+    "  local time = call('TIME')\n"
+    "  local us = time[1] * 1000000 + time[2]\n"
+    "  local now, done = math.floor(us / 1000), nil\n"
+    "  if ack == '' then ack = nil end\n"
+    /* the first two; of three where one of them may be what is acked */
+    "  local found = call('ZRANGEBYSCORE', zset, '-inf',\n"
+    "    decimal(now + argv[3]), 'WITHSCORES',\n"
+    "    'LIMIT', '0', ack and '3' or '2')\n"
+    "  local e, due, after = found[1], found[2], found[4]\n"
+    "  if ack then\n"
+    "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
+    "    if done and string.sub(done, 1, #argv[9]) ~= argv[9] then\n"
+    "      return nil\n"
+    "    elseif done and done == e then\n"
+    "      e, due, after = found[3], found[4], found[6]\n"
+    "    elseif done and done == found[3] then\n"
+    "      after = found[6]\n"
+    "    end\n"
+    "  end\n"
+    "  local acked, lease_end = done and 1 or 0, 0\n"
+    "  local soon, handed_out = due, nil\n"
+    "  due = due and due + 0\n"
+    "  if not e or due > now then\n"
+    "    due = nil\n"
+    "    if done then call('ZREM', zset, done) end\n"
+    "  else\n"
+    "    local length, tried = #e - 25, 0\n"
+    "    if due < 0 or length < 0 or string.byte(e) ~= 16 or\n"
+    "      struct.unpack('I8', e, 18) ~= length then\n"
+    "      return nil\n"
+    "    end\n"
+    "    if lease or argv[6] ~= '0' then\n"
+    "      local high, low = string.byte(e, 16, 17)\n"
+    "      local most = tonumber(argv[6])\n"
+    "      tried = high * 256 + low\n"
+    "      if most > 0 and tried >= most or tried == 65535 then\n"
+    "        return nil\n"
+    "      end\n"
+    "    end\n"
+    "    handed_out = e\n"
+    /* the ack is the first write, and proves the right to remove */
+    "    if done then call('ZREM', zset, done) end\n"
+    "    if lease then\n"
+    "      local n = tried + 1\n"
+    "      handed_out = string.sub(e, 1, 15) ..\n"
+    "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
+    "      lease_end = math.ceil(us / 1000) + argv[7]\n"
+    "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
+    "      local ends = decimal(lease_end)\n"
+    "      local added = redis.pcall('ZADD', zset, ends, handed_out)\n"
+    "      if type(added) == 'table' then\n"
+    "        return not done and added or {us, 250000, 0, 0, 0, 0, 0, 0, 1}\n"
+    "      end\n"
+    "    end\n"
+    "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    "    soon = after and after + 0\n"
+    "    if lease and not (soon and soon <= lease_end) then\n"
+    "      publish_if_head(zset, argv[12], lease_end, 1)\n"
+    "      soon = lease_end\n"
+    "    end\n"
+    "  end\n"
+    "  local next = soon and soon * 1000 - us or -1\n"
+    "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
+    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
+    "end\n"
+    /* the one exception to "a main at the end": what follows isn't even made */
+    "local in_ready, in_retry, usual = 0, 0, nil\n"
+    "if KEYS[2] then\n"
+    "  in_ready = redis.call('LLEN', KEYS[2])\n"
+    "  in_retry = redis.call('LLEN', KEYS[3])\n"
+    "end\n"
+    "if in_ready + in_retry == 0 and ARGV[4] == '1' and not KEYS[5] then\n"
+    "  usual = take_usual(KEYS, ARGV)\n"
+    "end\n"
+    "if usual then return usual end\n";
+static const char dq_lua_take[] =
+    "local function take_items(run, max, limit)\n"
+    "  local direct = run.ready == 0 and (run.other == 0 or not run.native)\n"
+    "  if direct then\n"
+    "    drain(run, max, (run.lease_end or run.most > 0) and give,\n"
+    "      run.lease_end and commit)\n"
+    "    if run.native or run.all then return end\n"
+    "  end\n"
+    "  move(run, limit)\n"
+    "  if not direct then in_chunks(run, max, take_listed) end\n"
+    "end\n"
+    "local function take(keys, argv, ready, other)\n"
+    "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
+    "  local reply, lease_ms = run.reply, tonumber(argv[7])\n"
     "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6])\n"
-    "  run.held, run.leases = {}, 0\n"
-    "  run.order, run.id_rest = tonumber(argv[10]), argv[11]\n"
+    "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
     "  if lease_ms > 0 then\n"
-    "    run.lease = true\n"
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
     "  end\n"
-    "  return run\n"
-    "end\n"
-    /* what was handed out and has not left; look again in 250 ms */
-    "local function give_up(run)\n"
-    "  for i = 2 * run.handed_out + 9, 2 * run.safe + 10, -1 do\n"
-    "    run.reply[i] = nil\n"
-    "  end\n"
-    "  run.handed_out, run.all = run.safe, true\n"
-    "  run.soon = (run.us + 250000) / 1000\n"
-    "end\n"
-    "local function error_reply(why)\n"
-    "  why = type(why) == 'table' and why.err or why\n"
-    "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
-    "end\n";
-static const char dq_lua_take[] =
-    "local function take(keys, argv, acked, seen)\n"
-    "  local limit, max = tonumber(argv[2]), tonumber(argv[4])\n"
-    "  local other_list, waiters = keys[3], keys[5]\n"
-    "  local run = begin_take(keys, argv, seen)\n"
-    "  run.mirror = open_mirror(run, other_list)\n"
-    "  if not acked and (argv[8] or '') ~= '' then\n"
+    "  run.mirror = open_mirror(run)\n"
+    "  if (argv[8] or '') ~= '' then\n"
     "    acked = remove(run.zset, argv, 8, 9, {})[1]\n"
     "  end\n"
-    "  local fine, why = pcall(function()\n"
-    "    local direct = run.ready == 0 and (run.other == 0 or not run.native)\n"
-    "    if direct then take_due(run, max) end\n"
-    "    if direct and (run.native or run.all) then return end\n"
-    "    move(run, limit, other_list)\n"
-    "    if not direct then take_listed(run, max, other_list) end\n"
-    "  end)\n"
+    "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
+    "    tonumber(argv[2]))\n"
     "  if not fine then\n"
-    "    if run.safe == 0 and not acked then return error_reply(why) end\n"
-    "    give_up(run)\n"
+    "    if run.safe == 9 and not acked then\n"
+    "      why = type(why) == 'table' and why.err or why\n"
+    "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
+    "    end\n"
+    /* what has not left is not handed out; look again in 250 ms */
+    "    for i = #reply, run.safe + 1, -1 do reply[i] = nil end\n"
+    "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "  end\n"
-    "  if run.leases > 0 then\n"
+    "  if run.lease_end and run.safe > 9 then\n"
     /* Redisson sets its timer by the channel */
-    "    publish_if_head(run.zset, argv[12], run.lease_end, run.leases)\n"
+    "    local leases = (run.safe - 9) / 2\n"
+    "    publish_if_head(run.zset, argv[12], run.lease_end, leases)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
-    "  local rank = 0\n"
-    "  if waiters then\n"
-    "    fine, rank = pcall(join_or_leave, run, waiters, argv[13], argv[14],\n"
-    "      argv[15])\n"
-    "    if not fine then rank = 0 end\n"
+    "  local joined, rank = false, 0\n"
+    "  if keys[5] then\n"
+    "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
+    "      argv[14], argv[15])\n"
     "  end\n"
-    "  local reply = finish_run(run)\n"
-    "  reply[7], reply[8], reply[9] = run.lease_end or 0, rank, acked or 0\n"
-    "  return reply\n"
+    "  reply[7], reply[8] = run.lease_end or 0, joined and rank or 0\n"
+    "  reply[9] = acked or 0\n"
+    "  return finish_run(run)\n"
     "end\n";
 static const char dq_lua_take_native[] =
-    "return take(KEYS, ARGV, acked_before, us_before and {us = us_before,\n"
-    "  ready = ready_before, other = other_before, found = found_before})\n";
-static const char dq_lua_take_redisson[] = "return take(KEYS, ARGV)\n";
+    "return take(KEYS, ARGV, in_ready, in_retry)\n";
+static const char dq_lua_take_redisson[] =
+    "local ready = redis.call('LLEN', KEYS[2])\n"
+    "return take(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n";
 
-/*
- * BROADCAST: what is due goes into the stream, and the reader is given what
+/* BROADCAST: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
- *
  * KEYS     1 zset, 2 stream, 3 retry, 4 dead
  * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
  * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
- *          cursor; then triples: id, due (-1 where it is unknown), payload
- */
-static const char dq_lua_stream[] =
+ *          cursor; then triples: id, due (-1 where it is unknown), payload */
+static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
-    "  drain(run, max, function(e, _, start, due)\n"
+    "  drain(run, max, function(_, due, e, _, start)\n"
     "    entries[#entries + 1] = due\n"
     "    entries[#entries + 1] = string.sub(e, start)\n"
     "  end, function()\n"
@@ -2904,39 +2719,33 @@ static const char dq_lua_stream[] =
     "end\n"
     "local function read_stream(stream, cursor, count)\n"
     "  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
-    "  local after = ms .. '-' .. decimal(seq + 1)\n"
+    "  local after = ms .. string.format('-%.0f', seq + 1)\n"
     "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "end\n"
-    "local function last_of_stream(stream)\n"
-    "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
-    "  return last and last[1] or '0-0'\n"
-    "end\n"
-    /* a stream may hold what others have put there */
-    "local function due_of(entry)\n"
-    "  local due = tonumber(entry[2][2])\n"
-    "  return due and due >= 0 and due < 2 ^ 53 and due or -1\n"
-    "end\n";
-static const char dq_lua_broadcast[] =
-    "local stream, limit, max = KEYS[2], tonumber(ARGV[2]), tonumber(ARGV[4])\n"
-    "local cursor, keep, channel = ARGV[5], ARGV[6], ARGV[7]\n"
-    "local run = begin_run(KEYS, ARGV, 'XLEN')\n"
+    "local stream, max, cursor = KEYS[2], tonumber(ARGV[4]), ARGV[5]\n"
+    "local length = redis.call('XLEN', stream)\n"
+    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
     "local reply = run.reply\n"
-    "if cursor == '$' then cursor = last_of_stream(stream) end\n"
-    "reply[10] = cursor\n"
-    "add_to_stream(run, limit, keep)\n"
+    "if cursor == '$' then\n"
+    "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
+    "  cursor = last and last[1] or '0-0'\n"
+    "end\n"
+    "add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
     /* the others look at once */
     "if run.moved > 0 then\n"
-    "  redis.pcall('PUBLISH', channel, decimal(run.now))\n"
+    "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
+    "reply[10] = cursor\n"
     "if max > 0 then\n"
-    "  in_chunks(max, 0, function(count)\n"
+    "  in_chunks({bytes = 0}, max, function(_, count)\n"
     "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "    for _, entry in ipairs(entries) do\n"
-    "      local n, payload = #reply, entry[2][4] or ''\n"
-    "      cursor = entry[1]\n"
-    "      reply[n + 1], reply[n + 2] = cursor, due_of(entry)\n"
-    "      reply[n + 3] = payload\n"
-    "      bytes = bytes + cost(payload)\n"
+    /* a stream may hold what others have put there */
+    "      local n, due, payload = #reply, entry[2][2], entry[2][4] or ''\n"
+    "      due = tonumber(due) or -1\n"
+    "      if due < 0 or due >= 2 ^ 53 then due = -1 end\n"
+    "      cursor, bytes = entry[1], bytes + cost(payload)\n"
+    "      reply[n + 1], reply[n + 2], reply[n + 3] = cursor, due, payload\n"
     "    end\n"
     "    return #entries, bytes, #entries > 0\n"
     "  end)\n"
@@ -2946,38 +2755,28 @@ static const char dq_lua_broadcast[] =
     "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
-/*
- * REMOVE, by ticket: acks, or a cancel.
- *
+/* REMOVE, by ticket: acks, or a cancel.
  * KEYS     1 zset
  * ARGV     pairs: due, prefix
- * returns  clock, and of each 1 (done) or 0 (not there)
- */
+ * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_ack[] =
-    "local zset = KEYS[1]\n"
-    "return remove(zset, ARGV, 1, #ARGV, {(clock())})\n";
+    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
 
-/*
- * CANCEL_REDISSON: a cancel where the wire has a mirror.
- *
+/* CANCEL_REDISSON: a cancel where the wire has a mirror.
  * KEYS     1 zset, 2 mirror
  * ARGV     1 due, 2 prefix
- * returns  clock, 1 (done) or 0 (not there)
- */
+ * returns  clock, 1 (done) or 0 (not there) */
 static const char dq_lua_cancel_redisson[] =
-    "local zset, mirror, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
-    "local us = clock()\n"
+    "local zset, mirror, us = KEYS[1], KEYS[2], clock()\n"
     "redis.call('LLEN', mirror)\n"
-    "local rank, e = find(zset, due, prefix)\n"
+    "local rank, e = find(zset, ARGV[1], ARGV[2])\n"
     "if not e then return {us, 0} end\n"
     "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
     "redis.call('LREM', mirror, 1, e)\n"
     "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "return {us, 1}\n";
 
-/*
- * CHANGE, by ticket: nack, extend, reschedule; or bury.
- *
+/* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
  *          doesn't count, 6 '1': sent again, 7 delay
@@ -2985,13 +2784,11 @@ static const char dq_lua_cancel_redisson[] =
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
  * what the first sending did; where a clock was set or a machine slept
- * meanwhile, the delay counts.
- */
+ * meanwhile, the delay counts. */
 static const char dq_lua_change[] =
     "local zset, dead_list, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
     "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
-    "local uncount, resent = ARGV[5] == '1', ARGV[6] == '1'\n"
-    "if #prefix ~= 17 then uncount = false end\n"
+    "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
     "local us, now = clock()\n"
     "local function uncounted(e)\n"
     "  if not uncount then return e end\n"
@@ -3006,7 +2803,7 @@ static const char dq_lua_change[] =
     "end\n"
     "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
     "if dead_list then\n"
-    "  local letter = 'buried ' .. decimal(now) .. '\\n' .. e\n"
+    "  local letter = string.format('buried %.0f\\n', now) .. e\n"
     "  redis.call('RPUSH', dead_list, letter)\n"
     "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "  return {us, 1, 0}\n"
@@ -3023,30 +2820,22 @@ static const char dq_lua_change[] =
     "publish_if_head(zset, channel, new_due, 1)\n"
     "return {us, 1, new_due}\n";
 
-/*
- * PEEK
- *
+/* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock, then pairs: due, element
- */
+ * returns  clock, then pairs: due, element */
 static const char dq_lua_peek[] =
-    "local zset, max = KEYS[1], tonumber(ARGV[1])\n"
-    "local due, prefix = ARGV[2], ARGV[3]\n"
-    "local reply, rank = {(clock())}, 0\n"
-    "if due then\n"
-    "  local seen\n"
-    "  rank, seen = find(zset, due, prefix)\n"
-    "  if seen then rank = rank + 1 end\n"
-    "end\n"
-    "in_chunks(max, 0, function(count)\n"
-    "  local last, bytes = rank + count - 1, 0\n"
+    "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
+    "local reply, rank, seen = {(clock())}, 0, false\n"
+    "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
+    "if seen then rank = rank + 1 end\n"
+    "in_chunks({bytes = 0}, max, function(_, count)\n"
+    "  local last, n, bytes = rank + count - 1, #reply, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
     /* a foreign score may be infinite */
     "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    reply[#reply + 1] = math.max(score, 0)\n"
-    "    reply[#reply + 1] = found[i]\n"
+    "    reply[n + i], reply[n + i + 1] = math.max(score, 0), found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
@@ -3054,82 +2843,72 @@ static const char dq_lua_peek[] =
     "end)\n"
     "return reply\n";
 
-/*
- * COUNT
- *
+/* COUNT
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
  * ARGV     1 wire, then due times
  * returns  clock, pending, overdue, ready, dead; next: the earliest due time,
  *          -1 where nothing is pending; of each due time how many are due by
- *          then
- */
+ *          then */
 static const char dq_lua_count[] =
-    "local zset, ready_list, retry_list, dead_list = unpack(KEYS)\n"
-    "local wire, ready, us, now = ARGV[1], 0, clock()\n"
-    "if wire ~= 'b' then ready = redis.call('LLEN', ready_list) end\n"
-    "if wire == 'n' then ready = ready + redis.call('LLEN', retry_list) end\n"
+    "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
+    "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
+    "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
     "local first = redis.call('ZRANGEBYSCORE', zset, 0, 2 ^ 53 - 1,\n"
     "  'WITHSCORES', 'LIMIT', 0, 1)\n"
     "local reply = {us, redis.call('ZCARD', zset),\n"
     "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
-    "  redis.call('LLEN', dead_list), tonumber(first[2] or -1)}\n"
+    "  redis.call('LLEN', KEYS[4]), tonumber(first[2] or -1)}\n"
     "for i = 2, #ARGV do\n"
     "  reply[5 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
     "return reply\n";
 
-/*
- * CLEAR
- *
+/* CLEAR
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
  * ARGV     1 wire
- * returns  clock, count
- */
+ * returns  clock, count */
 static const char dq_lua_clear[] =
-    "local zset, ready_list, other_list = unpack(KEYS)\n"
-    "local wire = ARGV[1]\n"
-    "local n = redis.call('ZCARD', zset)\n"
-    "if wire ~= 'b' then n = n + redis.call('LLEN', ready_list) end\n"
-    "if wire == 'n' then n = n + redis.call('LLEN', other_list) end\n"
-    "redis.call('UNLINK', zset, ready_list, other_list)\n"
+    "local wire, n = ARGV[1], redis.call('ZCARD', KEYS[1])\n"
+    "if wire ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
+    "if wire == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
+    "redis.call('UNLINK', unpack(KEYS))\n"
     "return {clock(), n}\n";
 
-/*
- * DEAD: dead letters.
- *
+/* DEAD: dead letters.
  * KEYS     1 dead, 2 ready (only of a redrive)
  * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek); 4 wire
  * returns  clock, count, then the dead letters (peek)
  *
  * A redrive puts payloads onto the ready list; what can't be decoded goes to
- * the end of the dead ones.
- */
+ * the end of the dead ones. */
 static const char dq_lua_dead[] =
-    "local dead_list, ready_list, what = KEYS[1], KEYS[2], ARGV[1]\n"
-    "local max, from = tonumber(ARGV[2]), tonumber(ARGV[3])\n"
+    "local dead_list, ready_list = KEYS[1], KEYS[2]\n"
     "local old_first = ARGV[4] == 'o'\n"
-    "local us = clock()\n"
-    "local length = redis.call('LLEN', dead_list)\n"
-    "if what == 'clear' then\n"
+    "local from, length = tonumber(ARGV[3]), redis.call('LLEN', dead_list)\n"
+    "local max, reply = math.min(tonumber(ARGV[2]), length), {clock(), 0}\n"
+    "if ARGV[1] == 'clear' then\n"
     "  redis.call('UNLINK', dead_list)\n"
-    "  return {us, length}\n"
+    "  return {reply[1], length}\n"
     "end\n"
     "if ready_list then redis.call('LLEN', ready_list) end\n"
-    "max = math.min(max, length)\n"
-    "local reply = {us, 0}\n"
-    "local function payload_of(letter)\n"
-    "  local line_end = string.find(letter, '\\n', 1, true)\n"
-    "  if not line_end then return nil end\n"
-    "  local e = string.sub(letter, line_end + 1)\n"
-    "  local kind, start = split(e, old_first)\n"
-    "  return kind and string.sub(e, start)\n"
-    "end\n"
-    "local function redrive(letters)\n"
-    "  local payloads, bad = {}, {}\n"
+    "if max == 0 then return reply end\n"
+    "in_chunks({bytes = 0}, max, function(_, count)\n"
+    "  local last, payloads, bad, bytes = from + count - 1, {}, {}, 0\n"
+    "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
     "  for _, letter in ipairs(letters) do\n"
-    "    local payload = payload_of(letter)\n"
-    "    if payload then payloads[#payloads + 1] = payload\n"
+    "    local line_end = string.find(letter, '\\n', 1, true) or #letter\n"
+    "    local e = string.sub(letter, line_end + 1)\n"
+    "    local kind, start = split(e, old_first)\n"
+    "    if not ready_list then reply[#reply + 1] = letter\n"
+    "    elseif kind then payloads[#payloads + 1] = string.sub(e, start)\n"
     "    else bad[#bad + 1] = letter end\n"
+    "    bytes = bytes + cost(letter)\n"
+    "  end\n"
+    "  reply[2] = reply[2] + (ready_list and #payloads or #letters)\n"
+    "  if #letters == 0 then return 0, 0, false end\n"
+    "  if not ready_list then\n"
+    "    from = from + #letters\n"
+    "    return #letters, bytes, true\n"
     "  end\n"
     "  redis.call('LTRIM', dead_list, 0, -1)\n"
     "  if #payloads > 0 then\n"
@@ -3137,22 +2916,6 @@ static const char dq_lua_dead[] =
     "  end\n"
     "  if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
     "  redis.call('LTRIM', dead_list, #letters, -1)\n"
-    "  reply[2] = reply[2] + #payloads\n"
-    "end\n"
-    "if max == 0 then return reply end\n"
-    "in_chunks(max, 0, function(count)\n"
-    "  local bytes = 0\n"
-    "  local last = from + count - 1\n"
-    "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
-    "  for _, letter in ipairs(letters) do bytes = bytes + cost(letter) end\n"
-    "  if #letters == 0 then return 0, 0, false end\n"
-    "  if ready_list then\n"
-    "    redrive(letters)\n"
-    "  else\n"
-    "    for _, letter in ipairs(letters) do reply[#reply + 1] = letter end\n"
-    "    from = from + #letters\n"
-    "    reply[2] = reply[2] + #letters\n"
-    "  end\n"
     "  return #letters, bytes, true\n"
     "end)\n"
     "return reply\n";
@@ -3188,52 +2951,48 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-DQ_SCRIPT(offer, DQ_OFFER, 0, "8ca8e16293563961025470681b06ff068fa930c8",
-          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offer);
+#define DQ_LUA_RUN dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run
+#define DQ_LUA_MIRROR dq_lua_attempts, dq_lua_mirror_seek, dq_lua_mirror
+#define DQ_LUA_TAKE                                                            \
+    dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
+        dq_lua_waiters, dq_lua_take
+
+/* Long fragments stand in the middle: hiredis' buffer, which doubles with what
+ * is in it, then ends at little more than the text. */
+DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
+          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
+          dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
-          "861a876724c554477f13b59e855a6b8dbb3f9975", dq_lua_clock,
-          dq_lua_decimal, dq_lua_publish, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "2ba3af6ff9863a6c48d0f8980aaa37299f41ff80",
-          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
-          dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror, dq_lua_move,
-          dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "c8d73e0c5a8079aa1429981ae5cf81847beb9859",
-          dq_lua_clock, dq_lua_decimal, dq_lua_split, dq_lua_attempts,
-          dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain,
-          dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "311837d3e1494621b5cfb3ceb3626af89f3a5b5d",
-          dq_lua_take_usual, dq_lua_take_early, dq_lua_clock, dq_lua_attempts,
-          dq_lua_publish, dq_lua_decimal, dq_lua_split, dq_lua_chunks,
-          dq_lua_run, dq_lua_read_due, dq_lua_drain, dq_lua_no_mirror,
-          dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_lease,
-          dq_lua_take_due, dq_lua_take_listed, dq_lua_waiters,
-          dq_lua_take_begin, dq_lua_take, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "0c3c6d77b10af9fefd25dec4f26932c09297d916",
-          dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
-          dq_lua_split, dq_lua_chunks, dq_lua_run, dq_lua_read_due,
-          dq_lua_drain, dq_lua_mirror_seek, dq_lua_mirror, dq_lua_move,
-          dq_lua_find, dq_lua_remove, dq_lua_lease, dq_lua_take_due,
-          dq_lua_take_listed, dq_lua_waiters, dq_lua_take_begin, dq_lua_take,
+          "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
+          dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
+DQ_SCRIPT(tick, DQ_TICK, 2, "0938c12a2c23c3660a7de29cb79b9e709a5f70b5",
+          DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "2de5db5a4f06a686402d31a990f33c71b1bd516e",
+          DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "f3147134c568ff47d20b94021018e6253a8d554d",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
+          dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "a1ae46f6d4b950ab5895a44af06bfeb0a014726a",
+          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "54641270b516be58482b98960a6ca52c358111d2", dq_lua_clock,
-          dq_lua_decimal, dq_lua_split, dq_lua_chunks, dq_lua_run,
-          dq_lua_read_due, dq_lua_drain, dq_lua_stream, dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_REMOVE, 7, "cfb83bf7446e3d959eb06f9d15564be80b570b6f",
+          "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
+          dq_lua_broadcast);
+DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
 DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
-          "24af9fdfd1204619a62f5526d2fe3e6f3f140312", dq_lua_clock, dq_lua_find,
+          "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
           dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "801ba003778f43fd75fcb290fc6c7feef1bee260",
-          dq_lua_clock, dq_lua_decimal, dq_lua_attempts, dq_lua_publish,
-          dq_lua_find, dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "51711b3ac5b0290a2954d7d5fd303cea9499e913",
+DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
+          dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
+          dq_lua_change);
+DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_COUNT, 11, "f818c69ba54780f0d8858805993bb29010567829",
+DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_CLEAR, 12, "60da307146f35ad9795014d2663283c890b00ac3",
+DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "7dc06c7caf0a03e82d5b7b412a143cd70af9f953",
+DQ_SCRIPT(dead, DQ_DEADS, 13, "88a9069b1b3679efc3c07069646ab390f6c5c149",
           dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
