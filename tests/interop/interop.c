@@ -645,7 +645,7 @@ TEST(a_server_restarted_while_a_take_waits_loses_nothing) {
     c = server_connect(&s);
     start(&p, "string", NULL);
     open_q(&q, fleet(), 0);
-    tell(&p, "offer q 1500 %s", HEX("kept"));
+    tell(&p, "offer q 6000 %s", HEX("kept"));
     tell(&p, "unwatch q");
     CHECK_STATUS(&q, delayq_take(&q, &item, 100), DELAYQ_EMPTY);
     server_kill(&s, SIGKILL);
