@@ -241,7 +241,7 @@
  * ms per 100,000 pending items. One walk serves up to 100 items offered by
  * delayq, but only 1 to 3 offered by Java.
  *
- * The handle is plain memory of a few KB. A call needs up to 24 KB of stack,
+ * The handle is plain memory of a few KB. A call needs up to 28 KB of stack,
  * most of it hiredis' read buffer. The library itself allocates nothing;
  * hiredis does.
  *
