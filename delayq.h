@@ -42,7 +42,7 @@
  *     >>requests       sending scripts, one retry policy
  *     >>subscriber     the connection that only listens
  *     >>taking         transfers and takes
- *     >>waiting        the only place that waits for items
+ *     >>waiting        the only place that sleeps until there are items
  *     >>verbs          the functions of the API
  *
  * >>start -- quick start
@@ -924,7 +924,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * Each section uses only those above it. From the ground up:
  *
- *     System, Numbers, Elements, Errors, URL, TLS    know no connection
+ *     System, Numbers, Elements, Errors, URL, TLS    send no requests
  *     Scripts, Protocol      what is said to the server
  *     Schedule               when it is said
  *     Connections, Requests, Subscriber    saying it, and being told
@@ -932,7 +932,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * The way of one request, a take:
  *
- *     delayq_take        checks its arguments
+ *     delayq_take, delayq_take_many          check the arguments
  *     dq_take            repeats steps until there is an item, the timeout is
  *                        over or delayq_wake was called; sleeps in
  *                        dq_wait_sleep between them
@@ -953,10 +953,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Who owns which state:
  *
  *     conn->cmd, state, at, redirect, host, retry_us, err    Connections
- *     conn->loaded, used_us                  Requests
- *     conn->sub, tracking; subscribed, list_tracked    Subscriber; Schedule
- *                        clears them where a connection is lost
- *     q->next_poll_us, waiter_rank           Schedule
+ *     conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
+ *                        Requests (NOSCRIPT) and with the connection
+ *     conn->sub, tracking                    Subscriber; cleared by
+ *                        dq_conn_close and dq_conn_close_sub
+ *     q->next_poll_us, waiter_rank, ready,
+ *     subscribed, turn_subscribed, list_tracked    Schedule
  *     q->reply (what the items point into)   Taking, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
  *
@@ -968,9 +970,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     an ASK             dq_req_send_ask
  *     what may be sent twice                 dq_req_decide, req->idempotent
  *     when the server is asked next          dq_sched_on_...: an event each
- *     an element that can't be decoded       dq_elem_parse says -1: a take
- *                        leaves it to the script, which puts it to the dead
- *                        letters; a peek shows all its bytes as the payload
+ *     an element that can't be decoded       of a tick or take, in the
+ *                        scripts: split() gives nil, and drain or take_listed
+ *                        puts it to the dead letters. In C dq_elem_parse gives
+ *                        -1, and a peek shows all its bytes as the payload
  *     a new option       delayq_options; range and default dq_check_options;
  *                        where it comes from options.share, dq_check_share
  *     a new error of the server              dq_err_table
@@ -1185,7 +1188,7 @@ static void dq_sys_drain_pipe(int fd) {
  * MARK: - Numbers
  * >>numbers   numbers as text, in hex, in a back-off
  *
- * Owns nothing: functions of their arguments alone.
+ * Owns nothing; only the back-off is random.
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
@@ -1254,7 +1257,8 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  * MARK: - Elements
  * >>elements   every byte of an element, an id, a ticket
  *
- * The only place in C that knows the bytes of an element, an id, a ticket.
+ * The only place in C that knows the bytes of an element, an id, a ticket;
+ * dq_write_take writes the rest of the ids that a lease makes.
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
  *     Redisson <= 3.21.0           id of 8 bytes (a double), L, payload
@@ -1431,10 +1435,9 @@ static int dq_elem_is_ticket(const char *text) {
  * what each error of a server means.
  *---------------------------------------------------------------------------*/
 
-/* Only the sections Connections and Requests know these four: nothing has
- * happened, and something else is to be done first. dq_req_decide makes
- * DELAYQ_ERR_AGAIN of one whose retries are used up. (A C++ delayq_status
- * holds no number above 15.) */
+/* Inside only: nothing has happened, and something else is to be done first.
+ * dq_err_public makes DELAYQ_ERR_AGAIN of them before a caller sees them. (A
+ * C++ delayq_status holds no number above 15.) */
 #define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
 #define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
 #define DQ_ASK ((delayq_status)14)      /* it has these keys already */
@@ -1805,8 +1808,10 @@ static void dq_tls_end(delayq_conn *conn) {
  * >>scripts   the Lua that runs in the server
  *
  * A script is its fragments, complete chunks that define functions, and one
- * main at the end. `make lua` writes the scripts to build/lua/NAME.lua, where
- * the line in an error message can be looked up.
+ * main at the end. Two fragments for the usual case, offer_usual and
+ * take_usual, also run by themselves, before the rest. `make lua` writes the
+ *scripts to build/lua/NAME.lua, where the line in an error message can be
+ *looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
@@ -2100,10 +2105,11 @@ static const char dq_lua_run[] =
     "end\n";
 
 /* in_chunks(run, max, chunk, ...): the one loop that keeps to the budget, of
- * which run.bytes are used. It calls chunk(run, count, ...) at least once, with
- * 1 and then growing counts; that returns how many it has got towards max,
- * their bytes, and false if nothing is left.
- * cost(e): what an element counts; 64, since many small ones are work, too. */
+ * which run.bytes are used. It calls chunk(run, count, ...) at least once,
+ * first with 1 (0 if max is 0), then with what the budget may hold, 64 at most;
+ * that returns how many it has got towards max, their bytes, and false if
+ * nothing is left. cost(e): what an element counts; 64, since many small ones
+ * are work, too. */
 static const char dq_lua_chunks[] =
     "local function cost(e) return #e + 64 end\n"
     "local function in_chunks(run, max, chunk, ...)\n"
@@ -2117,12 +2123,13 @@ static const char dq_lua_chunks[] =
     "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/* drain(run, max, keep, add): empty the zset of what is due.
- * keep(run, due, e, kind, start) is told of each element and returns a reason
- * if the element shall die; or nil, and true if it stays in the zset. Without
- * keep all are handed out. add(run) is called once a chunk, to put away what
- * was kept. run.mirror, of Redisson's wires only: what has left the zset leaves
- * the mirror when a drain ends, in whatever way.
+/* drain(run, max, keep, add): empty the zset of what is due. What can't be
+ * decoded goes to the dead letters. keep(run, due, e, kind, start) is called
+ * with each other element; it returns a reason if that shall go there, too; or
+ * nil, and true if it stays in the zset. Without keep all are handed out.
+ * add(run) is called once a chunk, to put away what was kept. run.mirror, of
+ * Redisson's wires only: what has left the zset leaves the mirror when a drain
+ * ends, in whatever way.
  *
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
@@ -2373,7 +2380,7 @@ static const char dq_lua_mirror[] =
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see begin_run.
+/* TICK. KEYS, ARGV: see dq_lua_run.
  * Returns clock, next, ready, moved, dead, old; then zeros. */
 static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
@@ -2536,7 +2543,7 @@ static const char dq_lua_waiters[] =
  *          the waiters, only where the handle is one of them or would be. A
  *          native TAKE may be given the zset alone, from which it takes what is
  *          due while the keys are on their way to another node of a cluster
- * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 'x': the
+ * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 'x': the
  *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
  *          due and 9 prefix of an element to acknowledge before, or ''; with a
  *          lease: 10 order of a new id, 11 the rest of it (6 bytes; with an
@@ -2630,7 +2637,7 @@ static const char dq_lua_take_usual[] =
     "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
     "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
     "end\n"
-    /* the one exception to "a main at the end": what follows isn't even made */
+    /* run before the rest of the script is even made, as in offer_usual */
     "local in_ready, in_retry, usual = 0, 0, nil\n"
     "if KEYS[2] then\n"
     "  in_ready = redis.call('LLEN', KEYS[2])\n"
@@ -2698,7 +2705,7 @@ static const char dq_lua_take_redisson[] =
 /* BROADCAST: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
  * KEYS     1 zset, 2 stream, 3 retry, 4 dead
- * ARGV     1 wire, 2 limit, 3 horizon: see begin_run; 4 how many; 5 cursor,
+ * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
  * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
@@ -2759,7 +2766,7 @@ static const char dq_lua_broadcast[] =
  * KEYS     1 zset
  * ARGV     pairs: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
-static const char dq_lua_ack[] =
+static const char dq_lua_remove_main[] =
     "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
 
 /* CANCEL_REDISSON: a cancel where the wire has a mirror.
@@ -2979,7 +2986,7 @@ DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
-          dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_ack);
+          dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
           "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
           dq_lua_cancel_redisson);
@@ -3007,7 +3014,8 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which replies begin. Those of a tick end with OLD. */
+/* The numbers with which the reply of a tick, take or broadcast begins; of a
+ * tick those up to OLD are read. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
@@ -3193,10 +3201,10 @@ typedef struct dq_req {
     int resent;     /* it was sent again after a connection was lost */
     int asking;     /* to a node that is about to get the slot */
 
-    /* What a take does without; its writer obeys. */
-    int as_waiter;  /* it names the waiters' key */
-    int zset_alone; /* it names the zset and no other key */
-    int bury;       /* a change that puts the item to the dead letters */
+    /* What the writer names. */
+    int as_waiter;  /* a take: the waiters' key, too */
+    int zset_alone; /* a take: the zset and no other key */
+    int bury;       /* a change: the dead letters, where it puts the item */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -3263,10 +3271,10 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * >>schedule   when the server is asked next
  *
  * Owns next_poll_us and waiter_rank: one function per event, and nobody else
- * writes them. After a reply the next poll is when its request was sent plus
- * the relative time in it: a poll that comes a few microseconds early is
- * repeated, but one that comes late by a round trip is late. Messages read
- * since then lower it. The subscriber is never read between a request and its
+ * writes them. The relative time in a reply is counted from when its request
+ * was sent: at worst the poll is some microseconds early and is repeated.
+ * Counted from the reply it would be late by a round trip. Messages read since
+ * then lower it. The subscriber is never read between a request and its
  * reply, so nothing else can get in between. Without a connection the next
  * poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
@@ -3455,7 +3463,7 @@ static void dq_sched_on_waiters_refused(delayq *q) {
  * stand in conn->err; dq_conn_ensure copies them to the handle that asked.
  *---------------------------------------------------------------------------*/
 
-#define DQ_HOPS 5 /* most redirections of one connect or request */
+#define DQ_HOPS 5 /* most redirections of a connect, resends of a request */
 
 /* In ms milliseconds, but no later than the deadline. */
 static int64_t dq_conn_until(int ms, int64_t deadline) {
@@ -4458,7 +4466,7 @@ static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
            delay_ms;
 }
 
-/* Two arguments: due, k. */
+/* Two arguments: the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
@@ -4468,7 +4476,8 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
 
 /* --- transfer and take --- */
 
-/* The zset, where ready items lie, and the retry list or the mirror. */
+/* Three keys: the zset; the ready list or the stream; the retry list or the
+ * mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.broadcast)
@@ -4743,7 +4752,7 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Waiting
- * >>waiting   the only place that waits for items
+ * >>waiting   the only place that sleeps until there are items
  *
  * Owns the sleep of takes and waits, what ends it, and the steps of a tick.
  *---------------------------------------------------------------------------*/
@@ -5507,7 +5516,7 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_int(o, call->from);
 }
 
-/* Nack, extend, reschedule; bury where due_ms is negative. The new due time is
+/* Nack, extend, reschedule; bury if delay_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
 static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
