@@ -656,10 +656,9 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Blocks       as delayq_offer
  * Redis        1 script, O(log n)
  *
- * message->status says the same as the return value. To retry after
- * DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item is stored at
- * most once, and message->status stays DELAYQ_ERR_UNKNOWN until the server has
- * answered, whatever failure the retry returns.
+ * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item
+ * is stored at most once. message->status is what was returned, except that it
+ * stays DELAYQ_ERR_UNKNOWN when such a retry fails.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
@@ -691,15 +690,17 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              pending, call again now. At most max_wait_ms. After a failure:
  *              the pause before the next attempt
  *
- * A program that also takes takes first, with timeout 0 until that is EMPTY,
- * and ticks then, right before it sleeps: so it hears of pushes, too.
+ * A program that also takes should take first, with timeout 0 until that
+ * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
+ * asks the server to report the next push.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
  * Blocks       for at most one of: connecting (connect_timeout_ms), opening
- *              the subscriber (io_timeout_ms), one transfer (io_timeout_ms).
- *              While nothing is due it only reads the clock, and the
- *              subscriber's socket at most once a millisecond
+ *              the subscriber (io_timeout_ms), one transfer (io_timeout_ms);
+ *              after an empty take also a round trip to ask for pushes, within
+ *              the same time. While nothing is due it only reads the clock,
+ *              and the subscriber's socket at most once a millisecond
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -981,7 +982,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        keys and arguments beside its verb; then `make lua`
  *
  * Words: a transfer moves due items from the zset to the ready list. The probe
- * is the first look at a queue on a connection. Tracking is Redis' client
+ * is the first request about a queue on a connection. Tracking is Redis' client
  * tracking, which tells the subscriber of a push into the list. The waiters are
  * the handles in a take of 10 s or longer: the leader acts, the standby acts if
  * the leader doesn't. A poll asks the server without having been told to. A
@@ -1866,7 +1867,7 @@ static const char dq_lua_attempts[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/* PROBE: a look at a queue on a new connection, which works also on another
+/* PROBE: what a new connection asks of a queue, which works also on another
  * node of a cluster, and under an ACL that hides the mirror: its keys are not
  * declared.
  * ARGV     1 zset, 2 mirror
@@ -1939,7 +1940,7 @@ static const char dq_lua_remove[] =
 
 /* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
  * only `ties` elements are due by then. Counted, not read: the head may be
- * large. Where that is forbidden, others see to the item when they look. */
+ * large. Where that is forbidden, others see to the item at their next poll. */
 static const char dq_lua_publish[] =
     "local function publish_if_head(zset, channel, due, ties)\n"
     "  local text = string.format('%.0f', due)\n"
@@ -2677,7 +2678,7 @@ static const char dq_lua_take[] =
     "      why = type(why) == 'table' and why.err or why\n"
     "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "    end\n"
-    /* what has not left is not handed out; look again in 250 ms */
+    /* what has not left is not handed out; poll again in 250 ms */
     "    for i = #reply, run.safe + 1, -1 do reply[i] = nil end\n"
     "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "  end\n"
@@ -2738,7 +2739,7 @@ static const char dq_lua_broadcast[] =
     "  cursor = last and last[1] or '0-0'\n"
     "end\n"
     "add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
-    /* the others look at once */
+    /* the others poll at once */
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
@@ -3937,7 +3938,7 @@ static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
         dq_conn_check_idle(conn);
     if (!conn->cmd) status = dq_conn_connect(q, deadline);
     if (status == DELAYQ_OK && !q->probed) {
-        /* A handle that shares the connection looks at its own queue. */
+        /* A handle that shares the connection probes its own queue. */
         dq_conn_batch t;
         dq_conn_begin_batch(&t, conn->cmd);
         status = dq_conn_probe(
