@@ -63,7 +63,7 @@ static void take_100(void) {
 static void settle(void) {
     int i;
     poll_now(&q);
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 4 || !q.list_tracked; i++) {
         q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     }
