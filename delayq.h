@@ -3744,7 +3744,8 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
 
-/* The commands in the writer are an exchange from now on. */
+/* The commands in the writer are an exchange from now on. That they can't be
+ * written is found by the next pump, which sees what the server has said. */
 static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
                                     delayq_exchange *x, dq_resp_writer *o,
                                     int wants) {
@@ -3765,7 +3766,9 @@ static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     }
     s->last = x;
     s->unwritten = 1;
-    return o->failed ? dq_conn_no_memory(conn) : dq_conn_write(conn, s);
+    if (o->failed) return dq_conn_no_memory(conn);
+    dq_conn_write(conn, s);
+    return DELAYQ_OK;
 }
 
 /* The next reply belongs to the first that is under way. */
