@@ -3938,7 +3938,8 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     return dq_conn_refused(conn, "login", &refusal);
 }
 
-/* Read the answers to the login. That to SETNAME may be a refusal. */
+/* Read the answers to the login. SETNAME and ID may be forbidden, but also be
+ * told that there are too many clients. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
@@ -3949,8 +3950,10 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
         return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
-    for (i = 0; i < login; i++)
-        if (x->replies[i]->type == REDIS_REPLY_ERROR)
+    for (i = 0; i < x->wants; i++)
+        if (x->replies[i]->type == REDIS_REPLY_ERROR &&
+            (i < login ||
+             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
             return dq_conn_refused(conn, "login", x->replies[i]);
     s->state = DELAYQ_SOCKET_OPEN;
     return DELAYQ_OK;
@@ -4369,7 +4372,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
             again = 1; /* forbidden: wait as if alone */
             req->as_waiter = 0;
             dq_sched_on_waiters_refused(q);
-        } else if (!req->resent && !conn->cmd.c && conn->cmd.failures == 0) {
+        } else if (!req->resent && conn->cmd.failures == 0 &&
+                   (!conn->cmd.c || req->x.number != conn->cmd.number)) {
             req->resent = 1;
             req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
             again = req->is_resend || status == DELAYQ_ERR_IO ||
@@ -4674,13 +4678,15 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->sub_at = dq_conn_hash_address(&conn->at);
     conn->sub_pinged_us = 0;
     s->moved_us = dq_sys_now();
+    for (h = conn->handles; h; h = h->next) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    if (!s->c) return;
+    /* The last one, so that tracking begins when all else has been heard. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
     dq_resp_flush(&o);
     s->unwritten = 1;
     if (o.failed || dq_conn_write(conn, s) != DELAYQ_OK)
         dq_sub_fail(conn, DELAYQ_ERR_IO);
-    for (h = conn->handles; h; h = h->next) dq_sub_subscribe(h, "SUBSCRIBE", 1);
 }
 
 /* Empty the pipe and read both connections, at most once a millisecond; go on
@@ -5206,13 +5212,16 @@ static delayq_status dq_take_news(delayq *q) {
     return dq_sub_on_track(q);
 }
 
-/* See to it that the next item is heard of. */
-static void dq_take_listen(delayq *q) {
+/* See to it that the next item is heard of. EMPTY, or what is wrong. */
+static delayq_status dq_take_listen(delayq *q) {
     const delayq_conn *conn = q->conn;
+    delayq_status status = dq_sub_on_track(q); /* read with the take's answer */
     dq_sub_open(q);
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && q->probed &&
         dq_sub_wants_track(q))
         dq_sub_send_track(q);
+    return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
+                                                         : status;
 }
 
 /* One step of a take: ask if there may be something; if there isn't, see to
@@ -5227,8 +5236,7 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
         t->ack.ticket.text[0] ||
         (q->waiter_rank == 0 && dq_sched_would_join(q)))
         status = dq_take_once(q, t, dq_wait_limit(q));
-    if (status == DELAYQ_EMPTY && listen) dq_take_listen(q);
-    return status;
+    return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
 }
 
 /* One step of a tick: connect, run the transfer if it is time. */

@@ -165,7 +165,7 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
         int round, commands = 0, scripts = 0;
         o.lease_ms = c->lease_ms;
         OK(&q, delayq_open(&q, &o));
-        tick();                               /* opens the subscriber */
+        UNTIL((tick(), q.conn->tracking != DELAYQ_TRACK_OFF)); /* subscribed */
         for (round = 0; round < 2; round++) { /* the first loads scripts */
             ask("FLUSHDB");
             forget_ready(&q);
