@@ -4145,6 +4145,7 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
             status = dq_conn_timeout(conn, s);
         if (status == DELAYQ_OK) return status;
         dq_conn_close(conn, s, status);
+        return DELAYQ_EMPTY; /* what was lost is judged before it goes on */
     }
     for (;;) {
         if (s->state != DELAYQ_SOCKET_CLOSED)
