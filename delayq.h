@@ -2070,34 +2070,41 @@ static const char dq_lua_offer_keyed[] =
  * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
  *          (Redisson), 4 dead
  * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
- *          horizon: how far to look for the next due time, in ms
+ *          horizon: how far to look for the next due time, in ms; negative
+ *          where something is known to be due
  *
- * ready, other: the lengths of keys[2] and keys[3]. Behind the 9 numbers with
- * which it begins, `reply` has what is handed out: pairs (due time, bytes); its
- * first `safe` values are of items that have left. finish_run fills in these
- * numbers. */
+ * ready, other: the lengths of keys[2] and keys[3].
+ * returns  clock; next: microseconds until something is due, -1: nothing within
+ *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
+ *          or an array of what is mostly 0: ready, moved, dead, old, the rank
+ *          among the waiters; the due times of what is handed out, in one text;
+ *          then its elements
+ *
+ * Until finish_run completes it, `reply` has the elements behind its first 5
+ * values, and `dues` their due times; the first `safe` of these have left. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
     "  return {\n"
     "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
     "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
-    "    us = us, now = now, horizon = now + argv[3],\n"
+    "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
-    "    moved = 0, dead = 0, old = 0,\n"
-    "    safe = 9, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
+    "    moved = 0, dead = 0, old = 0, rank = 0,\n"
+    "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
     "end\n"
     "local function finish_run(run)\n"
-    "  local reply, soon, next = run.reply, run.soon, 0\n"
-    /* microseconds until something is due; -1: nothing within the horizon */
+    "  local reply, soon, next, ready = run.reply, run.soon, 0, run.ready\n"
     "  if run.old == 1 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
     "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
-    "  reply[2] = next\n"
-    "  reply[3] = run.native and run.ready + run.other or run.ready\n"
-    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
+    "  if run.native then ready = ready + run.other end\n"
+    "  if ready + run.moved + run.dead + run.old + run.rank > 0 then\n"
+    "    reply[4] = {ready, run.moved, run.dead, run.old, run.rank}\n"
+    "  end\n"
+    "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
@@ -2158,10 +2165,10 @@ static const char dq_lua_drain[] =
     "  return found, math.min(due, count)\n"
     "end\n"
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, reply = run.mirror, run.reply\n"
+    "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #reply\n"
+    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
@@ -2181,8 +2188,8 @@ static const char dq_lua_drain[] =
     "    elseif keep then\n"
     "      reason, stays = keep(run, found[i + 1], e, kind, start)\n"
     "    else\n"
-    "      reply[at + 1], reply[at + 2] = found[i + 1] + 0, e\n"
-    "      at = at + 2\n"
+    "      at = at + 1\n"
+    "      dues[at], reply[at + 5] = found[i + 1], e\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
@@ -2208,7 +2215,7 @@ static const char dq_lua_drain[] =
     "      run.from_rank + read - stay - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, #reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #dues\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -2381,8 +2388,7 @@ static const char dq_lua_mirror[] =
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see dq_lua_run.
- * Returns clock, next, ready, moved, dead, old; then zeros. */
+/* TICK. KEYS, ARGV, and what it returns: see dq_lua_run. */
 static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
@@ -2412,7 +2418,7 @@ static const char dq_lua_give[] =
     "    '\\0\\1' .. tail\n"
     "end\n"
     "local function give(run, due, e, kind, start)\n"
-    "  local again, reply, held, n = e, run.reply, run.held, 0\n"
+    "  local again, dues, held, n = e, run.dues, run.held, 0\n"
     "  if kind == 16 then\n"
     "    n = attempts(e)\n"
     "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
@@ -2425,7 +2431,8 @@ static const char dq_lua_give[] =
     "    end\n"
     "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
     "  end\n"
-    "  reply[#reply + 1], reply[#reply + 2] = tonumber(due), again\n"
+    "  dues[#dues + 1] = due\n"
+    "  run.reply[#dues + 5] = again\n"
     "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
@@ -2449,11 +2456,11 @@ static const char dq_lua_take_listed[] =
     "      e = retries[i]\n"
     "      local kind, start = split(e)\n"
     "      reason = not kind and 'undecodable' or\n"
-    "        give(run, -1, e, kind, start)\n"
+    "        give(run, '-', e, kind, start)\n"
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
-    "      give(run, run.lease_end and -1 or -2, e)\n"
+    "      give(run, run.lease_end and '-' or 'r', e)\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
@@ -2470,7 +2477,7 @@ static const char dq_lua_take_listed[] =
     "  if i > 0 then redis.call('LTRIM', run.other_list, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', run.ready_list, j, -1) end\n"
     "  run.ready, run.other = run.ready - j, run.other - i\n"
-    "  run.dead, run.safe = run.dead + #bad, #run.reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #run.dues\n"
     "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
@@ -2511,8 +2518,8 @@ static const char dq_lua_waiters[] =
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', waiters, id)\n"
     /* of a push it isn't known how long it has lain there */
-    "  local due = run.reply[10]\n"
-    "  if due and due < 0 then due = rank == 1 and 0 or nil end\n"
+    "  local due = tonumber(run.dues[1])\n"
+    "  if run.safe > 0 and not due and rank == 1 then due = 0 end\n"
     "  if rank > 0 and due and due < run.now - 250 then\n"
     "    local before = redis.call('ZRANGE', waiters, 0, rank - 1)\n"
     "    for _, other in ipairs(before) do\n"
@@ -2533,7 +2540,7 @@ static const char dq_lua_waiters[] =
     "  return 0\n"
     "end\n"
     "local function join_or_leave(run, waiters, id, waits, turns)\n"
-    "  if run.safe == 9 and waits == '1' then\n"
+    "  if run.safe == 0 and waits == '1' then\n"
     "    return join_waiters(run, waiters, id, turns)\n"
     "  end\n"
     "  return leave_waiters(run, waiters, id, turns)\n"
@@ -2551,10 +2558,8 @@ static const char dq_lua_waiters[] =
  *          old wire a number below 2048), 12 channel; with a fifth key: 13 the
  *          handle's id, 14 '1': it waits if there is nothing, 15 what the turn
  *          channels begin with. Those at the end may be missing
- * returns  clock; next, ready, moved, dead, old: see finish_run; the lease's
- *          end, or 0; the rank among the waiters; whether what was to be
- *          acknowledged was there (1 or 0). Then pairs: due time, element; for
- *          the due time -1 where it is unknown, -2 before a raw payload
+ * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
+ *          payload. A lease ends that many ms behind the clock, rounded up
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
@@ -2566,21 +2571,20 @@ static const char dq_lua_waiters[] =
  * nothing in its lists, not among the waiters, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
-    "local function take_usual(keys, argv)\n"
-    /* faster than %.0f; a %d may have 32 bits */
-    "  local function decimal(n)\n"
-    "    return string.format('%d%07d', n / 10000000, n % 10000000)\n"
-    "  end\n"
-    "  local call, zset, ack = redis.call, keys[1], argv[8]\n"
-    "  local lease = argv[7] ~= '0'\n"
+    "local function take_usual(call, zset, argv)\n"
+    "  local ack, done = argv[8], nil\n"
+    "  local most, lease = argv[6] or '0', argv[7] or '0'\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local now, done = math.floor(us / 1000), nil\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf',\n"
-    "    decimal(now + argv[3]), 'WITHSCORES',\n"
-    "    'LIMIT', '0', ack and '3' or '2')\n"
+    "  local found\n"
+    "  if argv[3] + 0 < 0 then\n"
+    "    found = call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES')\n"
+    "  else\n"
+    "    found = call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
+    "      'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
+    "  end\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
@@ -2592,60 +2596,56 @@ static const char dq_lua_take_usual[] =
     "      after = found[6]\n"
     "    end\n"
     "  end\n"
-    "  local acked, lease_end = done and 1 or 0, 0\n"
-    "  local soon, handed_out = due, nil\n"
-    "  due = due and due + 0\n"
-    "  if not e or due > now then\n"
-    "    due = nil\n"
+    "  local handed_out, soon, next\n"
+    "  if not e or due * 1000 > us then\n"
     "    if done then call('ZREM', zset, done) end\n"
+    "    soon, due = due, ''\n"
     "  else\n"
     "    local length, tried = #e - 25, 0\n"
-    "    if due < 0 or length < 0 or string.byte(e) ~= 16 or\n"
+    "    if due + 0 < 0 or length < 0 or string.byte(e) ~= 16 or\n"
     "      struct.unpack('I8', e, 18) ~= length then\n"
     "      return nil\n"
     "    end\n"
-    "    if lease or argv[6] ~= '0' then\n"
+    "    if lease ~= '0' or most ~= '0' then\n"
     "      local high, low = string.byte(e, 16, 17)\n"
-    "      local most = tonumber(argv[6])\n"
-    "      tried = high * 256 + low\n"
+    "      most, tried = tonumber(most), high * 256 + low\n"
     "      if most > 0 and tried >= most or tried == 65535 then\n"
     "        return nil\n"
     "      end\n"
     "    end\n"
-    "    handed_out = e\n"
+    "    handed_out, soon = e, after\n"
     /* the ack is the first write, and proves the right to remove */
     "    if done then call('ZREM', zset, done) end\n"
-    "    if lease then\n"
-    "      local n = tried + 1\n"
+    "    if lease ~= '0' then\n"
+    "      local n, lease_end = tried + 1, math.ceil(us / 1000) + lease\n"
     "      handed_out = string.sub(e, 1, 15) ..\n"
     "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
-    "      lease_end = math.ceil(us / 1000) + argv[7]\n"
     "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "      local ends = decimal(lease_end)\n"
-    "      local added = redis.pcall('ZADD', zset, ends, handed_out)\n"
+    "      local added = redis.pcall('ZADD', zset, lease_end, handed_out)\n"
     "      if type(added) == 'table' then\n"
-    "        return not done and added or {us, 250000, 0, 0, 0, 0, 0, 0, 1}\n"
+    "        return not done and added or {us, 250000, 1, 0, ''}\n"
+    "      end\n"
+    "      if not after or after + 0 > lease_end then\n"
+    "        soon = lease_end\n"
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
-    "    soon = after and after + 0\n"
-    "    if lease and not (soon and soon <= lease_end) then\n"
-    "      publish_if_head(zset, argv[12], lease_end, 1)\n"
-    "      soon = lease_end\n"
+    "    if soon and soon ~= after then\n"
+    "      publish_if_head(zset, argv[12], soon, 1)\n"
     "    end\n"
     "  end\n"
-    "  local next = soon and soon * 1000 - us or -1\n"
-    "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
-    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
+    "  next = soon and soon * 1000 - us or -1\n"
+    "  if soon and next < 0 then next = 0 end\n"
+    "  if next > 1e13 then next = 1e13 end\n"
+    "  return {us, next, done and 1 or 0, 0, due, handed_out}\n"
     "end\n"
     /* run before the rest of the script is even made, as in offer_usual */
-    "local in_ready, in_retry, usual = 0, 0, nil\n"
+    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
     "if KEYS[2] then\n"
-    "  in_ready = redis.call('LLEN', KEYS[2])\n"
-    "  in_retry = redis.call('LLEN', KEYS[3])\n"
+    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
     "end\n"
     "if in_ready + in_retry == 0 and ARGV[4] == '1' and not KEYS[5] then\n"
-    "  usual = take_usual(KEYS, ARGV)\n"
+    "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
     "if usual then return usual end\n";
 static const char dq_lua_take[] =
@@ -2661,8 +2661,8 @@ static const char dq_lua_take[] =
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
-    "  local reply, lease_ms = run.reply, tonumber(argv[7])\n"
-    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6])\n"
+    "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
+    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
     "  if lease_ms > 0 then\n"
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
@@ -2674,18 +2674,19 @@ static const char dq_lua_take[] =
     "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
     "    tonumber(argv[2]))\n"
     "  if not fine then\n"
-    "    if run.safe == 9 and not acked then\n"
+    "    if run.safe == 0 and not acked then\n"
     "      why = type(why) == 'table' and why.err or why\n"
     "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "    end\n"
     /* what has not left is not handed out; poll again in 250 ms */
-    "    for i = #reply, run.safe + 1, -1 do reply[i] = nil end\n"
+    "    for i = #run.dues, run.safe + 1, -1 do\n"
+    "      run.dues[i], reply[i + 5] = nil, nil\n"
+    "    end\n"
     "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "  end\n"
-    "  if run.lease_end and run.safe > 9 then\n"
+    "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
-    "    local leases = (run.safe - 9) / 2\n"
-    "    publish_if_head(run.zset, argv[12], run.lease_end, leases)\n"
+    "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
     "  local joined, rank = false, 0\n"
@@ -2693,8 +2694,7 @@ static const char dq_lua_take[] =
     "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
     "      argv[14], argv[15])\n"
     "  end\n"
-    "  reply[7], reply[8] = run.lease_end or 0, joined and rank or 0\n"
-    "  reply[9] = acked or 0\n"
+    "  run.rank, reply[3] = joined and rank or 0, acked or 0\n"
     "  return finish_run(run)\n"
     "end\n";
 static const char dq_lua_take_native[] =
@@ -2709,8 +2709,8 @@ static const char dq_lua_take_redisson[] =
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
- * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
- *          cursor; then triples: id, due (-1 where it is unknown), payload */
+ * returns  see dq_lua_run; before what is handed out the cursor; then pairs:
+ *          id, payload. A due time is - where it is unknown */
 static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
@@ -2743,22 +2743,23 @@ static const char dq_lua_broadcast[] =
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     "if max > 0 then\n"
     "  in_chunks({bytes = 0}, max, function(_, count)\n"
     "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "    for _, entry in ipairs(entries) do\n"
     /* a stream may hold what others have put there */
-    "      local n, due, payload = #reply, entry[2][2], entry[2][4] or ''\n"
-    "      due = tonumber(due) or -1\n"
-    "      if due < 0 or due >= 2 ^ 53 then due = -1 end\n"
+    "      local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
+    "      local known = due and due >= 0 and due < 2 ^ 53\n"
+    "      due = known and string.format('%.0f', due) or '-'\n"
+    "      run.dues[#run.dues + 1] = due\n"
     "      cursor, bytes = entry[1], bytes + cost(payload)\n"
-    "      reply[n + 1], reply[n + 2], reply[n + 3] = cursor, due, payload\n"
+    "      reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
     "    end\n"
     "    return #entries, bytes, #entries > 0\n"
     "  end)\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     /* what is left over for the next take */
     "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
@@ -2831,24 +2832,26 @@ static const char dq_lua_change[] =
 /* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock, then pairs: due, element */
+ * returns  clock; the due times in one text; then the elements */
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, rank, seen = {(clock())}, 0, false\n"
+    "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
     "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
     "if seen then rank = rank + 1 end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
-    "  local last, n, bytes = rank + count - 1, #reply, 0\n"
+    "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
     /* a foreign score may be infinite */
     "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    reply[n + i], reply[n + i + 1] = math.max(score, 0), found[i]\n"
+    "    dues[#dues + 1] = string.format('%.0f', math.max(score, 0))\n"
+    "    reply[#dues + 2] = found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
     "  return #found / 2, bytes, #found == 2 * count\n"
     "end)\n"
+    "reply[2] = table.concat(dues, ' ')\n"
     "return reply\n";
 
 /* COUNT
@@ -2973,18 +2976,18 @@ DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
 DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
           "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "0938c12a2c23c3660a7de29cb79b9e709a5f70b5",
+DQ_SCRIPT(tick, DQ_TICK, 2, "def6a5cf0f82b806df5d50404a8887e39d69d9ec",
           DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "2de5db5a4f06a686402d31a990f33c71b1bd516e",
+DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "be0bc9a4813d4e4e73688fd21f32d5779f1bfb71",
           DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f3147134c568ff47d20b94021018e6253a8d554d",
+DQ_SCRIPT(take, DQ_TAKE, 4, "5aa19e440181ad7a2c4e7ae7f461a82d2c842d39",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
           dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "a1ae46f6d4b950ab5895a44af06bfeb0a014726a",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "aec10169ebcdf2092bf070ab82a3bcdfa5e1683f",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
+          "18f5a64e95ae3bc349e6f7eb8129930cee6a9d39", DQ_LUA_RUN, dq_lua_drain,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -2994,7 +2997,7 @@ DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
 DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
           dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
+DQ_SCRIPT(peek, DQ_PEEK, 10, "c5b315e74c00656c6d7482c60bef33321d03da92",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
@@ -3015,20 +3018,20 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which the reply of a tick, take or broadcast begins; of a
- * tick those up to OLD are read. */
+/* The numbers with which the reply of a tick, take or broadcast begins. Those
+ * from READY on stand in an array in its place; mostly 0 stands there. Behind
+ * that come the due times. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
+    DQ_AT_ACKED,
     DQ_AT_READY,
     DQ_AT_MOVED,
     DQ_AT_DEAD,
     DQ_AT_OLD,
-    DQ_AT_LEASE,
-    DQ_AT_PLACE,
-    DQ_AT_ACKED,
-    DQ_NUMBERS, /* a take's */
-    DQ_TICK_NUMBERS = DQ_AT_OLD + 1
+    DQ_AT_RANK,
+    DQ_NUMBERS,
+    DQ_AT_DUES = DQ_AT_READY + 1
 };
 
 /* Read the n integers at the beginning of an array. The first is the server's
@@ -4491,6 +4494,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    int due = q->next_poll_us < q->conn->used_us; /* the last reply said so */
     if (call->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
@@ -4501,7 +4505,7 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
-    dq_resp_int(o, q->options.max_wait_ms);
+    dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -4510,6 +4514,9 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_write_run(o, q, call);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->retry_turn ? "x" : "r");
+    if (!leases && q->options.max_attempts == 0 && !call->ticket &&
+        !call->as_waiter)
+        return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (call->ticket) {
@@ -4554,13 +4561,13 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     dq_req_verb verb = call->script->verb;
     int unheard = verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_NUMBERS + 1;
+    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                      taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
-    if (verb == DQ_BROADCAST && r->elements > DQ_NUMBERS) {
-        cursor = r->element[DQ_NUMBERS];
+                      taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
+    if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
+        cursor = r->element[DQ_AT_DUES + 1];
         if (cursor->type == REDIS_REPLY_STRING &&
             cursor->len < sizeof q->cursor)
             memcpy(q->cursor, cursor->str, cursor->len + 1);
@@ -4569,10 +4576,25 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
+/* Run a transfer or take, and read the numbers with which its reply begins. */
+static delayq_status dq_take_run(delayq *q, dq_req *call, int64_t *n) {
+    delayq_status status = dq_req_run(q, call, n, DQ_AT_READY);
+    const redisReply *r = call->reply, *rest;
+    size_t more = DQ_NUMBERS - DQ_AT_READY;
+    if (status != DELAYQ_OK) return status;
+    memset(n + DQ_AT_READY, 0, more * sizeof *n);
+    rest = r->elements > DQ_AT_DUES ? r->element[DQ_AT_READY] : NULL;
+    if (rest && (rest->type == REDIS_REPLY_INTEGER ||
+                 dq_resp_integers(rest, n + DQ_AT_READY, more)))
+        return DELAYQ_OK;
+    freeReplyObject(call->reply);
+    return dq_err_bad_reply(q, call->what);
+}
+
 /* Run the transfer, one round trip. */
 static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
     delayq_status status;
-    int64_t n[DQ_NUMBERS] = {0};
+    int64_t n[DQ_NUMBERS];
     dq_req call;
     if (q->options.broadcast)
         dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
@@ -4582,7 +4604,7 @@ static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
         dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
     call.no_retry = 1;
     call.deadline_us = deadline;
-    status = dq_req_run(q, &call, n, DQ_TICK_NUMBERS);
+    status = dq_take_run(q, &call, n);
     if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
@@ -4593,44 +4615,42 @@ static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
     return status;
 }
 
-#define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
-
-/* One item of a reply: [broadcast: cursor,] due time, bytes. n: the numbers
- * with which a take's reply begins. A peek shows what can't be decoded, too. */
+/* One item of a reply, and its due time as text. n: the numbers with which a
+ * take's reply begins. A peek shows what can't be decoded, too. */
 static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
-                        redisReply *const *r, const int64_t *n) {
+                        const char *due, redisReply *const *r,
+                        const int64_t *n) {
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
-    const unsigned char *e = (const unsigned char *)r[1]->str;
+    const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int kind = -1, bucket = 0;
-    int64_t due_ms = r[0]->integer;
+    int kind = -1, bucket = 0, known = *due >= '0' && *due <= '9';
     size_t at = 0;
-    if (r[0]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE ||
-        r[1]->type != REDIS_REPLY_STRING || (peek && due_ms < 0))
-        return 0;
+    if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
     memset(item, 0, sizeof *item);
     if (cursor) {
         if (cursor->type != REDIS_REPLY_STRING ||
             cursor->len >= sizeof q->cursor)
             return 0;
         memcpy(item->ticket.text, cursor->str, cursor->len + 1);
-    } else if (leased || due_ms != DQ_DUE_RAW) {
-        kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+    } else if (leased || *due != 'r') {
+        kind = dq_elem_parse_of(q, e, r[0]->len, &at);
         if (kind < 0 && !peek) return 0;
     }
+    if (known) item->due_ms = dq_num_due(due);
     if (kind >= 0 && (leased || peek))
-        dq_elem_ticket(&item->ticket, leased ? n[DQ_AT_LEASE] : due_ms, e,
-                       kind);
+        dq_elem_ticket(&item->ticket,
+                       leased ? (n[DQ_AT_US] + 999) / 1000 + q->options.lease_ms
+                              : item->due_ms,
+                       e, kind);
     item->data = e + at;
-    item->len = r[1]->len - at;
+    item->len = r[0]->len - at;
     item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
     item->late_us = -1;
-    if (due_ms >= 0) item->due_ms = due_ms;
     if (peek) return 1;
     q->counts.taken++;
     q->counts.redelivered += item->attempt > 1;
-    if (due_ms < 0) return 1;
-    item->late_us = n[DQ_AT_US] - due_ms * 1000;
+    if (!known) return 1;
+    item->late_us = n[DQ_AT_US] - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
     while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
     q->counts.lateness[bucket]++;
@@ -4643,19 +4663,26 @@ static delayq_status dq_read_items(delayq *q, const dq_req *call,
                                    delayq_item *items, size_t *count,
                                    const int64_t *n) {
     dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK        ? 1
-                   : verb == DQ_BROADCAST ? DQ_NUMBERS + 1
-                                          : DQ_NUMBERS;
-    size_t step = verb == DQ_BROADCAST ? 3 : 2, at, got = 0;
+    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1, at, got = 0;
+    size_t step = verb == DQ_BROADCAST ? 2 : 1;
     const redisReply *r = call->reply;
+    const char *due;
     q->reply = call->reply;
     *count = 0;
+    if (r->elements < first ||
+        r->element[first - 1]->type != REDIS_REPLY_STRING)
+        return dq_err_bad_reply(q, call->what);
+    due = r->element[first - 1]->str;
+    if (verb == DQ_BROADCAST) first++;
     if (r->elements < first || (r->elements - first) % step != 0 ||
         (r->elements - first) / step > call->max)
         return dq_err_bad_reply(q, call->what);
-    for (at = first; at < r->elements; at += step)
-        if (!dq_read_item(q, verb, &items[got++], r->element + at, n))
+    for (at = first; at < r->elements; at += step) {
+        if (!dq_read_item(q, verb, &items[got++], due, r->element + at, n))
             return dq_err_bad_reply(q, call->what);
+        due += strcspn(due, " ");
+        due += *due == ' ';
+    }
     *count = got;
     return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -4705,7 +4732,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     call.deadline_us = deadline;
     if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
     q->retry_turn = !q->retry_turn;
-    acked = status = dq_req_run(q, &call, n, DQ_NUMBERS);
+    acked = status = dq_take_run(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
         acked = status = dq_err_bad_reply(q, "take");
