@@ -1841,7 +1841,7 @@ static const char dq_lua_clock[] = "local function clock()\n"
 
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
  * start of its payload, or nil. attempts(e): the count in one of kind 16. */
-static const char dq_lua_split[] =
+static const char dq_lua_elements[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
     "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 then\n"
@@ -1856,8 +1856,7 @@ static const char dq_lua_split[] =
     "  local new = (kind == 16 or kind == 8) and payload_start(e, kind + 2)\n"
     "  if old and (old_first or not new) then return 0, old end\n"
     "  if new then return kind, new end\n"
-    "end\n";
-static const char dq_lua_attempts[] =
+    "end\n"
     "local function attempts(e)\n"
     "  local high, low = string.byte(e, 16, 17)\n"
     "  return high * 256 + low\n"
@@ -1904,12 +1903,13 @@ static const char dq_lua_find[] =
     "  return low\n"
     "end\n";
 
-/* remove(zset, argv, from, to, reply): take the elements of the pairs (due,
- * prefix) in argv[from .. to] out of the zset. Appends to reply, and returns
- * it: of each pair 1 (done) or 0 (not there). Where a millisecond holds not
- * many more than are asked for, as after a take of many, it is read once. */
+/* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
+ * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
+ * named. Appends to reply, and returns it: of each pair 1 (done) or 0 (not
+ * there). Where a millisecond holds not many more than are asked for, as after
+ * a take of many, it is read once. */
 static const char dq_lua_remove[] =
-    "local function remove(zset, argv, from, to, reply)\n"
+    "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, page, page_name = {}, nil, nil\n"
     "  local many = to - from + 1\n"
     "  for i = from, to, 2 do\n"
@@ -1930,6 +1930,11 @@ static const char dq_lua_remove[] =
     "    end\n"
     "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
+    "  end\n"
+    "  for i = 1, mirror and #found or 0 do\n"
+    /* a probe: nobody has such an element */
+    "    redis.call('ZREM', zset, 'delayq')\n"
+    "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
     "  for i = 1, #found, 500 do\n"
     "    local last = math.min(i + 499, #found)\n"
@@ -1986,8 +1991,7 @@ static const char dq_lua_when[] =
     "  return delay < 0 and -delay or base + delay, after\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
-    "local us = clock()\n"
+    "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
     "if mirror then\n"
@@ -1995,30 +1999,32 @@ static const char dq_lua_offer[] =
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of ARGV then */
-    "for i = 2, #ARGV, 2 do\n"
-    "  local when, e, delivered, stands = ARGV[i], ARGV[i + 1], nil, nil\n"
+    /* what is to be stored stands at the beginning of argv then */
+    "for i = 2, #argv, 2 do\n"
+    "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
     "    at, delivered = read_when(when, base)\n"
     "    text = string.format('%.0f', at)\n"
-    "    stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
+    "    if delivered ~= nil then\n"
+    "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
+    "    end\n"
     "  end\n"
     "  if stands or delivered then\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
-    "    ARGV[last + 1], ARGV[last + 2] = text, e\n"
+    "    argv[last + 1], argv[last + 2] = text, argv[i + 1]\n"
     "    last = last + 2\n"
-    "    if not first or at < first then first, ties = at, 0 end\n"
-    "    if at == first then ties = ties + 1 end\n"
+    "    if at == first then ties = ties + 1\n"
+    "    elseif not first or at < first then first, ties = at, 1 end\n"
     "  end\n"
     "end\n"
     "if not first then return reply end\n"
     "for i = 3, mirror and last or 0, 2 do\n"
-    "  redis.call('RPUSH', mirror, ARGV[i])\n"
+    "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 2, last))\n"
-    "publish_if_head(zset, channel, first, ties)\n"
+    "redis.call('ZADD', zset, 'NX', unpack(argv, 2, last))\n"
+    "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
 
 /* OFFER_KEYED
@@ -2177,8 +2183,8 @@ static const char dq_lua_drain[] =
     "    if old_first or length < 0 or byte(e) ~= 16 or\n"
     "      unpacked('I8', e, 18) ~= length then\n"
     "      kind, start = split(e, old_first)\n"
+    "      if kind == 0 and not old_first then run.old = 1 break end\n"
     "    end\n"
-    "    if kind == 0 and not old_first then run.old = 1 break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
@@ -2765,25 +2771,11 @@ static const char dq_lua_broadcast[] =
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
- * KEYS     1 zset
+ * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
  * ARGV     pairs: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
-    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
-
-/* CANCEL_REDISSON: a cancel where the wire has a mirror.
- * KEYS     1 zset, 2 mirror
- * ARGV     1 due, 2 prefix
- * returns  clock, 1 (done) or 0 (not there) */
-static const char dq_lua_cancel_redisson[] =
-    "local zset, mirror, us = KEYS[1], KEYS[2], clock()\n"
-    "redis.call('LLEN', mirror)\n"
-    "local rank, e = find(zset, ARGV[1], ARGV[2])\n"
-    "if not e then return {us, 0} end\n"
-    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
-    "redis.call('LREM', mirror, 1, e)\n"
-    "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "return {us, 1}\n";
+    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
 
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
@@ -2931,19 +2923,12 @@ static const char dq_lua_dead[] =
     "end)\n"
     "return reply\n";
 
-/* What a request does: several scripts may do the same for several wires. */
+/* What a script's reply hands out. */
 typedef enum dq_req_verb {
-    DQ_OFFER,
-    DQ_OFFER_KEYED,
-    DQ_TICK,
+    DQ_NOTHING,
     DQ_TAKE,
     DQ_BROADCAST,
-    DQ_REMOVE,
-    DQ_CHANGE,
-    DQ_PEEK,
-    DQ_COUNT,
-    DQ_CLEAR,
-    DQ_DEADS
+    DQ_PEEK
 } dq_req_verb;
 
 /* A request points at its script, and there is no table of all: so a program
@@ -2962,52 +2947,50 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run
-#define DQ_LUA_MIRROR dq_lua_attempts, dq_lua_mirror_seek, dq_lua_mirror
+#define DQ_LUA_RUN dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run
+#define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_TAKE                                                            \
     dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
+DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
           "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "def6a5cf0f82b806df5d50404a8887e39d69d9ec",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
           DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "be0bc9a4813d4e4e73688fd21f32d5779f1bfb71",
-          DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "5aa19e440181ad7a2c4e7ae7f461a82d2c842d39",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
-          dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "aec10169ebcdf2092bf070ab82a3bcdfa5e1683f",
+DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
+          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, dq_lua_drain,
+          DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "723adef73bd4c0b1345ee67bb7ced09ddfffef70",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
+          dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "ca8417a4d06f1595475c71ae305a5022cbb165a8",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "18f5a64e95ae3bc349e6f7eb8129930cee6a9d39", DQ_LUA_RUN, dq_lua_drain,
+          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN, dq_lua_drain,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
-          "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
-          dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
-          dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
+DQ_SCRIPT(change, DQ_NOTHING, 8, "6a620e60cb4e46474fab5db4060770de435952e7",
+          dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "c5b315e74c00656c6d7482c60bef33321d03da92",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
+DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
+DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "88a9069b1b3679efc3c07069646ab390f6c5c149",
-          dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "9e3031d54701e43eaf24ed2121d64e0a7a75fbd4",
+          dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
-static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
+static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_elements,
                                              dq_lua_probe, NULL};
 
 /*-----------------------------------------------------------------------------
@@ -5415,7 +5398,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->script == &dq_script_cancel_redisson)
+    if (call->ticket && q->options.wire != DELAYQ_NATIVE)
         dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
@@ -5423,17 +5406,16 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-/* Remove elements by their tickets, one or those of items: acks, or with a
- * mirror to clean, a cancel. What became of each item stands in its `acked`.
- * Returns the first that is not DELAYQ_OK. */
-static delayq_status dq_remove(delayq *q, const dq_script *script,
-                               const char *what, const char *ticket,
+/* Remove elements by their tickets: one, a cancel; or those of items, acks.
+ * What became of each item stands in its `acked`. Returns the first that is not
+ * DELAYQ_OK. */
+static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
                                delayq_item *items, size_t count) {
     delayq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
     dq_req call;
-    dq_req_begin(&call, script, what, dq_write_remove);
+    dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
     call.idempotent = 1;
     call.ticket = ticket;
     call.items = items;
@@ -5460,23 +5442,19 @@ static delayq_status dq_remove(delayq *q, const dq_script *script,
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    const char *ticket = item ? item->ticket.text : NULL;
-    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
-    if (status == DELAYQ_OK)
-        status = dq_remove(q, &dq_script_remove, "ack", ticket, NULL, 1);
-    if (status == DELAYQ_OK) q->counts.acked++;
-    return status;
+    delayq_status status =
+        dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
+    delayq_item one;
+    if (status != DELAYQ_OK) return status;
+    one = *item; /* of which `acked` is written */
+    return dq_remove(q, "ack", NULL, &one, 1);
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
-    return dq_remove(q,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_remove
-                         : &dq_script_cancel_redisson,
-                     "cancel", ticket->text, NULL, 1);
+    return dq_remove(q, "cancel", ticket->text, NULL, 1);
 }
 
 #define DQ_ACK_MAX 500
@@ -5494,7 +5472,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     first = status = dq_check(q, wrong);
     for (i = 0; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        status = dq_remove(q, &dq_script_remove, "ack", NULL, items + i, n);
+        status = dq_remove(q, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
         if (status >= DELAYQ_OK ||
             (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd))
