@@ -2558,12 +2558,12 @@ static const char dq_lua_waiters[] =
  *          native TAKE may be given the zset alone, from which it takes what is
  *          due while the keys are on their way to another node of a cluster
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 'x': the
- *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
- *          due and 9 prefix of an element to acknowledge before, or ''; with a
- *          lease: 10 order of a new id, 11 the rest of it (6 bytes; with an
- *          old wire a number below 2048), 12 channel; with a fifth key: 13 the
- *          handle's id, 14 '1': it waits if there is nothing, 15 what the turn
- *          channels begin with. Those at the end may be missing
+ *          retry list's turn; then, or nothing: 6 most attempts, or 0; 7 lease
+ *          in ms, or 0; 8 due and 9 prefix of an element to acknowledge
+ *          before, or ''; for a lease 10 order of a new id, 11 the rest of it
+ *          (6 bytes; with an old wire a number below 2048), 12 channel; with a
+ *          fifth key: 13 the handle's id, 14 '1': it waits if there is nothing,
+ *          15 what the turn channels begin with
  * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
  *          payload. A lease ends that many ms behind the clock, rounded up
  *
@@ -2584,13 +2584,10 @@ static const char dq_lua_take_usual[] =
     "  local us = time[1] * 1000000 + time[2]\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local found\n"
-    "  if argv[3] + 0 < 0 then\n"
-    "    found = call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES')\n"
-    "  else\n"
-    "    found = call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
+    "  local found = argv[3] + 0 < 0 and\n"
+    "    call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES') or\n"
+    "    call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
     "      'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
-    "  end\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
@@ -2947,10 +2944,11 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run
+#define DQ_LUA_RUN \
+    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
-#define DQ_LUA_TAKE                                                            \
-    dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
+#define DQ_LUA_TAKE                                                           \
+    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
@@ -2962,18 +2960,18 @@ DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
           "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
-          DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
+          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, dq_lua_drain,
-          DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "723adef73bd4c0b1345ee67bb7ced09ddfffef70",
+          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "98991583a9ca0371657ae3869abd9bc7328deb45",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
-          dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "ca8417a4d06f1595475c71ae305a5022cbb165a8",
-          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
+          DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1936141761c19cdd6915974690a640645c6b68f",
+          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN, dq_lua_drain,
+          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -4492,36 +4490,28 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int leases = q->options.lease_ms > 0;
-    unsigned char id_rest[6];
+    unsigned char id_rest[6] = {0};
     dq_write_run(o, q, call);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->retry_turn ? "x" : "r");
-    if (!leases && q->options.max_attempts == 0 && !call->ticket &&
-        !call->as_waiter)
+    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 &&
+        !call->ticket && !call->as_waiter)
         return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (call->ticket) {
         dq_write_ticket(o, call->ticket);
-    } else if (leases || call->as_waiter) {
+    } else {
         dq_resp_text(o, "");
         dq_resp_text(o, "");
     }
-    if (leases) {
-        memcpy(id_rest, q->handle_id, 5);
-        id_rest[5] = 0;
-        dq_resp_int(o, (int64_t)call->order);
-        if (q->options.wire == DELAYQ_REDISSON_OLD)
-            dq_resp_int(o, dq_elem_old_id_low(q));
-        else
-            dq_resp_arg(o, id_rest, sizeof id_rest);
-        dq_resp_key(o, q, DQ_CHANNEL, "");
-    } else if (call->as_waiter) {
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-    }
+    dq_resp_int(o, (int64_t)call->order);
+    memcpy(id_rest, q->handle_id, 5);
+    if (q->options.wire == DELAYQ_REDISSON_OLD)
+        dq_resp_int(o, dq_elem_old_id_low(q));
+    else
+        dq_resp_arg(o, id_rest, sizeof id_rest);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
