@@ -1983,7 +1983,7 @@ static const char dq_lua_clock[] = "local function clock()\n"
 
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
  * start of its payload, or nil. attempts(e): the count in one of kind 16. */
-static const char dq_lua_split[] =
+static const char dq_lua_elements[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
     "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 then\n"
@@ -1998,8 +1998,7 @@ static const char dq_lua_split[] =
     "  local new = (kind == 16 or kind == 8) and payload_start(e, kind + 2)\n"
     "  if old and (old_first or not new) then return 0, old end\n"
     "  if new then return kind, new end\n"
-    "end\n";
-static const char dq_lua_attempts[] =
+    "end\n"
     "local function attempts(e)\n"
     "  local high, low = string.byte(e, 16, 17)\n"
     "  return high * 256 + low\n"
@@ -2046,12 +2045,13 @@ static const char dq_lua_find[] =
     "  return low\n"
     "end\n";
 
-/* remove(zset, argv, from, to, reply): take the elements of the pairs (due,
- * prefix) in argv[from .. to] out of the zset. Appends to reply, and returns
- * it: of each pair 1 (done) or 0 (not there). Where a millisecond holds not
- * many more than are asked for, as after a take of many, it is read once. */
+/* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
+ * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
+ * named. Appends to reply, and returns it: of each pair 1 (done) or 0 (not
+ * there). Where a millisecond holds not many more than are asked for, as after
+ * a take of many, it is read once. */
 static const char dq_lua_remove[] =
-    "local function remove(zset, argv, from, to, reply)\n"
+    "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, page, page_name = {}, nil, nil\n"
     "  local many = to - from + 1\n"
     "  for i = from, to, 2 do\n"
@@ -2072,6 +2072,11 @@ static const char dq_lua_remove[] =
     "    end\n"
     "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
+    "  end\n"
+    "  for i = 1, mirror and #found or 0 do\n"
+    /* a probe: nobody has such an element */
+    "    redis.call('ZREM', zset, 'delayq')\n"
+    "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
     "  for i = 1, #found, 500 do\n"
     "    local last = math.min(i + 499, #found)\n"
@@ -2128,8 +2133,7 @@ static const char dq_lua_when[] =
     "  return delay < 0 and -delay or base + delay, after\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
-    "local us = clock()\n"
+    "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
     "if mirror then\n"
@@ -2137,30 +2141,32 @@ static const char dq_lua_offer[] =
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of ARGV then */
-    "for i = 2, #ARGV, 2 do\n"
-    "  local when, e, delivered, stands = ARGV[i], ARGV[i + 1], nil, nil\n"
+    /* what is to be stored stands at the beginning of argv then */
+    "for i = 2, #argv, 2 do\n"
+    "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
     "    at, delivered = read_when(when, base)\n"
     "    text = string.format('%.0f', at)\n"
-    "    stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
+    "    if delivered ~= nil then\n"
+    "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
+    "    end\n"
     "  end\n"
     "  if stands or delivered then\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
-    "    ARGV[last + 1], ARGV[last + 2] = text, e\n"
+    "    argv[last + 1], argv[last + 2] = text, argv[i + 1]\n"
     "    last = last + 2\n"
-    "    if not first or at < first then first, ties = at, 0 end\n"
-    "    if at == first then ties = ties + 1 end\n"
+    "    if at == first then ties = ties + 1\n"
+    "    elseif not first or at < first then first, ties = at, 1 end\n"
     "  end\n"
     "end\n"
     "if not first then return reply end\n"
     "for i = 3, mirror and last or 0, 2 do\n"
-    "  redis.call('RPUSH', mirror, ARGV[i])\n"
+    "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 2, last))\n"
-    "publish_if_head(zset, channel, first, ties)\n"
+    "redis.call('ZADD', zset, 'NX', unpack(argv, 2, last))\n"
+    "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
 
 /* OFFER_KEYED
@@ -2212,34 +2218,41 @@ static const char dq_lua_offer_keyed[] =
  * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
  *          (Redisson), 4 dead
  * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
- *          horizon: how far to look for the next due time, in ms
+ *          horizon: how far to look for the next due time, in ms; negative
+ *          where something is known to be due
  *
- * ready, other: the lengths of keys[2] and keys[3]. Behind the 9 numbers with
- * which it begins, `reply` has what is handed out: pairs (due time, bytes); its
- * first `safe` values are of items that have left. finish_run fills in these
- * numbers. */
+ * ready, other: the lengths of keys[2] and keys[3].
+ * returns  clock; next: microseconds until something is due, -1: nothing within
+ *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
+ *          or an array of what is mostly 0: ready, moved, dead, old, the rank
+ *          among the waiters; the due times of what is handed out, in one text;
+ *          then its elements
+ *
+ * Until finish_run completes it, `reply` has the elements behind its first 5
+ * values, and `dues` their due times; the first `safe` of these have left. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
     "  return {\n"
     "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
     "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
-    "    us = us, now = now, horizon = now + argv[3],\n"
+    "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
-    "    moved = 0, dead = 0, old = 0,\n"
-    "    safe = 9, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
+    "    moved = 0, dead = 0, old = 0, rank = 0,\n"
+    "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
     "end\n"
     "local function finish_run(run)\n"
-    "  local reply, soon, next = run.reply, run.soon, 0\n"
-    /* microseconds until something is due; -1: nothing within the horizon */
+    "  local reply, soon, next, ready = run.reply, run.soon, 0, run.ready\n"
     "  if run.old == 1 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
     "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
-    "  reply[2] = next\n"
-    "  reply[3] = run.native and run.ready + run.other or run.ready\n"
-    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
+    "  if run.native then ready = ready + run.other end\n"
+    "  if ready + run.moved + run.dead + run.old + run.rank > 0 then\n"
+    "    reply[4] = {ready, run.moved, run.dead, run.old, run.rank}\n"
+    "  end\n"
+    "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
@@ -2300,10 +2313,10 @@ static const char dq_lua_drain[] =
     "  return found, math.min(due, count)\n"
     "end\n"
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, reply = run.mirror, run.reply\n"
+    "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #reply\n"
+    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
@@ -2312,8 +2325,8 @@ static const char dq_lua_drain[] =
     "    if old_first or length < 0 or byte(e) ~= 16 or\n"
     "      unpacked('I8', e, 18) ~= length then\n"
     "      kind, start = split(e, old_first)\n"
+    "      if kind == 0 and not old_first then run.old = 1 break end\n"
     "    end\n"
-    "    if kind == 0 and not old_first then run.old = 1 break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
@@ -2323,8 +2336,8 @@ static const char dq_lua_drain[] =
     "    elseif keep then\n"
     "      reason, stays = keep(run, found[i + 1], e, kind, start)\n"
     "    else\n"
-    "      reply[at + 1], reply[at + 2] = found[i + 1] + 0, e\n"
-    "      at = at + 2\n"
+    "      at = at + 1\n"
+    "      dues[at], reply[at + 5] = found[i + 1], e\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
@@ -2350,7 +2363,7 @@ static const char dq_lua_drain[] =
     "      run.from_rank + read - stay - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, #reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #dues\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -2523,8 +2536,7 @@ static const char dq_lua_mirror[] =
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see dq_lua_run.
- * Returns clock, next, ready, moved, dead, old; then zeros. */
+/* TICK. KEYS, ARGV, and what it returns: see dq_lua_run. */
 static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
@@ -2554,7 +2566,7 @@ static const char dq_lua_give[] =
     "    '\\0\\1' .. tail\n"
     "end\n"
     "local function give(run, due, e, kind, start)\n"
-    "  local again, reply, held, n = e, run.reply, run.held, 0\n"
+    "  local again, dues, held, n = e, run.dues, run.held, 0\n"
     "  if kind == 16 then\n"
     "    n = attempts(e)\n"
     "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
@@ -2567,7 +2579,8 @@ static const char dq_lua_give[] =
     "    end\n"
     "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
     "  end\n"
-    "  reply[#reply + 1], reply[#reply + 2] = tonumber(due), again\n"
+    "  dues[#dues + 1] = due\n"
+    "  run.reply[#dues + 5] = again\n"
     "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
@@ -2591,11 +2604,11 @@ static const char dq_lua_take_listed[] =
     "      e = retries[i]\n"
     "      local kind, start = split(e)\n"
     "      reason = not kind and 'undecodable' or\n"
-    "        give(run, -1, e, kind, start)\n"
+    "        give(run, '-', e, kind, start)\n"
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
-    "      give(run, run.lease_end and -1 or -2, e)\n"
+    "      give(run, run.lease_end and '-' or 'r', e)\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
@@ -2612,7 +2625,7 @@ static const char dq_lua_take_listed[] =
     "  if i > 0 then redis.call('LTRIM', run.other_list, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', run.ready_list, j, -1) end\n"
     "  run.ready, run.other = run.ready - j, run.other - i\n"
-    "  run.dead, run.safe = run.dead + #bad, #run.reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #run.dues\n"
     "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
@@ -2653,8 +2666,8 @@ static const char dq_lua_waiters[] =
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', waiters, id)\n"
     /* of a push it isn't known how long it has lain there */
-    "  local due = run.reply[10]\n"
-    "  if due and due < 0 then due = rank == 1 and 0 or nil end\n"
+    "  local due = tonumber(run.dues[1])\n"
+    "  if run.safe > 0 and not due and rank == 1 then due = 0 end\n"
     "  if rank > 0 and due and due < run.now - 250 then\n"
     "    local before = redis.call('ZRANGE', waiters, 0, rank - 1)\n"
     "    for _, other in ipairs(before) do\n"
@@ -2675,7 +2688,7 @@ static const char dq_lua_waiters[] =
     "  return 0\n"
     "end\n"
     "local function join_or_leave(run, waiters, id, waits, turns)\n"
-    "  if run.safe == 9 and waits == '1' then\n"
+    "  if run.safe == 0 and waits == '1' then\n"
     "    return join_waiters(run, waiters, id, turns)\n"
     "  end\n"
     "  return leave_waiters(run, waiters, id, turns)\n"
@@ -2687,16 +2700,14 @@ static const char dq_lua_waiters[] =
  *          native TAKE may be given the zset alone, from which it takes what is
  *          due while the keys are on their way to another node of a cluster
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 'x': the
- *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
- *          due and 9 prefix of an element to acknowledge before, or ''; with a
- *          lease: 10 order of a new id, 11 the rest of it (6 bytes; with an
- *          old wire a number below 2048), 12 channel; with a fifth key: 13 the
- *          handle's id, 14 '1': it waits if there is nothing, 15 what the turn
- *          channels begin with. Those at the end may be missing
- * returns  clock; next, ready, moved, dead, old: see finish_run; the lease's
- *          end, or 0; the rank among the waiters; whether what was to be
- *          acknowledged was there (1 or 0). Then pairs: due time, element; for
- *          the due time -1 where it is unknown, -2 before a raw payload
+ *          retry list's turn; then, or nothing: 6 most attempts, or 0; 7 lease
+ *          in ms, or 0; 8 due and 9 prefix of an element to acknowledge
+ *          before, or ''; for a lease 10 order of a new id, 11 the rest of it
+ *          (6 bytes; with an old wire a number below 2048), 12 channel; with a
+ *          fifth key: 13 the handle's id, 14 '1': it waits if there is nothing,
+ *          15 what the turn channels begin with
+ * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
+ *          payload. A lease ends that many ms behind the clock, rounded up
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
@@ -2708,21 +2719,17 @@ static const char dq_lua_waiters[] =
  * nothing in its lists, not among the waiters, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
-    "local function take_usual(keys, argv)\n"
-    /* faster than %.0f; a %d may have 32 bits */
-    "  local function decimal(n)\n"
-    "    return string.format('%d%07d', n / 10000000, n % 10000000)\n"
-    "  end\n"
-    "  local call, zset, ack = redis.call, keys[1], argv[8]\n"
-    "  local lease = argv[7] ~= '0'\n"
+    "local function take_usual(call, zset, argv)\n"
+    "  local ack, done = argv[8], nil\n"
+    "  local most, lease = argv[6] or '0', argv[7] or '0'\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local now, done = math.floor(us / 1000), nil\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf',\n"
-    "    decimal(now + argv[3]), 'WITHSCORES',\n"
-    "    'LIMIT', '0', ack and '3' or '2')\n"
+    "  local found = argv[3] + 0 < 0 and\n"
+    "    call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES') or\n"
+    "    call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
+    "      'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
@@ -2734,60 +2741,56 @@ static const char dq_lua_take_usual[] =
     "      after = found[6]\n"
     "    end\n"
     "  end\n"
-    "  local acked, lease_end = done and 1 or 0, 0\n"
-    "  local soon, handed_out = due, nil\n"
-    "  due = due and due + 0\n"
-    "  if not e or due > now then\n"
-    "    due = nil\n"
+    "  local handed_out, soon, next\n"
+    "  if not e or due * 1000 > us then\n"
     "    if done then call('ZREM', zset, done) end\n"
+    "    soon, due = due, ''\n"
     "  else\n"
     "    local length, tried = #e - 25, 0\n"
-    "    if due < 0 or length < 0 or string.byte(e) ~= 16 or\n"
+    "    if due + 0 < 0 or length < 0 or string.byte(e) ~= 16 or\n"
     "      struct.unpack('I8', e, 18) ~= length then\n"
     "      return nil\n"
     "    end\n"
-    "    if lease or argv[6] ~= '0' then\n"
+    "    if lease ~= '0' or most ~= '0' then\n"
     "      local high, low = string.byte(e, 16, 17)\n"
-    "      local most = tonumber(argv[6])\n"
-    "      tried = high * 256 + low\n"
+    "      most, tried = tonumber(most), high * 256 + low\n"
     "      if most > 0 and tried >= most or tried == 65535 then\n"
     "        return nil\n"
     "      end\n"
     "    end\n"
-    "    handed_out = e\n"
+    "    handed_out, soon = e, after\n"
     /* the ack is the first write, and proves the right to remove */
     "    if done then call('ZREM', zset, done) end\n"
-    "    if lease then\n"
-    "      local n = tried + 1\n"
+    "    if lease ~= '0' then\n"
+    "      local n, lease_end = tried + 1, math.ceil(us / 1000) + lease\n"
     "      handed_out = string.sub(e, 1, 15) ..\n"
     "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
-    "      lease_end = math.ceil(us / 1000) + argv[7]\n"
     "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "      local ends = decimal(lease_end)\n"
-    "      local added = redis.pcall('ZADD', zset, ends, handed_out)\n"
+    "      local added = redis.pcall('ZADD', zset, lease_end, handed_out)\n"
     "      if type(added) == 'table' then\n"
-    "        return not done and added or {us, 250000, 0, 0, 0, 0, 0, 0, 1}\n"
+    "        return not done and added or {us, 250000, 1, 0, ''}\n"
+    "      end\n"
+    "      if not after or after + 0 > lease_end then\n"
+    "        soon = lease_end\n"
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
-    "    soon = after and after + 0\n"
-    "    if lease and not (soon and soon <= lease_end) then\n"
-    "      publish_if_head(zset, argv[12], lease_end, 1)\n"
-    "      soon = lease_end\n"
+    "    if soon and soon ~= after then\n"
+    "      publish_if_head(zset, argv[12], soon, 1)\n"
     "    end\n"
     "  end\n"
-    "  local next = soon and soon * 1000 - us or -1\n"
-    "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
-    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
+    "  next = soon and soon * 1000 - us or -1\n"
+    "  if soon and next < 0 then next = 0 end\n"
+    "  if next > 1e13 then next = 1e13 end\n"
+    "  return {us, next, done and 1 or 0, 0, due, handed_out}\n"
     "end\n"
     /* run before the rest of the script is even made, as in offer_usual */
-    "local in_ready, in_retry, usual = 0, 0, nil\n"
+    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
     "if KEYS[2] then\n"
-    "  in_ready = redis.call('LLEN', KEYS[2])\n"
-    "  in_retry = redis.call('LLEN', KEYS[3])\n"
+    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
     "end\n"
     "if in_ready + in_retry == 0 and ARGV[4] == '1' and not KEYS[5] then\n"
-    "  usual = take_usual(KEYS, ARGV)\n"
+    "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
     "if usual then return usual end\n";
 static const char dq_lua_take[] =
@@ -2803,8 +2806,8 @@ static const char dq_lua_take[] =
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
-    "  local reply, lease_ms = run.reply, tonumber(argv[7])\n"
-    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6])\n"
+    "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
+    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
     "  if lease_ms > 0 then\n"
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
@@ -2816,18 +2819,19 @@ static const char dq_lua_take[] =
     "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
     "    tonumber(argv[2]))\n"
     "  if not fine then\n"
-    "    if run.safe == 9 and not acked then\n"
+    "    if run.safe == 0 and not acked then\n"
     "      why = type(why) == 'table' and why.err or why\n"
     "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "    end\n"
     /* what has not left is not handed out; poll again in 250 ms */
-    "    for i = #reply, run.safe + 1, -1 do reply[i] = nil end\n"
+    "    for i = #run.dues, run.safe + 1, -1 do\n"
+    "      run.dues[i], reply[i + 5] = nil, nil\n"
+    "    end\n"
     "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "  end\n"
-    "  if run.lease_end and run.safe > 9 then\n"
+    "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
-    "    local leases = (run.safe - 9) / 2\n"
-    "    publish_if_head(run.zset, argv[12], run.lease_end, leases)\n"
+    "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
     "  local joined, rank = false, 0\n"
@@ -2835,8 +2839,7 @@ static const char dq_lua_take[] =
     "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
     "      argv[14], argv[15])\n"
     "  end\n"
-    "  reply[7], reply[8] = run.lease_end or 0, joined and rank or 0\n"
-    "  reply[9] = acked or 0\n"
+    "  run.rank, reply[3] = joined and rank or 0, acked or 0\n"
     "  return finish_run(run)\n"
     "end\n";
 static const char dq_lua_take_native[] =
@@ -2851,8 +2854,8 @@ static const char dq_lua_take_redisson[] =
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
- * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
- *          cursor; then triples: id, due (-1 where it is unknown), payload */
+ * returns  see dq_lua_run; before what is handed out the cursor; then pairs:
+ *          id, payload. A due time is - where it is unknown */
 static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
@@ -2885,46 +2888,33 @@ static const char dq_lua_broadcast[] =
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     "if max > 0 then\n"
     "  in_chunks({bytes = 0}, max, function(_, count)\n"
     "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "    for _, entry in ipairs(entries) do\n"
     /* a stream may hold what others have put there */
-    "      local n, due, payload = #reply, entry[2][2], entry[2][4] or ''\n"
-    "      due = tonumber(due) or -1\n"
-    "      if due < 0 or due >= 2 ^ 53 then due = -1 end\n"
+    "      local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
+    "      local known = due and due >= 0 and due < 2 ^ 53\n"
+    "      due = known and string.format('%.0f', due) or '-'\n"
+    "      run.dues[#run.dues + 1] = due\n"
     "      cursor, bytes = entry[1], bytes + cost(payload)\n"
-    "      reply[n + 1], reply[n + 2], reply[n + 3] = cursor, due, payload\n"
+    "      reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
     "    end\n"
     "    return #entries, bytes, #entries > 0\n"
     "  end)\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     /* what is left over for the next take */
     "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
- * KEYS     1 zset
+ * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
  * ARGV     pairs: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
-    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
-
-/* CANCEL_REDISSON: a cancel where the wire has a mirror.
- * KEYS     1 zset, 2 mirror
- * ARGV     1 due, 2 prefix
- * returns  clock, 1 (done) or 0 (not there) */
-static const char dq_lua_cancel_redisson[] =
-    "local zset, mirror, us = KEYS[1], KEYS[2], clock()\n"
-    "redis.call('LLEN', mirror)\n"
-    "local rank, e = find(zset, ARGV[1], ARGV[2])\n"
-    "if not e then return {us, 0} end\n"
-    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
-    "redis.call('LREM', mirror, 1, e)\n"
-    "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "return {us, 1}\n";
+    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
 
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
@@ -2973,24 +2963,26 @@ static const char dq_lua_change[] =
 /* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock, then pairs: due, element */
+ * returns  clock; the due times in one text; then the elements */
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, rank, seen = {(clock())}, 0, false\n"
+    "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
     "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
     "if seen then rank = rank + 1 end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
-    "  local last, n, bytes = rank + count - 1, #reply, 0\n"
+    "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
     /* a foreign score may be infinite */
     "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    reply[n + i], reply[n + i + 1] = math.max(score, 0), found[i]\n"
+    "    dues[#dues + 1] = string.format('%.0f', math.max(score, 0))\n"
+    "    reply[#dues + 2] = found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
     "  return #found / 2, bytes, #found == 2 * count\n"
     "end)\n"
+    "reply[2] = table.concat(dues, ' ')\n"
     "return reply\n";
 
 /* COUNT
@@ -3070,19 +3062,12 @@ static const char dq_lua_dead[] =
     "end)\n"
     "return reply\n";
 
-/* What a request does: several scripts may do the same for several wires. */
+/* What a script's reply hands out. */
 typedef enum dq_req_verb {
-    DQ_OFFER,
-    DQ_OFFER_KEYED,
-    DQ_TICK,
+    DQ_NOTHING,
     DQ_TAKE,
     DQ_BROADCAST,
-    DQ_REMOVE,
-    DQ_CHANGE,
-    DQ_PEEK,
-    DQ_COUNT,
-    DQ_CLEAR,
-    DQ_DEADS
+    DQ_PEEK
 } dq_req_verb;
 
 /* A request points at its script, and there is no table of all: so a program
@@ -3101,52 +3086,51 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run
-#define DQ_LUA_MIRROR dq_lua_attempts, dq_lua_mirror_seek, dq_lua_mirror
-#define DQ_LUA_TAKE                                                            \
-    dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
+#define DQ_LUA_RUN \
+    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
+#define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
+#define DQ_LUA_TAKE                                                           \
+    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
+DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
           "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "0938c12a2c23c3660a7de29cb79b9e709a5f70b5",
-          DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "2de5db5a4f06a686402d31a990f33c71b1bd516e",
-          DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f3147134c568ff47d20b94021018e6253a8d554d",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
-          dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "a1ae46f6d4b950ab5895a44af06bfeb0a014726a",
-          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
+          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
+          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "98991583a9ca0371657ae3869abd9bc7328deb45",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
+          DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1936141761c19cdd6915974690a640645c6b68f",
+          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
+          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
-          "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
-          dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
-          dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
+DQ_SCRIPT(change, DQ_NOTHING, 8, "6a620e60cb4e46474fab5db4060770de435952e7",
+          dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
+DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
+DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "88a9069b1b3679efc3c07069646ab390f6c5c149",
-          dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "9e3031d54701e43eaf24ed2121d64e0a7a75fbd4",
+          dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
-static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
+static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_elements,
                                              dq_lua_probe, NULL};
 
 /*-----------------------------------------------------------------------------
@@ -3157,20 +3141,20 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which the reply of a tick, take or broadcast begins; of a
- * tick those up to OLD are read. */
+/* The numbers with which the reply of a tick, take or broadcast begins. Those
+ * from READY on stand in an array in its place; mostly 0 stands there. Behind
+ * that come the due times. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
+    DQ_AT_ACKED,
     DQ_AT_READY,
     DQ_AT_MOVED,
     DQ_AT_DEAD,
     DQ_AT_OLD,
-    DQ_AT_LEASE,
-    DQ_AT_PLACE,
-    DQ_AT_ACKED,
-    DQ_NUMBERS, /* a take's */
-    DQ_TICK_NUMBERS = DQ_AT_OLD + 1
+    DQ_AT_RANK,
+    DQ_NUMBERS,
+    DQ_AT_DUES = DQ_AT_READY + 1
 };
 
 /* Read the n integers at the beginning of an array. The first is the server's
@@ -4973,6 +4957,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    int due = q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
     if (call->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
@@ -4983,37 +4968,32 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
-    dq_resp_int(o, q->options.max_wait_ms);
+    dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int leases = q->options.lease_ms > 0;
-    unsigned char id_rest[6];
+    unsigned char id_rest[6] = {0};
     dq_write_run(o, q, call);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->retry_turn ? "x" : "r");
+    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 &&
+        !call->ticket && !call->as_waiter)
+        return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (call->ticket) {
         dq_write_ticket(o, call->ticket);
-    } else if (leases || call->as_waiter) {
+    } else {
         dq_resp_text(o, "");
         dq_resp_text(o, "");
     }
-    if (leases) {
-        memcpy(id_rest, q->handle_id, 5);
-        id_rest[5] = 0;
-        dq_resp_int(o, (int64_t)call->order);
-        if (q->options.wire == DELAYQ_REDISSON_OLD)
-            dq_resp_int(o, dq_elem_old_id_low(q));
-        else
-            dq_resp_arg(o, id_rest, sizeof id_rest);
-        dq_resp_key(o, q, DQ_CHANNEL, "");
-    } else if (call->as_waiter) {
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-    }
+    dq_resp_int(o, (int64_t)call->order);
+    memcpy(id_rest, q->handle_id, 5);
+    if (q->options.wire == DELAYQ_REDISSON_OLD)
+        dq_resp_int(o, dq_elem_old_id_low(q));
+    else
+        dq_resp_arg(o, id_rest, sizeof id_rest);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
@@ -5036,13 +5016,13 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     dq_req_verb verb = call->script->verb;
     int unheard = verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_NUMBERS + 1;
+    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
-                      unheard, taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
-    if (verb == DQ_BROADCAST && r->elements > DQ_NUMBERS) {
-        cursor = r->element[DQ_NUMBERS];
+                      unheard, taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
+    if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
+        cursor = r->element[DQ_AT_DUES + 1];
         if (cursor->type == REDIS_REPLY_STRING &&
             cursor->len < sizeof q->cursor)
             memcpy(q->cursor, cursor->str, cursor->len + 1);
@@ -5051,92 +5031,153 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Run the transfer, one round trip. */
-static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    delayq_status status;
-    int64_t n[DQ_NUMBERS] = {0};
-    dq_req call;
+/* Read the numbers with which the reply of a transfer or take begins. */
+static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
+    delayq_status status = dq_req_numbers(q, call, n, DQ_AT_READY);
+    const redisReply *r = call->reply, *rest;
+    size_t more = DQ_NUMBERS - DQ_AT_READY;
+    if (status != DELAYQ_OK) return status;
+    memset(n + DQ_AT_READY, 0, more * sizeof *n);
+    rest = r->elements > DQ_AT_DUES ? r->element[DQ_AT_READY] : NULL;
+    if (rest && (rest->type == REDIS_REPLY_INTEGER ||
+                 dq_resp_integers(rest, n + DQ_AT_READY, more)))
+        return DELAYQ_OK;
+    freeReplyObject(call->reply);
+    call->reply = NULL;
+    return dq_err_bad_reply(q, call->what);
+}
+
+static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
     if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+        dq_req_begin(call, &dq_script_broadcast, "tick", dq_write_broadcast);
     else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_tick, "tick", dq_write_run);
+        dq_req_begin(call, &dq_script_tick, "tick", dq_write_run);
     else
-        dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
-    call.no_retry = 1;
-    status = dq_wait_run(q, &call, deadline, n, DQ_TICK_NUMBERS);
+        dq_req_begin(call, &dq_script_tick_redisson, "tick", dq_write_run);
+    call->no_retry = 1;
+}
+
+/* A transfer is settled. */
+static delayq_status dq_take_end_transfer(delayq *q, dq_req *call) {
+    int64_t n[DQ_NUMBERS];
+    delayq_status status = dq_take_numbers(q, call, n);
     if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
     }
-    status = dq_take_apply(q, &call, n);
-    freeReplyObject(call.reply);
+    status = dq_take_apply(q, call, n);
+    freeReplyObject(call->reply);
     return status;
 }
 
-#define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
+/* Run the transfer, one round trip. */
+static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
+    dq_req call;
+    dq_take_begin_transfer(q, &call);
+    dq_wait_settle(q, &call, 1, deadline);
+    return dq_take_end_transfer(q, &call);
+}
 
-/* One item of a reply: [broadcast: cursor,] due time, bytes. n: the numbers
- * with which a take's reply begins. A peek shows what can't be decoded, too. */
-static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
-                        redisReply *const *r, const int64_t *n) {
+/* Goes through the items of a take's, broadcast's or peek's reply, which stays
+ * with the handle, since they point into it. */
+typedef struct dq_reader {
+    dq_req_verb verb;
+    int64_t us;      /* the server's clock */
+    const char *due; /* the due times that are left, as text */
+    size_t at;       /* number of the next element of the reply */
+} dq_reader;
+
+/* One item, and its due time as text. A peek shows what can't be decoded, too.
+ */
+static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
+                        redisReply *const *r) {
+    dq_req_verb verb = reader->verb;
+    const char *due = reader->due;
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
-    const unsigned char *e = (const unsigned char *)r[1]->str;
+    const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int kind = -1, bucket = 0;
-    int64_t due_ms = r[0]->integer;
+    int kind = -1, bucket = 0, known = *due >= '0' && *due <= '9';
     size_t at = 0;
-    if (r[0]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE ||
-        r[1]->type != REDIS_REPLY_STRING || (peek && due_ms < 0))
-        return 0;
+    if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
     memset(item, 0, sizeof *item);
     if (cursor) {
         if (cursor->type != REDIS_REPLY_STRING ||
             cursor->len >= sizeof q->cursor)
             return 0;
         memcpy(item->ticket.text, cursor->str, cursor->len + 1);
-    } else if (leased || due_ms != DQ_DUE_RAW) {
-        kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+    } else if (leased || *due != 'r') {
+        kind = dq_elem_parse_of(q, e, r[0]->len, &at);
         if (kind < 0 && !peek) return 0;
     }
+    if (known) item->due_ms = dq_num_due(due);
     if (kind >= 0 && (leased || peek))
-        dq_elem_ticket(&item->ticket, leased ? n[DQ_AT_LEASE] : due_ms, e,
-                       kind);
+        dq_elem_ticket(&item->ticket,
+                       leased ? (reader->us + 999) / 1000 + q->options.lease_ms
+                              : item->due_ms,
+                       e, kind);
     item->data = e + at;
-    item->len = r[1]->len - at;
+    item->len = r[0]->len - at;
     item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
     item->late_us = -1;
-    if (due_ms >= 0) item->due_ms = due_ms;
     if (peek) return 1;
     q->counts.taken++;
     q->counts.redelivered += item->attempt > 1;
-    if (due_ms < 0) return 1;
-    item->late_us = n[DQ_AT_US] - due_ms * 1000;
+    if (!known) return 1;
+    item->late_us = reader->us - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
     while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
     q->counts.lateness[bucket]++;
     return 1;
 }
 
-/* The items of a take's, broadcast's or peek's reply; the reply stays with
- * the handle, since they point into it. */
-static delayq_status dq_read_items(delayq *q, const dq_req *call,
-                                   delayq_item *items, size_t *count,
-                                   const int64_t *n) {
-    dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK        ? 1
-                   : verb == DQ_BROADCAST ? DQ_NUMBERS + 1
-                                          : DQ_NUMBERS;
-    size_t step = verb == DQ_BROADCAST ? 3 : 2, at, got = 0;
+/* Begin to read: from now on the reply is q's. */
+static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
+                                   dq_reader *reader) {
     const redisReply *r = call->reply;
+    dq_req_verb verb = call->script->verb;
+    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
+    size_t step = verb == DQ_BROADCAST ? 2 : 1;
     q->reply = call->reply;
-    *count = 0;
-    if (r->elements < first || (r->elements - first) % step != 0 ||
-        (r->elements - first) / step > call->max)
+    call->reply = NULL;
+    if (r->elements < first ||
+        r->element[first - 1]->type != REDIS_REPLY_STRING)
         return dq_err_bad_reply(q, call->what);
-    for (at = first; at < r->elements; at += step)
-        if (!dq_read_item(q, verb, &items[got++], r->element + at, n))
-            return dq_err_bad_reply(q, call->what);
+    reader->verb = verb;
+    reader->us = us;
+    reader->due = r->element[first - 1]->str;
+    reader->at = verb == DQ_BROADCAST ? first + 1 : first;
+    if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
+        (r->elements - reader->at) / step > call->max)
+        return dq_err_bad_reply(q, call->what);
+    return DELAYQ_OK;
+}
+
+/* The next item; EMPTY behind the last. */
+static delayq_status dq_read_next(delayq *q, dq_reader *reader,
+                                  delayq_item *item) {
+    const redisReply *r = (const redisReply *)q->reply;
+    if (!r || reader->at >= r->elements) return DELAYQ_EMPTY;
+    if (!dq_read_item(q, reader, item, r->element + reader->at))
+        return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
+    reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+    reader->due += strcspn(reader->due, " ");
+    reader->due += *reader->due == ' ';
+    return DELAYQ_OK;
+}
+
+/* All items at once. */
+static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
+                                   size_t *count, int64_t us) {
+    dq_reader reader;
+    delayq_status status = dq_read_begin(q, call, us, &reader);
+    size_t got = 0;
+    *count = 0;
+    while (status == DELAYQ_OK) {
+        status = dq_read_next(q, &reader, items + got);
+        got += status == DELAYQ_OK;
+    }
+    if (status != DELAYQ_EMPTY) return status;
     *count = got;
     return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -5166,6 +5207,22 @@ typedef struct dq_take_state {
     int ack_sent;        /* an answer to the ack was lost */
 } dq_take_state;
 
+/* A take of up to max items, behind the ack of a ticket, if any. */
+static void dq_take_begin(delayq *q, dq_req *call, size_t max,
+                          const char *ticket) {
+    if (q->options.broadcast)
+        dq_req_begin(call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(call, &dq_script_take, "take", dq_write_take);
+    else
+        dq_req_begin(call, &dq_script_take_redisson, "take", dq_write_take);
+    call->as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call->max = max;
+    call->ticket = ticket;
+    if (q->options.lease_ms > 0) call->order = dq_elem_next_order(q, max + 1);
+    q->retry_turn = !q->retry_turn;
+}
+
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
 static delayq_status dq_take_once(delayq *q, dq_take_state *t,
@@ -5174,18 +5231,9 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
-    else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_take, "take", dq_write_take);
-    else
-        dq_req_begin(&call, &dq_script_take_redisson, "take", dq_write_take);
-    call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
-    call.max = t->max;
-    call.ticket = ack ? t->ack.ticket.text : NULL;
-    if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
-    q->retry_turn = !q->retry_turn;
-    acked = status = dq_wait_run(q, &call, deadline, n, DQ_NUMBERS);
+    dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
+    dq_wait_settle(q, &call, 1, deadline);
+    acked = status = dq_take_numbers(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
         acked = status = dq_err_bad_reply(q, "take");
@@ -5194,7 +5242,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
         q->counts.acked += ack && acked == DELAYQ_OK;
         applied = dq_take_apply(q, &call, n);
-        read = dq_read_items(q, &call, t->items, &t->count, n);
+        read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (!ack) return status;
@@ -5804,7 +5852,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->script == &dq_script_cancel_redisson)
+    if (call->ticket && q->options.wire != DELAYQ_NATIVE)
         dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
@@ -5812,17 +5860,16 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-/* Remove elements by their tickets, one or those of items: acks, or with a
- * mirror to clean, a cancel. What became of each item stands in its `acked`.
- * Returns the first that is not DELAYQ_OK. */
-static delayq_status dq_remove(delayq *q, const dq_script *script,
-                               const char *what, const char *ticket,
+/* Remove elements by their tickets: one, a cancel; or those of items, acks.
+ * What became of each item stands in its `acked`. Returns the first that is not
+ * DELAYQ_OK. */
+static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
                                delayq_item *items, size_t count) {
     delayq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
     dq_req call;
-    dq_req_begin(&call, script, what, dq_write_remove);
+    dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
     call.idempotent = 1;
     call.ticket = ticket;
     call.items = items;
@@ -5849,23 +5896,19 @@ static delayq_status dq_remove(delayq *q, const dq_script *script,
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    const char *ticket = item ? item->ticket.text : NULL;
-    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
-    if (status == DELAYQ_OK)
-        status = dq_remove(q, &dq_script_remove, "ack", ticket, NULL, 1);
-    if (status == DELAYQ_OK) q->counts.acked++;
-    return status;
+    delayq_status status =
+        dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
+    delayq_item one;
+    if (status != DELAYQ_OK) return status;
+    one = *item; /* of which `acked` is written */
+    return dq_remove(q, "ack", NULL, &one, 1);
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
-    return dq_remove(q,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_remove
-                         : &dq_script_cancel_redisson,
-                     "cancel", ticket->text, NULL, 1);
+    return dq_remove(q, "cancel", ticket->text, NULL, 1);
 }
 
 #define DQ_ACK_MAX 500
@@ -5883,7 +5926,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     first = status = dq_check(q, wrong);
     for (i = 0; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        status = dq_remove(q, &dq_script_remove, "ack", NULL, items + i, n);
+        status = dq_remove(q, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
         if (status >= DELAYQ_OK ||
             (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c))
@@ -6052,7 +6095,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.ticket = ticket;
     status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, &us);
+    return dq_read_items(q, &call, items, count, us);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
