@@ -99,6 +99,14 @@ SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
     return 0;
 }
 
+/* Was this change accepted? Where there was no room, make a turn. */
+SHARED_BY_FILES int changed(delayq *q, delayq_status status) {
+    if (status == DELAYQ_OK) return 1;
+    CHECK_STATUS(q, status, DELAYQ_ERR_FULL);
+    turn(q);
+    return 0;
+}
+
 SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
     if (item->len != strlen(payload) ||
         memcmp(item->data, payload, item->len) != 0)
