@@ -6,6 +6,11 @@
 #define OUTBOX_H
 
 #include "test.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #define SHARED_BY_FILES __attribute__((unused)) static
 #define BOX (64 * 1024)
@@ -112,6 +117,32 @@ SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
         memcmp(item->data, payload, item->len) != 0)
         FAIL("took \"%.*s\", not \"%s\"", (int)item->len,
              (const char *)item->data, payload);
+}
+
+/* The URL of a host that answers no connection: the backlog of its listener is
+ * full. It lasts until the process ends. */
+SHARED_BY_FILES const char *silent_host(void) {
+    static char url[64];
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    struct pollfd first;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), i;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(fd, 0) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
+    for (i = 0; i < 4; i++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        fcntl(client, F_SETFL, O_NONBLOCK);
+        connect(client, (struct sockaddr *)&a, sizeof a);
+        if (i == 0) first.fd = client;
+    }
+    first.events = POLLOUT;
+    UNTIL(poll(&first, 1, 0) == 1);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
+    return url;
 }
 
 /* The due time of the only item in the zset. */

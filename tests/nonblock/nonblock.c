@@ -304,33 +304,14 @@ TEST(no_call_of_a_frame_waits_for_a_server_that_dies_and_restarts) {
     server_end(&s);
 }
 
-/* A listener that accepts no connection: its backlog is full. */
 TEST(no_call_of_a_frame_waits_for_a_host_that_does_not_answer) {
-    struct sockaddr_in a;
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0), i, clients[4];
     delayq_options o = frame_options(&main_server, 1 << 20);
-    char url[64];
-    memset(&a, 0, sizeof a);
-    a.sin_family = AF_INET;
-    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    CHECK(listen(fd, 0) == 0);
-    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
-    for (i = 0; i < 4; i++) {
-        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        connect(clients[i], (struct sockaddr *)&a, sizeof a);
-    }
-    UNTIL(poll(&(struct pollfd){clients[0], POLLOUT, 0}, 1, 0) == 1);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
-    o.url = url;
+    o.url = silent_host();
     o.connect_timeout_ms = 30;
     OK(&q, FRAME(delayq_open(&q, &o)));
     frames(300);
     CHECK_INT(box(&q).offers_settled, 0);
     close_guarded();
-    for (i = 0; i < 4; i++) close(clients[i]);
-    close(fd);
 }
 
 TEST(no_call_of_a_frame_waits_where_nothing_listens) {
