@@ -89,6 +89,7 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a 
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
 	    $B/memory && $B/handles && $B/lifecycle && $B/fleet"
+	@$B/frame
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
