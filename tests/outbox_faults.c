@@ -724,3 +724,152 @@ TEST(a_promoted_replica_gets_every_offer_at_least_once) {
     server_end(&master);
     server_end(&replica);
 }
+
+/* --- a model ------------------------------------------------------------- */
+
+#define OWN 300
+#define HELD 100
+
+enum fate { ABSENT, PENDING, DEAD };
+
+/* What has been accepted for each item; whatever the connection does, the
+ * server ends in this state. Own ones are numbers from 0, held ones follow. */
+static struct {
+    enum fate fate;
+    delayq_ticket ticket;
+    int64_t due_ms; /* what the ticket says */
+} model[OWN + HELD];
+
+static int64_t ticket_due(const delayq_ticket *t) {
+    CHECK(t->text[0]);
+    return atoll(t->text);
+}
+
+/* One more call about an own item. 0: no room. */
+static int change_own(int i) {
+    delayq_status status = DELAYQ_OK;
+    delayq_message m;
+    char text[16];
+    if (model[i].fate == ABSENT) {
+        memset(&m, 0, sizeof m);
+        m.data = text;
+        m.len = (size_t)snprintf(text, sizeof text, "%d", i);
+        m.delay_ms = 600000 + rand() % 600000;
+        status = delayq_offer_message(&q, &m);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].fate = PENDING;
+        model[i].ticket = m.ticket;
+        model[i].due_ms = ticket_due(&m.ticket);
+    } else if (rand() % 3 == 0) {
+        status = delayq_cancel(&q, &model[i].ticket);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].fate = ABSENT;
+    } else {
+        status =
+            delayq_reschedule(&q, &model[i].ticket, 600000 + rand() % 600000);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].due_ms = ticket_due(&model[i].ticket);
+    }
+    return 1;
+}
+
+/* The same about a leased one. After an ack, nack or bury it is left alone. */
+static int change_held(int i) {
+    delayq_item held;
+    delayq_status status;
+    int what = rand() % 8;
+    if (!model[i].ticket.text[0]) return 1;
+    memset(&held, 0, sizeof held);
+    held.ticket = model[i].ticket;
+    status = what == 0   ? delayq_ack(&q, &held)
+             : what == 1 ? delayq_bury(&q, &held)
+             : what == 2 ? delayq_nack(&q, &held, 800000)
+                         : delayq_extend(&q, &held, 600000 + rand() % 600000);
+    if (status != DELAYQ_OK) return changed(&q, status);
+    model[i].ticket = held.ticket;
+    if (what > 2) {
+        model[i].due_ms = ticket_due(&held.ticket);
+        return 1;
+    }
+    model[i].fate = what == 0 ? ABSENT : what == 1 ? DEAD : PENDING;
+    model[i].due_ms = 0; /* a nack doesn't tell it */
+    model[i].ticket.text[0] = '\0';
+    return 1;
+}
+
+static void hold_some(void) {
+    int n = 0, i;
+    char text[16];
+    for (i = OWN; i < OWN + HELD; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        UNTIL(offered(&q, text, strlen(text), 0));
+    }
+    while (n < HELD) {
+        if (!took(&q, &one)) continue;
+        snprintf(text, sizeof text, "%.*s", (int)one.len,
+                 (const char *)one.data);
+        i = atoi(text);
+        model[i].fate = PENDING;
+        model[i].ticket = one.ticket;
+        model[i].due_ms = ticket_due(&one.ticket);
+        n++;
+    }
+    settle("what is prepared");
+}
+
+static void compare_with_model(void) {
+    static const char all[] =
+        "local out = {}\n"
+        "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
+        "  out[#out + 1] = string.sub(e, 18 + struct.size('L'))\n"
+        "  out[#out + 1] = redis.call('ZSCORE', KEYS[1], e)\n"
+        "end\n"
+        "return out\n";
+    redisReply *r = run(main_connection(), "EVAL %s 1 " ZSET, all);
+    int seen[OWN + HELD] = {0}, i, dead = 0;
+    size_t k;
+    CHECK(r->type == REDIS_REPLY_ARRAY);
+    for (k = 0; k + 1 < r->elements; k += 2) {
+        int64_t due = atoll(r->element[k + 1]->str);
+        i = atoi(r->element[k]->str);
+        CHECK(i >= 0 && i < OWN + HELD);
+        seen[i]++;
+        if (model[i].due_ms && due != model[i].due_ms)
+            FAIL("item %d is due at %lld, not %lld", i, (long long)due,
+                 (long long)model[i].due_ms);
+    }
+    for (i = 0; i < OWN + HELD; i++) {
+        dead += model[i].fate == DEAD;
+        if (seen[i] != (model[i].fate == PENDING))
+            FAIL("item %d is there %d times, not %d", i, seen[i],
+                 model[i].fate == PENDING);
+    }
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), dead);
+    freeReplyObject(r);
+}
+
+TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
+    unsigned seed = (unsigned)now_us();
+    int cuts = test_slow() > 1 ? 15 : 80, n = 0;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 3600000);
+    printf("    seed %u\n", seed);
+    srand(seed);
+    OK(&q, delayq_open(&q, &o));
+    hold_some();
+    while (cuts > 0) {
+        if (proxy->times == 0) {
+            cuts--;
+            proxy_strike(CUT, rand() % 2, rand() % 5000, 1);
+        }
+        UNTIL(change_own(rand() % OWN));
+        if (rand() % 4 == 0) UNTIL(change_held(OWN + rand() % HELD));
+        if (n++ % 8 == 0) turn(&q);
+    }
+    proxy_calm();
+    settle("all");
+    CHECK_INT(box(&q).gone + box(&q).dropped, 0);
+    compare_with_model();
+    delayq_close(&q);
+}
