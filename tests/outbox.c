@@ -893,7 +893,7 @@ TEST(a_slow_taker_has_no_more_than_a_few_items_fetched) {
     for (i = 1; i <= 30; i++) { /* one a frame */
         UNTIL(took(&q, &item));
         turn(&q);
-        if (leased() > i + 2) FAIL("%d leased after %d takes", leased(), i);
+        if (leased() > i + 4) FAIL("%d leased after %d takes", leased(), i);
     }
     delayq_close(&q);
 }
@@ -917,7 +917,7 @@ TEST(a_taker_that_slows_down_fetches_less_again) {
         turn(&q);
         while (delayq_take(&q, &item, 0) == DELAYQ_OK) n++;
     }
-    while (leased() > n) { /* what was fetched then */
+    while (leased() > n + 2) { /* what was fetched then */
         UNTIL(took(&q, &item));
         n++;
         turn(&q);
@@ -943,13 +943,23 @@ TEST(take_many_through_an_outbox_hands_out_no_more_than_its_maximum) {
     delayq_close(&q);
 }
 
+/* Ask, and let the server answer; true if it has leased the item. */
+static int asked_for_it(void) {
+    if (delayq_take(&q, &item, 0) == DELAYQ_OK) { /* before we could look */
+        OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
+        UNTIL(settled(&q));
+    }
+    usleep(5000);
+    return ask_int("ZCOUNT " ZSET " %lld +inf", (long long)wall_ms() + 1) == 1;
+}
+
 /* Fails if a lease is counted from when the answer was read. */
 TEST(an_item_whose_lease_is_over_is_not_handed_out) {
     int lease_ms = 300 * test_slow(), i;
     open_box(&q, lease_ms);
     hundred(1);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
-    UNTIL((turn(&q), only_due(main_connection()) > wall_ms()));
+    UNTIL((turn(&q), asked_for_it()));
     for (i = 0; i < 5; i++) turn(&q); /* the answer is read */
     usleep((useconds_t)(lease_ms + 50) * 1000);
     UNTIL(took(&q, &item));
@@ -1086,7 +1096,7 @@ TEST(two_outboxes_share_a_connection) {
     open_box(&q, 60000);
     o.name = "mails";
     o.url = NULL;
-    o.io_timeout_ms = 0;
+    o.io_timeout_ms = o.reconnect_max_ms = 0;
     o.share = &q;
     o.lease_ms = 60000;
     OK(&second, delayq_open(&second, &o));
@@ -1132,7 +1142,7 @@ TEST(an_outbox_and_a_handle_that_waits_share_a_connection) {
         ask("FLUSHALL");
         OK(&owner, delayq_open(&owner, owner_has_it ? &with : &plain));
         o.url = NULL;
-        o.io_timeout_ms = 0;
+        o.io_timeout_ms = o.reconnect_max_ms = 0;
         o.share = &owner;
         OK(&guest, delayq_open(&guest, &o));
         for (i = 0; i < 50; i++) {
@@ -1238,6 +1248,13 @@ TEST(listeners_with_an_outbox_get_a_broadcast_in_order) {
     delayq_close(&b);
 }
 
+/* How many items there are. The mirror has those that are pending. */
+static long long all_of_the_mirror(void) {
+    long long pending = ask_int("ZCARD " ZSET);
+    CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), pending);
+    return pending + ask_int("LLEN jobs");
+}
+
 TEST(both_wires_of_redisson_pass_through_an_outbox) {
     delayq_wire wire;
     for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD;
@@ -1253,7 +1270,7 @@ TEST(both_wires_of_redisson_pass_through_an_outbox) {
         OK(&q, delayq_open(&q, &o));
         OFFER(&q, "0", 0);
         UNTIL(settled(&q));
-        CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 1);
+        CHECK_INT(all_of_the_mirror(), 1);
         for (i = 1; i < 20; i++) {
             snprintf(text, sizeof text, "%d", i);
             OFFER(&q, text, 0);
@@ -1267,8 +1284,7 @@ TEST(both_wires_of_redisson_pass_through_an_outbox) {
         UNTIL(settled(&q));
         CHECK_INT(box(&q).gone, 0);
         CHECK_INT(box(&q).duplicate, 1);
-        CHECK_INT(ask_int("ZCARD " ZSET), 21);
-        CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 21);
+        CHECK_INT(all_of_the_mirror(), 21);
         for (i = 0; i < 10; i++) {
             snprintf(text, sizeof text, "%d", i);
             UNTIL(took(&q, &item));

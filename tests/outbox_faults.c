@@ -85,7 +85,7 @@ static void prepare_pending(void) {
     int i;
     memset(messages, 0, sizeof messages);
     for (i = 0; i < 3; i++) {
-        messages[i].data = "abc" + i;
+        messages[i].data = &"abc"[i];
         messages[i].len = 1;
         messages[i].delay_ms = 60000;
     }

@@ -407,7 +407,7 @@ TEST(no_call_of_a_frame_waits_on_a_shared_connection) {
     o = frame_options(&s, 1 << 20);
     o.name = "others";
     o.url = NULL;
-    o.io_timeout_ms = 0;
+    o.io_timeout_ms = o.reconnect_max_ms = 0;
     o.share = &owner;
     OK(&q, FRAME(delayq_open(&q, &o)));
     UNTIL((FRAME(delayq_tick(&owner, NULL)), progress(&seen)));
