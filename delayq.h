@@ -486,15 +486,56 @@ typedef struct delayq_address {
     int port;       /* which has port 0 */
 } delayq_address;
 
-/* Private: of the command connection, ... */
-typedef enum delayq_conn_state {
-    DELAYQ_CONN_CLOSED,     /* cmd is NULL; next: the URL's hosts */
-    DELAYQ_CONN_REDIRECTED, /* cmd is NULL; next: conn->redirect */
-    DELAYQ_CONN_OPEN,       /* logged in; no script has been answered yet */
-    DELAYQ_CONN_PROVEN      /* a script has been answered */
-} delayq_conn_state;
+/* Private: commands that were written together, until each of their replies
+ * is there. */
+typedef enum delayq_exchange_state {
+    DELAYQ_EXCHANGE_NONE,
+    DELAYQ_EXCHANGE_WAITING,  /* to be written */
+    DELAYQ_EXCHANGE_SENT,     /* replies are to come */
+    DELAYQ_EXCHANGE_ANSWERED, /* by the server, or by the loss of its socket */
+    DELAYQ_EXCHANGE_SETTLED   /* and what follows from that is done */
+} delayq_exchange_state;
 
-/* ... and whether the server tells of pushes into the lists. */
+typedef struct delayq_exchange {
+    struct delayq_exchange *next; /* on the same socket */
+    delayq_exchange_state state;
+    delayq_status status;          /* why there are no replies, or OK */
+    unsigned char wants, got;      /* replies */
+    unsigned number;               /* the socket's, when it was sent */
+    unsigned char written;         /* the server has all of it, or may have */
+    struct redisReply *replies[5]; /* `got` of them */
+    int64_t sent_us, read_us;
+} delayq_exchange;
+
+/* Private: one connection to a server. */
+typedef enum delayq_socket_state {
+    DELAYQ_SOCKET_CLOSED,
+    DELAYQ_SOCKET_RESOLVING, /* its host's address is being looked up */
+    DELAYQ_SOCKET_DIALING,   /* it is being connected */
+    DELAYQ_SOCKET_TLS,       /* in the handshake of TLS */
+    DELAYQ_SOCKET_GREETING,  /* its login waits for answers */
+    DELAYQ_SOCKET_OPEN,      /* logged in */
+    DELAYQ_SOCKET_PROVEN     /* and has been of use */
+} delayq_socket_state;
+
+typedef struct delayq_socket {
+    struct redisContext *c; /* NULL until it is being connected */
+    void *ssl;              /* c's SSL; hiredis owns it */
+    delayq_socket_state state;
+    unsigned number;         /* counts the attempts to connect it */
+    unsigned char purpose;   /* dq_conn_purpose */
+    unsigned char unwritten; /* c's output buffer is not empty */
+    unsigned char unproven;  /* so many in a row were lost before of use */
+    unsigned failures;       /* so many attempts in a row have failed */
+    int64_t retry_us;        /* connect no sooner */
+    int64_t begun_us;        /* when this attempt began; */
+    int64_t deadline_us;     /* it has to be open by then */
+    int64_t moved_us;        /* when it was last of use */
+    delayq_exchange *first, *last; /* under way, in the order of replies */
+    delayq_exchange greeting;
+} delayq_socket;
+
+/* Private: whether the server tells of pushes into the lists. */
 typedef enum delayq_track_state {
     DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll more often */
     DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
@@ -505,31 +546,28 @@ typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
     delayq *handles;     /* all that use this connection */
 
-    /* The command connection: requests and their replies. */
-    struct redisContext *cmd;
-    delayq_conn_state state;
-    delayq_address at;            /* where cmd leads, or is to lead */
-    delayq_address redirect;      /* the node that MOVED or ASK has named */
-    unsigned host;                /* number of the URL's host to try next */
-    unsigned failures;            /* attempts in a row that have failed */
-    unsigned conns_without_reply; /* in a row, that no script survived */
-    int64_t used_us;              /* when cmd was last used; 0: never */
-    int64_t retry_us;             /* connect no sooner */
-    delayq_status failure;        /* what a request is told until then, */
-    char err[256];                /* and the text */
-    unsigned loaded;              /* bits of the scripts that cmd has loaded */
+    delayq_socket cmd; /* requests and their replies */
+    delayq_socket sub; /* the subscriber */
+    delayq_socket ask; /* one request, to the node that ASK has named */
 
-    /* The subscriber. */
-    struct redisContext *sub;
+    delayq_address at;        /* where cmd leads, or is to lead */
+    delayq_address redirect;  /* the node that MOVED or ASK has named */
+    unsigned char redirected; /* cmd's next attempt goes there */
+    unsigned char hops;       /* redirections in a row while connecting */
+    unsigned host;            /* number of the URL's host to try next */
+    unsigned hosts_left;      /* to try before a pause */
+    delayq_status failure;    /* what a request is told during that, */
+    char err[256];            /* and the text */
+    unsigned loaded;          /* bits of the scripts that cmd has loaded */
+
     delayq_track_state tracking;
-    unsigned sub_failures;
     int64_t sub_id;        /* its CLIENT ID */
-    int64_t sub_retry_us;  /* connect no sooner */
+    unsigned sub_at;       /* a hash of the address to which it leads */
     int64_t sub_read_us;   /* when it was last read */
-    int64_t sub_heard_us;  /* when something came */
     int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
 
     /* The server. */
+    unsigned char known;               /* cmd has been told what follows */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
     int64_t clock_error_us;            /* and at most so much more */
     unsigned char long_size, long_big; /* its unsigned long */
@@ -542,6 +580,7 @@ struct delayq {
     unsigned open;
     int64_t pid;
     delayq_options options;
+    int call_ms;         /* how long a call that asks may take */
     delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
                             that it belongs to is closed */
     delayq_conn own;     /* unused by a handle that shares another's */
@@ -549,6 +588,9 @@ struct delayq {
     uint64_t last_order; /* of the last id */
     unsigned char handle_id[8]; /* random */
     char id[18];                /* ":" and handle_id in hex */
+
+    delayq_exchange setup; /* the probe of its queue, or tracking: */
+    unsigned char tracks;  /* it is tracking */
 
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
@@ -999,15 +1041,20 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Owns everything that differs between operating systems. A port begins here.
  *---------------------------------------------------------------------------*/
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1158,18 +1205,88 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* 1: ready for what was asked; 2: the same, but after the deadline. 0: it is
- * not, and the deadline has passed. */
-static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
-    for (;;) {
-        struct pollfd p = dq_sys_watch(fd, events);
-        int64_t left = deadline - dq_sys_now();
-        int n;
-        n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
-        if (n > 0) return left > 0 ? 1 : 2;
-        if (n == 0 && left <= 0) return 0;
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return 0;
+/* Is it readable or whatever else is asked, now? */
+static int dq_sys_is_ready(int fd, int events) {
+    struct pollfd p = dq_sys_watch(fd, events);
+    return poll(&p, 1, 0) > 0;
+}
+
+/* The text of an address that a host's name has; `number` counts through them
+ * round and round, those of IPv4 first. It may wait for a name server. 0: the
+ * name has none. */
+static int dq_sys_resolve(const char *host, unsigned number, char *address,
+                          size_t size) {
+    struct addrinfo hints, *all = NULL, *a;
+    unsigned n[2] = {0, 0};
+    int found = 0, v6;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
+    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
+    number %= n[0] + n[1];
+    v6 = number >= n[0];
+    if (v6) number -= n[0];
+    for (a = all; a && !found; a = a->ai_next)
+        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
+            found = getnameinfo(a->ai_addr, a->ai_addrlen, address,
+                                (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+    freeaddrinfo(all);
+    return found;
+}
+
+typedef union dq_sys_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_un path;
+} dq_sys_address;
+
+/* Read an address and its port, or a path, which has port 0. Returns its
+ * length; 0: it is a name, or a path that is too long. */
+static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
+                                      int port) {
+    memset(to, 0, sizeof *to);
+    if (port == 0) {
+        if (strlen(text) >= sizeof to->path.sun_path) return 0;
+        to->path.sun_family = AF_UNIX;
+        memcpy(to->path.sun_path, text, strlen(text));
+        return sizeof to->path;
     }
+    to->v4.sin_port = htons((unsigned short)port);
+    if (inet_pton(AF_INET, text, &to->v4.sin_addr) == 1) {
+        to->v4.sin_family = AF_INET;
+        return sizeof to->v4;
+    }
+    to->v6.sin6_port = htons((unsigned short)port);
+    if (inet_pton(AF_INET6, text, &to->v6.sin6_addr) != 1) return 0;
+    to->v6.sin6_family = AF_INET6;
+    return sizeof to->v6;
+}
+
+/* A socket that is being connected. -1: errno says why not. */
+static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+    int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
+    if (fd < 0) return -1;
+    dq_sys_set_modes(fd);
+    if (to->any.sa_family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
+        errno == EINTR)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+/* How far that is: 1 connected, 0 not yet, -1 refused, and errno says why. */
+static int dq_sys_is_connected(int fd) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (!dq_sys_is_ready(fd, POLLOUT)) return 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return -1;
+    errno = error;
+    return error == 0 ? 1 : -1;
 }
 
 static int dq_sys_open_pipe(int fds[2]) {
@@ -1745,14 +1862,12 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* The TLS handshake; it writes to the socket. */
-static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                                  const char *host, const char *where,
-                                  int64_t deadline) {
+/* Prepare a connected socket for TLS. */
+static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
+                                  const char *host) {
     delayq_status status = DELAYQ_OK;
     dq_sys_signals old;
     SSL *ssl;
-    int said;
     ERR_clear_error();
     if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
     if (!conn->tls)
@@ -1766,22 +1881,39 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
         return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
     dq_sys_block_sigpipe(&old);
-    if (redisInitiateSSL(c, ssl) != REDIS_OK) {
-        status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
+    if (redisInitiateSSL(s->c, ssl) != REDIS_OK) {
+        status = dq_tls_fail(conn, DELAYQ_ERR_IO, host, ssl);
         SSL_free(ssl); /* hiredis owns it only after a success */
-    }
-    while (status == DELAYQ_OK && (said = SSL_do_handshake(ssl)) != 1) {
-        int wants = SSL_get_error(ssl, said);
-        if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
-            status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
-        else if (!dq_sys_poll_one(
-                     c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
-                     deadline))
-            status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                "TLS, %s: not in time", where);
+        ssl = NULL;
     }
     dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
+    s->ssl = ssl;
     return status;
+}
+
+/* Go on with its handshake: OK when it is done, EMPTY when it needs more time.
+ */
+static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
+                                 const char *where) {
+    delayq_status status = DELAYQ_OK;
+    dq_sys_signals old;
+    int said;
+    ERR_clear_error();
+    dq_sys_block_sigpipe(&old);
+    said = SSL_do_handshake((SSL *)s->ssl);
+    if (said != 1) {
+        int wants = SSL_get_error((SSL *)s->ssl, said);
+        status = wants == SSL_ERROR_WANT_READ || wants == SSL_ERROR_WANT_WRITE
+                     ? DELAYQ_EMPTY
+                     : dq_tls_fail(conn, DELAYQ_ERR_IO, where, (SSL *)s->ssl);
+    }
+    dq_sys_unblock_sigpipe(&old, status < DELAYQ_OK);
+    return status;
+}
+
+/* What its handshake waits for. */
+static int dq_tls_events(const delayq_socket *s) {
+    return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -1791,11 +1923,21 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                                  const char *host, const char *where,
-                                  int64_t deadline) {
-    (void)c, (void)host, (void)where, (void)deadline;
+static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
+                                  const char *host) {
+    (void)s, (void)host;
     return dq_err_set(conn->err, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+}
+
+static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
+                                 const char *where) {
+    (void)conn, (void)s, (void)where;
+    return DELAYQ_ERR_ARG;
+}
+
+static int dq_tls_events(const delayq_socket *s) {
+    (void)s;
+    return POLLIN;
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -1841,7 +1983,7 @@ static const char dq_lua_clock[] = "local function clock()\n"
 
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
  * start of its payload, or nil. attempts(e): the count in one of kind 16. */
-static const char dq_lua_split[] =
+static const char dq_lua_elements[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
     "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 then\n"
@@ -1856,8 +1998,7 @@ static const char dq_lua_split[] =
     "  local new = (kind == 16 or kind == 8) and payload_start(e, kind + 2)\n"
     "  if old and (old_first or not new) then return 0, old end\n"
     "  if new then return kind, new end\n"
-    "end\n";
-static const char dq_lua_attempts[] =
+    "end\n"
     "local function attempts(e)\n"
     "  local high, low = string.byte(e, 16, 17)\n"
     "  return high * 256 + low\n"
@@ -1904,12 +2045,13 @@ static const char dq_lua_find[] =
     "  return low\n"
     "end\n";
 
-/* remove(zset, argv, from, to, reply): take the elements of the pairs (due,
- * prefix) in argv[from .. to] out of the zset. Appends to reply, and returns
- * it: of each pair 1 (done) or 0 (not there). Where a millisecond holds not
- * many more than are asked for, as after a take of many, it is read once. */
+/* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
+ * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
+ * named. Appends to reply, and returns it: of each pair 1 (done) or 0 (not
+ * there). Where a millisecond holds not many more than are asked for, as after
+ * a take of many, it is read once. */
 static const char dq_lua_remove[] =
-    "local function remove(zset, argv, from, to, reply)\n"
+    "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, page, page_name = {}, nil, nil\n"
     "  local many = to - from + 1\n"
     "  for i = from, to, 2 do\n"
@@ -1930,6 +2072,11 @@ static const char dq_lua_remove[] =
     "    end\n"
     "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
+    "  end\n"
+    "  for i = 1, mirror and #found or 0 do\n"
+    /* a probe: nobody has such an element */
+    "    redis.call('ZREM', zset, 'delayq')\n"
+    "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
     "  for i = 1, #found, 500 do\n"
     "    local last = math.min(i + 499, #found)\n"
@@ -1986,8 +2133,7 @@ static const char dq_lua_when[] =
     "  return delay < 0 and -delay or base + delay, after\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local zset, mirror, channel = KEYS[1], KEYS[2], ARGV[1]\n"
-    "local us = clock()\n"
+    "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
     "if mirror then\n"
@@ -1995,30 +2141,32 @@ static const char dq_lua_offer[] =
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of ARGV then */
-    "for i = 2, #ARGV, 2 do\n"
-    "  local when, e, delivered, stands = ARGV[i], ARGV[i + 1], nil, nil\n"
+    /* what is to be stored stands at the beginning of argv then */
+    "for i = 2, #argv, 2 do\n"
+    "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
     "    at, delivered = read_when(when, base)\n"
     "    text = string.format('%.0f', at)\n"
-    "    stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
+    "    if delivered ~= nil then\n"
+    "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
+    "    end\n"
     "  end\n"
     "  if stands or delivered then\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "  else\n"
-    "    ARGV[last + 1], ARGV[last + 2] = text, e\n"
+    "    argv[last + 1], argv[last + 2] = text, argv[i + 1]\n"
     "    last = last + 2\n"
-    "    if not first or at < first then first, ties = at, 0 end\n"
-    "    if at == first then ties = ties + 1 end\n"
+    "    if at == first then ties = ties + 1\n"
+    "    elseif not first or at < first then first, ties = at, 1 end\n"
     "  end\n"
     "end\n"
     "if not first then return reply end\n"
     "for i = 3, mirror and last or 0, 2 do\n"
-    "  redis.call('RPUSH', mirror, ARGV[i])\n"
+    "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 2, last))\n"
-    "publish_if_head(zset, channel, first, ties)\n"
+    "redis.call('ZADD', zset, 'NX', unpack(argv, 2, last))\n"
+    "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
 
 /* OFFER_KEYED
@@ -2070,34 +2218,41 @@ static const char dq_lua_offer_keyed[] =
  * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
  *          (Redisson), 4 dead
  * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
- *          horizon: how far to look for the next due time, in ms
+ *          horizon: how far to look for the next due time, in ms; negative
+ *          where something is known to be due
  *
- * ready, other: the lengths of keys[2] and keys[3]. Behind the 9 numbers with
- * which it begins, `reply` has what is handed out: pairs (due time, bytes); its
- * first `safe` values are of items that have left. finish_run fills in these
- * numbers. */
+ * ready, other: the lengths of keys[2] and keys[3].
+ * returns  clock; next: microseconds until something is due, -1: nothing within
+ *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
+ *          or an array of what is mostly 0: ready, moved, dead, old, the rank
+ *          among the waiters; the due times of what is handed out, in one text;
+ *          then its elements
+ *
+ * Until finish_run completes it, `reply` has the elements behind its first 5
+ * values, and `dues` their due times; the first `safe` of these have left. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
     "  return {\n"
     "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
     "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
-    "    us = us, now = now, horizon = now + argv[3],\n"
+    "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
-    "    moved = 0, dead = 0, old = 0,\n"
-    "    safe = 9, reply = {us, 0, 0, 0, 0, 0, 0, 0, 0}\n"
+    "    moved = 0, dead = 0, old = 0, rank = 0,\n"
+    "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
     "end\n"
     "local function finish_run(run)\n"
-    "  local reply, soon, next = run.reply, run.soon, 0\n"
-    /* microseconds until something is due; -1: nothing within the horizon */
+    "  local reply, soon, next, ready = run.reply, run.soon, 0, run.ready\n"
     "  if run.old == 1 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
     "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
-    "  reply[2] = next\n"
-    "  reply[3] = run.native and run.ready + run.other or run.ready\n"
-    "  reply[4], reply[5], reply[6] = run.moved, run.dead, run.old\n"
+    "  if run.native then ready = ready + run.other end\n"
+    "  if ready + run.moved + run.dead + run.old + run.rank > 0 then\n"
+    "    reply[4] = {ready, run.moved, run.dead, run.old, run.rank}\n"
+    "  end\n"
+    "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
@@ -2158,10 +2313,10 @@ static const char dq_lua_drain[] =
     "  return found, math.min(due, count)\n"
     "end\n"
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, reply = run.mirror, run.reply\n"
+    "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #reply\n"
+    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
@@ -2170,8 +2325,8 @@ static const char dq_lua_drain[] =
     "    if old_first or length < 0 or byte(e) ~= 16 or\n"
     "      unpacked('I8', e, 18) ~= length then\n"
     "      kind, start = split(e, old_first)\n"
+    "      if kind == 0 and not old_first then run.old = 1 break end\n"
     "    end\n"
-    "    if kind == 0 and not old_first then run.old = 1 break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
@@ -2181,8 +2336,8 @@ static const char dq_lua_drain[] =
     "    elseif keep then\n"
     "      reason, stays = keep(run, found[i + 1], e, kind, start)\n"
     "    else\n"
-    "      reply[at + 1], reply[at + 2] = found[i + 1] + 0, e\n"
-    "      at = at + 2\n"
+    "      at = at + 1\n"
+    "      dues[at], reply[at + 5] = found[i + 1], e\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    if stays then stay = stay + 1 end\n"
@@ -2208,7 +2363,7 @@ static const char dq_lua_drain[] =
     "      run.from_rank + read - stay - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, #reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #dues\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -2381,8 +2536,7 @@ static const char dq_lua_mirror[] =
 /* A native queue has none. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV: see dq_lua_run.
- * Returns clock, next, ready, moved, dead, old; then zeros. */
+/* TICK. KEYS, ARGV, and what it returns: see dq_lua_run. */
 static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
@@ -2412,7 +2566,7 @@ static const char dq_lua_give[] =
     "    '\\0\\1' .. tail\n"
     "end\n"
     "local function give(run, due, e, kind, start)\n"
-    "  local again, reply, held, n = e, run.reply, run.held, 0\n"
+    "  local again, dues, held, n = e, run.dues, run.held, 0\n"
     "  if kind == 16 then\n"
     "    n = attempts(e)\n"
     "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
@@ -2425,7 +2579,8 @@ static const char dq_lua_give[] =
     "    end\n"
     "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
     "  end\n"
-    "  reply[#reply + 1], reply[#reply + 2] = tonumber(due), again\n"
+    "  dues[#dues + 1] = due\n"
+    "  run.reply[#dues + 5] = again\n"
     "  return nil, run.lease_end and again == e\n"
     "end\n"
     "local function commit(run)\n"
@@ -2449,11 +2604,11 @@ static const char dq_lua_take_listed[] =
     "      e = retries[i]\n"
     "      local kind, start = split(e)\n"
     "      reason = not kind and 'undecodable' or\n"
-    "        give(run, -1, e, kind, start)\n"
+    "        give(run, '-', e, kind, start)\n"
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
-    "      give(run, run.lease_end and -1 or -2, e)\n"
+    "      give(run, run.lease_end and '-' or 'r', e)\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
@@ -2470,7 +2625,7 @@ static const char dq_lua_take_listed[] =
     "  if i > 0 then redis.call('LTRIM', run.other_list, i, -1) end\n"
     "  if j > 0 then redis.call('LTRIM', run.ready_list, j, -1) end\n"
     "  run.ready, run.other = run.ready - j, run.other - i\n"
-    "  run.dead, run.safe = run.dead + #bad, #run.reply\n"
+    "  run.dead, run.safe = run.dead + #bad, #run.dues\n"
     "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
@@ -2511,8 +2666,8 @@ static const char dq_lua_waiters[] =
     "  if not rank then return 0 end\n"
     "  redis.call('ZREM', waiters, id)\n"
     /* of a push it isn't known how long it has lain there */
-    "  local due = run.reply[10]\n"
-    "  if due and due < 0 then due = rank == 1 and 0 or nil end\n"
+    "  local due = tonumber(run.dues[1])\n"
+    "  if run.safe > 0 and not due and rank == 1 then due = 0 end\n"
     "  if rank > 0 and due and due < run.now - 250 then\n"
     "    local before = redis.call('ZRANGE', waiters, 0, rank - 1)\n"
     "    for _, other in ipairs(before) do\n"
@@ -2533,7 +2688,7 @@ static const char dq_lua_waiters[] =
     "  return 0\n"
     "end\n"
     "local function join_or_leave(run, waiters, id, waits, turns)\n"
-    "  if run.safe == 9 and waits == '1' then\n"
+    "  if run.safe == 0 and waits == '1' then\n"
     "    return join_waiters(run, waiters, id, turns)\n"
     "  end\n"
     "  return leave_waiters(run, waiters, id, turns)\n"
@@ -2545,16 +2700,14 @@ static const char dq_lua_waiters[] =
  *          native TAKE may be given the zset alone, from which it takes what is
  *          due while the keys are on their way to another node of a cluster
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 'x': the
- *          retry list's turn; 6 most attempts, or 0; 7 lease in ms, or 0; 8
- *          due and 9 prefix of an element to acknowledge before, or ''; with a
- *          lease: 10 order of a new id, 11 the rest of it (6 bytes; with an
- *          old wire a number below 2048), 12 channel; with a fifth key: 13 the
- *          handle's id, 14 '1': it waits if there is nothing, 15 what the turn
- *          channels begin with. Those at the end may be missing
- * returns  clock; next, ready, moved, dead, old: see finish_run; the lease's
- *          end, or 0; the rank among the waiters; whether what was to be
- *          acknowledged was there (1 or 0). Then pairs: due time, element; for
- *          the due time -1 where it is unknown, -2 before a raw payload
+ *          retry list's turn; then, or nothing: 6 most attempts, or 0; 7 lease
+ *          in ms, or 0; 8 due and 9 prefix of an element to acknowledge
+ *          before, or ''; for a lease 10 order of a new id, 11 the rest of it
+ *          (6 bytes; with an old wire a number below 2048), 12 channel; with a
+ *          fifth key: 13 the handle's id, 14 '1': it waits if there is nothing,
+ *          15 what the turn channels begin with
+ * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
+ *          payload. A lease ends that many ms behind the clock, rounded up
  *
  * Straight from the zset where nothing lies ready. Where something does, what
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
@@ -2566,21 +2719,17 @@ static const char dq_lua_waiters[] =
  * nothing in its lists, not among the waiters, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
-    "local function take_usual(keys, argv)\n"
-    /* faster than %.0f; a %d may have 32 bits */
-    "  local function decimal(n)\n"
-    "    return string.format('%d%07d', n / 10000000, n % 10000000)\n"
-    "  end\n"
-    "  local call, zset, ack = redis.call, keys[1], argv[8]\n"
-    "  local lease = argv[7] ~= '0'\n"
+    "local function take_usual(call, zset, argv)\n"
+    "  local ack, done = argv[8], nil\n"
+    "  local most, lease = argv[6] or '0', argv[7] or '0'\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local now, done = math.floor(us / 1000), nil\n"
     "  if ack == '' then ack = nil end\n"
     /* the first two; of three where one of them may be what is acked */
-    "  local found = call('ZRANGEBYSCORE', zset, '-inf',\n"
-    "    decimal(now + argv[3]), 'WITHSCORES',\n"
-    "    'LIMIT', '0', ack and '3' or '2')\n"
+    "  local found = argv[3] + 0 < 0 and\n"
+    "    call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES') or\n"
+    "    call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
+    "      'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
     "  local e, due, after = found[1], found[2], found[4]\n"
     "  if ack then\n"
     "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
@@ -2592,60 +2741,56 @@ static const char dq_lua_take_usual[] =
     "      after = found[6]\n"
     "    end\n"
     "  end\n"
-    "  local acked, lease_end = done and 1 or 0, 0\n"
-    "  local soon, handed_out = due, nil\n"
-    "  due = due and due + 0\n"
-    "  if not e or due > now then\n"
-    "    due = nil\n"
+    "  local handed_out, soon, next\n"
+    "  if not e or due * 1000 > us then\n"
     "    if done then call('ZREM', zset, done) end\n"
+    "    soon, due = due, ''\n"
     "  else\n"
     "    local length, tried = #e - 25, 0\n"
-    "    if due < 0 or length < 0 or string.byte(e) ~= 16 or\n"
+    "    if due + 0 < 0 or length < 0 or string.byte(e) ~= 16 or\n"
     "      struct.unpack('I8', e, 18) ~= length then\n"
     "      return nil\n"
     "    end\n"
-    "    if lease or argv[6] ~= '0' then\n"
+    "    if lease ~= '0' or most ~= '0' then\n"
     "      local high, low = string.byte(e, 16, 17)\n"
-    "      local most = tonumber(argv[6])\n"
-    "      tried = high * 256 + low\n"
+    "      most, tried = tonumber(most), high * 256 + low\n"
     "      if most > 0 and tried >= most or tried == 65535 then\n"
     "        return nil\n"
     "      end\n"
     "    end\n"
-    "    handed_out = e\n"
+    "    handed_out, soon = e, after\n"
     /* the ack is the first write, and proves the right to remove */
     "    if done then call('ZREM', zset, done) end\n"
-    "    if lease then\n"
-    "      local n = tried + 1\n"
+    "    if lease ~= '0' then\n"
+    "      local n, lease_end = tried + 1, math.ceil(us / 1000) + lease\n"
     "      handed_out = string.sub(e, 1, 15) ..\n"
     "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
-    "      lease_end = math.ceil(us / 1000) + argv[7]\n"
     "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "      local ends = decimal(lease_end)\n"
-    "      local added = redis.pcall('ZADD', zset, ends, handed_out)\n"
+    "      local added = redis.pcall('ZADD', zset, lease_end, handed_out)\n"
     "      if type(added) == 'table' then\n"
-    "        return not done and added or {us, 250000, 0, 0, 0, 0, 0, 0, 1}\n"
+    "        return not done and added or {us, 250000, 1, 0, ''}\n"
+    "      end\n"
+    "      if not after or after + 0 > lease_end then\n"
+    "        soon = lease_end\n"
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
-    "    soon = after and after + 0\n"
-    "    if lease and not (soon and soon <= lease_end) then\n"
-    "      publish_if_head(zset, argv[12], lease_end, 1)\n"
-    "      soon = lease_end\n"
+    "    if soon and soon ~= after then\n"
+    "      publish_if_head(zset, argv[12], soon, 1)\n"
     "    end\n"
     "  end\n"
-    "  local next = soon and soon * 1000 - us or -1\n"
-    "  if soon then next = next > 0 and math.min(1e13, next) or 0 end\n"
-    "  return {us, next, 0, 0, 0, 0, lease_end, 0, acked, due, handed_out}\n"
+    "  next = soon and soon * 1000 - us or -1\n"
+    "  if soon and next < 0 then next = 0 end\n"
+    "  if next > 1e13 then next = 1e13 end\n"
+    "  return {us, next, done and 1 or 0, 0, due, handed_out}\n"
     "end\n"
     /* run before the rest of the script is even made, as in offer_usual */
-    "local in_ready, in_retry, usual = 0, 0, nil\n"
+    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
     "if KEYS[2] then\n"
-    "  in_ready = redis.call('LLEN', KEYS[2])\n"
-    "  in_retry = redis.call('LLEN', KEYS[3])\n"
+    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
     "end\n"
     "if in_ready + in_retry == 0 and ARGV[4] == '1' and not KEYS[5] then\n"
-    "  usual = take_usual(KEYS, ARGV)\n"
+    "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
     "if usual then return usual end\n";
 static const char dq_lua_take[] =
@@ -2661,8 +2806,8 @@ static const char dq_lua_take[] =
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
-    "  local reply, lease_ms = run.reply, tonumber(argv[7])\n"
-    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6])\n"
+    "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
+    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
     "  if lease_ms > 0 then\n"
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
@@ -2674,18 +2819,19 @@ static const char dq_lua_take[] =
     "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
     "    tonumber(argv[2]))\n"
     "  if not fine then\n"
-    "    if run.safe == 9 and not acked then\n"
+    "    if run.safe == 0 and not acked then\n"
     "      why = type(why) == 'table' and why.err or why\n"
     "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "    end\n"
     /* what has not left is not handed out; poll again in 250 ms */
-    "    for i = #reply, run.safe + 1, -1 do reply[i] = nil end\n"
+    "    for i = #run.dues, run.safe + 1, -1 do\n"
+    "      run.dues[i], reply[i + 5] = nil, nil\n"
+    "    end\n"
     "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "  end\n"
-    "  if run.lease_end and run.safe > 9 then\n"
+    "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
-    "    local leases = (run.safe - 9) / 2\n"
-    "    publish_if_head(run.zset, argv[12], run.lease_end, leases)\n"
+    "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
     "  local joined, rank = false, 0\n"
@@ -2693,8 +2839,7 @@ static const char dq_lua_take[] =
     "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
     "      argv[14], argv[15])\n"
     "  end\n"
-    "  reply[7], reply[8] = run.lease_end or 0, joined and rank or 0\n"
-    "  reply[9] = acked or 0\n"
+    "  run.rank, reply[3] = joined and rank or 0, acked or 0\n"
     "  return finish_run(run)\n"
     "end\n";
 static const char dq_lua_take_native[] =
@@ -2709,8 +2854,8 @@ static const char dq_lua_take_redisson[] =
  * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 cursor,
  *          '$': the stream's end; 6 how many entries the stream keeps; 7
  *          channel
- * returns  clock, next, ready, moved, dead, old: see finish_run; 3 zeros; the
- *          cursor; then triples: id, due (-1 where it is unknown), payload */
+ * returns  see dq_lua_run; before what is handed out the cursor; then pairs:
+ *          id, payload. A due time is - where it is unknown */
 static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
@@ -2743,46 +2888,33 @@ static const char dq_lua_broadcast[] =
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     "if max > 0 then\n"
     "  in_chunks({bytes = 0}, max, function(_, count)\n"
     "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "    for _, entry in ipairs(entries) do\n"
     /* a stream may hold what others have put there */
-    "      local n, due, payload = #reply, entry[2][2], entry[2][4] or ''\n"
-    "      due = tonumber(due) or -1\n"
-    "      if due < 0 or due >= 2 ^ 53 then due = -1 end\n"
+    "      local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
+    "      local known = due and due >= 0 and due < 2 ^ 53\n"
+    "      due = known and string.format('%.0f', due) or '-'\n"
+    "      run.dues[#run.dues + 1] = due\n"
     "      cursor, bytes = entry[1], bytes + cost(payload)\n"
-    "      reply[n + 1], reply[n + 2], reply[n + 3] = cursor, due, payload\n"
+    "      reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
     "    end\n"
     "    return #entries, bytes, #entries > 0\n"
     "  end)\n"
     "end\n"
-    "reply[10] = cursor\n"
+    "reply[6] = cursor\n"
     /* what is left over for the next take */
     "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
- * KEYS     1 zset
+ * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
  * ARGV     pairs: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
-    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())})\n";
-
-/* CANCEL_REDISSON: a cancel where the wire has a mirror.
- * KEYS     1 zset, 2 mirror
- * ARGV     1 due, 2 prefix
- * returns  clock, 1 (done) or 0 (not there) */
-static const char dq_lua_cancel_redisson[] =
-    "local zset, mirror, us = KEYS[1], KEYS[2], clock()\n"
-    "redis.call('LLEN', mirror)\n"
-    "local rank, e = find(zset, ARGV[1], ARGV[2])\n"
-    "if not e then return {us, 0} end\n"
-    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
-    "redis.call('LREM', mirror, 1, e)\n"
-    "redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "return {us, 1}\n";
+    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
 
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
@@ -2831,24 +2963,26 @@ static const char dq_lua_change[] =
 /* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock, then pairs: due, element */
+ * returns  clock; the due times in one text; then the elements */
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, rank, seen = {(clock())}, 0, false\n"
+    "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
     "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
     "if seen then rank = rank + 1 end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
-    "  local last, n, bytes = rank + count - 1, #reply, 0\n"
+    "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
     /* a foreign score may be infinite */
     "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    reply[n + i], reply[n + i + 1] = math.max(score, 0), found[i]\n"
+    "    dues[#dues + 1] = string.format('%.0f', math.max(score, 0))\n"
+    "    reply[#dues + 2] = found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
     "  return #found / 2, bytes, #found == 2 * count\n"
     "end)\n"
+    "reply[2] = table.concat(dues, ' ')\n"
     "return reply\n";
 
 /* COUNT
@@ -2928,19 +3062,12 @@ static const char dq_lua_dead[] =
     "end)\n"
     "return reply\n";
 
-/* What a request does: several scripts may do the same for several wires. */
+/* What a script's reply hands out. */
 typedef enum dq_req_verb {
-    DQ_OFFER,
-    DQ_OFFER_KEYED,
-    DQ_TICK,
+    DQ_NOTHING,
     DQ_TAKE,
     DQ_BROADCAST,
-    DQ_REMOVE,
-    DQ_CHANGE,
-    DQ_PEEK,
-    DQ_COUNT,
-    DQ_CLEAR,
-    DQ_DEADS
+    DQ_PEEK
 } dq_req_verb;
 
 /* A request points at its script, and there is no table of all: so a program
@@ -2959,52 +3086,51 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_run
-#define DQ_LUA_MIRROR dq_lua_attempts, dq_lua_mirror_seek, dq_lua_mirror
-#define DQ_LUA_TAKE                                                            \
-    dq_lua_drain, dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
+#define DQ_LUA_RUN \
+    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
+#define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
+#define DQ_LUA_TAKE                                                           \
+    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
         dq_lua_waiters, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "be3cd7bfc922d17ab02f8e489f882e1510c62c30",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER_KEYED, 1,
+DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
           "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_TICK, 2, "0938c12a2c23c3660a7de29cb79b9e709a5f70b5",
-          DQ_LUA_RUN, dq_lua_drain, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_TICK, 3, "2de5db5a4f06a686402d31a990f33c71b1bd516e",
-          DQ_LUA_RUN, dq_lua_drain, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f3147134c568ff47d20b94021018e6253a8d554d",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_attempts,
-          dq_lua_no_mirror, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "a1ae46f6d4b950ab5895a44af06bfeb0a014726a",
-          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE,
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
+          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
+          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "98991583a9ca0371657ae3869abd9bc7328deb45",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
+          DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1936141761c19cdd6915974690a640645c6b68f",
+          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "e60b96bca3795f4c5eec71d44cc0f4521906c21f", DQ_LUA_RUN, dq_lua_drain,
+          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_REMOVE, 7, "ec68dc786092da958f840479711822a3f81c8879",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(cancel_redisson, DQ_REMOVE, 8,
-          "810afb14c89b93cd24c5680fddc396dc86010a1b", dq_lua_clock, dq_lua_find,
-          dq_lua_cancel_redisson);
-DQ_SCRIPT(change, DQ_CHANGE, 9, "54d0944c77034fa4da67542ddb2fe2bf74b4dbfa",
-          dq_lua_clock, dq_lua_attempts, dq_lua_publish, dq_lua_find,
+DQ_SCRIPT(change, DQ_NOTHING, 8, "6a620e60cb4e46474fab5db4060770de435952e7",
+          dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 10, "e437d35cec4b5016d2f9cccd798b1cb202a9454f",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_COUNT, 11, "b539c561d2510a4e48719736ee49c335bd930e8c",
+DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_CLEAR, 12, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
+DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_DEADS, 13, "88a9069b1b3679efc3c07069646ab390f6c5c149",
-          dq_lua_clock, dq_lua_split, dq_lua_chunks, dq_lua_dead);
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "9e3031d54701e43eaf24ed2121d64e0a7a75fbd4",
+          dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
-static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
+static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_elements,
                                              dq_lua_probe, NULL};
 
 /*-----------------------------------------------------------------------------
@@ -3015,20 +3141,20 @@ static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_split,
  * payloads and scripts directly: no array of arguments.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which the reply of a tick, take or broadcast begins; of a
- * tick those up to OLD are read. */
+/* The numbers with which the reply of a tick, take or broadcast begins. Those
+ * from READY on stand in an array in its place; mostly 0 stands there. Behind
+ * that come the due times. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
+    DQ_AT_ACKED,
     DQ_AT_READY,
     DQ_AT_MOVED,
     DQ_AT_DEAD,
     DQ_AT_OLD,
-    DQ_AT_LEASE,
-    DQ_AT_PLACE,
-    DQ_AT_ACKED,
-    DQ_NUMBERS, /* a take's */
-    DQ_TICK_NUMBERS = DQ_AT_OLD + 1
+    DQ_AT_RANK,
+    DQ_NUMBERS,
+    DQ_AT_DUES = DQ_AT_READY + 1
 };
 
 /* Read the n integers at the beginning of an array. The first is the server's
@@ -3177,20 +3303,9 @@ static void dq_resp_keys_end(dq_resp_writer *o) {
     o->args = 0;
 }
 
-typedef enum dq_req_state {
-    DQ_REQ_WAITING,  /* to be sent */
-    DQ_REQ_ANSWERED, /* status is set; dq_req_decide says what follows */
-    DQ_REQ_SETTLED   /* status is final */
-} dq_req_state;
-
-typedef enum dq_req_next {
-    DQ_SETTLE,
-    DQ_SEND_AGAIN, /* on a new connection, if there is none */
-    DQ_SEND_ASK    /* once, to the node in conn->redirect */
-} dq_req_next;
-
 /* The run of a script. */
 typedef struct dq_req {
+    delayq_exchange x;
     const dq_script *script;
     const char *what; /* for error texts */
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
@@ -3218,11 +3333,8 @@ typedef struct dq_req {
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
-    int64_t deadline_us; /* when it ends, reconnecting included */
-    dq_req_state state;
     delayq_status status; /* out */
     redisReply *reply;    /* out: an array; the caller frees it */
-    int64_t sent_us;      /* out: when it was sent; read at conn->used_us */
     int tries;
 } dq_req;
 
@@ -3286,22 +3398,51 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
 #define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
 #define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
 
-/* When to try to connect after so many failures: the first time at once. */
-static int64_t dq_sched_next_attempt(unsigned failures) {
-    int64_t now = dq_sys_now();
-    if (failures == 0) return now;
-    return now + dq_num_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
+/* When to try to connect again: the first time at once, then with a growing
+ * pause between the beginnings of two attempts. */
+static int64_t dq_sched_next_attempt(const delayq *owner,
+                                     const delayq_socket *s) {
+    int64_t now = dq_sys_now(), when = now, longest = DQ_BACKOFF_MAX_US;
+    (void)owner;
+    if (s->failures > 0)
+        when =
+            s->begun_us + dq_num_backoff(DQ_BACKOFF_US, longest, s->failures);
+    return when < now ? now : when;
 }
 
-/* The moment at which q acts though nothing is heard. */
+/* What is under way on a socket is given up then, if nothing moves. */
+static int64_t dq_sched_silence_us(const delayq_conn *conn,
+                                   const delayq_socket *s) {
+    return s->moved_us + conn->owner->options.io_timeout_ms * 1000LL;
+}
+
+/* When a socket has to be looked at though it is not ready. */
+static int64_t dq_sched_socket(const delayq_conn *conn,
+                               const delayq_socket *s) {
+    if (s->state == DELAYQ_SOCKET_CLOSED) return s->retry_us;
+    if (s->state == DELAYQ_SOCKET_RESOLVING) return dq_sys_now() + 10000;
+    if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
+    return s->first ? dq_sched_silence_us(conn, s) : DQ_NEVER;
+}
+
+/* When a quiet subscriber is pinged, or has not answered that. */
+static int64_t dq_sched_ping_us(const delayq_conn *conn) {
+    if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
+    return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
+}
+
+/* The moment at which q acts though nothing is heard. Without a connection
+ * that is the next step of connecting. */
 static int64_t dq_sched_next(const delayq *q) {
     const delayq_conn *conn = q->conn;
-    int64_t next = q->next_poll_us, ping;
-    if (!conn->sub) return next;
-    ping = conn->sub_pinged_us > 0
-               ? conn->sub_pinged_us + q->options.io_timeout_ms * 1000LL
-               : conn->sub_heard_us + DQ_PING_US;
-    return next < ping ? next : ping;
+    int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
+    if (q->next_poll_us < next) next = q->next_poll_us;
+    sub = conn->sub.state < DELAYQ_SOCKET_OPEN
+              ? dq_sched_socket(conn, &conn->sub)
+              : dq_sched_ping_us(conn);
+    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
+    return next < sub ? next : sub;
 }
 
 /* A standby acts so much later than the leader. */
@@ -3329,12 +3470,12 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
 /* --- events of the connections --- */
 
 /* The command connection is closed, and client tracking ends with it.
- * conn->retry_us is set. */
+ * cmd.retry_us is set. */
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->list_tracked = 0;
-        h->next_poll_us = conn->retry_us;
+        h->next_poll_us = conn->cmd.retry_us;
     }
 }
 
@@ -3344,19 +3485,19 @@ static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
 }
 
-/* The subscriber is closed; conn->sub_retry_us is set. */
+/* The subscriber is closed; sub.retry_us is set. */
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->subscribed = h->list_tracked = 0;
         h->turn_subscribed = h->waiter_rank = 0;
-        dq_sched_lower(h, conn->sub_retry_us);
+        dq_sched_lower(h, conn->sub.retry_us);
     }
 }
 
 /* A request was refused, or failed though a connection is there: pause. */
 static void dq_sched_on_fault(delayq *q) {
-    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+    if (q->conn->cmd.c) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
 /* --- events of the queue --- */
@@ -3370,8 +3511,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t rank) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->conn->sub || !q->subscribed) &&
-        cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
@@ -3459,51 +3599,31 @@ static void dq_sched_on_waiters_refused(delayq *q) {
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
- * Owns the two sockets of a delayq_conn and their state. It is the only
- * section that connects, and that decides when and where to. Its failures
- * stand in conn->err; dq_conn_ensure copies them to the handle that asked.
+ * Owns the sockets of a delayq_conn and their state. It is the only section
+ * that connects, and that decides when and where to; and the only one that
+ * writes and reads, except that the subscriber reads its messages. Nothing
+ * here waits: each function goes as far as it can, and is called again when
+ * the socket is ready (dq_conn_events) or its time is over. The causes of
+ * failures stand in conn->err.
  *---------------------------------------------------------------------------*/
 
-#define DQ_HOPS 5 /* most redirections of a connect, resends of a request */
+#define DQ_HOPS 5  /* most redirections of a connect, resends of a request */
+#define DQ_READS 4 /* of 16 KiB each, before somebody else's turn */
 
-/* In ms milliseconds, but no later than the deadline. */
-static int64_t dq_conn_until(int ms, int64_t deadline) {
-    int64_t until = dq_sys_now() + ms * 1000LL;
-    return until < deadline ? until : deadline;
+typedef enum dq_conn_purpose {
+    DQ_CONN_CMD,
+    DQ_CONN_SUB,
+    DQ_CONN_ASK,
+    DQ_CONN_SENTINEL /* in the place of cmd */
+} dq_conn_purpose;
+
+static const char *dq_conn_url(const delayq_conn *conn) {
+    const char *url = conn->owner->options.url;
+    return url ? url : "redis://127.0.0.1:6379";
 }
 
-/* Close the command connection. why and text are what requests are told until
- * the next attempt to connect. */
-static void dq_conn_close(delayq_conn *conn, delayq_status why,
-                          const char *text) {
-    if (conn->cmd) {
-        redisFree(conn->cmd);
-        if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
-    }
-    if (conn->conns_without_reply > 1 &&
-        conn->failures < conn->conns_without_reply)
-        conn->failures = conn->conns_without_reply;
-    conn->cmd = NULL;
-    conn->state = why == DQ_MOVED ? DELAYQ_CONN_REDIRECTED : DELAYQ_CONN_CLOSED;
-    if (conn->tracking == DELAYQ_TRACK_ON)
-        conn->tracking = DELAYQ_TRACK_ALLOWED;
-    conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
-                        ? DELAYQ_ERR_IO
-                        : dq_err_public(why);
-    if (text != conn->err)
-        snprintf(conn->err, sizeof conn->err, "%.*s", (int)sizeof conn->err - 1,
-                 text);
-    conn->loaded = 0;
-    conn->retry_us = dq_sched_next_attempt(conn->failures);
-    dq_sched_on_conn_lost(conn);
-}
-
-static void dq_conn_close_sub(delayq_conn *conn) {
-    if (conn->sub) redisFree(conn->sub);
-    conn->sub = NULL;
-    conn->tracking = DELAYQ_TRACK_OFF;
-    conn->sub_retry_us = dq_sched_next_attempt(conn->sub_failures);
-    dq_sched_on_sub_lost(conn);
+static delayq_status dq_conn_no_memory(delayq_conn *conn) {
+    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
 }
 
 /* An error reply to something that the connection itself has said. */
@@ -3512,210 +3632,379 @@ static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
     return dq_err_public(dq_err_reply(conn->err, what, r));
 }
 
-static delayq_status dq_conn_no_memory(delayq_conn *conn) {
-    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+/* --- exchanges --- */
+
+static void dq_conn_free_replies(delayq_exchange *x) {
+    while (x->got > 0) freeReplyObject(x->replies[--x->got]);
 }
 
-/* Why an exchange has failed, and what may have happened. */
-static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
-                                           const redisContext *c, int sent) {
+/* Close a socket for `why`, which conn->err explains. What was under way is
+ * answered with that: it may have happened, unless the server can't have all
+ * of it. An incomplete command does nothing, but those before it may have. */
+static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
+                          delayq_status why) {
+    delayq_exchange *x;
+    delayq *h;
+    for (x = s->first; x; x = x->next) {
+        dq_conn_free_replies(x);
+        x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->status = why == DELAYQ_ERR_PROTOCOL  ? why
+                    : x->written || x->next     ? DELAYQ_ERR_UNKNOWN
+                    : why == DELAYQ_ERR_UNKNOWN ? DELAYQ_ERR_IO
+                                                : why;
+    }
+    s->first = s->last = NULL;
+    dq_conn_free_replies(&s->greeting);
+    if (s->c) redisFree(s->c);
+    s->c = NULL;
+    s->ssl = NULL;
+    if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
+    if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
+    s->state = DELAYQ_SOCKET_CLOSED;
+    s->unwritten = 0;
+    s->retry_us = dq_sched_next_attempt(conn->owner, s);
+    if (s == &conn->sub) {
+        conn->tracking = DELAYQ_TRACK_OFF;
+        dq_sched_on_sub_lost(conn);
+    } else if (s == &conn->cmd) {
+        if (conn->tracking == DELAYQ_TRACK_ON)
+            conn->tracking = DELAYQ_TRACK_ALLOWED;
+        conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
+                            ? DELAYQ_ERR_IO
+                            : dq_err_public(why);
+        conn->loaded = 0;
+        conn->known = 0;
+        for (h = conn->handles; h; h = h->next) {
+            dq_conn_free_replies(&h->setup);
+            h->setup.state = DELAYQ_EXCHANGE_NONE;
+        }
+        dq_sched_on_conn_lost(conn);
+    }
+}
+
+/* Why hiredis gave up on a socket, and what that means for what is under way
+ * there. */
+static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
+    const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
+    int written = s->first && s->first->written;
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
         return dq_err_set(conn->err,
-                          sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                          written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                           "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
                           "not Redis' protocol: %s", c->errstr);
-    return dq_err_set(conn->err, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
+    if (!s->first)
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the server has closed the connection");
+    return dq_err_set(conn->err, written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
                       "connection lost %s: %s",
-                      sent ? "before the answer: it may have happened"
-                           : "before sending: nothing has happened",
+                      written ? "before the answer: it may have happened"
+                              : "before sending: nothing has happened",
                       cause);
 }
 
-/* Write what is in the buffer and read n replies, by the deadline. The caller
- * frees the replies, of which *got came. *sent: the server may have run
- * something. After a failure the connection is of no more use. */
-static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
-                                      redisReply **replies, int n, int *got,
-                                      int *sent, int64_t deadline) {
-    int late = 0, ready;
-    *got = *sent = 0;
-    while (*got < n) {
+static delayq_status dq_conn_timeout(delayq_conn *conn,
+                                     const delayq_socket *s) {
+    int written = s->first && s->first->written;
+    return dq_err_set(conn->err,
+                      written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
+                      written ? "no answer in time: it may have happened"
+                              : "not sent in time: nothing has happened");
+}
+
+/* Write what is in the output buffer, as far as that goes. */
+static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
+    delayq_exchange *x;
+    int done = 0, status;
+    errno = 0;
+    status = dq_sys_write(s->c, &done);
+    if (done) {
+        s->unwritten = 0;
+        for (x = s->first; x; x = x->next) x->written = 1;
+    }
+    return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
+}
+
+/* The commands in the writer are an exchange from now on. That they can't be
+ * written is found by the next pump, which sees what the server has said. */
+static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
+                                    delayq_exchange *x, dq_resp_writer *o,
+                                    int wants) {
+    assert(wants > 0 && wants <= 5 && s->c);
+    dq_resp_flush(o);
+    x->next = NULL;
+    x->state = DELAYQ_EXCHANGE_SENT;
+    x->status = DELAYQ_OK;
+    x->number = s->number;
+    x->wants = (unsigned char)wants;
+    x->got = x->written = 0;
+    x->sent_us = dq_sys_now();
+    if (s->first) {
+        s->last->next = x;
+    } else {
+        s->first = x;
+        s->moved_us = x->sent_us;
+    }
+    s->last = x;
+    s->unwritten = 1;
+    if (o->failed) return dq_conn_no_memory(conn);
+    dq_conn_write(conn, s);
+    return DELAYQ_OK;
+}
+
+/* The next reply belongs to the first that is under way. */
+static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
+                                   redisReply *r) {
+    delayq_exchange *x = s->first;
+    const redisReader *reader = s->c->reader;
+    if (x) {
+        x->replies[x->got++] = r;
+        if (x->got < x->wants) return DELAYQ_OK;
+        s->first = x->next;
+        if (!s->first) s->last = NULL;
+        x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->read_us = s->moved_us;
+        if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
+        /* A later request would take it for its own answer. */
+        dq_conn_free_replies(x);
+        x->status = DELAYQ_ERR_PROTOCOL;
+    } else {
+        freeReplyObject(r);
+    }
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                      "the server says more than it was asked");
+}
+
+/* Write what waits to be written, read what is there. */
+static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
+    delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    int reads;
+    for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
+        size_t before = s->c->reader->len;
         void *r = NULL;
         errno = 0;
-        if ((!*sent && dq_sys_write(c, sent) != REDIS_OK) ||
-            redisGetReplyFromReader(c, &r) != REDIS_OK)
-            return dq_conn_fail_exchange(conn, c, *sent);
-        if (r) {
-            replies[(*got)++] = (redisReply *)r;
-            continue;
-        }
-        /* What came in time is read though we may be late, but a server that
-         * sends byte by byte does not hold us for ever. */
-        ready =
-            dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
-        if (!ready || (ready == 2 && ++late > 64))
-            return dq_err_set(conn->err,
-                              *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                              "%s",
-                              *sent ? "no answer in time: it may have happened"
-                                    : "not sent in time: nothing has happened");
-        if (dq_sys_read(c) != REDIS_OK)
-            return dq_conn_fail_exchange(conn, c, *sent);
+        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        if (s->c->reader->len == before) break;
+        s->moved_us = dq_sys_now();
+        do {
+            if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
+                return dq_conn_fault(conn, s);
+            if (r) status = dq_conn_match(conn, s, (redisReply *)r);
+        } while (r && status == DELAYQ_OK);
+        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) break;
     }
-    /* A later request would take it for its own answer. */
-    if (c == conn->cmd && c->reader->pos < c->reader->len)
-        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                          "the server says more than it was asked");
-    return DELAYQ_OK;
+    return status;
 }
 
-static const char *dq_conn_url(const delayq_conn *conn) {
-    const char *url = conn->owner->options.url;
-    return url ? url : "redis://127.0.0.1:6379";
+/* --- connecting a socket --- */
+
+static const delayq_address *dq_conn_target(const delayq_conn *conn,
+                                            const delayq_socket *s) {
+    return s == &conn->ask ? &conn->redirect : &conn->at;
 }
 
-/* A connected socket, with TLS where the URL says so. */
-static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
-                                         const delayq_address *a,
-                                         redisContext **out, int64_t deadline) {
-    const delayq_options *o = &conn->owner->options;
-    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
-    int error = 0;
-    socklen_t size = sizeof error;
-    delayq_status status = DELAYQ_OK;
-    redisContext *c;
-    char where[100], port[16] = "";
+/* "Can't connect to host:port: why". */
+static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
+                                  delayq_status status, const char *why) {
+    const delayq_address *a = dq_conn_target(conn, s);
+    char port[16] = "";
+    if (conn->owner->options.connect)
+        return dq_err_set(conn->err, status,
+                          "can't connect to the connect hook%s", why);
     if (a->port) snprintf(port, sizeof port, ":%d", a->port);
-    snprintf(where, sizeof where, "%.80s%s",
-             o->connect ? "the connect hook" : a->host, o->connect ? "" : port);
-    *out = NULL;
-    if (o->connect)
-        c = o->connect(o->user, left > 1 ? (int)left : 1);
-    else if (a->port)
-        c = redisConnectNonBlock(a->host, a->port);
-    else
-        c = redisConnectUnixNonBlock(a->host);
-    if (!c && !o->connect) return dq_conn_no_memory(conn);
-    if (!c)
-        return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                          "the connect hook gave nothing");
-    if (!c->err) {
-        c->flags &= ~REDIS_BLOCK;
-        dq_sys_set_modes(c->fd);
-    }
-    if (c->err)
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                            where, c->errstr);
-    else if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
-        status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                            "can't connect to %s in time", where);
-    else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
-             error != 0)
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                            where, strerror(error));
-    else if (u->tls && !o->connect)
-        status = dq_tls_start(conn, c, a->host, where, deadline);
-    if (status == DELAYQ_OK)
-        *out = c;
-    else
-        redisFree(c);
-    return status;
+    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s", a->host,
+                      port, why);
 }
 
-/* What a connection says besides requests, in one write; its caller adds to o
- * and n. Nothing of it has an effect. */
-typedef struct dq_conn_batch {
+static delayq_status dq_conn_cant_errno(delayq_conn *conn,
+                                        const delayq_socket *s) {
+    char why[120];
+    snprintf(why, sizeof why, ": %.100s", strerror(errno));
+    return dq_conn_cant(conn, s, DELAYQ_ERR_IO, why);
+}
+
+/* Find the address, and begin to connect to it. */
+static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
+    const delayq_options *o = &conn->owner->options;
+    const delayq_address *a = dq_conn_target(conn, s);
+    if (o->connect) {
+        int64_t left = (s->deadline_us - dq_sys_now() + 999) / 1000;
+        s->c = o->connect(o->user, left > 1 ? (int)left : 1);
+        if (!s->c)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "the connect hook gave nothing");
+        if (s->c->err)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "can't connect to the connect hook: %s",
+                              s->c->errstr);
+        dq_sys_set_modes(s->c->fd);
+    } else {
+        dq_sys_address to;
+        char address[64];
+        socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
+        int fd;
+        if (size == 0 && a->port == 0)
+            return dq_conn_cant(conn, s, DELAYQ_ERR_ARG,
+                                ": the path is too long");
+        if (size == 0 &&
+            dq_sys_resolve(a->host, s->failures, address, sizeof address))
+            size = dq_sys_parse_address(&to, address, a->port);
+        if (size == 0)
+            return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
+                                ": the name has no address");
+        fd = dq_sys_connect(&to, size);
+        if (fd < 0) return dq_conn_cant_errno(conn, s);
+        s->c = redisConnectFd(fd);
+        if (!s->c) {
+            close(fd);
+            return dq_conn_no_memory(conn);
+        }
+    }
+    s->c->flags &= ~REDIS_BLOCK;
+    s->state = DELAYQ_SOCKET_DIALING;
+    return DELAYQ_EMPTY;
+}
+
+/* Say the login. Nothing of it has an effect. A sentinel may have a password
+ * or none; where it has one, it is the URL's. */
+static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_writer o;
-    int login, n, got; /* replies: of the login, all, those that came */
-    redisReply *r[7];
-} dq_conn_batch;
-
-static void dq_conn_begin_batch(dq_conn_batch *t, redisContext *c) {
-    memset(t, 0, sizeof *t);
-    dq_resp_begin(&t->o, c);
-}
-
-static delayq_status dq_conn_run_batch(delayq_conn *conn, dq_conn_batch *t,
-                                       int64_t deadline) {
-    int sent;
-    delayq_status status;
-    dq_resp_flush(&t->o);
-    if (t->o.failed) return dq_conn_no_memory(conn);
-    status =
-        dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
-    if (status != DELAYQ_ERR_UNKNOWN) return status;
-    return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                      "connected, but no answer came");
-}
-
-static void dq_conn_end_batch(dq_conn_batch *t) {
-    while (t->got-- > 0) freeReplyObject(t->r[t->got]);
-}
-
-/* Open a socket and begin its login. A sentinel may have a password or
- * none; where it has one, it is the URL's. */
-static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_batch *t,
-                                  const delayq_address *a, int is_sentinel,
-                                  int64_t deadline) {
     dq_url u;
-    redisContext *c;
-    delayq_status status;
+    int n = 0;
     dq_url_parse(dq_conn_url(conn), &u);
-    status = dq_conn_open_socket(conn, &u, a, &c, deadline);
-    dq_conn_begin_batch(t, c);
-    if (status != DELAYQ_OK) return status;
+    dq_resp_begin(&o, s->c);
     if (u.login) {
-        dq_resp_command(&t->o, u.user[0] ? 3 : 2, "AUTH");
-        if (u.user[0]) dq_resp_text(&t->o, u.user);
-        dq_resp_text(&t->o, u.password);
-        t->n++;
+        dq_resp_command(&o, u.user[0] ? 3 : 2, "AUTH");
+        if (u.user[0]) dq_resp_text(&o, u.user);
+        dq_resp_text(&o, u.password);
+        n++;
     }
-    if (is_sentinel) {
-        dq_resp_command(&t->o, 3, "SENTINEL get-master-addr-by-name");
-        dq_resp_text(&t->o, u.service);
-        t->n++;
-        return DELAYQ_OK;
+    if (s->purpose == DQ_CONN_SENTINEL) {
+        dq_resp_command(&o, 3, "SENTINEL get-master-addr-by-name");
+        dq_resp_text(&o, u.service);
+        n++;
+    } else {
+        if (u.db > 0) {
+            dq_resp_command(&o, 2, "SELECT");
+            dq_resp_int(&o, u.db);
+            n++;
+        }
+        dq_resp_command(&o, 3, "CLIENT SETNAME delayq");
+        n++;
     }
-    if (u.db > 0) {
-        dq_resp_command(&t->o, 2, "SELECT");
-        dq_resp_int(&t->o, u.db);
-        t->n++;
+    if (s->purpose == DQ_CONN_SUB) {
+        dq_resp_command(&o, 2, "CLIENT ID");
+        n++;
     }
-    dq_resp_command(&t->o, 3, "CLIENT SETNAME delayq");
-    t->login = ++t->n;
+    s->state = DELAYQ_SOCKET_GREETING;
+    return dq_conn_submit(conn, s, &s->greeting, &o, n);
+}
+
+/* The connection was lost before the login was answered. A server that refuses
+ * a connection may say why before it closes it. */
+static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
+    const delayq_exchange *x = &s->greeting;
+    char said[160];
+    redisReply refusal;
+    ssize_t n;
+    if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
+    n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
+    if (n < 2 || said[0] != '-')
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "connected, but no answer came");
+    said[n] = '\0';
+    said[strcspn(said, "\r\n")] = '\0';
+    refusal.str = said + 1;
+    return dq_conn_refused(conn, "login", &refusal);
+}
+
+/* Read the answers to the login. SETNAME and ID may be forbidden, but also be
+ * told that there are too many clients. */
+static delayq_status dq_conn_read_greeting(delayq_conn *conn,
+                                           delayq_socket *s) {
+    const delayq_exchange *x = &s->greeting;
+    delayq_status status =
+        x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
+    int i, login = x->wants - 1 - (s->purpose == DQ_CONN_SUB);
+    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
+        return dq_conn_not_greeted(conn, s);
+    if (status != DELAYQ_OK) return status;
+    if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
+    for (i = 0; i < x->wants; i++)
+        if (x->replies[i]->type == REDIS_REPLY_ERROR &&
+            (i < login ||
+             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
+            return dq_conn_refused(conn, "login", x->replies[i]);
+    s->state = DELAYQ_SOCKET_OPEN;
     return DELAYQ_OK;
 }
 
-/* Exchange a login and what follows it, the first of which is t->r[t->login].
- */
-static delayq_status dq_conn_run_login(delayq_conn *conn, dq_conn_batch *t,
-                                       int64_t deadline) {
-    delayq_status status = dq_conn_run_batch(conn, t, deadline);
-    int i;
-    if (status == DELAYQ_ERR_IO) {
-        /* A server that refuses a connection may say why, then closes it. */
-        char said[160];
-        redisReply refusal;
-        ssize_t n;
-        if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[t->got - 1]);
-        n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-        if (n < 2 || said[0] != '-') return status;
-        said[n] = '\0';
-        said[strcspn(said, "\r\n")] = '\0';
-        refusal.str = said + 1;
-        return dq_conn_refused(conn, "login", &refusal);
+/* Go on with connecting a socket. OK: it is open; EMPTY: it needs more time;
+ * else it has failed, and is to be closed. */
+static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
+    static const char *const late[] = {"", " in time: no address was found",
+                                       " in time", " in time: TLS", ""};
+    delayq_status status = DELAYQ_EMPTY;
+    if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
+    if (s->state == DELAYQ_SOCKET_DIALING) {
+        int done = dq_sys_is_connected(s->c->fd);
+        dq_url u;
+        dq_url_parse(dq_conn_url(conn), &u);
+        if (done < 0) {
+            status = dq_conn_cant_errno(conn, s);
+        } else if (done > 0 && u.tls && !conn->owner->options.connect) {
+            status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
+            if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
+        } else if (done > 0) {
+            status = dq_conn_greet(conn, s);
+        }
     }
-    /* The last one is SETNAME, which may be refused. */
-    for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
-        if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[i]);
-    return status;
+    if (s->state == DELAYQ_SOCKET_TLS) {
+        status = dq_tls_step(conn, s, dq_conn_target(conn, s)->host);
+        if (status == DELAYQ_OK) status = dq_conn_greet(conn, s);
+    }
+    if (s->state == DELAYQ_SOCKET_GREETING && status >= DELAYQ_OK)
+        status = dq_conn_read_greeting(conn, s);
+    else if (s->state == DELAYQ_SOCKET_GREETING && s->c->err)
+        status = dq_conn_not_greeted(conn, s);
+    if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
+    if (s->state == DELAYQ_SOCKET_GREETING)
+        return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                          "connected, but no answer came in time");
+    return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, late[s->state]);
 }
+
+/* Begin to connect a closed socket, to be open within so long. */
+static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
+                                  dq_conn_purpose purpose, int64_t within_us) {
+    int64_t now = dq_sys_now();
+    assert(!s->c && !s->first);
+    s->number++;
+    s->purpose = (unsigned char)purpose;
+    s->state = DELAYQ_SOCKET_RESOLVING;
+    s->begun_us = now;
+    s->deadline_us = now + within_us;
+    return dq_conn_advance(conn, s);
+}
+
+/* Does one of the sockets wait to become writable? */
+static int dq_conn_writes(const delayq_conn *conn) {
+    return conn->cmd.state == DELAYQ_SOCKET_DIALING || conn->cmd.unwritten ||
+           conn->sub.state == DELAYQ_SOCKET_DIALING || conn->sub.unwritten;
+}
+
+/* What a socket waits for. */
+static int dq_conn_events(const delayq_socket *s) {
+    if (s->state == DELAYQ_SOCKET_DIALING) return POLLOUT;
+    if (s->state == DELAYQ_SOCKET_TLS) return dq_tls_events(s);
+    return s->unwritten ? POLLIN | POLLOUT : POLLIN;
+}
+
+/* --- the command connection --- */
 
 /* The server's clock showed `us` at some moment between two of ours. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
@@ -3749,232 +4038,250 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     return dq_err_lookup(text)->status;
 }
 
-/* Run a login, if any, with the probe of q's queue, which tells the server's
- * clock, its unsigned long, whether old elements lie there, and whether this
- * node serves the slot. */
-static delayq_status dq_conn_probe(delayq *q, dq_conn_batch *t,
-                                   int64_t deadline) {
+/* What a sentinel has said of the master's address: to conn->at. */
+static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
+    const delayq_exchange *x = &conn->cmd.greeting;
+    const redisReply *said = x->replies[x->wants - 1], *host, *port;
+    delayq_address *a = &conn->at;
+    dq_url u;
+    dq_url_parse(dq_conn_url(conn), &u);
+    host = said->elements == 2 ? said->element[0] : NULL;
+    port = said->elements == 2 ? said->element[1] : NULL;
+    if (said->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "sentinel", said);
+    if (said->type != REDIS_REPLY_ARRAY || !host ||
+        host->type != REDIS_REPLY_STRING || port->type != REDIS_REPLY_STRING ||
+        host->len >= sizeof a->host)
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the sentinel %.80s:%d knows no %s", a->host, a->port,
+                          u.service);
+    memcpy(a->host, host->str, host->len + 1);
+    a->port = dq_num_small(port->str, port->len, 65535);
+    if (a->port >= 1) return DELAYQ_OK;
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                      "sentinel: the answer has no port");
+}
+
+/* Begin an attempt: at the node to which a redirection has pointed, or the
+ * next host of the URL. Each host has its share of the time. */
+static delayq_status dq_conn_attempt(delayq_conn *conn) {
+    int purpose = DQ_CONN_CMD;
+    dq_url u;
+    dq_url_parse(dq_conn_url(conn), &u);
+    if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
+    if (conn->redirected) {
+        conn->at = conn->redirect;
+        conn->redirected = 0;
+    } else if (!conn->owner->options.connect) {
+        dq_url_host(&u, conn->host, &conn->at);
+        if (u.sentinel) purpose = DQ_CONN_SENTINEL;
+    }
+    return dq_conn_dial(conn, &conn->cmd, (dq_conn_purpose)purpose,
+                        conn->owner->options.connect_timeout_ms * 1000LL /
+                            u.count);
+}
+
+/* An attempt has come to nothing. 1: the next one may begin at once; 0: all
+ * hosts have been tried, and there is a pause. */
+static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
+    delayq_socket *s = &conn->cmd;
+    int64_t begun_us = s->begun_us;
+    int more;
+    if (why == DQ_MOVED && ++conn->hops > DQ_HOPS)
+        why = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
+                         "the cluster's nodes point at each other");
+    conn->redirected = why == DQ_MOVED;
+    more = why == DQ_MOVED;
+    if (!more) {
+        conn->host++;
+        conn->hosts_left -= conn->hosts_left > 0;
+        more = conn->hosts_left > 0 && why != DELAYQ_ERR_ARG &&
+               why != DELAYQ_ERR_AUTH && why != DELAYQ_ERR_MEMORY;
+    }
+    s->state = DELAYQ_SOCKET_RESOLVING; /* it was of no use: not `unproven` */
+    if (!more) {
+        s->failures++;
+        conn->hosts_left = conn->hops = 0;
+    }
+    dq_conn_close(conn, s, why);
+    if (more) s->retry_us = begun_us;
+    return more;
+}
+
+/* Which server is it? */
+static unsigned dq_conn_hash_address(const delayq_address *a) {
+    unsigned h = (unsigned)a->port;
+    const char *p;
+    for (p = a->host; *p; p++) h = h * 31 + (unsigned char)*p;
+    return h;
+}
+
+/* Take the command connection as far as it goes without waiting. OK: it is
+ * open; EMPTY: it is being connected; else why it is not, in conn->err, and
+ * there is a pause until cmd.retry_us. */
+static delayq_status dq_conn_step(delayq_conn *conn) {
+    delayq_socket *s = &conn->cmd;
+    delayq_status status = DELAYQ_OK;
+    if (s->state >= DELAYQ_SOCKET_OPEN) {
+        status = dq_conn_pump(conn, s);
+        if (status == DELAYQ_OK && s->first &&
+            dq_sys_now() >= dq_sched_silence_us(conn, s))
+            status = dq_conn_timeout(conn, s);
+        if (status == DELAYQ_OK) return status;
+        dq_conn_close(conn, s, status);
+        return DELAYQ_EMPTY; /* what was lost is judged before it goes on */
+    }
+    for (;;) {
+        if (s->state != DELAYQ_SOCKET_CLOSED)
+            status = dq_conn_advance(conn, s);
+        else if (dq_sys_now() < s->retry_us)
+            return conn->failure;
+        else
+            status = dq_conn_attempt(conn);
+        if (status == DELAYQ_OK && s->purpose == DQ_CONN_SENTINEL) {
+            int64_t left = s->deadline_us - dq_sys_now();
+            status = dq_conn_read_sentinel(conn);
+            if (status == DELAYQ_OK) {
+                s->state = DELAYQ_SOCKET_CLOSED;
+                dq_conn_free_replies(&s->greeting);
+                redisFree(s->c);
+                s->c = NULL;
+                status = dq_conn_dial(conn, s, DQ_CONN_CMD, left);
+            }
+        }
+        if (status == DELAYQ_EMPTY) return status;
+        if (status == DELAYQ_OK) break;
+        if (!dq_conn_attempt_failed(conn, status)) return status;
+    }
+    dq_conn_free_replies(&s->greeting);
+    if (conn->sub.c && conn->sub_at != dq_conn_hash_address(&conn->at))
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+    return DELAYQ_OK;
+}
+
+/* --- the probe --- */
+
+/* Ask for the server's clock, its unsigned long, whether old elements lie in
+ * q's queue, and whether this node serves its slot. */
+static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    int64_t sent_us = dq_sys_now(), n[2];
-    const redisReply *probe, *slot, *value;
     delayq_status status;
-    dq_resp_command(&t->o, 5, "EVAL");
-    dq_resp_script(&t->o, dq_parts_probe);
-    dq_resp_int(&t->o, 0);
-    dq_resp_key(&t->o, q, DQ_ZSET, "");
-    dq_resp_key(&t->o, q, DQ_MIRROR, "");
-    dq_resp_command(&t->o, 4, "EXISTS");
-    dq_resp_arg(&t->o, q->name, q->name_len);
-    dq_resp_key(&t->o, q, DQ_ZSET, "");
-    dq_resp_key(&t->o, conn->owner, DQ_ZSET, "");
-    t->n += 2;
-    status = dq_conn_run_login(conn, t, deadline);
-    if (status != DELAYQ_OK) goto done;
+    dq_resp_writer o;
+    dq_resp_begin(&o, conn->cmd.c);
+    dq_resp_command(&o, 5, "EVAL");
+    dq_resp_script(&o, dq_parts_probe);
+    dq_resp_int(&o, 0);
+    dq_resp_key(&o, q, DQ_ZSET, "");
+    dq_resp_key(&o, q, DQ_MIRROR, "");
+    dq_resp_command(&o, 4, "EXISTS");
+    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_key(&o, q, DQ_ZSET, "");
+    dq_resp_key(&o, conn->owner, DQ_ZSET, "");
+    q->tracks = 0;
+    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
+    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+}
+
+static delayq_status dq_conn_read_probe(delayq *q) {
+    delayq_conn *conn = q->conn;
+    const delayq_exchange *x = &q->setup;
+    const redisReply *probe = x->replies[0], *slot = x->replies[1], *value;
+    int64_t n[2];
     /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
      * the first script will tell. */
-    probe = t->r[t->login];
-    slot = t->r[t->login + 1];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
         if (e->status == DQ_MOVED)
-            status = dq_conn_parse_redirect(conn, slot->str);
-        else if (e->status == DELAYQ_ERR_ARG || e->leave)
-            status = dq_conn_refused(conn, "open", slot);
-        if (status != DELAYQ_OK) goto done;
+            return dq_conn_parse_redirect(conn, slot->str);
+        if (e->status == DELAYQ_ERR_ARG || e->leave)
+            return dq_conn_refused(conn, "open", slot);
     }
-    if (probe->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "open", probe);
-        goto done;
-    }
+    if (probe->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "open", probe);
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
                 ? probe->element[2]
                 : NULL;
     if (!value || value->type != REDIS_REPLY_STRING ||
-        (value->len != 8 && value->len != 4) ||
-        !dq_resp_integers(probe, n, 2)) {
-        status =
-            dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
-        goto done;
-    }
+        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
+    q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;
     conn->long_big = value->str[0] == 0;
-    dq_conn_set_clock(conn, n[0], sent_us, dq_sys_now());
+    dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
         q->wire_refused = 1;
     q->probed = 1;
-done:
-    dq_conn_end_batch(t);
-    return status;
-}
-
-/* Ask a sentinel where the master is. */
-static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
-                                          delayq_address *a, int64_t deadline) {
-    const redisReply *said, *host, *port;
-    dq_conn_batch t;
-    delayq_status status = dq_conn_dial(conn, &t, a, 1, deadline);
-    if (status != DELAYQ_OK) return status;
-    status = dq_conn_run_login(conn, &t, deadline);
-    if (status != DELAYQ_OK) goto done;
-    said = t.r[t.n - 1];
-    host = said->elements == 2 ? said->element[0] : NULL;
-    port = said->elements == 2 ? said->element[1] : NULL;
-    if (said->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "sentinel", said);
-    } else if (said->type != REDIS_REPLY_ARRAY || !host ||
-               host->type != REDIS_REPLY_STRING ||
-               port->type != REDIS_REPLY_STRING ||
-               host->len >= sizeof a->host) {
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
-                            "the sentinel %.80s:%d knows no %s", a->host,
-                            a->port, u->service);
-    } else {
-        memcpy(a->host, host->str, host->len + 1);
-        a->port = dq_num_small(port->str, port->len, 65535);
-        if (a->port < 1)
-            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                                "sentinel: the answer has no port");
-    }
-done:
-    dq_conn_end_batch(&t);
-    redisFree(t.o.c);
-    return status;
-}
-
-/* One attempt: at the node to which a redirection has pointed, or the next
- * host of the URL. */
-static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
-                                     int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
-    dq_conn_batch t;
-    if (conn->state == DELAYQ_CONN_REDIRECTED) {
-        conn->at = conn->redirect;
-    } else if (!conn->owner->options.connect) {
-        dq_url_host(u, conn->host, &conn->at);
-        if (u->sentinel)
-            status = dq_conn_ask_sentinel(conn, u, &conn->at, deadline);
-    }
-    if (status == DELAYQ_OK) {
-        status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
-        conn->cmd = t.o.c;
-    }
-    if (status == DELAYQ_OK) status = dq_conn_probe(q, &t, deadline);
-    conn->state = status == DELAYQ_OK  ? DELAYQ_CONN_OPEN
-                  : status == DQ_MOVED ? DELAYQ_CONN_REDIRECTED
-                                       : DELAYQ_CONN_CLOSED;
-    if (status == DELAYQ_OK) return status;
-    if (conn->cmd) redisFree(conn->cmd);
-    conn->cmd = NULL;
-    if (status != DQ_MOVED) conn->host++;
-    return status;
-}
-
-/* Make the command connection, unless an attempt has failed too lately. The
- * hosts are tried in turn, each with its share of the time. */
-static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    delayq_address before = conn->at;
-    int64_t now = dq_sys_now();
-    unsigned left, hops = 0;
-    delayq_status status;
-    dq_url u;
-    assert(!conn->cmd);
-    if (now < conn->retry_us)
-        return dq_err_set(q->err, conn->failure,
-                          "%s; the next attempt is in %d ms", conn->err,
-                          (int)((conn->retry_us - now + 999) / 1000));
-    dq_url_parse(dq_conn_url(conn), &u);
-    deadline = dq_conn_until(q->options.connect_timeout_ms, deadline);
-    left = u.count + (conn->state == DELAYQ_CONN_REDIRECTED);
-    for (;;) {
-        now = dq_sys_now();
-        status = dq_conn_attempt(q, &u, now + (deadline - now) / (int64_t)left);
-        if (status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
-        if (status == DQ_MOVED) {
-            status = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
-                                "the cluster's nodes point at each other");
-            break;
-        }
-        if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
-            status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY ||
-            --left == 0 || dq_sys_now() >= deadline)
-            break;
-    }
-    if (status != DELAYQ_OK) {
-        conn->failures++;
-        dq_conn_close(conn, status, conn->err);
-        return dq_err_set(q->err, status, "%s", conn->err);
-    }
-    if (conn->sub && (before.port != conn->at.port ||
-                      strcmp(before.host, conn->at.host) != 0))
-        dq_conn_close_sub(conn);
-    conn->failures = 0;
-    q->counts.reconnects += conn->used_us > 0;
-    conn->used_us = dq_sys_now();
-    dq_sched_on_conn_back(conn, conn->used_us);
     return DELAYQ_OK;
 }
 
-/* An idle connection that the server has closed is readable. */
-static void dq_conn_check_idle(delayq_conn *conn) {
-    redisContext *c = conn->cmd;
-    void *r = NULL;
-    if (!dq_sys_poll_one(c->fd, POLLIN, 0)) return;
-    if (dq_sys_read(c) == REDIS_OK &&
-        redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
-        return; /* TLS sends records of its own now and then */
-    if (r) freeReplyObject(r);
-    dq_conn_close(conn, DELAYQ_ERR_IO, "the server has closed the connection");
+/* The probe of q's queue is answered. A refusal of the first one on a
+ * connection sends it to the next host; later ones leave it to the others. */
+static delayq_status dq_conn_on_probe(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_status status = dq_conn_read_probe(q);
+    dq_conn_free_replies(&q->setup);
+    q->setup.state = DELAYQ_EXCHANGE_NONE;
+    if (status == DELAYQ_OK && !conn->known) {
+        conn->known = 1;
+        conn->cmd.failures = 0;
+        conn->hosts_left = conn->hops = 0;
+        dq_sched_on_conn_back(conn, dq_sys_now());
+    } else if (status != DELAYQ_OK && (!conn->known || status == DQ_MOVED ||
+                                       status == DELAYQ_ERR_PROTOCOL)) {
+        if (dq_conn_attempt_failed(conn, status)) return DELAYQ_EMPTY;
+    }
+    if (status != DELAYQ_OK)
+        return dq_err_set(q->err, dq_err_public(status), "%s", conn->err);
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Have an open connection on which q's queue is known. Whatever asks the
- * server begins here. */
-static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
+/* See to an open connection on which q's queue is known. OK: it is there;
+ * EMPTY: not yet; else why not. Whatever asks the server begins here. */
+static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
+    delayq_socket *s = &conn->cmd;
     if (q->wire_refused) return dq_err_wire(q);
-    if (conn->cmd && dq_sys_now() - conn->used_us > DQ_SECOND_US)
-        dq_conn_check_idle(conn);
-    if (!conn->cmd) status = dq_conn_connect(q, deadline);
-    if (status == DELAYQ_OK && !q->probed) {
-        /* A handle that shares the connection probes its own queue. */
-        dq_conn_batch t;
-        dq_conn_begin_batch(&t, conn->cmd);
-        status = dq_conn_probe(
-            q, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
-        if (status == DQ_MOVED) {
-            dq_conn_close(conn, status, conn->err);
-            status = dq_conn_connect(q, deadline);
-        } else if (status != DELAYQ_OK) {
-            dq_err_set(q->err, status, "%s", conn->err);
-            /* A refusal leaves the connection to the others. */
-            if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
-                status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
-                dq_conn_close(conn, status, conn->err);
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
+        (s->first || dq_sys_now() - s->moved_us < DQ_SECOND_US))
+        return DELAYQ_OK; /* an idle one is looked at before it is used */
+    for (;;) {
+        delayq_status status;
+        int64_t now;
+        if (dq_conn_step(conn) < DELAYQ_OK) {
+            now = dq_sys_now();
+            return dq_err_set(q->err, conn->failure,
+                              "%s; the next attempt is in %d ms", conn->err,
+                              (int)((s->retry_us - now + 999) / 1000));
         }
-        status = dq_err_public(status);
+        if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
+            return DELAYQ_OK;
+        if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
+            q->setup.state == DELAYQ_EXCHANGE_NONE)
+            dq_conn_send_probe(q);
+        if (s->state == DELAYQ_SOCKET_CLOSED) continue;
+        if (s->state < DELAYQ_SOCKET_OPEN || q->tracks ||
+            q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
+            return DELAYQ_EMPTY;
+        status = dq_conn_on_probe(q);
+        if (status != DELAYQ_EMPTY) return status;
     }
-    if (status != DELAYQ_OK) return status;
-    assert(conn->cmd && conn->state >= DELAYQ_CONN_OPEN && q->probed);
-    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* A script on cmd was answered; leave: another server may do better. */
 static void dq_conn_note_answer(delayq_conn *conn, int leave) {
-    conn->state = leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
+    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
     if (leave)
         conn->host++;
     else
-        conn->conns_without_reply = 0;
+        conn->cmd.unproven = 0;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Requests
  * >>requests   sending scripts, reading their replies, one retry policy
  *
- * Owns the requests under way on a command connection. dq_req_decide is the
- * only place that decides about sending one again.
+ * Owns the way of a request from WAITING to SETTLED. dq_req_decide is the only
+ * place that decides about sending one again. Nothing here waits.
  *---------------------------------------------------------------------------*/
 
 /* A request's answer: its status, and what it says of the connection. That of
@@ -3988,7 +4295,8 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
         status = dq_err_reply(q->err, req->what, r);
     else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         status = dq_err_bad_reply(q, req->what);
-    if (req->asking || !conn->cmd) return status;
+    if (req->asking || !conn->cmd.c || req->x.number != conn->cmd.number)
+        return status;
     if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
         status = dq_conn_parse_redirect(conn, r->str);
@@ -3996,141 +4304,72 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
             dq_err_set(q->err, status, "%s", conn->err);
     }
     dq_conn_note_answer(conn, leave);
-    if (status == DQ_MOVED || leave) dq_conn_close(conn, status, q->err);
+    if (status == DQ_MOVED || leave) {
+        conn->redirected = status == DQ_MOVED;
+        dq_err_set(conn->err, status, "%s", q->err);
+        dq_conn_close(conn, &conn->cmd, status);
+    }
     return status;
 }
 
-/* Send the requests that wait, in one go on c, and read their replies: each
- * that was sent has its status then. The server begins with the first while
- * the next is written. */
-static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
-                        size_t count) {
-    delayq_conn *conn = q->conn;
-    dq_req *under_way[DQ_PIPELINE_MAX];
-    redisReply *replies[DQ_PIPELINE_MAX + 2]; /* two may load a script */
-    int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
-    int n = 0, got = 0, sent = 0, i;
-    int64_t now = dq_sys_now(), deadline;
-    delayq_status status = DELAYQ_OK;
-    size_t k;
-    deadline = now + q->options.io_timeout_ms * 1000LL;
-    if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
-    first[0] = 0;
-    for (k = 0; k < count && n < DQ_PIPELINE_MAX; k++) {
-        dq_req *req = &reqs[k];
-        dq_resp_writer o;
-        if (req->state != DQ_REQ_WAITING) continue;
-        if (now >= deadline) {
-            req->state = DQ_REQ_ANSWERED;
-            req->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
-                                     "connected, but no time is left: nothing "
-                                     "has happened");
-            continue;
-        }
-        if (n > 0) {
-            if (dq_sys_write(c, &sent) != REDIS_OK) break;
-            now = dq_sys_now();
-        }
-        req->sent_us = now;
-        dq_resp_begin(&o, c);
-        first[n + 1] = first[n] + dq_req_write(&o, q, req);
-        dq_resp_flush(&o);
-        req->state = DQ_REQ_ANSWERED;
-        under_way[n++] = req;
-        if (o.failed) {
-            status = dq_conn_no_memory(conn);
-            break;
-        }
-    }
-    if (n == 0) return;
-    memset(replies, 0, sizeof replies);
-    if (status == DELAYQ_OK)
-        status =
-            dq_conn_exchange(conn, c, replies, first[n], &got, &sent, deadline);
-    conn->used_us = dq_sys_now();
-    if (status != DELAYQ_OK) dq_err_set(q->err, status, "%s", conn->err);
-    for (i = 0; i < n; i++) {
-        dq_req *req = under_way[i];
-        int last = first[i + 1] - 1;
-        const redisReply *loaded = last > first[i] ? replies[first[i]] : NULL;
-        if (status == DELAYQ_ERR_PROTOCOL) {
-            req->status = status;
-        } else if (got <= last) {
-            /* The server may have read what was written before the last. */
-            req->status = i < n - 1 ? DELAYQ_ERR_UNKNOWN : status;
-        } else {
-            req->status = dq_req_judge(q, req, replies[last]);
-            if (req->status == DQ_NOSCRIPT && loaded &&
-                loaded->type == REDIS_REPLY_ERROR)
-                req->status = dq_req_judge(q, req, loaded); /* why it failed */
-            if (req->status != DELAYQ_OK) continue;
-            req->reply = replies[last];
-            replies[last] = NULL;
-        }
-    }
-    if (status != DELAYQ_OK && c == conn->cmd)
-        dq_conn_close(conn, status, conn->err);
-    for (i = 0; i < got; i++)
-        if (replies[i]) freeReplyObject(replies[i]);
-}
-
-/* The slot is on its way to another node, and this request's keys are there
- * already: send it there, on a connection of its own. */
-static void dq_req_send_ask(delayq *q, dq_req *req) {
-    delayq_conn *conn = q->conn;
-    dq_conn_batch t;
-    req->status = dq_conn_dial(
-        conn, &t, &conn->redirect, 0,
-        dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
-    if (req->status == DELAYQ_OK)
-        req->status = dq_conn_run_login(
-            conn, &t,
-            dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
-    dq_conn_end_batch(&t);
-    if (req->status == DELAYQ_OK) {
-        req->state = DQ_REQ_WAITING;
-        req->asking = 1;
-        dq_req_send(q, t.o.c, req, 1);
-        req->asking = 0;
+/* All replies of a request are there, or its socket is lost. */
+static void dq_req_answered(delayq *q, dq_req *req) {
+    delayq_exchange *x = &req->x;
+    const redisReply *last = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    req->status = x->status;
+    if (!last) {
+        dq_err_set(q->err, req->status, "%s", q->conn->err);
     } else {
-        dq_err_set(q->err, req->status, "%s", conn->err);
+        const redisReply *loaded = x->wants > 1 ? x->replies[0] : NULL;
+        req->status = dq_req_judge(q, req, last);
+        if (req->status == DQ_NOSCRIPT && loaded &&
+            loaded->type == REDIS_REPLY_ERROR)
+            req->status = dq_req_judge(q, req, loaded); /* why it failed */
     }
-    if (t.o.c) redisFree(t.o.c);
+    if (req->status == DELAYQ_OK) req->reply = x->replies[--x->got];
+    dq_conn_free_replies(x);
+    req->asking = 0;
 }
 
 /* The retry policy. A request that may have run is sent again only where that
  * is provably harmless, and once; what is settled has its final status. */
-static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
+static void dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
     delayq_status status = req->status;
-    assert(status != DELAYQ_OK);
-    if (req->no_retry) {
+    int again = 0;
+    if (status == DELAYQ_OK || req->no_retry) {
         int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
         req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
-        return DQ_SETTLE;
+        req->x.state = DELAYQ_EXCHANGE_SETTLED;
+        return;
     }
     if (++req->tries <= DQ_HOPS) {
-        if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
-        if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
-        if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
-            !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
-            req->zset_alone = 1; /* one key lies on one node */
+        if (status == DQ_NOSCRIPT || status == DQ_MOVED) {
+            again = 1;
+        } else if (status == DQ_ASK) {
+            again = 1;
+            req->asking = conn->cmd.c != NULL;
+        } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
+                   !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
+            again = req->zset_alone = 1; /* one key lies on one node */
             req->as_waiter = 0;
-            return DQ_SEND_AGAIN;
-        }
-        if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
-            req->as_waiter = 0; /* forbidden: wait as if alone */
+        } else if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
+            again = 1; /* forbidden: wait as if alone */
+            req->as_waiter = 0;
             dq_sched_on_waiters_refused(q);
-            return DQ_SEND_AGAIN;
-        }
-        if (!req->resent && !conn->cmd && conn->failures == 0) {
+        } else if (!req->resent && conn->cmd.failures == 0 &&
+                   (!conn->cmd.c || req->x.number != conn->cmd.number)) {
             req->resent = 1;
             req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
-            if (req->is_resend || status == DELAYQ_ERR_IO ||
-                status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN ||
-                (status == DELAYQ_ERR_UNKNOWN && req->read_only))
-                return DQ_SEND_AGAIN;
+            again = req->is_resend || status == DELAYQ_ERR_IO ||
+                    status == DELAYQ_ERR_READONLY ||
+                    status == DELAYQ_ERR_AGAIN ||
+                    (status == DELAYQ_ERR_UNKNOWN && req->read_only);
         }
+    }
+    if (again) {
+        req->x.state = DELAYQ_EXCHANGE_WAITING;
+        return;
     }
     if (status == DQ_NOSCRIPT)
         dq_err_set(q->err, status, "the server forgets its scripts");
@@ -4150,48 +4389,102 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
                        req->what, then);
     }
     req->status = dq_err_public(status);
-    return DQ_SETTLE;
+    req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
 
-/* Run scripts until each is settled; one may fail and the next one not. */
-static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count) {
+/* The socket on which a request is to go, once that is open. The slot may be
+ * on its way to another node, and the request's keys there already: it goes
+ * there, on a connection of its own. */
+static delayq_status dq_req_socket(delayq *q, const dq_req *req,
+                                   delayq_socket **s) {
+    delayq_conn *conn = q->conn;
+    delayq_status status = DELAYQ_OK;
+    *s = req->asking ? &conn->ask : &conn->cmd;
+    if (!req->asking) return dq_conn_ensure(q);
+    if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
+        status = dq_conn_dial(conn, *s, DQ_CONN_ASK,
+                              q->options.connect_timeout_ms * 1000LL);
+    else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
+        status = dq_conn_advance(conn, *s);
+    if (status >= DELAYQ_OK) return status;
+    dq_conn_close(conn, *s, status);
+    return dq_err_set(q->err, status, "%s", conn->err);
+}
+
+/* Send it, if its socket is open. */
+static void dq_req_send(delayq *q, dq_req *req) {
+    delayq_socket *s;
+    delayq_status ready = dq_req_socket(q, req, &s);
+    dq_resp_writer o;
+    int n;
+    if (ready == DELAYQ_EMPTY) return;
+    if (ready != DELAYQ_OK) {
+        req->status = ready;
+        dq_req_decide(q, req);
+        return;
+    }
+    dq_resp_begin(&o, s->c);
+    n = dq_req_write(&o, q, req);
+    ready = dq_conn_submit(q->conn, s, &req->x, &o, n);
+    if (ready != DELAYQ_OK) dq_conn_close(q->conn, s, ready);
+}
+
+/* Settle those that are answered and send those that wait, as far as it goes
+ * without waiting. Returns how many are not settled. */
+static size_t dq_req_step(delayq *q, dq_req *reqs, size_t count) {
     size_t open, i;
+    int again;
     do {
-        delayq_status ready = dq_conn_ensure(q, reqs->deadline_us);
-        if (ready == DELAYQ_OK) dq_req_send(q, q->conn->cmd, reqs, count);
-        for (i = open = 0; i < count; i++) {
-            dq_req *req = &reqs[i];
-            dq_req_next next = DQ_SETTLE;
-            if (req->state == DQ_REQ_SETTLED) continue;
-            if (req->state == DQ_REQ_WAITING && ready == DELAYQ_OK) {
-                open++; /* it did not fit this time */
-                continue;
-            }
-            if (req->state == DQ_REQ_WAITING) req->status = ready;
-            while (req->status != DELAYQ_OK &&
-                   (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
-                dq_req_send_ask(q, req);
-            if (req->status == DELAYQ_OK || next == DQ_SETTLE) {
-                req->state = DQ_REQ_SETTLED;
-            } else {
-                req->state = DQ_REQ_WAITING;
-                open++;
-            }
+        open = 0;
+        again = 0;
+        for (i = 0; i < count; i++) {
+            if (reqs[i].x.state != DELAYQ_EXCHANGE_ANSWERED) continue;
+            dq_req_answered(q, &reqs[i]);
+            dq_req_decide(q, &reqs[i]);
         }
-    } while (open > 0);
+        for (i = 0; i < count; i++) {
+            if (reqs[i].x.state == DELAYQ_EXCHANGE_WAITING)
+                dq_req_send(q, &reqs[i]);
+            open += reqs[i].x.state != DELAYQ_EXCHANGE_SETTLED;
+            again |= reqs[i].x.state == DELAYQ_EXCHANGE_ANSWERED;
+        }
+    } while (again);
+    return open;
 }
 
-/* When a call that begins now shall end, reconnecting included. */
-static int64_t dq_req_deadline(const delayq *q) {
-    int ms = q->options.io_timeout_ms;
-    if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    return dq_sys_now() + ms * 1000LL;
+/* Their time is over. */
+static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
+    delayq_conn *conn = q->conn;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        dq_req *req = &reqs[i];
+        delayq_socket *s = req->asking ? &conn->ask : &conn->cmd;
+        if (req->x.state == DELAYQ_EXCHANGE_SENT)
+            dq_conn_close(conn, s, dq_conn_timeout(conn, s));
+        if (req->x.state == DELAYQ_EXCHANGE_ANSWERED) {
+            dq_req_answered(q, req);
+        } else if (req->x.state == DELAYQ_EXCHANGE_WAITING) {
+            if (s->state >= DELAYQ_SOCKET_OPEN)
+                dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                           "connected, but no time is left: nothing has "
+                           "happened");
+            else
+                dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT,
+                             " in time; the attempt goes on");
+            req->status =
+                dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
+        }
+        if (req->x.state == DELAYQ_EXCHANGE_SETTLED) continue;
+        req->tries = DQ_HOPS; /* not again */
+        dq_req_decide(q, req);
+    }
 }
 
 static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
                          void (*write)(dq_resp_writer *, delayq *,
                                        const dq_req *)) {
     memset(req, 0, sizeof *req);
+    req->x.state = DELAYQ_EXCHANGE_WAITING;
     req->script = script;
     req->what = what;
     req->write = write;
@@ -4203,28 +4496,12 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
     memset(n, 0, count * sizeof *n);
     if (req->status != DELAYQ_OK) return req->status;
     if (dq_resp_integers(req->reply, n, count)) {
-        dq_conn_set_clock(q->conn, n[0], req->sent_us, q->conn->used_us);
+        dq_conn_set_clock(q->conn, n[0], req->x.sent_us, req->x.read_us);
         return DELAYQ_OK;
     }
     freeReplyObject(req->reply);
     req->reply = NULL;
     return dq_err_bad_reply(q, req->what);
-}
-
-/* Run one request. After DELAYQ_OK the caller has its reply. */
-static delayq_status dq_req_run(delayq *q, dq_req *req, int64_t *n,
-                                size_t count) {
-    if (req->deadline_us == 0) req->deadline_us = dq_req_deadline(q);
-    dq_req_run_all(q, req, 1);
-    return dq_req_numbers(q, req, n, count);
-}
-
-/* Run one request of whose reply only the numbers count. */
-static delayq_status dq_req_ask(delayq *q, dq_req *req, int64_t *n,
-                                size_t count) {
-    delayq_status status = dq_req_run(q, req, n, count);
-    if (status == DELAYQ_OK) freeReplyObject(req->reply);
-    return status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4274,14 +4551,14 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     }
 }
 
-/* Subscribe one more handle, or unsubscribe it; with_name: the queue's channel,
- * too, which others may need. The answers are read like messages. */
+/* Ask for messages of one more handle's channels, or no more; with_name: of the
+ * queue's channel, too, which others may need. The answers are read like
+ * messages. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     delayq_conn *conn = q->conn;
-    int sent;
     dq_resp_writer o;
-    if (!conn->sub) return;
-    dq_resp_begin(&o, conn->sub);
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN) return;
+    dq_resp_begin(&o, conn->sub.c);
     dq_resp_command(&o, 2, verb);
     dq_resp_key(&o, q, DQ_TURN, q->id);
     if (with_name) {
@@ -4289,161 +4566,350 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
         dq_resp_key(&o, q, DQ_CHANNEL, "");
     }
     dq_resp_flush(&o);
-    if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
-        dq_conn_close_sub(conn);
+    conn->sub.unwritten = 1;
+    if (o.failed || dq_conn_write(conn, &conn->sub) != DELAYQ_OK)
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
-/* Read what the subscriber has received, at most 16 buffers full, and ping it
- * when it is quiet. 0: it is lost. */
-static int dq_sub_read(delayq_conn *conn, int64_t now) {
-    int64_t patience_us = conn->owner->options.io_timeout_ms * 1000LL;
-    int i, any = 1, sent;
-    for (i = 0; i < 16 && any; i++) {
+/* The subscriber is of no use. */
+static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
+    const delayq_options *o = &conn->owner->options;
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
+    dq_conn_close(conn, &conn->sub, why);
+    if (o->log) o->log(o->user, dq_err_public(why), conn->err);
+}
+
+/* Something came: a message, the answer to a subscription or to a ping. A
+ * refused subscription leaves a subscriber that hears less. */
+static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
+    delayq *h = conn->handles;
+    if (r->type == REDIS_REPLY_ERROR) {
+        const delayq_options *o = &conn->owner->options;
+        delayq_status status = dq_conn_refused(conn, "listening", r);
+        if (o->log) o->log(o->user, status, conn->err);
+        return;
+    }
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
+        r->element[0]->type != REDIS_REPLY_STRING ||
+        r->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0 &&
+        strcmp(r->element[0]->str, "subscribe") == 0 && conn->sub_id > 0)
+        conn->tracking = DELAYQ_TRACK_ALLOWED;
+    for (; h; h = h->next)
+        dq_sub_dispatch(h, r->element[0]->str, r->element[1], r->element[2]);
+}
+
+/* Does it hear nothing at all? */
+static int dq_sub_is_deaf(const delayq_conn *conn) {
+    const delayq *h = conn->handles;
+    while (h && !h->subscribed) h = h->next;
+    return !h && conn->tracking == DELAYQ_TRACK_OFF;
+}
+
+/* Read what the subscriber has received, and ping it when it is quiet. */
+static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
+    delayq_socket *s = &conn->sub;
+    delayq_status status = DELAYQ_OK;
+    dq_resp_writer o;
+    int i, any = 1;
+    if (s->unwritten) status = dq_conn_write(conn, s);
+    for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
         void *reply = NULL;
         any = 0;
-        if (dq_sys_read(conn->sub) != REDIS_OK) return 0;
-        while (redisGetReplyFromReader(conn->sub, &reply) == REDIS_OK &&
-               reply) {
-            const redisReply *r = (const redisReply *)reply;
-            delayq *h = conn->handles;
-            if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
-                r->element[0]->type != REDIS_REPLY_STRING ||
-                r->element[1]->type != REDIS_REPLY_STRING)
-                h = NULL; /* an answer to a ping */
-            for (; h; h = h->next)
-                dq_sub_dispatch(h, r->element[0]->str, r->element[1],
-                                r->element[2]);
+        errno = 0;
+        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
+            dq_sub_receive(conn, (const redisReply *)reply);
             freeReplyObject(reply);
             reply = NULL;
             any = 1;
-            conn->sub_heard_us = now;
+            s->moved_us = now;
             conn->sub_pinged_us = 0;
         }
-        if (conn->sub->err) return 0;
+        if (s->c->err) return dq_conn_fault(conn, s);
     }
-    if (conn->sub_pinged_us > 0) return now - conn->sub_pinged_us < patience_us;
-    if (now - conn->sub_heard_us < DQ_PING_US) return 1;
+    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
+        now - s->begun_us > DQ_SECOND_US) {
+        if (dq_sub_is_deaf(conn)) /* until the rights are mended */
+            return dq_err_set(conn->err, DELAYQ_ERR_AUTH,
+                              "listening: the server refuses all of it");
+        s->state = DELAYQ_SOCKET_PROVEN;
+        s->failures = s->unproven = 0;
+    }
+    if (status != DELAYQ_OK || now - s->moved_us < DQ_PING_US) return status;
+    if (conn->sub_pinged_us > 0)
+        return now < dq_sched_ping_us(conn)
+                   ? DELAYQ_OK
+                   : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                "listening: no answer in time");
     conn->sub_pinged_us = now;
-    return redisAppendFormattedCommand(conn->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
-               REDIS_OK &&
-           dq_sys_write(conn->sub, &sent) == REDIS_OK;
+    dq_resp_begin(&o, s->c);
+    dq_resp_command(&o, 1, "PING");
+    dq_resp_flush(&o);
+    s->unwritten = 1;
+    return o.failed ? dq_conn_no_memory(conn) : dq_conn_write(conn, s);
 }
 
-/* Read the subscriber and empty the pipe, at most once a millisecond. */
-static void dq_sub_poll(delayq_conn *conn, int64_t now) {
+/* It is logged in: ask for what it is to hear. */
+static void dq_sub_opened(delayq_conn *conn) {
+    delayq_socket *s = &conn->sub;
+    redisReply **r = s->greeting.replies;
+    const redisReply *id = r[s->greeting.wants - 1];
+    dq_resp_writer o;
+    delayq *h;
+    conn->sub_id = id->type == REDIS_REPLY_INTEGER ? id->integer : 0;
+    dq_conn_free_replies(&s->greeting);
+    conn->sub_at = dq_conn_hash_address(&conn->at);
+    conn->sub_pinged_us = 0;
+    s->moved_us = dq_sys_now();
+    for (h = conn->handles; h; h = h->next) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    if (!s->c) return;
+    /* The last one, so that tracking begins when all else has been heard. */
+    dq_resp_begin(&o, s->c);
+    dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
+    dq_resp_flush(&o);
+    s->unwritten = 1;
+    if (o.failed || dq_conn_write(conn, s) != DELAYQ_OK)
+        dq_sub_fail(conn, DELAYQ_ERR_IO);
+}
+
+/* Empty the pipe and read both connections, at most once a millisecond; go on
+ * with connecting the subscriber. Nobody else looks at cmd while nothing is
+ * asked, and tracking ends with it. */
+static void dq_sub_step(delayq_conn *conn, int64_t now) {
+    delayq_socket *s = &conn->sub;
+    delayq_status status;
     if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
     conn->sub_read_us = now;
     dq_sys_drain_pipe(conn->pipe[0]);
-    if (conn->sub && !dq_sub_read(conn, now)) dq_conn_close_sub(conn);
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
+    if (s->state == DELAYQ_SOCKET_CLOSED) return;
+    status = s->state >= DELAYQ_SOCKET_OPEN ? dq_sub_read(conn, now)
+                                            : dq_conn_advance(conn, s);
+    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
+        s->greeting.got > 0)
+        dq_sub_opened(conn);
 }
 
-/* Open the subscriber, unless that has failed too lately. One write: login,
- * CLIENT ID, and the subscriptions; an answer to each. A refused subscription
- * leaves a subscriber that hears less, not a broken queue. */
-static void dq_sub_open(delayq *q, int64_t deadline) {
+/* Begin to open the subscriber where cmd leads, unless that has failed too
+ * lately. */
+static void dq_sub_open(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status;
-    dq_conn_batch t;
-    delayq *h;
-    if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
-    deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
-    status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
-    conn->sub = t.o.c;
-    if (status == DELAYQ_OK) {
-        dq_resp_command(&t.o, 2, "CLIENT ID");
-        dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_CHANNEL, "");
-        dq_resp_command(&t.o, 2, "SUBSCRIBE " DQ_INVALIDATE);
-        dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_TURN, q->id);
-        t.n += 4;
-        status = dq_conn_run_login(conn, &t, deadline);
-    }
-    if (status == DELAYQ_OK) {
-        redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
-        int id = r[0]->type == REDIS_REPLY_INTEGER;
-        conn->sub_id = id ? r[0]->integer : 0;
-        q->subscribed = r[1]->type == REDIS_REPLY_ARRAY;
-        q->turn_subscribed = q->subscribed && r[3]->type == REDIS_REPLY_ARRAY;
-        conn->tracking = id && r[2]->type == REDIS_REPLY_ARRAY
-                             ? DELAYQ_TRACK_ALLOWED
-                             : DELAYQ_TRACK_OFF;
-        if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
-            status =
-                r[1]->type == REDIS_REPLY_ERROR
-                    ? dq_conn_refused(conn, "listening", r[1])
-                    : dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                                 "listening: the answer is no subscription");
-    }
-    dq_conn_end_batch(&t);
-    if (status != DELAYQ_OK) {
-        conn->sub_failures++;
-        dq_conn_close_sub(conn);
-        if (q->options.log) q->options.log(q->options.user, status, conn->err);
+    if (conn->sub.state != DELAYQ_SOCKET_CLOSED || !conn->known ||
+        dq_sys_now() < conn->sub.retry_us)
         return;
-    }
-    conn->sub_failures = 0;
-    conn->sub_heard_us = conn->sub_read_us = dq_sys_now();
-    conn->sub_pinged_us = 0;
-    dq_sched_on_conn_back(conn, conn->sub_heard_us);
-    for (h = conn->handles; h; h = h->next)
-        if (h != q) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    status = dq_conn_dial(conn, &conn->sub, DQ_CONN_SUB,
+                          conn->owner->options.connect_timeout_ms * 1000LL);
+    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+    if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
 /* Does it have to ask to be told of pushes into its list? */
 static int dq_sub_wants_track(const delayq *q) {
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
+           q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
  * which were pushed before the server began to watch. */
-static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
+static void dq_sub_send_track(delayq *q) {
     delayq_conn *conn = q->conn;
-    const redisReply *caching, *length;
-    delayq_status status = dq_conn_ensure(q, deadline);
-    dq_conn_batch t;
-    if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
-        return status;
-    dq_conn_begin_batch(&t, conn->cmd);
+    delayq_status status;
+    dq_resp_writer o;
+    int n = 2;
+    dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_command(&t.o, 7, "CLIENT TRACKING ON REDIRECT");
-        dq_resp_int(&t.o, conn->sub_id);
-        dq_resp_text(&t.o, "OPTIN");
-        dq_resp_text(&t.o, "NOLOOP");
-        t.n++;
+        dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
+        dq_resp_int(&o, conn->sub_id);
+        dq_resp_text(&o, "OPTIN");
+        dq_resp_text(&o, "NOLOOP");
+        n++;
     }
-    dq_resp_command(&t.o, 3, "CLIENT CACHING YES");
-    dq_resp_command(&t.o, 2, "LLEN");
-    dq_resp_arg(&t.o, q->name, q->name_len);
-    t.n += 2;
-    status = dq_conn_run_batch(
-        conn, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
-    conn->used_us = dq_sys_now();
-    caching = t.r[t.n - 2];
-    length = t.r[t.n - 1];
-    if (status != DELAYQ_OK) {
-        dq_err_set(q->err, status, "%s", conn->err);
-        dq_conn_close(conn, status, conn->err);
-    } else if (t.r[0]->type == REDIS_REPLY_ERROR ||
-               caching->type == REDIS_REPLY_ERROR) {
+    dq_resp_command(&o, 3, "CLIENT CACHING YES");
+    dq_resp_command(&o, 2, "LLEN");
+    dq_resp_arg(&o, q->name, q->name_len);
+    q->tracks = 1;
+    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
+    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+}
+
+/* The answers to that, if they are there. */
+static delayq_status dq_sub_on_track(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_exchange *x = &q->setup;
+    const redisReply *caching, *length;
+    delayq_status status = DELAYQ_OK;
+    if (!q->tracks || x->state != DELAYQ_EXCHANGE_ANSWERED) return DELAYQ_OK;
+    caching = x->replies[x->wants - 2];
+    length = x->replies[x->wants - 1];
+    if (x->replies[0]->type == REDIS_REPLY_ERROR ||
+        caching->type == REDIS_REPLY_ERROR) {
         conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
-        dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+        dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
     } else if (length->type == REDIS_REPLY_ERROR) {
         status = dq_err_reply(q->err, "wait", length);
         if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
             status = DELAYQ_OK;
-            dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+            dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
         }
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
-    } else {
+    } else if (conn->tracking != DELAYQ_TRACK_OFF) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_sched_on_track(q, length->integer);
     }
-    dq_conn_end_batch(&t);
+    dq_conn_free_replies(x);
+    x->state = DELAYQ_EXCHANGE_NONE;
     return status;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Waiting
+ * >>waiting   the only place that waits
+ *
+ * Owns poll: for the answers to requests, and for items. Whatever takes time
+ * goes on step by step, and is waited for here.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_MAX_CONNS 20
+
+#if defined(__GNUC__)
+#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#else
+#define DQ_LOAD(p) (*(p))
+#define DQ_STORE(p, v) (*(p) = (v))
+#endif
+
+/* When a call that begins now shall end, reconnecting included. */
+static int64_t dq_wait_limit(const delayq *q) {
+    return dq_sys_now() + q->call_ms * 1000LL;
+}
+
+static int64_t dq_wait_deadline(int64_t timeout_ms) {
+    if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
+    return dq_sys_now() + timeout_ms * 1000;
+}
+
+/* Wait until what requests wait for can go on. 0: the time is over. A server
+ * that sends byte by byte does not hold us for ever, but what came in time is
+ * read though we may be late: *late counts that. */
+static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
+    struct pollfd p[2];
+    nfds_t n = 0;
+    int64_t now = dq_sys_now(), until = deadline, next;
+    int ready;
+    if (conn->cmd.c)
+        p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+    if (conn->ask.c)
+        p[n++] = dq_sys_watch(conn->ask.c->fd, dq_conn_events(&conn->ask));
+    next = dq_sched_socket(conn, &conn->cmd);
+    if (next < until) until = next;
+    if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
+        until = next;
+    ready = poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0);
+    now = dq_sys_now();
+    if (now >= deadline && (ready <= 0 || ++*late > 64)) return 0;
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
+    if (conn->ask.state >= DELAYQ_SOCKET_OPEN) {
+        delayq_status status = dq_conn_pump(conn, &conn->ask);
+        if (status == DELAYQ_OK && now >= dq_sched_socket(conn, &conn->ask))
+            status = dq_conn_timeout(conn, &conn->ask);
+        if (status != DELAYQ_OK) dq_conn_close(conn, &conn->ask, status);
+    }
+    return 1;
+}
+
+/* Have an open connection on which q's queue is known. */
+static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
+    int late = 0;
+    for (;;) {
+        delayq_status status = dq_conn_ensure(q);
+        if (status != DELAYQ_EMPTY) return status;
+        if (!dq_wait_conn(q->conn, deadline, &late))
+            return dq_err_set(q->err,
+                              dq_conn_cant(q->conn, &q->conn->cmd,
+                                           DELAYQ_ERR_TIMEOUT,
+                                           " in time; the attempt goes on"),
+                              "%s", q->conn->err);
+    }
+}
+
+/* Run requests until each is settled; one may fail and the next one not. */
+static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
+                           int64_t deadline) {
+    int late = 0;
+    while (dq_req_step(q, reqs, count) > 0) {
+        if (dq_wait_conn(q->conn, deadline, &late)) continue;
+        dq_req_expire(q, reqs, count);
+        break;
+    }
+    if (q->conn->ask.c) dq_conn_close(q->conn, &q->conn->ask, DELAYQ_ERR_IO);
+}
+
+/* Run one request. After DELAYQ_OK the caller has its reply, which begins with
+ * the numbers n. */
+static delayq_status dq_wait_run(delayq *q, dq_req *req, int64_t deadline,
+                                 int64_t *n, size_t count) {
+    dq_wait_settle(q, req, 1, deadline);
+    return dq_req_numbers(q, req, n, count);
+}
+
+/* Run one request of whose reply only the numbers count. */
+static delayq_status dq_wait_ask(delayq *q, dq_req *req, int64_t *n,
+                                 size_t count) {
+    delayq_status status = dq_wait_run(q, req, dq_wait_limit(q), n, count);
+    if (status == DELAYQ_OK) freeReplyObject(req->reply);
+    return status;
+}
+
+/* Was delayq_wake called? It counts once. */
+static int dq_wait_consume_wake(delayq *q) {
+    if (!DQ_LOAD(&q->woken)) return 0;
+    DQ_STORE(&q->woken, 0);
+    return 1;
+}
+
+/* Does one before number i use the same connection? */
+static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
+    size_t k;
+    for (k = 0; k < i; k++)
+        if (queues[k]->conn == queues[i]->conn) return 1;
+    return 0;
+}
+
+/* Sleep until one of the queues wants to act or something is readable. Who was
+ * woken since that was last asked does not sleep: the pipe may have been
+ * emptied meanwhile. A command connection that nobody asks is readable only
+ * when it dies. */
+static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
+    struct pollfd p[3 * DQ_MAX_CONNS];
+    size_t n = 0, i;
+    for (i = 0; i < count; i++) {
+        delayq_conn *conn = queues[i]->conn;
+        int64_t next = dq_sched_next(queues[i]);
+        if (DQ_LOAD(&queues[i]->woken)) return;
+        if (next < until) until = next;
+        if (dq_wait_seen_conn(queues, i)) continue;
+        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
+        if (conn->sub.c)
+            p[n++] = dq_sys_watch(conn->sub.c->fd, dq_conn_events(&conn->sub));
+        if (conn->cmd.c)
+            p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+    }
+    dq_sys_poll_until(p, n, until);
+    for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
+}
+
+/* A passing fault within a take or wait: tell the log, and don't spin. */
+static void dq_wait_ride_out(delayq *q, delayq_status status) {
+    if (q->options.log) q->options.log(q->options.user, status, q->err);
+    dq_sched_on_fault(q);
 }
 
 /*-----------------------------------------------------------------------------
@@ -4491,6 +4957,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    int due = q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
     if (call->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
@@ -4501,37 +4968,32 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_keys_end(o);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
-    dq_resp_int(o, q->options.max_wait_ms);
+    dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int leases = q->options.lease_ms > 0;
-    unsigned char id_rest[6];
+    unsigned char id_rest[6] = {0};
     dq_write_run(o, q, call);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_text(o, q->retry_turn ? "x" : "r");
+    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 &&
+        !call->ticket && !call->as_waiter)
+        return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
     if (call->ticket) {
         dq_write_ticket(o, call->ticket);
-    } else if (leases || call->as_waiter) {
+    } else {
         dq_resp_text(o, "");
         dq_resp_text(o, "");
     }
-    if (leases) {
-        memcpy(id_rest, q->handle_id, 5);
-        id_rest[5] = 0;
-        dq_resp_int(o, (int64_t)call->order);
-        if (q->options.wire == DELAYQ_REDISSON_OLD)
-            dq_resp_int(o, dq_elem_old_id_low(q));
-        else
-            dq_resp_arg(o, id_rest, sizeof id_rest);
-        dq_resp_key(o, q, DQ_CHANNEL, "");
-    } else if (call->as_waiter) {
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-        dq_resp_text(o, "");
-    }
+    dq_resp_int(o, (int64_t)call->order);
+    memcpy(id_rest, q->handle_id, 5);
+    if (q->options.wire == DELAYQ_REDISSON_OLD)
+        dq_resp_int(o, dq_elem_old_id_low(q));
+    else
+        dq_resp_arg(o, id_rest, sizeof id_rest);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
@@ -4554,13 +5016,13 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     dq_req_verb verb = call->script->verb;
     int unheard = verb == DQ_TAKE &&
                   (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_NUMBERS + 1;
+    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                      taken, call->as_waiter ? n[DQ_AT_PLACE] : 0);
-    if (verb == DQ_BROADCAST && r->elements > DQ_NUMBERS) {
-        cursor = r->element[DQ_NUMBERS];
+    dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
+                      unheard, taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
+    if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
+        cursor = r->element[DQ_AT_DUES + 1];
         if (cursor->type == REDIS_REPLY_STRING &&
             cursor->len < sizeof q->cursor)
             memcpy(q->cursor, cursor->str, cursor->len + 1);
@@ -4569,93 +5031,153 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Run the transfer, one round trip. */
-static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    delayq_status status;
-    int64_t n[DQ_NUMBERS] = {0};
-    dq_req call;
+/* Read the numbers with which the reply of a transfer or take begins. */
+static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
+    delayq_status status = dq_req_numbers(q, call, n, DQ_AT_READY);
+    const redisReply *r = call->reply, *rest;
+    size_t more = DQ_NUMBERS - DQ_AT_READY;
+    if (status != DELAYQ_OK) return status;
+    memset(n + DQ_AT_READY, 0, more * sizeof *n);
+    rest = r->elements > DQ_AT_DUES ? r->element[DQ_AT_READY] : NULL;
+    if (rest && (rest->type == REDIS_REPLY_INTEGER ||
+                 dq_resp_integers(rest, n + DQ_AT_READY, more)))
+        return DELAYQ_OK;
+    freeReplyObject(call->reply);
+    call->reply = NULL;
+    return dq_err_bad_reply(q, call->what);
+}
+
+static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
     if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+        dq_req_begin(call, &dq_script_broadcast, "tick", dq_write_broadcast);
     else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_tick, "tick", dq_write_run);
+        dq_req_begin(call, &dq_script_tick, "tick", dq_write_run);
     else
-        dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
-    call.no_retry = 1;
-    call.deadline_us = deadline;
-    status = dq_req_run(q, &call, n, DQ_TICK_NUMBERS);
+        dq_req_begin(call, &dq_script_tick_redisson, "tick", dq_write_run);
+    call->no_retry = 1;
+}
+
+/* A transfer is settled. */
+static delayq_status dq_take_end_transfer(delayq *q, dq_req *call) {
+    int64_t n[DQ_NUMBERS];
+    delayq_status status = dq_take_numbers(q, call, n);
     if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
     }
-    status = dq_take_apply(q, &call, n);
-    freeReplyObject(call.reply);
+    status = dq_take_apply(q, call, n);
+    freeReplyObject(call->reply);
     return status;
 }
 
-#define DQ_DUE_RAW (-2) /* a raw payload, whose due time nobody knows */
+/* Run the transfer, one round trip. */
+static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
+    dq_req call;
+    dq_take_begin_transfer(q, &call);
+    dq_wait_settle(q, &call, 1, deadline);
+    return dq_take_end_transfer(q, &call);
+}
 
-/* One item of a reply: [broadcast: cursor,] due time, bytes. n: the numbers
- * with which a take's reply begins. A peek shows what can't be decoded, too. */
-static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
-                        redisReply *const *r, const int64_t *n) {
+/* Goes through the items of a take's, broadcast's or peek's reply, which stays
+ * with the handle, since they point into it. */
+typedef struct dq_reader {
+    dq_req_verb verb;
+    int64_t us;      /* the server's clock */
+    const char *due; /* the due times that are left, as text */
+    size_t at;       /* number of the next element of the reply */
+} dq_reader;
+
+/* One item, and its due time as text. A peek shows what can't be decoded, too.
+ */
+static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
+                        redisReply *const *r) {
+    dq_req_verb verb = reader->verb;
+    const char *due = reader->due;
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
-    const unsigned char *e = (const unsigned char *)r[1]->str;
+    const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int kind = -1, bucket = 0;
-    int64_t due_ms = r[0]->integer;
+    int kind = -1, bucket = 0, known = *due >= '0' && *due <= '9';
     size_t at = 0;
-    if (r[0]->type != REDIS_REPLY_INTEGER || due_ms > DQ_MAX_DUE ||
-        r[1]->type != REDIS_REPLY_STRING || (peek && due_ms < 0))
-        return 0;
+    if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
     memset(item, 0, sizeof *item);
     if (cursor) {
         if (cursor->type != REDIS_REPLY_STRING ||
             cursor->len >= sizeof q->cursor)
             return 0;
         memcpy(item->ticket.text, cursor->str, cursor->len + 1);
-    } else if (leased || due_ms != DQ_DUE_RAW) {
-        kind = dq_elem_parse_of(q, e, r[1]->len, &at);
+    } else if (leased || *due != 'r') {
+        kind = dq_elem_parse_of(q, e, r[0]->len, &at);
         if (kind < 0 && !peek) return 0;
     }
+    if (known) item->due_ms = dq_num_due(due);
     if (kind >= 0 && (leased || peek))
-        dq_elem_ticket(&item->ticket, leased ? n[DQ_AT_LEASE] : due_ms, e,
-                       kind);
+        dq_elem_ticket(&item->ticket,
+                       leased ? (reader->us + 999) / 1000 + q->options.lease_ms
+                              : item->due_ms,
+                       e, kind);
     item->data = e + at;
-    item->len = r[1]->len - at;
+    item->len = r[0]->len - at;
     item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
     item->late_us = -1;
-    if (due_ms >= 0) item->due_ms = due_ms;
     if (peek) return 1;
     q->counts.taken++;
     q->counts.redelivered += item->attempt > 1;
-    if (due_ms < 0) return 1;
-    item->late_us = n[DQ_AT_US] - due_ms * 1000;
+    if (!known) return 1;
+    item->late_us = reader->us - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
     while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
     q->counts.lateness[bucket]++;
     return 1;
 }
 
-/* The items of a take's, broadcast's or peek's reply; the reply stays with
- * the handle, since they point into it. */
-static delayq_status dq_read_items(delayq *q, const dq_req *call,
-                                   delayq_item *items, size_t *count,
-                                   const int64_t *n) {
-    dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK        ? 1
-                   : verb == DQ_BROADCAST ? DQ_NUMBERS + 1
-                                          : DQ_NUMBERS;
-    size_t step = verb == DQ_BROADCAST ? 3 : 2, at, got = 0;
+/* Begin to read: from now on the reply is q's. */
+static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
+                                   dq_reader *reader) {
     const redisReply *r = call->reply;
+    dq_req_verb verb = call->script->verb;
+    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
+    size_t step = verb == DQ_BROADCAST ? 2 : 1;
     q->reply = call->reply;
-    *count = 0;
-    if (r->elements < first || (r->elements - first) % step != 0 ||
-        (r->elements - first) / step > call->max)
+    call->reply = NULL;
+    if (r->elements < first ||
+        r->element[first - 1]->type != REDIS_REPLY_STRING)
         return dq_err_bad_reply(q, call->what);
-    for (at = first; at < r->elements; at += step)
-        if (!dq_read_item(q, verb, &items[got++], r->element + at, n))
-            return dq_err_bad_reply(q, call->what);
+    reader->verb = verb;
+    reader->us = us;
+    reader->due = r->element[first - 1]->str;
+    reader->at = verb == DQ_BROADCAST ? first + 1 : first;
+    if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
+        (r->elements - reader->at) / step > call->max)
+        return dq_err_bad_reply(q, call->what);
+    return DELAYQ_OK;
+}
+
+/* The next item; EMPTY behind the last. */
+static delayq_status dq_read_next(delayq *q, dq_reader *reader,
+                                  delayq_item *item) {
+    const redisReply *r = (const redisReply *)q->reply;
+    if (!r || reader->at >= r->elements) return DELAYQ_EMPTY;
+    if (!dq_read_item(q, reader, item, r->element + reader->at))
+        return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
+    reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+    reader->due += strcspn(reader->due, " ");
+    reader->due += *reader->due == ' ';
+    return DELAYQ_OK;
+}
+
+/* All items at once. */
+static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
+                                   size_t *count, int64_t us) {
+    dq_reader reader;
+    delayq_status status = dq_read_begin(q, call, us, &reader);
+    size_t got = 0;
+    *count = 0;
+    while (status == DELAYQ_OK) {
+        status = dq_read_next(q, &reader, items + got);
+        got += status == DELAYQ_OK;
+    }
+    if (status != DELAYQ_EMPTY) return status;
     *count = got;
     return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -4685,6 +5207,22 @@ typedef struct dq_take_state {
     int ack_sent;        /* an answer to the ack was lost */
 } dq_take_state;
 
+/* A take of up to max items, behind the ack of a ticket, if any. */
+static void dq_take_begin(delayq *q, dq_req *call, size_t max,
+                          const char *ticket) {
+    if (q->options.broadcast)
+        dq_req_begin(call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(call, &dq_script_take, "take", dq_write_take);
+    else
+        dq_req_begin(call, &dq_script_take_redisson, "take", dq_write_take);
+    call->as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call->max = max;
+    call->ticket = ticket;
+    if (q->options.lease_ms > 0) call->order = dq_elem_next_order(q, max + 1);
+    q->retry_turn = !q->retry_turn;
+}
+
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
 static delayq_status dq_take_once(delayq *q, dq_take_state *t,
@@ -4693,19 +5231,9 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
-    else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_take, "take", dq_write_take);
-    else
-        dq_req_begin(&call, &dq_script_take_redisson, "take", dq_write_take);
-    call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
-    call.max = t->max;
-    call.ticket = ack ? t->ack.ticket.text : NULL;
-    call.deadline_us = deadline;
-    if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
-    q->retry_turn = !q->retry_turn;
-    acked = status = dq_req_run(q, &call, n, DQ_NUMBERS);
+    dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
+    dq_wait_settle(q, &call, 1, deadline);
+    acked = status = dq_take_numbers(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
         acked = status = dq_err_bad_reply(q, "take");
@@ -4714,7 +5242,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
         q->counts.acked += ack && acked == DELAYQ_OK;
         applied = dq_take_apply(q, &call, n);
-        read = dq_read_items(q, &call, t->items, &t->count, n);
+        read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (!ack) return status;
@@ -4727,129 +5255,59 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     return status;
 }
 
-/* One step of a take: ask if there may be something; if there isn't, see to
- * it that the next item is heard of. */
-static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
-    delayq_conn *conn = q->conn;
-    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q);
-    delayq_status status;
-    dq_sub_poll(conn, now);
-    status = DELAYQ_EMPTY;
-    if (!conn->cmd || !conn->sub || q->ready > 0 || now >= q->next_poll_us ||
-        t->ack.ticket.text[0] ||
-        (q->waiter_rank == 0 && dq_sched_would_join(q)))
-        status = dq_take_once(q, t, deadline);
-    if (status != DELAYQ_EMPTY || !listen ||
-        (conn->sub && !dq_sub_wants_track(q)) ||
-        deadline - dq_sys_now() <= q->options.io_timeout_ms * 500LL)
-        return status; /* half of the time has to be left */
-    if (!conn->sub)
-        dq_sub_open(q, deadline);
-    else
-        status = dq_sub_track(q, deadline);
+/* What is the same for every step: the news of both connections. */
+static delayq_status dq_take_news(delayq *q) {
+    dq_sub_step(q->conn, dq_sys_now());
+    return dq_sub_on_track(q);
+}
+
+/* See to it that the next item is heard of. EMPTY, or what is wrong. */
+static delayq_status dq_take_listen(delayq *q) {
+    const delayq_conn *conn = q->conn;
+    delayq_status status = dq_sub_on_track(q); /* read with the take's answer */
+    dq_sub_open(q);
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && q->probed &&
+        dq_sub_wants_track(q))
+        dq_sub_send_track(q);
     return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
                                                          : status;
 }
 
-/*-----------------------------------------------------------------------------
- * MARK: - Waiting
- * >>waiting   the only place that sleeps until there are items
- *
- * Owns the sleep of takes and waits, what ends it, and the steps of a tick.
- *---------------------------------------------------------------------------*/
-
-#define DQ_MAX_CONNS 20
-
-#if defined(__GNUC__)
-#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#else
-#define DQ_LOAD(p) (*(p))
-#define DQ_STORE(p, v) (*(p) = (v))
-#endif
-
-/* Was delayq_wake called? It counts once. */
-static int dq_wait_consume_wake(delayq *q) {
-    if (!DQ_LOAD(&q->woken)) return 0;
-    DQ_STORE(&q->woken, 0);
-    return 1;
+/* One step of a take: ask if there may be something; if there isn't, see to
+ * it that the next item is heard of. */
+static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+    const delayq_conn *conn = q->conn;
+    delayq_status status = dq_take_news(q);
+    if (status != DELAYQ_OK && !dq_err_passing(status)) return status;
+    status = DELAYQ_EMPTY;
+    if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
+        q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
+        t->ack.ticket.text[0] ||
+        (q->waiter_rank == 0 && dq_sched_would_join(q)))
+        status = dq_take_once(q, t, dq_wait_limit(q));
+    return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
 }
 
-/* Does one before number i use the same connection? */
-static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
-    size_t k;
-    for (k = 0; k < i; k++)
-        if (queues[k]->conn == queues[i]->conn) return 1;
-    return 0;
-}
-
-/* Sleep until one of the queues wants to act or something is readable. A
- * command connection that nobody asks is readable only when it dies. */
-static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
-    struct pollfd p[3 * DQ_MAX_CONNS];
-    size_t n = 0, i;
-    for (i = 0; i < count; i++) {
-        delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i]);
-        if (next < until) until = next;
-        if (dq_wait_seen_conn(queues, i)) continue;
-        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
-        if (conn->sub) p[n++] = dq_sys_watch(conn->sub->fd, POLLIN);
-        if (conn->cmd) p[n++] = dq_sys_watch(conn->cmd->fd, POLLIN);
-    }
-    dq_sys_poll_until(p, n, until);
-    for (i = 0; i < count; i++) {
-        if (dq_wait_seen_conn(queues, i)) continue;
-        queues[i]->conn->sub_read_us = 0;
-        if (queues[i]->conn->cmd) dq_conn_check_idle(queues[i]->conn);
-    }
-}
-
-static int64_t dq_wait_deadline(int64_t timeout_ms) {
-    if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
-    return dq_sys_now() + timeout_ms * 1000;
-}
-
-/* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    if (q->options.log) q->options.log(q->options.user, status, q->err);
-    dq_sched_on_fault(q);
-}
-
-/* One step of a tick: connect, or open the subscriber, or read it and run the
- * transfer if it is time. */
-static delayq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    int64_t now;
-    if (!conn->cmd || q->wire_refused) return dq_conn_ensure(q, deadline);
-    now = dq_sys_now();
-    dq_sub_poll(conn, now);
-    if (!conn->sub && now >= conn->sub_retry_us) {
-        dq_sub_open(q, deadline);
-        return DELAYQ_OK;
-    }
-    return now < q->next_poll_us ? DELAYQ_OK : dq_take_transfer(q, deadline);
+/* One step of a tick: connect, run the transfer if it is time. */
+static delayq_status dq_take_tick(delayq *q, int64_t deadline) {
+    delayq_status status = dq_take_news(q);
+    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
+    if (status != DELAYQ_OK) return status;
+    dq_sub_open(q);
+    return dq_sys_now() < q->next_poll_us ? DELAYQ_OK
+                                          : dq_take_transfer(q, deadline);
 }
 
 /* Nothing is to be done now: is it time to ask to be told of a push? */
-static int dq_wait_may_track(const delayq *q) {
-    return q->ready == 0 && q->conn->sub && q->conn->cmd &&
-           dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us;
+static int dq_take_may_track(const delayq *q) {
+    return q->ready == 0 && q->conn->known && dq_sub_wants_track(q) &&
+           dq_sys_now() < q->next_poll_us;
 }
 
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
-static delayq_status dq_wait_step(delayq *q) {
-    delayq_conn *conn = q->conn;
-    int64_t deadline = dq_req_deadline(q);
-    delayq_status status = DELAYQ_OK;
-    int steps; /* connect, open the subscriber, transfer */
-    for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
-        status = dq_wait_tick_step(q, deadline);
-        if (q->ready > 0 || (conn->sub && dq_sys_now() < q->next_poll_us))
-            break;
-    }
-    if (status == DELAYQ_OK && dq_wait_may_track(q))
-        status = dq_sub_track(q, deadline);
+static delayq_status dq_take_turn(delayq *q) {
+    delayq_status status = dq_take_tick(q, dq_wait_limit(q));
+    if (status == DELAYQ_OK && dq_take_may_track(q)) dq_sub_send_track(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -4938,9 +5396,6 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->batch == 0) o->batch = 100;
     if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
     if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
-    if (o->connect_timeout_ms == 0)
-        o->connect_timeout_ms =
-            o->io_timeout_ms < 2000 ? o->io_timeout_ms : 2000;
     return NULL;
 }
 
@@ -4981,6 +5436,14 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
         return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
                           strerror(errno));
+    if (q->options.share)
+        q->call_ms = q->options.share->call_ms;
+    else if (q->options.connect_timeout_ms > q->options.io_timeout_ms)
+        q->call_ms = q->options.connect_timeout_ms;
+    else
+        q->call_ms = q->options.io_timeout_ms;
+    if (q->options.connect_timeout_ms == 0)
+        q->options.connect_timeout_ms = 2000;
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -4992,10 +5455,10 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->id[0] = ':';
     dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
-    deadline = dq_req_deadline(q);
+    deadline = dq_wait_limit(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
-                 : dq_conn_ensure(q, deadline);
+                 : dq_wait_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
 }
@@ -5015,17 +5478,23 @@ DELAYQ_API void delayq_close(delayq *q) {
         *at = q->next;
         for (h = conn->handles; h; h = h->next)
             others += dq_sched_same_queue(h, q);
-        if (q->pid == (int64_t)getpid())
-            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->pid != (int64_t)getpid()) return;
+        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->setup.state == DELAYQ_EXCHANGE_SENT) /* its memory ends */
+            dq_conn_close(conn, &conn->cmd,
+                          dq_err_set(conn->err, DELAYQ_ERR_IO,
+                                     "a handle was closed that had asked"));
+        dq_conn_free_replies(&q->setup);
         return;
     }
     for (h = conn->handles; h; h = h->next) {
         h->conn = NULL; /* q's memory may be gone soon */
         h->options.share = NULL;
     }
-    if (conn->cmd) redisFree(conn->cmd);
-    if (conn->sub) redisFree(conn->sub);
-    conn->cmd = conn->sub = NULL;
+    conn->handles = NULL;
+    dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+    dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+    dq_conn_free_replies(&q->setup);
     dq_tls_end(conn);
     close(conn->pipe[0]);
     close(conn->pipe[1]);
@@ -5231,15 +5700,14 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     size_t at = 0, n, i;
     int bad;
     if (first == DELAYQ_OK) {
-        deadline = dq_req_deadline(q);
-        first = dq_conn_ensure(q, deadline);
+        deadline = dq_wait_limit(q);
+        first = dq_wait_ensure(q, deadline);
     }
     rest = first;
     /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
         at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
-        for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
-        if (n > 0) dq_req_run_all(q, reqs, n);
+        if (n > 0) dq_wait_settle(q, reqs, n, deadline);
         for (i = 0; i < n; i++) {
             delayq_status status = reqs[i].messages->key
                                        ? dq_apply_keyed(q, &reqs[i])
@@ -5247,12 +5715,12 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
-            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd) rest = status;
+            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd.c) rest = status;
         }
         if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
         if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
             rest = DELAYQ_ERR_IO; /* the others were not sent */
-        if (at < count) deadline = dq_req_deadline(q);
+        if (at < count) deadline = dq_wait_limit(q);
     }
     for (; messages && at < count; at++)
         dq_message_set_status(&messages[at], rest);
@@ -5279,24 +5747,20 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     delayq_status status = dq_check(q, NULL);
-    const delayq_conn *conn;
-    int64_t now, left, deadline;
+    int64_t left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    conn = q->conn;
-    deadline = dq_req_deadline(q);
-    status = dq_wait_tick_step(q, deadline);
+    status = dq_take_tick(q, dq_wait_limit(q));
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    if (status == DELAYQ_OK && q->empty_takes && dq_wait_may_track(q))
-        status = dq_sub_track(q, deadline);
+    if (status == DELAYQ_OK && q->empty_takes && dq_take_may_track(q))
+        dq_sub_send_track(q);
     if (!wait_ms) return status;
-    now = dq_sys_now();
-    left = (dq_sched_next(q) - now + 999) / 1000;
+    left = (dq_sched_next(q) - dq_sys_now() + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
-    if (conn->cmd && !conn->sub && now >= conn->sub_retry_us) left = 0;
+    if (left > 10 && dq_conn_writes(q->conn)) left = 10;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -5314,7 +5778,7 @@ static void dq_take_leave(delayq *q) {
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q));
+    if (q->conn->cmd.c) dq_take_once(q, &t, dq_wait_limit(q));
     dq_free_items(q);
     dq_sched_on_leave(q);
     memcpy(q->err, err, sizeof err);
@@ -5388,7 +5852,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->script == &dq_script_cancel_redisson)
+    if (call->ticket && q->options.wire != DELAYQ_NATIVE)
         dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_keys_end(o);
     if (call->ticket) dq_write_ticket(o, call->ticket);
@@ -5396,22 +5860,21 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_write_ticket(o, call->items[i].ticket.text);
 }
 
-/* Remove elements by their tickets, one or those of items: acks, or with a
- * mirror to clean, a cancel. What became of each item stands in its `acked`.
- * Returns the first that is not DELAYQ_OK. */
-static delayq_status dq_remove(delayq *q, const dq_script *script,
-                               const char *what, const char *ticket,
+/* Remove elements by their tickets: one, a cancel; or those of items, acks.
+ * What became of each item stands in its `acked`. Returns the first that is not
+ * DELAYQ_OK. */
+static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
                                delayq_item *items, size_t count) {
     delayq_status status, first = DELAYQ_OK;
     int64_t us;
     size_t i;
     dq_req call;
-    dq_req_begin(&call, script, what, dq_write_remove);
+    dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
     call.idempotent = 1;
     call.ticket = ticket;
     call.items = items;
     call.max = count;
-    status = dq_req_run(q, &call, &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
     if (status == DELAYQ_OK && call.reply->elements != 1 + count)
         status = dq_err_bad_reply(q, what);
     for (i = 1; status == DELAYQ_OK && i <= count; i++) {
@@ -5433,23 +5896,19 @@ static delayq_status dq_remove(delayq *q, const dq_script *script,
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    const char *ticket = item ? item->ticket.text : NULL;
-    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
-    if (status == DELAYQ_OK)
-        status = dq_remove(q, &dq_script_remove, "ack", ticket, NULL, 1);
-    if (status == DELAYQ_OK) q->counts.acked++;
-    return status;
+    delayq_status status =
+        dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
+    delayq_item one;
+    if (status != DELAYQ_OK) return status;
+    one = *item; /* of which `acked` is written */
+    return dq_remove(q, "ack", NULL, &one, 1);
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
-    return dq_remove(q,
-                     q->options.wire == DELAYQ_NATIVE
-                         ? &dq_script_remove
-                         : &dq_script_cancel_redisson,
-                     "cancel", ticket->text, NULL, 1);
+    return dq_remove(q, "cancel", ticket->text, NULL, 1);
 }
 
 #define DQ_ACK_MAX 500
@@ -5467,10 +5926,10 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     first = status = dq_check(q, wrong);
     for (i = 0; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        status = dq_remove(q, &dq_script_remove, "ack", NULL, items + i, n);
+        status = dq_remove(q, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
         if (status >= DELAYQ_OK ||
-            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd))
+            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c))
             status = DELAYQ_OK; /* go on */
         else if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
@@ -5521,8 +5980,8 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
 static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
-    int64_t deadline = dq_req_deadline(q);
-    delayq_status status = dq_conn_ensure(q, deadline); /* for its clock */
+    int64_t deadline = dq_wait_limit(q);
+    delayq_status status = dq_wait_ensure(q, deadline); /* for its clock */
     int64_t n[3];
     dq_req call;
     if (status != DELAYQ_OK) return status;
@@ -5533,9 +5992,9 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.from = call.bury ? 0 : delay_ms;
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
-    call.deadline_us = deadline;
-    status = dq_req_ask(q, &call, n, 3);
+    status = dq_wait_run(q, &call, deadline, n, 3);
     if (status != DELAYQ_OK) return status;
+    freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
     if (!call.bury) dq_sched_on_own_item(q, n[2]);
@@ -5634,9 +6093,9 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = ticket;
-    status = dq_req_run(q, &call, &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, &us);
+    return dq_read_items(q, &call, items, count, us);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5656,7 +6115,7 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     *counts = q->counts;
     dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
     call.read_only = 1;
-    status = dq_req_ask(q, &call, n, 6);
+    status = dq_wait_ask(q, &call, n, 6);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -5683,7 +6142,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     call.read_only = 1;
     call.times = due_ms;
     call.max = n;
-    status = dq_req_run(q, &call, head, 6);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), head, 6);
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < n && call.reply->elements == n + 6; i++) {
         const redisReply *r = call.reply->element[i + 6];
@@ -5699,7 +6158,7 @@ static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
                                     int64_t *removed) {
     delayq_status status = dq_check(q, wrong);
     int64_t n[2];
-    if (status == DELAYQ_OK) status = dq_req_ask(q, call, n, 2);
+    if (status == DELAYQ_OK) status = dq_wait_ask(q, call, n, 2);
     *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
@@ -5777,7 +6236,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     dq_begin_dead(&call, "peek", max);
     call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_req_run(q, &call, n, 2);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
     for (i = 0; i + 2 < call.reply->elements; i++)
@@ -5830,7 +6289,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             delayq_status status;
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
-            status = dq_wait_step(queues[i]);
+            status = dq_take_turn(queues[i]);
             if (status < 0 && !dq_err_passing(status)) return status;
             if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
@@ -5857,7 +6316,8 @@ DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
     q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = q->conn->pipe[0];
-    if (n < max && q->conn->sub) fds[n++] = q->conn->sub->fd;
+    if (n < max && q->conn->sub.c) fds[n++] = q->conn->sub.c->fd;
+    if (n < max && q->conn->cmd.c) fds[n++] = q->conn->cmd.c->fd;
     return n;
 }
 

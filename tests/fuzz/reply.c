@@ -806,7 +806,7 @@ static void do_fds(void) {
     while (n-- > 0) CHECK(fds[n] >= 0);
 }
 
-#define NOTHING "(jn-0000000.s0-0')"
+#define NOTHING "(jn-0.i0s's0-0')"
 #define CHANGED "(jn1f.)"
 
 static const struct {
@@ -818,20 +818,18 @@ static const struct {
     {'M', do_offer_many, "O", NULL},
     {'F', offer_them, "O", NULL}, /* offer the unknown ones again unchanged */
     {'T', do_tick, NOTHING, NULL},
-    {'G', do_take, "(jn-0000f00m.xn1hello')",
-     "(jn-0000000.s1-1's1-1'im"
-     "shello')"},
-    {'H', do_take_many, "(jn-0000f00.i5xn1hello'i-xj0x'i-xo0y')",
-     "(jn-0000000.s1-2's1-1'imshello's1-2'ims')"},
+    {'G', do_take, "(jn-0.i0hm.xn1hello')", "(jn-0.i0hm.s1-1's1-1'shello')"},
+    {'H', do_take_many, "(jn-0.i0s5 - -'xn1hello'xj0x'xo0y')",
+     "(jn-0.(j00000.)hmm.s1-2's1-1'shello's1-2's')"},
     {'A', do_ack, "(jn.a)", NULL},
     {'B', do_ack_many, "(jn.a)", NULL},
-    {'C', do_ack_take, "(jn-0000f01m.xn1hello')", NULL},
+    {'C', do_ack_take, "(jn-1.i0hm.xn1hello')", NULL},
     {'N', do_nack, CHANGED, NULL},
     {'X', do_extend, CHANGED, NULL},
     {'U', do_bury, CHANGED, NULL},
     {'K', do_cancel, "(jn.a)", NULL},
     {'R', do_reschedule, CHANGED, NULL},
-    {'P', do_peek, "(jnm.xn1pending')", NULL},
+    {'P', do_peek, "(jn.hm.xn1pending')", NULL},
     {'Q', do_count, "(jn2110m.)", NULL},
     {'L', do_clear, "(jn3.)", NULL},
     {'D', do_dead_peek, "(jn1.dn1dead')", NULL},

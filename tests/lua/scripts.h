@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const dq_script probe_script = {"probe", DQ_COUNT, 0, NULL,
+static const dq_script probe_script = {"probe", DQ_NOTHING, 0, NULL,
                                        dq_parts_probe};
 static const dq_script *const all_scripts[] = {&dq_script_offer,
                                                &dq_script_offer_keyed,
@@ -19,7 +19,6 @@ static const dq_script *const all_scripts[] = {&dq_script_offer,
                                                &dq_script_take_redisson,
                                                &dq_script_broadcast,
                                                &dq_script_remove,
-                                               &dq_script_cancel_redisson,
                                                &dq_script_change,
                                                &dq_script_peek,
                                                &dq_script_count,

@@ -62,7 +62,7 @@ TEST(a_frame_of_the_game_loop_sends_nothing_while_nothing_is_due) {
     options_as_given("jobs");
     open_queue(&other, "jobs");
     OK(&q, delayq_open(&q, &options));
-    for (i = 0; i < 10; i++) game_frame();
+    while (!q.list_tracked) game_frame();
     before = commands();
     for (i = 0; i < 300; i++, usleep(1000)) game_frame();
     before = commands() - before;
