@@ -1484,3 +1484,38 @@ TEST(a_lost_mark_costs_no_offer) {
     CHECK_INT(ask_int("ZCARD " ZSET), 20);
     delayq_close(&q);
 }
+
+static void offer_as(char who) {
+    char text[16];
+    int i;
+    for (i = 0; i < 50; i++) {
+        snprintf(text, sizeof text, "%c%d", who, i);
+        UNTIL(offered(&q, text, strlen(text), 60000));
+        if (i % 3 == 0) turn(&q);
+        usleep(200);
+    }
+    UNTIL(settled(&q));
+    CHECK_INT(box(&q).dropped, 0);
+}
+
+static void be_the_clone(void *unused) {
+    (void)unused;
+    q.pid = (int64_t)getpid();
+    offer_as('b');
+}
+
+/* As when a virtual machine is copied: both go on with the same state. Fails if
+ * a first sending that is skipped counts as stored. */
+TEST(two_clones_of_a_handle_lose_no_offer) {
+    pid_t clone;
+    open_box(&q, 0);
+    OFFER(&q, "first", 60000);
+    UNTIL(settled(&q));
+    ask("CLIENT KILL TYPE normal");
+    ask("CLIENT KILL TYPE pubsub");
+    clone = spawn(be_the_clone, NULL);
+    offer_as('a');
+    join(clone);
+    CHECK_INT(ask_int("ZCARD " ZSET), 101);
+    delayq_close(&q);
+}
