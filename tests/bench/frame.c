@@ -323,6 +323,7 @@ static void run_peer(void) {
 /* --- the game ------------------------------------------------------------ */
 
 static delayq out, in;
+static int boxed = 1; /* do they have an outbox? */
 static unsigned char memory[2][1 << 20];
 
 static int64_t cpu_ns(void) {
@@ -398,25 +399,30 @@ static void run_frames(void (*a_step)(int due), int fps, double for_s) {
 static void run_game(const char *path, int fps, double for_s) {
     delayq_options o = options_of("out", path), p = options_of("in", path);
     delayq_outbox_state state;
-    o.outbox = memory[0];
-    p.outbox = memory[1];
-    o.outbox_size = p.outbox_size = sizeof memory[0];
+    if (boxed) {
+        o.outbox = memory[0];
+        p.outbox = memory[1];
+        o.outbox_size = p.outbox_size = sizeof memory[0];
+    }
     p.lease_ms = 20000;
     if (delayq_open(&out, &o) != DELAYQ_OK) die(delayq_errmsg(&out));
     if (delayq_open(&in, &p) != DELAYQ_OK) die(delayq_errmsg(&in));
     run_frames(step, fps, for_s);
     shared->stop_peer = 1;
     while (!shared->back) usleep(1000); /* the server is there again */
-    if (delayq_flush(&out, 20000) != DELAYQ_OK)
-        printf("flush: %s\n", delayq_errmsg(&out));
-    if (delayq_flush(&in, 20000) != DELAYQ_OK)
-        printf("flush: %s\n", delayq_errmsg(&in));
-    delayq_outbox(&out, &state);
-    shared->settled = state.offers_settled;
-    shared->dropped = (int)state.dropped;
-    delayq_outbox(&in, &state);
-    shared->gone = (int)state.gone;
-    shared->dropped += (int)state.dropped;
+    shared->settled = (unsigned long long)shared->accepted;
+    if (boxed) {
+        if (delayq_flush(&out, 20000) != DELAYQ_OK)
+            printf("flush: %s\n", delayq_errmsg(&out));
+        if (delayq_flush(&in, 20000) != DELAYQ_OK)
+            printf("flush: %s\n", delayq_errmsg(&in));
+        delayq_outbox(&out, &state);
+        shared->settled = state.offers_settled;
+        shared->dropped = (int)state.dropped;
+        delayq_outbox(&in, &state);
+        shared->gone = (int)state.gone;
+        shared->dropped += (int)state.dropped;
+    }
     delayq_close(&out);
     delayq_close(&in);
     fflush(stdout);
@@ -425,19 +431,31 @@ static void run_game(const char *path, int fps, double for_s) {
 
 /* --- a row --------------------------------------------------------------- */
 
-/* What is left in the queue, by number. */
-static void drain(const char *name, unsigned char *seen) {
-    static delayq q;
-    delayq_options o = options_of(name, server_path);
-    delayq_item item;
-    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
-    while (delayq_take(&q, &item, 50) == DELAYQ_OK) {
-        char text[64];
-        snprintf(text, sizeof text, "%.*s", (int)item.len,
-                 (const char *)item.data);
-        if (atoi(text) < ITEMS) seen[atoi(text)]++;
+/* What is left in the queue, leased ones included, by number. */
+static void look_at(const char *name, unsigned char *seen) {
+    static const char script[] =
+        "local out = redis.call('LRANGE', ARGV[1], 0, -1)\n"
+        "local function add(es)\n"
+        "  for _, e in ipairs(es) do\n"
+        "    out[#out + 1] = string.sub(e, 18 + struct.size('L'))\n"
+        "  end\n"
+        "end\n"
+        "add(redis.call('LRANGE', 'delayq_retry:{' .. ARGV[1] .. '}', 0, -1))\n"
+        "add(redis.call('ZRANGE',\n"
+        "  'redisson_delay_queue_timeout:{' .. ARGV[1] .. '}', 0, -1))\n"
+        "return out\n";
+    redisContext *c = reach();
+    redisReply *r;
+    size_t i;
+    if (!c) die("no server");
+    redisAppendCommand(c, "EVAL %s 0 %s", script, name);
+    r = reply(c);
+    for (i = 0; i < r->elements; i++) {
+        int id = atoi(r->element[i]->str);
+        if (id >= 0 && id < ITEMS) seen[id]++;
     }
-    delayq_close(&q);
+    freeReplyObject(r);
+    redisFree(c);
 }
 
 static double permille(const double *v, int n, int part) {
@@ -466,8 +484,8 @@ static void print_items(int rtt_ms) {
     int i, lost = 0, twice = 0;
     memset(out_left, 0, sizeof out_left);
     memset(in_left, 0, sizeof in_left);
-    drain("out", out_left);
-    drain("in", in_left);
+    look_at("out", out_left);
+    look_at("in", in_left);
     for (i = 0; i < shared->accepted; i++) {
         lost += out_left[i] == 0;
         twice += out_left[i] > 1;
@@ -559,21 +577,21 @@ static void nowhere(int fps, double for_s) {
 #define ROUNDS 3
 
 /* Offers a second: `at_once` at a time, in one call or one by one. */
-static double rate(int boxed, int at_once) {
+static double rate(int with_box, int at_once) {
     static delayq q;
     static delayq_message m[1000];
     static unsigned char box[4 << 20];
     delayq_options o = options_of("bench", server_path);
     double begin, took;
     int n = 0, i;
-    if (boxed) {
+    if (with_box) {
         o.outbox = box;
         o.outbox_size = sizeof box;
     }
     empty_server();
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) die(delayq_errmsg(&q));
-    if (boxed && delayq_flush(&q, 5000) != DELAYQ_OK) die(delayq_errmsg(&q));
+    if (with_box && delayq_flush(&q, 5000) != DELAYQ_OK) die(delayq_errmsg(&q));
     memset(m, 0, sizeof m);
     for (i = 0; i < 1000; i++) {
         m[i].data = "0123456789012345678901234567890123456789"
@@ -587,14 +605,15 @@ static double rate(int boxed, int at_once) {
         delayq_status status =
             at_once > 1 ? delayq_offer_many(&q, m, (size_t)at_once)
                         : delayq_offer(&q, m[0].data, m[0].len, m[0].delay_ms);
-        if (boxed && status == DELAYQ_ERR_FULL) {
+        if (with_box && status == DELAYQ_ERR_FULL) {
             delayq_tick(&q, NULL);
             continue;
         }
         if (status != DELAYQ_OK) die(delayq_errmsg(&q));
         n += at_once;
     } while (n % 100 || seconds() - begin < 0.5);
-    if (boxed && delayq_flush(&q, 20000) != DELAYQ_OK) die(delayq_errmsg(&q));
+    if (with_box && delayq_flush(&q, 20000) != DELAYQ_OK)
+        die(delayq_errmsg(&q));
     took = seconds() - begin;
     delayq_close(&q);
     return n / took;
@@ -612,7 +631,7 @@ static void pin(int one_core) {
 static void rates(void) {
     static const struct {
         const char *title;
-        int boxed, at_once;
+        int with_box, at_once;
     } kinds[] = {{"one at a time, outbox", 1, 1},
                  {"one at a time", 0, 1},
                  {"offer_many(100)", 0, 100},
@@ -624,7 +643,7 @@ static void rates(void) {
             for (k = 0; k < 4; k++) {
                 start_server(0);
                 pin(one);
-                v[one][k][round] = rate(kinds[k].boxed, kinds[k].at_once);
+                v[one][k][round] = rate(kinds[k].with_box, kinds[k].at_once);
                 pin(0);
                 end_server();
             }
@@ -672,7 +691,7 @@ static const char *silent_host(void) {
     return url;
 }
 
-static void turns(const char *title, int boxed, enum event what) {
+static void turns(const char *title, int with_box, enum event what) {
     static delayq q;
     delayq_options o = options_of("bench", server_path);
     double begin, end, cpu;
@@ -681,7 +700,7 @@ static void turns(const char *title, int boxed, enum event what) {
     int64_t wait_ms = 0;
     start_server(0);
     if (what == NOWHERE) o.url = silent_host();
-    if (boxed) {
+    if (with_box) {
         o.outbox = memory[0];
         o.outbox_size = sizeof memory[0];
     }
@@ -697,7 +716,7 @@ static void turns(const char *title, int boxed, enum event what) {
     }
     if (what == FREEZE) kill(server_pid, SIGSTOP);
     if (what == KILL) end_server();
-    if (boxed && what != NOTHING) delayq_offer(&q, "x", 1, 0);
+    if (with_box && what != NOTHING) delayq_offer(&q, "x", 1, 0);
     lines = 0;
     cpu = (double)cpu_ns();
     begin = seconds();
@@ -711,7 +730,7 @@ static void turns(const char *title, int boxed, enum event what) {
     end = seconds() - begin;
     cpu = ((double)cpu_ns() - cpu) / 1e6;
     printf("%-14s%-10s%10.1f%10.1f%12.2f%9s\n", title,
-           boxed ? "outbox" : "blocking", n / end, lines / end, cpu / end,
+           with_box ? "outbox" : "blocking", n / end, lines / end, cpu / end,
            "20, 1");
     fflush(stdout);
     delayq_close(&q);
@@ -720,7 +739,7 @@ static void turns(const char *title, int boxed, enum event what) {
 
 int main(int argc, char **argv) {
     static const int rtts[] = {0, 2, 10, 50, 100};
-    int fps = argc > 1 ? atoi(argv[1]) : 200, boxed;
+    int fps = argc > 1 ? atoi(argv[1]) : 200, with_box;
     double for_s = argc > 2 ? atof(argv[2]) : 4;
     size_t i;
     if (fps < 1 || for_s < 1 || fps * for_s > FRAMES ||
@@ -748,14 +767,17 @@ int main(int argc, char **argv) {
     row("killed and restarted", 0, RESTART, fps, for_s);
     row("all bytes dropped", 2, DROP, fps, for_s);
     nowhere(fps, for_s);
+    boxed = 0;
+    row("10 ms, no outbox", 10, NOTHING, fps, for_s);
+    row("frozen, no outbox", 0, FREEZE, fps, for_s);
     rates();
     printf("\n%-14s%-10s%10s%10s%12s%9s\n", "tick and poll", "", "turns/s",
            "lines/s", "CPU, ms/s", "goal");
-    for (boxed = 0; boxed < 2; boxed++) {
-        turns("idle", boxed, NOTHING);
-        turns("frozen", boxed, FREEZE);
-        turns("stopped", boxed, KILL);
-        turns("unreachable", boxed, NOWHERE);
+    for (with_box = 0; with_box < 2; with_box++) {
+        turns("idle", with_box, NOTHING);
+        turns("frozen", with_box, FREEZE);
+        turns("stopped", with_box, KILL);
+        turns("unreachable", with_box, NOWHERE);
     }
     {
         char command[96];
