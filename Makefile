@@ -38,13 +38,14 @@ demo: $B/demo ## see items arrive, on a private server (or DELAYQ_URL)
 
 test check: ## the tests under sanitizers, the examples, the tool, hygiene
 	@echo "== building"
-	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/delayq-asan examples
+	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-nonblock \
+	    $B/delayq-asan examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B test
 
 test-all: ## also valgrind, a UTF-8 server, failing allocations, make install
 	@echo "== building"
 	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-plain \
-	    $B/delayq-asan examples
+	    $B/test-nonblock $B/delayq-asan examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B all
 
 quick: $B/test-plain ## the tests once, without sanitizers: under a minute
@@ -62,6 +63,9 @@ valgrind: $B/test-plain ## the tests under valgrind
 
 memory: $B/test-memory ## make each of hiredis' allocations fail once
 	$B/test-memory $(ONLY)
+
+nonblock: $B/test-nonblock ## with an outbox no call of a frame waits
+	$B/test-nonblock $(ONLY)
 
 fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
 	@mkdir -p $B
@@ -85,6 +89,7 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a 
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
 	    $B/memory && $B/handles && $B/lifecycle && $B/fleet"
+	@$B/frame
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
@@ -126,6 +131,14 @@ $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
 	    $(LDFLAGS) $(HIREDIS_STATIC) -lpthread -o $@
+
+# without sanitizers: it has functions of libc under their own names, as ASan has
+$B/test-nonblock: tests/nonblock/nonblock.c tests/main.c tests/test.h \
+                  tests/outbox.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    tests/nonblock/nonblock.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) \
+	    -ldl -lpthread -o $@
 
 $B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
 	@mkdir -p $B
@@ -221,5 +234,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        fuzz lint lua interop bench bench-old bench-peers calls charts cli \
-        recipes faults size matrix tls format install uninstall clean help
+        nonblock fuzz lint lua interop bench bench-old bench-peers calls charts \
+        cli recipes faults size matrix tls format install uninstall clean help

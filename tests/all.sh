@@ -5,8 +5,9 @@
 #
 #     tests/all.sh [BUILD [test | all]]
 #
-# test   the tests under ASan and UBSan, in parallel; the demo, the
-#        command-line tool, the recipes, the hygiene of header and README
+# test   the tests under ASan and UBSan, in parallel; calls that never wait; the
+#        demo, the command-line tool, the recipes, the hygiene of header and
+#        README
 # all    and the slow suites: the tests on a server with a UTF-8 locale, under
 #        valgrind, each allocation failing once, programs that are built against
 #        an installed or copied header
@@ -81,6 +82,7 @@ if ! command -v redis-server && command -v valkey-server; then
 fi >/dev/null
 if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "tests under ASan and UBSan" "$build/test-asan"
+    suite "calls that never wait" "$build/test-nonblock"
     suite "demo" demo
     suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
     [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"
