@@ -3224,7 +3224,7 @@ DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
           "6e7f2768e31097703cc27961693766daa8bb0ac0", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
-          "0000000000000000000000000000000000000000", dq_lua_clock,
+          "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
