@@ -606,7 +606,8 @@ typedef struct delayq_conn {
     /* The server. */
     unsigned char known;               /* cmd has been told what follows */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
-    int64_t clock_error_us;            /* and at most so much more */
+    int64_t clock_error_us;            /* and at most so much more, */
+    int64_t clock_read_us;             /* when it was told */
     unsigned char long_size, long_big; /* its unsigned long */
 
     void *tls;   /* the SSL_CTX */
@@ -3601,9 +3602,21 @@ static void dq_sched_lower(delayq *q, int64_t when) {
     if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
+/* What is known of the server's clock grows older: two clocks may drift apart
+ * by 500 microseconds a second. */
+static int64_t dq_sched_drift_us(const delayq_conn *conn, int64_t now) {
+    return now > conn->clock_read_us ? (now - conn->clock_read_us) / 2000 : 0;
+}
+
+/* What the server's clock shows at a local moment, at most. */
+static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
+    return local_us + conn->clock_offset_us + conn->clock_error_us +
+           dq_sched_drift_us(conn, dq_sys_now());
+}
+
 /* The earliest local moment at which the server's clock can show due_ms. */
 static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms) {
-    return due_ms * 1000 - q->conn->clock_offset_us - q->conn->clock_error_us;
+    return due_ms * 1000 - dq_sched_server_us(q->conn, 0);
 }
 
 static int dq_sched_same_queue(const delayq *a, const delayq *b) {
@@ -4036,7 +4049,7 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
     if (found > 0 && name && strlen(address) < sizeof name->text) {
         name->hash = hash;
         name->found_us = now;
-        snprintf(name->text, sizeof name->text, "%s", address);
+        memcpy(name->text, address, sizeof name->text);
     }
     return found > 0 ? 1 : o->resolve ? found : -1;
 }
@@ -4209,10 +4222,23 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
     return dq_conn_advance(conn, s);
 }
 
-/* Does one of the sockets wait to become writable? */
-static int dq_conn_writes(const delayq_conn *conn) {
-    return conn->cmd.state == DELAYQ_SOCKET_DIALING || conn->cmd.unwritten ||
-           conn->sub.state == DELAYQ_SOCKET_DIALING || conn->sub.unwritten;
+/* delayq_fds tells of what is to be read. How long a program may sleep while a
+ * socket waits to become writable: 10 ms, or a quarter of the time that it has
+ * waited so far. */
+static int64_t dq_conn_nap_us(const delayq_conn *conn) {
+    const delayq_socket *both[2];
+    int64_t nap = DQ_NEVER, now = dq_sys_now(), us;
+    int i;
+    both[0] = &conn->cmd;
+    both[1] = &conn->sub;
+    for (i = 0; i < 2; i++) {
+        const delayq_socket *s = both[i];
+        if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten) continue;
+        us = (now - (s->unwritten ? s->moved_us : s->begun_us)) / 4;
+        if (us < 10000) us = 10000;
+        if (us < nap) nap = us;
+    }
+    return nap;
 }
 
 /* What a socket waits for. */
@@ -4224,11 +4250,19 @@ static int dq_conn_events(const delayq_socket *s) {
 
 /* --- the command connection --- */
 
-/* The server's clock showed `us` at some moment between two of ours. */
+/* The server's clock showed `us` at some moment between two of ours. Of two
+ * such answers the one that came faster says more, until it is old, or was
+ * refuted. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
+    int64_t drift = dq_sched_drift_us(conn, read_us);
+    int64_t low = conn->clock_offset_us - drift;
+    int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
+    int agrees = us - read_us <= high && us - sent_us >= low;
+    if (conn->known && agrees && read_us - sent_us > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = read_us - sent_us;
+    conn->clock_read_us = read_us;
 }
 
 /* Where "MOVED slot host:port" or "ASK slot host:port" points: to
@@ -4588,7 +4622,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
-    if (req->is_resend && status != DELAYQ_ERR_PROTOCOL) {
+    if (req->is_resend && !req->stepwise && status != DELAYQ_ERR_PROTOCOL) {
         char then[160];
         status = DELAYQ_ERR_UNKNOWN;
         snprintf(then, sizeof then, "%.159s", q->err);
@@ -5138,10 +5172,7 @@ static const char *dq_wire_letter(const delayq *q) {
 
 /* What the server's clock will show then, at most, in ms. */
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
-    const delayq_conn *conn = q->conn;
-    return (dq_sys_now() + conn->clock_offset_us + conn->clock_error_us + 999) /
-               1000 +
-           delay_ms;
+    return (dq_sched_server_us(q->conn, dq_sys_now()) + 999) / 1000 + delay_ms;
 }
 
 /* Two arguments: the due time and the prefix that a ticket names. */
@@ -5642,6 +5673,7 @@ typedef struct dq_entry {
     int64_t begun_us; /* when the call was made */
     int64_t delay_ms; /* from then; */
     int64_t due_ms;   /* > 0: due then instead */
+    int64_t planned_ms; /* due then, by the request that is under way */
     int64_t key_ttl_ms;
     size_t key_len, len;
     unsigned char id[16];
@@ -5655,6 +5687,10 @@ typedef struct dq_ring {
     size_t limit;                  /* entries of the next request */
     unsigned failures, losses;     /* in a row; with one entry alone */
     int64_t retry_us;              /* send no sooner */
+    uint64_t dated;       /* up to this one due times are reckoned, */
+    unsigned dated_on;    /* by the clock of this connection; */
+    size_t date_at;       /* there is the next one */
+    int64_t call_us; /* the last offer's call, by the server's clock */
     delayq_status status;          /* why the last request failed, or OK */
     dq_req req;                    /* under way, unless its state is NONE */
 } dq_ring;
@@ -5667,6 +5703,7 @@ typedef struct dq_outbox {
     int64_t lease_end_us; /* of that, by our clock */
     size_t want, max;     /* items of the next take; at least */
     int takes;            /* the program takes: it did since the last tick */
+    delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
     uint64_t gone, duplicate, dropped, told_dropped;
     delayq_name names[3];
@@ -5725,7 +5762,7 @@ static dq_entry *dq_ring_add(dq_ring *ring, dq_entry_kind kind, size_t key_len,
     size_t key = key_len > 0 ? key_len + 1 : 0, end;
     size_t size = (sizeof(dq_entry) + key + len + 7) & ~(size_t)7;
     dq_entry *e;
-    if (ring->used == 0) ring->head = ring->tail = 0;
+    if (ring->used == 0) ring->head = ring->tail = ring->date_at = 0;
     if (ring->used + size > ring->size) return NULL;
     end = ring->size - ring->tail;
     if (ring->tail >= ring->head && size > end) {
@@ -5765,20 +5802,46 @@ static void dq_ring_pop(dq_ring *ring, size_t n) {
 
 /* --- writing requests of entries --- */
 
-/* The message of an entry, by the clock when the request was made. */
-static void dq_ring_message(const dq_req *req, dq_entry *e,
-                            delayq_message *m) {
-    int64_t age_ms = (req->from - e->begun_us) / 1000;
+static void dq_ring_message(dq_entry *e, delayq_message *m) {
     memset(m, 0, sizeof *m);
     m->data = dq_entry_data(e);
     m->len = e->len;
-    m->due_ms = e->due_ms;
-    m->delay_ms = e->delay_ms > age_ms ? e->delay_ms - age_ms : 0;
+    m->due_ms = e->planned_ms;
     memcpy(m->id, e->id, sizeof m->id);
     if (e->kind != DQ_ENTRY_KEYED) return;
     m->key = (const char *)dq_entry_key(e);
     m->key_ttl_ms = e->key_ttl_ms;
     m->replace = e->replace;
+}
+
+/* Give an offer an id and a due time, by what is known of the server's clock:
+ * its delay counts from the call. Offers keep their order, though what is known
+ * varies by some microseconds. */
+static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
+    int64_t us = dq_sched_server_us(q->conn, e->begun_us);
+    if (us < ring->call_us && us > ring->call_us - DQ_SECOND_US)
+        us = ring->call_us;
+    ring->call_us = us;
+    e->planned_ms = e->due_ms > 0 ? e->due_ms
+                                  : (us + 999) / 1000 + e->delay_ms;
+    if (!e->has_id) dq_elem_next_id(q, e->id);
+    e->has_id = 1;
+    ring->dated++;
+    ring->date_at = (size_t)((unsigned char *)e - ring->data) + e->size;
+}
+
+/* Do so with all that have none, or one by the clock of another connection; not
+ * too many in one step. 1: there is none left. */
+static int dq_ring_date_all(delayq *q, dq_ring *ring) {
+    int left = 2 * DQ_RING_ENTRIES;
+    if (ring->dated_on != q->conn->cmd.number || ring->dated < ring->settled) {
+        ring->dated_on = q->conn->cmd.number;
+        ring->dated = ring->settled;
+        ring->date_at = ring->head;
+    }
+    while (ring->dated < ring->accepted && left-- > 0)
+        dq_ring_date(q, ring, dq_ring_entry(ring, ring->date_at));
+    return ring->dated == ring->accepted;
 }
 
 static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
@@ -5794,7 +5857,7 @@ static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
     dq_resp_int(o, (int64_t)req->order);
     for (i = 0; i < req->max; i++) {
         if (i > 0) e = dq_ring_next(req->ring, e);
-        dq_ring_message(req, e, &m[i & 1]);
+        dq_ring_message(e, &m[i & 1]);
         dq_write_when(o, &m[i & 1], i > 0 ? &m[~i & 1] : NULL, 0);
         dq_write_element(o, q, &m[i & 1], req->max == 1);
     }
@@ -5803,7 +5866,7 @@ static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
 static void dq_write_ring_keyed(dq_resp_writer *o, delayq *q,
                                 const dq_req *req) {
     delayq_message m;
-    dq_ring_message(req, req->entry, &m);
+    dq_ring_message(req->entry, &m);
     dq_write_keyed_message(o, q, &m, 0, req->order);
 }
 
@@ -5826,6 +5889,9 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     dq_entry *e = dq_ring_first(ring), *first = e;
     size_t n = 0, bytes = 0, limit = ring->limit;
     size_t waiting = (size_t)(ring->accepted - ring->settled);
+    dq_ring_date_all(q, ring);
+    if (waiting > ring->dated - ring->settled)
+        waiting = (size_t)(ring->dated - ring->settled);
     if (e->kind == DQ_ENTRY_OFFER) {
         dq_req_begin(req, &dq_script_offer_once, e->what, dq_write_ring_offers);
     } else if (e->kind == DQ_ENTRY_KEYED) {
@@ -5839,8 +5905,8 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     } else {
         dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
         if (e->due_ms == 0)
-            e->due_ms = dq_due_in(q, e->delay_ms) -
-                        (dq_sys_now() - e->begun_us) / 1000;
+            e->due_ms = (dq_sched_server_us(q->conn, e->begun_us) + 999) / 1000 +
+                        e->delay_ms;
         req->ticket = (const char *)dq_entry_data(e);
         req->bury = e->bury;
         req->due_ms = e->due_ms;
@@ -5853,13 +5919,8 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     req->entry = first;
     req->order = ring->settled + 1;
     req->is_resend = ring->sent > ring->settled;
-    if (e->kind != DQ_ENTRY_CHANGE) req->from = dq_sys_now();
     if (limit > waiting) limit = waiting;
     for (;;) {
-        if (!e->has_id && e->kind <= DQ_ENTRY_KEYED) {
-            dq_elem_next_id(q, e->id);
-            e->has_id = 1;
-        }
         n++;
         bytes += e->len;
         if (n >= limit) break;
@@ -5892,6 +5953,7 @@ static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
         if (i > ring->settled) e = dq_ring_next(ring, e);
         e->has_id = 0;
     }
+    ring->dated = ring->settled;
     dq_handle_identify(q);
     dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->sent = ring->settled;
@@ -5904,6 +5966,7 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
     dq_entry *e = dq_ring_first(ring);
     dq_entry_kind kind = e->kind;
     int64_t n[3];
+    uint64_t again = req->was_sent - ring->settled; /* so many are resends */
     size_t i, want = kind == DQ_ENTRY_OFFER    ? 2
                      : kind == DQ_ENTRY_REMOVE ? 1
                                                : 3;
@@ -5911,8 +5974,7 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
     if (status != DELAYQ_OK) return status;
     if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
         return dq_err_bad_reply(q, req->what);
-    if (kind == DQ_ENTRY_OFFER && n[1] > 0 &&
-        (uint64_t)n[1] > req->was_sent - ring->settled) {
+    if (kind == DQ_ENTRY_OFFER && n[1] > 0 && (uint64_t)n[1] > again) {
         dq_ring_met_twin(q, ring);
         return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
                           "offer: another machine uses this handle's numbers; "
@@ -5922,11 +5984,7 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
         int done = 1;
         if (i > 0) e = dq_ring_next(ring, e);
         if (kind == DQ_ENTRY_OFFER) {
-            delayq_message m;
-            dq_ring_message(req, e, &m);
-            dq_sched_on_own_item(q, m.due_ms > 0
-                                        ? m.due_ms
-                                        : (n[0] + 999) / 1000 + m.delay_ms);
+            dq_sched_on_own_item(q, e->planned_ms);
             q->counts.offered++;
         } else if (kind == DQ_ENTRY_KEYED) {
             done = n[1] != 1;
@@ -5937,9 +5995,10 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
         } else if (kind == DQ_ENTRY_REMOVE) {
             const redisReply *r = req->reply->element[1 + i];
             done = r->type == REDIS_REPLY_INTEGER && r->integer == 1;
+            done |= i < again; /* a lost answer may have said so */
             q->counts.acked += done && e->what[0] == 'a';
         } else {
-            done = n[1] == 1;
+            done = n[1] == 1 || i < again;
             q->counts.nacked += done && e->what[0] == 'n';
             q->counts.died += done && e->bury;
             if (done && !e->bury) dq_sched_on_own_item(q, n[2]);
@@ -5971,6 +6030,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
     }
     dq_outbox_note(q, status, q->err);
     if (!lost) {
+        if (status != DELAYQ_ERR_PROTOCOL) ring->sent = req->was_sent;
         ring->retry_us = dq_sys_now() +
                          dq_num_backoff(DQ_BACKOFF_US,
                                         q->options.reconnect_max_ms * 1000LL,
@@ -6111,6 +6171,8 @@ static delayq_status dq_outbox_step(delayq *q) {
         dq_outbox_note(q, asked, q->err);
         if (status >= DELAYQ_OK) status = asked;
     }
+    if (status >= DELAYQ_OK && b->news < DELAYQ_OK) status = b->news;
+    b->news = DELAYQ_OK;
     dq_ring_step(q, &b->changes);
     dq_ring_step(q, &b->offers);
     q->send_us = dq_outbox_next(&b->offers);
@@ -6161,7 +6223,8 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
         status = dq_outbox_answered(q);
         if (status < DELAYQ_OK) {
             dq_outbox_note(q, status, q->err);
-            return status;
+            b->news = status; /* a tick tells, too */
+            return dq_err_passing(status) ? DELAYQ_EMPTY : status;
         }
         status = dq_outbox_hand_out(q, items, max, count);
         if (status != DELAYQ_EMPTY) {
@@ -6215,14 +6278,6 @@ static void dq_outbox_kick(delayq *q, dq_ring *ring) {
     if (ring->req.x.state == DELAYQ_EXCHANGE_NONE) dq_ring_step(q, ring);
 }
 
-/* Offers that want a ticket, and leases, are settled by the clock at the call.
- * It is uncertain, and drifts: they are rather late than early. */
-static int64_t dq_outbox_due(const delayq *q, int64_t delay_ms) {
-    const delayq_conn *conn = q->conn;
-    int64_t age_us = dq_sys_now() - conn->cmd.moved_us;
-    return dq_due_in(q, delay_ms) + (age_us > 0 ? age_us / 2000000 : 0);
-}
-
 static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
                                      int want_ticket) {
     dq_ring *ring = &dq_outbox_of(q)->offers;
@@ -6238,12 +6293,10 @@ static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
     e->replace = m->replace != 0;
     if (key_len > 0) memcpy(dq_entry_key(e), m->key, key_len + 1);
     if (m->len > 0) memcpy(dq_entry_data(e), m->data, m->len);
-    if (want_ticket && q->conn->long_size > 0) {
-        dq_elem_next_id(q, e->id);
-        e->has_id = 1;
-        if (e->due_ms == 0) e->due_ms = dq_outbox_due(q, m->delay_ms);
-        dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
-    }
+    if (!q->conn->known || !dq_ring_date_all(q, ring) || !want_ticket)
+        return DELAYQ_OK; /* no clock is known yet */
+    if (e->due_ms == 0) e->due_ms = e->planned_ms;
+    dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
     return DELAYQ_OK;
 }
 
@@ -6279,7 +6332,7 @@ static delayq_status dq_outbox_change(delayq *q, const char *ticket,
     e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
     e->mirror = kind == DQ_ENTRY_REMOVE && own &&
                 q->options.wire != DELAYQ_NATIVE;
-    if (due_ms) *due_ms = e->due_ms = dq_outbox_due(q, delay_ms);
+    if (due_ms) *due_ms = e->due_ms = dq_due_in(q, delay_ms);
     dq_outbox_kick(q, ring);
     return DELAYQ_OK;
 }
@@ -6763,7 +6816,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     delayq_status status = dq_check(q, NULL);
-    int64_t left;
+    int64_t left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     if (q->outbox)
@@ -6777,10 +6830,11 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
         dq_take_may_track(q))
         dq_sub_send_track(q);
     if (!wait_ms) return status;
-    left = (dq_sched_next(q) - dq_sys_now() + 999) / 1000;
+    left = dq_sched_next(q) - dq_sys_now();
+    nap = dq_conn_nap_us(q->conn);
+    left = ((left < nap ? left : nap) + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
-    if (left > 10 && dq_conn_writes(q->conn)) left = 10;
     if (q->outbox && (q->conn->cmd.more || dq_outbox_has_items(q))) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)

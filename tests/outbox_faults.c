@@ -89,6 +89,7 @@ static void prepare_pending(void) {
         messages[i].len = 1;
         messages[i].delay_ms = 60000;
     }
+    UNTIL((delayq_tick(&q, NULL), q.conn->known)); /* it gives tickets */
     OK(&q, delayq_offer_many(&q, messages, 3));
     settle("what is prepared");
 }
