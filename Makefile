@@ -33,19 +33,19 @@ $B/%: examples/%.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-demo: $B/demo ## see items arrive, on a private server (or DELAYQ_URL)
-	@sh tests/with-server.sh $B/demo
+demo: $B/demo $B/game_loop $B/line ## items arrive; a game runs on while the server is frozen
+	@sh tests/with-server.sh sh -c '$B/demo && sh tests/frozen.sh $B'
 
 test check: ## the tests under sanitizers, the examples, the tool, hygiene
 	@echo "== building"
 	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-nonblock \
-	    $B/delayq-asan examples
+	    $B/delayq-asan $B/line examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B test
 
 test-all: ## also valgrind, a UTF-8 server, failing allocations, make install
 	@echo "== building"
 	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-plain \
-	    $B/test-nonblock $B/delayq-asan examples
+	    $B/test-nonblock $B/delayq-asan $B/line examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B all
 
 quick: $B/test-plain ## the tests once, without sanitizers: under a minute
@@ -103,12 +103,16 @@ charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
 
-recipes: examples ## the README's recipes, built and run
+recipes: examples $B/line ## the README's recipes, built and run
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
 	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
 
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
+
+$B/line: tests/recipes/line.c
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(CFLAGS) $(CPPFLAGS) $< $(LDFLAGS) -o $@
 
 $B/delayq-asan: examples/delayq.c delayq.h
 	@mkdir -p $B

@@ -42,7 +42,8 @@
  *     >>requests       sending scripts, one retry policy
  *     >>subscriber     the connection that only listens
  *     >>taking         transfers and takes
- *     >>waiting        the only place that sleeps until there are items
+ *     >>waiting        the only place that waits
+ *     >>outbox-inside  what handles that never wait have yet to send
  *     >>verbs          the functions of the API
  *
  * >>start -- quick start
@@ -384,6 +385,18 @@ typedef struct delayq_options {
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
 
+    int reconnect_max_ms;   /* longest pause between two attempts to connect;
+                               default 5,000 */
+
+    /* A handle that never waits: see >>outbox. */
+    void *outbox;       /* memory of yours, which outlives the handle; what lay
+                           in it is not read */
+    size_t outbox_size; /* its bytes, at least 8,192 */
+    /* Looks up the address of a host in the URL: writes its text, and returns
+     * 1; 0: it is not known yet, ask again in the next step; -1: there is none.
+     * Default: getaddrinfo, which may wait. */
+    int (*resolve)(void *user, const char *host, char *address, size_t size);
+
     /* Files, for rediss://. */
     const char *tls_ca;   /* certificates to trust; default the system's */
     const char *tls_cert; /* this program's certificate, and its chain; */
@@ -479,6 +492,18 @@ typedef struct delayq_counts {
                               least half of that; the last: all above */
 } delayq_counts;
 
+/* What delayq_outbox tells, counted since the open. Offers: and what cancels
+ * or reschedules this handle's own; changes: acks and the like. They are
+ * settled in their order: the n-th is once ..._settled >= n. */
+typedef struct delayq_outbox_state {
+    uint64_t offers_accepted, offers_settled;
+    uint64_t changes_accepted, changes_settled;
+    uint64_t gone;      /* changes that came too late */
+    uint64_t duplicate; /* offers whose key was taken */
+    uint64_t dropped;   /* what the server can't take: see >>outbox */
+    size_t bytes, size; /* used, of so many */
+} delayq_outbox_state;
+
 /* A handle, in memory of yours. {0} is a closed handle. An open handle must
  * not be copied or moved. All its fields are private. */
 typedef struct delayq_address {
@@ -525,12 +550,15 @@ typedef struct delayq_socket {
     unsigned number;         /* counts the attempts to connect it */
     unsigned char purpose;   /* dq_conn_purpose */
     unsigned char unwritten; /* c's output buffer is not empty */
+    unsigned char more;      /* there may be more to read */
     unsigned char unproven;  /* so many in a row were lost before of use */
     unsigned failures;       /* so many attempts in a row have failed */
     int64_t retry_us;        /* connect no sooner */
     int64_t begun_us;        /* when this attempt began; */
     int64_t deadline_us;     /* it has to be open by then */
     int64_t moved_us;        /* when it was last of use */
+    const char *body;        /* what is to be written then, */
+    size_t body_len;         /* a payload of that length */
     delayq_exchange *first, *last; /* under way, in the order of replies */
     delayq_exchange greeting;
 } delayq_socket;
@@ -541,6 +569,13 @@ typedef enum delayq_track_state {
     DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
     DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
 } delayq_track_state;
+
+/* Private: a host's address. */
+typedef struct delayq_name {
+    unsigned hash;    /* of its name */
+    int64_t found_us; /* when it was looked up; 0: never */
+    char text[46];
+} delayq_name;
 
 typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
@@ -554,7 +589,9 @@ typedef struct delayq_conn {
     delayq_address redirect;  /* the node that MOVED or ASK has named */
     unsigned char redirected; /* cmd's next attempt goes there */
     unsigned char hops;       /* redirections in a row while connecting */
+    unsigned char timed_out;  /* cmd was given up, not closed by the server */
     unsigned host;            /* number of the URL's host to try next */
+    delayq_name *names;       /* three, in the owner's outbox; or NULL */
     unsigned hosts_left;      /* to try before a pause */
     delayq_status failure;    /* what a request is told during that, */
     char err[256];            /* and the text */
@@ -595,6 +632,9 @@ struct delayq {
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
     int64_t ready;        /* how many lay ready by the last answer */
+    void *outbox;         /* in options.outbox, or NULL */
+    int64_t send_us;      /* that has something to send then */
+    unsigned char asked;  /* its transfer or take is under way */
 
     /* What is heard; all 0 while conn->sub is NULL. */
     unsigned char subscribed;   /* to the queue's channel */
@@ -940,9 +980,28 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
+ * delayq_flush -- wait until everything in the outbox is settled.
+ *
+ * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the last
+ *                            flush
+ *              DELAYQ_WOKEN  delayq_wake was called
+ *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
+ *              DELAYQ_ERR_ARG      no outbox, or as ever
+ *              the first failure since the last flush: of what is still there,
+ *              or was dropped
+ * Blocks       timeout_ms, as in delayq_take
+ */
+DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
+
+/* delayq_outbox -- what has been accepted and what is settled. Asks nobody.
+ * DELAYQ_OK, or DELAYQ_ERR_ARG: no outbox. */
+DELAYQ_API delayq_status delayq_outbox(const delayq *q,
+                                       delayq_outbox_state *state);
+
+/*
  * delayq_fds -- the descriptors to poll() for reading until the next tick.
  *
- *   fds, max    room for max descriptors; 2 are enough
+ *   fds, max    room for max descriptors; 3 are enough
  *
  * Returns how many were stored. Ask before each poll(): they change at a
  * reconnect. When one is readable call delayq_tick, or take with timeout 0.
@@ -1862,16 +1921,22 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
+/* Load the files, which takes a while. NULL, or what is wrong with them. */
+static const char *dq_tls_prepare(delayq_conn *conn) {
+    ERR_clear_error();
+    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
+    if (conn->tls) return NULL;
+    dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    return conn->err;
+}
+
 /* Prepare a connected socket for TLS. */
 static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
                                   const char *host) {
     delayq_status status = DELAYQ_OK;
     dq_sys_signals old;
     SSL *ssl;
-    ERR_clear_error();
-    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
-    if (!conn->tls)
-        return dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    if (dq_tls_prepare(conn)) return DELAYQ_ERR_ARG;
     ssl = SSL_new((SSL_CTX *)conn->tls);
     /* The certificate has to be the host's. */
     if (!ssl ||
@@ -1923,10 +1988,15 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
+static const char *dq_tls_prepare(delayq_conn *conn) {
+    (void)conn;
+    return "compiled without DELAYQ_TLS";
+}
+
 static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
                                   const char *host) {
     (void)s, (void)host;
-    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "%s", dq_tls_prepare(conn));
 }
 
 static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
@@ -2169,19 +2239,66 @@ static const char dq_lua_offer[] =
     "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
 
+/* OFFER_ONCE: the offers of an outbox, each with a number; those up to the
+ * highest that was stored are passed over.
+ * KEYS     1 zset, 2 the highest number, 3 mirror (only where the wire has one)
+ * ARGV     1 channel, 2 the first one's number, then pairs as above, 1,000 at
+ *          most
+ * returns  clock; how many were passed over */
+static const char dq_lua_offer_once[] =
+    "local zset, mark, mirror, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]\n"
+    "local us, number, count = clock(), tonumber(ARGV[2]), #ARGV / 2 - 1\n"
+    "local base = math.ceil(us / 1000)\n"
+    "local highest = redis.call('GET', mark)\n"
+    "local over = math.min(count, math.max(0, (highest or 0) - number + 1))\n"
+    "redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
+    "if mirror then\n"
+    "  redis.call('LLEN', mirror)\n"
+    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
+    "end\n"
+    "local first, ties, at, last, text = nil, 0, nil, 0, nil\n"
+    "for i = 3, #ARGV, 2 do\n"
+    "  if ARGV[i] ~= '' then\n"
+    "    at = read_when(ARGV[i], base)\n"
+    "    text = string.format('%.0f', at)\n"
+    "  end\n"
+    "  if i > 2 + 2 * over then\n"
+    "    ARGV[last + 1], ARGV[last + 2] = text, ARGV[i + 1]\n"
+    "    last = last + 2\n"
+    "    if not first or at < first then first, ties = at, 0 end\n"
+    "    if at == first then ties = ties + 1 end\n"
+    "  end\n"
+    "end\n"
+    "if not first then return {us, over} end\n"
+    "for i = 2, mirror and last or 0, 2 do\n"
+    "  redis.call('RPUSH', mirror, ARGV[i])\n"
+    "end\n"
+    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 1, last))\n"
+    "number = string.format('%.0f', number + count - 1)\n"
+    "redis.call('SET', mark, number, 'PX', 86400000)\n"
+    "publish_if_head(zset, channel, first, ties)\n"
+    "return {us, over}\n";
+
 /* OFFER_KEYED
- * KEYS     1 zset, 2 the key's ticket, 3 mirror (only where the wire has one)
- * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
- *          key's life in ms, 6 '1': take the place of the first
+ * KEYS     1 zset, 2 the key's ticket, then: the mirror (only where the wire
+ *          has one), an outbox's highest number
+ * ARGV     1 channel, 2 when (as above), 3 its id in hex, 4 the key's life in
+ *          ms, 5 '1': take the place of the first, 6 its number in an outbox,
+ *          or 0, 7 element
  * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
- *          been delivered meanwhile; due; the key's ticket */
+ *          been delivered meanwhile, 3: passed over; due; the key's ticket */
 static const char dq_lua_offer_keyed[] =
-    "local zset, holder, mirror = KEYS[1], KEYS[2], KEYS[3]\n"
-    "local channel, when, e, id, ttl_ms, replace = unpack(ARGV)\n"
+    "local zset, holder, mirror, mark = unpack(KEYS)\n"
+    "local channel, when, id, ttl_ms, replace, number, e = unpack(ARGV)\n"
+    "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
     "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
     "local held = redis.call('GET', holder) or ''\n"
     "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
+    "local highest = mark and redis.call('GET', mark)\n"
+    "if highest and tonumber(highest) >= tonumber(number) then\n"
+    "  return {us, 3, due, ''}\n"
+    "end\n"
     "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
     "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
     "if delivered then return {us, 2, due, ''} end\n"
@@ -2198,6 +2315,7 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "local unless = held == '' and 'XX' or 'NX'\n"
     "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
+    "if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
     "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
@@ -2207,6 +2325,7 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZADD', zset, 'NX', due, e)\n"
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
+    "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
     "if old then\n"
     "  local rank = find(zset, held_due, prefix)\n"
     "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
@@ -2919,7 +3038,8 @@ static const char dq_lua_remove_main[] =
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
- *          doesn't count, 6 '1': sent again, 7 delay
+ *          doesn't count, 6 '1': sent again, 7 delay, or -1: the due
+ *          time counts in any case
  * returns  clock; 1: done, 0: not there; the due time
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
@@ -2948,8 +3068,10 @@ static const char dq_lua_change[] =
     "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
     "  return {us, 1, 0}\n"
     "end\n"
-    "local by_delay = math.ceil(us / 1000) + ARGV[7]\n"
-    "if new_due < by_delay or new_due > by_delay + 1000 then\n"
+    "local delay = tonumber(ARGV[7])\n"
+    "local by_delay = math.ceil(us / 1000) + delay\n"
+    "if delay >= 0 and\n"
+    "  (new_due < by_delay or new_due > by_delay + 1000) then\n"
     "  new_due = by_delay\n"
     "end\n"
     "redis.call('ZADD', zset, new_due, uncounted(e))\n"
@@ -3099,8 +3221,11 @@ DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
+          "6e7f2768e31097703cc27961693766daa8bb0ac0", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
+DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
+          "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
+          dq_lua_publish, dq_lua_when, dq_lua_offer_once);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
@@ -3117,7 +3242,7 @@ DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "6a620e60cb4e46474fab5db4060770de435952e7",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "54f3c20bf83ec2ec3fd4edfdcbdd80ffaf1e6d69",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
@@ -3172,7 +3297,8 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
-#define DQ_RESP_SMALL 1024 /* longest argument but for scripts and payloads */
+#define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
+#define DQ_RESP_SLICE 65536 /* most that is written of a payload in one go */
 
 typedef struct dq_resp_writer {
     redisContext *c;
@@ -3180,13 +3306,15 @@ typedef struct dq_resp_writer {
     int spilled;  /* while counting: it did not fit */
     int failed;   /* no memory */
     size_t keys, args;
-    size_t n; /* bytes in buf */
+    const char *body; /* what follows all this, and */
+    size_t body_len;  /* its length */
+    size_t n;         /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
-    o->n = o->keys = o->args = 0;
+    o->n = o->keys = o->args = o->body_len = 0;
     o->counting = o->spilled = o->failed = 0;
 }
 
@@ -3223,13 +3351,20 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
 }
 
 /* An argument of any length: something small, then what is copied into the
- * buffer only if it fits. */
+ * buffer only if it fits. The last one of a request, if it is large, is not
+ * copied: the socket writes it in slices. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
-                             size_t head_len, const void *data, size_t len) {
+                             size_t head_len, const void *data, size_t len,
+                             int last) {
     o->args++;
     dq_resp_line(o, '$', head_len + len);
     memcpy(o->buf + o->n, head, head_len);
     o->n += head_len;
+    if (last && len > DQ_RESP_SLICE) {
+        o->body = (const char *)data;
+        o->body_len = len;
+        return;
+    }
     if (len + 2 > sizeof o->buf - o->n) {
         dq_resp_flush(o);
         dq_resp_append(o, data, len);
@@ -3293,6 +3428,7 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_DEAD "delayq_dead:"
 #define DQ_STREAM "delayq_stream:"
 #define DQ_DEDUP "delayq_once:"
+#define DQ_SENT "delayq_sent:"
 #define DQ_WAITERS "delayq_waiting:"
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
@@ -3332,6 +3468,12 @@ typedef struct dq_req {
     uint64_t order;   /* of the ids that a lease may make */
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
+
+    int stepwise;           /* an outbox's: it is sent again from there */
+    struct dq_ring *ring;   /* whose first entries it holds, */
+    struct dq_entry *entry; /* from this one on */
+    uint64_t was_sent;      /* the ring's `sent`, before this sending */
+    int mirror;             /* a cancel: the mirror, too */
 
     delayq_status status; /* out */
     redisReply *reply;    /* out: an array; the caller frees it */
@@ -3393,7 +3535,6 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
-#define DQ_BACKOFF_MAX_US (5 * DQ_SECOND_US)
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
 #define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
@@ -3402,11 +3543,13 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * pause between the beginnings of two attempts. */
 static int64_t dq_sched_next_attempt(const delayq *owner,
                                      const delayq_socket *s) {
-    int64_t now = dq_sys_now(), when = now, longest = DQ_BACKOFF_MAX_US;
-    (void)owner;
+    int64_t now = dq_sys_now(), when = now;
     if (s->failures > 0)
         when =
-            s->begun_us + dq_num_backoff(DQ_BACKOFF_US, longest, s->failures);
+            s->begun_us + dq_num_backoff(
+                                DQ_BACKOFF_US,
+                                owner->options.reconnect_max_ms * 1000LL,
+                                s->failures);
     return when < now ? now : when;
 }
 
@@ -3437,7 +3580,8 @@ static int64_t dq_sched_next(const delayq *q) {
     const delayq_conn *conn = q->conn;
     int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (q->next_poll_us < next) next = q->next_poll_us;
+    if (q->next_poll_us < next && !q->asked) next = q->next_poll_us;
+    if (q->outbox && q->send_us < next) next = q->send_us;
     sub = conn->sub.state < DELAYQ_SOCKET_OPEN
               ? dq_sched_socket(conn, &conn->sub)
               : dq_sched_ping_us(conn);
@@ -3474,7 +3618,7 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = 0;
+        h->list_tracked = h->asked = 0;
         h->next_poll_us = conn->cmd.retry_us;
     }
 }
@@ -3497,10 +3641,18 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
 
 /* A request was refused, or failed though a connection is there: pause. */
 static void dq_sched_on_fault(delayq *q) {
+    q->asked = 0;
     if (q->conn->cmd.c) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
 /* --- events of the queue --- */
+
+/* A transfer or take is sent, and its answer not waited for: that will say when
+ * the next one is, unless what is heard meanwhile makes it sooner. */
+static void dq_sched_on_sent(delayq *q) {
+    q->asked = 1;
+    q->next_poll_us = DQ_NEVER;
+}
 
 /* A transfer or take, sent then, was answered: so long until the next item is
  * due, so many ready. That holds for every handle on the same queue and
@@ -3518,9 +3670,11 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
         h->ready = ready < 0 ? 0 : ready;
-        h->next_poll_us = sent_us + next_us;
+        if (!h->asked || sent_us + next_us < h->next_poll_us)
+            h->next_poll_us = sent_us + next_us;
         if (taken) h->list_tracked = 0;
     }
+    q->asked = 0;
     q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
     if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
     if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
@@ -3661,7 +3815,8 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
     if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
     s->state = DELAYQ_SOCKET_CLOSED;
-    s->unwritten = 0;
+    s->unwritten = s->more = 0;
+    s->body_len = 0;
     s->retry_us = dq_sched_next_attempt(conn->owner, s);
     if (s == &conn->sub) {
         conn->tracking = DELAYQ_TRACK_OFF;
@@ -3688,6 +3843,7 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
     int written = s->first && s->first->written;
+    conn->timed_out = 0;
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
         return dq_err_set(conn->err,
@@ -3709,6 +3865,7 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
 static delayq_status dq_conn_timeout(delayq_conn *conn,
                                      const delayq_socket *s) {
     int written = s->first && s->first->written;
+    conn->timed_out = 1;
     return dq_err_set(conn->err,
                       written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
                       written ? "no answer in time: it may have happened"
@@ -3721,6 +3878,19 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     int done = 0, status;
     errno = 0;
     status = dq_sys_write(s->c, &done);
+    if (done && s->body_len > 0) {
+        size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
+        dq_resp_writer o;
+        dq_resp_begin(&o, s->c);
+        dq_resp_append(&o, s->body, n);
+        s->body += n;
+        s->body_len -= n;
+        if (s->body_len == 0) dq_resp_append(&o, "\r\n", 2);
+        if (o.failed) return dq_conn_no_memory(conn);
+        s->moved_us = dq_sys_now();
+        status = dq_sys_write(s->c, &done);
+        done = done && s->body_len == 0;
+    }
     if (done) {
         s->unwritten = 0;
         for (x = s->first; x; x = x->next) x->written = 1;
@@ -3750,6 +3920,8 @@ static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     }
     s->last = x;
     s->unwritten = 1;
+    s->body = o->body;
+    s->body_len = o->body_len;
     if (o->failed) return dq_conn_no_memory(conn);
     dq_conn_write(conn, s);
     return DELAYQ_OK;
@@ -3782,6 +3954,7 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
     int reads;
+    s->more = 0;
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
         size_t before = s->c->reader->len;
         void *r = NULL;
@@ -3794,8 +3967,9 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
                 return dq_conn_fault(conn, s);
             if (r) status = dq_conn_match(conn, s, (redisReply *)r);
         } while (r && status == DELAYQ_OK);
-        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) break;
+        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) return status;
     }
+    s->more = reads == DQ_READS;
     return status;
 }
 
@@ -3826,6 +4000,47 @@ static delayq_status dq_conn_cant_errno(delayq_conn *conn,
     return dq_conn_cant(conn, s, DELAYQ_ERR_IO, why);
 }
 
+/* Which server is it? */
+static unsigned dq_conn_hash_address(const delayq_address *a) {
+    unsigned h = (unsigned)a->port;
+    const char *p;
+    for (p = a->host; *p; p++) h = h * 31 + (unsigned char)*p;
+    return h;
+}
+
+/* The address of a host's name: 1; 0: ask again later; -1: there is none. A
+ * handle with an outbox looks a name up when it is opened, and again after two
+ * failed attempts, but not within 30 s. */
+static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
+                           const char *host, char address[64]) {
+    const delayq_options *o = &conn->owner->options;
+    delayq_address named;
+    delayq_name *name = NULL;
+    int64_t now = dq_sys_now();
+    unsigned hash, i;
+    int found;
+    memset(&named, 0, sizeof named);
+    snprintf(named.host, sizeof named.host, "%s", host);
+    hash = dq_conn_hash_address(&named);
+    for (i = 0; conn->names && i < 3 && (!name || name->hash != hash); i++)
+        if (!name || conn->names[i].hash == hash ||
+            conn->names[i].found_us < name->found_us)
+            name = &conn->names[i];
+    if (name && name->hash == hash && name->found_us > 0 &&
+        (s->failures < 2 || now - name->found_us < 30 * DQ_SECOND_US)) {
+        memcpy(address, name->text, sizeof name->text);
+        return 1;
+    }
+    found = o->resolve ? o->resolve(o->user, host, address, 64)
+                       : dq_sys_resolve(host, s->failures, address, 64);
+    if (found > 0 && name && strlen(address) < sizeof name->text) {
+        name->hash = hash;
+        name->found_us = now;
+        snprintf(name->text, sizeof name->text, "%s", address);
+    }
+    return found > 0 ? 1 : o->resolve ? found : -1;
+}
+
 /* Find the address, and begin to connect to it. */
 static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_options *o = &conn->owner->options;
@@ -3849,9 +4064,12 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         if (size == 0 && a->port == 0)
             return dq_conn_cant(conn, s, DELAYQ_ERR_ARG,
                                 ": the path is too long");
-        if (size == 0 &&
-            dq_sys_resolve(a->host, s->failures, address, sizeof address))
-            size = dq_sys_parse_address(&to, address, a->port);
+        if (size == 0) {
+            int found = dq_conn_resolve(conn, s, a->host, address);
+            if (found == 0) return DELAYQ_EMPTY;
+            if (found > 0)
+                size = dq_sys_parse_address(&to, address, a->port);
+        }
         if (size == 0)
             return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
                                 ": the name has no address");
@@ -4108,14 +4326,6 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     return more;
 }
 
-/* Which server is it? */
-static unsigned dq_conn_hash_address(const delayq_address *a) {
-    unsigned h = (unsigned)a->port;
-    const char *p;
-    for (p = a->host; *p; p++) h = h * 31 + (unsigned char)*p;
-    return h;
-}
-
 /* Take the command connection as far as it goes without waiting. OK: it is
  * open; EMPTY: it is being connected; else why it is not, in conn->err, and
  * there is a pause until cmd.retry_us. */
@@ -4256,7 +4466,7 @@ static delayq_status dq_conn_ensure(delayq *q) {
         if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
             return DELAYQ_OK;
         if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
-            q->setup.state == DELAYQ_EXCHANGE_NONE)
+            q->setup.state == DELAYQ_EXCHANGE_NONE && s->body_len == 0)
             dq_conn_send_probe(q);
         if (s->state == DELAYQ_SOCKET_CLOSED) continue;
         if (s->state < DELAYQ_SOCKET_OPEN || q->tracks ||
@@ -4346,7 +4556,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     if (++req->tries <= DQ_HOPS) {
         if (status == DQ_NOSCRIPT || status == DQ_MOVED) {
             again = 1;
-        } else if (status == DQ_ASK) {
+        } else if (status == DQ_ASK && !req->stepwise) {
             again = 1;
             req->asking = conn->cmd.c != NULL;
         } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
@@ -4417,7 +4627,8 @@ static void dq_req_send(delayq *q, dq_req *req) {
     delayq_status ready = dq_req_socket(q, req, &s);
     dq_resp_writer o;
     int n;
-    if (ready == DELAYQ_EMPTY) return;
+    if (ready == DELAYQ_EMPTY || (ready == DELAYQ_OK && s->body_len > 0))
+        return; /* nor while somebody else's payload is being written */
     if (ready != DELAYQ_OK) {
         req->status = ready;
         dq_req_decide(q, req);
@@ -4712,7 +4923,7 @@ static int dq_sub_wants_track(const delayq *q) {
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
+           q->conn->cmd.body_len == 0 && q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -5061,7 +5272,11 @@ static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
 static delayq_status dq_take_end_transfer(delayq *q, dq_req *call) {
     int64_t n[DQ_NUMBERS];
     delayq_status status = dq_take_numbers(q, call, n);
-    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
+    if (status == DELAYQ_EMPTY) { /* the next does it */
+        q->asked = 0;
+        dq_sched_lower(q, dq_sys_now());
+        return DELAYQ_OK;
+    }
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
@@ -5086,6 +5301,7 @@ typedef struct dq_reader {
     int64_t us;      /* the server's clock */
     const char *due; /* the due times that are left, as text */
     size_t at;       /* number of the next element of the reply */
+    redisReply *reply;
 } dq_reader;
 
 /* One item, and its due time as text. A peek shows what can't be decoded, too.
@@ -5131,14 +5347,14 @@ static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
     return 1;
 }
 
-/* Begin to read: from now on the reply is q's. */
+/* Begin to read: from now on the reply is the reader's. */
 static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
                                    dq_reader *reader) {
     const redisReply *r = call->reply;
     dq_req_verb verb = call->script->verb;
     size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
     size_t step = verb == DQ_BROADCAST ? 2 : 1;
-    q->reply = call->reply;
+    reader->reply = call->reply;
     call->reply = NULL;
     if (r->elements < first ||
         r->element[first - 1]->type != REDIS_REPLY_STRING)
@@ -5156,8 +5372,8 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
 /* The next item; EMPTY behind the last. */
 static delayq_status dq_read_next(delayq *q, dq_reader *reader,
                                   delayq_item *item) {
-    const redisReply *r = (const redisReply *)q->reply;
-    if (!r || reader->at >= r->elements) return DELAYQ_EMPTY;
+    const redisReply *r = reader->reply;
+    if (reader->at >= r->elements) return DELAYQ_EMPTY;
     if (!dq_read_item(q, reader, item, r->element + reader->at))
         return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
     reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
@@ -5172,6 +5388,7 @@ static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
     dq_reader reader;
     delayq_status status = dq_read_begin(q, call, us, &reader);
     size_t got = 0;
+    q->reply = reader.reply;
     *count = 0;
     while (status == DELAYQ_OK) {
         status = dq_read_next(q, &reader, items + got);
@@ -5312,6 +5529,812 @@ static delayq_status dq_take_turn(delayq *q) {
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
+#define DQ_OFFER_BYTES (256 * 1024)
+
+/* When it is due, as the script explains; nothing where that is as before. */
+static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
+                          const delayq_message *before, int again) {
+    char when[64];
+    size_t n = 0;
+    again |= m->status == DELAYQ_ERR_UNKNOWN;
+    if (!before || again || before->due_ms != m->due_ms ||
+        before->delay_ms != m->delay_ms)
+        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+    if (again) {
+        when[n++] = '!';
+        n += dq_num_decimal(when + n, m->not_after_ms);
+    }
+    dq_resp_arg(o, when, n);
+}
+
+static void dq_write_element(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m, int last) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
+    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_long_arg(o, head, n, m->data, m->len, last);
+}
+
+static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    const delayq_message *m = call->messages;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    for (i = 0; i < call->max; i++) {
+        dq_write_when(o, m + i, i > 0 ? m + i - 1 : NULL, call->is_resend);
+        dq_write_element(o, q, m + i, i + 1 == call->max);
+    }
+}
+
+/* order: 0, or the number of an outbox handle's offer. */
+static void dq_write_keyed_message(dq_resp_writer *o, const delayq *q,
+                                   const delayq_message *m, int again,
+                                   uint64_t order) {
+    char rest[280], id[33];
+    dq_resp_key(o, q, DQ_ZSET, "");
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (order > 0) dq_resp_key(o, q, DQ_SENT, q->id);
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_write_when(o, m, NULL, again);
+    dq_num_hex(id, m->id, dq_elem_id_len(q));
+    dq_resp_text(o, id);
+    dq_resp_int(o, m->key_ttl_ms);
+    dq_resp_text(o, m->replace ? "1" : "0");
+    dq_resp_int(o, (int64_t)order);
+    dq_write_element(o, q, m, 1);
+}
+
+static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_write_keyed_message(o, q, call->messages, call->is_resend, 0);
+}
+
+/* What a nack, extend, reschedule or bury says. */
+static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
+    dq_resp_keys_end(o);
+    dq_write_ticket(o, call->ticket);
+    dq_resp_int(o, call->due_ms);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, call->less ? "1" : "0");
+    dq_resp_text(o, call->is_resend ? "1" : "0");
+    dq_resp_int(o, call->from);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Outbox
+ * >>outbox-inside   handles that never wait: what they have yet to send
+ *
+ * Owns the memory of options.outbox. Offers, and what concerns this handle's
+ * own offers, lie in one ring; acks and the like in another, so that a full
+ * server, which refuses offers, still gets the acks that make room. A ring is
+ * first in, first out, with one request under way; neighbours of one kind
+ * share it. What is sent stays in the ring until the server has confirmed it.
+ *
+ * An offer has a number in its ring. The script keeps the highest in a key of
+ * this handle, passes over what is not above it, and says how many those were:
+ * so resends store nothing twice, even after the item has been delivered.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_RING_ENTRIES 1000 /* most in one request */
+#define DQ_RING_ACKS 500
+#define DQ_RING_LOSSES 8 /* a request alone that has ended so many connections */
+#define DQ_OUTBOX_MIN 8192
+
+typedef enum dq_entry_kind {
+    DQ_ENTRY_NONE, /* the end of the ring's memory is unused */
+    DQ_ENTRY_OFFER,
+    DQ_ENTRY_KEYED,  /* an offer with a key */
+    DQ_ENTRY_REMOVE, /* ack, cancel */
+    DQ_ENTRY_CHANGE  /* nack, extend, bury, reschedule */
+} dq_entry_kind;
+
+/* Followed by the key, and the payload or the ticket; aligned to 8 bytes. */
+typedef struct dq_entry {
+    size_t size; /* of all of it */
+    dq_entry_kind kind;
+    unsigned char has_id, replace, less, bury, mirror;
+    const char *what; /* for error texts */
+    int64_t begun_us; /* when the call was made */
+    int64_t delay_ms; /* from then; */
+    int64_t due_ms;   /* > 0: due then instead */
+    int64_t key_ttl_ms;
+    size_t key_len, len;
+    unsigned char id[16];
+} dq_entry;
+
+typedef struct dq_ring {
+    unsigned char *data;
+    size_t size, head, tail, used; /* bytes */
+    uint64_t accepted, settled;    /* entries, since the open */
+    uint64_t sent;                 /* up to this one they may have arrived */
+    size_t limit;                  /* entries of the next request */
+    unsigned failures, losses;     /* in a row; with one entry alone */
+    int64_t retry_us;              /* send no sooner */
+    delayq_status status;          /* why the last request failed, or OK */
+    dq_req req;                    /* under way, unless its state is NONE */
+} dq_ring;
+
+typedef struct dq_outbox {
+    dq_ring offers, changes;
+    dq_req ask;           /* a transfer or take under way, as above */
+    int taking;           /* it is a take */
+    dq_reader reader;     /* of what it has brought, in q->reply */
+    int64_t lease_end_us; /* of that, by our clock */
+    size_t want, max;     /* items of the next take; at least */
+    int takes;            /* the program takes: it did since the last tick */
+    delayq_status failure; /* the first one since a flush */
+    uint64_t gone, duplicate, dropped, told_dropped;
+    delayq_name names[3];
+    int64_t log_us; /* when the log was told last, and of what */
+    delayq_status logged;
+} dq_outbox;
+
+static dq_outbox *dq_outbox_of(const delayq *q) {
+    return (dq_outbox *)q->outbox;
+}
+
+/* Numbers of its own, by which the queue knows the handle. */
+static void dq_handle_identify(delayq *q) {
+    dq_sys_random(q->handle_id, sizeof q->handle_id);
+    q->id[0] = ':';
+    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+}
+
+/* --- the ring --- */
+
+static unsigned char *dq_entry_key(dq_entry *e) {
+    return (unsigned char *)(e + 1);
+}
+
+/* The payload, or a ticket's text. Behind a key stands a NUL. */
+static unsigned char *dq_entry_data(dq_entry *e) {
+    return dq_entry_key(e) + (e->key_len > 0 ? e->key_len + 1 : 0);
+}
+
+static dq_entry *dq_ring_at(const dq_ring *ring, size_t at) {
+    return (dq_entry *)(void *)(ring->data + at);
+}
+
+/* The entry at a place or, where the end is unused, at the beginning. */
+static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
+    size_t end = ring->size - at;
+    if (end < sizeof(dq_entry) || dq_ring_at(ring, at)->kind == DQ_ENTRY_NONE)
+        at = 0;
+    return dq_ring_at(ring, at);
+}
+
+static dq_entry *dq_ring_first(const dq_ring *ring) {
+    return ring->accepted > ring->settled ? dq_ring_entry(ring, ring->head)
+                                          : NULL;
+}
+
+/* The one behind e, which must not be the last. */
+static dq_entry *dq_ring_next(const dq_ring *ring, const dq_entry *e) {
+    size_t at = (size_t)((const unsigned char *)e - ring->data) + e->size;
+    return dq_ring_entry(ring, at);
+}
+
+/* Room for one more; NULL: there is none. */
+static dq_entry *dq_ring_add(dq_ring *ring, dq_entry_kind kind, size_t key_len,
+                             size_t len) {
+    size_t key = key_len > 0 ? key_len + 1 : 0, end;
+    size_t size = (sizeof(dq_entry) + key + len + 7) & ~(size_t)7;
+    dq_entry *e;
+    if (ring->used == 0) ring->head = ring->tail = 0;
+    if (ring->used + size > ring->size) return NULL;
+    end = ring->size - ring->tail;
+    if (ring->tail >= ring->head && size > end) {
+        if (size > ring->head) return NULL;
+        if (end >= sizeof(dq_entry))
+            dq_ring_at(ring, ring->tail)->kind = DQ_ENTRY_NONE;
+        ring->used += end;
+        ring->tail = 0;
+    } else if (ring->tail < ring->head && size > ring->head - ring->tail) {
+        return NULL;
+    }
+    e = dq_ring_at(ring, ring->tail);
+    memset(e, 0, sizeof *e);
+    e->size = size;
+    e->kind = kind;
+    e->key_len = key_len;
+    e->len = len;
+    e->begun_us = dq_sys_now();
+    ring->tail += size;
+    ring->used += size;
+    ring->accepted++;
+    return e;
+}
+
+/* The first n are done. */
+static void dq_ring_pop(dq_ring *ring, size_t n) {
+    for (; n > 0; n--) {
+        dq_entry *e = dq_ring_first(ring);
+        size_t at = (size_t)((unsigned char *)e - ring->data);
+        if (at < ring->head) ring->used -= ring->size - ring->head;
+        ring->used -= e->size;
+        ring->head = at + e->size;
+        ring->settled++;
+    }
+    if (ring->sent < ring->settled) ring->sent = ring->settled;
+}
+
+/* --- writing requests of entries --- */
+
+/* The message of an entry, by the clock when the request was made. */
+static void dq_ring_message(const dq_req *req, dq_entry *e,
+                            delayq_message *m) {
+    int64_t age_ms = (req->from - e->begun_us) / 1000;
+    memset(m, 0, sizeof *m);
+    m->data = dq_entry_data(e);
+    m->len = e->len;
+    m->due_ms = e->due_ms;
+    m->delay_ms = e->delay_ms > age_ms ? e->delay_ms - age_ms : 0;
+    memcpy(m->id, e->id, sizeof m->id);
+    if (e->kind != DQ_ENTRY_KEYED) return;
+    m->key = (const char *)dq_entry_key(e);
+    m->key_ttl_ms = e->key_ttl_ms;
+    m->replace = e->replace;
+}
+
+static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
+                                 const dq_req *req) {
+    delayq_message m[2];
+    dq_entry *e = req->entry;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    dq_resp_key(o, q, DQ_SENT, q->id);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_int(o, (int64_t)req->order);
+    for (i = 0; i < req->max; i++) {
+        if (i > 0) e = dq_ring_next(req->ring, e);
+        dq_ring_message(req, e, &m[i & 1]);
+        dq_write_when(o, &m[i & 1], i > 0 ? &m[~i & 1] : NULL, 0);
+        dq_write_element(o, q, &m[i & 1], req->max == 1);
+    }
+}
+
+static void dq_write_ring_keyed(dq_resp_writer *o, delayq *q,
+                                const dq_req *req) {
+    delayq_message m;
+    dq_ring_message(req, req->entry, &m);
+    dq_write_keyed_message(o, q, &m, 0, req->order);
+}
+
+static void dq_write_ring_removal(dq_resp_writer *o, delayq *q,
+                                  const dq_req *req) {
+    dq_entry *e = req->entry;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (req->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    for (i = 0; i < req->max; i++) {
+        if (i > 0) e = dq_ring_next(req->ring, e);
+        dq_write_ticket(o, (const char *)dq_entry_data(e));
+    }
+}
+
+/* Make a request of the first entries. */
+static void dq_ring_plan(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_entry *e = dq_ring_first(ring), *first = e;
+    size_t n = 0, bytes = 0, limit = ring->limit;
+    size_t waiting = (size_t)(ring->accepted - ring->settled);
+    if (e->kind == DQ_ENTRY_OFFER) {
+        dq_req_begin(req, &dq_script_offer_once, e->what, dq_write_ring_offers);
+    } else if (e->kind == DQ_ENTRY_KEYED) {
+        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_ring_keyed);
+        limit = 1;
+    } else if (e->kind == DQ_ENTRY_REMOVE) {
+        dq_req_begin(req, &dq_script_remove, e->what, dq_write_ring_removal);
+        req->mirror = e->mirror;
+        if (e->mirror) limit = 1;
+        if (limit > DQ_RING_ACKS) limit = DQ_RING_ACKS;
+    } else {
+        dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
+        if (e->due_ms == 0)
+            e->due_ms = dq_due_in(q, e->delay_ms) -
+                        (dq_sys_now() - e->begun_us) / 1000;
+        req->ticket = (const char *)dq_entry_data(e);
+        req->bury = e->bury;
+        req->due_ms = e->due_ms;
+        req->from = -1; /* the due time counts */
+        req->less = e->less;
+        limit = 1;
+    }
+    req->stepwise = req->idempotent = req->resent = 1;
+    req->ring = ring;
+    req->entry = first;
+    req->order = ring->settled + 1;
+    req->is_resend = ring->sent > ring->settled;
+    if (e->kind != DQ_ENTRY_CHANGE) req->from = dq_sys_now();
+    if (limit > waiting) limit = waiting;
+    for (;;) {
+        if (!e->has_id && e->kind <= DQ_ENTRY_KEYED) {
+            dq_elem_next_id(q, e->id);
+            e->has_id = 1;
+        }
+        n++;
+        bytes += e->len;
+        if (n >= limit) break;
+        e = dq_ring_next(ring, e);
+        if (e->kind != first->kind || e->mirror != first->mirror ||
+            bytes + e->len > DQ_OFFER_BYTES)
+            break;
+    }
+    req->max = n;
+}
+
+/* --- what became of a request --- */
+
+/* A fault of an outbox: the log hears of each kind, then once a second. */
+static void dq_outbox_note(delayq *q, delayq_status status, const char *text) {
+    dq_outbox *b = dq_outbox_of(q);
+    int64_t now = dq_sys_now();
+    if (b->failure == DELAYQ_OK) b->failure = status;
+    if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
+    b->logged = status;
+    b->log_us = now;
+    if (q->options.log) q->options.log(q->options.user, status, text);
+}
+
+/* Somebody else uses this handle's numbers: a cloned machine. */
+static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
+    dq_entry *e = dq_ring_first(ring);
+    uint64_t i;
+    for (i = ring->settled; i < ring->accepted; i++) {
+        if (i > ring->settled) e = dq_ring_next(ring, e);
+        e->has_id = 0;
+    }
+    dq_handle_identify(q);
+    dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
+    ring->sent = ring->settled;
+}
+
+/* The reply to the first entries. OK: they are done. */
+static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_outbox *b = dq_outbox_of(q);
+    dq_entry *e = dq_ring_first(ring);
+    dq_entry_kind kind = e->kind;
+    int64_t n[3];
+    size_t i, want = kind == DQ_ENTRY_OFFER    ? 2
+                     : kind == DQ_ENTRY_REMOVE ? 1
+                                               : 3;
+    delayq_status status = dq_req_numbers(q, req, n, want);
+    if (status != DELAYQ_OK) return status;
+    if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
+        return dq_err_bad_reply(q, req->what);
+    if (kind == DQ_ENTRY_OFFER && n[1] > 0 &&
+        (uint64_t)n[1] > req->was_sent - ring->settled) {
+        dq_ring_met_twin(q, ring);
+        return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+                          "offer: another machine uses this handle's numbers; "
+                          "it takes new ones");
+    }
+    for (i = 0; i < req->max; i++) {
+        int done = 1;
+        if (i > 0) e = dq_ring_next(ring, e);
+        if (kind == DQ_ENTRY_OFFER) {
+            delayq_message m;
+            dq_ring_message(req, e, &m);
+            dq_sched_on_own_item(q, m.due_ms > 0
+                                        ? m.due_ms
+                                        : (n[0] + 999) / 1000 + m.delay_ms);
+            q->counts.offered++;
+        } else if (kind == DQ_ENTRY_KEYED) {
+            done = n[1] != 1;
+            b->duplicate += !done;
+            q->counts.offered += n[1] == 0;
+            dq_sched_on_own_item(q, n[2]);
+            continue;
+        } else if (kind == DQ_ENTRY_REMOVE) {
+            const redisReply *r = req->reply->element[1 + i];
+            done = r->type == REDIS_REPLY_INTEGER && r->integer == 1;
+            q->counts.acked += done && e->what[0] == 'a';
+        } else {
+            done = n[1] == 1;
+            q->counts.nacked += done && e->what[0] == 'n';
+            q->counts.died += done && e->bury;
+            if (done && !e->bury) dq_sched_on_own_item(q, n[2]);
+        }
+        b->gone += !done;
+    }
+    return DELAYQ_OK;
+}
+
+/* The request of a ring is settled. Whatever has failed stays, and is sent
+ * again; only what the server can't take has to go: what, sent alone, has ended
+ * so many connections that had been logged in. */
+static void dq_ring_settled(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_outbox *b = dq_outbox_of(q);
+    int lost = req->x.number > 0 && req->status == DELAYQ_ERR_UNKNOWN;
+    size_t n = req->max;
+    delayq_status status = dq_ring_read(q, ring);
+    if (req->reply) freeReplyObject(req->reply);
+    req->x.state = DELAYQ_EXCHANGE_NONE;
+    ring->status = status;
+    if (status == DELAYQ_OK) {
+        dq_ring_pop(ring, n);
+        ring->failures = ring->losses = 0;
+        ring->retry_us = 0;
+        ring->limit = 2 * n > ring->limit ? 2 * ring->limit : ring->limit;
+        if (ring->limit > DQ_RING_ENTRIES) ring->limit = DQ_RING_ENTRIES;
+        return;
+    }
+    dq_outbox_note(q, status, q->err);
+    if (!lost) {
+        ring->retry_us = dq_sys_now() +
+                         dq_num_backoff(DQ_BACKOFF_US,
+                                        q->options.reconnect_max_ms * 1000LL,
+                                        ++ring->failures);
+        return;
+    }
+    ring->retry_us = 0; /* the connection has its own pause */
+    ring->limit = n > 1 ? n / 2 : 1;
+    if (n > 1 || q->conn->timed_out)
+        ring->losses = 0;
+    else if (++ring->losses >= DQ_RING_LOSSES) {
+        dq_err_set(q->err, status,
+                   "%s of %lu bytes: dropped, since the server ends each "
+                   "connection over which it is sent",
+                   req->what, (unsigned long)dq_ring_first(ring)->len);
+        if (q->options.log) q->options.log(q->options.user, status, q->err);
+        dq_ring_pop(ring, 1);
+        b->dropped++;
+        ring->losses = 0;
+    }
+}
+
+/* Go on with a ring, as far as it goes. */
+static void dq_ring_step(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    int round;
+    for (round = 0; round < 2; round++) {
+        if (req->x.state == DELAYQ_EXCHANGE_NONE) {
+            if (ring->accepted == ring->settled ||
+                dq_sys_now() < ring->retry_us || !q->conn->known || !q->probed)
+                return;
+            dq_ring_plan(q, ring);
+            req->was_sent = ring->sent;
+            if (ring->sent < ring->settled + req->max)
+                ring->sent = ring->settled + req->max;
+        }
+        if (dq_req_step(q, req, 1) > 0) return;
+        dq_ring_settled(q, ring);
+    }
+}
+
+/* --- takes --- */
+
+static void dq_outbox_ask(delayq *q, int take) {
+    dq_outbox *b = dq_outbox_of(q);
+    if (take) {
+        if (b->want < b->max) b->want = b->max;
+        b->max = 0;
+        dq_take_begin(q, &b->ask, b->want, NULL);
+    } else {
+        dq_take_begin_transfer(q, &b->ask);
+    }
+    b->taking = take;
+    b->ask.stepwise = 1;
+    dq_sched_on_sent(q);
+    dq_req_step(q, &b->ask, 1);
+}
+
+/* Are there items that were not handed out? */
+static int dq_outbox_has_items(const delayq *q) {
+    const dq_reader *reader = &dq_outbox_of(q)->reader;
+    return reader->reply && reader->at < reader->reply->elements;
+}
+
+static void dq_outbox_free_items(delayq *q) {
+    dq_reader *reader = &dq_outbox_of(q)->reader;
+    if (reader->reply) freeReplyObject(reader->reply);
+    reader->reply = NULL;
+}
+
+/* Is a transfer or take answered? What it has brought is handed out later. */
+static delayq_status dq_outbox_answered(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_req *req = &b->ask;
+    delayq_status status;
+    int64_t n[DQ_NUMBERS];
+    if (req->x.state == DELAYQ_EXCHANGE_NONE || dq_req_step(q, req, 1) > 0)
+        return DELAYQ_OK;
+    req->x.state = DELAYQ_EXCHANGE_NONE;
+    if (!b->taking) return dq_take_end_transfer(q, req);
+    status = dq_take_numbers(q, req, n);
+    if (status == DELAYQ_OK) {
+        status = dq_take_apply(q, req, n);
+        dq_outbox_free_items(q);
+        b->lease_end_us = q->options.lease_ms > 0
+                              ? req->x.sent_us + q->options.lease_ms * 1000
+                              : DQ_NEVER;
+        if (dq_read_begin(q, req, n[DQ_AT_US], &b->reader) != DELAYQ_OK) {
+            dq_outbox_free_items(q);
+            status = DELAYQ_ERR_PROTOCOL;
+        }
+    } else {
+        dq_sched_on_fault(q);
+    }
+    return status;
+}
+
+/* Hand out what an answer has brought. */
+static delayq_status dq_outbox_hand_out(delayq *q, delayq_item *items,
+                                        size_t max, size_t *count) {
+    dq_outbox *b = dq_outbox_of(q);
+    *count = 0;
+    if (!dq_outbox_has_items(q) || dq_sys_now() >= b->lease_end_us)
+        dq_outbox_free_items(q); /* handed out; or somebody else's by now */
+    while (*count < max && dq_outbox_has_items(q)) {
+        delayq_status status = dq_read_next(q, &b->reader, &items[*count]);
+        if (status != DELAYQ_OK) {
+            dq_outbox_free_items(q);
+            *count = 0; /* nothing of it is to be believed */
+            return status;
+        }
+        ++*count;
+    }
+    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+/* --- the step --- */
+
+/* When something is to be sent though nothing was heard. */
+static int64_t dq_outbox_next(const dq_ring *ring) {
+    if (ring->accepted == ring->settled ||
+        ring->req.x.state != DELAYQ_EXCHANGE_NONE)
+        return DQ_NEVER;
+    return ring->retry_us;
+}
+
+/* Read what has come, send what waits. Never waits itself. */
+static delayq_status dq_outbox_step(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_conn *conn = q->conn;
+    delayq_status status, asked;
+    int64_t next;
+    if (conn->cmd.first) conn->sub_read_us = 0;
+    status = dq_take_news(q);
+    if (status >= DELAYQ_OK) status = dq_conn_ensure(q);
+    asked = dq_outbox_answered(q);
+    if (asked < DELAYQ_OK) {
+        dq_outbox_note(q, asked, q->err);
+        if (status >= DELAYQ_OK) status = asked;
+    }
+    dq_ring_step(q, &b->changes);
+    dq_ring_step(q, &b->offers);
+    q->send_us = dq_outbox_next(&b->offers);
+    next = dq_outbox_next(&b->changes);
+    if (next < q->send_us) q->send_us = next;
+    if (status < DELAYQ_OK) {
+        dq_outbox_note(q, status, q->err);
+        return status;
+    }
+    if (status == DELAYQ_OK) dq_sub_open(q);
+    if (b->offers.status < DELAYQ_OK) return b->offers.status;
+    return b->changes.status < DELAYQ_OK ? b->changes.status : DELAYQ_OK;
+}
+
+/* The step of a tick: the same, and what is due is moved or fetched. */
+static delayq_status dq_outbox_tick(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_status status = dq_outbox_step(q);
+    if (q->conn->known && q->probed && !q->wire_refused &&
+        b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
+        if ((b->takes && q->ready > 0) || dq_sys_now() >= q->next_poll_us)
+            dq_outbox_ask(q, b->takes);
+        else if (b->takes && dq_take_may_track(q))
+            dq_sub_send_track(q);
+    }
+    if (b->takes && b->reader.reply) {
+        if (dq_outbox_has_items(q))
+            b->want = b->want > 1 ? b->want / 2 : 1;
+        else if (b->takes > 1 && 2 * b->want <= (size_t)q->options.batch)
+            b->want *= 2;
+    }
+    b->takes = 0;
+    return status;
+}
+
+/* Take without waiting: what is there; or ask, and there is nothing yet. */
+static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
+                                    size_t *count) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_status status = dq_outbox_hand_out(q, items, max, count);
+    b->takes |= 1;
+    if (status != DELAYQ_EMPTY) {
+        b->takes |= 2;
+        return status;
+    }
+    if (b->ask.x.state != DELAYQ_EXCHANGE_NONE) {
+        dq_conn_step(q->conn);
+        status = dq_outbox_answered(q);
+        if (status < DELAYQ_OK) {
+            dq_outbox_note(q, status, q->err);
+            return status;
+        }
+        status = dq_outbox_hand_out(q, items, max, count);
+        if (status != DELAYQ_EMPTY) {
+            b->takes |= 2;
+            return status;
+        }
+    }
+    if (max > 1) b->max = max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
+    if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
+        !q->wire_refused &&
+        (q->ready > 0 || dq_sys_now() >= q->next_poll_us)) {
+        dq_outbox_ask(q, 1);
+    }
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_EMPTY;
+}
+
+/* One turn of a wait. OK if there is something to take, else EMPTY. */
+static delayq_status dq_outbox_turn(delayq *q) {
+    delayq_status status;
+    dq_outbox_of(q)->takes |= 1;
+    status = dq_outbox_tick(q);
+    if (status < DELAYQ_OK) return status;
+    return dq_outbox_has_items(q) ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+/* --- what the verbs put in --- */
+
+/* An entry of a handle with an outbox; NULL, and *status says why. */
+static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
+                               const char *what, size_t key_len, size_t len,
+                               delayq_status *status) {
+    dq_entry *e = NULL;
+    size_t size = sizeof(dq_entry) + key_len + 1 + len;
+    if (size > ring->size / 2 || len > ring->size)
+        *status = dq_err_set(q->err, DELAYQ_ERR_ARG,
+                             "%s: larger than half of its ring, which has %lu "
+                             "bytes: enlarge options.outbox_size",
+                             what, (unsigned long)ring->size);
+    else if (!(e = dq_ring_add(ring, kind, key_len, len)))
+        *status = dq_err_set(q->err, DELAYQ_ERR_FULL,
+                             "%s: the outbox is full; nothing has happened",
+                             what);
+    if (!e) return NULL;
+    e->what = what;
+    *status = DELAYQ_OK;
+    return e;
+}
+
+/* Something was put in: send it now, if nothing is under way. */
+static void dq_outbox_kick(delayq *q, dq_ring *ring) {
+    if (ring->req.x.state == DELAYQ_EXCHANGE_NONE) dq_ring_step(q, ring);
+}
+
+/* Offers that want a ticket, and leases, are settled by the clock at the call.
+ * It is uncertain, and drifts: they are rather late than early. */
+static int64_t dq_outbox_due(const delayq *q, int64_t delay_ms) {
+    const delayq_conn *conn = q->conn;
+    int64_t age_us = dq_sys_now() - conn->cmd.moved_us;
+    return dq_due_in(q, delay_ms) + (age_us > 0 ? age_us / 2000000 : 0);
+}
+
+static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
+                                     int want_ticket) {
+    dq_ring *ring = &dq_outbox_of(q)->offers;
+    size_t key_len = m->key ? strlen(m->key) : 0;
+    dq_entry *e = dq_outbox_add(q, ring,
+                                m->key ? DQ_ENTRY_KEYED : DQ_ENTRY_OFFER,
+                                "offer", key_len, m->len, &m->status);
+    m->ticket.text[0] = '\0';
+    if (!e) return m->status;
+    e->delay_ms = m->delay_ms;
+    e->due_ms = m->due_ms;
+    e->key_ttl_ms = m->key_ttl_ms;
+    e->replace = m->replace != 0;
+    if (key_len > 0) memcpy(dq_entry_key(e), m->key, key_len + 1);
+    if (m->len > 0) memcpy(dq_entry_data(e), m->data, m->len);
+    if (want_ticket && q->conn->long_size > 0) {
+        dq_elem_next_id(q, e->id);
+        e->has_id = 1;
+        if (e->due_ms == 0) e->due_ms = dq_outbox_due(q, m->delay_ms);
+        dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
+    }
+    return DELAYQ_OK;
+}
+
+/* Was it this handle that offered the item of a ticket? Of an old id nobody
+ * can tell: it is treated as if. */
+static int dq_outbox_is_own(const delayq *q, const char *ticket) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
+    return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
+}
+
+/* An ack or cancel: remove. nack and so on: change. `due_ms`: out, the due time
+ * to be, settled now; NULL: settled when it is sent. */
+static delayq_status dq_outbox_change(delayq *q, const char *ticket,
+                                      const char *what, dq_entry_kind kind,
+                                      int own, int64_t delay_ms, int less,
+                                      int64_t *due_ms) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_ring *ring = own && dq_outbox_is_own(q, ticket) ? &b->offers
+                                                       : &b->changes;
+    delayq_status status;
+    dq_entry *e;
+    if (due_ms && q->conn->long_size == 0)
+        return dq_err_set(q->err, DELAYQ_ERR_IO,
+                          "%s: not connected yet, and the server's clock is "
+                          "not known; nothing has happened",
+                          what);
+    e = dq_outbox_add(q, ring, kind, what, 0, strlen(ticket) + 1, &status);
+    if (!e) return status;
+    memcpy(dq_entry_data(e), ticket, strlen(ticket) + 1);
+    e->delay_ms = delay_ms < 0 ? 0 : delay_ms;
+    e->less = less != 0;
+    e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
+    e->mirror = kind == DQ_ENTRY_REMOVE && own &&
+                q->options.wire != DELAYQ_NATIVE;
+    if (due_ms) *due_ms = e->due_ms = dq_outbox_due(q, delay_ms);
+    dq_outbox_kick(q, ring);
+    return DELAYQ_OK;
+}
+
+/* Is a request under way, which lies in the caller's memory? */
+static int dq_outbox_is_asking(const delayq *q) {
+    const dq_outbox *b = dq_outbox_of(q);
+    return b && (b->offers.req.x.state == DELAYQ_EXCHANGE_SENT ||
+                 b->changes.req.x.state == DELAYQ_EXCHANGE_SENT ||
+                 b->ask.x.state == DELAYQ_EXCHANGE_SENT);
+}
+
+/* Lay out the caller's memory. NULL, or what is wrong with it. */
+static const char *dq_outbox_init(delayq *q) {
+    const delayq_options *o = &q->options;
+    size_t skip = (16 - ((uintptr_t)o->outbox & 15)) & 15, room;
+    unsigned char *p = (unsigned char *)o->outbox + skip;
+    dq_outbox *b = (dq_outbox *)(void *)p;
+    if (!o->outbox)
+        return o->outbox_size > 0 ? "options.outbox_size without outbox" : NULL;
+    if (o->outbox_size < DQ_OUTBOX_MIN)
+        return "options.outbox_size: at least 8,192 bytes";
+    memset(b, 0, sizeof *b);
+    p += (sizeof *b + 15) & ~(size_t)15;
+    room = (size_t)((unsigned char *)o->outbox + o->outbox_size - p);
+    b->offers.size = room / 4 * 3 & ~(size_t)15;
+    b->offers.data = p;
+    b->changes.size = (room - b->offers.size) & ~(size_t)15;
+    b->changes.data = p + b->offers.size;
+    b->offers.limit = b->changes.limit = DQ_RING_ENTRIES;
+    b->want = 1;
+    q->outbox = b;
+    q->own.names = b->names;
+    q->send_us = DQ_NEVER;
+    return NULL;
+}
+
+/* The same without waiting, and with: until something comes, the timeout is
+ * over, or delayq_wake was called. */
+static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
+                                           size_t max, size_t *count,
+                                           int64_t timeout_ms) {
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    for (;;) {
+        delayq_status status;
+        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
+        status = dq_outbox_take(q, items, max, count);
+        if (status != DELAYQ_EMPTY || timeout_ms == 0) return status;
+        if (dq_sys_now() >= deadline) return status;
+        status = dq_outbox_tick(q);
+        if (status < DELAYQ_OK && !dq_err_passing(status)) return status;
+        if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline);
+    }
+}
+
 /*-----------------------------------------------------------------------------
  * MARK: - Verbs
  * >>verbs   the functions of the API
@@ -5371,6 +6394,8 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
         o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
         return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
+    if (o->reconnect_max_ms < 0 || o->reconnect_max_ms > 3600000)
+        return "options.reconnect_max_ms: up to an hour";
     if (!o->tls_cert != !o->tls_key)
         return "options.tls_cert and tls_key: both or none";
     if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
@@ -5396,6 +6421,7 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->batch == 0) o->batch = 100;
     if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
     if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
+    if (o->reconnect_max_ms == 0) o->reconnect_max_ms = 5000;
     return NULL;
 }
 
@@ -5428,6 +6454,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->conn = &q->own;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
+    if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
@@ -5451,10 +6478,18 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->pid = (int64_t)getpid();
     q->next = q->conn->handles;
     q->conn->handles = q;
-    dq_sys_random(q->handle_id, sizeof q->handle_id);
-    q->id[0] = ':';
-    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+    dq_handle_identify(q);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
+    if (q->outbox) {
+        wrong = u.tls && q->conn == &q->own ? dq_tls_prepare(q->conn) : NULL;
+        if (wrong) {
+            delayq_close(q);
+            return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+        }
+        dq_conn_ensure(q);
+        q->err[0] = '\0'; /* a tick tells what goes wrong */
+        return DELAYQ_OK;
+    }
     deadline = dq_wait_limit(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
@@ -5468,6 +6503,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
+    if (q->outbox) dq_outbox_free_items(q);
     q->open = 0;
     conn = q->conn;
     if (!conn) return;
@@ -5480,7 +6516,8 @@ DELAYQ_API void delayq_close(delayq *q) {
             others += dq_sched_same_queue(h, q);
         if (q->pid != (int64_t)getpid()) return;
         dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
-        if (q->setup.state == DELAYQ_EXCHANGE_SENT) /* its memory ends */
+        if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
+            dq_outbox_is_asking(q)) /* its memory ends */
             dq_conn_close(conn, &conn->cmd,
                           dq_err_set(conn->err, DELAYQ_ERR_IO,
                                      "a handle was closed that had asked"));
@@ -5503,55 +6540,6 @@ DELAYQ_API void delayq_close(delayq *q) {
 /* --- offers --- */
 
 #define DQ_OFFER_MAX 128
-#define DQ_OFFER_BYTES (256 * 1024)
-
-/* When it is due, which the script explains, and the element. */
-static void dq_write_message(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m,
-                             const delayq_message *before, int again) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    char when[64];
-    size_t n = 0;
-    again |= m->status == DELAYQ_ERR_UNKNOWN;
-    if (!before || again || before->due_ms != m->due_ms ||
-        before->delay_ms != m->delay_ms)
-        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
-    if (again) {
-        when[n++] = '!';
-        n += dq_num_decimal(when + n, m->not_after_ms);
-    }
-    dq_resp_arg(o, when, n);
-    n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_long_arg(o, head, n, m->data, m->len);
-}
-
-static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    for (i = 0; i < call->max; i++)
-        dq_write_message(o, q, &call->messages[i],
-                         i > 0 ? &call->messages[i - 1] : NULL,
-                         call->is_resend);
-}
-
-static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const delayq_message *m = call->messages;
-    char rest[280], id[33];
-    dq_resp_key(o, q, DQ_ZSET, "");
-    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
-    dq_resp_key(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_message(o, q, m, NULL, call->is_resend);
-    dq_num_hex(id, m->id, dq_elem_id_len(q));
-    dq_resp_text(o, id);
-    dq_resp_int(o, m->key_ttl_ms);
-    dq_resp_text(o, m->replace ? "1" : "0");
-}
 
 static delayq_status dq_offer_unknown(delayq *q) {
     return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
@@ -5690,6 +6678,27 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
     return at;
 }
 
+/* Into the outbox, as far as there is room. */
+static delayq_status dq_outbox_offer_many(delayq *q, delayq_message *m,
+                                          size_t count, int want_tickets) {
+    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
+    delayq_status first = DELAYQ_OK;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        const char *wrong = dq_offer_check(&m[i], now_ms);
+        if (first == DELAYQ_ERR_FULL)
+            m[i].status = first; /* in order: nothing overtakes */
+        else if (wrong)
+            m[i].status = dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+        else
+            dq_outbox_offer(q, &m[i], want_tickets);
+        if (first == DELAYQ_OK || m[i].status == DELAYQ_ERR_FULL)
+            first = m[i].status;
+    }
+    dq_outbox_kick(q, &dq_outbox_of(q)->offers);
+    return first;
+}
+
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count) {
     delayq_status first =
@@ -5699,6 +6708,8 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     int64_t deadline = 0;
     size_t at = 0, n, i;
     int bad;
+    if (first == DELAYQ_OK && q->outbox)
+        return dq_outbox_offer_many(q, messages, count, 1);
     if (first == DELAYQ_OK) {
         deadline = dq_wait_limit(q);
         first = dq_wait_ensure(q, deadline);
@@ -5740,6 +6751,11 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
+    if (q && q->outbox) {
+        delayq_status status = dq_check(q, NULL);
+        if (status != DELAYQ_OK) return status;
+        return dq_outbox_offer_many(q, &m, 1, 0);
+    }
     return delayq_offer_message(q, &m);
 }
 
@@ -5750,17 +6766,22 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    status = dq_take_tick(q, dq_wait_limit(q));
+    if (q->outbox)
+        status = dq_outbox_tick(q);
+    else
+        status = dq_take_tick(q, dq_wait_limit(q));
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    if (status == DELAYQ_OK && q->empty_takes && dq_take_may_track(q))
+    if (status == DELAYQ_OK && q->empty_takes && !q->outbox &&
+        dq_take_may_track(q))
         dq_sub_send_track(q);
     if (!wait_ms) return status;
     left = (dq_sched_next(q) - dq_sys_now() + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
     if (left > 10 && dq_conn_writes(q->conn)) left = 10;
+    if (q->outbox && (q->conn->cmd.more || dq_outbox_has_items(q))) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -5832,6 +6853,8 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     dq_take_state t;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_take_within(q, items, max, count, timeout_ms);
     memset(&t, 0, sizeof t);
     t.items = items;
     t.max = max;
@@ -5900,6 +6923,9 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
         dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
     delayq_item one;
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_change(q, item->ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
+                                0, 0, NULL);
     one = *item; /* of which `acked` is written */
     return dq_remove(q, "ack", NULL, &one, 1);
 }
@@ -5908,6 +6934,9 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_change(q, ticket->text, "cancel", DQ_ENTRY_REMOVE, 1,
+                                0, 0, NULL);
     return dq_remove(q, "cancel", ticket->text, NULL, 1);
 }
 
@@ -5924,7 +6953,11 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     for (i = 0; !wrong && i < count; i++)
         wrong = dq_wrong_ticket(items[i].ticket.text);
     first = status = dq_check(q, wrong);
-    for (i = 0; i < count && status == DELAYQ_OK; i += n) {
+    for (i = 0; q && q->outbox && i < count && status == DELAYQ_OK; i++)
+        first = status = items[i].acked =
+            dq_outbox_change(q, items[i].ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
+                             0, 0, NULL);
+    for (; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
         status = dq_remove(q, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
@@ -5951,6 +6984,15 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
         if (item) item->acked = status;
         return status;
     }
+    if (q->outbox) {
+        size_t count;
+        if (item->ticket.text[0])
+            status = dq_outbox_change(q, item->ticket.text, "ack",
+                                      DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
+        if (status != DELAYQ_OK) return item->acked = status;
+        memset(item, 0, sizeof *item);
+        return dq_outbox_take_within(q, item, 1, &count, timeout_ms);
+    }
     memset(&t, 0, sizeof t);
     t.ack = *item;
     t.ack.data = NULL; /* it ends here */
@@ -5964,26 +7006,19 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     return status;
 }
 
-static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
-    dq_write_ticket(o, call->ticket);
-    dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, call->less ? "1" : "0");
-    dq_resp_text(o, call->is_resend ? "1" : "0");
-    dq_resp_int(o, call->from);
-}
-
 /* Nack, extend, reschedule; bury if delay_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
 static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
     int64_t deadline = dq_wait_limit(q);
-    delayq_status status = dq_wait_ensure(q, deadline); /* for its clock */
+    delayq_status status;
     int64_t n[3];
     dq_req call;
+    if (q->outbox)
+        return dq_outbox_change(q, ticket, what, DQ_ENTRY_CHANGE,
+                                strcmp(what, "reschedule") == 0, delay_ms, less,
+                                stands);
+    status = dq_wait_ensure(q, deadline); /* for its clock */
     if (status != DELAYQ_OK) return status;
     dq_req_begin(&call, &dq_script_change, what, dq_write_change);
     call.idempotent = 1;
@@ -6025,7 +7060,7 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
     }
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
-    q->counts.nacked += status == DELAYQ_OK;
+    q->counts.nacked += status == DELAYQ_OK && !q->outbox;
     return status;
 }
 
@@ -6033,7 +7068,7 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
     const char *ticket = item ? item->ticket.text : NULL;
     delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
     if (status == DELAYQ_OK) status = dq_change(q, ticket, -1, 0, "bury", NULL);
-    if (status == DELAYQ_OK) q->counts.died++;
+    if (status == DELAYQ_OK && !q->outbox) q->counts.died++;
     return status;
 }
 
@@ -6289,7 +7324,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             delayq_status status;
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
-            status = dq_take_turn(queues[i]);
+            status = queues[i]->outbox ? dq_outbox_turn(queues[i])
+                                       : dq_take_turn(queues[i]);
             if (status < 0 && !dq_err_passing(status)) return status;
             if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
@@ -6298,6 +7334,50 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             return all;
         dq_wait_sleep(queues, count, deadline);
     }
+}
+
+DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
+    delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+    int64_t deadline = dq_wait_deadline(timeout_ms);
+    dq_outbox *b;
+    if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
+    if (status != DELAYQ_OK) return status;
+    b = dq_outbox_of(q);
+    for (;;) {
+        int empty;
+        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
+        dq_outbox_step(q);
+        empty = b->offers.accepted == b->offers.settled &&
+                b->changes.accepted == b->changes.settled;
+        if (empty || dq_sys_now() >= deadline) {
+            status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
+                     : b->failure < DELAYQ_OK               ? b->failure
+                                                            : DELAYQ_ERR_TIMEOUT;
+            b->told_dropped = b->dropped;
+            b->failure = DELAYQ_OK;
+            if (status == DELAYQ_ERR_TIMEOUT && !empty)
+                dq_err_set(q->err, status, "flush: not everything is settled");
+            return status;
+        }
+        dq_wait_sleep(&q, 1, deadline);
+    }
+}
+
+DELAYQ_API delayq_status delayq_outbox(const delayq *q,
+                                       delayq_outbox_state *state) {
+    const dq_outbox *b;
+    if (!q || !state || q->open != DQ_OPEN || !q->outbox) return DELAYQ_ERR_ARG;
+    b = dq_outbox_of(q);
+    state->offers_accepted = b->offers.accepted;
+    state->offers_settled = b->offers.settled;
+    state->changes_accepted = b->changes.accepted;
+    state->changes_settled = b->changes.settled;
+    state->gone = b->gone;
+    state->duplicate = b->duplicate;
+    state->dropped = b->dropped;
+    state->bytes = b->offers.used + b->changes.used;
+    state->size = b->offers.size + b->changes.size;
+    return DELAYQ_OK;
 }
 
 DELAYQ_API void delayq_wake(delayq *q) {

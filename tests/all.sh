@@ -59,7 +59,8 @@ suite() {
     esac
     echo "   $last ($(($(date +%s) - start)) s)"
 }
-# The demo on a server of its own: all six items arrive.
+# The demo on a server of its own: all six items arrive. (Its game's frames are
+# checked with the recipes.)
 demo() {
     if sh tests/with-server.sh "$build/demo" >"$dir/demo" 2>&1 &&
         [ "$(grep -c '^arrived' "$dir/demo")" -eq 6 ]; then
