@@ -71,6 +71,17 @@ SHARED_BY_FILES int settled(delayq *q) {
     return 1;
 }
 
+/* Turn until everything is settled; it fails after 20 s. */
+SHARED_BY_FILES void settle_at(delayq *q, const char *file, int line) {
+    long long end = now_us() + 20000000LL * test_slow();
+    while (!settled(q)) {
+        if (now_us() > end)
+            test_fail(file, line, "it is never settled: %s", delayq_errmsg(q));
+        usleep(100);
+    }
+}
+#define SETTLE(q) settle_at(q, __FILE__, __LINE__)
+
 /* One turn and a take that doesn't wait. */
 SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
     delayq_status status = delayq_take(q, item, 0);
