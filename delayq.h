@@ -1811,14 +1811,14 @@ static void dq_tls_end(delayq_conn *conn) {
  * A script is its fragments, complete chunks that define functions, and one
  * main at the end. Two fragments for the usual case, offer_usual and
  * take_usual, also run by themselves, before the rest. `make lua` writes the
- *scripts to build/lua/NAME.lua, where the line in an error message can be
- *looked up.
+ * scripts to build/lua/NAME.lua, where the line in an error message can be
+ * looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
- * range: a missing permission ends it here, and after any write command Redis
- * no longer refuses for memory), add, remove. So a refusal at any point leaves
- * everything where it was.
+ * range, or of 'delayq', which is no element: a missing permission ends it
+ * here, and after any write command Redis no longer refuses for memory), add,
+ * remove. So a refusal at any point leaves everything where it was.
  *
  * A script measures its work, not time, which stands still inside scripts
  * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
@@ -1880,9 +1880,9 @@ static const char dq_lua_probe[] =
     "  is_old(redis.pcall('ZRANGE', ARGV[1], 0, 0)[1])\n"
     "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): the rank at which the element of score due whose
- * first bytes are prefix stands, or would stand, and the element if it is
- * there. By bisection within its millisecond; mostly it is the first there. */
+/* find(zset, due, prefix): the element of score due whose first bytes are
+ * prefix, or nil; and the rank at which it stands, or would stand. By bisection
+ * within its millisecond; mostly it is the first there. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -1896,11 +1896,11 @@ static const char dq_lua_find[] =
     "  local rank = low\n"
     "  while low < high do\n"
     "    local e = redis.call('ZRANGE', zset, rank, rank)[1]\n"
-    "    if string.sub(e, 1, #prefix) == prefix then return rank, e end\n"
+    "    if string.sub(e, 1, #prefix) == prefix then return e, rank end\n"
     "    if sorts_before(e, prefix) then low = rank + 1 else high = rank end\n"
     "    rank = math.floor((low + high) / 2)\n"
     "  end\n"
-    "  return low\n"
+    "  return nil, low\n"
     "end\n";
 
 /* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
@@ -1926,13 +1926,12 @@ static const char dq_lua_remove[] =
     "    if name == page_name then\n"
     "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
-    "      e = select(2, find(zset, due, prefix))\n"
+    "      e = find(zset, due, prefix)\n"
     "    end\n"
     "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, mirror and #found or 0 do\n"
-    /* a probe: nobody has such an element */
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
@@ -1967,15 +1966,15 @@ static const char dq_lua_publish[] =
 static const char dq_lua_offer_usual[] =
     "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
     "if wait then\n"
-    "  local zset, channel, call = KEYS[1], ARGV[1], redis.call\n"
+    "  local zset, argv, call = KEYS[1], ARGV, redis.call\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = wait < 0 and -wait or math.ceil(us / 1000) + wait\n"
-    /* faster than %.0f; a %d may have 32 bits */
+    "  local due = wait < 0 and -wait or (us + 999) / 1000 + wait\n"
+    /* cuts a fraction off; faster than %.0f; a %d may have 32 bits */
     "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  call('ZADD', zset, 'NX', text, ARGV[3])\n"
+    "  call('ZADD', zset, 'NX', text, argv[3])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
-    "    redis.pcall('PUBLISH', channel, text)\n"
+    "    redis.pcall('PUBLISH', argv[1], text)\n"
     "  end\n"
     "  return {us}\n"
     "end\n";
@@ -2049,14 +2048,14 @@ static const char dq_lua_offer_keyed[] =
     "    return string.char(tonumber(digits, 16))\n"
     "  end)\n"
     "  if #prefix == 16 then prefix = '\\16' .. prefix end\n"
-    "  old = select(2, find(zset, held_due, prefix))\n"
+    "  old = find(zset, held_due, prefix)\n"
     "end\n"
     "redis.call('ZCOUNT', zset, 0, 0)\n"
     /* probes, each without an effect */
     "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "local unless = held == '' and 'XX' or 'NX'\n"
     "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
-    "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
+    "if old then redis.call('ZREM', zset, 'delayq') end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
     "  if old then redis.call('LREM', mirror, 1, old) end\n"
@@ -2065,10 +2064,7 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZADD', zset, 'NX', due, e)\n"
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
-    "if old then\n"
-    "  local rank = find(zset, held_due, prefix)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "end\n"
+    "if old then redis.call('ZREM', zset, old) end\n"
     "publish_if_head(zset, channel, due, 1)\n"
     "return {us, 0, due, ticket}\n";
 
@@ -2633,6 +2629,7 @@ static const char dq_lua_take_usual[] =
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    /* the lease ends first */
     "    if soon and soon ~= after then\n"
     "      publish_if_head(zset, argv[12], soon, 1)\n"
     "    end\n"
@@ -2792,29 +2789,27 @@ static const char dq_lua_change[] =
     "  if not uncount then return e end\n"
     "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
     "end\n"
-    "local rank, e = find(zset, due, prefix)\n"
+    "local e = find(zset, due, prefix)\n"
     "if not e then\n"
     "  if resent and not dead_list then\n"
-    "    e = select(2, find(zset, ARGV[3], uncounted(prefix)))\n"
+    "    e = find(zset, ARGV[3], uncounted(prefix))\n"
     "  end\n"
     "  return {us, e and 1 or 0, new_due}\n"
     "end\n"
-    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
+    "redis.call('ZREM', zset, 'delayq')\n"
     "if dead_list then\n"
     "  local letter = string.format('buried %.0f\\n', now) .. e\n"
     "  redis.call('RPUSH', dead_list, letter)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
+    "  redis.call('ZREM', zset, e)\n"
     "  return {us, 1, 0}\n"
     "end\n"
     "local by_delay = math.ceil(us / 1000) + ARGV[7]\n"
     "if new_due < by_delay or new_due > by_delay + 1000 then\n"
     "  new_due = by_delay\n"
     "end\n"
-    "redis.call('ZADD', zset, new_due, uncounted(e))\n"
-    "if uncount then\n"
-    "  rank = find(zset, due, prefix)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "end\n"
+    "local again = uncounted(e)\n"
+    "redis.call('ZADD', zset, new_due, again)\n"
+    "if again ~= e then redis.call('ZREM', zset, e) end\n"
     "publish_if_head(zset, channel, new_due, 1)\n"
     "return {us, 1, new_due}\n";
 
@@ -2825,7 +2820,7 @@ static const char dq_lua_change[] =
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
     "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
-    "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
+    "if due then seen, rank = find(zset, due, ARGV[3]) end\n"
     "if seen then rank = rank + 1 end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
     "  local last, bytes = rank + count - 1, 0\n"
@@ -2953,32 +2948,32 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "68d91848764c6b054c92756c5fd53b86aa9d0ef0",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "987ed804f7d3d821ad0fb6190c86e6c5bc36359b", dq_lua_clock,
+          "32b8f423466f567721536ee26cf1d6c17425cb6e", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "98991583a9ca0371657ae3869abd9bc7328deb45",
+DQ_SCRIPT(take, DQ_TAKE, 4, "77fec99479cfae831b1db0eb85cb35f2aa78e828",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1936141761c19cdd6915974690a640645c6b68f",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "10a1b9ae1a0d81e5c46685ca266f2688e625799b",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "9a932863a5e2ec7bd10fa7d7e046ca52b32f26c0",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "6a620e60cb4e46474fab5db4060770de435952e7",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "cbc8ed50b2f4f319c3b2af9300e12e5083eadf32",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
