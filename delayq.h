@@ -1992,7 +1992,7 @@ static const char dq_lua_when[] =
 static const char dq_lua_offer[] =
     "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
-    "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
+    "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
@@ -2011,14 +2011,16 @@ static const char dq_lua_offer[] =
     "  if stands or delivered then\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
+    "    skipped = skipped + 2\n"
     "  else\n"
-    "    argv[last + 1], argv[last + 2] = text, argv[i + 1]\n"
-    "    last = last + 2\n"
+    "    argv[i - skipped] = text\n"
+    "    if skipped > 0 then argv[i - skipped + 1] = argv[i + 1] end\n"
     "    if at == first then ties = ties + 1\n"
     "    elseif not first or at < first then first, ties = at, 1 end\n"
     "  end\n"
     "end\n"
     "if not first then return reply end\n"
+    "local last = #argv - skipped\n"
     "for i = 3, mirror and last or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
@@ -2948,7 +2950,7 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_NOTHING, 0, "68d91848764c6b054c92756c5fd53b86aa9d0ef0",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
