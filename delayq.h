@@ -1935,10 +1935,7 @@ static const char dq_lua_remove[] =
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  for i = 1, #found, 500 do\n"
-    "    local last = math.min(i + 499, #found)\n"
-    "    redis.call('ZREM', zset, unpack(found, i, last))\n"
-    "  end\n"
+    "  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end\n"
     "  return reply\n"
     "end\n";
 
@@ -2768,7 +2765,7 @@ static const char dq_lua_broadcast[] =
 
 /* REMOVE, by ticket: acks, or a cancel.
  * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
- * ARGV     pairs: due, prefix
+ * ARGV     pairs, 500 at most: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
     "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
@@ -2788,8 +2785,7 @@ static const char dq_lua_change[] =
     "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
     "local us, now = clock()\n"
     "local function uncounted(e)\n"
-    "  if not uncount then return e end\n"
-    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
+    "  return uncount and with_attempts(e, math.max(attempts(e) - 1, 0)) or e\n"
     "end\n"
     "local e = find(zset, due, prefix)\n"
     "if not e then\n"
@@ -2902,18 +2898,16 @@ static const char dq_lua_dead[] =
     "    bytes = bytes + cost(letter)\n"
     "  end\n"
     "  reply[2] = reply[2] + (ready_list and #payloads or #letters)\n"
-    "  if #letters == 0 then return 0, 0, false end\n"
-    "  if not ready_list then\n"
-    "    from = from + #letters\n"
-    "    return #letters, bytes, true\n"
+    "  if not ready_list then from = from + #letters\n"
+    "  elseif #letters > 0 then\n"
+    "    redis.call('LTRIM', dead_list, 0, -1)\n"
+    "    if #payloads > 0 then\n"
+    "      redis.call('RPUSH', ready_list, unpack(payloads))\n"
+    "    end\n"
+    "    if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
+    "    redis.call('LTRIM', dead_list, #letters, -1)\n"
     "  end\n"
-    "  redis.call('LTRIM', dead_list, 0, -1)\n"
-    "  if #payloads > 0 then\n"
-    "    redis.call('RPUSH', ready_list, unpack(payloads))\n"
-    "  end\n"
-    "  if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
-    "  redis.call('LTRIM', dead_list, #letters, -1)\n"
-    "  return #letters, bytes, true\n"
+    "  return #letters, bytes, #letters > 0\n"
     "end)\n"
     "return reply\n";
 
@@ -2961,18 +2955,18 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "77fec99479cfae831b1db0eb85cb35f2aa78e828",
+DQ_SCRIPT(take, DQ_TAKE, 4, "16e8a1f570c1036dbc3c650c742b4f26db6562f9",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "10a1b9ae1a0d81e5c46685ca266f2688e625799b",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "5c06b27964238bec7dcd0e3c81299bed6b9792de",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "9a932863a5e2ec7bd10fa7d7e046ca52b32f26c0",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "cbc8ed50b2f4f319c3b2af9300e12e5083eadf32",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "8d28f477d33a86ef6b9839fe6cdafb6627753d08",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
@@ -2981,7 +2975,7 @@ DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_NOTHING, 12, "9e3031d54701e43eaf24ed2121d64e0a7a75fbd4",
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
           dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */
