@@ -33,18 +33,19 @@ $B/%: examples/%.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-demo: $B/demo ## see items arrive, on a private server (or DELAYQ_URL)
-	@sh tests/with-server.sh $B/demo
+demo: $B/demo $B/game_loop $B/line ## items arrive; a game runs on while the server is frozen
+	@sh tests/with-server.sh sh -c '$B/demo && sh tests/frozen.sh $B'
 
 test check: ## the tests under sanitizers, the examples, the tool, hygiene
 	@echo "== building"
-	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/delayq-asan examples
+	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-nonblock \
+	    $B/delayq-asan $B/line examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B test
 
 test-all: ## also valgrind, a UTF-8 server, failing allocations, make install
 	@echo "== building"
 	@$(MAKE) --no-print-directory -s -j2 $B/test-asan $B/test-plain \
-	    $B/delayq-asan examples
+	    $B/test-nonblock $B/delayq-asan $B/line examples
 	@CC='$(CC)' CXX='$(CXX)' sh tests/all.sh $B all
 
 quick: $B/test-plain ## the tests once, without sanitizers: under a minute
@@ -62,6 +63,9 @@ valgrind: $B/test-plain ## the tests under valgrind
 
 memory: $B/test-memory ## make each of hiredis' allocations fail once
 	$B/test-memory $(ONLY)
+
+nonblock: $B/test-nonblock ## with an outbox no call of a frame waits
+	$B/test-nonblock $(ONLY)
 
 fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
 	@mkdir -p $B
@@ -85,6 +89,7 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a 
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
 	    $B/memory && $B/handles && $B/lifecycle && $B/fleet"
+	@$B/frame
 	@sh tests/with-cluster.sh $B/cluster
 
 CHARTED := batch growth lateness
@@ -98,12 +103,16 @@ charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
 
-recipes: examples ## the README's recipes, built and run
+recipes: examples $B/line ## the README's recipes, built and run
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
 	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
 
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
+
+$B/line: tests/recipes/line.c
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(CFLAGS) $(CPPFLAGS) $< $(LDFLAGS) -o $@
 
 $B/delayq-asan: examples/delayq.c delayq.h
 	@mkdir -p $B
@@ -126,6 +135,14 @@ $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
 	    $(LDFLAGS) $(HIREDIS_STATIC) -lpthread -o $@
+
+# without sanitizers: it has functions of libc under their own names, as ASan has
+$B/test-nonblock: tests/nonblock/nonblock.c tests/main.c tests/test.h \
+                  tests/outbox.h delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    tests/nonblock/nonblock.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) \
+	    -ldl -lpthread -o $@
 
 $B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
 	@mkdir -p $B
@@ -221,5 +238,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        fuzz lint lua interop bench bench-old bench-peers calls charts cli \
-        recipes faults size matrix tls format install uninstall clean help
+        nonblock fuzz lint lua interop bench bench-old bench-peers calls charts \
+        cli recipes faults size matrix tls format install uninstall clean help

@@ -42,7 +42,8 @@
  *     >>requests       sending scripts, one retry policy
  *     >>subscriber     the connection that only listens
  *     >>taking         transfers and takes
- *     >>waiting        the only place that sleeps until there are items
+ *     >>waiting        the only place that waits
+ *     >>outbox-inside  what handles that never wait have yet to send
  *     >>verbs          the functions of the API
  *
  * >>start -- quick start
@@ -384,6 +385,18 @@ typedef struct delayq_options {
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
 
+    int reconnect_max_ms;   /* longest pause between two attempts to connect;
+                               default 5,000 */
+
+    /* A handle that never waits: see >>outbox. */
+    void *outbox;       /* memory of yours, which outlives the handle; what lay
+                           in it is not read */
+    size_t outbox_size; /* its bytes, at least 8,192 */
+    /* Looks up the address of a host in the URL: writes its text, and returns
+     * 1; 0: it is not known yet, ask again in the next step; -1: there is none.
+     * Default: getaddrinfo, which may wait. */
+    int (*resolve)(void *user, const char *host, char *address, size_t size);
+
     /* Files, for rediss://. */
     const char *tls_ca;   /* certificates to trust; default the system's */
     const char *tls_cert; /* this program's certificate, and its chain; */
@@ -479,6 +492,18 @@ typedef struct delayq_counts {
                               least half of that; the last: all above */
 } delayq_counts;
 
+/* What delayq_outbox tells, counted since the open. Offers: and what cancels
+ * or reschedules this handle's own; changes: acks and the like. They are
+ * settled in their order: the n-th is once ..._settled >= n. */
+typedef struct delayq_outbox_state {
+    uint64_t offers_accepted, offers_settled;
+    uint64_t changes_accepted, changes_settled;
+    uint64_t gone;      /* changes that came too late */
+    uint64_t duplicate; /* offers whose key was taken */
+    uint64_t dropped;   /* what the server can't take: see >>outbox */
+    size_t bytes, size; /* used, of so many */
+} delayq_outbox_state;
+
 /* A handle, in memory of yours. {0} is a closed handle. An open handle must
  * not be copied or moved. All its fields are private. */
 typedef struct delayq_address {
@@ -486,50 +511,100 @@ typedef struct delayq_address {
     int port;       /* which has port 0 */
 } delayq_address;
 
-/* Private: of the command connection, ... */
-typedef enum delayq_conn_state {
-    DELAYQ_CONN_CLOSED,     /* cmd is NULL; next: the URL's hosts */
-    DELAYQ_CONN_REDIRECTED, /* cmd is NULL; next: conn->redirect */
-    DELAYQ_CONN_OPEN,       /* logged in; no script has been answered yet */
-    DELAYQ_CONN_PROVEN      /* a script has been answered */
-} delayq_conn_state;
+/* Private: commands that were written together, until each of their replies
+ * is there. */
+typedef enum delayq_exchange_state {
+    DELAYQ_EXCHANGE_NONE,
+    DELAYQ_EXCHANGE_WAITING,  /* to be written */
+    DELAYQ_EXCHANGE_SENT,     /* replies are to come */
+    DELAYQ_EXCHANGE_ANSWERED, /* by the server, or by the loss of its socket */
+    DELAYQ_EXCHANGE_SETTLED   /* and what follows from that is done */
+} delayq_exchange_state;
 
-/* ... and whether the server tells of pushes into the lists. */
+typedef struct delayq_exchange {
+    struct delayq_exchange *next; /* on the same socket */
+    delayq_exchange_state state;
+    delayq_status status;          /* why there are no replies, or OK */
+    unsigned char wants, got;      /* replies */
+    unsigned number;               /* the socket's, when it was sent */
+    unsigned char written;         /* the server has all of it, or may have */
+    struct redisReply *replies[5]; /* `got` of them */
+    int64_t sent_us, read_us;
+} delayq_exchange;
+
+/* Private: one connection to a server. */
+typedef enum delayq_socket_state {
+    DELAYQ_SOCKET_CLOSED,
+    DELAYQ_SOCKET_RESOLVING, /* its host's address is being looked up */
+    DELAYQ_SOCKET_DIALING,   /* it is being connected */
+    DELAYQ_SOCKET_TLS,       /* in the handshake of TLS */
+    DELAYQ_SOCKET_GREETING,  /* its login waits for answers */
+    DELAYQ_SOCKET_OPEN,      /* logged in */
+    DELAYQ_SOCKET_PROVEN     /* and has been of use */
+} delayq_socket_state;
+
+typedef struct delayq_socket {
+    struct redisContext *c; /* NULL until it is being connected */
+    void *ssl;              /* c's SSL; hiredis owns it */
+    delayq_socket_state state;
+    unsigned number;         /* counts the attempts to connect it */
+    unsigned char purpose;   /* dq_conn_purpose */
+    unsigned char unwritten; /* c's output buffer is not empty */
+    unsigned char more;      /* there may be more to read */
+    unsigned char unproven;  /* so many in a row were lost before of use */
+    unsigned failures;       /* so many attempts in a row have failed */
+    int64_t retry_us;        /* connect no sooner */
+    int64_t begun_us;        /* when this attempt began; */
+    int64_t deadline_us;     /* it has to be open by then */
+    int64_t moved_us;        /* when it was last of use */
+    const char *body;        /* what is to be written then, */
+    size_t body_len;         /* a payload of that length */
+    delayq_exchange *first, *last; /* under way, in the order of replies */
+    delayq_exchange greeting;
+} delayq_socket;
+
+/* Private: whether the server tells of pushes into the lists. */
 typedef enum delayq_track_state {
     DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll more often */
     DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
     DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
 } delayq_track_state;
 
+/* Private: a host's address. */
+typedef struct delayq_name {
+    unsigned hash;    /* of its name */
+    int64_t found_us; /* when it was looked up; 0: never */
+    char text[46];
+} delayq_name;
+
 typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
     delayq *handles;     /* all that use this connection */
 
-    /* The command connection: requests and their replies. */
-    struct redisContext *cmd;
-    delayq_conn_state state;
-    delayq_address at;            /* where cmd leads, or is to lead */
-    delayq_address redirect;      /* the node that MOVED or ASK has named */
-    unsigned host;                /* number of the URL's host to try next */
-    unsigned failures;            /* attempts in a row that have failed */
-    unsigned conns_without_reply; /* in a row, that no script survived */
-    int64_t used_us;              /* when cmd was last used; 0: never */
-    int64_t retry_us;             /* connect no sooner */
-    delayq_status failure;        /* what a request is told until then, */
-    char err[256];                /* and the text */
-    unsigned loaded;              /* bits of the scripts that cmd has loaded */
+    delayq_socket cmd; /* requests and their replies */
+    delayq_socket sub; /* the subscriber */
+    delayq_socket ask; /* one request, to the node that ASK has named */
 
-    /* The subscriber. */
-    struct redisContext *sub;
+    delayq_address at;        /* where cmd leads, or is to lead */
+    delayq_address redirect;  /* the node that MOVED or ASK has named */
+    unsigned char redirected; /* cmd's next attempt goes there */
+    unsigned char hops;       /* redirections in a row while connecting */
+    unsigned char timed_out;  /* cmd was given up, not closed by the server */
+    unsigned host;            /* number of the URL's host to try next */
+    delayq_name *names;       /* three, in the owner's outbox; or NULL */
+    unsigned hosts_left;      /* to try before a pause */
+    delayq_status failure;    /* what a request is told during that, */
+    char err[256];            /* and the text */
+    unsigned loaded;          /* bits of the scripts that cmd has loaded */
+
     delayq_track_state tracking;
-    unsigned sub_failures;
     int64_t sub_id;        /* its CLIENT ID */
-    int64_t sub_retry_us;  /* connect no sooner */
+    unsigned sub_at;       /* a hash of the address to which it leads */
     int64_t sub_read_us;   /* when it was last read */
-    int64_t sub_heard_us;  /* when something came */
     int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
 
     /* The server. */
+    unsigned char known;               /* cmd has been told what follows */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
     int64_t clock_error_us;            /* and at most so much more */
     unsigned char long_size, long_big; /* its unsigned long */
@@ -542,6 +617,7 @@ struct delayq {
     unsigned open;
     int64_t pid;
     delayq_options options;
+    int call_ms;         /* how long a call that asks may take */
     delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
                             that it belongs to is closed */
     delayq_conn own;     /* unused by a handle that shares another's */
@@ -550,9 +626,15 @@ struct delayq {
     unsigned char handle_id[8]; /* random */
     char id[18];                /* ":" and handle_id in hex */
 
+    delayq_exchange setup; /* the probe of its queue, or tracking: */
+    unsigned char tracks;  /* it is tracking */
+
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
     int64_t ready;        /* how many lay ready by the last answer */
+    void *outbox;         /* in options.outbox, or NULL */
+    int64_t send_us;      /* that has something to send then */
+    unsigned char asked;  /* its transfer or take is under way */
 
     /* What is heard; all 0 while conn->sub is NULL. */
     unsigned char subscribed;   /* to the queue's channel */
@@ -898,9 +980,28 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
+ * delayq_flush -- wait until everything in the outbox is settled.
+ *
+ * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the last
+ *                            flush
+ *              DELAYQ_WOKEN  delayq_wake was called
+ *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
+ *              DELAYQ_ERR_ARG      no outbox, or as ever
+ *              the first failure since the last flush: of what is still there,
+ *              or was dropped
+ * Blocks       timeout_ms, as in delayq_take
+ */
+DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
+
+/* delayq_outbox -- what has been accepted and what is settled. Asks nobody.
+ * DELAYQ_OK, or DELAYQ_ERR_ARG: no outbox. */
+DELAYQ_API delayq_status delayq_outbox(const delayq *q,
+                                       delayq_outbox_state *state);
+
+/*
  * delayq_fds -- the descriptors to poll() for reading until the next tick.
  *
- *   fds, max    room for max descriptors; 2 are enough
+ *   fds, max    room for max descriptors; 3 are enough
  *
  * Returns how many were stored. Ask before each poll(): they change at a
  * reconnect. When one is readable call delayq_tick, or take with timeout 0.
@@ -999,15 +1100,20 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Owns everything that differs between operating systems. A port begins here.
  *---------------------------------------------------------------------------*/
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -1158,18 +1264,88 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* 1: ready for what was asked; 2: the same, but after the deadline. 0: it is
- * not, and the deadline has passed. */
-static int dq_sys_poll_one(int fd, int events, int64_t deadline) {
-    for (;;) {
-        struct pollfd p = dq_sys_watch(fd, events);
-        int64_t left = deadline - dq_sys_now();
-        int n;
-        n = poll(&p, 1, left > 0 ? (int)((left + 999) / 1000) : 0);
-        if (n > 0) return left > 0 ? 1 : 2;
-        if (n == 0 && left <= 0) return 0;
-        if (n < 0 && errno != EINTR && errno != EAGAIN) return 0;
+/* Is it readable or whatever else is asked, now? */
+static int dq_sys_is_ready(int fd, int events) {
+    struct pollfd p = dq_sys_watch(fd, events);
+    return poll(&p, 1, 0) > 0;
+}
+
+/* The text of an address that a host's name has; `number` counts through them
+ * round and round, those of IPv4 first. It may wait for a name server. 0: the
+ * name has none. */
+static int dq_sys_resolve(const char *host, unsigned number, char *address,
+                          size_t size) {
+    struct addrinfo hints, *all = NULL, *a;
+    unsigned n[2] = {0, 0};
+    int found = 0, v6;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
+    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
+    number %= n[0] + n[1];
+    v6 = number >= n[0];
+    if (v6) number -= n[0];
+    for (a = all; a && !found; a = a->ai_next)
+        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
+            found = getnameinfo(a->ai_addr, a->ai_addrlen, address,
+                                (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+    freeaddrinfo(all);
+    return found;
+}
+
+typedef union dq_sys_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_un path;
+} dq_sys_address;
+
+/* Read an address and its port, or a path, which has port 0. Returns its
+ * length; 0: it is a name, or a path that is too long. */
+static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
+                                      int port) {
+    memset(to, 0, sizeof *to);
+    if (port == 0) {
+        if (strlen(text) >= sizeof to->path.sun_path) return 0;
+        to->path.sun_family = AF_UNIX;
+        memcpy(to->path.sun_path, text, strlen(text));
+        return sizeof to->path;
     }
+    to->v4.sin_port = htons((unsigned short)port);
+    if (inet_pton(AF_INET, text, &to->v4.sin_addr) == 1) {
+        to->v4.sin_family = AF_INET;
+        return sizeof to->v4;
+    }
+    to->v6.sin6_port = htons((unsigned short)port);
+    if (inet_pton(AF_INET6, text, &to->v6.sin6_addr) != 1) return 0;
+    to->v6.sin6_family = AF_INET6;
+    return sizeof to->v6;
+}
+
+/* A socket that is being connected. -1: errno says why not. */
+static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+    int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
+    if (fd < 0) return -1;
+    dq_sys_set_modes(fd);
+    if (to->any.sa_family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
+        errno == EINTR)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+/* How far that is: 1 connected, 0 not yet, -1 refused, and errno says why. */
+static int dq_sys_is_connected(int fd) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (!dq_sys_is_ready(fd, POLLOUT)) return 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return -1;
+    errno = error;
+    return error == 0 ? 1 : -1;
 }
 
 static int dq_sys_open_pipe(int fds[2]) {
@@ -1745,18 +1921,22 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* The TLS handshake; it writes to the socket. */
-static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                                  const char *host, const char *where,
-                                  int64_t deadline) {
+/* Load the files, which takes a while. NULL, or what is wrong with them. */
+static const char *dq_tls_prepare(delayq_conn *conn) {
+    ERR_clear_error();
+    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
+    if (conn->tls) return NULL;
+    dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    return conn->err;
+}
+
+/* Prepare a connected socket for TLS. */
+static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
+                                  const char *host) {
     delayq_status status = DELAYQ_OK;
     dq_sys_signals old;
     SSL *ssl;
-    int said;
-    ERR_clear_error();
-    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
-    if (!conn->tls)
-        return dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
+    if (dq_tls_prepare(conn)) return DELAYQ_ERR_ARG;
     ssl = SSL_new((SSL_CTX *)conn->tls);
     /* The certificate has to be the host's. */
     if (!ssl ||
@@ -1766,22 +1946,39 @@ static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
         return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
     dq_sys_block_sigpipe(&old);
-    if (redisInitiateSSL(c, ssl) != REDIS_OK) {
-        status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
+    if (redisInitiateSSL(s->c, ssl) != REDIS_OK) {
+        status = dq_tls_fail(conn, DELAYQ_ERR_IO, host, ssl);
         SSL_free(ssl); /* hiredis owns it only after a success */
-    }
-    while (status == DELAYQ_OK && (said = SSL_do_handshake(ssl)) != 1) {
-        int wants = SSL_get_error(ssl, said);
-        if (wants != SSL_ERROR_WANT_READ && wants != SSL_ERROR_WANT_WRITE)
-            status = dq_tls_fail(conn, DELAYQ_ERR_IO, where, ssl);
-        else if (!dq_sys_poll_one(
-                     c->fd, wants == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
-                     deadline))
-            status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                "TLS, %s: not in time", where);
+        ssl = NULL;
     }
     dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
+    s->ssl = ssl;
     return status;
+}
+
+/* Go on with its handshake: OK when it is done, EMPTY when it needs more time.
+ */
+static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
+                                 const char *where) {
+    delayq_status status = DELAYQ_OK;
+    dq_sys_signals old;
+    int said;
+    ERR_clear_error();
+    dq_sys_block_sigpipe(&old);
+    said = SSL_do_handshake((SSL *)s->ssl);
+    if (said != 1) {
+        int wants = SSL_get_error((SSL *)s->ssl, said);
+        status = wants == SSL_ERROR_WANT_READ || wants == SSL_ERROR_WANT_WRITE
+                     ? DELAYQ_EMPTY
+                     : dq_tls_fail(conn, DELAYQ_ERR_IO, where, (SSL *)s->ssl);
+    }
+    dq_sys_unblock_sigpipe(&old, status < DELAYQ_OK);
+    return status;
+}
+
+/* What its handshake waits for. */
+static int dq_tls_events(const delayq_socket *s) {
+    return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -1791,11 +1988,26 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-static delayq_status dq_tls_start(delayq_conn *conn, redisContext *c,
-                                  const char *host, const char *where,
-                                  int64_t deadline) {
-    (void)c, (void)host, (void)where, (void)deadline;
-    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "compiled without DELAYQ_TLS");
+static const char *dq_tls_prepare(delayq_conn *conn) {
+    (void)conn;
+    return "compiled without DELAYQ_TLS";
+}
+
+static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
+                                  const char *host) {
+    (void)s, (void)host;
+    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "%s", dq_tls_prepare(conn));
+}
+
+static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
+                                 const char *where) {
+    (void)conn, (void)s, (void)where;
+    return DELAYQ_ERR_ARG;
+}
+
+static int dq_tls_events(const delayq_socket *s) {
+    (void)s;
+    return POLLIN;
 }
 
 static void dq_tls_end(delayq_conn *conn) {
@@ -2025,19 +2237,66 @@ static const char dq_lua_offer[] =
     "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
 
+/* OFFER_ONCE: the offers of an outbox, each with a number; those up to the
+ * highest that was stored are passed over.
+ * KEYS     1 zset, 2 the highest number, 3 mirror (only where the wire has one)
+ * ARGV     1 channel, 2 the first one's number, then pairs as above, 1,000 at
+ *          most
+ * returns  clock; how many were passed over */
+static const char dq_lua_offer_once[] =
+    "local zset, mark, mirror, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]\n"
+    "local us, number, count = clock(), tonumber(ARGV[2]), #ARGV / 2 - 1\n"
+    "local base = math.ceil(us / 1000)\n"
+    "local highest = redis.call('GET', mark)\n"
+    "local over = math.min(count, math.max(0, (highest or 0) - number + 1))\n"
+    "redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
+    "if mirror then\n"
+    "  redis.call('LLEN', mirror)\n"
+    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
+    "end\n"
+    "local first, ties, at, last, text = nil, 0, nil, 0, nil\n"
+    "for i = 3, #ARGV, 2 do\n"
+    "  if ARGV[i] ~= '' then\n"
+    "    at = read_when(ARGV[i], base)\n"
+    "    text = string.format('%.0f', at)\n"
+    "  end\n"
+    "  if i > 2 + 2 * over then\n"
+    "    ARGV[last + 1], ARGV[last + 2] = text, ARGV[i + 1]\n"
+    "    last = last + 2\n"
+    "    if not first or at < first then first, ties = at, 0 end\n"
+    "    if at == first then ties = ties + 1 end\n"
+    "  end\n"
+    "end\n"
+    "if not first then return {us, over} end\n"
+    "for i = 2, mirror and last or 0, 2 do\n"
+    "  redis.call('RPUSH', mirror, ARGV[i])\n"
+    "end\n"
+    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 1, last))\n"
+    "number = string.format('%.0f', number + count - 1)\n"
+    "redis.call('SET', mark, number, 'PX', 86400000)\n"
+    "publish_if_head(zset, channel, first, ties)\n"
+    "return {us, over}\n";
+
 /* OFFER_KEYED
- * KEYS     1 zset, 2 the key's ticket, 3 mirror (only where the wire has one)
- * ARGV     1 channel, 2 when (as above), 3 element, 4 its id in hex, 5 the
- *          key's life in ms, 6 '1': take the place of the first
+ * KEYS     1 zset, 2 the key's ticket, then: the mirror (only where the wire
+ *          has one), an outbox's highest number
+ * ARGV     1 channel, 2 when (as above), 3 its id in hex, 4 the key's life in
+ *          ms, 5 '1': take the place of the first, 6 its number in an outbox,
+ *          or 0, 7 element
  * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
- *          been delivered meanwhile; due; the key's ticket */
+ *          been delivered meanwhile, 3: passed over; due; the key's ticket */
 static const char dq_lua_offer_keyed[] =
-    "local zset, holder, mirror = KEYS[1], KEYS[2], KEYS[3]\n"
-    "local channel, when, e, id, ttl_ms, replace = unpack(ARGV)\n"
+    "local zset, holder, mirror, mark = unpack(KEYS)\n"
+    "local channel, when, id, ttl_ms, replace, number, e = unpack(ARGV)\n"
+    "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
     "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
     "local held = redis.call('GET', holder) or ''\n"
     "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
+    "local highest = mark and redis.call('GET', mark)\n"
+    "if highest and tonumber(highest) >= tonumber(number) then\n"
+    "  return {us, 3, due, ''}\n"
+    "end\n"
     "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
     "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
     "if delivered then return {us, 2, due, ''} end\n"
@@ -2054,6 +2313,7 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "local unless = held == '' and 'XX' or 'NX'\n"
     "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
+    "if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
     "if old then redis.call('ZREM', zset, 'delayq') end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
@@ -2063,6 +2323,7 @@ static const char dq_lua_offer_keyed[] =
     "redis.call('ZADD', zset, 'NX', due, e)\n"
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
+    "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
     "if old then redis.call('ZREM', zset, old) end\n"
     "publish_if_head(zset, channel, due, 1)\n"
     "return {us, 0, due, ticket}\n";
@@ -2773,7 +3034,8 @@ static const char dq_lua_remove_main[] =
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
- *          doesn't count, 6 '1': sent again, 7 delay
+ *          doesn't count, 6 '1': sent again, 7 delay, or -1: the due
+ *          time counts in any case
  * returns  clock; 1: done, 0: not there; the due time
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
@@ -2801,8 +3063,10 @@ static const char dq_lua_change[] =
     "  redis.call('ZREM', zset, e)\n"
     "  return {us, 1, 0}\n"
     "end\n"
-    "local by_delay = math.ceil(us / 1000) + ARGV[7]\n"
-    "if new_due < by_delay or new_due > by_delay + 1000 then\n"
+    "local delay = tonumber(ARGV[7])\n"
+    "local by_delay = math.ceil(us / 1000) + delay\n"
+    "if delay >= 0 and\n"
+    "  (new_due < by_delay or new_due > by_delay + 1000) then\n"
     "  new_due = by_delay\n"
     "end\n"
     "local again = uncounted(e)\n"
@@ -2948,8 +3212,11 @@ DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "32b8f423466f567721536ee26cf1d6c17425cb6e", dq_lua_clock,
+          "f43af5552008949e9511706432aaf7fc81baa77c", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
+DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
+          "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
+          dq_lua_publish, dq_lua_when, dq_lua_offer_once);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
@@ -2966,7 +3233,7 @@ DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "8d28f477d33a86ef6b9839fe6cdafb6627753d08",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
@@ -3021,7 +3288,8 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
-#define DQ_RESP_SMALL 1024 /* longest argument but for scripts and payloads */
+#define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
+#define DQ_RESP_SLICE 65536 /* most that is written of a payload in one go */
 
 typedef struct dq_resp_writer {
     redisContext *c;
@@ -3029,13 +3297,15 @@ typedef struct dq_resp_writer {
     int spilled;  /* while counting: it did not fit */
     int failed;   /* no memory */
     size_t keys, args;
-    size_t n; /* bytes in buf */
+    const char *body; /* what follows all this, and */
+    size_t body_len;  /* its length */
+    size_t n;         /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
-    o->n = o->keys = o->args = 0;
+    o->n = o->keys = o->args = o->body_len = 0;
     o->counting = o->spilled = o->failed = 0;
 }
 
@@ -3072,13 +3342,20 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
 }
 
 /* An argument of any length: something small, then what is copied into the
- * buffer only if it fits. */
+ * buffer only if it fits. The last one of a request, if it is large, is not
+ * copied: the socket writes it in slices. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
-                             size_t head_len, const void *data, size_t len) {
+                             size_t head_len, const void *data, size_t len,
+                             int last) {
     o->args++;
     dq_resp_line(o, '$', head_len + len);
     memcpy(o->buf + o->n, head, head_len);
     o->n += head_len;
+    if (last && len > DQ_RESP_SLICE) {
+        o->body = (const char *)data;
+        o->body_len = len;
+        return;
+    }
     if (len + 2 > sizeof o->buf - o->n) {
         dq_resp_flush(o);
         dq_resp_append(o, data, len);
@@ -3142,6 +3419,7 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_DEAD "delayq_dead:"
 #define DQ_STREAM "delayq_stream:"
 #define DQ_DEDUP "delayq_once:"
+#define DQ_SENT "delayq_sent:"
 #define DQ_WAITERS "delayq_waiting:"
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
@@ -3152,20 +3430,9 @@ static void dq_resp_keys_end(dq_resp_writer *o) {
     o->args = 0;
 }
 
-typedef enum dq_req_state {
-    DQ_REQ_WAITING,  /* to be sent */
-    DQ_REQ_ANSWERED, /* status is set; dq_req_decide says what follows */
-    DQ_REQ_SETTLED   /* status is final */
-} dq_req_state;
-
-typedef enum dq_req_next {
-    DQ_SETTLE,
-    DQ_SEND_AGAIN, /* on a new connection, if there is none */
-    DQ_SEND_ASK    /* once, to the node in conn->redirect */
-} dq_req_next;
-
 /* The run of a script. */
 typedef struct dq_req {
+    delayq_exchange x;
     const dq_script *script;
     const char *what; /* for error texts */
     void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
@@ -3193,11 +3460,14 @@ typedef struct dq_req {
     const char *word; /* dead letters: what to do */
     int less;         /* this attempt doesn't count */
 
-    int64_t deadline_us; /* when it ends, reconnecting included */
-    dq_req_state state;
+    int stepwise;           /* an outbox's: it is sent again from there */
+    struct dq_ring *ring;   /* whose first entries it holds, */
+    struct dq_entry *entry; /* from this one on */
+    uint64_t was_sent;      /* the ring's `sent`, before this sending */
+    int mirror;             /* a cancel: the mirror, too */
+
     delayq_status status; /* out */
     redisReply *reply;    /* out: an array; the caller frees it */
-    int64_t sent_us;      /* out: when it was sent; read at conn->used_us */
     int tries;
 } dq_req;
 
@@ -3256,27 +3526,58 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
-#define DQ_BACKOFF_MAX_US (5 * DQ_SECOND_US)
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
 #define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
 
-/* When to try to connect after so many failures: the first time at once. */
-static int64_t dq_sched_next_attempt(unsigned failures) {
-    int64_t now = dq_sys_now();
-    if (failures == 0) return now;
-    return now + dq_num_backoff(DQ_BACKOFF_US, DQ_BACKOFF_MAX_US, failures);
+/* When to try to connect again: the first time at once, then with a growing
+ * pause between the beginnings of two attempts. */
+static int64_t dq_sched_next_attempt(const delayq *owner,
+                                     const delayq_socket *s) {
+    int64_t now = dq_sys_now(), when = now;
+    if (s->failures > 0)
+        when =
+            s->begun_us + dq_num_backoff(
+                                DQ_BACKOFF_US,
+                                owner->options.reconnect_max_ms * 1000LL,
+                                s->failures);
+    return when < now ? now : when;
 }
 
-/* The moment at which q acts though nothing is heard. */
+/* What is under way on a socket is given up then, if nothing moves. */
+static int64_t dq_sched_silence_us(const delayq_conn *conn,
+                                   const delayq_socket *s) {
+    return s->moved_us + conn->owner->options.io_timeout_ms * 1000LL;
+}
+
+/* When a socket has to be looked at though it is not ready. */
+static int64_t dq_sched_socket(const delayq_conn *conn,
+                               const delayq_socket *s) {
+    if (s->state == DELAYQ_SOCKET_CLOSED) return s->retry_us;
+    if (s->state == DELAYQ_SOCKET_RESOLVING) return dq_sys_now() + 10000;
+    if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
+    return s->first ? dq_sched_silence_us(conn, s) : DQ_NEVER;
+}
+
+/* When a quiet subscriber is pinged, or has not answered that. */
+static int64_t dq_sched_ping_us(const delayq_conn *conn) {
+    if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
+    return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
+}
+
+/* The moment at which q acts though nothing is heard. Without a connection
+ * that is the next step of connecting. */
 static int64_t dq_sched_next(const delayq *q) {
     const delayq_conn *conn = q->conn;
-    int64_t next = q->next_poll_us, ping;
-    if (!conn->sub) return next;
-    ping = conn->sub_pinged_us > 0
-               ? conn->sub_pinged_us + q->options.io_timeout_ms * 1000LL
-               : conn->sub_heard_us + DQ_PING_US;
-    return next < ping ? next : ping;
+    int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
+    if (q->next_poll_us < next && !q->asked) next = q->next_poll_us;
+    if (q->outbox && q->send_us < next) next = q->send_us;
+    sub = conn->sub.state < DELAYQ_SOCKET_OPEN
+              ? dq_sched_socket(conn, &conn->sub)
+              : dq_sched_ping_us(conn);
+    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
+    return next < sub ? next : sub;
 }
 
 /* A standby acts so much later than the leader. */
@@ -3304,12 +3605,12 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
 /* --- events of the connections --- */
 
 /* The command connection is closed, and client tracking ends with it.
- * conn->retry_us is set. */
+ * cmd.retry_us is set. */
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = 0;
-        h->next_poll_us = conn->retry_us;
+        h->list_tracked = h->asked = 0;
+        h->next_poll_us = conn->cmd.retry_us;
     }
 }
 
@@ -3319,22 +3620,30 @@ static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
 }
 
-/* The subscriber is closed; conn->sub_retry_us is set. */
+/* The subscriber is closed; sub.retry_us is set. */
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->subscribed = h->list_tracked = 0;
         h->turn_subscribed = h->waiter_rank = 0;
-        dq_sched_lower(h, conn->sub_retry_us);
+        dq_sched_lower(h, conn->sub.retry_us);
     }
 }
 
 /* A request was refused, or failed though a connection is there: pause. */
 static void dq_sched_on_fault(delayq *q) {
-    if (q->conn->cmd) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+    q->asked = 0;
+    if (q->conn->cmd.c) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
 /* --- events of the queue --- */
+
+/* A transfer or take is sent, and its answer not waited for: that will say when
+ * the next one is, unless what is heard meanwhile makes it sooner. */
+static void dq_sched_on_sent(delayq *q) {
+    q->asked = 1;
+    q->next_poll_us = DQ_NEVER;
+}
 
 /* A transfer or take, sent then, was answered: so long until the next item is
  * due, so many ready. That holds for every handle on the same queue and
@@ -3345,17 +3654,18 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t rank) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->conn->sub || !q->subscribed) &&
-        cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
         h->ready = ready < 0 ? 0 : ready;
-        h->next_poll_us = sent_us + next_us;
+        if (!h->asked || sent_us + next_us < h->next_poll_us)
+            h->next_poll_us = sent_us + next_us;
         if (taken) h->list_tracked = 0;
     }
+    q->asked = 0;
     q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
     if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
     if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
@@ -3434,51 +3744,31 @@ static void dq_sched_on_waiters_refused(delayq *q) {
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
- * Owns the two sockets of a delayq_conn and their state. It is the only
- * section that connects, and that decides when and where to. Its failures
- * stand in conn->err; dq_conn_ensure copies them to the handle that asked.
+ * Owns the sockets of a delayq_conn and their state. It is the only section
+ * that connects, and that decides when and where to; and the only one that
+ * writes and reads, except that the subscriber reads its messages. Nothing
+ * here waits: each function goes as far as it can, and is called again when
+ * the socket is ready (dq_conn_events) or its time is over. The causes of
+ * failures stand in conn->err.
  *---------------------------------------------------------------------------*/
 
-#define DQ_HOPS 5 /* most redirections of a connect, resends of a request */
+#define DQ_HOPS 5  /* most redirections of a connect, resends of a request */
+#define DQ_READS 4 /* of 16 KiB each, before somebody else's turn */
 
-/* In ms milliseconds, but no later than the deadline. */
-static int64_t dq_conn_until(int ms, int64_t deadline) {
-    int64_t until = dq_sys_now() + ms * 1000LL;
-    return until < deadline ? until : deadline;
+typedef enum dq_conn_purpose {
+    DQ_CONN_CMD,
+    DQ_CONN_SUB,
+    DQ_CONN_ASK,
+    DQ_CONN_SENTINEL /* in the place of cmd */
+} dq_conn_purpose;
+
+static const char *dq_conn_url(const delayq_conn *conn) {
+    const char *url = conn->owner->options.url;
+    return url ? url : "redis://127.0.0.1:6379";
 }
 
-/* Close the command connection. why and text are what requests are told until
- * the next attempt to connect. */
-static void dq_conn_close(delayq_conn *conn, delayq_status why,
-                          const char *text) {
-    if (conn->cmd) {
-        redisFree(conn->cmd);
-        if (conn->state != DELAYQ_CONN_PROVEN) conn->conns_without_reply++;
-    }
-    if (conn->conns_without_reply > 1 &&
-        conn->failures < conn->conns_without_reply)
-        conn->failures = conn->conns_without_reply;
-    conn->cmd = NULL;
-    conn->state = why == DQ_MOVED ? DELAYQ_CONN_REDIRECTED : DELAYQ_CONN_CLOSED;
-    if (conn->tracking == DELAYQ_TRACK_ON)
-        conn->tracking = DELAYQ_TRACK_ALLOWED;
-    conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
-                        ? DELAYQ_ERR_IO
-                        : dq_err_public(why);
-    if (text != conn->err)
-        snprintf(conn->err, sizeof conn->err, "%.*s", (int)sizeof conn->err - 1,
-                 text);
-    conn->loaded = 0;
-    conn->retry_us = dq_sched_next_attempt(conn->failures);
-    dq_sched_on_conn_lost(conn);
-}
-
-static void dq_conn_close_sub(delayq_conn *conn) {
-    if (conn->sub) redisFree(conn->sub);
-    conn->sub = NULL;
-    conn->tracking = DELAYQ_TRACK_OFF;
-    conn->sub_retry_us = dq_sched_next_attempt(conn->sub_failures);
-    dq_sched_on_sub_lost(conn);
+static delayq_status dq_conn_no_memory(delayq_conn *conn) {
+    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
 }
 
 /* An error reply to something that the connection itself has said. */
@@ -3487,210 +3777,443 @@ static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
     return dq_err_public(dq_err_reply(conn->err, what, r));
 }
 
-static delayq_status dq_conn_no_memory(delayq_conn *conn) {
-    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
+/* --- exchanges --- */
+
+static void dq_conn_free_replies(delayq_exchange *x) {
+    while (x->got > 0) freeReplyObject(x->replies[--x->got]);
 }
 
-/* Why an exchange has failed, and what may have happened. */
-static delayq_status dq_conn_fail_exchange(delayq_conn *conn,
-                                           const redisContext *c, int sent) {
+/* Close a socket for `why`, which conn->err explains. What was under way is
+ * answered with that: it may have happened, unless the server can't have all
+ * of it. An incomplete command does nothing, but those before it may have. */
+static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
+                          delayq_status why) {
+    delayq_exchange *x;
+    delayq *h;
+    for (x = s->first; x; x = x->next) {
+        dq_conn_free_replies(x);
+        x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->status = why == DELAYQ_ERR_PROTOCOL  ? why
+                    : x->written || x->next     ? DELAYQ_ERR_UNKNOWN
+                    : why == DELAYQ_ERR_UNKNOWN ? DELAYQ_ERR_IO
+                                                : why;
+    }
+    s->first = s->last = NULL;
+    dq_conn_free_replies(&s->greeting);
+    if (s->c) redisFree(s->c);
+    s->c = NULL;
+    s->ssl = NULL;
+    if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
+    if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
+    s->state = DELAYQ_SOCKET_CLOSED;
+    s->unwritten = s->more = 0;
+    s->body_len = 0;
+    s->retry_us = dq_sched_next_attempt(conn->owner, s);
+    if (s == &conn->sub) {
+        conn->tracking = DELAYQ_TRACK_OFF;
+        dq_sched_on_sub_lost(conn);
+    } else if (s == &conn->cmd) {
+        if (conn->tracking == DELAYQ_TRACK_ON)
+            conn->tracking = DELAYQ_TRACK_ALLOWED;
+        conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
+                            ? DELAYQ_ERR_IO
+                            : dq_err_public(why);
+        conn->loaded = 0;
+        conn->known = 0;
+        for (h = conn->handles; h; h = h->next) {
+            dq_conn_free_replies(&h->setup);
+            h->setup.state = DELAYQ_EXCHANGE_NONE;
+        }
+        dq_sched_on_conn_lost(conn);
+    }
+}
+
+/* Why hiredis gave up on a socket, and what that means for what is under way
+ * there. */
+static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
+    const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
+    int written = s->first && s->first->written;
+    conn->timed_out = 0;
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
     if (c->err == REDIS_ERR_OOM)
         return dq_err_set(conn->err,
-                          sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
+                          written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                           "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
                           "not Redis' protocol: %s", c->errstr);
-    return dq_err_set(conn->err, sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
+    if (!s->first)
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the server has closed the connection");
+    return dq_err_set(conn->err, written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
                       "connection lost %s: %s",
-                      sent ? "before the answer: it may have happened"
-                           : "before sending: nothing has happened",
+                      written ? "before the answer: it may have happened"
+                              : "before sending: nothing has happened",
                       cause);
 }
 
-/* Write what is in the buffer and read n replies, by the deadline. The caller
- * frees the replies, of which *got came. *sent: the server may have run
- * something. After a failure the connection is of no more use. */
-static delayq_status dq_conn_exchange(delayq_conn *conn, redisContext *c,
-                                      redisReply **replies, int n, int *got,
-                                      int *sent, int64_t deadline) {
-    int late = 0, ready;
-    *got = *sent = 0;
-    while (*got < n) {
+static delayq_status dq_conn_timeout(delayq_conn *conn,
+                                     const delayq_socket *s) {
+    int written = s->first && s->first->written;
+    conn->timed_out = 1;
+    return dq_err_set(conn->err,
+                      written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
+                      written ? "no answer in time: it may have happened"
+                              : "not sent in time: nothing has happened");
+}
+
+/* Write what is in the output buffer, as far as that goes. */
+static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
+    delayq_exchange *x;
+    int done = 0, status;
+    errno = 0;
+    status = dq_sys_write(s->c, &done);
+    if (done && s->body_len > 0) {
+        size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
+        dq_resp_writer o;
+        dq_resp_begin(&o, s->c);
+        dq_resp_append(&o, s->body, n);
+        s->body += n;
+        s->body_len -= n;
+        if (s->body_len == 0) dq_resp_append(&o, "\r\n", 2);
+        if (o.failed) return dq_conn_no_memory(conn);
+        s->moved_us = dq_sys_now();
+        status = dq_sys_write(s->c, &done);
+        done = done && s->body_len == 0;
+    }
+    if (done) {
+        s->unwritten = 0;
+        for (x = s->first; x; x = x->next) x->written = 1;
+    }
+    return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
+}
+
+/* The commands in the writer are an exchange from now on. That they can't be
+ * written is found by the next pump, which sees what the server has said. */
+static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
+                                    delayq_exchange *x, dq_resp_writer *o,
+                                    int wants) {
+    assert(wants > 0 && wants <= 5 && s->c);
+    dq_resp_flush(o);
+    x->next = NULL;
+    x->state = DELAYQ_EXCHANGE_SENT;
+    x->status = DELAYQ_OK;
+    x->number = s->number;
+    x->wants = (unsigned char)wants;
+    x->got = x->written = 0;
+    x->sent_us = dq_sys_now();
+    if (s->first) {
+        s->last->next = x;
+    } else {
+        s->first = x;
+        s->moved_us = x->sent_us;
+    }
+    s->last = x;
+    s->unwritten = 1;
+    s->body = o->body;
+    s->body_len = o->body_len;
+    if (o->failed) return dq_conn_no_memory(conn);
+    dq_conn_write(conn, s);
+    return DELAYQ_OK;
+}
+
+/* The next reply belongs to the first that is under way. */
+static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
+                                   redisReply *r) {
+    delayq_exchange *x = s->first;
+    const redisReader *reader = s->c->reader;
+    if (x) {
+        x->replies[x->got++] = r;
+        if (x->got < x->wants) return DELAYQ_OK;
+        s->first = x->next;
+        if (!s->first) s->last = NULL;
+        x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->read_us = s->moved_us;
+        if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
+        /* A later request would take it for its own answer. */
+        dq_conn_free_replies(x);
+        x->status = DELAYQ_ERR_PROTOCOL;
+    } else {
+        freeReplyObject(r);
+    }
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                      "the server says more than it was asked");
+}
+
+/* Write what waits to be written, read what is there. */
+static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
+    delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    int reads;
+    s->more = 0;
+    for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
+        size_t before = s->c->reader->len;
         void *r = NULL;
         errno = 0;
-        if ((!*sent && dq_sys_write(c, sent) != REDIS_OK) ||
-            redisGetReplyFromReader(c, &r) != REDIS_OK)
-            return dq_conn_fail_exchange(conn, c, *sent);
-        if (r) {
-            replies[(*got)++] = (redisReply *)r;
-            continue;
-        }
-        /* What came in time is read though we may be late, but a server that
-         * sends byte by byte does not hold us for ever. */
-        ready =
-            dq_sys_poll_one(c->fd, *sent ? POLLIN : POLLIN | POLLOUT, deadline);
-        if (!ready || (ready == 2 && ++late > 64))
-            return dq_err_set(conn->err,
-                              *sent ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT,
-                              "%s",
-                              *sent ? "no answer in time: it may have happened"
-                                    : "not sent in time: nothing has happened");
-        if (dq_sys_read(c) != REDIS_OK)
-            return dq_conn_fail_exchange(conn, c, *sent);
+        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        if (s->c->reader->len == before) break;
+        s->moved_us = dq_sys_now();
+        do {
+            if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
+                return dq_conn_fault(conn, s);
+            if (r) status = dq_conn_match(conn, s, (redisReply *)r);
+        } while (r && status == DELAYQ_OK);
+        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) return status;
     }
-    /* A later request would take it for its own answer. */
-    if (c == conn->cmd && c->reader->pos < c->reader->len)
-        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                          "the server says more than it was asked");
-    return DELAYQ_OK;
+    s->more = reads == DQ_READS;
+    return status;
 }
 
-static const char *dq_conn_url(const delayq_conn *conn) {
-    const char *url = conn->owner->options.url;
-    return url ? url : "redis://127.0.0.1:6379";
+/* --- connecting a socket --- */
+
+static const delayq_address *dq_conn_target(const delayq_conn *conn,
+                                            const delayq_socket *s) {
+    return s == &conn->ask ? &conn->redirect : &conn->at;
 }
 
-/* A connected socket, with TLS where the URL says so. */
-static delayq_status dq_conn_open_socket(delayq_conn *conn, const dq_url *u,
-                                         const delayq_address *a,
-                                         redisContext **out, int64_t deadline) {
-    const delayq_options *o = &conn->owner->options;
-    int64_t left = (deadline - dq_sys_now() + 999) / 1000;
-    int error = 0;
-    socklen_t size = sizeof error;
-    delayq_status status = DELAYQ_OK;
-    redisContext *c;
-    char where[100], port[16] = "";
+/* "Can't connect to host:port: why". */
+static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
+                                  delayq_status status, const char *why) {
+    const delayq_address *a = dq_conn_target(conn, s);
+    char port[16] = "";
+    if (conn->owner->options.connect)
+        return dq_err_set(conn->err, status,
+                          "can't connect to the connect hook%s", why);
     if (a->port) snprintf(port, sizeof port, ":%d", a->port);
-    snprintf(where, sizeof where, "%.80s%s",
-             o->connect ? "the connect hook" : a->host, o->connect ? "" : port);
-    *out = NULL;
-    if (o->connect)
-        c = o->connect(o->user, left > 1 ? (int)left : 1);
-    else if (a->port)
-        c = redisConnectNonBlock(a->host, a->port);
-    else
-        c = redisConnectUnixNonBlock(a->host);
-    if (!c && !o->connect) return dq_conn_no_memory(conn);
-    if (!c)
-        return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                          "the connect hook gave nothing");
-    if (!c->err) {
-        c->flags &= ~REDIS_BLOCK;
-        dq_sys_set_modes(c->fd);
-    }
-    if (c->err)
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                            where, c->errstr);
-    else if (!dq_sys_poll_one(c->fd, POLLOUT, deadline))
-        status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                            "can't connect to %s in time", where);
-    else if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
-             error != 0)
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO, "can't connect to %s: %s",
-                            where, strerror(error));
-    else if (u->tls && !o->connect)
-        status = dq_tls_start(conn, c, a->host, where, deadline);
-    if (status == DELAYQ_OK)
-        *out = c;
-    else
-        redisFree(c);
-    return status;
+    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s", a->host,
+                      port, why);
 }
 
-/* What a connection says besides requests, in one write; its caller adds to o
- * and n. Nothing of it has an effect. */
-typedef struct dq_conn_batch {
+static delayq_status dq_conn_cant_errno(delayq_conn *conn,
+                                        const delayq_socket *s) {
+    char why[120];
+    snprintf(why, sizeof why, ": %.100s", strerror(errno));
+    return dq_conn_cant(conn, s, DELAYQ_ERR_IO, why);
+}
+
+/* Which server is it? */
+static unsigned dq_conn_hash_address(const delayq_address *a) {
+    unsigned h = (unsigned)a->port;
+    const char *p;
+    for (p = a->host; *p; p++) h = h * 31 + (unsigned char)*p;
+    return h;
+}
+
+/* The address of a host's name: 1; 0: ask again later; -1: there is none. A
+ * handle with an outbox looks a name up when it is opened, and again after two
+ * failed attempts, but not within 30 s. */
+static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
+                           const char *host, char address[64]) {
+    const delayq_options *o = &conn->owner->options;
+    delayq_address named;
+    delayq_name *name = NULL;
+    int64_t now = dq_sys_now();
+    unsigned hash, i;
+    int found;
+    memset(&named, 0, sizeof named);
+    snprintf(named.host, sizeof named.host, "%s", host);
+    hash = dq_conn_hash_address(&named);
+    for (i = 0; conn->names && i < 3 && (!name || name->hash != hash); i++)
+        if (!name || conn->names[i].hash == hash ||
+            conn->names[i].found_us < name->found_us)
+            name = &conn->names[i];
+    if (name && name->hash == hash && name->found_us > 0 &&
+        (s->failures < 2 || now - name->found_us < 30 * DQ_SECOND_US)) {
+        memcpy(address, name->text, sizeof name->text);
+        return 1;
+    }
+    found = o->resolve ? o->resolve(o->user, host, address, 64)
+                       : dq_sys_resolve(host, s->failures, address, 64);
+    if (found > 0 && name && strlen(address) < sizeof name->text) {
+        name->hash = hash;
+        name->found_us = now;
+        snprintf(name->text, sizeof name->text, "%s", address);
+    }
+    return found > 0 ? 1 : o->resolve ? found : -1;
+}
+
+/* Find the address, and begin to connect to it. */
+static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
+    const delayq_options *o = &conn->owner->options;
+    const delayq_address *a = dq_conn_target(conn, s);
+    if (o->connect) {
+        int64_t left = (s->deadline_us - dq_sys_now() + 999) / 1000;
+        s->c = o->connect(o->user, left > 1 ? (int)left : 1);
+        if (!s->c)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "the connect hook gave nothing");
+        if (s->c->err)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "can't connect to the connect hook: %s",
+                              s->c->errstr);
+        dq_sys_set_modes(s->c->fd);
+    } else {
+        dq_sys_address to;
+        char address[64];
+        socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
+        int fd;
+        if (size == 0 && a->port == 0)
+            return dq_conn_cant(conn, s, DELAYQ_ERR_ARG,
+                                ": the path is too long");
+        if (size == 0) {
+            int found = dq_conn_resolve(conn, s, a->host, address);
+            if (found == 0) return DELAYQ_EMPTY;
+            if (found > 0)
+                size = dq_sys_parse_address(&to, address, a->port);
+        }
+        if (size == 0)
+            return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
+                                ": the name has no address");
+        fd = dq_sys_connect(&to, size);
+        if (fd < 0) return dq_conn_cant_errno(conn, s);
+        s->c = redisConnectFd(fd);
+        if (!s->c) {
+            close(fd);
+            return dq_conn_no_memory(conn);
+        }
+    }
+    s->c->flags &= ~REDIS_BLOCK;
+    s->state = DELAYQ_SOCKET_DIALING;
+    return DELAYQ_EMPTY;
+}
+
+/* Say the login. Nothing of it has an effect. A sentinel may have a password
+ * or none; where it has one, it is the URL's. */
+static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_writer o;
-    int login, n, got; /* replies: of the login, all, those that came */
-    redisReply *r[7];
-} dq_conn_batch;
-
-static void dq_conn_begin_batch(dq_conn_batch *t, redisContext *c) {
-    memset(t, 0, sizeof *t);
-    dq_resp_begin(&t->o, c);
-}
-
-static delayq_status dq_conn_run_batch(delayq_conn *conn, dq_conn_batch *t,
-                                       int64_t deadline) {
-    int sent;
-    delayq_status status;
-    dq_resp_flush(&t->o);
-    if (t->o.failed) return dq_conn_no_memory(conn);
-    status =
-        dq_conn_exchange(conn, t->o.c, t->r, t->n, &t->got, &sent, deadline);
-    if (status != DELAYQ_ERR_UNKNOWN) return status;
-    return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                      "connected, but no answer came");
-}
-
-static void dq_conn_end_batch(dq_conn_batch *t) {
-    while (t->got-- > 0) freeReplyObject(t->r[t->got]);
-}
-
-/* Open a socket and begin its login. A sentinel may have a password or
- * none; where it has one, it is the URL's. */
-static delayq_status dq_conn_dial(delayq_conn *conn, dq_conn_batch *t,
-                                  const delayq_address *a, int is_sentinel,
-                                  int64_t deadline) {
     dq_url u;
-    redisContext *c;
-    delayq_status status;
+    int n = 0;
     dq_url_parse(dq_conn_url(conn), &u);
-    status = dq_conn_open_socket(conn, &u, a, &c, deadline);
-    dq_conn_begin_batch(t, c);
-    if (status != DELAYQ_OK) return status;
+    dq_resp_begin(&o, s->c);
     if (u.login) {
-        dq_resp_command(&t->o, u.user[0] ? 3 : 2, "AUTH");
-        if (u.user[0]) dq_resp_text(&t->o, u.user);
-        dq_resp_text(&t->o, u.password);
-        t->n++;
+        dq_resp_command(&o, u.user[0] ? 3 : 2, "AUTH");
+        if (u.user[0]) dq_resp_text(&o, u.user);
+        dq_resp_text(&o, u.password);
+        n++;
     }
-    if (is_sentinel) {
-        dq_resp_command(&t->o, 3, "SENTINEL get-master-addr-by-name");
-        dq_resp_text(&t->o, u.service);
-        t->n++;
-        return DELAYQ_OK;
+    if (s->purpose == DQ_CONN_SENTINEL) {
+        dq_resp_command(&o, 3, "SENTINEL get-master-addr-by-name");
+        dq_resp_text(&o, u.service);
+        n++;
+    } else {
+        if (u.db > 0) {
+            dq_resp_command(&o, 2, "SELECT");
+            dq_resp_int(&o, u.db);
+            n++;
+        }
+        dq_resp_command(&o, 3, "CLIENT SETNAME delayq");
+        n++;
     }
-    if (u.db > 0) {
-        dq_resp_command(&t->o, 2, "SELECT");
-        dq_resp_int(&t->o, u.db);
-        t->n++;
+    if (s->purpose == DQ_CONN_SUB) {
+        dq_resp_command(&o, 2, "CLIENT ID");
+        n++;
     }
-    dq_resp_command(&t->o, 3, "CLIENT SETNAME delayq");
-    t->login = ++t->n;
+    s->state = DELAYQ_SOCKET_GREETING;
+    return dq_conn_submit(conn, s, &s->greeting, &o, n);
+}
+
+/* The connection was lost before the login was answered. A server that refuses
+ * a connection may say why before it closes it. */
+static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
+    const delayq_exchange *x = &s->greeting;
+    char said[160];
+    redisReply refusal;
+    ssize_t n;
+    if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
+    n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
+    if (n < 2 || said[0] != '-')
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "connected, but no answer came");
+    said[n] = '\0';
+    said[strcspn(said, "\r\n")] = '\0';
+    refusal.str = said + 1;
+    return dq_conn_refused(conn, "login", &refusal);
+}
+
+/* Read the answers to the login. SETNAME and ID may be forbidden, but also be
+ * told that there are too many clients. */
+static delayq_status dq_conn_read_greeting(delayq_conn *conn,
+                                           delayq_socket *s) {
+    const delayq_exchange *x = &s->greeting;
+    delayq_status status =
+        x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
+    int i, login = x->wants - 1 - (s->purpose == DQ_CONN_SUB);
+    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
+        return dq_conn_not_greeted(conn, s);
+    if (status != DELAYQ_OK) return status;
+    if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
+    for (i = 0; i < x->wants; i++)
+        if (x->replies[i]->type == REDIS_REPLY_ERROR &&
+            (i < login ||
+             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
+            return dq_conn_refused(conn, "login", x->replies[i]);
+    s->state = DELAYQ_SOCKET_OPEN;
     return DELAYQ_OK;
 }
 
-/* Exchange a login and what follows it, the first of which is t->r[t->login].
- */
-static delayq_status dq_conn_run_login(delayq_conn *conn, dq_conn_batch *t,
-                                       int64_t deadline) {
-    delayq_status status = dq_conn_run_batch(conn, t, deadline);
-    int i;
-    if (status == DELAYQ_ERR_IO) {
-        /* A server that refuses a connection may say why, then closes it. */
-        char said[160];
-        redisReply refusal;
-        ssize_t n;
-        if (t->got > 0 && t->r[t->got - 1]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[t->got - 1]);
-        n = recv(t->o.c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-        if (n < 2 || said[0] != '-') return status;
-        said[n] = '\0';
-        said[strcspn(said, "\r\n")] = '\0';
-        refusal.str = said + 1;
-        return dq_conn_refused(conn, "login", &refusal);
+/* Go on with connecting a socket. OK: it is open; EMPTY: it needs more time;
+ * else it has failed, and is to be closed. */
+static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
+    static const char *const late[] = {"", " in time: no address was found",
+                                       " in time", " in time: TLS", ""};
+    delayq_status status = DELAYQ_EMPTY;
+    if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
+    if (s->state == DELAYQ_SOCKET_DIALING) {
+        int done = dq_sys_is_connected(s->c->fd);
+        dq_url u;
+        dq_url_parse(dq_conn_url(conn), &u);
+        if (done < 0) {
+            status = dq_conn_cant_errno(conn, s);
+        } else if (done > 0 && u.tls && !conn->owner->options.connect) {
+            status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
+            if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
+        } else if (done > 0) {
+            status = dq_conn_greet(conn, s);
+        }
     }
-    /* The last one is SETNAME, which may be refused. */
-    for (i = 0; status == DELAYQ_OK && i < t->login - 1; i++)
-        if (t->r[i]->type == REDIS_REPLY_ERROR)
-            return dq_conn_refused(conn, "login", t->r[i]);
-    return status;
+    if (s->state == DELAYQ_SOCKET_TLS) {
+        status = dq_tls_step(conn, s, dq_conn_target(conn, s)->host);
+        if (status == DELAYQ_OK) status = dq_conn_greet(conn, s);
+    }
+    if (s->state == DELAYQ_SOCKET_GREETING && status >= DELAYQ_OK)
+        status = dq_conn_read_greeting(conn, s);
+    else if (s->state == DELAYQ_SOCKET_GREETING && s->c->err)
+        status = dq_conn_not_greeted(conn, s);
+    if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
+    if (s->state == DELAYQ_SOCKET_GREETING)
+        return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                          "connected, but no answer came in time");
+    return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, late[s->state]);
 }
+
+/* Begin to connect a closed socket, to be open within so long. */
+static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
+                                  dq_conn_purpose purpose, int64_t within_us) {
+    int64_t now = dq_sys_now();
+    assert(!s->c && !s->first);
+    s->number++;
+    s->purpose = (unsigned char)purpose;
+    s->state = DELAYQ_SOCKET_RESOLVING;
+    s->begun_us = now;
+    s->deadline_us = now + within_us;
+    return dq_conn_advance(conn, s);
+}
+
+/* Does one of the sockets wait to become writable? */
+static int dq_conn_writes(const delayq_conn *conn) {
+    return conn->cmd.state == DELAYQ_SOCKET_DIALING || conn->cmd.unwritten ||
+           conn->sub.state == DELAYQ_SOCKET_DIALING || conn->sub.unwritten;
+}
+
+/* What a socket waits for. */
+static int dq_conn_events(const delayq_socket *s) {
+    if (s->state == DELAYQ_SOCKET_DIALING) return POLLOUT;
+    if (s->state == DELAYQ_SOCKET_TLS) return dq_tls_events(s);
+    return s->unwritten ? POLLIN | POLLOUT : POLLIN;
+}
+
+/* --- the command connection --- */
 
 /* The server's clock showed `us` at some moment between two of ours. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
@@ -3724,232 +4247,242 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     return dq_err_lookup(text)->status;
 }
 
-/* Run a login, if any, with the probe of q's queue, which tells the server's
- * clock, its unsigned long, whether old elements lie there, and whether this
- * node serves the slot. */
-static delayq_status dq_conn_probe(delayq *q, dq_conn_batch *t,
-                                   int64_t deadline) {
+/* What a sentinel has said of the master's address: to conn->at. */
+static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
+    const delayq_exchange *x = &conn->cmd.greeting;
+    const redisReply *said = x->replies[x->wants - 1], *host, *port;
+    delayq_address *a = &conn->at;
+    dq_url u;
+    dq_url_parse(dq_conn_url(conn), &u);
+    host = said->elements == 2 ? said->element[0] : NULL;
+    port = said->elements == 2 ? said->element[1] : NULL;
+    if (said->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "sentinel", said);
+    if (said->type != REDIS_REPLY_ARRAY || !host ||
+        host->type != REDIS_REPLY_STRING || port->type != REDIS_REPLY_STRING ||
+        host->len >= sizeof a->host)
+        return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                          "the sentinel %.80s:%d knows no %s", a->host, a->port,
+                          u.service);
+    memcpy(a->host, host->str, host->len + 1);
+    a->port = dq_num_small(port->str, port->len, 65535);
+    if (a->port >= 1) return DELAYQ_OK;
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
+                      "sentinel: the answer has no port");
+}
+
+/* Begin an attempt: at the node to which a redirection has pointed, or the
+ * next host of the URL. Each host has its share of the time. */
+static delayq_status dq_conn_attempt(delayq_conn *conn) {
+    int purpose = DQ_CONN_CMD;
+    dq_url u;
+    dq_url_parse(dq_conn_url(conn), &u);
+    if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
+    if (conn->redirected) {
+        conn->at = conn->redirect;
+        conn->redirected = 0;
+    } else if (!conn->owner->options.connect) {
+        dq_url_host(&u, conn->host, &conn->at);
+        if (u.sentinel) purpose = DQ_CONN_SENTINEL;
+    }
+    return dq_conn_dial(conn, &conn->cmd, (dq_conn_purpose)purpose,
+                        conn->owner->options.connect_timeout_ms * 1000LL /
+                            u.count);
+}
+
+/* An attempt has come to nothing. 1: the next one may begin at once; 0: all
+ * hosts have been tried, and there is a pause. */
+static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
+    delayq_socket *s = &conn->cmd;
+    int64_t begun_us = s->begun_us;
+    int more;
+    if (why == DQ_MOVED && ++conn->hops > DQ_HOPS)
+        why = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
+                         "the cluster's nodes point at each other");
+    conn->redirected = why == DQ_MOVED;
+    more = why == DQ_MOVED;
+    if (!more) {
+        conn->host++;
+        conn->hosts_left -= conn->hosts_left > 0;
+        more = conn->hosts_left > 0 && why != DELAYQ_ERR_ARG &&
+               why != DELAYQ_ERR_AUTH && why != DELAYQ_ERR_MEMORY;
+    }
+    s->state = DELAYQ_SOCKET_RESOLVING; /* it was of no use: not `unproven` */
+    if (!more) {
+        s->failures++;
+        conn->hosts_left = conn->hops = 0;
+    }
+    dq_conn_close(conn, s, why);
+    if (more) s->retry_us = begun_us;
+    return more;
+}
+
+/* Take the command connection as far as it goes without waiting. OK: it is
+ * open; EMPTY: it is being connected; else why it is not, in conn->err, and
+ * there is a pause until cmd.retry_us. */
+static delayq_status dq_conn_step(delayq_conn *conn) {
+    delayq_socket *s = &conn->cmd;
+    delayq_status status = DELAYQ_OK;
+    if (s->state >= DELAYQ_SOCKET_OPEN) {
+        status = dq_conn_pump(conn, s);
+        if (status == DELAYQ_OK && s->first &&
+            dq_sys_now() >= dq_sched_silence_us(conn, s))
+            status = dq_conn_timeout(conn, s);
+        if (status == DELAYQ_OK) return status;
+        dq_conn_close(conn, s, status);
+        return DELAYQ_EMPTY; /* what was lost is judged before it goes on */
+    }
+    for (;;) {
+        if (s->state != DELAYQ_SOCKET_CLOSED)
+            status = dq_conn_advance(conn, s);
+        else if (dq_sys_now() < s->retry_us)
+            return conn->failure;
+        else
+            status = dq_conn_attempt(conn);
+        if (status == DELAYQ_OK && s->purpose == DQ_CONN_SENTINEL) {
+            int64_t left = s->deadline_us - dq_sys_now();
+            status = dq_conn_read_sentinel(conn);
+            if (status == DELAYQ_OK) {
+                s->state = DELAYQ_SOCKET_CLOSED;
+                dq_conn_free_replies(&s->greeting);
+                redisFree(s->c);
+                s->c = NULL;
+                status = dq_conn_dial(conn, s, DQ_CONN_CMD, left);
+            }
+        }
+        if (status == DELAYQ_EMPTY) return status;
+        if (status == DELAYQ_OK) break;
+        if (!dq_conn_attempt_failed(conn, status)) return status;
+    }
+    dq_conn_free_replies(&s->greeting);
+    if (conn->sub.c && conn->sub_at != dq_conn_hash_address(&conn->at))
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+    return DELAYQ_OK;
+}
+
+/* --- the probe --- */
+
+/* Ask for the server's clock, its unsigned long, whether old elements lie in
+ * q's queue, and whether this node serves its slot. */
+static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    int64_t sent_us = dq_sys_now(), n[2];
-    const redisReply *probe, *slot, *value;
     delayq_status status;
-    dq_resp_command(&t->o, 5, "EVAL");
-    dq_resp_script(&t->o, dq_parts_probe);
-    dq_resp_int(&t->o, 0);
-    dq_resp_key(&t->o, q, DQ_ZSET, "");
-    dq_resp_key(&t->o, q, DQ_MIRROR, "");
-    dq_resp_command(&t->o, 4, "EXISTS");
-    dq_resp_arg(&t->o, q->name, q->name_len);
-    dq_resp_key(&t->o, q, DQ_ZSET, "");
-    dq_resp_key(&t->o, conn->owner, DQ_ZSET, "");
-    t->n += 2;
-    status = dq_conn_run_login(conn, t, deadline);
-    if (status != DELAYQ_OK) goto done;
+    dq_resp_writer o;
+    dq_resp_begin(&o, conn->cmd.c);
+    dq_resp_command(&o, 5, "EVAL");
+    dq_resp_script(&o, dq_parts_probe);
+    dq_resp_int(&o, 0);
+    dq_resp_key(&o, q, DQ_ZSET, "");
+    dq_resp_key(&o, q, DQ_MIRROR, "");
+    dq_resp_command(&o, 4, "EXISTS");
+    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_key(&o, q, DQ_ZSET, "");
+    dq_resp_key(&o, conn->owner, DQ_ZSET, "");
+    q->tracks = 0;
+    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
+    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+}
+
+static delayq_status dq_conn_read_probe(delayq *q) {
+    delayq_conn *conn = q->conn;
+    const delayq_exchange *x = &q->setup;
+    const redisReply *probe = x->replies[0], *slot = x->replies[1], *value;
+    int64_t n[2];
     /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
      * the first script will tell. */
-    probe = t->r[t->login];
-    slot = t->r[t->login + 1];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
         if (e->status == DQ_MOVED)
-            status = dq_conn_parse_redirect(conn, slot->str);
-        else if (e->status == DELAYQ_ERR_ARG || e->leave)
-            status = dq_conn_refused(conn, "open", slot);
-        if (status != DELAYQ_OK) goto done;
+            return dq_conn_parse_redirect(conn, slot->str);
+        if (e->status == DELAYQ_ERR_ARG || e->leave)
+            return dq_conn_refused(conn, "open", slot);
     }
-    if (probe->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "open", probe);
-        goto done;
-    }
+    if (probe->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "open", probe);
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
                 ? probe->element[2]
                 : NULL;
     if (!value || value->type != REDIS_REPLY_STRING ||
-        (value->len != 8 && value->len != 4) ||
-        !dq_resp_integers(probe, n, 2)) {
-        status =
-            dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
-        goto done;
-    }
+        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
+    q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;
     conn->long_big = value->str[0] == 0;
-    dq_conn_set_clock(conn, n[0], sent_us, dq_sys_now());
+    dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
         q->wire_refused = 1;
     q->probed = 1;
-done:
-    dq_conn_end_batch(t);
-    return status;
-}
-
-/* Ask a sentinel where the master is. */
-static delayq_status dq_conn_ask_sentinel(delayq_conn *conn, const dq_url *u,
-                                          delayq_address *a, int64_t deadline) {
-    const redisReply *said, *host, *port;
-    dq_conn_batch t;
-    delayq_status status = dq_conn_dial(conn, &t, a, 1, deadline);
-    if (status != DELAYQ_OK) return status;
-    status = dq_conn_run_login(conn, &t, deadline);
-    if (status != DELAYQ_OK) goto done;
-    said = t.r[t.n - 1];
-    host = said->elements == 2 ? said->element[0] : NULL;
-    port = said->elements == 2 ? said->element[1] : NULL;
-    if (said->type == REDIS_REPLY_ERROR) {
-        status = dq_conn_refused(conn, "sentinel", said);
-    } else if (said->type != REDIS_REPLY_ARRAY || !host ||
-               host->type != REDIS_REPLY_STRING ||
-               port->type != REDIS_REPLY_STRING ||
-               host->len >= sizeof a->host) {
-        status = dq_err_set(conn->err, DELAYQ_ERR_IO,
-                            "the sentinel %.80s:%d knows no %s", a->host,
-                            a->port, u->service);
-    } else {
-        memcpy(a->host, host->str, host->len + 1);
-        a->port = dq_num_small(port->str, port->len, 65535);
-        if (a->port < 1)
-            status = dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                                "sentinel: the answer has no port");
-    }
-done:
-    dq_conn_end_batch(&t);
-    redisFree(t.o.c);
-    return status;
-}
-
-/* One attempt: at the node to which a redirection has pointed, or the next
- * host of the URL. */
-static delayq_status dq_conn_attempt(delayq *q, const dq_url *u,
-                                     int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
-    dq_conn_batch t;
-    if (conn->state == DELAYQ_CONN_REDIRECTED) {
-        conn->at = conn->redirect;
-    } else if (!conn->owner->options.connect) {
-        dq_url_host(u, conn->host, &conn->at);
-        if (u->sentinel)
-            status = dq_conn_ask_sentinel(conn, u, &conn->at, deadline);
-    }
-    if (status == DELAYQ_OK) {
-        status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
-        conn->cmd = t.o.c;
-    }
-    if (status == DELAYQ_OK) status = dq_conn_probe(q, &t, deadline);
-    conn->state = status == DELAYQ_OK  ? DELAYQ_CONN_OPEN
-                  : status == DQ_MOVED ? DELAYQ_CONN_REDIRECTED
-                                       : DELAYQ_CONN_CLOSED;
-    if (status == DELAYQ_OK) return status;
-    if (conn->cmd) redisFree(conn->cmd);
-    conn->cmd = NULL;
-    if (status != DQ_MOVED) conn->host++;
-    return status;
-}
-
-/* Make the command connection, unless an attempt has failed too lately. The
- * hosts are tried in turn, each with its share of the time. */
-static delayq_status dq_conn_connect(delayq *q, int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    delayq_address before = conn->at;
-    int64_t now = dq_sys_now();
-    unsigned left, hops = 0;
-    delayq_status status;
-    dq_url u;
-    assert(!conn->cmd);
-    if (now < conn->retry_us)
-        return dq_err_set(q->err, conn->failure,
-                          "%s; the next attempt is in %d ms", conn->err,
-                          (int)((conn->retry_us - now + 999) / 1000));
-    dq_url_parse(dq_conn_url(conn), &u);
-    deadline = dq_conn_until(q->options.connect_timeout_ms, deadline);
-    left = u.count + (conn->state == DELAYQ_CONN_REDIRECTED);
-    for (;;) {
-        now = dq_sys_now();
-        status = dq_conn_attempt(q, &u, now + (deadline - now) / (int64_t)left);
-        if (status == DQ_MOVED && ++hops <= DQ_HOPS) continue;
-        if (status == DQ_MOVED) {
-            status = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
-                                "the cluster's nodes point at each other");
-            break;
-        }
-        if (status == DELAYQ_OK || status == DELAYQ_ERR_ARG ||
-            status == DELAYQ_ERR_AUTH || status == DELAYQ_ERR_MEMORY ||
-            --left == 0 || dq_sys_now() >= deadline)
-            break;
-    }
-    if (status != DELAYQ_OK) {
-        conn->failures++;
-        dq_conn_close(conn, status, conn->err);
-        return dq_err_set(q->err, status, "%s", conn->err);
-    }
-    if (conn->sub && (before.port != conn->at.port ||
-                      strcmp(before.host, conn->at.host) != 0))
-        dq_conn_close_sub(conn);
-    conn->failures = 0;
-    q->counts.reconnects += conn->used_us > 0;
-    conn->used_us = dq_sys_now();
-    dq_sched_on_conn_back(conn, conn->used_us);
     return DELAYQ_OK;
 }
 
-/* An idle connection that the server has closed is readable. */
-static void dq_conn_check_idle(delayq_conn *conn) {
-    redisContext *c = conn->cmd;
-    void *r = NULL;
-    if (!dq_sys_poll_one(c->fd, POLLIN, 0)) return;
-    if (dq_sys_read(c) == REDIS_OK &&
-        redisGetReplyFromReader(c, &r) == REDIS_OK && !r)
-        return; /* TLS sends records of its own now and then */
-    if (r) freeReplyObject(r);
-    dq_conn_close(conn, DELAYQ_ERR_IO, "the server has closed the connection");
+/* The probe of q's queue is answered. A refusal of the first one on a
+ * connection sends it to the next host; later ones leave it to the others. */
+static delayq_status dq_conn_on_probe(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_status status = dq_conn_read_probe(q);
+    dq_conn_free_replies(&q->setup);
+    q->setup.state = DELAYQ_EXCHANGE_NONE;
+    if (status == DELAYQ_OK && !conn->known) {
+        conn->known = 1;
+        conn->cmd.failures = 0;
+        conn->hosts_left = conn->hops = 0;
+        dq_sched_on_conn_back(conn, dq_sys_now());
+    } else if (status != DELAYQ_OK && (!conn->known || status == DQ_MOVED ||
+                                       status == DELAYQ_ERR_PROTOCOL)) {
+        if (dq_conn_attempt_failed(conn, status)) return DELAYQ_EMPTY;
+    }
+    if (status != DELAYQ_OK)
+        return dq_err_set(q->err, dq_err_public(status), "%s", conn->err);
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Have an open connection on which q's queue is known. Whatever asks the
- * server begins here. */
-static delayq_status dq_conn_ensure(delayq *q, int64_t deadline) {
+/* See to an open connection on which q's queue is known. OK: it is there;
+ * EMPTY: not yet; else why not. Whatever asks the server begins here. */
+static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
+    delayq_socket *s = &conn->cmd;
     if (q->wire_refused) return dq_err_wire(q);
-    if (conn->cmd && dq_sys_now() - conn->used_us > DQ_SECOND_US)
-        dq_conn_check_idle(conn);
-    if (!conn->cmd) status = dq_conn_connect(q, deadline);
-    if (status == DELAYQ_OK && !q->probed) {
-        /* A handle that shares the connection probes its own queue. */
-        dq_conn_batch t;
-        dq_conn_begin_batch(&t, conn->cmd);
-        status = dq_conn_probe(
-            q, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
-        if (status == DQ_MOVED) {
-            dq_conn_close(conn, status, conn->err);
-            status = dq_conn_connect(q, deadline);
-        } else if (status != DELAYQ_OK) {
-            dq_err_set(q->err, status, "%s", conn->err);
-            /* A refusal leaves the connection to the others. */
-            if (status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
-                status == DELAYQ_ERR_PROTOCOL || status == DELAYQ_ERR_MEMORY)
-                dq_conn_close(conn, status, conn->err);
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
+        (s->first || dq_sys_now() - s->moved_us < DQ_SECOND_US))
+        return DELAYQ_OK; /* an idle one is looked at before it is used */
+    for (;;) {
+        delayq_status status;
+        int64_t now;
+        if (dq_conn_step(conn) < DELAYQ_OK) {
+            now = dq_sys_now();
+            return dq_err_set(q->err, conn->failure,
+                              "%s; the next attempt is in %d ms", conn->err,
+                              (int)((s->retry_us - now + 999) / 1000));
         }
-        status = dq_err_public(status);
+        if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
+            return DELAYQ_OK;
+        if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
+            q->setup.state == DELAYQ_EXCHANGE_NONE && s->body_len == 0)
+            dq_conn_send_probe(q);
+        if (s->state == DELAYQ_SOCKET_CLOSED) continue;
+        if (s->state < DELAYQ_SOCKET_OPEN || q->tracks ||
+            q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
+            return DELAYQ_EMPTY;
+        status = dq_conn_on_probe(q);
+        if (status != DELAYQ_EMPTY) return status;
     }
-    if (status != DELAYQ_OK) return status;
-    assert(conn->cmd && conn->state >= DELAYQ_CONN_OPEN && q->probed);
-    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* A script on cmd was answered; leave: another server may do better. */
 static void dq_conn_note_answer(delayq_conn *conn, int leave) {
-    conn->state = leave ? DELAYQ_CONN_OPEN : DELAYQ_CONN_PROVEN;
+    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
     if (leave)
         conn->host++;
     else
-        conn->conns_without_reply = 0;
+        conn->cmd.unproven = 0;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Requests
  * >>requests   sending scripts, reading their replies, one retry policy
  *
- * Owns the requests under way on a command connection. dq_req_decide is the
- * only place that decides about sending one again.
+ * Owns the way of a request from WAITING to SETTLED. dq_req_decide is the only
+ * place that decides about sending one again. Nothing here waits.
  *---------------------------------------------------------------------------*/
 
 /* A request's answer: its status, and what it says of the connection. That of
@@ -3963,7 +4496,8 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
         status = dq_err_reply(q->err, req->what, r);
     else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         status = dq_err_bad_reply(q, req->what);
-    if (req->asking || !conn->cmd) return status;
+    if (req->asking || !conn->cmd.c || req->x.number != conn->cmd.number)
+        return status;
     if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
     if (status == DQ_MOVED || status == DQ_ASK) {
         status = dq_conn_parse_redirect(conn, r->str);
@@ -3971,141 +4505,72 @@ static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
             dq_err_set(q->err, status, "%s", conn->err);
     }
     dq_conn_note_answer(conn, leave);
-    if (status == DQ_MOVED || leave) dq_conn_close(conn, status, q->err);
+    if (status == DQ_MOVED || leave) {
+        conn->redirected = status == DQ_MOVED;
+        dq_err_set(conn->err, status, "%s", q->err);
+        dq_conn_close(conn, &conn->cmd, status);
+    }
     return status;
 }
 
-/* Send the requests that wait, in one go on c, and read their replies: each
- * that was sent has its status then. The server begins with the first while
- * the next is written. */
-static void dq_req_send(delayq *q, redisContext *c, dq_req *reqs,
-                        size_t count) {
-    delayq_conn *conn = q->conn;
-    dq_req *under_way[DQ_PIPELINE_MAX];
-    redisReply *replies[DQ_PIPELINE_MAX + 2]; /* two may load a script */
-    int first[DQ_PIPELINE_MAX + 1];           /* of each, among the replies */
-    int n = 0, got = 0, sent = 0, i;
-    int64_t now = dq_sys_now(), deadline;
-    delayq_status status = DELAYQ_OK;
-    size_t k;
-    deadline = now + q->options.io_timeout_ms * 1000LL;
-    if (deadline > reqs->deadline_us) deadline = reqs->deadline_us;
-    first[0] = 0;
-    for (k = 0; k < count && n < DQ_PIPELINE_MAX; k++) {
-        dq_req *req = &reqs[k];
-        dq_resp_writer o;
-        if (req->state != DQ_REQ_WAITING) continue;
-        if (now >= deadline) {
-            req->state = DQ_REQ_ANSWERED;
-            req->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
-                                     "connected, but no time is left: nothing "
-                                     "has happened");
-            continue;
-        }
-        if (n > 0) {
-            if (dq_sys_write(c, &sent) != REDIS_OK) break;
-            now = dq_sys_now();
-        }
-        req->sent_us = now;
-        dq_resp_begin(&o, c);
-        first[n + 1] = first[n] + dq_req_write(&o, q, req);
-        dq_resp_flush(&o);
-        req->state = DQ_REQ_ANSWERED;
-        under_way[n++] = req;
-        if (o.failed) {
-            status = dq_conn_no_memory(conn);
-            break;
-        }
-    }
-    if (n == 0) return;
-    memset(replies, 0, sizeof replies);
-    if (status == DELAYQ_OK)
-        status =
-            dq_conn_exchange(conn, c, replies, first[n], &got, &sent, deadline);
-    conn->used_us = dq_sys_now();
-    if (status != DELAYQ_OK) dq_err_set(q->err, status, "%s", conn->err);
-    for (i = 0; i < n; i++) {
-        dq_req *req = under_way[i];
-        int last = first[i + 1] - 1;
-        const redisReply *loaded = last > first[i] ? replies[first[i]] : NULL;
-        if (status == DELAYQ_ERR_PROTOCOL) {
-            req->status = status;
-        } else if (got <= last) {
-            /* The server may have read what was written before the last. */
-            req->status = i < n - 1 ? DELAYQ_ERR_UNKNOWN : status;
-        } else {
-            req->status = dq_req_judge(q, req, replies[last]);
-            if (req->status == DQ_NOSCRIPT && loaded &&
-                loaded->type == REDIS_REPLY_ERROR)
-                req->status = dq_req_judge(q, req, loaded); /* why it failed */
-            if (req->status != DELAYQ_OK) continue;
-            req->reply = replies[last];
-            replies[last] = NULL;
-        }
-    }
-    if (status != DELAYQ_OK && c == conn->cmd)
-        dq_conn_close(conn, status, conn->err);
-    for (i = 0; i < got; i++)
-        if (replies[i]) freeReplyObject(replies[i]);
-}
-
-/* The slot is on its way to another node, and this request's keys are there
- * already: send it there, on a connection of its own. */
-static void dq_req_send_ask(delayq *q, dq_req *req) {
-    delayq_conn *conn = q->conn;
-    dq_conn_batch t;
-    req->status = dq_conn_dial(
-        conn, &t, &conn->redirect, 0,
-        dq_conn_until(q->options.connect_timeout_ms, req->deadline_us));
-    if (req->status == DELAYQ_OK)
-        req->status = dq_conn_run_login(
-            conn, &t,
-            dq_conn_until(q->options.io_timeout_ms, req->deadline_us));
-    dq_conn_end_batch(&t);
-    if (req->status == DELAYQ_OK) {
-        req->state = DQ_REQ_WAITING;
-        req->asking = 1;
-        dq_req_send(q, t.o.c, req, 1);
-        req->asking = 0;
+/* All replies of a request are there, or its socket is lost. */
+static void dq_req_answered(delayq *q, dq_req *req) {
+    delayq_exchange *x = &req->x;
+    const redisReply *last = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    req->status = x->status;
+    if (!last) {
+        dq_err_set(q->err, req->status, "%s", q->conn->err);
     } else {
-        dq_err_set(q->err, req->status, "%s", conn->err);
+        const redisReply *loaded = x->wants > 1 ? x->replies[0] : NULL;
+        req->status = dq_req_judge(q, req, last);
+        if (req->status == DQ_NOSCRIPT && loaded &&
+            loaded->type == REDIS_REPLY_ERROR)
+            req->status = dq_req_judge(q, req, loaded); /* why it failed */
     }
-    if (t.o.c) redisFree(t.o.c);
+    if (req->status == DELAYQ_OK) req->reply = x->replies[--x->got];
+    dq_conn_free_replies(x);
+    req->asking = 0;
 }
 
 /* The retry policy. A request that may have run is sent again only where that
  * is provably harmless, and once; what is settled has its final status. */
-static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
+static void dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
     delayq_status status = req->status;
-    assert(status != DELAYQ_OK);
-    if (req->no_retry) {
+    int again = 0;
+    if (status == DELAYQ_OK || req->no_retry) {
         int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
         req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
-        return DQ_SETTLE;
+        req->x.state = DELAYQ_EXCHANGE_SETTLED;
+        return;
     }
     if (++req->tries <= DQ_HOPS) {
-        if (status == DQ_NOSCRIPT || status == DQ_MOVED) return DQ_SEND_AGAIN;
-        if (status == DQ_ASK) return conn->cmd ? DQ_SEND_ASK : DQ_SEND_AGAIN;
-        if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
-            !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
-            req->zset_alone = 1; /* one key lies on one node */
+        if (status == DQ_NOSCRIPT || status == DQ_MOVED) {
+            again = 1;
+        } else if (status == DQ_ASK && !req->stepwise) {
+            again = 1;
+            req->asking = conn->cmd.c != NULL;
+        } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
+                   !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
+            again = req->zset_alone = 1; /* one key lies on one node */
             req->as_waiter = 0;
-            return DQ_SEND_AGAIN;
-        }
-        if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
-            req->as_waiter = 0; /* forbidden: wait as if alone */
+        } else if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
+            again = 1; /* forbidden: wait as if alone */
+            req->as_waiter = 0;
             dq_sched_on_waiters_refused(q);
-            return DQ_SEND_AGAIN;
-        }
-        if (!req->resent && !conn->cmd && conn->failures == 0) {
+        } else if (!req->resent && conn->cmd.failures == 0 &&
+                   (!conn->cmd.c || req->x.number != conn->cmd.number)) {
             req->resent = 1;
             req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
-            if (req->is_resend || status == DELAYQ_ERR_IO ||
-                status == DELAYQ_ERR_READONLY || status == DELAYQ_ERR_AGAIN ||
-                (status == DELAYQ_ERR_UNKNOWN && req->read_only))
-                return DQ_SEND_AGAIN;
+            again = req->is_resend || status == DELAYQ_ERR_IO ||
+                    status == DELAYQ_ERR_READONLY ||
+                    status == DELAYQ_ERR_AGAIN ||
+                    (status == DELAYQ_ERR_UNKNOWN && req->read_only);
         }
+    }
+    if (again) {
+        req->x.state = DELAYQ_EXCHANGE_WAITING;
+        return;
     }
     if (status == DQ_NOSCRIPT)
         dq_err_set(q->err, status, "the server forgets its scripts");
@@ -4125,48 +4590,103 @@ static dq_req_next dq_req_decide(delayq *q, dq_req *req) {
                        req->what, then);
     }
     req->status = dq_err_public(status);
-    return DQ_SETTLE;
+    req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
 
-/* Run scripts until each is settled; one may fail and the next one not. */
-static void dq_req_run_all(delayq *q, dq_req *reqs, size_t count) {
+/* The socket on which a request is to go, once that is open. The slot may be
+ * on its way to another node, and the request's keys there already: it goes
+ * there, on a connection of its own. */
+static delayq_status dq_req_socket(delayq *q, const dq_req *req,
+                                   delayq_socket **s) {
+    delayq_conn *conn = q->conn;
+    delayq_status status = DELAYQ_OK;
+    *s = req->asking ? &conn->ask : &conn->cmd;
+    if (!req->asking) return dq_conn_ensure(q);
+    if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
+        status = dq_conn_dial(conn, *s, DQ_CONN_ASK,
+                              q->options.connect_timeout_ms * 1000LL);
+    else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
+        status = dq_conn_advance(conn, *s);
+    if (status >= DELAYQ_OK) return status;
+    dq_conn_close(conn, *s, status);
+    return dq_err_set(q->err, status, "%s", conn->err);
+}
+
+/* Send it, if its socket is open. */
+static void dq_req_send(delayq *q, dq_req *req) {
+    delayq_socket *s;
+    delayq_status ready = dq_req_socket(q, req, &s);
+    dq_resp_writer o;
+    int n;
+    if (ready == DELAYQ_EMPTY || (ready == DELAYQ_OK && s->body_len > 0))
+        return; /* nor while somebody else's payload is being written */
+    if (ready != DELAYQ_OK) {
+        req->status = ready;
+        dq_req_decide(q, req);
+        return;
+    }
+    dq_resp_begin(&o, s->c);
+    n = dq_req_write(&o, q, req);
+    ready = dq_conn_submit(q->conn, s, &req->x, &o, n);
+    if (ready != DELAYQ_OK) dq_conn_close(q->conn, s, ready);
+}
+
+/* Settle those that are answered and send those that wait, as far as it goes
+ * without waiting. Returns how many are not settled. */
+static size_t dq_req_step(delayq *q, dq_req *reqs, size_t count) {
     size_t open, i;
+    int again;
     do {
-        delayq_status ready = dq_conn_ensure(q, reqs->deadline_us);
-        if (ready == DELAYQ_OK) dq_req_send(q, q->conn->cmd, reqs, count);
-        for (i = open = 0; i < count; i++) {
-            dq_req *req = &reqs[i];
-            dq_req_next next = DQ_SETTLE;
-            if (req->state == DQ_REQ_SETTLED) continue;
-            if (req->state == DQ_REQ_WAITING && ready == DELAYQ_OK) {
-                open++; /* it did not fit this time */
-                continue;
-            }
-            if (req->state == DQ_REQ_WAITING) req->status = ready;
-            while (req->status != DELAYQ_OK &&
-                   (next = dq_req_decide(q, req)) == DQ_SEND_ASK)
-                dq_req_send_ask(q, req);
-            if (req->status == DELAYQ_OK || next == DQ_SETTLE) {
-                req->state = DQ_REQ_SETTLED;
-            } else {
-                req->state = DQ_REQ_WAITING;
-                open++;
-            }
+        open = 0;
+        again = 0;
+        for (i = 0; i < count; i++) {
+            if (reqs[i].x.state != DELAYQ_EXCHANGE_ANSWERED) continue;
+            dq_req_answered(q, &reqs[i]);
+            dq_req_decide(q, &reqs[i]);
         }
-    } while (open > 0);
+        for (i = 0; i < count; i++) {
+            if (reqs[i].x.state == DELAYQ_EXCHANGE_WAITING)
+                dq_req_send(q, &reqs[i]);
+            open += reqs[i].x.state != DELAYQ_EXCHANGE_SETTLED;
+            again |= reqs[i].x.state == DELAYQ_EXCHANGE_ANSWERED;
+        }
+    } while (again);
+    return open;
 }
 
-/* When a call that begins now shall end, reconnecting included. */
-static int64_t dq_req_deadline(const delayq *q) {
-    int ms = q->options.io_timeout_ms;
-    if (ms < q->options.connect_timeout_ms) ms = q->options.connect_timeout_ms;
-    return dq_sys_now() + ms * 1000LL;
+/* Their time is over. */
+static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
+    delayq_conn *conn = q->conn;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        dq_req *req = &reqs[i];
+        delayq_socket *s = req->asking ? &conn->ask : &conn->cmd;
+        if (req->x.state == DELAYQ_EXCHANGE_SENT)
+            dq_conn_close(conn, s, dq_conn_timeout(conn, s));
+        if (req->x.state == DELAYQ_EXCHANGE_ANSWERED) {
+            dq_req_answered(q, req);
+        } else if (req->x.state == DELAYQ_EXCHANGE_WAITING) {
+            if (s->state >= DELAYQ_SOCKET_OPEN)
+                dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                           "connected, but no time is left: nothing has "
+                           "happened");
+            else
+                dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT,
+                             " in time; the attempt goes on");
+            req->status =
+                dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
+        }
+        if (req->x.state == DELAYQ_EXCHANGE_SETTLED) continue;
+        req->tries = DQ_HOPS; /* not again */
+        dq_req_decide(q, req);
+    }
 }
 
 static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
                          void (*write)(dq_resp_writer *, delayq *,
                                        const dq_req *)) {
     memset(req, 0, sizeof *req);
+    req->x.state = DELAYQ_EXCHANGE_WAITING;
     req->script = script;
     req->what = what;
     req->write = write;
@@ -4178,28 +4698,12 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
     memset(n, 0, count * sizeof *n);
     if (req->status != DELAYQ_OK) return req->status;
     if (dq_resp_integers(req->reply, n, count)) {
-        dq_conn_set_clock(q->conn, n[0], req->sent_us, q->conn->used_us);
+        dq_conn_set_clock(q->conn, n[0], req->x.sent_us, req->x.read_us);
         return DELAYQ_OK;
     }
     freeReplyObject(req->reply);
     req->reply = NULL;
     return dq_err_bad_reply(q, req->what);
-}
-
-/* Run one request. After DELAYQ_OK the caller has its reply. */
-static delayq_status dq_req_run(delayq *q, dq_req *req, int64_t *n,
-                                size_t count) {
-    if (req->deadline_us == 0) req->deadline_us = dq_req_deadline(q);
-    dq_req_run_all(q, req, 1);
-    return dq_req_numbers(q, req, n, count);
-}
-
-/* Run one request of whose reply only the numbers count. */
-static delayq_status dq_req_ask(delayq *q, dq_req *req, int64_t *n,
-                                size_t count) {
-    delayq_status status = dq_req_run(q, req, n, count);
-    if (status == DELAYQ_OK) freeReplyObject(req->reply);
-    return status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4249,14 +4753,14 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     }
 }
 
-/* Subscribe one more handle, or unsubscribe it; with_name: the queue's channel,
- * too, which others may need. The answers are read like messages. */
+/* Ask for messages of one more handle's channels, or no more; with_name: of the
+ * queue's channel, too, which others may need. The answers are read like
+ * messages. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
     delayq_conn *conn = q->conn;
-    int sent;
     dq_resp_writer o;
-    if (!conn->sub) return;
-    dq_resp_begin(&o, conn->sub);
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN) return;
+    dq_resp_begin(&o, conn->sub.c);
     dq_resp_command(&o, 2, verb);
     dq_resp_key(&o, q, DQ_TURN, q->id);
     if (with_name) {
@@ -4264,161 +4768,350 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
         dq_resp_key(&o, q, DQ_CHANNEL, "");
     }
     dq_resp_flush(&o);
-    if (o.failed || dq_sys_write(conn->sub, &sent) != REDIS_OK)
-        dq_conn_close_sub(conn);
+    conn->sub.unwritten = 1;
+    if (o.failed || dq_conn_write(conn, &conn->sub) != DELAYQ_OK)
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
-/* Read what the subscriber has received, at most 16 buffers full, and ping it
- * when it is quiet. 0: it is lost. */
-static int dq_sub_read(delayq_conn *conn, int64_t now) {
-    int64_t patience_us = conn->owner->options.io_timeout_ms * 1000LL;
-    int i, any = 1, sent;
-    for (i = 0; i < 16 && any; i++) {
+/* The subscriber is of no use. */
+static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
+    const delayq_options *o = &conn->owner->options;
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
+    dq_conn_close(conn, &conn->sub, why);
+    if (o->log) o->log(o->user, dq_err_public(why), conn->err);
+}
+
+/* Something came: a message, the answer to a subscription or to a ping. A
+ * refused subscription leaves a subscriber that hears less. */
+static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
+    delayq *h = conn->handles;
+    if (r->type == REDIS_REPLY_ERROR) {
+        const delayq_options *o = &conn->owner->options;
+        delayq_status status = dq_conn_refused(conn, "listening", r);
+        if (o->log) o->log(o->user, status, conn->err);
+        return;
+    }
+    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
+        r->element[0]->type != REDIS_REPLY_STRING ||
+        r->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0 &&
+        strcmp(r->element[0]->str, "subscribe") == 0 && conn->sub_id > 0)
+        conn->tracking = DELAYQ_TRACK_ALLOWED;
+    for (; h; h = h->next)
+        dq_sub_dispatch(h, r->element[0]->str, r->element[1], r->element[2]);
+}
+
+/* Does it hear nothing at all? */
+static int dq_sub_is_deaf(const delayq_conn *conn) {
+    const delayq *h = conn->handles;
+    while (h && !h->subscribed) h = h->next;
+    return !h && conn->tracking == DELAYQ_TRACK_OFF;
+}
+
+/* Read what the subscriber has received, and ping it when it is quiet. */
+static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
+    delayq_socket *s = &conn->sub;
+    delayq_status status = DELAYQ_OK;
+    dq_resp_writer o;
+    int i, any = 1;
+    if (s->unwritten) status = dq_conn_write(conn, s);
+    for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
         void *reply = NULL;
         any = 0;
-        if (dq_sys_read(conn->sub) != REDIS_OK) return 0;
-        while (redisGetReplyFromReader(conn->sub, &reply) == REDIS_OK &&
-               reply) {
-            const redisReply *r = (const redisReply *)reply;
-            delayq *h = conn->handles;
-            if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
-                r->element[0]->type != REDIS_REPLY_STRING ||
-                r->element[1]->type != REDIS_REPLY_STRING)
-                h = NULL; /* an answer to a ping */
-            for (; h; h = h->next)
-                dq_sub_dispatch(h, r->element[0]->str, r->element[1],
-                                r->element[2]);
+        errno = 0;
+        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
+            dq_sub_receive(conn, (const redisReply *)reply);
             freeReplyObject(reply);
             reply = NULL;
             any = 1;
-            conn->sub_heard_us = now;
+            s->moved_us = now;
             conn->sub_pinged_us = 0;
         }
-        if (conn->sub->err) return 0;
+        if (s->c->err) return dq_conn_fault(conn, s);
     }
-    if (conn->sub_pinged_us > 0) return now - conn->sub_pinged_us < patience_us;
-    if (now - conn->sub_heard_us < DQ_PING_US) return 1;
+    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
+        now - s->begun_us > DQ_SECOND_US) {
+        if (dq_sub_is_deaf(conn)) /* until the rights are mended */
+            return dq_err_set(conn->err, DELAYQ_ERR_AUTH,
+                              "listening: the server refuses all of it");
+        s->state = DELAYQ_SOCKET_PROVEN;
+        s->failures = s->unproven = 0;
+    }
+    if (status != DELAYQ_OK || now - s->moved_us < DQ_PING_US) return status;
+    if (conn->sub_pinged_us > 0)
+        return now < dq_sched_ping_us(conn)
+                   ? DELAYQ_OK
+                   : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                "listening: no answer in time");
     conn->sub_pinged_us = now;
-    return redisAppendFormattedCommand(conn->sub, "*1\r\n$4\r\nPING\r\n", 14) ==
-               REDIS_OK &&
-           dq_sys_write(conn->sub, &sent) == REDIS_OK;
+    dq_resp_begin(&o, s->c);
+    dq_resp_command(&o, 1, "PING");
+    dq_resp_flush(&o);
+    s->unwritten = 1;
+    return o.failed ? dq_conn_no_memory(conn) : dq_conn_write(conn, s);
 }
 
-/* Read the subscriber and empty the pipe, at most once a millisecond. */
-static void dq_sub_poll(delayq_conn *conn, int64_t now) {
+/* It is logged in: ask for what it is to hear. */
+static void dq_sub_opened(delayq_conn *conn) {
+    delayq_socket *s = &conn->sub;
+    redisReply **r = s->greeting.replies;
+    const redisReply *id = r[s->greeting.wants - 1];
+    dq_resp_writer o;
+    delayq *h;
+    conn->sub_id = id->type == REDIS_REPLY_INTEGER ? id->integer : 0;
+    dq_conn_free_replies(&s->greeting);
+    conn->sub_at = dq_conn_hash_address(&conn->at);
+    conn->sub_pinged_us = 0;
+    s->moved_us = dq_sys_now();
+    for (h = conn->handles; h; h = h->next) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    if (!s->c) return;
+    /* The last one, so that tracking begins when all else has been heard. */
+    dq_resp_begin(&o, s->c);
+    dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
+    dq_resp_flush(&o);
+    s->unwritten = 1;
+    if (o.failed || dq_conn_write(conn, s) != DELAYQ_OK)
+        dq_sub_fail(conn, DELAYQ_ERR_IO);
+}
+
+/* Empty the pipe and read both connections, at most once a millisecond; go on
+ * with connecting the subscriber. Nobody else looks at cmd while nothing is
+ * asked, and tracking ends with it. */
+static void dq_sub_step(delayq_conn *conn, int64_t now) {
+    delayq_socket *s = &conn->sub;
+    delayq_status status;
     if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
     conn->sub_read_us = now;
     dq_sys_drain_pipe(conn->pipe[0]);
-    if (conn->sub && !dq_sub_read(conn, now)) dq_conn_close_sub(conn);
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
+    if (s->state == DELAYQ_SOCKET_CLOSED) return;
+    status = s->state >= DELAYQ_SOCKET_OPEN ? dq_sub_read(conn, now)
+                                            : dq_conn_advance(conn, s);
+    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
+        s->greeting.got > 0)
+        dq_sub_opened(conn);
 }
 
-/* Open the subscriber, unless that has failed too lately. One write: login,
- * CLIENT ID, and the subscriptions; an answer to each. A refused subscription
- * leaves a subscriber that hears less, not a broken queue. */
-static void dq_sub_open(delayq *q, int64_t deadline) {
+/* Begin to open the subscriber where cmd leads, unless that has failed too
+ * lately. */
+static void dq_sub_open(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status;
-    dq_conn_batch t;
-    delayq *h;
-    if (conn->sub || dq_sys_now() < conn->sub_retry_us) return;
-    deadline = dq_conn_until(q->options.io_timeout_ms, deadline);
-    status = dq_conn_dial(conn, &t, &conn->at, 0, deadline);
-    conn->sub = t.o.c;
-    if (status == DELAYQ_OK) {
-        dq_resp_command(&t.o, 2, "CLIENT ID");
-        dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_CHANNEL, "");
-        dq_resp_command(&t.o, 2, "SUBSCRIBE " DQ_INVALIDATE);
-        dq_resp_command(&t.o, 2, "SUBSCRIBE");
-        dq_resp_key(&t.o, q, DQ_TURN, q->id);
-        t.n += 4;
-        status = dq_conn_run_login(conn, &t, deadline);
-    }
-    if (status == DELAYQ_OK) {
-        redisReply **r = t.r + t.login; /* id, channel, pushes, turn */
-        int id = r[0]->type == REDIS_REPLY_INTEGER;
-        conn->sub_id = id ? r[0]->integer : 0;
-        q->subscribed = r[1]->type == REDIS_REPLY_ARRAY;
-        q->turn_subscribed = q->subscribed && r[3]->type == REDIS_REPLY_ARRAY;
-        conn->tracking = id && r[2]->type == REDIS_REPLY_ARRAY
-                             ? DELAYQ_TRACK_ALLOWED
-                             : DELAYQ_TRACK_OFF;
-        if (!q->subscribed && conn->tracking == DELAYQ_TRACK_OFF)
-            status =
-                r[1]->type == REDIS_REPLY_ERROR
-                    ? dq_conn_refused(conn, "listening", r[1])
-                    : dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                                 "listening: the answer is no subscription");
-    }
-    dq_conn_end_batch(&t);
-    if (status != DELAYQ_OK) {
-        conn->sub_failures++;
-        dq_conn_close_sub(conn);
-        if (q->options.log) q->options.log(q->options.user, status, conn->err);
+    if (conn->sub.state != DELAYQ_SOCKET_CLOSED || !conn->known ||
+        dq_sys_now() < conn->sub.retry_us)
         return;
-    }
-    conn->sub_failures = 0;
-    conn->sub_heard_us = conn->sub_read_us = dq_sys_now();
-    conn->sub_pinged_us = 0;
-    dq_sched_on_conn_back(conn, conn->sub_heard_us);
-    for (h = conn->handles; h; h = h->next)
-        if (h != q) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    status = dq_conn_dial(conn, &conn->sub, DQ_CONN_SUB,
+                          conn->owner->options.connect_timeout_ms * 1000LL);
+    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+    if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
 /* Does it have to ask to be told of pushes into its list? */
 static int dq_sub_wants_track(const delayq *q) {
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
+           q->setup.state == DELAYQ_EXCHANGE_NONE &&
+           q->conn->cmd.body_len == 0 && q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
  * which were pushed before the server began to watch. */
-static delayq_status dq_sub_track(delayq *q, int64_t deadline) {
+static void dq_sub_send_track(delayq *q) {
     delayq_conn *conn = q->conn;
-    const redisReply *caching, *length;
-    delayq_status status = dq_conn_ensure(q, deadline);
-    dq_conn_batch t;
-    if (status != DELAYQ_OK || conn->tracking == DELAYQ_TRACK_OFF)
-        return status;
-    dq_conn_begin_batch(&t, conn->cmd);
+    delayq_status status;
+    dq_resp_writer o;
+    int n = 2;
+    dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_command(&t.o, 7, "CLIENT TRACKING ON REDIRECT");
-        dq_resp_int(&t.o, conn->sub_id);
-        dq_resp_text(&t.o, "OPTIN");
-        dq_resp_text(&t.o, "NOLOOP");
-        t.n++;
+        dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
+        dq_resp_int(&o, conn->sub_id);
+        dq_resp_text(&o, "OPTIN");
+        dq_resp_text(&o, "NOLOOP");
+        n++;
     }
-    dq_resp_command(&t.o, 3, "CLIENT CACHING YES");
-    dq_resp_command(&t.o, 2, "LLEN");
-    dq_resp_arg(&t.o, q->name, q->name_len);
-    t.n += 2;
-    status = dq_conn_run_batch(
-        conn, &t, dq_conn_until(q->options.io_timeout_ms, deadline));
-    conn->used_us = dq_sys_now();
-    caching = t.r[t.n - 2];
-    length = t.r[t.n - 1];
-    if (status != DELAYQ_OK) {
-        dq_err_set(q->err, status, "%s", conn->err);
-        dq_conn_close(conn, status, conn->err);
-    } else if (t.r[0]->type == REDIS_REPLY_ERROR ||
-               caching->type == REDIS_REPLY_ERROR) {
+    dq_resp_command(&o, 3, "CLIENT CACHING YES");
+    dq_resp_command(&o, 2, "LLEN");
+    dq_resp_arg(&o, q->name, q->name_len);
+    q->tracks = 1;
+    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
+    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+}
+
+/* The answers to that, if they are there. */
+static delayq_status dq_sub_on_track(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_exchange *x = &q->setup;
+    const redisReply *caching, *length;
+    delayq_status status = DELAYQ_OK;
+    if (!q->tracks || x->state != DELAYQ_EXCHANGE_ANSWERED) return DELAYQ_OK;
+    caching = x->replies[x->wants - 2];
+    length = x->replies[x->wants - 1];
+    if (x->replies[0]->type == REDIS_REPLY_ERROR ||
+        caching->type == REDIS_REPLY_ERROR) {
         conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
-        dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+        dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
     } else if (length->type == REDIS_REPLY_ERROR) {
         status = dq_err_reply(q->err, "wait", length);
         if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
             status = DELAYQ_OK;
-            dq_sched_lower(q, conn->used_us + DQ_UNHEARD_POLL_US);
+            dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
         }
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
-    } else {
+    } else if (conn->tracking != DELAYQ_TRACK_OFF) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_sched_on_track(q, length->integer);
     }
-    dq_conn_end_batch(&t);
+    dq_conn_free_replies(x);
+    x->state = DELAYQ_EXCHANGE_NONE;
     return status;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Waiting
+ * >>waiting   the only place that waits
+ *
+ * Owns poll: for the answers to requests, and for items. Whatever takes time
+ * goes on step by step, and is waited for here.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_MAX_CONNS 20
+
+#if defined(__GNUC__)
+#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#else
+#define DQ_LOAD(p) (*(p))
+#define DQ_STORE(p, v) (*(p) = (v))
+#endif
+
+/* When a call that begins now shall end, reconnecting included. */
+static int64_t dq_wait_limit(const delayq *q) {
+    return dq_sys_now() + q->call_ms * 1000LL;
+}
+
+static int64_t dq_wait_deadline(int64_t timeout_ms) {
+    if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
+    return dq_sys_now() + timeout_ms * 1000;
+}
+
+/* Wait until what requests wait for can go on. 0: the time is over. A server
+ * that sends byte by byte does not hold us for ever, but what came in time is
+ * read though we may be late: *late counts that. */
+static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
+    struct pollfd p[2];
+    nfds_t n = 0;
+    int64_t now = dq_sys_now(), until = deadline, next;
+    int ready;
+    if (conn->cmd.c)
+        p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+    if (conn->ask.c)
+        p[n++] = dq_sys_watch(conn->ask.c->fd, dq_conn_events(&conn->ask));
+    next = dq_sched_socket(conn, &conn->cmd);
+    if (next < until) until = next;
+    if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
+        until = next;
+    ready = poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0);
+    now = dq_sys_now();
+    if (now >= deadline && (ready <= 0 || ++*late > 64)) return 0;
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
+    if (conn->ask.state >= DELAYQ_SOCKET_OPEN) {
+        delayq_status status = dq_conn_pump(conn, &conn->ask);
+        if (status == DELAYQ_OK && now >= dq_sched_socket(conn, &conn->ask))
+            status = dq_conn_timeout(conn, &conn->ask);
+        if (status != DELAYQ_OK) dq_conn_close(conn, &conn->ask, status);
+    }
+    return 1;
+}
+
+/* Have an open connection on which q's queue is known. */
+static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
+    int late = 0;
+    for (;;) {
+        delayq_status status = dq_conn_ensure(q);
+        if (status != DELAYQ_EMPTY) return status;
+        if (!dq_wait_conn(q->conn, deadline, &late))
+            return dq_err_set(q->err,
+                              dq_conn_cant(q->conn, &q->conn->cmd,
+                                           DELAYQ_ERR_TIMEOUT,
+                                           " in time; the attempt goes on"),
+                              "%s", q->conn->err);
+    }
+}
+
+/* Run requests until each is settled; one may fail and the next one not. */
+static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
+                           int64_t deadline) {
+    int late = 0;
+    while (dq_req_step(q, reqs, count) > 0) {
+        if (dq_wait_conn(q->conn, deadline, &late)) continue;
+        dq_req_expire(q, reqs, count);
+        break;
+    }
+    if (q->conn->ask.c) dq_conn_close(q->conn, &q->conn->ask, DELAYQ_ERR_IO);
+}
+
+/* Run one request. After DELAYQ_OK the caller has its reply, which begins with
+ * the numbers n. */
+static delayq_status dq_wait_run(delayq *q, dq_req *req, int64_t deadline,
+                                 int64_t *n, size_t count) {
+    dq_wait_settle(q, req, 1, deadline);
+    return dq_req_numbers(q, req, n, count);
+}
+
+/* Run one request of whose reply only the numbers count. */
+static delayq_status dq_wait_ask(delayq *q, dq_req *req, int64_t *n,
+                                 size_t count) {
+    delayq_status status = dq_wait_run(q, req, dq_wait_limit(q), n, count);
+    if (status == DELAYQ_OK) freeReplyObject(req->reply);
+    return status;
+}
+
+/* Was delayq_wake called? It counts once. */
+static int dq_wait_consume_wake(delayq *q) {
+    if (!DQ_LOAD(&q->woken)) return 0;
+    DQ_STORE(&q->woken, 0);
+    return 1;
+}
+
+/* Does one before number i use the same connection? */
+static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
+    size_t k;
+    for (k = 0; k < i; k++)
+        if (queues[k]->conn == queues[i]->conn) return 1;
+    return 0;
+}
+
+/* Sleep until one of the queues wants to act or something is readable. Who was
+ * woken since that was last asked does not sleep: the pipe may have been
+ * emptied meanwhile. A command connection that nobody asks is readable only
+ * when it dies. */
+static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
+    struct pollfd p[3 * DQ_MAX_CONNS];
+    size_t n = 0, i;
+    for (i = 0; i < count; i++) {
+        delayq_conn *conn = queues[i]->conn;
+        int64_t next = dq_sched_next(queues[i]);
+        if (DQ_LOAD(&queues[i]->woken)) return;
+        if (next < until) until = next;
+        if (dq_wait_seen_conn(queues, i)) continue;
+        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
+        if (conn->sub.c)
+            p[n++] = dq_sys_watch(conn->sub.c->fd, dq_conn_events(&conn->sub));
+        if (conn->cmd.c)
+            p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+    }
+    dq_sys_poll_until(p, n, until);
+    for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
+}
+
+/* A passing fault within a take or wait: tell the log, and don't spin. */
+static void dq_wait_ride_out(delayq *q, delayq_status status) {
+    if (q->options.log) q->options.log(q->options.user, status, q->err);
+    dq_sched_on_fault(q);
 }
 
 /*-----------------------------------------------------------------------------
@@ -4466,7 +5159,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int due = q->next_poll_us < q->conn->used_us; /* the last reply said so */
+    int due = q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
     if (call->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
@@ -4528,8 +5221,8 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_on_reply(q, call->sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
-                      taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
+    dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
+                      unheard, taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
     if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
         cursor = r->element[DQ_AT_DUES + 1];
         if (cursor->type == REDIS_REPLY_STRING &&
@@ -4540,9 +5233,9 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Run a transfer or take, and read the numbers with which its reply begins. */
-static delayq_status dq_take_run(delayq *q, dq_req *call, int64_t *n) {
-    delayq_status status = dq_req_run(q, call, n, DQ_AT_READY);
+/* Read the numbers with which the reply of a transfer or take begins. */
+static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
+    delayq_status status = dq_req_numbers(q, call, n, DQ_AT_READY);
     const redisReply *r = call->reply, *rest;
     size_t more = DQ_NUMBERS - DQ_AT_READY;
     if (status != DELAYQ_OK) return status;
@@ -4552,38 +5245,62 @@ static delayq_status dq_take_run(delayq *q, dq_req *call, int64_t *n) {
                  dq_resp_integers(rest, n + DQ_AT_READY, more)))
         return DELAYQ_OK;
     freeReplyObject(call->reply);
+    call->reply = NULL;
     return dq_err_bad_reply(q, call->what);
 }
 
-/* Run the transfer, one round trip. */
-static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    delayq_status status;
-    int64_t n[DQ_NUMBERS];
-    dq_req call;
+static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
     if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "tick", dq_write_broadcast);
+        dq_req_begin(call, &dq_script_broadcast, "tick", dq_write_broadcast);
     else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_tick, "tick", dq_write_run);
+        dq_req_begin(call, &dq_script_tick, "tick", dq_write_run);
     else
-        dq_req_begin(&call, &dq_script_tick_redisson, "tick", dq_write_run);
-    call.no_retry = 1;
-    call.deadline_us = deadline;
-    status = dq_take_run(q, &call, n);
-    if (status == DELAYQ_EMPTY) return DELAYQ_OK; /* the next does it */
+        dq_req_begin(call, &dq_script_tick_redisson, "tick", dq_write_run);
+    call->no_retry = 1;
+}
+
+/* A transfer is settled. */
+static delayq_status dq_take_end_transfer(delayq *q, dq_req *call) {
+    int64_t n[DQ_NUMBERS];
+    delayq_status status = dq_take_numbers(q, call, n);
+    if (status == DELAYQ_EMPTY) { /* the next does it */
+        q->asked = 0;
+        dq_sched_lower(q, dq_sys_now());
+        return DELAYQ_OK;
+    }
     if (status != DELAYQ_OK) {
         dq_sched_on_fault(q);
         return status;
     }
-    status = dq_take_apply(q, &call, n);
-    freeReplyObject(call.reply);
+    status = dq_take_apply(q, call, n);
+    freeReplyObject(call->reply);
     return status;
 }
 
-/* One item of a reply, and its due time as text. n: the numbers with which a
- * take's reply begins. A peek shows what can't be decoded, too. */
-static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
-                        const char *due, redisReply *const *r,
-                        const int64_t *n) {
+/* Run the transfer, one round trip. */
+static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
+    dq_req call;
+    dq_take_begin_transfer(q, &call);
+    dq_wait_settle(q, &call, 1, deadline);
+    return dq_take_end_transfer(q, &call);
+}
+
+/* Goes through the items of a take's, broadcast's or peek's reply, which stays
+ * with the handle, since they point into it. */
+typedef struct dq_reader {
+    dq_req_verb verb;
+    int64_t us;      /* the server's clock */
+    const char *due; /* the due times that are left, as text */
+    size_t at;       /* number of the next element of the reply */
+    redisReply *reply;
+} dq_reader;
+
+/* One item, and its due time as text. A peek shows what can't be decoded, too.
+ */
+static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
+                        redisReply *const *r) {
+    dq_req_verb verb = reader->verb;
+    const char *due = reader->due;
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
     const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
@@ -4603,7 +5320,7 @@ static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
     if (known) item->due_ms = dq_num_due(due);
     if (kind >= 0 && (leased || peek))
         dq_elem_ticket(&item->ticket,
-                       leased ? (n[DQ_AT_US] + 999) / 1000 + q->options.lease_ms
+                       leased ? (reader->us + 999) / 1000 + q->options.lease_ms
                               : item->due_ms,
                        e, kind);
     item->data = e + at;
@@ -4614,39 +5331,61 @@ static int dq_read_item(delayq *q, dq_req_verb verb, delayq_item *item,
     q->counts.taken++;
     q->counts.redelivered += item->attempt > 1;
     if (!known) return 1;
-    item->late_us = n[DQ_AT_US] - item->due_ms * 1000;
+    item->late_us = reader->us - item->due_ms * 1000;
     if (item->late_us < 0) item->late_us = 0;
     while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
     q->counts.lateness[bucket]++;
     return 1;
 }
 
-/* The items of a take's, broadcast's or peek's reply; the reply stays with
- * the handle, since they point into it. */
-static delayq_status dq_read_items(delayq *q, const dq_req *call,
-                                   delayq_item *items, size_t *count,
-                                   const int64_t *n) {
-    dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1, at, got = 0;
-    size_t step = verb == DQ_BROADCAST ? 2 : 1;
+/* Begin to read: from now on the reply is the reader's. */
+static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
+                                   dq_reader *reader) {
     const redisReply *r = call->reply;
-    const char *due;
-    q->reply = call->reply;
-    *count = 0;
+    dq_req_verb verb = call->script->verb;
+    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
+    size_t step = verb == DQ_BROADCAST ? 2 : 1;
+    reader->reply = call->reply;
+    call->reply = NULL;
     if (r->elements < first ||
         r->element[first - 1]->type != REDIS_REPLY_STRING)
         return dq_err_bad_reply(q, call->what);
-    due = r->element[first - 1]->str;
-    if (verb == DQ_BROADCAST) first++;
-    if (r->elements < first || (r->elements - first) % step != 0 ||
-        (r->elements - first) / step > call->max)
+    reader->verb = verb;
+    reader->us = us;
+    reader->due = r->element[first - 1]->str;
+    reader->at = verb == DQ_BROADCAST ? first + 1 : first;
+    if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
+        (r->elements - reader->at) / step > call->max)
         return dq_err_bad_reply(q, call->what);
-    for (at = first; at < r->elements; at += step) {
-        if (!dq_read_item(q, verb, &items[got++], due, r->element + at, n))
-            return dq_err_bad_reply(q, call->what);
-        due += strcspn(due, " ");
-        due += *due == ' ';
+    return DELAYQ_OK;
+}
+
+/* The next item; EMPTY behind the last. */
+static delayq_status dq_read_next(delayq *q, dq_reader *reader,
+                                  delayq_item *item) {
+    const redisReply *r = reader->reply;
+    if (reader->at >= r->elements) return DELAYQ_EMPTY;
+    if (!dq_read_item(q, reader, item, r->element + reader->at))
+        return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
+    reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+    reader->due += strcspn(reader->due, " ");
+    reader->due += *reader->due == ' ';
+    return DELAYQ_OK;
+}
+
+/* All items at once. */
+static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
+                                   size_t *count, int64_t us) {
+    dq_reader reader;
+    delayq_status status = dq_read_begin(q, call, us, &reader);
+    size_t got = 0;
+    q->reply = reader.reply;
+    *count = 0;
+    while (status == DELAYQ_OK) {
+        status = dq_read_next(q, &reader, items + got);
+        got += status == DELAYQ_OK;
     }
+    if (status != DELAYQ_EMPTY) return status;
     *count = got;
     return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -4676,6 +5415,22 @@ typedef struct dq_take_state {
     int ack_sent;        /* an answer to the ack was lost */
 } dq_take_state;
 
+/* A take of up to max items, behind the ack of a ticket, if any. */
+static void dq_take_begin(delayq *q, dq_req *call, size_t max,
+                          const char *ticket) {
+    if (q->options.broadcast)
+        dq_req_begin(call, &dq_script_broadcast, "take", dq_write_broadcast);
+    else if (q->options.wire == DELAYQ_NATIVE)
+        dq_req_begin(call, &dq_script_take, "take", dq_write_take);
+    else
+        dq_req_begin(call, &dq_script_take_redisson, "take", dq_write_take);
+    call->as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call->max = max;
+    call->ticket = ticket;
+    if (q->options.lease_ms > 0) call->order = dq_elem_next_order(q, max + 1);
+    q->retry_turn = !q->retry_turn;
+}
+
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
 static delayq_status dq_take_once(delayq *q, dq_take_state *t,
@@ -4684,19 +5439,9 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
-    if (q->options.broadcast)
-        dq_req_begin(&call, &dq_script_broadcast, "take", dq_write_broadcast);
-    else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(&call, &dq_script_take, "take", dq_write_take);
-    else
-        dq_req_begin(&call, &dq_script_take_redisson, "take", dq_write_take);
-    call.as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
-    call.max = t->max;
-    call.ticket = ack ? t->ack.ticket.text : NULL;
-    call.deadline_us = deadline;
-    if (q->options.lease_ms > 0) call.order = dq_elem_next_order(q, t->max + 1);
-    q->retry_turn = !q->retry_turn;
-    acked = status = dq_take_run(q, &call, n);
+    dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
+    dq_wait_settle(q, &call, 1, deadline);
+    acked = status = dq_take_numbers(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
         acked = status = dq_err_bad_reply(q, "take");
@@ -4705,7 +5450,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
         q->counts.acked += ack && acked == DELAYQ_OK;
         applied = dq_take_apply(q, &call, n);
-        read = dq_read_items(q, &call, t->items, &t->count, n);
+        read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (!ack) return status;
@@ -4718,131 +5463,867 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
     return status;
 }
 
-/* One step of a take: ask if there may be something; if there isn't, see to
- * it that the next item is heard of. */
-static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
-    delayq_conn *conn = q->conn;
-    int64_t now = dq_sys_now(), deadline = dq_req_deadline(q);
-    delayq_status status;
-    dq_sub_poll(conn, now);
-    status = DELAYQ_EMPTY;
-    if (!conn->cmd || !conn->sub || q->ready > 0 || now >= q->next_poll_us ||
-        t->ack.ticket.text[0] ||
-        (q->waiter_rank == 0 && dq_sched_would_join(q)))
-        status = dq_take_once(q, t, deadline);
-    if (status != DELAYQ_EMPTY || !listen ||
-        (conn->sub && !dq_sub_wants_track(q)) ||
-        deadline - dq_sys_now() <= q->options.io_timeout_ms * 500LL)
-        return status; /* half of the time has to be left */
-    if (!conn->sub)
-        dq_sub_open(q, deadline);
-    else
-        status = dq_sub_track(q, deadline);
+/* What is the same for every step: the news of both connections. */
+static delayq_status dq_take_news(delayq *q) {
+    dq_sub_step(q->conn, dq_sys_now());
+    return dq_sub_on_track(q);
+}
+
+/* See to it that the next item is heard of. EMPTY, or what is wrong. */
+static delayq_status dq_take_listen(delayq *q) {
+    const delayq_conn *conn = q->conn;
+    delayq_status status = dq_sub_on_track(q); /* read with the take's answer */
+    dq_sub_open(q);
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && q->probed &&
+        dq_sub_wants_track(q))
+        dq_sub_send_track(q);
     return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
                                                          : status;
 }
 
-/*-----------------------------------------------------------------------------
- * MARK: - Waiting
- * >>waiting   the only place that sleeps until there are items
- *
- * Owns the sleep of takes and waits, what ends it, and the steps of a tick.
- *---------------------------------------------------------------------------*/
-
-#define DQ_MAX_CONNS 20
-
-#if defined(__GNUC__)
-#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#else
-#define DQ_LOAD(p) (*(p))
-#define DQ_STORE(p, v) (*(p) = (v))
-#endif
-
-/* Was delayq_wake called? It counts once. */
-static int dq_wait_consume_wake(delayq *q) {
-    if (!DQ_LOAD(&q->woken)) return 0;
-    DQ_STORE(&q->woken, 0);
-    return 1;
+/* One step of a take: ask if there may be something; if there isn't, see to
+ * it that the next item is heard of. */
+static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+    const delayq_conn *conn = q->conn;
+    delayq_status status = dq_take_news(q);
+    if (status != DELAYQ_OK && !dq_err_passing(status)) return status;
+    status = DELAYQ_EMPTY;
+    if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
+        q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
+        t->ack.ticket.text[0] ||
+        (q->waiter_rank == 0 && dq_sched_would_join(q)))
+        status = dq_take_once(q, t, dq_wait_limit(q));
+    return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
 }
 
-/* Does one before number i use the same connection? */
-static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
-    size_t k;
-    for (k = 0; k < i; k++)
-        if (queues[k]->conn == queues[i]->conn) return 1;
-    return 0;
-}
-
-/* Sleep until one of the queues wants to act or something is readable. A
- * command connection that nobody asks is readable only when it dies. */
-static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
-    struct pollfd p[3 * DQ_MAX_CONNS];
-    size_t n = 0, i;
-    for (i = 0; i < count; i++) {
-        delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i]);
-        if (next < until) until = next;
-        if (dq_wait_seen_conn(queues, i)) continue;
-        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
-        if (conn->sub) p[n++] = dq_sys_watch(conn->sub->fd, POLLIN);
-        if (conn->cmd) p[n++] = dq_sys_watch(conn->cmd->fd, POLLIN);
-    }
-    dq_sys_poll_until(p, n, until);
-    for (i = 0; i < count; i++) {
-        if (dq_wait_seen_conn(queues, i)) continue;
-        queues[i]->conn->sub_read_us = 0;
-        if (queues[i]->conn->cmd) dq_conn_check_idle(queues[i]->conn);
-    }
-}
-
-static int64_t dq_wait_deadline(int64_t timeout_ms) {
-    if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
-    return dq_sys_now() + timeout_ms * 1000;
-}
-
-/* A passing fault within a take or wait: tell the log, and don't spin. */
-static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    if (q->options.log) q->options.log(q->options.user, status, q->err);
-    dq_sched_on_fault(q);
-}
-
-/* One step of a tick: connect, or open the subscriber, or read it and run the
- * transfer if it is time. */
-static delayq_status dq_wait_tick_step(delayq *q, int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    int64_t now;
-    if (!conn->cmd || q->wire_refused) return dq_conn_ensure(q, deadline);
-    now = dq_sys_now();
-    dq_sub_poll(conn, now);
-    if (!conn->sub && now >= conn->sub_retry_us) {
-        dq_sub_open(q, deadline);
-        return DELAYQ_OK;
-    }
-    return now < q->next_poll_us ? DELAYQ_OK : dq_take_transfer(q, deadline);
+/* One step of a tick: connect, run the transfer if it is time. */
+static delayq_status dq_take_tick(delayq *q, int64_t deadline) {
+    delayq_status status = dq_take_news(q);
+    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
+    if (status != DELAYQ_OK) return status;
+    dq_sub_open(q);
+    return dq_sys_now() < q->next_poll_us ? DELAYQ_OK
+                                          : dq_take_transfer(q, deadline);
 }
 
 /* Nothing is to be done now: is it time to ask to be told of a push? */
-static int dq_wait_may_track(const delayq *q) {
-    return q->ready == 0 && q->conn->sub && q->conn->cmd &&
-           dq_sub_wants_track(q) && dq_sys_now() < q->next_poll_us;
+static int dq_take_may_track(const delayq *q) {
+    return q->ready == 0 && q->conn->known && dq_sub_wants_track(q) &&
+           dq_sys_now() < q->next_poll_us;
 }
 
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
-static delayq_status dq_wait_step(delayq *q) {
-    delayq_conn *conn = q->conn;
-    int64_t deadline = dq_req_deadline(q);
-    delayq_status status = DELAYQ_OK;
-    int steps; /* connect, open the subscriber, transfer */
-    for (steps = 0; steps < 3 && status == DELAYQ_OK; steps++) {
-        status = dq_wait_tick_step(q, deadline);
-        if (q->ready > 0 || (conn->sub && dq_sys_now() < q->next_poll_us))
-            break;
-    }
-    if (status == DELAYQ_OK && dq_wait_may_track(q))
-        status = dq_sub_track(q, deadline);
+static delayq_status dq_take_turn(delayq *q) {
+    delayq_status status = dq_take_tick(q, dq_wait_limit(q));
+    if (status == DELAYQ_OK && dq_take_may_track(q)) dq_sub_send_track(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+#define DQ_OFFER_BYTES (256 * 1024)
+
+/* When it is due, as the script explains; nothing where that is as before. */
+static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
+                          const delayq_message *before, int again) {
+    char when[64];
+    size_t n = 0;
+    again |= m->status == DELAYQ_ERR_UNKNOWN;
+    if (!before || again || before->due_ms != m->due_ms ||
+        before->delay_ms != m->delay_ms)
+        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+    if (again) {
+        when[n++] = '!';
+        n += dq_num_decimal(when + n, m->not_after_ms);
+    }
+    dq_resp_arg(o, when, n);
+}
+
+static void dq_write_element(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m, int last) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
+    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_long_arg(o, head, n, m->data, m->len, last);
+}
+
+static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    const delayq_message *m = call->messages;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    for (i = 0; i < call->max; i++) {
+        dq_write_when(o, m + i, i > 0 ? m + i - 1 : NULL, call->is_resend);
+        dq_write_element(o, q, m + i, i + 1 == call->max);
+    }
+}
+
+/* order: 0, or the number of an outbox handle's offer. */
+static void dq_write_keyed_message(dq_resp_writer *o, const delayq *q,
+                                   const delayq_message *m, int again,
+                                   uint64_t order) {
+    char rest[280], id[33];
+    dq_resp_key(o, q, DQ_ZSET, "");
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (order > 0) dq_resp_key(o, q, DQ_SENT, q->id);
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_write_when(o, m, NULL, again);
+    dq_num_hex(id, m->id, dq_elem_id_len(q));
+    dq_resp_text(o, id);
+    dq_resp_int(o, m->key_ttl_ms);
+    dq_resp_text(o, m->replace ? "1" : "0");
+    dq_resp_int(o, (int64_t)order);
+    dq_write_element(o, q, m, 1);
+}
+
+static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_write_keyed_message(o, q, call->messages, call->is_resend, 0);
+}
+
+/* What a nack, extend, reschedule or bury says. */
+static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
+    dq_resp_keys_end(o);
+    dq_write_ticket(o, call->ticket);
+    dq_resp_int(o, call->due_ms);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, call->less ? "1" : "0");
+    dq_resp_text(o, call->is_resend ? "1" : "0");
+    dq_resp_int(o, call->from);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Outbox
+ * >>outbox-inside   handles that never wait: what they have yet to send
+ *
+ * Owns the memory of options.outbox. Offers, and what concerns this handle's
+ * own offers, lie in one ring; acks and the like in another, so that a full
+ * server, which refuses offers, still gets the acks that make room. A ring is
+ * first in, first out, with one request under way; neighbours of one kind
+ * share it. What is sent stays in the ring until the server has confirmed it.
+ *
+ * An offer has a number in its ring. The script keeps the highest in a key of
+ * this handle, passes over what is not above it, and says how many those were:
+ * so resends store nothing twice, even after the item has been delivered.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_RING_ENTRIES 1000 /* most in one request */
+#define DQ_RING_ACKS 500
+#define DQ_RING_LOSSES 8 /* a request alone that has ended so many connections */
+#define DQ_OUTBOX_MIN 8192
+
+typedef enum dq_entry_kind {
+    DQ_ENTRY_NONE, /* the end of the ring's memory is unused */
+    DQ_ENTRY_OFFER,
+    DQ_ENTRY_KEYED,  /* an offer with a key */
+    DQ_ENTRY_REMOVE, /* ack, cancel */
+    DQ_ENTRY_CHANGE  /* nack, extend, bury, reschedule */
+} dq_entry_kind;
+
+/* Followed by the key, and the payload or the ticket; aligned to 8 bytes. */
+typedef struct dq_entry {
+    size_t size; /* of all of it */
+    dq_entry_kind kind;
+    unsigned char has_id, replace, less, bury, mirror;
+    const char *what; /* for error texts */
+    int64_t begun_us; /* when the call was made */
+    int64_t delay_ms; /* from then; */
+    int64_t due_ms;   /* > 0: due then instead */
+    int64_t key_ttl_ms;
+    size_t key_len, len;
+    unsigned char id[16];
+} dq_entry;
+
+typedef struct dq_ring {
+    unsigned char *data;
+    size_t size, head, tail, used; /* bytes */
+    uint64_t accepted, settled;    /* entries, since the open */
+    uint64_t sent;                 /* up to this one they may have arrived */
+    size_t limit;                  /* entries of the next request */
+    unsigned failures, losses;     /* in a row; with one entry alone */
+    int64_t retry_us;              /* send no sooner */
+    delayq_status status;          /* why the last request failed, or OK */
+    dq_req req;                    /* under way, unless its state is NONE */
+} dq_ring;
+
+typedef struct dq_outbox {
+    dq_ring offers, changes;
+    dq_req ask;           /* a transfer or take under way, as above */
+    int taking;           /* it is a take */
+    dq_reader reader;     /* of what it has brought, in q->reply */
+    int64_t lease_end_us; /* of that, by our clock */
+    size_t want, max;     /* items of the next take; at least */
+    int takes;            /* the program takes: it did since the last tick */
+    delayq_status failure; /* the first one since a flush */
+    uint64_t gone, duplicate, dropped, told_dropped;
+    delayq_name names[3];
+    int64_t log_us; /* when the log was told last, and of what */
+    delayq_status logged;
+} dq_outbox;
+
+static dq_outbox *dq_outbox_of(const delayq *q) {
+    return (dq_outbox *)q->outbox;
+}
+
+/* Numbers of its own, by which the queue knows the handle. */
+static void dq_handle_identify(delayq *q) {
+    dq_sys_random(q->handle_id, sizeof q->handle_id);
+    q->id[0] = ':';
+    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+}
+
+/* --- the ring --- */
+
+static unsigned char *dq_entry_key(dq_entry *e) {
+    return (unsigned char *)(e + 1);
+}
+
+/* The payload, or a ticket's text. Behind a key stands a NUL. */
+static unsigned char *dq_entry_data(dq_entry *e) {
+    return dq_entry_key(e) + (e->key_len > 0 ? e->key_len + 1 : 0);
+}
+
+static dq_entry *dq_ring_at(const dq_ring *ring, size_t at) {
+    return (dq_entry *)(void *)(ring->data + at);
+}
+
+/* The entry at a place or, where the end is unused, at the beginning. */
+static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
+    size_t end = ring->size - at;
+    if (end < sizeof(dq_entry) || dq_ring_at(ring, at)->kind == DQ_ENTRY_NONE)
+        at = 0;
+    return dq_ring_at(ring, at);
+}
+
+static dq_entry *dq_ring_first(const dq_ring *ring) {
+    return ring->accepted > ring->settled ? dq_ring_entry(ring, ring->head)
+                                          : NULL;
+}
+
+/* The one behind e, which must not be the last. */
+static dq_entry *dq_ring_next(const dq_ring *ring, const dq_entry *e) {
+    size_t at = (size_t)((const unsigned char *)e - ring->data) + e->size;
+    return dq_ring_entry(ring, at);
+}
+
+/* Room for one more; NULL: there is none. */
+static dq_entry *dq_ring_add(dq_ring *ring, dq_entry_kind kind, size_t key_len,
+                             size_t len) {
+    size_t key = key_len > 0 ? key_len + 1 : 0, end;
+    size_t size = (sizeof(dq_entry) + key + len + 7) & ~(size_t)7;
+    dq_entry *e;
+    if (ring->used == 0) ring->head = ring->tail = 0;
+    if (ring->used + size > ring->size) return NULL;
+    end = ring->size - ring->tail;
+    if (ring->tail >= ring->head && size > end) {
+        if (size > ring->head) return NULL;
+        if (end >= sizeof(dq_entry))
+            dq_ring_at(ring, ring->tail)->kind = DQ_ENTRY_NONE;
+        ring->used += end;
+        ring->tail = 0;
+    } else if (ring->tail < ring->head && size > ring->head - ring->tail) {
+        return NULL;
+    }
+    e = dq_ring_at(ring, ring->tail);
+    memset(e, 0, sizeof *e);
+    e->size = size;
+    e->kind = kind;
+    e->key_len = key_len;
+    e->len = len;
+    e->begun_us = dq_sys_now();
+    ring->tail += size;
+    ring->used += size;
+    ring->accepted++;
+    return e;
+}
+
+/* The first n are done. */
+static void dq_ring_pop(dq_ring *ring, size_t n) {
+    for (; n > 0; n--) {
+        dq_entry *e = dq_ring_first(ring);
+        size_t at = (size_t)((unsigned char *)e - ring->data);
+        if (at < ring->head) ring->used -= ring->size - ring->head;
+        ring->used -= e->size;
+        ring->head = at + e->size;
+        ring->settled++;
+    }
+    if (ring->sent < ring->settled) ring->sent = ring->settled;
+}
+
+/* --- writing requests of entries --- */
+
+/* The message of an entry, by the clock when the request was made. */
+static void dq_ring_message(const dq_req *req, dq_entry *e,
+                            delayq_message *m) {
+    int64_t age_ms = (req->from - e->begun_us) / 1000;
+    memset(m, 0, sizeof *m);
+    m->data = dq_entry_data(e);
+    m->len = e->len;
+    m->due_ms = e->due_ms;
+    m->delay_ms = e->delay_ms > age_ms ? e->delay_ms - age_ms : 0;
+    memcpy(m->id, e->id, sizeof m->id);
+    if (e->kind != DQ_ENTRY_KEYED) return;
+    m->key = (const char *)dq_entry_key(e);
+    m->key_ttl_ms = e->key_ttl_ms;
+    m->replace = e->replace;
+}
+
+static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
+                                 const dq_req *req) {
+    delayq_message m[2];
+    dq_entry *e = req->entry;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    dq_resp_key(o, q, DQ_SENT, q->id);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_int(o, (int64_t)req->order);
+    for (i = 0; i < req->max; i++) {
+        if (i > 0) e = dq_ring_next(req->ring, e);
+        dq_ring_message(req, e, &m[i & 1]);
+        dq_write_when(o, &m[i & 1], i > 0 ? &m[~i & 1] : NULL, 0);
+        dq_write_element(o, q, &m[i & 1], req->max == 1);
+    }
+}
+
+static void dq_write_ring_keyed(dq_resp_writer *o, delayq *q,
+                                const dq_req *req) {
+    delayq_message m;
+    dq_ring_message(req, req->entry, &m);
+    dq_write_keyed_message(o, q, &m, 0, req->order);
+}
+
+static void dq_write_ring_removal(dq_resp_writer *o, delayq *q,
+                                  const dq_req *req) {
+    dq_entry *e = req->entry;
+    size_t i;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (req->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_keys_end(o);
+    for (i = 0; i < req->max; i++) {
+        if (i > 0) e = dq_ring_next(req->ring, e);
+        dq_write_ticket(o, (const char *)dq_entry_data(e));
+    }
+}
+
+/* Make a request of the first entries. */
+static void dq_ring_plan(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_entry *e = dq_ring_first(ring), *first = e;
+    size_t n = 0, bytes = 0, limit = ring->limit;
+    size_t waiting = (size_t)(ring->accepted - ring->settled);
+    if (e->kind == DQ_ENTRY_OFFER) {
+        dq_req_begin(req, &dq_script_offer_once, e->what, dq_write_ring_offers);
+    } else if (e->kind == DQ_ENTRY_KEYED) {
+        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_ring_keyed);
+        limit = 1;
+    } else if (e->kind == DQ_ENTRY_REMOVE) {
+        dq_req_begin(req, &dq_script_remove, e->what, dq_write_ring_removal);
+        req->mirror = e->mirror;
+        if (e->mirror) limit = 1;
+        if (limit > DQ_RING_ACKS) limit = DQ_RING_ACKS;
+    } else {
+        dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
+        if (e->due_ms == 0)
+            e->due_ms = dq_due_in(q, e->delay_ms) -
+                        (dq_sys_now() - e->begun_us) / 1000;
+        req->ticket = (const char *)dq_entry_data(e);
+        req->bury = e->bury;
+        req->due_ms = e->due_ms;
+        req->from = -1; /* the due time counts */
+        req->less = e->less;
+        limit = 1;
+    }
+    req->stepwise = req->idempotent = req->resent = 1;
+    req->ring = ring;
+    req->entry = first;
+    req->order = ring->settled + 1;
+    req->is_resend = ring->sent > ring->settled;
+    if (e->kind != DQ_ENTRY_CHANGE) req->from = dq_sys_now();
+    if (limit > waiting) limit = waiting;
+    for (;;) {
+        if (!e->has_id && e->kind <= DQ_ENTRY_KEYED) {
+            dq_elem_next_id(q, e->id);
+            e->has_id = 1;
+        }
+        n++;
+        bytes += e->len;
+        if (n >= limit) break;
+        e = dq_ring_next(ring, e);
+        if (e->kind != first->kind || e->mirror != first->mirror ||
+            bytes + e->len > DQ_OFFER_BYTES)
+            break;
+    }
+    req->max = n;
+}
+
+/* --- what became of a request --- */
+
+/* A fault of an outbox: the log hears of each kind, then once a second. */
+static void dq_outbox_note(delayq *q, delayq_status status, const char *text) {
+    dq_outbox *b = dq_outbox_of(q);
+    int64_t now = dq_sys_now();
+    if (b->failure == DELAYQ_OK) b->failure = status;
+    if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
+    b->logged = status;
+    b->log_us = now;
+    if (q->options.log) q->options.log(q->options.user, status, text);
+}
+
+/* Somebody else uses this handle's numbers: a cloned machine. */
+static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
+    dq_entry *e = dq_ring_first(ring);
+    uint64_t i;
+    for (i = ring->settled; i < ring->accepted; i++) {
+        if (i > ring->settled) e = dq_ring_next(ring, e);
+        e->has_id = 0;
+    }
+    dq_handle_identify(q);
+    dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
+    ring->sent = ring->settled;
+}
+
+/* The reply to the first entries. OK: they are done. */
+static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_outbox *b = dq_outbox_of(q);
+    dq_entry *e = dq_ring_first(ring);
+    dq_entry_kind kind = e->kind;
+    int64_t n[3];
+    size_t i, want = kind == DQ_ENTRY_OFFER    ? 2
+                     : kind == DQ_ENTRY_REMOVE ? 1
+                                               : 3;
+    delayq_status status = dq_req_numbers(q, req, n, want);
+    if (status != DELAYQ_OK) return status;
+    if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
+        return dq_err_bad_reply(q, req->what);
+    if (kind == DQ_ENTRY_OFFER && n[1] > 0 &&
+        (uint64_t)n[1] > req->was_sent - ring->settled) {
+        dq_ring_met_twin(q, ring);
+        return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+                          "offer: another machine uses this handle's numbers; "
+                          "it takes new ones");
+    }
+    for (i = 0; i < req->max; i++) {
+        int done = 1;
+        if (i > 0) e = dq_ring_next(ring, e);
+        if (kind == DQ_ENTRY_OFFER) {
+            delayq_message m;
+            dq_ring_message(req, e, &m);
+            dq_sched_on_own_item(q, m.due_ms > 0
+                                        ? m.due_ms
+                                        : (n[0] + 999) / 1000 + m.delay_ms);
+            q->counts.offered++;
+        } else if (kind == DQ_ENTRY_KEYED) {
+            done = n[1] != 1;
+            b->duplicate += !done;
+            q->counts.offered += n[1] == 0;
+            dq_sched_on_own_item(q, n[2]);
+            continue;
+        } else if (kind == DQ_ENTRY_REMOVE) {
+            const redisReply *r = req->reply->element[1 + i];
+            done = r->type == REDIS_REPLY_INTEGER && r->integer == 1;
+            q->counts.acked += done && e->what[0] == 'a';
+        } else {
+            done = n[1] == 1;
+            q->counts.nacked += done && e->what[0] == 'n';
+            q->counts.died += done && e->bury;
+            if (done && !e->bury) dq_sched_on_own_item(q, n[2]);
+        }
+        b->gone += !done;
+    }
+    return DELAYQ_OK;
+}
+
+/* The request of a ring is settled. Whatever has failed stays, and is sent
+ * again; only what the server can't take has to go: what, sent alone, has ended
+ * so many connections that had been logged in. */
+static void dq_ring_settled(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    dq_outbox *b = dq_outbox_of(q);
+    int lost = req->x.number > 0 && req->status == DELAYQ_ERR_UNKNOWN;
+    size_t n = req->max;
+    delayq_status status = dq_ring_read(q, ring);
+    if (req->reply) freeReplyObject(req->reply);
+    req->x.state = DELAYQ_EXCHANGE_NONE;
+    ring->status = status;
+    if (status == DELAYQ_OK) {
+        dq_ring_pop(ring, n);
+        ring->failures = ring->losses = 0;
+        ring->retry_us = 0;
+        ring->limit = 2 * n > ring->limit ? 2 * ring->limit : ring->limit;
+        if (ring->limit > DQ_RING_ENTRIES) ring->limit = DQ_RING_ENTRIES;
+        return;
+    }
+    dq_outbox_note(q, status, q->err);
+    if (!lost) {
+        ring->retry_us = dq_sys_now() +
+                         dq_num_backoff(DQ_BACKOFF_US,
+                                        q->options.reconnect_max_ms * 1000LL,
+                                        ++ring->failures);
+        return;
+    }
+    ring->retry_us = 0; /* the connection has its own pause */
+    ring->limit = n > 1 ? n / 2 : 1;
+    if (n > 1 || q->conn->timed_out)
+        ring->losses = 0;
+    else if (++ring->losses >= DQ_RING_LOSSES) {
+        dq_err_set(q->err, status,
+                   "%s of %lu bytes: dropped, since the server ends each "
+                   "connection over which it is sent",
+                   req->what, (unsigned long)dq_ring_first(ring)->len);
+        if (q->options.log) q->options.log(q->options.user, status, q->err);
+        dq_ring_pop(ring, 1);
+        b->dropped++;
+        ring->losses = 0;
+    }
+}
+
+/* Go on with a ring, as far as it goes. */
+static void dq_ring_step(delayq *q, dq_ring *ring) {
+    dq_req *req = &ring->req;
+    int round;
+    for (round = 0; round < 2; round++) {
+        if (req->x.state == DELAYQ_EXCHANGE_NONE) {
+            if (ring->accepted == ring->settled ||
+                dq_sys_now() < ring->retry_us || !q->conn->known || !q->probed)
+                return;
+            dq_ring_plan(q, ring);
+            req->was_sent = ring->sent;
+            if (ring->sent < ring->settled + req->max)
+                ring->sent = ring->settled + req->max;
+        }
+        if (dq_req_step(q, req, 1) > 0) return;
+        dq_ring_settled(q, ring);
+    }
+}
+
+/* --- takes --- */
+
+static void dq_outbox_ask(delayq *q, int take) {
+    dq_outbox *b = dq_outbox_of(q);
+    if (take) {
+        if (b->want < b->max) b->want = b->max;
+        b->max = 0;
+        dq_take_begin(q, &b->ask, b->want, NULL);
+    } else {
+        dq_take_begin_transfer(q, &b->ask);
+    }
+    b->taking = take;
+    b->ask.stepwise = 1;
+    dq_sched_on_sent(q);
+    dq_req_step(q, &b->ask, 1);
+}
+
+/* Are there items that were not handed out? */
+static int dq_outbox_has_items(const delayq *q) {
+    const dq_reader *reader = &dq_outbox_of(q)->reader;
+    return reader->reply && reader->at < reader->reply->elements;
+}
+
+static void dq_outbox_free_items(delayq *q) {
+    dq_reader *reader = &dq_outbox_of(q)->reader;
+    if (reader->reply) freeReplyObject(reader->reply);
+    reader->reply = NULL;
+}
+
+/* Is a transfer or take answered? What it has brought is handed out later. */
+static delayq_status dq_outbox_answered(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_req *req = &b->ask;
+    delayq_status status;
+    int64_t n[DQ_NUMBERS];
+    if (req->x.state == DELAYQ_EXCHANGE_NONE || dq_req_step(q, req, 1) > 0)
+        return DELAYQ_OK;
+    req->x.state = DELAYQ_EXCHANGE_NONE;
+    if (!b->taking) return dq_take_end_transfer(q, req);
+    status = dq_take_numbers(q, req, n);
+    if (status == DELAYQ_OK) {
+        status = dq_take_apply(q, req, n);
+        dq_outbox_free_items(q);
+        b->lease_end_us = q->options.lease_ms > 0
+                              ? req->x.sent_us + q->options.lease_ms * 1000
+                              : DQ_NEVER;
+        if (dq_read_begin(q, req, n[DQ_AT_US], &b->reader) != DELAYQ_OK) {
+            dq_outbox_free_items(q);
+            status = DELAYQ_ERR_PROTOCOL;
+        }
+    } else {
+        dq_sched_on_fault(q);
+    }
+    return status;
+}
+
+/* Hand out what an answer has brought. */
+static delayq_status dq_outbox_hand_out(delayq *q, delayq_item *items,
+                                        size_t max, size_t *count) {
+    dq_outbox *b = dq_outbox_of(q);
+    *count = 0;
+    if (!dq_outbox_has_items(q) || dq_sys_now() >= b->lease_end_us)
+        dq_outbox_free_items(q); /* handed out; or somebody else's by now */
+    while (*count < max && dq_outbox_has_items(q)) {
+        delayq_status status = dq_read_next(q, &b->reader, &items[*count]);
+        if (status != DELAYQ_OK) {
+            dq_outbox_free_items(q);
+            *count = 0; /* nothing of it is to be believed */
+            return status;
+        }
+        ++*count;
+    }
+    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+/* --- the step --- */
+
+/* When something is to be sent though nothing was heard. */
+static int64_t dq_outbox_next(const dq_ring *ring) {
+    if (ring->accepted == ring->settled ||
+        ring->req.x.state != DELAYQ_EXCHANGE_NONE)
+        return DQ_NEVER;
+    return ring->retry_us;
+}
+
+/* Read what has come, send what waits. Never waits itself. */
+static delayq_status dq_outbox_step(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_conn *conn = q->conn;
+    delayq_status status, asked;
+    int64_t next;
+    if (conn->cmd.first) conn->sub_read_us = 0;
+    status = dq_take_news(q);
+    if (status >= DELAYQ_OK) status = dq_conn_ensure(q);
+    asked = dq_outbox_answered(q);
+    if (asked < DELAYQ_OK) {
+        dq_outbox_note(q, asked, q->err);
+        if (status >= DELAYQ_OK) status = asked;
+    }
+    dq_ring_step(q, &b->changes);
+    dq_ring_step(q, &b->offers);
+    q->send_us = dq_outbox_next(&b->offers);
+    next = dq_outbox_next(&b->changes);
+    if (next < q->send_us) q->send_us = next;
+    if (status < DELAYQ_OK) {
+        dq_outbox_note(q, status, q->err);
+        return status;
+    }
+    if (status == DELAYQ_OK) dq_sub_open(q);
+    if (b->offers.status < DELAYQ_OK) return b->offers.status;
+    return b->changes.status < DELAYQ_OK ? b->changes.status : DELAYQ_OK;
+}
+
+/* The step of a tick: the same, and what is due is moved or fetched. */
+static delayq_status dq_outbox_tick(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_status status = dq_outbox_step(q);
+    if (q->conn->known && q->probed && !q->wire_refused &&
+        b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
+        if ((b->takes && q->ready > 0) || dq_sys_now() >= q->next_poll_us)
+            dq_outbox_ask(q, b->takes);
+        else if (b->takes && dq_take_may_track(q))
+            dq_sub_send_track(q);
+    }
+    if (b->takes && b->reader.reply) {
+        if (dq_outbox_has_items(q))
+            b->want = b->want > 1 ? b->want / 2 : 1;
+        else if (b->takes > 1 && 2 * b->want <= (size_t)q->options.batch)
+            b->want *= 2;
+    }
+    b->takes = 0;
+    return status;
+}
+
+/* Take without waiting: what is there; or ask, and there is nothing yet. */
+static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
+                                    size_t *count) {
+    dq_outbox *b = dq_outbox_of(q);
+    delayq_status status = dq_outbox_hand_out(q, items, max, count);
+    b->takes |= 1;
+    if (status != DELAYQ_EMPTY) {
+        b->takes |= 2;
+        return status;
+    }
+    if (b->ask.x.state != DELAYQ_EXCHANGE_NONE) {
+        dq_conn_step(q->conn);
+        status = dq_outbox_answered(q);
+        if (status < DELAYQ_OK) {
+            dq_outbox_note(q, status, q->err);
+            return status;
+        }
+        status = dq_outbox_hand_out(q, items, max, count);
+        if (status != DELAYQ_EMPTY) {
+            b->takes |= 2;
+            return status;
+        }
+    }
+    if (max > 1) b->max = max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
+    if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
+        !q->wire_refused &&
+        (q->ready > 0 || dq_sys_now() >= q->next_poll_us)) {
+        dq_outbox_ask(q, 1);
+    }
+    return q->wire_refused ? dq_err_wire(q) : DELAYQ_EMPTY;
+}
+
+/* One turn of a wait. OK if there is something to take, else EMPTY. */
+static delayq_status dq_outbox_turn(delayq *q) {
+    delayq_status status;
+    dq_outbox_of(q)->takes |= 1;
+    status = dq_outbox_tick(q);
+    if (status < DELAYQ_OK) return status;
+    return dq_outbox_has_items(q) ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+/* --- what the verbs put in --- */
+
+/* An entry of a handle with an outbox; NULL, and *status says why. */
+static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
+                               const char *what, size_t key_len, size_t len,
+                               delayq_status *status) {
+    dq_entry *e = NULL;
+    size_t size = sizeof(dq_entry) + key_len + 1 + len;
+    if (size > ring->size / 2 || len > ring->size)
+        *status = dq_err_set(q->err, DELAYQ_ERR_ARG,
+                             "%s: larger than half of its ring, which has %lu "
+                             "bytes: enlarge options.outbox_size",
+                             what, (unsigned long)ring->size);
+    else if (!(e = dq_ring_add(ring, kind, key_len, len)))
+        *status = dq_err_set(q->err, DELAYQ_ERR_FULL,
+                             "%s: the outbox is full; nothing has happened",
+                             what);
+    if (!e) return NULL;
+    e->what = what;
+    *status = DELAYQ_OK;
+    return e;
+}
+
+/* Something was put in: send it now, if nothing is under way. */
+static void dq_outbox_kick(delayq *q, dq_ring *ring) {
+    if (ring->req.x.state == DELAYQ_EXCHANGE_NONE) dq_ring_step(q, ring);
+}
+
+/* Offers that want a ticket, and leases, are settled by the clock at the call.
+ * It is uncertain, and drifts: they are rather late than early. */
+static int64_t dq_outbox_due(const delayq *q, int64_t delay_ms) {
+    const delayq_conn *conn = q->conn;
+    int64_t age_us = dq_sys_now() - conn->cmd.moved_us;
+    return dq_due_in(q, delay_ms) + (age_us > 0 ? age_us / 2000000 : 0);
+}
+
+static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
+                                     int want_ticket) {
+    dq_ring *ring = &dq_outbox_of(q)->offers;
+    size_t key_len = m->key ? strlen(m->key) : 0;
+    dq_entry *e = dq_outbox_add(q, ring,
+                                m->key ? DQ_ENTRY_KEYED : DQ_ENTRY_OFFER,
+                                "offer", key_len, m->len, &m->status);
+    m->ticket.text[0] = '\0';
+    if (!e) return m->status;
+    e->delay_ms = m->delay_ms;
+    e->due_ms = m->due_ms;
+    e->key_ttl_ms = m->key_ttl_ms;
+    e->replace = m->replace != 0;
+    if (key_len > 0) memcpy(dq_entry_key(e), m->key, key_len + 1);
+    if (m->len > 0) memcpy(dq_entry_data(e), m->data, m->len);
+    if (want_ticket && q->conn->long_size > 0) {
+        dq_elem_next_id(q, e->id);
+        e->has_id = 1;
+        if (e->due_ms == 0) e->due_ms = dq_outbox_due(q, m->delay_ms);
+        dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
+    }
+    return DELAYQ_OK;
+}
+
+/* Was it this handle that offered the item of a ticket? Of an old id nobody
+ * can tell: it is treated as if. */
+static int dq_outbox_is_own(const delayq *q, const char *ticket) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
+    return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
+}
+
+/* An ack or cancel: remove. nack and so on: change. `due_ms`: out, the due time
+ * to be, settled now; NULL: settled when it is sent. */
+static delayq_status dq_outbox_change(delayq *q, const char *ticket,
+                                      const char *what, dq_entry_kind kind,
+                                      int own, int64_t delay_ms, int less,
+                                      int64_t *due_ms) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_ring *ring = own && dq_outbox_is_own(q, ticket) ? &b->offers
+                                                       : &b->changes;
+    delayq_status status;
+    dq_entry *e;
+    if (due_ms && q->conn->long_size == 0)
+        return dq_err_set(q->err, DELAYQ_ERR_IO,
+                          "%s: not connected yet, and the server's clock is "
+                          "not known; nothing has happened",
+                          what);
+    e = dq_outbox_add(q, ring, kind, what, 0, strlen(ticket) + 1, &status);
+    if (!e) return status;
+    memcpy(dq_entry_data(e), ticket, strlen(ticket) + 1);
+    e->delay_ms = delay_ms < 0 ? 0 : delay_ms;
+    e->less = less != 0;
+    e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
+    e->mirror = kind == DQ_ENTRY_REMOVE && own &&
+                q->options.wire != DELAYQ_NATIVE;
+    if (due_ms) *due_ms = e->due_ms = dq_outbox_due(q, delay_ms);
+    dq_outbox_kick(q, ring);
+    return DELAYQ_OK;
+}
+
+/* Is a request under way, which lies in the caller's memory? */
+static int dq_outbox_is_asking(const delayq *q) {
+    const dq_outbox *b = dq_outbox_of(q);
+    return b && (b->offers.req.x.state == DELAYQ_EXCHANGE_SENT ||
+                 b->changes.req.x.state == DELAYQ_EXCHANGE_SENT ||
+                 b->ask.x.state == DELAYQ_EXCHANGE_SENT);
+}
+
+/* Lay out the caller's memory. NULL, or what is wrong with it. */
+static const char *dq_outbox_init(delayq *q) {
+    const delayq_options *o = &q->options;
+    size_t skip = (16 - ((uintptr_t)o->outbox & 15)) & 15, room;
+    unsigned char *p = (unsigned char *)o->outbox + skip;
+    dq_outbox *b = (dq_outbox *)(void *)p;
+    if (!o->outbox)
+        return o->outbox_size > 0 ? "options.outbox_size without outbox" : NULL;
+    if (o->outbox_size < DQ_OUTBOX_MIN)
+        return "options.outbox_size: at least 8,192 bytes";
+    memset(b, 0, sizeof *b);
+    p += (sizeof *b + 15) & ~(size_t)15;
+    room = (size_t)((unsigned char *)o->outbox + o->outbox_size - p);
+    b->offers.size = room / 4 * 3 & ~(size_t)15;
+    b->offers.data = p;
+    b->changes.size = (room - b->offers.size) & ~(size_t)15;
+    b->changes.data = p + b->offers.size;
+    b->offers.limit = b->changes.limit = DQ_RING_ENTRIES;
+    b->want = 1;
+    q->outbox = b;
+    q->own.names = b->names;
+    q->send_us = DQ_NEVER;
+    return NULL;
+}
+
+/* The same without waiting, and with: until something comes, the timeout is
+ * over, or delayq_wake was called. */
+static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
+                                           size_t max, size_t *count,
+                                           int64_t timeout_ms) {
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    for (;;) {
+        delayq_status status;
+        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
+        status = dq_outbox_take(q, items, max, count);
+        if (status != DELAYQ_EMPTY || timeout_ms == 0) return status;
+        if (dq_sys_now() >= deadline) return status;
+        status = dq_outbox_tick(q);
+        if (status < DELAYQ_OK && !dq_err_passing(status)) return status;
+        if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline);
+    }
 }
 
 /*-----------------------------------------------------------------------------
@@ -4904,6 +6385,8 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
         o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
         return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
+    if (o->reconnect_max_ms < 0 || o->reconnect_max_ms > 3600000)
+        return "options.reconnect_max_ms: up to an hour";
     if (!o->tls_cert != !o->tls_key)
         return "options.tls_cert and tls_key: both or none";
     if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
@@ -4929,9 +6412,7 @@ static const char *dq_check_options(delayq_options *o) {
     if (o->batch == 0) o->batch = 100;
     if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
     if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
-    if (o->connect_timeout_ms == 0)
-        o->connect_timeout_ms =
-            o->io_timeout_ms < 2000 ? o->io_timeout_ms : 2000;
+    if (o->reconnect_max_ms == 0) o->reconnect_max_ms = 5000;
     return NULL;
 }
 
@@ -4964,6 +6445,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->conn = &q->own;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
+    if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     wrong = dq_url_parse(dq_conn_url(q->conn), &u);
@@ -4972,6 +6454,14 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
         return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
                           strerror(errno));
+    if (q->options.share)
+        q->call_ms = q->options.share->call_ms;
+    else if (q->options.connect_timeout_ms > q->options.io_timeout_ms)
+        q->call_ms = q->options.connect_timeout_ms;
+    else
+        q->call_ms = q->options.io_timeout_ms;
+    if (q->options.connect_timeout_ms == 0)
+        q->options.connect_timeout_ms = 2000;
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
@@ -4979,14 +6469,22 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->pid = (int64_t)getpid();
     q->next = q->conn->handles;
     q->conn->handles = q;
-    dq_sys_random(q->handle_id, sizeof q->handle_id);
-    q->id[0] = ':';
-    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+    dq_handle_identify(q);
     dq_sub_subscribe(q, "SUBSCRIBE", 1);
-    deadline = dq_req_deadline(q);
+    if (q->outbox) {
+        wrong = u.tls && q->conn == &q->own ? dq_tls_prepare(q->conn) : NULL;
+        if (wrong) {
+            delayq_close(q);
+            return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+        }
+        dq_conn_ensure(q);
+        q->err[0] = '\0'; /* a tick tells what goes wrong */
+        return DELAYQ_OK;
+    }
+    deadline = dq_wait_limit(q);
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
-                 : dq_conn_ensure(q, deadline);
+                 : dq_wait_ensure(q, deadline);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
 }
@@ -4996,6 +6494,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
+    if (q->outbox) dq_outbox_free_items(q);
     q->open = 0;
     conn = q->conn;
     if (!conn) return;
@@ -5006,17 +6505,24 @@ DELAYQ_API void delayq_close(delayq *q) {
         *at = q->next;
         for (h = conn->handles; h; h = h->next)
             others += dq_sched_same_queue(h, q);
-        if (q->pid == (int64_t)getpid())
-            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->pid != (int64_t)getpid()) return;
+        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
+            dq_outbox_is_asking(q)) /* its memory ends */
+            dq_conn_close(conn, &conn->cmd,
+                          dq_err_set(conn->err, DELAYQ_ERR_IO,
+                                     "a handle was closed that had asked"));
+        dq_conn_free_replies(&q->setup);
         return;
     }
     for (h = conn->handles; h; h = h->next) {
         h->conn = NULL; /* q's memory may be gone soon */
         h->options.share = NULL;
     }
-    if (conn->cmd) redisFree(conn->cmd);
-    if (conn->sub) redisFree(conn->sub);
-    conn->cmd = conn->sub = NULL;
+    conn->handles = NULL;
+    dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+    dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+    dq_conn_free_replies(&q->setup);
     dq_tls_end(conn);
     close(conn->pipe[0]);
     close(conn->pipe[1]);
@@ -5025,55 +6531,6 @@ DELAYQ_API void delayq_close(delayq *q) {
 /* --- offers --- */
 
 #define DQ_OFFER_MAX 128
-#define DQ_OFFER_BYTES (256 * 1024)
-
-/* When it is due, which the script explains, and the element. */
-static void dq_write_message(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m,
-                             const delayq_message *before, int again) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    char when[64];
-    size_t n = 0;
-    again |= m->status == DELAYQ_ERR_UNKNOWN;
-    if (!before || again || before->due_ms != m->due_ms ||
-        before->delay_ms != m->delay_ms)
-        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
-    if (again) {
-        when[n++] = '!';
-        n += dq_num_decimal(when + n, m->not_after_ms);
-    }
-    dq_resp_arg(o, when, n);
-    n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_long_arg(o, head, n, m->data, m->len);
-}
-
-static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    for (i = 0; i < call->max; i++)
-        dq_write_message(o, q, &call->messages[i],
-                         i > 0 ? &call->messages[i - 1] : NULL,
-                         call->is_resend);
-}
-
-static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const delayq_message *m = call->messages;
-    char rest[280], id[33];
-    dq_resp_key(o, q, DQ_ZSET, "");
-    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
-    dq_resp_key(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_message(o, q, m, NULL, call->is_resend);
-    dq_num_hex(id, m->id, dq_elem_id_len(q));
-    dq_resp_text(o, id);
-    dq_resp_int(o, m->key_ttl_ms);
-    dq_resp_text(o, m->replace ? "1" : "0");
-}
 
 static delayq_status dq_offer_unknown(delayq *q) {
     return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
@@ -5212,6 +6669,27 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
     return at;
 }
 
+/* Into the outbox, as far as there is room. */
+static delayq_status dq_outbox_offer_many(delayq *q, delayq_message *m,
+                                          size_t count, int want_tickets) {
+    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
+    delayq_status first = DELAYQ_OK;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        const char *wrong = dq_offer_check(&m[i], now_ms);
+        if (first == DELAYQ_ERR_FULL)
+            m[i].status = first; /* in order: nothing overtakes */
+        else if (wrong)
+            m[i].status = dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+        else
+            dq_outbox_offer(q, &m[i], want_tickets);
+        if (first == DELAYQ_OK || m[i].status == DELAYQ_ERR_FULL)
+            first = m[i].status;
+    }
+    dq_outbox_kick(q, &dq_outbox_of(q)->offers);
+    return first;
+}
+
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count) {
     delayq_status first =
@@ -5221,16 +6699,17 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     int64_t deadline = 0;
     size_t at = 0, n, i;
     int bad;
+    if (first == DELAYQ_OK && q->outbox)
+        return dq_outbox_offer_many(q, messages, count, 1);
     if (first == DELAYQ_OK) {
-        deadline = dq_req_deadline(q);
-        first = dq_conn_ensure(q, deadline);
+        deadline = dq_wait_limit(q);
+        first = dq_wait_ensure(q, deadline);
     }
     rest = first;
     /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
         at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
-        for (i = 0; i < n; i++) reqs[i].deadline_us = deadline;
-        if (n > 0) dq_req_run_all(q, reqs, n);
+        if (n > 0) dq_wait_settle(q, reqs, n, deadline);
         for (i = 0; i < n; i++) {
             delayq_status status = reqs[i].messages->key
                                        ? dq_apply_keyed(q, &reqs[i])
@@ -5238,12 +6717,12 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
-            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd) rest = status;
+            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd.c) rest = status;
         }
         if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
         if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
             rest = DELAYQ_ERR_IO; /* the others were not sent */
-        if (at < count) deadline = dq_req_deadline(q);
+        if (at < count) deadline = dq_wait_limit(q);
     }
     for (; messages && at < count; at++)
         dq_message_set_status(&messages[at], rest);
@@ -5263,6 +6742,11 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
+    if (q && q->outbox) {
+        delayq_status status = dq_check(q, NULL);
+        if (status != DELAYQ_OK) return status;
+        return dq_outbox_offer_many(q, &m, 1, 0);
+    }
     return delayq_offer_message(q, &m);
 }
 
@@ -5270,24 +6754,25 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     delayq_status status = dq_check(q, NULL);
-    const delayq_conn *conn;
-    int64_t now, left, deadline;
+    int64_t left;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    conn = q->conn;
-    deadline = dq_req_deadline(q);
-    status = dq_wait_tick_step(q, deadline);
+    if (q->outbox)
+        status = dq_outbox_tick(q);
+    else
+        status = dq_take_tick(q, dq_wait_limit(q));
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    if (status == DELAYQ_OK && q->empty_takes && dq_wait_may_track(q))
-        status = dq_sub_track(q, deadline);
+    if (status == DELAYQ_OK && q->empty_takes && !q->outbox &&
+        dq_take_may_track(q))
+        dq_sub_send_track(q);
     if (!wait_ms) return status;
-    now = dq_sys_now();
-    left = (dq_sched_next(q) - now + 999) / 1000;
+    left = (dq_sched_next(q) - dq_sys_now() + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
-    if (conn->cmd && !conn->sub && now >= conn->sub_retry_us) left = 0;
+    if (left > 10 && dq_conn_writes(q->conn)) left = 10;
+    if (q->outbox && (q->conn->cmd.more || dq_outbox_has_items(q))) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -5305,7 +6790,7 @@ static void dq_take_leave(delayq *q) {
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd) dq_take_once(q, &t, dq_req_deadline(q));
+    if (q->conn->cmd.c) dq_take_once(q, &t, dq_wait_limit(q));
     dq_free_items(q);
     dq_sched_on_leave(q);
     memcpy(q->err, err, sizeof err);
@@ -5359,6 +6844,8 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     dq_take_state t;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_take_within(q, items, max, count, timeout_ms);
     memset(&t, 0, sizeof t);
     t.items = items;
     t.max = max;
@@ -5401,7 +6888,7 @@ static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
     call.ticket = ticket;
     call.items = items;
     call.max = count;
-    status = dq_req_run(q, &call, &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
     if (status == DELAYQ_OK && call.reply->elements != 1 + count)
         status = dq_err_bad_reply(q, what);
     for (i = 1; status == DELAYQ_OK && i <= count; i++) {
@@ -5427,6 +6914,9 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
         dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
     delayq_item one;
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_change(q, item->ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
+                                0, 0, NULL);
     one = *item; /* of which `acked` is written */
     return dq_remove(q, "ack", NULL, &one, 1);
 }
@@ -5435,6 +6925,9 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
+    if (q->outbox)
+        return dq_outbox_change(q, ticket->text, "cancel", DQ_ENTRY_REMOVE, 1,
+                                0, 0, NULL);
     return dq_remove(q, "cancel", ticket->text, NULL, 1);
 }
 
@@ -5451,12 +6944,16 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     for (i = 0; !wrong && i < count; i++)
         wrong = dq_wrong_ticket(items[i].ticket.text);
     first = status = dq_check(q, wrong);
-    for (i = 0; i < count && status == DELAYQ_OK; i += n) {
+    for (i = 0; q && q->outbox && i < count && status == DELAYQ_OK; i++)
+        first = status = items[i].acked =
+            dq_outbox_change(q, items[i].ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
+                             0, 0, NULL);
+    for (; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
         status = dq_remove(q, "ack", NULL, items + i, n);
         if (first == DELAYQ_OK) first = status;
         if (status >= DELAYQ_OK ||
-            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd))
+            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c))
             status = DELAYQ_OK; /* go on */
         else if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
             status = DELAYQ_ERR_IO; /* the rest was not sent */
@@ -5478,6 +6975,15 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
         if (item) item->acked = status;
         return status;
     }
+    if (q->outbox) {
+        size_t count;
+        if (item->ticket.text[0])
+            status = dq_outbox_change(q, item->ticket.text, "ack",
+                                      DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
+        if (status != DELAYQ_OK) return item->acked = status;
+        memset(item, 0, sizeof *item);
+        return dq_outbox_take_within(q, item, 1, &count, timeout_ms);
+    }
     memset(&t, 0, sizeof t);
     t.ack = *item;
     t.ack.data = NULL; /* it ends here */
@@ -5491,26 +6997,19 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     return status;
 }
 
-static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
-    dq_write_ticket(o, call->ticket);
-    dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, call->less ? "1" : "0");
-    dq_resp_text(o, call->is_resend ? "1" : "0");
-    dq_resp_int(o, call->from);
-}
-
 /* Nack, extend, reschedule; bury if delay_ms is negative. The new due time is
  * absolute, so that sending it twice does no harm. *stands: as it is now. */
 static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
                                int less, const char *what, int64_t *stands) {
-    int64_t deadline = dq_req_deadline(q);
-    delayq_status status = dq_conn_ensure(q, deadline); /* for its clock */
+    int64_t deadline = dq_wait_limit(q);
+    delayq_status status;
     int64_t n[3];
     dq_req call;
+    if (q->outbox)
+        return dq_outbox_change(q, ticket, what, DQ_ENTRY_CHANGE,
+                                strcmp(what, "reschedule") == 0, delay_ms, less,
+                                stands);
+    status = dq_wait_ensure(q, deadline); /* for its clock */
     if (status != DELAYQ_OK) return status;
     dq_req_begin(&call, &dq_script_change, what, dq_write_change);
     call.idempotent = 1;
@@ -5519,9 +7018,9 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.from = call.bury ? 0 : delay_ms;
     call.due_ms = dq_due_in(q, call.from);
     call.less = less;
-    call.deadline_us = deadline;
-    status = dq_req_ask(q, &call, n, 3);
+    status = dq_wait_run(q, &call, deadline, n, 3);
     if (status != DELAYQ_OK) return status;
+    freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
     if (!call.bury) dq_sched_on_own_item(q, n[2]);
@@ -5552,7 +7051,7 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
     }
     status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
                        "nack", NULL);
-    q->counts.nacked += status == DELAYQ_OK;
+    q->counts.nacked += status == DELAYQ_OK && !q->outbox;
     return status;
 }
 
@@ -5560,7 +7059,7 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
     const char *ticket = item ? item->ticket.text : NULL;
     delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
     if (status == DELAYQ_OK) status = dq_change(q, ticket, -1, 0, "bury", NULL);
-    if (status == DELAYQ_OK) q->counts.died++;
+    if (status == DELAYQ_OK && !q->outbox) q->counts.died++;
     return status;
 }
 
@@ -5620,9 +7119,9 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = ticket;
-    status = dq_req_run(q, &call, &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, &us);
+    return dq_read_items(q, &call, items, count, us);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -5642,7 +7141,7 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     *counts = q->counts;
     dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
     call.read_only = 1;
-    status = dq_req_ask(q, &call, n, 6);
+    status = dq_wait_ask(q, &call, n, 6);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -5669,7 +7168,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     call.read_only = 1;
     call.times = due_ms;
     call.max = n;
-    status = dq_req_run(q, &call, head, 6);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), head, 6);
     if (status != DELAYQ_OK) return status;
     for (i = 0; i < n && call.reply->elements == n + 6; i++) {
         const redisReply *r = call.reply->element[i + 6];
@@ -5685,7 +7184,7 @@ static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
                                     int64_t *removed) {
     delayq_status status = dq_check(q, wrong);
     int64_t n[2];
-    if (status == DELAYQ_OK) status = dq_req_ask(q, call, n, 2);
+    if (status == DELAYQ_OK) status = dq_wait_ask(q, call, n, 2);
     *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
@@ -5763,7 +7262,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     dq_begin_dead(&call, "peek", max);
     call.read_only = 1;
     call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_req_run(q, &call, n, 2);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
     q->reply = call.reply;
     for (i = 0; i + 2 < call.reply->elements; i++)
@@ -5816,7 +7315,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             delayq_status status;
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
-            status = dq_wait_step(queues[i]);
+            status = queues[i]->outbox ? dq_outbox_turn(queues[i])
+                                       : dq_take_turn(queues[i]);
             if (status < 0 && !dq_err_passing(status)) return status;
             if (status < 0) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
@@ -5825,6 +7325,50 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             return all;
         dq_wait_sleep(queues, count, deadline);
     }
+}
+
+DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
+    delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+    int64_t deadline = dq_wait_deadline(timeout_ms);
+    dq_outbox *b;
+    if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
+    if (status != DELAYQ_OK) return status;
+    b = dq_outbox_of(q);
+    for (;;) {
+        int empty;
+        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
+        dq_outbox_step(q);
+        empty = b->offers.accepted == b->offers.settled &&
+                b->changes.accepted == b->changes.settled;
+        if (empty || dq_sys_now() >= deadline) {
+            status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
+                     : b->failure < DELAYQ_OK               ? b->failure
+                                                            : DELAYQ_ERR_TIMEOUT;
+            b->told_dropped = b->dropped;
+            b->failure = DELAYQ_OK;
+            if (status == DELAYQ_ERR_TIMEOUT && !empty)
+                dq_err_set(q->err, status, "flush: not everything is settled");
+            return status;
+        }
+        dq_wait_sleep(&q, 1, deadline);
+    }
+}
+
+DELAYQ_API delayq_status delayq_outbox(const delayq *q,
+                                       delayq_outbox_state *state) {
+    const dq_outbox *b;
+    if (!q || !state || q->open != DQ_OPEN || !q->outbox) return DELAYQ_ERR_ARG;
+    b = dq_outbox_of(q);
+    state->offers_accepted = b->offers.accepted;
+    state->offers_settled = b->offers.settled;
+    state->changes_accepted = b->changes.accepted;
+    state->changes_settled = b->changes.settled;
+    state->gone = b->gone;
+    state->duplicate = b->duplicate;
+    state->dropped = b->dropped;
+    state->bytes = b->offers.used + b->changes.used;
+    state->size = b->offers.size + b->changes.size;
+    return DELAYQ_OK;
 }
 
 DELAYQ_API void delayq_wake(delayq *q) {
@@ -5843,7 +7387,8 @@ DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
     q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = q->conn->pipe[0];
-    if (n < max && q->conn->sub) fds[n++] = q->conn->sub->fd;
+    if (n < max && q->conn->sub.c) fds[n++] = q->conn->sub.c->fd;
+    if (n < max && q->conn->cmd.c) fds[n++] = q->conn->cmd.c->fd;
     return n;
 }
 

@@ -121,12 +121,12 @@ static void due_items(void) {
 /* Have the subscriber pinged, as after a long silence, and the ping answered.
  * A message that arrives just then postpones the ping. */
 static void ping_subscriber(void (*step)(void)) {
-    while (!why[0] && q.conn->sub && q.conn->sub_pinged_us == 0) {
-        q.conn->sub_heard_us -= 11000000;
+    while (!why[0] && q.conn->sub.c && q.conn->sub_pinged_us == 0) {
+        q.conn->sub.moved_us -= 11000000;
         q.conn->sub_read_us = 0;
         step();
     }
-    UNTIL((step(), why[0] || !q.conn->sub || q.conn->sub_pinged_us == 0));
+    UNTIL((step(), why[0] || !q.conn->sub.c || q.conn->sub_pinged_us == 0));
 }
 
 static void produce(void) {
@@ -171,7 +171,7 @@ static void take_all(void) {
 }
 
 static int cannot_track(void) {
-    return q.conn->sub && q.conn->tracking == DELAYQ_TRACK_OFF;
+    return q.conn->sub.c && q.conn->tracking == DELAYQ_TRACK_OFF;
 }
 
 static void be_notified(void) {

@@ -5,8 +5,9 @@
 #
 #     tests/all.sh [BUILD [test | all]]
 #
-# test   the tests under ASan and UBSan, in parallel; the demo, the
-#        command-line tool, the recipes, the hygiene of header and README
+# test   the tests under ASan and UBSan, in parallel; calls that never wait; the
+#        demo, the command-line tool, the recipes, the hygiene of header and
+#        README
 # all    and the slow suites: the tests on a server with a UTF-8 locale, under
 #        valgrind, each allocation failing once, programs that are built against
 #        an installed or copied header
@@ -58,7 +59,8 @@ suite() {
     esac
     echo "   $last ($(($(date +%s) - start)) s)"
 }
-# The demo on a server of its own: all six items arrive.
+# The demo on a server of its own: all six items arrive. (Its game's frames are
+# checked with the recipes.)
 demo() {
     if sh tests/with-server.sh "$build/demo" >"$dir/demo" 2>&1 &&
         [ "$(grep -c '^arrived' "$dir/demo")" -eq 6 ]; then
@@ -81,6 +83,7 @@ if ! command -v redis-server && command -v valkey-server; then
 fi >/dev/null
 if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "tests under ASan and UBSan" "$build/test-asan"
+    suite "calls that never wait" "$build/test-nonblock"
     suite "demo" demo
     suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
     [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"

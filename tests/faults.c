@@ -210,8 +210,8 @@ static delayq_status call_struck(const struct strike *s) {
     delayq_status status;
     if (s->what == STALL || s->what == DROP)
         q.options.io_timeout_ms = STRUCK_MS;
-    if (s->what == REPLAY && q.conn->cmd)
-        proxy->only = proxy_number(q.conn->cmd);
+    if (s->what == REPLAY && q.conn->cmd.c)
+        proxy->only = proxy_number(q.conn->cmd.c);
     proxy_strike(s->what, s->direction, s->at, s->times);
     status = s->v->call();
     proxy_calm();
@@ -451,9 +451,9 @@ static void later_is_refused(const struct verb *v) {
     break_types();
     do {
         long long id = q.conn->sub_id;
-        asks = q.conn->cmd && q.conn->sub;
+        asks = q.conn->cmd.c && q.conn->sub.c;
         status = v->call();
-        if (!q.conn->sub || q.conn->sub_id != id) asks = 0;
+        if (!q.conn->sub.c || q.conn->sub_id != id) asks = 0;
     } while (v->call == do_tick && status == DELAYQ_OK && !asks);
     if (status >= 0)
         FAIL("%s after an answer that came twice believes it: %d", v->name,
@@ -470,7 +470,7 @@ static void replay(const struct verb *v) {
     delayq_status status;
     begin(v);
     do v->call();
-    while (v->call == do_tick && !q.conn->sub);
+    while (v->call == do_tick && !q.conn->sub.c);
     begin(v);
     status = call_struck(&s);
     CHECK_STATUS(&q, status, DELAYQ_ERR_PROTOCOL);

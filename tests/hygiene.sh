@@ -99,9 +99,14 @@ awk -v dir="$dir" '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 }
     on { print > (dir "/readme" n ".c") }' README.md
 for file in "$dir"/readme*.c; do
     [ -f "$file" ] || { bad "no C in the README"; break; }
-    if grep -q 'main(' "$file"; then
+    if grep -q '<event2/' "$file" && ! echo '#include <event2/event.h>' |
+        cc -E - >/dev/null 2>&1; then
+        skip "libevent is not installed: install libevent-dev"
+    elif grep -q 'main(' "$file"; then
+        libs=-lhiredis
+        ! grep -q '<event2/' "$file" || libs="$libs -levent_core"
         check "the README's program compiles" cc -std=c99 $warn -I. "$file" \
-            -lhiredis -o "$dir/readme"
+            $libs -o "$dir/readme"
     else
         printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
             '#include <stdio.h>' '#include <string.h>' '#include <poll.h>' \

@@ -110,6 +110,7 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     switch (what) {
     case CUT: return 0;
     case STALL:
+    case LATE:
     case DELAY: return keep(f, bytes, n);
     case GARBAGE: return noise(p->fd[!d], n);
     case REPLAY: return twice(p->fd[!d], bytes, n);
@@ -131,14 +132,14 @@ static int pass(struct pair *p, int d) {
 }
 
 static int is_held(const struct flow *f) {
-    return f->fault == STALL || f->fault == DELAY;
+    return f->fault == STALL || f->fault == LATE || f->fault == DELAY;
 }
 
 /* 1: still held. */
 static int let_go(struct pair *p, int d) {
     struct flow *f = &p->flow[d];
     if (!is_held(f)) return 0;
-    if (f->fault == STALL ? !proxy->let_go : now_us() < f->until) return 1;
+    if (f->fault == DELAY ? now_us() < f->until : !proxy->let_go) return 1;
     f->fault = PASS;
     put(p->fd[!d], f->kept, f->len);
     proxy->kept -= (long)f->len;
@@ -155,6 +156,10 @@ static void end(struct pair *p) {
     }
 }
 
+static int is_late(const struct pair *p) {
+    return p->flow[0].fault == LATE || p->flow[1].fault == LATE;
+}
+
 static void run_proxy(void *unused) {
     static struct pair pairs[PAIRS];
     struct pollfd p[1 + 2 * PAIRS];
@@ -168,7 +173,8 @@ static void run_proxy(void *unused) {
         for (i = 0; i < 2 * n; i++) {
             int holds = let_go(&pairs[i / 2], i % 2);
             p[1 + i].fd = pairs[i / 2].fd[i % 2];
-            p[1 + i].events = holds ? 0 : POLLIN; /* a hang-up always shows */
+            p[1 + i].events = holds ? 0 : POLLIN; /* a hang-up always shows, */
+            if (is_late(&pairs[i / 2])) p[1 + i].fd = -1; /* but not here */
             held |= holds;
         }
         poll(p, (nfds_t)(1 + 2 * n), held ? 1 : -1);
@@ -187,6 +193,7 @@ static void run_proxy(void *unused) {
             pairs[n].number = proxy->connections++;
             n++;
         }
+        proxy->pairs = n;
     }
 }
 
@@ -213,6 +220,12 @@ void proxy_calm(void) {
     proxy->times = 0;
     proxy->at = -1;
     proxy->only = -1;
+}
+
+const char *proxy_url(void) {
+    static char url[140];
+    snprintf(url, sizeof url, "unix://%s", path);
+    return url;
 }
 
 static int numbers[1024]; /* by descriptor */

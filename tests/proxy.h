@@ -15,7 +15,9 @@ enum fault {
     DROP,    /* drop what follows, the socket stays open */
     GARBAGE, /* replace what follows by garbage */
     REPLAY,  /* the rest of this read is sent twice, in one write */
-    FORGE    /* swallow a request, and answer `forged` to each command */
+    FORGE,   /* swallow a request, and answer `forged` to each command */
+    LATE     /* hold what follows until let_go, and pass it on then, though the
+                sender has gone */
 };
 
 struct proxy {
@@ -29,6 +31,7 @@ struct proxy {
     char forged[128];
 
     volatile int connections; /* so far */
+    volatile int pairs;       /* of them open */
     volatile long passed[2];
     volatile long kept; /* so many bytes are held back */
 };
@@ -38,6 +41,8 @@ void proxy_start(const server *to);
 void proxy_strike(enum fault what, int direction, long at, int times);
 void proxy_calm(void); /* no further faults; connections with one keep it */
 
+/* For options.url. */
+const char *proxy_url(void);
 /* For options.connect. */
 redisContext *through_proxy(void *user, int timeout_ms);
 /* For proxy->only: the number of a connection that this process has made. */

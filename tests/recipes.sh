@@ -17,11 +17,11 @@ san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 show() { sed 's/^/    /' "$1"; }
 # piece NAME HEADING [SED...]: the first C below a heading, with replacements
 piece() {
-    awk -v heading="### $2" '
+    awk -v heading="$2" '
         on && /^```$/ { exit }
         on { print; next }
         /^```/ { code = !code }
-        !code && /^#/ { here = $0 == heading }
+        !code && sub(/^###* /, "") { here = $0 == heading }
         here && $0 == "```c" { on = 1 }' README.md >"$dir/$1"
     [ -s "$dir/$1" ] || bad "README.md has no C below $2"
     name=$1
@@ -34,8 +34,21 @@ piece() {
     mv "$dir/$name" "$dir/piece-$name.h"
 }
 
+# add TITLE: what a program of tests has told in out
+add() {
+    tail -1 "$dir/out" | grep -q 'passed.*skipped$' || {
+        bad "$1: the tests did not come to an end"
+        echo "0 passed, 0 failed, 0 skipped" >>"$dir/out"
+    }
+    sed '$d' "$dir/out"
+    # shellcheck disable=SC2046
+    set -- $(tail -1 "$dir/out")
+    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+}
+
 # --- the recipes, by tests/recipes/recipes.c ----------------------------------
 
+piece outbox "Never wait: an outbox"
 piece game "A game loop"
 piece device "A device that sleeps between ticks"
 piece cron "A tool like cron" 's/\b60000\b/2000/g' 's/\b10000\b/200/' \
@@ -67,26 +80,43 @@ END
     else
         "$dir/recipes" $word
     fi >"$dir/out" 2>&1
-    tail -1 "$dir/out" | grep -q 'passed.*skipped$' || {
-        bad "the recipes did not come to an end"
-        echo "0 passed, 0 failed, 0 skipped" >>"$dir/out"
-    }
-    sed '$d' "$dir/out"
-    set -- $(tail -1 "$dir/out")
-    passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))
+    add recipes
 else
     bad "the recipes don't compile"
 fi
 
+# --- the recipe for libevent, by tests/recipes/libevent.c ---------------------
+
+if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
+    piece libevent "Somebody else's event loop"
+    if $cc -std=gnu99 $warn $san -O1 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
+        -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
+        ${HIREDIS_LIBS:--lhiredis} -levent_core -lpthread -o "$dir/libevent"; then
+        "$dir/libevent" $word >"$dir/out" 2>&1
+        add "the recipe for libevent"
+    else
+        bad "the recipe for libevent doesn't compile"
+    fi
+else
+    skip "libevent is not installed: install libevent-dev"
+fi
+
 # --- errors of the quick start -----------------------------------------------
 
-# start: a server that can be killed
+# start [OPTION...]: a server that can be killed
 start() {
     redis=$(command -v redis-server || command -v valkey-server) || return 1
-    "$redis" --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' \
+    "$redis" --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' "$@" \
         >"$dir/log" 2>&1 &
     server=$!
     await test -S "$dir/s"
+}
+# stop: by kill -9
+stop() {
+    kill -9 $server
+    wait $server 2>/dev/null
+    rm -f "$dir/s"
+    server=
 }
 # await COMMAND...: until it succeeds, for 20 s at most
 await() {
@@ -116,12 +146,9 @@ if [ -z "$word" ] && command -v redis-cli >/dev/null && start; then
     timeout 60 "$build/hello" >"$dir/said" 2>"$dir/told" &
     pid=$!
     await offered # and so it waits now, or soon
-    kill -9 $server
-    wait $server 2>/dev/null
+    stop
     check "it says that the server is gone" await test -s "$dir/told"
     kill $pid 2>/dev/null
-    rm -f "$dir/s"
-    server=
     hello
     check "it fails where there is no server" [ $? -eq 1 ]
     check "and says where it has looked" grep -q "$dir/s" "$dir/told"
@@ -132,14 +159,58 @@ fi
 
 # --- the examples of these recipes --------------------------------------------
 
+# sent N: device_loop has sent each of N readings
+sent() {
+    check "device_loop sends each of its $1 readings" \
+        grep -q "^sent $1 of $1 readings" "$dir/said"
+    check "and each of $1 is there" [ "$(sed -n 's/^due: \(.*\),.*/\1/p' \
+        "$dir/said" | sort -u | wc -l)" -eq "$1" ]
+}
+polls() { sed -n 's/^sent .* polled \([0-9]*\) times$/\1/p' "$dir/said"; }
+
 if [ -z "$word" ]; then
     sh tests/with-server.sh timeout 20 "$build/device_loop" >"$dir/said" 2>&1
-    check "device_loop sends each of its readings" \
-        [ "$(grep -c '^due: 2[012]$' "$dir/said")" -eq 3 ]
-    polls=$(sed -n 's/^polled \([0-9]*\) times$/\1/p' "$dir/said")
-    check "and does not spin: ${polls:-?} polls" [ "${polls:-999}" -lt 40 ]
-    sh tests/with-server.sh timeout 20 "$build/game_loop" >"$dir/said" 2>&1
-    check "game_loop comes to its end" grep -q '^120 frames;' "$dir/said"
+    sent 3
+    check "and does not spin: $(polls) polls" [ "$(polls)" -lt 40 ]
+
+    # an outage: the server is killed by kill -9, which loses nothing that it
+    # has confirmed, and comes back
+    if start --appendonly yes --appendfsync always; then
+        DELAYQ_URL="unix://$dir/s" timeout 60 stdbuf -oL "$build/device_loop" \
+            40 >"$dir/said" 2>&1 &
+        pid=$!
+        await grep -q '^due: reading 5,' "$dir/said"
+        stop
+        await grep -q '^reading 25:' "$dir/said"
+        start --appendonly yes --appendfsync always
+        wait $pid
+        sent 40
+        full=$(sed -n 's/^reading 2[0-5]:.*outbox \([0-9]*\) of.*/\1/p' \
+            "$dir/said" | sort -n | tail -1)
+        check "its outbox fills in an outage: ${full:-?} bytes" \
+            [ "${full:-0}" -gt 300 ]
+        check "and it does not spin: $(polls) polls" [ "$(polls)" -lt 1000 ]
+        stop
+        rm -rf "$dir"/appendonly*
+        DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" \
+            >"$dir/said" 2>&1 & # before there is a server
+        pid=$!
+        sleep 1
+        start
+        wait $pid
+        sent 3
+        stop
+    else
+        skip "device_loop in an outage: redis-server is missing"
+    fi
+
+    sh tests/with-server.sh sh tests/frozen.sh "$build" >"$dir/said" 2>&1
+    check "game_loop comes to its end" grep -q '^[0-9]* died' "$dir/said"
+    check "and all that died are back" \
+        grep -q '^\([0-9]*\) died, \1 came back' "$dir/said"
+    longest=$(sed -n 's/.*frames took \([0-9]*\).*/\1/p' "$dir/said")
+    check "no frame waits for the frozen server: ${longest:-?} ms" \
+        [ "${longest:-999}" -lt 250 ]
     sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!
         i=0
         until [ "$(grep -c done "$2")" -eq 3 ] || [ $i -gt 400 ]; do

@@ -557,10 +557,10 @@ TEST(a_user_without_the_channels_has_no_subscriber_and_misses_nothing) {
     delayq_item item;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     begin(NULL, "w:pw@");
+    *told = 0;
     tell("ACL SETUSER w resetchannels"); /* closes the subscriber, too */
     OFFER(&q, "x", 0);
     goes_on(-1);
-    *told = 0;
     while (!*told) { /* until the refused SUBSCRIBE is logged */
         OFFER(&q, "y", 30);
         CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);

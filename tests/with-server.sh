@@ -1,7 +1,9 @@
 #!/bin/sh
 # Run a command with DELAYQ_URL set to a private server, in a temporary folder
-# and without persistence, that ends with the command. If DELAYQ_URL is set
-# already, that server is used.
+# and without persistence, that ends with the command; DELAYQ_SERVER_PID is its
+# process. If DELAYQ_URL is set already, that server is used, and
+# DELAYQ_SERVER_PID is not set.
+unset DELAYQ_SERVER_PID
 [ -n "$DELAYQ_URL" ] && exec "$@"
 server=$(command -v redis-server || command -v valkey-server) || {
     echo "redis-server is missing: install it, or set DELAYQ_URL" >&2
@@ -19,4 +21,4 @@ while [ ! -S "$dir/s" ]; do
     [ $i -gt 100 ] && { cat "$dir/log" >&2; exit 1; }
     sleep 0.05
 done
-DELAYQ_URL="unix://$dir/s" "$@"
+DELAYQ_URL="unix://$dir/s" DELAYQ_SERVER_PID=$pid "$@"

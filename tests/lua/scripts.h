@@ -13,6 +13,7 @@ static const dq_script probe_script = {"probe", DQ_NOTHING, 0, NULL,
                                        dq_parts_probe};
 static const dq_script *const all_scripts[] = {&dq_script_offer,
                                                &dq_script_offer_keyed,
+                                               &dq_script_offer_once,
                                                &dq_script_tick,
                                                &dq_script_tick_redisson,
                                                &dq_script_take,

@@ -39,15 +39,40 @@ static void options_as_given(const char *name) {
     options = options_for(&main_server, name);
 }
 
+static void add_outbox(void) {
+    static char memory[8192];
+    options.outbox = memory;
+    options.outbox_size = sizeof memory;
+}
+
 static const char *seen(int i) {
     return ask("LINDEX seen %d", i);
 }
 #define UNTIL_SEEN(n) UNTIL(ask_int("LLEN seen") >= (n))
 
+/* --- never wait: an outbox ----------------------------------------------- */
+
+static void outbox(void){
+#include "piece-outbox.h"
+}
+
+TEST(the_outbox_recipe_stores_its_offer_before_it_closes) {
+    options_as_given("jobs");
+    outbox();
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+}
+
 /* --- a game loop --------------------------------------------------------- */
 
+static int orcs; /* so many of the next frames let one die */
+static int dice(void) {
+    return orcs > 0 ? 60 * orcs-- : 1;
+}
+
 static void game_frame(void) {
+#define rand dice
 #include "piece-game.h"
+#undef rand
 }
 
 /* How many commands the server has received. */
@@ -60,21 +85,51 @@ TEST(a_frame_of_the_game_loop_sends_nothing_while_nothing_is_due) {
     long long before;
     int i;
     options_as_given("jobs");
+    add_outbox();
     open_queue(&other, "jobs");
     OK(&q, delayq_open(&q, &options));
-    for (i = 0; i < 10; i++) game_frame();
+    OFFER(&other, "first", 0);
+    UNTIL((game_frame(), ask_int("LLEN seen") == 1));
+    for (i = 0; i < 100; i++, usleep(1000)) game_frame();
     before = commands();
     for (i = 0; i < 300; i++, usleep(1000)) game_frame();
     before = commands() - before;
     if (before > 5) FAIL("300 frames sent %lld commands", before);
     OFFER(&other, "soon", 50);
-    UNTIL((game_frame(), ask_int("LLEN seen") == 1));
-    ask("RPUSH jobs pushed");
     UNTIL((game_frame(), ask_int("LLEN seen") == 2));
-    CHECK_TEXT(seen(0), "soon");
-    CHECK_TEXT(seen(1), "pushed");
+    ask("RPUSH jobs pushed");
+    UNTIL((game_frame(), ask_int("LLEN seen") == 3));
+    orcs = 1;
+    UNTIL((game_frame(), ask_int("LLEN seen") == 4));
+    CHECK_TEXT(seen(1), "soon");
+    CHECK_TEXT(seen(2), "pushed");
+    CHECK_TEXT(seen(3), "orc");
     delayq_close(&q);
     delayq_close(&other);
+}
+
+TEST(no_frame_of_the_game_loop_waits_for_a_frozen_server) {
+    server s;
+    long long end, longest = 0;
+    server_start(&s, NULL);
+    options_as_given("jobs");
+    options.url = s.url;
+    add_outbox();
+    OK(&q, delayq_open(&q, &options));
+    orcs = 1;
+    UNTIL((game_frame(), ask_int("LLEN seen") == 1));
+    server_kill(&s, SIGSTOP);
+    orcs = 10;
+    for (end = now_us() + 1000000; now_us() < end; usleep(16000)) {
+        long long began = now_us();
+        game_frame();
+        if (now_us() - began > longest) longest = now_us() - began;
+    }
+    server_kill(&s, SIGCONT);
+    if (longest > 250000) FAIL("a frame took %lld us", longest);
+    UNTIL((game_frame(), ask_int("LLEN seen") == 11));
+    delayq_close(&q);
+    server_end(&s);
 }
 
 /* --- a device that sleeps between ticks ---------------------------------- */
@@ -84,10 +139,10 @@ static void device_turn(void) {
 }
 
 /* A loop that polls by itself only once an hour. */
-static void device(void *unused) {
-    (void)unused;
+static void device(void *with_outbox) {
     options_as_given("jobs");
     options.max_wait_ms = 3600000;
+    if (with_outbox) add_outbox();
     OK(&q, delayq_open(&q, &options));
     told = server_connect(&main_server);
     for (;;) {
@@ -112,14 +167,14 @@ static void push(const char *text, int count) {
     CHECK_TEXT(seen(count - 1), text);
 }
 
-TEST(the_device_loop_notices_each_push_at_once) {
+static void notices_each_push(void *with_outbox) {
     delayq other;
     pid_t child;
     int round, n = 0;
     if (main_server.major < 6) test_skip("before Redis 6 pushes aren't told");
     ask("SET rounds 0");
     open_queue(&other, "jobs");
-    child = spawn(device, NULL);
+    child = spawn(device, with_outbox);
     UNTIL(ask_int("GET rounds") > 0);
     let_it_sleep();
     for (round = 0; round < 3; round++) {
@@ -153,13 +208,21 @@ TEST(the_device_loop_notices_each_push_at_once) {
     delayq_close(&other);
 }
 
-TEST(the_device_loop_knows_how_late_what_it_takes_is) {
+TEST(the_device_loop_notices_each_push_at_once) {
+    notices_each_push(NULL);
+}
+
+TEST(the_device_loop_with_an_outbox_notices_each_push_at_once) {
+    notices_each_push(&q);
+}
+
+static void knows_how_late(void *with_outbox) {
     delayq other;
     pid_t child;
     int i;
     ask("SET rounds 0");
     open_queue(&other, "jobs");
-    child = spawn(device, NULL);
+    child = spawn(device, with_outbox);
     UNTIL(ask_int("GET rounds") > 0);
     let_it_sleep();
     for (i = 0; i < 20; i++) {
@@ -177,6 +240,14 @@ TEST(the_device_loop_knows_how_late_what_it_takes_is) {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     delayq_close(&other);
+}
+
+TEST(the_device_loop_knows_how_late_what_it_takes_is) {
+    knows_how_late(NULL);
+}
+
+TEST(the_device_loop_with_an_outbox_knows_how_late_what_it_takes_is) {
+    knows_how_late(&q);
 }
 
 /* --- a tool like cron ---------------------------------------------------- */

@@ -1,0 +1,158 @@
+/*
+ * What the tests of handles with an outbox share: memory, options, one turn of
+ * a program's loop, and the equation "all that was accepted is settled".
+ */
+#ifndef OUTBOX_H
+#define OUTBOX_H
+
+#include "test.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#define SHARED_BY_FILES __attribute__((unused)) static
+#define BOX (64 * 1024)
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+/* Memory that is neither aligned nor zeroed, and kept until the process ends.
+ * Its neighbours are on the heap, so that ASan sees a byte too many. */
+SHARED_BY_FILES void *box_memory(size_t size) {
+    static char *kept[64];
+    static int n;
+    CHECK(n < 64);
+    kept[n] = (char *)malloc(size + 1);
+    CHECK(kept[n] != NULL);
+    memset(kept[n], 0xa5, size + 1);
+    return kept[n++] + 1;
+}
+
+SHARED_BY_FILES delayq_options box_options(const server *s, size_t size) {
+    delayq_options o = options_for(s, "jobs");
+    o.outbox = box_memory(size);
+    o.outbox_size = size;
+    o.reconnect_max_ms = 20;
+    return o;
+}
+
+SHARED_BY_FILES void open_box(delayq *q, int64_t lease_ms) {
+    delayq_options o = box_options(&main_server, BOX);
+    o.lease_ms = lease_ms;
+    OK(q, delayq_open(q, &o));
+}
+
+SHARED_BY_FILES delayq_outbox_state box(const delayq *q) {
+    delayq_outbox_state state;
+    CHECK(delayq_outbox(q, &state) == DELAYQ_OK);
+    CHECK(state.offers_settled <= state.offers_accepted);
+    CHECK(state.changes_settled <= state.changes_accepted);
+    CHECK(state.bytes <= state.size);
+    return state;
+}
+
+/* One turn of a loop. */
+SHARED_BY_FILES delayq_status turn(delayq *q) {
+    int64_t wait_ms = -1;
+    delayq_status status = delayq_tick(q, &wait_ms);
+    CHECK(wait_ms >= 0);
+    return status;
+}
+
+/* One turn; is everything settled now? */
+SHARED_BY_FILES int settled(delayq *q) {
+    delayq_outbox_state state;
+    turn(q);
+    state = box(q);
+    if (state.offers_settled < state.offers_accepted ||
+        state.changes_settled < state.changes_accepted)
+        return 0;
+    CHECK_INT(state.bytes, 0);
+    return 1;
+}
+
+/* One turn and a take that doesn't wait. */
+SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
+    delayq_status status = delayq_take(q, item, 0);
+    if (status == DELAYQ_OK) return 1;
+    if (status > 0) CHECK_INT(status, DELAYQ_EMPTY);
+    turn(q);
+    return 0;
+}
+
+/* The same for up to max; how many came. */
+SHARED_BY_FILES size_t took_many(delayq *q, delayq_item *items, size_t max) {
+    size_t n;
+    delayq_status status = delayq_take_many(q, items, max, &n, 0);
+    CHECK(n <= max);
+    if (status == DELAYQ_OK) {
+        CHECK(n >= 1);
+        return n;
+    }
+    if (status > 0) CHECK_INT(status, DELAYQ_EMPTY);
+    turn(q);
+    return 0;
+}
+
+/* Offer; where there is no room, make a turn instead. */
+SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
+                            int64_t delay_ms) {
+    delayq_status status = delayq_offer(q, data, len, delay_ms);
+    if (status == DELAYQ_OK) return 1;
+    CHECK_STATUS(q, status, DELAYQ_ERR_FULL);
+    turn(q);
+    return 0;
+}
+
+/* Was this change accepted? Where there was no room, make a turn. */
+SHARED_BY_FILES int changed(delayq *q, delayq_status status) {
+    if (status == DELAYQ_OK) return 1;
+    CHECK_STATUS(q, status, DELAYQ_ERR_FULL);
+    turn(q);
+    return 0;
+}
+
+SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
+    if (item->len != strlen(payload) ||
+        memcmp(item->data, payload, item->len) != 0)
+        FAIL("took \"%.*s\", not \"%s\"", (int)item->len,
+             (const char *)item->data, payload);
+}
+
+/* The URL of a host that answers no connection: the backlog of its listener is
+ * full. It lasts until the process ends. */
+SHARED_BY_FILES const char *silent_host(void) {
+    static char url[64];
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    struct pollfd first;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), i;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(fd, 0) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
+    for (i = 0; i < 4; i++) {
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        fcntl(client, F_SETFL, O_NONBLOCK);
+        connect(client, (struct sockaddr *)&a, sizeof a);
+        if (i == 0) first.fd = client;
+    }
+    first.events = POLLOUT;
+    UNTIL(poll(&first, 1, 0) == 1);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
+    return url;
+}
+
+/* The due time of the only item in the zset. */
+SHARED_BY_FILES int64_t only_due(redisContext *c) {
+    redisReply *r = run(c, "ZRANGE " ZSET " 0 -1 WITHSCORES");
+    int64_t due;
+    CHECK_INT(r->elements, 2);
+    due = atoll(r->element[1]->str);
+    freeReplyObject(r);
+    return due;
+}
+
+#endif

@@ -1,0 +1,875 @@
+/*
+ * Broken connections below a handle with an outbox: cut at every byte, stalled,
+ * garbled, one way only; requests that reach the server long after their
+ * connection was given up; a server that is frozen, killed, promoted. Whatever
+ * was accepted is done exactly once (at least once where the server itself has
+ * forgotten it), also if it was delivered before it was sent again.
+ */
+#include "outbox.h"
+#include "proxy.h"
+#include <sys/wait.h>
+
+static delayq q;
+static delayq_item items[3], one;
+static delayq_message messages[3];
+
+/* Fails after 20 s; looks more often than UNTIL. */
+static void settle(const char *what) {
+    long long end = now_us() + 20000000LL * test_slow();
+    while (!settled(&q)) {
+        if (now_us() > end)
+            FAIL("%s is never settled: %s", what, delayq_errmsg(&q));
+        usleep(50);
+    }
+}
+
+static delayq_options faulty(int io_timeout_ms, int64_t lease_ms) {
+    delayq_options o = box_options(&main_server, BOX);
+    o.url = proxy_url();
+    o.reconnect_max_ms = 2;
+    o.lease_ms = lease_ms;
+    o.io_timeout_ms = io_timeout_ms * test_slow();
+    return o;
+}
+
+/* --- a mover ------------------------------------------------------------- */
+
+/* Takes all that is ready or pending, due or not, in one script that can't lose
+ * any: the payloads go to the list `moved` in the order of a delivery. So a
+ * second sending of an offer finds its item delivered. */
+static const char mover[] =
+    "for _, p in ipairs(redis.call('LRANGE', 'jobs', 0, -1)) do\n"
+    "  redis.call('RPUSH', 'moved', p)\n"
+    "end\n"
+    "local es = redis.call('ZRANGE', KEYS[1], 0, -1)\n"
+    "for _, e in ipairs(es) do\n"
+    "  redis.call('RPUSH', 'moved', string.sub(e, 18 + struct.size('L')))\n"
+    "end\n"
+    "redis.call('DEL', KEYS[1], 'jobs')\n"
+    "return #es\n";
+
+static void move(redisContext *c) {
+    redisReply *r = run(c, "EVAL %s 1 " ZSET, mover);
+    if (r->type == REDIS_REPLY_ERROR) FAIL("%s", r->str);
+    freeReplyObject(r);
+}
+
+/* The numbers 0 to n - 1, each of them once, in this order. */
+static void each_once(redisContext *c, int n) {
+    redisReply *r;
+    int *times = (int *)calloc((size_t)n, sizeof *times), i, last = -1;
+    size_t k;
+    int late = 0;
+    move(c);
+    r = run(c, "LRANGE moved 0 -1");
+    for (k = 0; k < r->elements; k++) {
+        int id = atoi(r->element[k]->str);
+        CHECK(id >= 0 && id < n);
+        times[id]++;
+        late += id < last;
+        last = id;
+    }
+    for (i = 0; i < n; i++)
+        if (times[i] != 1)
+            FAIL("item %d of %d is there %d times", i, n, times[i]);
+    if (late) FAIL("%d items stand behind later ones", late);
+    freeReplyObject(r);
+    free(times);
+}
+
+/* --- each kind of entry -------------------------------------------------- */
+
+static void prepare_nothing(void) {
+}
+static void prepare_pending(void) {
+    int i;
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < 3; i++) {
+        messages[i].data = &"abc"[i];
+        messages[i].len = 1;
+        messages[i].delay_ms = 60000;
+    }
+    OK(&q, delayq_offer_many(&q, messages, 3));
+    settle("what is prepared");
+}
+static void prepare_leased(void) {
+    int i;
+    for (i = 0; i < 3; i++) OFFER(&q, "x", 0);
+    for (i = 0; i < 3; i++) UNTIL(took(&q, &items[i]));
+    settle("what is prepared");
+}
+
+static void do_offer(void) {
+    OFFER(&q, "x", 60000);
+}
+static void do_offer_many(void) {
+    int i;
+    memset(messages, 0, sizeof messages);
+    for (i = 0; i < 3; i++) {
+        messages[i].data = "x";
+        messages[i].len = 1;
+        messages[i].delay_ms = 60000;
+    }
+    OK(&q, delayq_offer_many(&q, messages, 3));
+}
+static void do_key(void) {
+    memset(messages, 0, sizeof messages);
+    messages[0].data = "x";
+    messages[0].len = 1;
+    messages[0].delay_ms = 60000;
+    messages[0].key = "k";
+    messages[0].key_ttl_ms = 60000;
+    OK(&q, delayq_offer_message(&q, messages));
+}
+static void do_ack(void) {
+    OK(&q, delayq_ack(&q, &items[1]));
+}
+static void do_ack_many(void) {
+    OK(&q, delayq_ack_many(&q, items, 3));
+}
+static void do_ack_take(void) {
+    one = items[1];
+    CHECK_STATUS(&q, delayq_ack_take(&q, &one, 0), DELAYQ_EMPTY);
+}
+static void do_nack(void) {
+    OK(&q, delayq_nack(&q, &items[1], 30000));
+}
+static void do_extend(void) {
+    OK(&q, delayq_extend(&q, &items[1], 30000));
+}
+static void do_bury(void) {
+    OK(&q, delayq_bury(&q, &items[1]));
+}
+static void do_cancel(void) {
+    OK(&q, delayq_cancel(&q, &messages[1].ticket));
+}
+static void do_reschedule(void) {
+    OK(&q, delayq_reschedule(&q, &messages[1].ticket, 30000));
+}
+static void do_all(void) {
+    do_extend();
+    OK(&q, delayq_nack(&q, &items[0], 30000));
+    OK(&q, delayq_bury(&q, &items[2]));
+    do_offer_many();
+    do_cancel();
+    OK(&q, delayq_reschedule(&q, &messages[2].ticket, 30000));
+    do_key();
+    OK(&q, delayq_ack(&q, &items[1]));
+}
+
+static const struct verb {
+    const char *name;
+    void (*prepare)(void), (*submit)(void);
+    int pending, dead;
+} verbs[] = {
+    {"offer", prepare_nothing, do_offer, 1, 0},
+    {"offer_many", prepare_nothing, do_offer_many, 3, 0},
+    {"offer with a key", prepare_nothing, do_key, 1, 0},
+    {"ack", prepare_leased, do_ack, 2, 0},
+    {"ack_many", prepare_leased, do_ack_many, 0, 0},
+    {"ack_take", prepare_leased, do_ack_take, 2, 0},
+    {"nack", prepare_leased, do_nack, 3, 0},
+    {"extend", prepare_leased, do_extend, 3, 0},
+    {"bury", prepare_leased, do_bury, 2, 1},
+    {"cancel", prepare_pending, do_cancel, 2, 0},
+    {"reschedule", prepare_pending, do_reschedule, 3, 0},
+    {"all of them", prepare_leased, do_all, 4, 1},
+};
+#define VERBS (sizeof verbs / sizeof verbs[0])
+
+static const char *const faults[] = {"passed",   "cut",     "stalled",
+                                     "delayed",  "dropped", "garbled",
+                                     "replayed", "forged",  "late"};
+
+static void begin(const struct verb *v) {
+    ask("FLUSHDB");
+    v->prepare();
+}
+
+static void strike(const struct verb *v, enum fault what, int direction,
+                   long at, int times) {
+    delayq_outbox_state before, after;
+    int pending, dead;
+    begin(v);
+    before = box(&q);
+    proxy_strike(what, direction, at, times);
+    v->submit();
+    settle(v->name);
+    proxy_calm();
+    after = box(&q);
+    pending = (int)ask_int("ZCARD " ZSET);
+    dead = (int)ask_int("LLEN delayq_dead:{jobs}");
+    if (pending != v->pending || dead != v->dead || after.gone != before.gone ||
+        after.duplicate != before.duplicate || after.dropped != before.dropped)
+        FAIL("%s, %s at byte %ld %s, %d times: %d pending and %d dead, not %d "
+             "and %d; gone %d, duplicate %d, dropped %d",
+             v->name, faults[what], at, direction ? "back" : "out", times,
+             pending, dead, v->pending, v->dead,
+             (int)(after.gone - before.gone),
+             (int)(after.duplicate - before.duplicate),
+             (int)(after.dropped - before.dropped));
+}
+
+/* How many bytes pass in this direction without a fault. */
+static long size_of(const struct verb *v, int direction) {
+    int i;
+    for (i = 0; i < 2; i++) {
+        begin(v);
+        proxy->passed[0] = proxy->passed[1] = 0;
+        v->submit();
+        settle(v->name);
+    }
+    CHECK(proxy->passed[direction] > 0);
+    return proxy->passed[direction];
+}
+
+static void at_bytes(const struct verb *v, enum fault what, int direction,
+                     long step, int times) {
+    long size = size_of(v, direction), at;
+    for (at = 0; at <= size; at += step) strike(v, what, direction, at, times);
+}
+
+static void each_verb(void (*body)(const struct verb *), size_t from, size_t to,
+                      int io_timeout_ms) {
+    proxy_start(&main_server);
+    for (; from < to; from++) {
+        delayq_options o = faulty(io_timeout_ms, 600000);
+        OK(&q, delayq_open(&q, &o));
+        body(&verbs[from]);
+        delayq_close(&q);
+    }
+}
+
+static long every(long n) {
+    return test_slow() > 1 ? 41 : n;
+}
+
+/* --- cut ----------------------------------------------------------------- */
+
+static void cut(const struct verb *v) {
+    int direction;
+    for (direction = 0; direction < 2; direction++) {
+        at_bytes(v, CUT, direction, every(v == &verbs[VERBS - 1] ? 5 : 1), 1);
+        at_bytes(v, CUT, direction, every(17), 2);
+    }
+}
+
+TEST(an_offer_in_an_outbox_survives_a_cut_at_any_byte) {
+    each_verb(cut, 0, 3, 20000);
+}
+TEST(an_ack_in_an_outbox_survives_a_cut_at_any_byte) {
+    each_verb(cut, 3, 6, 20000);
+}
+TEST(a_nack_extend_or_bury_in_an_outbox_survives_a_cut_at_any_byte) {
+    each_verb(cut, 6, 9, 20000);
+}
+TEST(a_cancel_or_reschedule_in_an_outbox_survives_a_cut_at_any_byte) {
+    each_verb(cut, 9, 11, 20000);
+}
+TEST(a_mixture_in_an_outbox_survives_a_cut_at_any_byte) {
+    each_verb(cut, 11, VERBS, 20000);
+}
+
+/* The connecting, the login, the probe, the script's text, the subscriber. */
+TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
+    int direction;
+    long at, size, step;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 600000);
+    for (direction = 0; direction < 2; direction++)
+        for (at = 0, size = 1, step = 0; at <= size; at += step) {
+            ask("FLUSHALL");
+            proxy->passed[0] = proxy->passed[1] = 0;
+            if (step > 0) proxy_strike(CUT, direction, at, 1);
+            OK(&q, delayq_open(&q, &o));
+            OFFER(&q, "x", 0);
+            settle("the first offer");
+            UNTIL(took(&q, &one));
+            OK(&q, delayq_ack(&q, &one));
+            settle("the first ack");
+            proxy_calm();
+            CHECK_INT(ask_int("EXISTS " ZSET " jobs delayq_retry:{jobs}"), 0);
+            CHECK_INT(box(&q).gone + box(&q).dropped, 0);
+            delayq_close(&q);
+            if (step == 0) { /* the first is only measured */
+                size = proxy->passed[direction];
+                step = every(size / 200 + 1);
+                at = -step;
+            }
+        }
+}
+
+/* Fails if an offer is sent again under its old id alone: ZADD NX doesn't know
+ * what has been delivered. */
+TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
+    static const enum fault kinds[] = {CUT, GARBAGE};
+    long at, size;
+    int direction, n = 0, i;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 0);
+    OK(&q, delayq_open(&q, &o));
+    for (direction = 0; direction < 2; direction++) {
+        size = size_of(&verbs[0], direction);
+        ask("FLUSHDB");
+        n = 0;
+        for (at = 0; at <= size; at += every(1))
+            for (i = direction ? 0 : 1; i < 2; i++) {
+                char text[16];
+                long long end = now_us() + 20000000LL * test_slow();
+                snprintf(text, sizeof text, "%d", n++);
+                proxy_strike(kinds[direction ? i : 0], direction, at, 1);
+                OFFER(&q, text, 0);
+                while (!settled(&q)) {
+                    move(main_connection());
+                    if (now_us() > end) FAIL("byte %ld is never settled", at);
+                }
+                proxy_calm();
+            }
+        each_once(main_connection(), n);
+    }
+    delayq_close(&q);
+}
+
+/* What was fetched and lost comes again when its lease is over. */
+TEST(a_fetch_that_is_cut_at_any_byte_comes_again_with_its_lease) {
+    long at, size = 0, step = every(3);
+    int direction;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 50 * test_slow());
+    OK(&q, delayq_open(&q, &o));
+    for (direction = 0; direction < 2; direction++)
+        for (at = -step; at <= size; at += step) {
+            long long end = now_us() + 20000000LL * test_slow();
+            OFFER(&q, "x", 0);
+            settle("an offer");
+            proxy->passed[0] = proxy->passed[1] = 0;
+            if (at >= 0) proxy_strike(CUT, direction, at, 1);
+            while (ask_int("EXISTS " ZSET " jobs delayq_retry:{jobs}") > 0 ||
+                   !settled(&q)) {
+                if (took(&q, &one)) {
+                    item_is(&one, "x");
+                    OK(&q, delayq_ack(&q, &one));
+                }
+                if (now_us() > end) FAIL("cut at byte %ld: never acked", at);
+            }
+            proxy_calm();
+            if (at < 0) size = proxy->passed[direction];
+            CHECK_INT(box(&q).dropped, 0);
+        }
+    delayq_close(&q);
+}
+
+/* --- stalled, dropped, garbled ------------------------------------------- */
+
+static void stall(const struct verb *v) {
+    int direction, i;
+    for (direction = 0; direction < 2; direction++) {
+        long size = size_of(v, direction);
+        for (i = 0; i < 3; i++) {
+            strike(v, STALL, direction, i * (size - 1) / 2, 1);
+            strike(v, DROP, direction, i * (size - 1) / 2, 1);
+        }
+    }
+}
+
+TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
+    each_verb(stall, 0, VERBS, 40);
+}
+
+static void garble(const struct verb *v) {
+    at_bytes(v, GARBAGE, 1, every(v == &verbs[VERBS - 1] ? 7 : 1), 1);
+}
+
+TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
+    each_verb(garble, 0, 3, 20000);
+}
+TEST(changes_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
+    each_verb(garble, 3, VERBS, 20000);
+}
+
+/* Replies held back for longer than the timeout, and delivered then. */
+static void hold_back(const struct verb *v) {
+    int i;
+    proxy->delay_ms = 90 * test_slow();
+    for (i = 0; i < 2; i++) {
+        long size = size_of(v, i);
+        strike(v, DELAY, i, 0, 1);
+        strike(v, DELAY, i, size / 2, 1);
+        strike(v, DELAY, i, 0, 3);
+    }
+}
+
+TEST(an_outbox_survives_replies_that_come_after_their_timeout) {
+    each_verb(hold_back, 0, VERBS, 40);
+}
+
+TEST(an_outbox_waits_out_a_delay_within_the_timeout) {
+    size_t i;
+    proxy_start(&main_server);
+    for (i = 0; i < VERBS; i++) {
+        delayq_options o = faulty(20000, 600000);
+        int before;
+        OK(&q, delayq_open(&q, &o));
+        size_of(&verbs[i], 0);
+        before = proxy->connections;
+        proxy->delay_ms = 20;
+        strike(&verbs[i], DELAY, 1, 5, 1);
+        strike(&verbs[i], DELAY, 0, 5, 1);
+        CHECK_INT(proxy->connections, before);
+        delayq_close(&q);
+    }
+}
+
+/* --- stragglers ---------------------------------------------------------- */
+
+/* The bytes of given-up connections reach the server now; return when they
+ * have been run. */
+static void let_stragglers_go(void) {
+    int i;
+    CHECK(proxy->kept > 0);
+    proxy->let_go = 1;
+    UNTIL(proxy->kept == 0);
+    for (i = 0; i < 3; i++) ask("PING");
+    proxy->let_go = 0;
+}
+
+static void open_late(int64_t lease_ms) {
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(60, lease_ms);
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "first", 60000);
+    settle("the first offer");
+    ask("DEL " ZSET);
+}
+
+TEST(an_offer_that_arrives_after_its_second_sending_is_not_stored_again) {
+    int times, n = 0;
+    open_late(0);
+    for (times = 1; times <= 3; times++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", n++);
+        proxy_strike(LATE, 0, 0, times);
+        OFFER(&q, text, 0);
+        settle("an offer");
+        proxy_calm();
+        move(main_connection());
+        let_stragglers_go();
+        CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    }
+    each_once(main_connection(), n);
+    delayq_close(&q);
+}
+
+TEST(a_cancelled_offer_is_not_revived_by_a_straggler) {
+    delayq_message m;
+    open_late(0);
+    memset(&m, 0, sizeof m);
+    m.data = "x";
+    m.len = 1;
+    m.delay_ms = 60000;
+    proxy_strike(LATE, 0, 0, 1);
+    OK(&q, delayq_offer_message(&q, &m));
+    settle("an offer");
+    proxy_calm();
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    settle("a cancel");
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    let_stragglers_go();
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    CHECK_INT(box(&q).gone, 0);
+    delayq_close(&q);
+}
+
+TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
+    int64_t due;
+    open_late(600000);
+    OFFER(&q, "x", 0);
+    UNTIL(took(&q, &one));
+    settle("what is prepared");
+    proxy_strike(LATE, 0, 0, 1);
+    OK(&q, delayq_extend(&q, &one, 700000));
+    settle("an extend");
+    proxy_calm();
+    OK(&q, delayq_extend(&q, &one, 900000));
+    settle("an extend");
+    due = only_due(main_connection());
+    CHECK(atoll(one.ticket.text) == due);
+    let_stragglers_go();
+    CHECK_INT(only_due(main_connection()), due);
+    proxy_strike(LATE, 0, 0, 1);
+    OK(&q, delayq_nack(&q, &one, 100000));
+    settle("a nack");
+    proxy_calm();
+    due = only_due(main_connection());
+    let_stragglers_go();
+    CHECK_INT(only_due(main_connection()), due);
+    CHECK_INT(box(&q).gone, 0);
+    delayq_close(&q);
+}
+
+/* --- many offers --------------------------------------------------------- */
+
+static server own;
+static const char *const synced[] = {"--appendonly", "yes", "--appendfsync",
+                                     "always", NULL};
+static volatile int *stop;
+
+/* Move in a process of its own, through all that happens to the server. */
+static void keep_moving(void *argument) {
+    const server *s = (const server *)argument;
+    signal(SIGPIPE, SIG_IGN);
+    while (!*stop) {
+        redisContext *c = redisConnectUnix(s->socket);
+        redisReply *r = NULL;
+        while (!*stop && c && !c->err &&
+               (r = (redisReply *)redisCommand(c, "EVAL %s 1 " ZSET, mover))) {
+            freeReplyObject(r);
+            usleep(1000);
+        }
+        if (c) redisFree(c);
+        usleep(1000);
+    }
+}
+
+static pid_t start_moving(const server *s) {
+    stop = (volatile int *)shared(sizeof *stop);
+    return spawn(keep_moving, (void *)s);
+}
+
+static void offer_number(int i) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", i);
+    OK(&q, delayq_offer(&q, text, strlen(text), 0));
+    if (i % 10 == 0) turn(&q);
+}
+
+TEST(ten_thousand_offers_survive_a_frozen_and_a_killed_server_once_each) {
+    int n = test_slow() > 1 ? 2000 : 10000, i;
+    delayq_options o;
+    redisContext *c;
+    pid_t child;
+    server_start(&own, synced);
+    child = start_moving(&own);
+    o = box_options(&own, 4 << 20);
+    o.io_timeout_ms = 100 * test_slow();
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < n; i++) {
+        offer_number(i);
+        if (i == n / 5) server_kill(&own, SIGSTOP);
+        if (i == n * 2 / 5) {
+            int k;
+            for (k = 0; k < 300; k++) {
+                turn(&q);
+                usleep(1000);
+            }
+            server_kill(&own, SIGCONT);
+        }
+        if (i == n / 2) server_kill(&own, SIGKILL);
+        if (i == n * 3 / 5) server_start_again(&own, synced);
+        if (i > n * 3 / 5 && i % (n / 20) == 7) { /* in the middle of a batch */
+            UNTIL((turn(&q), box(&q).offers_settled > (uint64_t)(i - n / 20)));
+            turn(&q);
+            server_kill(&own, SIGKILL);
+            server_start_again(&own, synced);
+        }
+    }
+    settle("all");
+    *stop = 1;
+    join(child);
+    c = server_connect(&own);
+    each_once(c, n);
+    CHECK_INT(box(&q).dropped, 0);
+    CHECK_INT(box(&q).offers_settled, n);
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&own);
+}
+
+TEST(a_connection_that_is_cut_200_times_stores_each_offer_once) {
+    int cuts = test_slow() > 1 ? 30 : 200, n = 0;
+    delayq_options o;
+    pid_t child;
+    proxy_start(&main_server);
+    child = start_moving(&main_server);
+    o = faulty(20000, 0);
+    srand((unsigned)now_us());
+    OK(&q, delayq_open(&q, &o));
+    while (cuts > 0) {
+        if (proxy->times == 0) {
+            cuts--;
+            proxy_strike(CUT, rand() % 2, rand() % 4000, 1);
+        }
+        if (box(&q).bytes < BOX / 2)
+            offer_number(n++);
+        else
+            turn(&q);
+    }
+    proxy_calm();
+    settle("all");
+    *stop = 1;
+    join(child);
+    each_once(main_connection(), n);
+    CHECK_INT(box(&q).dropped, 0);
+    delayq_close(&q);
+}
+
+/* An ack that was settled without being gone ends its item. */
+TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
+    enum { ITEMS = 1000 };
+    static unsigned char acked[ITEMS];
+    delayq producer;
+    delayq_options o;
+    char text[16];
+    int i, again = 0, cuts = test_slow() > 1 ? 20 : 60;
+    long long end = now_us() + 40000000LL * test_slow();
+    proxy_start(&main_server);
+    open_queue(&producer, "jobs");
+    for (i = 0; i < ITEMS; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        OFFER(&producer, text, 0);
+    }
+    delayq_close(&producer);
+    o = faulty(20000, 1500 * test_slow());
+    srand((unsigned)now_us());
+    OK(&q, delayq_open(&q, &o));
+    while (ask_int("EXISTS " ZSET " jobs delayq_retry:{jobs}") > 0 ||
+           !settled(&q)) {
+        if (proxy->times == 0 && cuts-- > 0)
+            proxy_strike(CUT, rand() % 2, rand() % 3000, 1);
+        for (i = 0; i < 20 && took(&q, &one); i++) {
+            int id;
+            snprintf(text, sizeof text, "%.*s", (int)one.len,
+                     (const char *)one.data);
+            id = atoi(text);
+            CHECK(id >= 0 && id < ITEMS);
+            again += acked[id]++ > 0;
+            UNTIL(changed(&q, delayq_ack(&q, &one)));
+        }
+        if (now_us() > end) FAIL("it never ends: %s", delayq_errmsg(&q));
+    }
+    proxy_calm();
+    for (i = 0; i < ITEMS; i++)
+        if (!acked[i]) FAIL("item %d never came", i);
+    if ((int)box(&q).gone < again)
+        FAIL("%d items came after their ack, %d were gone", again,
+             (int)box(&q).gone);
+    CHECK_INT(box(&q).dropped, 0);
+    delayq_close(&q);
+}
+
+/* --- failover ------------------------------------------------------------ */
+
+static void start_node(server *s, int port, int of) {
+    char text[16], master[16];
+    const char *with[] = {"--port", text,        "--bind", "127.0.0.1",
+                          NULL,     "127.0.0.1", master,   NULL};
+    snprintf(text, sizeof text, "%d", port);
+    snprintf(master, sizeof master, "%d", of);
+    if (of) with[4] = "--replicaof";
+    server_start(s, with);
+}
+
+static int has_replica(redisContext *c) {
+    redisReply *r = run(c, "INFO replication");
+    int found = strstr(r->str, "state=online") != NULL;
+    freeReplyObject(r);
+    return found;
+}
+
+/* Redis replicates after it has answered: at least once is all there is. */
+TEST(a_promoted_replica_gets_every_offer_at_least_once) {
+    int a = free_port(), b = free_port(), i, n = 1000;
+    server master, replica;
+    redisContext *c;
+    delayq_options o;
+    redisReply *r;
+    char url[96];
+    start_node(&master, a, 0);
+    start_node(&replica, b, a);
+    c = server_connect(&master);
+    UNTIL(has_replica(c));
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d,127.0.0.1:%d", a, b);
+    o = box_options(&master, 1 << 20);
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < n / 2; i++) offer_number(i);
+    settle("the first half");
+    freeReplyObject(run(c, "SET written x")); /* WAIT is about one's own */
+    r = run(c, "WAIT 1 %d", 10000 * test_slow());
+    CHECK_INT(r->integer, 1);
+    freeReplyObject(r);
+    redisFree(c);
+    for (; i < n * 3 / 4; i++) OK(&q, delayq_offer(&q, "", 0, 0));
+    server_kill(&master, SIGKILL);
+    for (; i < n; i++) OK(&q, delayq_offer(&q, "", 0, 0));
+    for (i = 0; i < 100; i++) {
+        turn(&q);
+        usleep(1000);
+    }
+    CHECK(!settled(&q));
+    c = server_connect(&replica);
+    freeReplyObject(run(c, "REPLICAOF NO ONE"));
+    settle("all");
+    CHECK_INT(box(&q).dropped, 0);
+    move(c);
+    r = run(c, "LLEN moved");
+    if (r->integer < n) FAIL("%lld of %d", r->integer, n);
+    freeReplyObject(r);
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&master);
+    server_end(&replica);
+}
+
+/* --- a model ------------------------------------------------------------- */
+
+#define OWN 300
+#define HELD 100
+
+enum fate { ABSENT, PENDING, DEAD };
+
+/* What has been accepted for each item; whatever the connection does, the
+ * server ends in this state. Own ones are numbers from 0, held ones follow. */
+static struct {
+    enum fate fate;
+    delayq_ticket ticket;
+    int64_t due_ms; /* what the ticket says */
+} model[OWN + HELD];
+
+static int64_t ticket_due(const delayq_ticket *t) {
+    CHECK(t->text[0]);
+    return atoll(t->text);
+}
+
+/* One more call about an own item. 0: no room. */
+static int change_own(int i) {
+    delayq_status status = DELAYQ_OK;
+    delayq_message m;
+    char text[16];
+    if (model[i].fate == ABSENT) {
+        memset(&m, 0, sizeof m);
+        m.data = text;
+        m.len = (size_t)snprintf(text, sizeof text, "%d", i);
+        m.delay_ms = 600000 + rand() % 600000;
+        status = delayq_offer_message(&q, &m);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].fate = PENDING;
+        model[i].ticket = m.ticket;
+        model[i].due_ms = ticket_due(&m.ticket);
+    } else if (rand() % 3 == 0) {
+        status = delayq_cancel(&q, &model[i].ticket);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].fate = ABSENT;
+    } else {
+        status =
+            delayq_reschedule(&q, &model[i].ticket, 600000 + rand() % 600000);
+        if (status != DELAYQ_OK) return changed(&q, status);
+        model[i].due_ms = ticket_due(&model[i].ticket);
+    }
+    return 1;
+}
+
+/* The same about a leased one. After an ack, nack or bury it is left alone. */
+static int change_held(int i) {
+    delayq_item held;
+    delayq_status status;
+    int what = rand() % 8;
+    if (!model[i].ticket.text[0]) return 1;
+    memset(&held, 0, sizeof held);
+    held.ticket = model[i].ticket;
+    status = what == 0   ? delayq_ack(&q, &held)
+             : what == 1 ? delayq_bury(&q, &held)
+             : what == 2 ? delayq_nack(&q, &held, 800000)
+                         : delayq_extend(&q, &held, 600000 + rand() % 600000);
+    if (status != DELAYQ_OK) return changed(&q, status);
+    model[i].ticket = held.ticket;
+    if (what > 2) {
+        model[i].due_ms = ticket_due(&held.ticket);
+        return 1;
+    }
+    model[i].fate = what == 0 ? ABSENT : what == 1 ? DEAD : PENDING;
+    model[i].due_ms = 0; /* a nack doesn't tell it */
+    model[i].ticket.text[0] = '\0';
+    return 1;
+}
+
+static void hold_some(void) {
+    int n = 0, i;
+    char text[16];
+    for (i = OWN; i < OWN + HELD; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        UNTIL(offered(&q, text, strlen(text), 0));
+    }
+    while (n < HELD) {
+        if (!took(&q, &one)) continue;
+        snprintf(text, sizeof text, "%.*s", (int)one.len,
+                 (const char *)one.data);
+        i = atoi(text);
+        model[i].fate = PENDING;
+        model[i].ticket = one.ticket;
+        model[i].due_ms = ticket_due(&one.ticket);
+        n++;
+    }
+    settle("what is prepared");
+}
+
+static void compare_with_model(void) {
+    static const char all[] =
+        "local out = {}\n"
+        "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
+        "  out[#out + 1] = string.sub(e, 18 + struct.size('L'))\n"
+        "  out[#out + 1] = redis.call('ZSCORE', KEYS[1], e)\n"
+        "end\n"
+        "return out\n";
+    redisReply *r = run(main_connection(), "EVAL %s 1 " ZSET, all);
+    int seen[OWN + HELD] = {0}, i, dead = 0;
+    size_t k;
+    CHECK(r->type == REDIS_REPLY_ARRAY);
+    for (k = 0; k + 1 < r->elements; k += 2) {
+        int64_t due = atoll(r->element[k + 1]->str);
+        i = atoi(r->element[k]->str);
+        CHECK(i >= 0 && i < OWN + HELD);
+        seen[i]++;
+        if (model[i].due_ms && due != model[i].due_ms)
+            FAIL("item %d is due at %lld, not %lld", i, (long long)due,
+                 (long long)model[i].due_ms);
+    }
+    for (i = 0; i < OWN + HELD; i++) {
+        dead += model[i].fate == DEAD;
+        if (seen[i] != (model[i].fate == PENDING))
+            FAIL("item %d is there %d times, not %d", i, seen[i],
+                 model[i].fate == PENDING);
+    }
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), dead);
+    freeReplyObject(r);
+}
+
+TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
+    unsigned seed = (unsigned)now_us();
+    int cuts = test_slow() > 1 ? 15 : 80, n = 0;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 3600000);
+    printf("    seed %u\n", seed);
+    srand(seed);
+    OK(&q, delayq_open(&q, &o));
+    hold_some();
+    while (cuts > 0) {
+        if (proxy->times == 0) {
+            cuts--;
+            proxy_strike(CUT, rand() % 2, rand() % 5000, 1);
+        }
+        UNTIL(change_own(rand() % OWN));
+        if (rand() % 4 == 0) UNTIL(change_held(OWN + rand() % HELD));
+        if (n++ % 8 == 0) turn(&q);
+    }
+    proxy_calm();
+    settle("all");
+    CHECK_INT(box(&q).gone + box(&q).dropped, 0);
+    compare_with_model();
+    delayq_close(&q);
+}

@@ -1,0 +1,140 @@
+/*
+ * What a handle with an outbox costs a program that sleeps in poll() for as
+ * long as tick says: at most 20 turns of its loop and one line of its log in a
+ * second, whatever the server does. Turns are counted, not timed.
+ */
+#include "outbox.h"
+
+#define SECONDS 2
+#define TURNS (20 * SECONDS)
+#define LINES (SECONDS + 1) /* they may fall on both ends */
+
+static delayq q;
+static int lines;
+static char text[SECONDS * 100][200]; /* of the first lines */
+
+static void on_log(void *user, delayq_status status, const char *line) {
+    (void)user;
+    (void)status;
+    if (lines < SECONDS * 100)
+        snprintf(text[lines], sizeof text[lines], "%s", line);
+    lines++;
+}
+
+static delayq_options idle_options(const server *s) {
+    delayq_options o = box_options(s, BOX);
+    o.log = on_log;
+    o.reconnect_max_ms = 0; /* these are the defaults */
+    o.io_timeout_ms = 0;
+    return o;
+}
+
+/* One turn as the header advises: take, tick, sleep. */
+static void sleep_once(int with_take) {
+    delayq_item item;
+    struct pollfd p[8];
+    int fds[8], i, n;
+    int64_t wait_ms;
+    while (with_take && delayq_take(&q, &item, 0) == DELAYQ_OK) {
+    }
+    delayq_tick(&q, &wait_ms);
+    CHECK(wait_ms >= 0 && wait_ms <= 10000);
+    n = (int)delayq_fds(&q, fds, 8);
+    for (i = 0; i < n; i++) {
+        p[i].fd = fds[i];
+        p[i].events = POLLIN;
+    }
+    poll(p, (nfds_t)n, (int)wait_ms);
+}
+
+static void is_economical(const char *what, int with_take) {
+    long long end = now_us() + SECONDS * 1000000LL;
+    int turns = 0, i;
+    lines = 0;
+    for (; now_us() < end; turns++) sleep_once(with_take);
+    for (i = 0; i < lines && i < 10; i++) printf("    log: %s\n", text[i]);
+    if (turns > TURNS || lines > LINES)
+        FAIL("%s%s: %d turns and %d lines in %d s, at most %d and %d", what,
+             with_take ? " with takes" : "", turns, lines, SECONDS, TURNS,
+             LINES);
+}
+
+static void connect_first(int with_take) {
+    OFFER(&q, "x", 3600000);
+    UNTIL((sleep_once(with_take), settled(&q)));
+    poll(NULL, 0, 20);
+    sleep_once(with_take);
+}
+
+TEST(an_idle_outbox_wakes_its_program_rarely) {
+    int with_take;
+    for (with_take = 0; with_take < 2; with_take++) {
+        delayq_options o = idle_options(&main_server);
+        OK(&q, delayq_open(&q, &o));
+        connect_first(with_take);
+        is_economical("an idle handle", with_take);
+        delayq_close(&q);
+    }
+}
+
+/* Frozen, with and without something to send; then killed. */
+static void stopped(int with_take, int sig, int with_offer) {
+    server s;
+    delayq_options o;
+    server_start(&s, NULL);
+    o = idle_options(&s);
+    OK(&q, delayq_open(&q, &o));
+    connect_first(with_take);
+    server_kill(&s, sig);
+    if (with_offer) OFFER(&q, "y", 0);
+    is_economical(sig == SIGSTOP ? "a frozen server" : "a stopped server",
+                  with_take);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(an_outbox_beside_a_frozen_server_wakes_its_program_rarely) {
+    stopped(0, SIGSTOP, 0);
+    stopped(1, SIGSTOP, 1);
+}
+TEST(an_outbox_beside_a_stopped_server_wakes_its_program_rarely) {
+    stopped(0, SIGKILL, 0);
+    stopped(1, SIGKILL, 1);
+}
+
+TEST(an_outbox_of_a_host_that_does_not_answer_wakes_its_program_rarely) {
+    delayq_options o = idle_options(&main_server);
+    o.url = silent_host();
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    is_economical("an unreachable server", 0);
+    delayq_close(&q);
+}
+
+static void refused(const char *what, const char *const *with,
+                    const char *password) {
+    server s;
+    delayq_options o;
+    char url[160];
+    server_start(&s, with);
+    o = idle_options(&s);
+    snprintf(url, sizeof url, "unix://:%s@%s", password, s.socket);
+    if (*password) o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 3600000);
+    UNTIL((sleep_once(0), delayq_tick(&q, NULL) < DELAYQ_OK));
+    is_economical(what, 0);
+    CHECK_INT(box(&q).offers_settled, 0);
+    CHECK_INT(box(&q).dropped, 0);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(an_outbox_that_is_refused_wakes_its_program_rarely) {
+    const char *const full[] = {"--maxmemory", "1", NULL};
+    const char *const locked[] = {"--requirepass", "secret", NULL};
+    const char *const replica[] = {"--replicaof", "127.0.0.1", "1", NULL};
+    refused("a full server", full, "");
+    refused("a wrong password", locked, "wrong");
+    refused("a replica", replica, "");
+}
