@@ -528,6 +528,7 @@ typedef struct delayq_exchange {
     unsigned char wants, got;      /* replies */
     unsigned number;               /* the socket's, when it was sent */
     unsigned char written;         /* the server has all of it, or may have */
+    unsigned char alone;           /* nothing else was lost with it */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
 } delayq_exchange;
@@ -3812,6 +3813,7 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     for (x = s->first; x; x = x->next) {
         dq_conn_free_replies(x);
         x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->alone = x == s->first && !x->next;
         x->status = why == DELAYQ_ERR_PROTOCOL  ? why
                     : x->written || x->next     ? DELAYQ_ERR_UNKNOWN
                     : why == DELAYQ_ERR_UNKNOWN ? DELAYQ_ERR_IO
@@ -5689,7 +5691,9 @@ typedef struct dq_ring {
     uint64_t accepted, settled;    /* entries, since the open */
     uint64_t sent;                 /* up to this one they may have arrived */
     size_t limit;                  /* entries of the next request */
-    unsigned failures, losses;     /* in a row; with one entry alone */
+    unsigned failures;             /* in a row */
+    unsigned losses;               /* of connections, with one entry alone */
+    int suspect;                   /* its last request has lost one */
     int64_t retry_us;              /* send no sooner */
     uint64_t dated;       /* up to this one due times are reckoned, */
     unsigned dated_on;    /* by the clock of this connection; */
@@ -5958,7 +5962,7 @@ static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
         if (i > ring->settled) e = dq_ring_next(ring, e);
         e->has_id = 0;
     }
-    ring->dated = ring->settled;
+    ring->dated_on = 0; /* due times and ids anew */
     dq_handle_identify(q);
     dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->sent = ring->settled;
@@ -6029,6 +6033,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
     if (status == DELAYQ_OK) {
         dq_ring_pop(ring, n);
         ring->failures = ring->losses = 0;
+        ring->suspect = 0;
         ring->retry_us = 0;
         ring->limit = 2 * n > ring->limit ? 2 * ring->limit : ring->limit;
         if (ring->limit > DQ_RING_ENTRIES) ring->limit = DQ_RING_ENTRIES;
@@ -6045,9 +6050,10 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
     }
     ring->retry_us = 0; /* the connection has its own pause */
     ring->limit = n > 1 ? n / 2 : 1;
+    ring->suspect = 1;
     if (n > 1 || q->conn->timed_out)
         ring->losses = 0;
-    else if (++ring->losses >= DQ_RING_LOSSES) {
+    else if (req->x.alone && ++ring->losses >= DQ_RING_LOSSES) {
         dq_err_set(q->err, status,
                    "%s of %lu bytes: dropped, since the server ends each "
                    "connection over which it is sent",
@@ -6061,6 +6067,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
 
 /* Go on with a ring, as far as it goes. */
 static void dq_ring_step(delayq *q, dq_ring *ring) {
+    const dq_outbox *b = dq_outbox_of(q);
     dq_req *req = &ring->req;
     int round;
     for (round = 0; round < 2; round++) {
@@ -6068,6 +6075,8 @@ static void dq_ring_step(delayq *q, dq_ring *ring) {
             if (ring->accepted == ring->settled ||
                 dq_sys_now() < ring->retry_us || !q->conn->known || !q->probed)
                 return;
+            if (q->conn->cmd.first && (b->offers.suspect || b->changes.suspect))
+                return; /* one by one, until it is known who is to blame */
             dq_ring_plan(q, ring);
             req->was_sent = ring->sent;
             if (ring->sent < ring->settled + req->max)
