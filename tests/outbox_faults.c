@@ -384,13 +384,14 @@ TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
 }
 
 static void garble(const struct verb *v) {
-    at_bytes(v, GARBAGE, 1, every(v == &verbs[VERBS - 1] ? 7 : 1), 1);
+    at_bytes(v, GARBAGE, 1, every(v->prepare == prepare_nothing ? 1 : 5), 1);
 }
 
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
     each_verb(garble, 0, 3, 20000);
 }
-TEST(changes_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
+/* An ack's reply is as short as an offer's: its other bytes are a take's. */
+TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
     each_verb(garble, 3, VERBS, 20000);
 }
 
