@@ -2024,14 +2024,14 @@ static void dq_tls_end(delayq_conn *conn) {
  * A script is its fragments, complete chunks that define functions, and one
  * main at the end. Two fragments for the usual case, offer_usual and
  * take_usual, also run by themselves, before the rest. `make lua` writes the
- *scripts to build/lua/NAME.lua, where the line in an error message can be
- *looked up.
+ * scripts to build/lua/NAME.lua, where the line in an error message can be
+ * looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
- * range: a missing permission ends it here, and after any write command Redis
- * no longer refuses for memory), add, remove. So a refusal at any point leaves
- * everything where it was.
+ * range, or of 'delayq', which is no element: a missing permission ends it
+ * here, and after any write command Redis no longer refuses for memory), add,
+ * remove. So a refusal at any point leaves everything where it was.
  *
  * A script measures its work, not time, which stands still inside scripts
  * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
@@ -2093,9 +2093,9 @@ static const char dq_lua_probe[] =
     "  is_old(redis.pcall('ZRANGE', ARGV[1], 0, 0)[1])\n"
     "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): the rank at which the element of score due whose
- * first bytes are prefix stands, or would stand, and the element if it is
- * there. By bisection within its millisecond; mostly it is the first there. */
+/* find(zset, due, prefix): the element of score due whose first bytes are
+ * prefix, or nil; and the rank at which it stands, or would stand. By bisection
+ * within its millisecond; mostly it is the first there. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -2109,11 +2109,11 @@ static const char dq_lua_find[] =
     "  local rank = low\n"
     "  while low < high do\n"
     "    local e = redis.call('ZRANGE', zset, rank, rank)[1]\n"
-    "    if string.sub(e, 1, #prefix) == prefix then return rank, e end\n"
+    "    if string.sub(e, 1, #prefix) == prefix then return e, rank end\n"
     "    if sorts_before(e, prefix) then low = rank + 1 else high = rank end\n"
     "    rank = math.floor((low + high) / 2)\n"
     "  end\n"
-    "  return low\n"
+    "  return nil, low\n"
     "end\n";
 
 /* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
@@ -2139,20 +2139,16 @@ static const char dq_lua_remove[] =
     "    if name == page_name then\n"
     "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
-    "      e = select(2, find(zset, due, prefix))\n"
+    "      e = find(zset, due, prefix)\n"
     "    end\n"
     "    found[#found + 1] = e\n"
     "    reply[#reply + 1] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, mirror and #found or 0 do\n"
-    /* a probe: nobody has such an element */
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  for i = 1, #found, 500 do\n"
-    "    local last = math.min(i + 499, #found)\n"
-    "    redis.call('ZREM', zset, unpack(found, i, last))\n"
-    "  end\n"
+    "  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end\n"
     "  return reply\n"
     "end\n";
 
@@ -2180,15 +2176,15 @@ static const char dq_lua_publish[] =
 static const char dq_lua_offer_usual[] =
     "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
     "if wait then\n"
-    "  local zset, channel, call = KEYS[1], ARGV[1], redis.call\n"
+    "  local zset, argv, call = KEYS[1], ARGV, redis.call\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = wait < 0 and -wait or math.ceil(us / 1000) + wait\n"
-    /* faster than %.0f; a %d may have 32 bits */
+    "  local due = wait < 0 and -wait or (us + 999) / 1000 + wait\n"
+    /* cuts a fraction off; faster than %.0f; a %d may have 32 bits */
     "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  call('ZADD', zset, 'NX', text, ARGV[3])\n"
+    "  call('ZADD', zset, 'NX', text, argv[3])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
-    "    redis.pcall('PUBLISH', channel, text)\n"
+    "    redis.pcall('PUBLISH', argv[1], text)\n"
     "  end\n"
     "  return {us}\n"
     "end\n";
@@ -2206,7 +2202,7 @@ static const char dq_lua_when[] =
 static const char dq_lua_offer[] =
     "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
-    "local first, ties, at, last, text = nil, 0, nil, 1, nil\n"
+    "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
@@ -2225,14 +2221,16 @@ static const char dq_lua_offer[] =
     "  if stands or delivered then\n"
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
+    "    skipped = skipped + 2\n"
     "  else\n"
-    "    argv[last + 1], argv[last + 2] = text, argv[i + 1]\n"
-    "    last = last + 2\n"
+    "    argv[i - skipped] = text\n"
+    "    if skipped > 0 then argv[i - skipped + 1] = argv[i + 1] end\n"
     "    if at == first then ties = ties + 1\n"
     "    elseif not first or at < first then first, ties = at, 1 end\n"
     "  end\n"
     "end\n"
     "if not first then return reply end\n"
+    "local last = #argv - skipped\n"
     "for i = 3, mirror and last or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
@@ -2309,7 +2307,7 @@ static const char dq_lua_offer_keyed[] =
     "    return string.char(tonumber(digits, 16))\n"
     "  end)\n"
     "  if #prefix == 16 then prefix = '\\16' .. prefix end\n"
-    "  old = select(2, find(zset, held_due, prefix))\n"
+    "  old = find(zset, held_due, prefix)\n"
     "end\n"
     "redis.call('ZCOUNT', zset, 0, 0)\n"
     /* probes, each without an effect */
@@ -2317,7 +2315,7 @@ static const char dq_lua_offer_keyed[] =
     "local unless = held == '' and 'XX' or 'NX'\n"
     "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
     "if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
-    "if old then redis.call('ZREMRANGEBYRANK', zset, 1, 0) end\n"
+    "if old then redis.call('ZREM', zset, 'delayq') end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
     "  if old then redis.call('LREM', mirror, 1, old) end\n"
@@ -2327,10 +2325,7 @@ static const char dq_lua_offer_keyed[] =
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
     "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
-    "if old then\n"
-    "  local rank = find(zset, held_due, prefix)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "end\n"
+    "if old then redis.call('ZREM', zset, old) end\n"
     "publish_if_head(zset, channel, due, 1)\n"
     "return {us, 0, due, ticket}\n";
 
@@ -2895,6 +2890,7 @@ static const char dq_lua_take_usual[] =
     "      end\n"
     "    end\n"
     "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    /* the lease ends first */
     "    if soon and soon ~= after then\n"
     "      publish_if_head(zset, argv[12], soon, 1)\n"
     "    end\n"
@@ -3031,7 +3027,7 @@ static const char dq_lua_broadcast[] =
 
 /* REMOVE, by ticket: acks, or a cancel.
  * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
- * ARGV     pairs: due, prefix
+ * ARGV     pairs, 500 at most: due, prefix
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
     "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
@@ -3052,21 +3048,20 @@ static const char dq_lua_change[] =
     "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
     "local us, now = clock()\n"
     "local function uncounted(e)\n"
-    "  if not uncount then return e end\n"
-    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
+    "  return uncount and with_attempts(e, math.max(attempts(e) - 1, 0)) or e\n"
     "end\n"
-    "local rank, e = find(zset, due, prefix)\n"
+    "local e = find(zset, due, prefix)\n"
     "if not e then\n"
     "  if resent and not dead_list then\n"
-    "    e = select(2, find(zset, ARGV[3], uncounted(prefix)))\n"
+    "    e = find(zset, ARGV[3], uncounted(prefix))\n"
     "  end\n"
     "  return {us, e and 1 or 0, new_due}\n"
     "end\n"
-    "redis.call('ZREMRANGEBYRANK', zset, 1, 0)\n"
+    "redis.call('ZREM', zset, 'delayq')\n"
     "if dead_list then\n"
     "  local letter = string.format('buried %.0f\\n', now) .. e\n"
     "  redis.call('RPUSH', dead_list, letter)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
+    "  redis.call('ZREM', zset, e)\n"
     "  return {us, 1, 0}\n"
     "end\n"
     "local delay = tonumber(ARGV[7])\n"
@@ -3075,11 +3070,9 @@ static const char dq_lua_change[] =
     "  (new_due < by_delay or new_due > by_delay + 1000) then\n"
     "  new_due = by_delay\n"
     "end\n"
-    "redis.call('ZADD', zset, new_due, uncounted(e))\n"
-    "if uncount then\n"
-    "  rank = find(zset, due, prefix)\n"
-    "  redis.call('ZREMRANGEBYRANK', zset, rank, rank)\n"
-    "end\n"
+    "local again = uncounted(e)\n"
+    "redis.call('ZADD', zset, new_due, again)\n"
+    "if again ~= e then redis.call('ZREM', zset, e) end\n"
     "publish_if_head(zset, channel, new_due, 1)\n"
     "return {us, 1, new_due}\n";
 
@@ -3090,7 +3083,7 @@ static const char dq_lua_change[] =
 static const char dq_lua_peek[] =
     "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
     "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
-    "if due then rank, seen = find(zset, due, ARGV[3]) end\n"
+    "if due then seen, rank = find(zset, due, ARGV[3]) end\n"
     "if seen then rank = rank + 1 end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
     "  local last, bytes = rank + count - 1, 0\n"
@@ -3170,18 +3163,16 @@ static const char dq_lua_dead[] =
     "    bytes = bytes + cost(letter)\n"
     "  end\n"
     "  reply[2] = reply[2] + (ready_list and #payloads or #letters)\n"
-    "  if #letters == 0 then return 0, 0, false end\n"
-    "  if not ready_list then\n"
-    "    from = from + #letters\n"
-    "    return #letters, bytes, true\n"
+    "  if not ready_list then from = from + #letters\n"
+    "  elseif #letters > 0 then\n"
+    "    redis.call('LTRIM', dead_list, 0, -1)\n"
+    "    if #payloads > 0 then\n"
+    "      redis.call('RPUSH', ready_list, unpack(payloads))\n"
+    "    end\n"
+    "    if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
+    "    redis.call('LTRIM', dead_list, #letters, -1)\n"
     "  end\n"
-    "  redis.call('LTRIM', dead_list, 0, -1)\n"
-    "  if #payloads > 0 then\n"
-    "    redis.call('RPUSH', ready_list, unpack(payloads))\n"
-    "  end\n"
-    "  if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
-    "  redis.call('LTRIM', dead_list, #letters, -1)\n"
-    "  return #letters, bytes, true\n"
+    "  return #letters, bytes, #letters > 0\n"
     "end)\n"
     "return reply\n";
 
@@ -3218,11 +3209,11 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_NOTHING, 0, "62a5901347dd67f158b22a69e862cd8395cc8aa9",
+DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "6e7f2768e31097703cc27961693766daa8bb0ac0", dq_lua_clock,
+          "f43af5552008949e9511706432aaf7fc81baa77c", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
@@ -3232,27 +3223,27 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "98991583a9ca0371657ae3869abd9bc7328deb45",
+DQ_SCRIPT(take, DQ_TAKE, 4, "16e8a1f570c1036dbc3c650c742b4f26db6562f9",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f1936141761c19cdd6915974690a640645c6b68f",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "5c06b27964238bec7dcd0e3c81299bed6b9792de",
           dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
           dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "6a4b3f6d9956bd89497923f5ec3a719c0a2ed828",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "54f3c20bf83ec2ec3fd4edfdcbdd80ffaf1e6d69",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "c5b315e74c00656c6d7482c60bef33321d03da92",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
           dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_NOTHING, 12, "9e3031d54701e43eaf24ed2121d64e0a7a75fbd4",
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
           dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, once per connection and queue. */

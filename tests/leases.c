@@ -252,6 +252,20 @@ TEST(release_delivers_at_once_and_counts_no_attempt) {
     delayq_close(&q);
 }
 
+TEST(release_of_an_item_never_taken_removes_nothing) {
+    delayq q;
+    delayq_item item;
+    size_t n;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&q, "x", 60000);
+    OFFER(&q, "later", 120000);
+    OK(&q, delayq_peek(&q, &item, 1, &n, NULL));
+    OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    take(&q, &item, "x", 1);
+    delayq_close(&q);
+}
+
 TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
     delayq q, other;
     delayq_item item, none;
