@@ -604,7 +604,9 @@ typedef struct delayq_conn {
     int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
 
     /* The server. */
-    unsigned char known;               /* cmd has been told what follows */
+    unsigned char known;        /* cmd has been told what follows; */
+    unsigned char probed_again; /* the first answer was late */
+    unsigned clock_number;      /* counts the servers that were known */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
     int64_t clock_error_us;            /* and at most so much more, */
     int64_t clock_read_us;             /* when it was told */
@@ -3548,7 +3550,10 @@ static int64_t dq_sched_next_attempt(const delayq *owner,
 /* What is under way on a socket is given up then, if nothing moves. */
 static int64_t dq_sched_silence_us(const delayq_conn *conn,
                                    const delayq_socket *s) {
-    return s->moved_us + conn->owner->options.io_timeout_ms * 1000LL;
+    int64_t end = s->moved_us + conn->owner->options.io_timeout_ms * 1000LL;
+    if (s == &conn->cmd && !conn->known && s->deadline_us < end)
+        return s->deadline_us; /* the probe is part of connecting */
+    return end;
 }
 
 /* When a socket has to be looked at though it is not ready. */
@@ -3765,6 +3770,7 @@ static void dq_sched_on_waiters_refused(delayq *q) {
  * failures stand in conn->err.
  *---------------------------------------------------------------------------*/
 
+#define DQ_SLOW_US 100000 /* a clock is known worse than that */
 #define DQ_HOPS 5  /* most redirections of a connect, resends of a request */
 #define DQ_READS 4 /* of 16 KiB each, before somebody else's turn */
 
@@ -3832,7 +3838,7 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
                             ? DELAYQ_ERR_IO
                             : dq_err_public(why);
         conn->loaded = 0;
-        conn->known = 0;
+        conn->known = conn->probed_again = 0;
         for (h = conn->handles; h; h = h->next) {
             dq_conn_free_replies(&h->setup);
             h->setup.state = DELAYQ_EXCHANGE_NONE;
@@ -4456,8 +4462,15 @@ static delayq_status dq_conn_on_probe(delayq *q) {
     delayq_status status = dq_conn_read_probe(q);
     dq_conn_free_replies(&q->setup);
     q->setup.state = DELAYQ_EXCHANGE_NONE;
+    if (status == DELAYQ_OK && !conn->known && !conn->probed_again &&
+        conn->clock_error_us > DQ_SLOW_US) {
+        conn->probed_again = 1; /* perhaps it was held up: ask once more */
+        dq_conn_send_probe(q);
+        return DELAYQ_EMPTY;
+    }
     if (status == DELAYQ_OK && !conn->known) {
         conn->known = 1;
+        conn->clock_number++;
         conn->cmd.failures = 0;
         conn->hosts_left = conn->hops = 0;
         dq_sched_on_conn_back(conn, dq_sys_now());
@@ -5692,7 +5705,8 @@ typedef struct dq_outbox {
     int taking;           /* it is a take */
     dq_reader reader;     /* of what it has brought, in q->reply */
     int64_t lease_end_us; /* of that, by our clock */
-    size_t want, max;     /* items of the next take; at least */
+    size_t want, max;     /* items of the next take; at least; */
+    size_t got;           /* of the last one */
     int takes;            /* the program takes: it did since the last tick */
     delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
@@ -5825,8 +5839,8 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
  * too many in one step. 1: there is none left. */
 static int dq_ring_date_all(delayq *q, dq_ring *ring) {
     int left = 2 * DQ_RING_ENTRIES;
-    if (ring->dated_on != q->conn->cmd.number || ring->dated < ring->settled) {
-        ring->dated_on = q->conn->cmd.number;
+    if (ring->dated_on != q->conn->clock_number || ring->dated < ring->settled) {
+        ring->dated_on = q->conn->clock_number;
         ring->dated = ring->settled;
         ring->date_at = ring->head;
     }
@@ -6005,7 +6019,8 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
 static void dq_ring_settled(delayq *q, dq_ring *ring) {
     dq_req *req = &ring->req;
     dq_outbox *b = dq_outbox_of(q);
-    int lost = req->x.number > 0 && req->status == DELAYQ_ERR_UNKNOWN;
+    int lost = req->x.number > 0 && (req->status == DELAYQ_ERR_UNKNOWN ||
+                                     req->status == DELAYQ_ERR_IO);
     size_t n = req->max;
     delayq_status status = dq_ring_read(q, ring);
     if (req->reply) freeReplyObject(req->reply);
@@ -6068,7 +6083,12 @@ static void dq_ring_step(delayq *q, dq_ring *ring) {
 static void dq_outbox_ask(delayq *q, int take) {
     dq_outbox *b = dq_outbox_of(q);
     if (take) {
-        if (b->want < b->max) b->want = b->max;
+        if (b->max > b->want)
+            b->want = b->max;
+        else if (b->takes > 1 && b->got >= b->want)
+            b->want *= 2; /* all were taken before the next tick */
+        if (b->want > (size_t)q->options.batch)
+            b->want = (size_t)q->options.batch;
         b->max = 0;
         dq_take_begin(q, &b->ask, b->want, NULL);
     } else {
@@ -6113,6 +6133,9 @@ static delayq_status dq_outbox_answered(delayq *q) {
             dq_outbox_free_items(q);
             status = DELAYQ_ERR_PROTOCOL;
         }
+        b->got = dq_outbox_has_items(q)
+                     ? b->reader.reply->elements - b->reader.at
+                     : 0;
     } else {
         dq_sched_on_fault(q);
     }
@@ -6189,12 +6212,8 @@ static delayq_status dq_outbox_tick(delayq *q) {
         else if (b->takes && dq_take_may_track(q))
             dq_sub_send_track(q);
     }
-    if (b->takes && b->reader.reply) {
-        if (dq_outbox_has_items(q))
-            b->want = b->want > 1 ? b->want / 2 : 1;
-        else if (b->takes > 1 && 2 * b->want <= (size_t)q->options.batch)
-            b->want *= 2;
-    }
+    if (b->takes && dq_outbox_has_items(q))
+        b->want = b->want > 1 ? b->want / 2 : 1;
     b->takes = 0;
     return status;
 }
@@ -6284,7 +6303,8 @@ static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
     e->replace = m->replace != 0;
     if (key_len > 0) memcpy(dq_entry_key(e), m->key, key_len + 1);
     if (m->len > 0) memcpy(dq_entry_data(e), m->data, m->len);
-    if (!q->conn->known || !dq_ring_date_all(q, ring) || !want_ticket)
+    if (q->conn->clock_number == 0 || !dq_ring_date_all(q, ring) ||
+        !want_ticket)
         return DELAYQ_OK; /* no clock is known yet */
     if (e->due_ms == 0) e->due_ms = e->planned_ms;
     dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
