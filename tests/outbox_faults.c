@@ -191,12 +191,20 @@ static void begin(const struct verb *v) {
 static void strike(const struct verb *v, enum fault what, int direction,
                    long at, int times) {
     delayq_outbox_state before, after;
+    long long end;
     int pending, dead;
     begin(v);
     before = box(&q);
+    end = now_us() + 20000000LL * test_slow();
     proxy_strike(what, direction, at, times);
     v->submit();
-    SETTLE(&q);
+    while (!settled(&q)) {
+        if (now_us() > end)
+            FAIL("%s, %s at byte %ld %s, %d times: never settled: %s", v->name,
+                 faults[what], at, direction ? "back" : "out", times,
+                 delayq_errmsg(&q));
+        usleep(50);
+    }
     proxy_calm();
     after = box(&q);
     pending = (int)ask_int("ZCARD " ZSET);
@@ -210,6 +218,9 @@ static void strike(const struct verb *v, enum fault what, int direction,
              (int)(after.gone - before.gone),
              (int)(after.duplicate - before.duplicate),
              (int)(after.dropped - before.dropped));
+    if (what == CUT) return;
+    OFFER(&q, "y", 60000); /* a fault that begins here hits nothing else */
+    SETTLE(&q);
 }
 
 /* How many bytes pass in this direction without a fault. */
@@ -313,7 +324,7 @@ TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
     int direction, n = 0, i;
     delayq_options o;
     proxy_start(&main_server);
-    o = faulty(20000, 0);
+    o = faulty(200, 0);
     OK(&q, delayq_open(&q, &o));
     for (direction = 0; direction < 2; direction++) {
         size = size_of(&verbs[0], direction);
@@ -383,15 +394,17 @@ TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
     each_verb(stall, 0, VERBS, 40);
 }
 
+/* Some garbage lets a reader wait for more, until its timeout. */
 static void garble(const struct verb *v) {
-    at_bytes(v, GARBAGE, 1, every(v == &verbs[VERBS - 1] ? 7 : 1), 1);
+    at_bytes(v, GARBAGE, 1, every(v->prepare == prepare_nothing ? 1 : 5), 1);
 }
 
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
-    each_verb(garble, 0, 3, 20000);
+    each_verb(garble, 0, 3, 200);
 }
-TEST(changes_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
-    each_verb(garble, 3, VERBS, 20000);
+/* An ack's reply is as short as an offer's: its other bytes are a take's. */
+TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
+    each_verb(garble, 3, VERBS, 200);
 }
 
 /* Replies held back for longer than the timeout, and delivered then. */
