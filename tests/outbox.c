@@ -1502,8 +1502,12 @@ TEST(a_lost_mark_costs_no_offer) {
 }
 
 static void offer_as(char who) {
+    delayq_counts c;
     char text[16];
     int i;
+    /* With a connection of its own: what was sent over the dead one would be a
+     * second sending, of which nobody can tell whose it was. */
+    UNTIL(turn(&q) == DELAYQ_OK && delayq_count(&q, &c) == DELAYQ_OK);
     for (i = 0; i < 50; i++) {
         snprintf(text, sizeof text, "%c%d", who, i);
         UNTIL(offered(&q, text, strlen(text), 60000));
