@@ -385,8 +385,8 @@ typedef struct delayq_options {
                                io_timeout_ms where that is shorter */
     int io_timeout_ms;      /* for one round trip; default 3,000 */
 
-    int reconnect_max_ms;   /* longest pause between two attempts to connect;
-                               default 5,000 */
+    int reconnect_max_ms; /* longest pause between two attempts to connect;
+                             default 5,000 */
 
     /* A handle that never waits: see >>outbox. */
     void *outbox;       /* memory of yours, which outlives the handle; what lay
@@ -528,6 +528,7 @@ typedef struct delayq_exchange {
     unsigned char wants, got;      /* replies */
     unsigned number;               /* the socket's, when it was sent */
     unsigned char written;         /* the server has all of it, or may have */
+    unsigned char alone;           /* nothing else was lost with it */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
 } delayq_exchange;
@@ -604,9 +605,9 @@ typedef struct delayq_conn {
     int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
 
     /* The server. */
-    unsigned char known;        /* cmd has been told what follows; */
-    unsigned char probed_again; /* the first answer was late */
-    unsigned clock_number;      /* counts the servers that were known */
+    unsigned char known;               /* cmd has been told what follows; */
+    unsigned char probed_again;        /* the first answer was late */
+    unsigned clock_number;             /* counts the servers that were known */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
     int64_t clock_error_us;            /* and at most so much more, */
     int64_t clock_read_us;             /* when it was told */
@@ -985,14 +986,11 @@ DELAYQ_API void delayq_wake(delayq *q);
 /*
  * delayq_flush -- wait until everything in the outbox is settled.
  *
- * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the last
- *                            flush
- *              DELAYQ_WOKEN  delayq_wake was called
- *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
- *              DELAYQ_ERR_ARG      no outbox, or as ever
- *              the first failure since the last flush: of what is still there,
- *              or was dropped
- * Blocks       timeout_ms, as in delayq_take
+ * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the
+ * last flush DELAYQ_WOKEN  delayq_wake was called DELAYQ_ERR_TIMEOUT  not yet,
+ * and nothing has failed DELAYQ_ERR_ARG      no outbox, or as ever the first
+ * failure since the last flush: of what is still there, or was dropped Blocks
+ * timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
@@ -3539,11 +3537,10 @@ static int64_t dq_sched_next_attempt(const delayq *owner,
                                      const delayq_socket *s) {
     int64_t now = dq_sys_now(), when = now;
     if (s->failures > 0)
-        when =
-            s->begun_us + dq_num_backoff(
-                                DQ_BACKOFF_US,
-                                owner->options.reconnect_max_ms * 1000LL,
-                                s->failures);
+        when = s->begun_us +
+               dq_num_backoff(DQ_BACKOFF_US,
+                              owner->options.reconnect_max_ms * 1000LL,
+                              s->failures);
     return when < now ? now : when;
 }
 
@@ -3812,6 +3809,7 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     for (x = s->first; x; x = x->next) {
         dq_conn_free_replies(x);
         x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->alone = x == s->first && !x->next;
         x->status = why == DELAYQ_ERR_PROTOCOL  ? why
                     : x->written || x->next     ? DELAYQ_ERR_UNKNOWN
                     : why == DELAYQ_ERR_UNKNOWN ? DELAYQ_ERR_IO
@@ -4077,8 +4075,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         if (size == 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
             if (found == 0) return DELAYQ_EMPTY;
-            if (found > 0)
-                size = dq_sys_parse_address(&to, address, a->port);
+            if (found > 0) size = dq_sys_parse_address(&to, address, a->port);
         }
         if (size == 0)
             return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
@@ -4961,7 +4958,8 @@ static int dq_sub_wants_track(const delayq *q) {
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
-           q->conn->cmd.body_len == 0 && q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
+           q->conn->cmd.body_len == 0 &&
+           q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -5203,7 +5201,8 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 
 /* What the scripts that move items have in common: all that a tick says. */
 static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int due = q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
+    int due =
+        q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
     if (call->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
@@ -5657,7 +5656,8 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 #define DQ_RING_ENTRIES 1000 /* most in one request */
 #define DQ_RING_ACKS 500
-#define DQ_RING_LOSSES 8 /* a request alone that has ended so many connections */
+#define DQ_RING_LOSSES \
+    8 /* a request alone that has ended so many connections */
 #define DQ_OUTBOX_MIN 8192
 
 typedef enum dq_entry_kind {
@@ -5673,10 +5673,10 @@ typedef struct dq_entry {
     size_t size; /* of all of it */
     dq_entry_kind kind;
     unsigned char has_id, replace, less, bury, mirror;
-    const char *what; /* for error texts */
-    int64_t begun_us; /* when the call was made */
-    int64_t delay_ms; /* from then; */
-    int64_t due_ms;   /* > 0: due then instead */
+    const char *what;   /* for error texts */
+    int64_t begun_us;   /* when the call was made */
+    int64_t delay_ms;   /* from then; */
+    int64_t due_ms;     /* > 0: due then instead */
     int64_t planned_ms; /* due then, by the request that is under way */
     int64_t key_ttl_ms;
     size_t key_len, len;
@@ -5689,25 +5689,27 @@ typedef struct dq_ring {
     uint64_t accepted, settled;    /* entries, since the open */
     uint64_t sent;                 /* up to this one they may have arrived */
     size_t limit;                  /* entries of the next request */
-    unsigned failures, losses;     /* in a row; with one entry alone */
+    unsigned failures;             /* in a row */
+    unsigned losses;               /* of connections, with one entry alone */
+    int suspect;                   /* its last request has lost one */
     int64_t retry_us;              /* send no sooner */
-    uint64_t dated;       /* up to this one due times are reckoned, */
-    unsigned dated_on;    /* by the clock of this connection; */
-    size_t date_at;       /* there is the next one */
-    int64_t call_us; /* the last offer's call, by the server's clock */
-    delayq_status status;          /* why the last request failed, or OK */
-    dq_req req;                    /* under way, unless its state is NONE */
+    uint64_t dated;                /* up to this one due times are reckoned, */
+    unsigned dated_on;             /* by the clock of this connection; */
+    size_t date_at;                /* there is the next one */
+    int64_t call_us;      /* the last offer's call, by the server's clock */
+    delayq_status status; /* why the last request failed, or OK */
+    dq_req req;           /* under way, unless its state is NONE */
 } dq_ring;
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
-    dq_req ask;           /* a transfer or take under way, as above */
-    int taking;           /* it is a take */
-    dq_reader reader;     /* of what it has brought, in q->reply */
-    int64_t lease_end_us; /* of that, by our clock */
-    size_t want, max;     /* items of the next take; at least; */
-    size_t got;           /* of the last one */
-    int takes;            /* the program takes: it did since the last tick */
+    dq_req ask;            /* a transfer or take under way, as above */
+    int taking;            /* it is a take */
+    dq_reader reader;      /* of what it has brought, in q->reply */
+    int64_t lease_end_us;  /* of that, by our clock */
+    size_t want, max;      /* items of the next take; at least; */
+    size_t got;            /* of the last one */
+    int takes;             /* the program takes: it did since the last tick */
     delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
     uint64_t gone, duplicate, dropped, told_dropped;
@@ -5827,8 +5829,7 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
     if (us < ring->call_us && us > ring->call_us - DQ_SECOND_US)
         us = ring->call_us;
     ring->call_us = us;
-    e->planned_ms = e->due_ms > 0 ? e->due_ms
-                                  : (us + 999) / 1000 + e->delay_ms;
+    e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
     if (!e->has_id) dq_elem_next_id(q, e->id);
     e->has_id = 1;
     ring->dated++;
@@ -5839,7 +5840,8 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
  * too many in one step. 1: there is none left. */
 static int dq_ring_date_all(delayq *q, dq_ring *ring) {
     int left = 2 * DQ_RING_ENTRIES;
-    if (ring->dated_on != q->conn->clock_number || ring->dated < ring->settled) {
+    if (ring->dated_on != q->conn->clock_number ||
+        ring->dated < ring->settled) {
         ring->dated_on = q->conn->clock_number;
         ring->dated = ring->settled;
         ring->date_at = ring->head;
@@ -5910,8 +5912,9 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     } else {
         dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
         if (e->due_ms == 0)
-            e->due_ms = (dq_sched_server_us(q->conn, e->begun_us) + 999) / 1000 +
-                        e->delay_ms;
+            e->due_ms =
+                (dq_sched_server_us(q->conn, e->begun_us) + 999) / 1000 +
+                e->delay_ms;
         req->ticket = (const char *)dq_entry_data(e);
         req->bury = e->bury;
         req->due_ms = e->due_ms;
@@ -5958,7 +5961,7 @@ static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
         if (i > ring->settled) e = dq_ring_next(ring, e);
         e->has_id = 0;
     }
-    ring->dated = ring->settled;
+    ring->dated_on = 0; /* due times and ids anew */
     dq_handle_identify(q);
     dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->sent = ring->settled;
@@ -6029,25 +6032,28 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
     if (status == DELAYQ_OK) {
         dq_ring_pop(ring, n);
         ring->failures = ring->losses = 0;
+        ring->suspect = 0;
         ring->retry_us = 0;
         ring->limit = 2 * n > ring->limit ? 2 * ring->limit : ring->limit;
         if (ring->limit > DQ_RING_ENTRIES) ring->limit = DQ_RING_ENTRIES;
         return;
     }
     dq_outbox_note(q, status, q->err);
+    if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
+        ring->sent = req->was_sent; /* nothing has happened */
     if (!lost) {
-        if (status != DELAYQ_ERR_PROTOCOL) ring->sent = req->was_sent;
-        ring->retry_us = dq_sys_now() +
-                         dq_num_backoff(DQ_BACKOFF_US,
-                                        q->options.reconnect_max_ms * 1000LL,
-                                        ++ring->failures);
+        ring->retry_us =
+            dq_sys_now() + dq_num_backoff(DQ_BACKOFF_US,
+                                          q->options.reconnect_max_ms * 1000LL,
+                                          ++ring->failures);
         return;
     }
     ring->retry_us = 0; /* the connection has its own pause */
     ring->limit = n > 1 ? n / 2 : 1;
+    ring->suspect = 1;
     if (n > 1 || q->conn->timed_out)
         ring->losses = 0;
-    else if (++ring->losses >= DQ_RING_LOSSES) {
+    else if (req->x.alone && ++ring->losses >= DQ_RING_LOSSES) {
         dq_err_set(q->err, status,
                    "%s of %lu bytes: dropped, since the server ends each "
                    "connection over which it is sent",
@@ -6061,6 +6067,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
 
 /* Go on with a ring, as far as it goes. */
 static void dq_ring_step(delayq *q, dq_ring *ring) {
+    const dq_outbox *b = dq_outbox_of(q);
     dq_req *req = &ring->req;
     int round;
     for (round = 0; round < 2; round++) {
@@ -6068,6 +6075,10 @@ static void dq_ring_step(delayq *q, dq_ring *ring) {
             if (ring->accepted == ring->settled ||
                 dq_sys_now() < ring->retry_us || !q->conn->known || !q->probed)
                 return;
+            if (q->conn->cmd.first && (b->offers.suspect || b->changes.suspect))
+                return; /* one by one, until it is known who is to blame */
+            if (!q->conn->cmd.first) dq_conn_step(q->conn); /* is it alive? */
+            if (!q->conn->known) return;
             dq_ring_plan(q, ring);
             req->was_sent = ring->sent;
             if (ring->sent < ring->settled + req->max)
@@ -6242,10 +6253,11 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
             return status;
         }
     }
-    if (max > 1) b->max = max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
+    if (max > 1)
+        b->max =
+            max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
-        !q->wire_refused &&
-        (q->ready > 0 || dq_sys_now() >= q->next_poll_us)) {
+        !q->wire_refused && (q->ready > 0 || dq_sys_now() >= q->next_poll_us)) {
         dq_outbox_ask(q, 1);
     }
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_EMPTY;
@@ -6274,9 +6286,9 @@ static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
                              "bytes: enlarge options.outbox_size",
                              what, (unsigned long)ring->size);
     else if (!(e = dq_ring_add(ring, kind, key_len, len)))
-        *status = dq_err_set(q->err, DELAYQ_ERR_FULL,
-                             "%s: the outbox is full; nothing has happened",
-                             what);
+        *status =
+            dq_err_set(q->err, DELAYQ_ERR_FULL,
+                       "%s: the outbox is full; nothing has happened", what);
     if (!e) return NULL;
     e->what = what;
     *status = DELAYQ_OK;
@@ -6292,9 +6304,9 @@ static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
                                      int want_ticket) {
     dq_ring *ring = &dq_outbox_of(q)->offers;
     size_t key_len = m->key ? strlen(m->key) : 0;
-    dq_entry *e = dq_outbox_add(q, ring,
-                                m->key ? DQ_ENTRY_KEYED : DQ_ENTRY_OFFER,
-                                "offer", key_len, m->len, &m->status);
+    dq_entry *e =
+        dq_outbox_add(q, ring, m->key ? DQ_ENTRY_KEYED : DQ_ENTRY_OFFER,
+                      "offer", key_len, m->len, &m->status);
     m->ticket.text[0] = '\0';
     if (!e) return m->status;
     e->delay_ms = m->delay_ms;
@@ -6326,8 +6338,8 @@ static delayq_status dq_outbox_change(delayq *q, const char *ticket,
                                       int own, int64_t delay_ms, int less,
                                       int64_t *due_ms) {
     dq_outbox *b = dq_outbox_of(q);
-    dq_ring *ring = own && dq_outbox_is_own(q, ticket) ? &b->offers
-                                                       : &b->changes;
+    dq_ring *ring =
+        own && dq_outbox_is_own(q, ticket) ? &b->offers : &b->changes;
     delayq_status status;
     dq_entry *e;
     if (due_ms && q->conn->long_size == 0)
@@ -6341,8 +6353,8 @@ static delayq_status dq_outbox_change(delayq *q, const char *ticket,
     e->delay_ms = delay_ms < 0 ? 0 : delay_ms;
     e->less = less != 0;
     e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
-    e->mirror = kind == DQ_ENTRY_REMOVE && own &&
-                q->options.wire != DELAYQ_NATIVE;
+    e->mirror =
+        kind == DQ_ENTRY_REMOVE && own && q->options.wire != DELAYQ_NATIVE;
     if (due_ms) *due_ms = e->due_ms = dq_due_in(q, delay_ms);
     dq_outbox_kick(q, ring);
     return DELAYQ_OK;
@@ -7019,9 +7031,8 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
         wrong = dq_wrong_ticket(items[i].ticket.text);
     first = status = dq_check(q, wrong);
     for (i = 0; q && q->outbox && i < count && status == DELAYQ_OK; i++)
-        first = status = items[i].acked =
-            dq_outbox_change(q, items[i].ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
-                             0, 0, NULL);
+        first = status = items[i].acked = dq_outbox_change(
+            q, items[i].ticket.text, "ack", DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
     for (; i < count && status == DELAYQ_OK; i += n) {
         n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
         status = dq_remove(q, "ack", NULL, items + i, n);
@@ -7417,7 +7428,7 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
         if (empty || dq_sys_now() >= deadline) {
             status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
                      : b->failure < DELAYQ_OK               ? b->failure
-                                                            : DELAYQ_ERR_TIMEOUT;
+                                              : DELAYQ_ERR_TIMEOUT;
             b->told_dropped = b->dropped;
             b->failure = DELAYQ_OK;
             if (status == DELAYQ_ERR_TIMEOUT && !empty)

@@ -6,13 +6,13 @@
  * meanwhile is due after that.
  *
  *     $ ./device_loop
- *     reading 1: 20 degrees; outbox 0 of 8192 bytes
- *     reading 2: 21 degrees; outbox 0 of 8192 bytes
+ *     reading 1: 20 degrees; outbox 128 of 6752 bytes
+ *     reading 2: 21 degrees; outbox 128 of 6752 bytes
+ *     reading 3: 22 degrees; outbox 128 of 6752 bytes
  *     due: reading 1, 20 degrees
- *     reading 3: 22 degrees; outbox 0 of 8192 bytes
  *     due: reading 2, 21 degrees
  *     due: reading 3, 22 degrees
- *     sent 3 of 3 readings; polled 12 times
+ *     sent 3 of 3 readings; polled 20 times
  *
  * The argument: how many readings, 3 unless given. Each is handed out at least
  * once: it is leased, and acknowledged when it has been sent.

@@ -6,11 +6,11 @@
  * a line with a round trip of 50 ms.
  *
  *     $ ./game_loop 4
- *     second 1: longest frame 0.19 ms; 3 died, 1 is back; outbox 0 bytes
- *     second 2: longest frame 0.08 ms; 6 died, 4 are back; outbox 0 bytes
- *     second 3: longest frame 0.07 ms; 9 died, 7 are back; outbox 0 bytes
- *     second 4: longest frame 0.07 ms; 12 died, 10 are back; outbox 0 bytes
- *     12 died, 12 came back; the longest of 264 frames took 0.19 ms
+ *     second 1: longest frame 0.17 ms; 3 died, 2 are back; outbox 0 bytes
+ *     second 2: longest frame 0.10 ms; 6 died, 5 are back; outbox 0 bytes
+ *     second 3: longest frame 0.06 ms; 9 died, 8 are back; outbox 0 bytes
+ *     second 4: longest frame 0.09 ms; 12 died, 11 are back; outbox 0 bytes
+ *     12 died, 12 came back; the longest of 253 frames took 0.17 ms
  *
  * The argument: for how many seconds orcs die, 6 unless given. A frame here is
  * the time that the queue takes; the game's own work would be added to it.

@@ -108,6 +108,25 @@ TEST(a_frame_of_the_game_loop_sends_nothing_while_nothing_is_due) {
     delayq_close(&other);
 }
 
+TEST(the_game_loop_takes_many_items_in_few_frames) {
+    delayq other;
+    delayq_message m[500];
+    int i, frames = 0;
+    memset(m, 0, sizeof m);
+    for (i = 0; i < 500; i++) m[i].data = "x", m[i].len = 1;
+    options_as_given("jobs");
+    add_outbox();
+    open_queue(&other, "jobs");
+    OK(&q, delayq_open(&q, &options));
+    OFFER(&other, "first", 0);
+    UNTIL((game_frame(), ask_int("LLEN seen") == 1));
+    OK(&other, delayq_offer_many(&other, m, 500));
+    UNTIL((game_frame(), frames++, ask_int("LLEN seen") == 501));
+    if (frames > 200) FAIL("%d frames for 500 items", frames);
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
 TEST(no_frame_of_the_game_loop_waits_for_a_frozen_server) {
     server s;
     long long end, longest = 0;
