@@ -3629,13 +3629,13 @@ static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
 }
 
-/* The moment at which q acts though nothing is heard. Without a connection
- * that is the next step of connecting. */
-static int64_t dq_sched_next(const delayq *q) {
+/* The moment at which q acts though nothing is heard; polls: also if that is
+ * only a poll. Without a connection it is the next step of connecting. */
+static int64_t dq_sched_next(const delayq *q, int polls) {
     const delayq_conn *conn = q->conn;
     int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (q->next_poll_us < next && !q->asked) next = q->next_poll_us;
+    if (polls && q->next_poll_us < next && !q->asked) next = q->next_poll_us;
     if (q->outbox && q->send_us < next) next = q->send_us;
     sub = conn->sub.state < DELAYQ_SOCKET_OPEN
               ? dq_sched_socket(conn, &conn->sub)
@@ -5195,12 +5195,13 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
  * woken since that was last asked does not sleep: the pipe may have been
  * emptied meanwhile. A command connection that nobody asks is readable only
  * when it dies. */
-static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until) {
+static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
+                          int polls) {
     struct pollfd p[3 * DQ_MAX_CONNS];
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
         delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i]);
+        int64_t next = dq_sched_next(queues[i], polls);
         if (DQ_LOAD(&queues[i]->woken)) return;
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
@@ -5715,7 +5716,8 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
  * so resends store nothing twice, even after the item has been delivered.
  *---------------------------------------------------------------------------*/
 
-#define DQ_RING_ENTRIES 1000 /* most in one request */
+#define DQ_RING_ENTRIES 1000 /* most in one request, */
+#define DQ_RING_BYTES 65536  /* which fits what a socket takes at once */
 #define DQ_RING_ACKS 500
 #define DQ_RING_LOSSES \
     8 /* a request alone that has ended so many connections */
@@ -5991,11 +5993,11 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     if (limit > waiting) limit = waiting;
     for (;;) {
         n++;
-        bytes += e->len;
+        bytes += sizeof *e + e->len;
         if (n >= limit) break;
         e = dq_ring_next(ring, e);
         if (e->kind != first->kind || e->mirror != first->mirror ||
-            bytes + e->len > DQ_OFFER_BYTES)
+            bytes + sizeof *e + e->len > DQ_RING_BYTES)
             break;
     }
     req->max = n;
@@ -6468,7 +6470,7 @@ static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
         if (dq_sys_now() >= deadline) return status;
         status = dq_outbox_tick(q);
         if (status < DELAYQ_OK && !dq_err_passing(status)) return status;
-        if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline);
+        if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline, 1);
     }
 }
 
@@ -6914,7 +6916,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
         dq_take_may_track(q))
         dq_sub_send_track(q);
     if (!wait_ms) return status;
-    left = dq_sched_next(q) - dq_sys_now();
+    left = dq_sched_next(q, 1) - dq_sys_now();
     nap = dq_conn_nap_us(q->conn);
     left = ((left < nap ? left : nap) + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
@@ -6972,7 +6974,7 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
             break;
         }
         if (q->ready == 0 || status != DELAYQ_EMPTY)
-            dq_wait_sleep(&q, 1, deadline);
+            dq_wait_sleep(&q, 1, deadline, 1);
     }
     /* What an answer that was lost had handed out is not forgotten. */
     if (lost && dq_err_passing(status)) status = DELAYQ_ERR_UNKNOWN;
@@ -7469,7 +7471,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
             return all;
-        dq_wait_sleep(queues, count, deadline);
+        dq_wait_sleep(queues, count, deadline, 1);
     }
 }
 
@@ -7496,7 +7498,7 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
                 dq_err_set(q->err, status, "flush: not everything is settled");
             return status;
         }
-        dq_wait_sleep(&q, 1, deadline);
+        dq_wait_sleep(&q, 1, deadline, 0);
     }
 }
 

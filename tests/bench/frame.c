@@ -577,6 +577,21 @@ static void nowhere(int fps, double for_s) {
 #define ROUNDS 3
 
 /* Offers a second: `at_once` at a time, in one call or one by one. */
+/* What a program does whose outbox is full. */
+static void sleep_until_ready(delayq *q) {
+    struct pollfd p[3];
+    int fds[3];
+    int64_t wait_ms;
+    size_t n, i;
+    delayq_tick(q, &wait_ms);
+    n = delayq_fds(q, fds, 3);
+    for (i = 0; i < n; i++) {
+        p[i].fd = fds[i];
+        p[i].events = POLLIN;
+    }
+    poll(p, (nfds_t)n, (int)wait_ms);
+}
+
 static double rate(int with_box, int at_once) {
     static delayq q;
     static delayq_message m[1000];
@@ -606,7 +621,7 @@ static double rate(int with_box, int at_once) {
             at_once > 1 ? delayq_offer_many(&q, m, (size_t)at_once)
                         : delayq_offer(&q, m[0].data, m[0].len, m[0].delay_ms);
         if (with_box && status == DELAYQ_ERR_FULL) {
-            delayq_tick(&q, NULL);
+            sleep_until_ready(&q);
             continue;
         }
         if (status != DELAYQ_OK) die(delayq_errmsg(&q));
