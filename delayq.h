@@ -20,6 +20,7 @@
  *     >>time        clocks, waiting, order
  *     >>servers     one server, Sentinel, a cluster, TLS
  *     >>threads     blocking, threads, signals, fork
+ *     >>outbox      handles that never wait
  *     >>errors      errors and retries
  *     >>limits      limits
  *     >>macros      option macros
@@ -209,13 +210,57 @@
  * a lost connection raises no SIGPIPE.
  *
  * A call that asks the server blocks for io_timeout_ms at most, reconnecting
- * included, or for connect_timeout_ms if that is longer; a take or a wait for
- * its timeout on top. A host name in the URL is looked up by getaddrinfo,
- * which has no time limit: use an address where that matters.
+ * included, or for connect_timeout_ms if that is given and longer; a take or a
+ * wait for its timeout on top. An attempt to connect that needs more time goes
+ * on in the next call. A host name in the URL is looked up by getaddrinfo at
+ * each connect, which has no time limit: use an address, or options.resolve,
+ * where that matters. A handle with an outbox does not block: see there.
  *
  * A connection that is dead without saying so (a frozen server, a lost
  * network) is noticed by the next request after io_timeout_ms, and by the
  * subscriber after 10 s and io_timeout_ms at most.
+ *
+ * >>outbox -- handles that never wait
+ *
+ * For a frame of a game, the superloop of a device, a callback of an event
+ * loop. With options.outbox a handle waits for the server only in calls with a
+ * timeout other than 0, and in those that want an answer: peek, count,
+ * count_due, dead letters, clear, wait, flush. The others do this:
+ *
+ *     open     checks the options, loads the tls_ files, begins to connect, and
+ *              returns DELAYQ_OK. Refusals come from tick
+ *     tick     one step: writes and reads at most 64 KiB, and comes back. Call
+ *              it once a frame, or when wait_ms is over or a descriptor is
+ *              readable. It returns what keeps the outbox from going on
+ *     take     hands out what an answer has brought; else asks, and returns
+ *              DELAYQ_EMPTY: the item comes a round trip later. The lease runs
+ *              from when it was asked. Take until DELAYQ_EMPTY, then tick
+ *     offer, ack, nack, extend, bury, cancel, reschedule
+ *              copy into the outbox and return DELAYQ_OK: accepted. No room:
+ *              DELAYQ_ERR_FULL, nothing has happened. Larger than half of its
+ *              ring: DELAYQ_ERR_ARG
+ *
+ * Offers have three quarters of the memory, acks and the like the rest, so that
+ * a full server, which refuses offers, still gets the acks that make room. Each
+ * is done in the order of the calls. What is accepted stays until the server
+ * has confirmed it, through lost connections, wrong passwords, missing rights,
+ * a full or read-only server. Only what the server can't take is dropped: what,
+ * sent alone, has ended 8 connections; the log is told, and delayq_outbox
+ * counts it.
+ *
+ * An offer is stored once, also where its answer was lost and it was sent
+ * again: the queue remembers how far each handle has come, for a day. It is
+ * stored at least once where Redis forgets that (a failover, a restart without
+ * synced AOF), and after a day without a connection. A delay counts from the
+ * call. With a ticket wanted (offer_message, offer_many) the due time is
+ * settled at the call, by the server's clock as it is known then: after a
+ * failover to a server with a faster clock the item is early by the
+ * difference. Before the first connection there is no ticket: it is "", and
+ * extend and reschedule return DELAYQ_ERR_IO.
+ *
+ * A crash of the program, and close, lose what lies in the outbox; call
+ * delayq_flush before. They also lose items that were fetched and not handed
+ * out, unless there is a lease.
  *
  * >>errors -- errors and retries
  *
@@ -225,8 +270,9 @@
  * has the sentence.
  *
  * A lost connection is replaced by itself: at once the first time, after a
- * failed attempt with a growing pause of up to 5 s, during which calls fail at
- * once. The only error that requires reopening the handle is DELAYQ_ERR_WIRE.
+ * failed attempt with a growing pause of up to reconnect_max_ms, during which
+ * calls fail at once. The only error that requires reopening the handle is
+ * DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
@@ -381,9 +427,10 @@ typedef struct delayq_options {
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
                                time between two polls; default 10,000 */
-    int connect_timeout_ms; /* to connect and log in; default 2,000, or
-                               io_timeout_ms where that is shorter */
-    int io_timeout_ms;      /* for one round trip; default 3,000 */
+    int connect_timeout_ms; /* to connect and log in; default 2,000, of which
+                               a call waits for io_timeout_ms */
+    int io_timeout_ms;      /* for one round trip; with an outbox: from the last
+                               byte that came or went; default 3,000 */
 
     int reconnect_max_ms; /* longest pause between two attempts to connect;
                              default 5,000 */
@@ -1033,6 +1080,11 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     Connections, Requests, Subscriber    saying it, and being told
  *     Taking, Waiting, Verbs               what the caller has asked for
  *
+ * A connection is a delayq_socket, whose state dq_conn_advance moves on, and a
+ * queue of exchanges under way on it, which dq_conn_pump writes and reads. No
+ * function above Waiting waits, and below it only delayq_... of handles without
+ * an outbox, and those that want an answer, call what waits.
+ *
  * The way of one request, a take:
  *
  *     delayq_take, delayq_take_many          check the arguments
@@ -1041,36 +1093,45 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        dq_wait_sleep between them
  *     dq_take_step       asks if there may be something, else sees to it that
  *                        the next item is heard of (subscriber, tracking)
- *     dq_take_once       describes the request in a dq_req
- *     dq_req_run_all     sends requests until each is settled:
- *       dq_conn_ensure   has an open connection: connects, logs in, probes
- *       dq_req_send      writes them in one go, reads the replies
- *       dq_req_judge     gives an error reply its status; notes MOVED
- *       dq_req_decide    settles it, or has it sent again: the retry policy
+ *     dq_take_begin      describes the request in a dq_req
+ *     dq_wait_settle     repeats until it is settled:
+ *       dq_req_step      settles what is answered, sends what waits:
+ *         dq_conn_ensure   connects, logs in, probes, a step at a time
+ *         dq_conn_submit   writes it; its exchange is under way
+ *       dq_wait_conn     waits until the socket is ready; dq_conn_pump reads
+ *     dq_req_judge       gives an error reply its status; notes MOVED
+ *     dq_req_decide      settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
- *     dq_read_items      makes items of the reply
+ *     dq_read_next       makes an item of the reply
  *
- * An offer and the verbs of a ticket go the same way from dq_req_run_all on; a
- * tick goes from dq_wait_tick_step to dq_take_transfer.
+ * With an outbox the same request lies in the outbox, and dq_outbox_step moves
+ * it on: dq_outbox_ask sends it, dq_outbox_answered keeps its reply, and
+ * dq_outbox_hand_out reads that. Offers and acks are entries of a dq_ring;
+ * dq_ring_plan makes a request of the first ones, dq_ring_settled removes them.
+ *
+ * Without one, an offer and the verbs of a ticket go the same way from
+ * dq_wait_settle on; a tick goes from dq_take_tick to dq_take_transfer.
  *
  * Who owns which state:
  *
- *     conn->cmd, state, at, redirect, host, retry_us, err    Connections
- *     conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
+ *     conn->cmd, sub, ask, at, redirect, host, err    Connections
+ *     conn->known, clock_...    Connections: set by the probe, and by each
+ *reply conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
  *                        Requests (NOSCRIPT) and with the connection
- *     conn->sub, tracking                    Subscriber; cleared by
- *                        dq_conn_close and dq_conn_close_sub
- *     q->next_poll_us, waiter_rank, ready,
+ *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
+ *     q->setup           Connections while it is a probe, else Subscriber
+ *     q->next_poll_us, asked, waiter_rank, ready,
  *     subscribed, turn_subscribed, list_tracked    Schedule
+ *     q->outbox, send_us, and what the memory holds    Outbox
  *     q->reply (what the items point into)   Taking, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
  *
  * Where to look for:
  *
- *     a MOVED            dq_conn_probe meets it when connecting, dq_req_judge
- *                        later; both leave the address to
+ *     a MOVED            dq_conn_read_probe meets it when connecting,
+ *                        dq_req_judge later; both leave the address to
  *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
- *     an ASK             dq_req_send_ask
+ *     an ASK             dq_req_decide sets req->asking; dq_req_socket
  *     what may be sent twice                 dq_req_decide, req->idempotent
  *     when the server is asked next          dq_sched_on_...: an event each
  *     an element that can't be decoded       of a tick or take, in the
