@@ -6276,6 +6276,7 @@ static delayq_status dq_outbox_step(delayq *q) {
 /* The step of a tick: the same, and what is due is moved or fetched. */
 static delayq_status dq_outbox_tick(delayq *q) {
     dq_outbox *b = dq_outbox_of(q);
+    int left = dq_outbox_has_items(q); /* were not taken since the last tick */
     delayq_status status = dq_outbox_step(q);
     if (q->conn->known && q->probed && !q->wire_refused &&
         b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
@@ -6284,8 +6285,7 @@ static delayq_status dq_outbox_tick(delayq *q) {
         else if (b->takes && dq_take_may_track(q))
             dq_sub_send_track(q);
     }
-    if (b->takes && dq_outbox_has_items(q))
-        b->want = b->want > 1 ? b->want / 2 : 1;
+    if (b->takes && left && b->want > 1) b->want /= 2;
     b->takes = 0;
     return status;
 }
