@@ -16,16 +16,20 @@
 #define BOX (64 * 1024)
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 
-/* Memory that is neither aligned nor zeroed, and kept until the process ends.
+/* Memory that is neither aligned nor zeroed, and freed when the process ends.
  * Its neighbours are on the heap, so that ASan sees a byte too many. */
+static char *box_kept[64];
+static int box_count;
+static void free_boxes(void) {
+    while (box_count > 0) free(box_kept[--box_count]);
+}
 SHARED_BY_FILES void *box_memory(size_t size) {
-    static char *kept[64];
-    static int n;
-    CHECK(n < 64);
-    kept[n] = (char *)malloc(size + 1);
-    CHECK(kept[n] != NULL);
-    memset(kept[n], 0xa5, size + 1);
-    return kept[n++] + 1;
+    char *memory = (char *)malloc(size + 1);
+    CHECK(memory != NULL && box_count < 64);
+    if (box_count == 0) atexit(free_boxes);
+    memset(memory, 0xa5, size + 1);
+    box_kept[box_count++] = memory;
+    return memory + 1;
 }
 
 SHARED_BY_FILES delayq_options box_options(const server *s, size_t size) {
