@@ -6520,7 +6520,7 @@ static const char *dq_check_cursor(delayq *q) {
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     delayq_status status;
     const char *wrong;
-    int64_t deadline;
+    int64_t deadline, limit;
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
@@ -6567,6 +6567,8 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         return DELAYQ_OK;
     }
     deadline = dq_wait_limit(q);
+    limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
+    if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_wait_ensure(q, deadline);

@@ -109,13 +109,13 @@ static void loop_process(void *argument) {
     o.log = count_log;
     delayq_open(&q, &o);
     for (end = now_us() + 500000; now_us() < end;)
-        loop_turn(&q, with->kind, (end - now_us()) / 1000);
+        loop_turn(&q, with->kind, (end - now_us() + 999) / 1000);
     count_one(&at[0]);
     UNTIL(at[1] > 0);
     polls = logs = 0;
     cpu = cpu_ms();
     for (end = now_us() + with->fault_ms * 1000LL; now_us() < end; turns++)
-        loop_turn(&q, with->kind, (end - now_us()) / 1000);
+        loop_turn(&q, with->kind, (end - now_us() + 999) / 1000);
     cpu = cpu_ms() - cpu;
     printf("    %s: %ld turns, %ld polls, %ld log lines, %.0f ms of CPU\n",
            loop_names[with->kind], turns, polls, logs, cpu);
@@ -562,6 +562,37 @@ TEST(no_call_blocks_longer_than_promised_by_a_host_that_answers_nothing) {
         opens_within(url, 200, 400, &q, (enum way)way, 400);
     calls_within(&q, 400);
     delayq_close(&q);
+}
+
+/* The server answers so many bytes, and then nothing: the login, the probe, the
+ * first script. */
+TEST(no_open_blocks_longer_than_connect_timeout_wherever_the_server_stops) {
+    long bytes;
+    proxy_start(&main_server);
+    for (bytes = 0; bytes <= 120; bytes += 40) {
+        delayq q, other;
+        delayq_options o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        o.connect_timeout_ms = 300;
+        o.io_timeout_ms = 4000 * test_slow();
+        o.broadcast = 1;
+        proxy_strike(STALL, 1, bytes, 1);
+        LIMITED(300, delayq_open(&q, &o));
+        delayq_close(&q);
+        o.broadcast = 0;
+        proxy_strike(STALL, 1, bytes, 1);
+        LIMITED(300, delayq_open(&q, &o));
+        proxy_calm();
+        UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK);
+        memset(&o, 0, sizeof o);
+        o.name = "more";
+        o.share = &q;
+        proxy_strike(STALL, 1, bytes > 40 ? 40 : bytes, 1);
+        LIMITED(300, delayq_open(&other, &o));
+        delayq_close(&other);
+        delayq_close(&q);
+        proxy_calm();
+    }
 }
 
 /* When the login is being held up: behind the probe's answer nothing comes. */
