@@ -6123,6 +6123,15 @@ static void dq_outbox_free_items(delayq *q) {
     reader->reply = NULL;
 }
 
+/* What was answered and not read, when the handle is closed. */
+static void dq_outbox_free(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_outbox_free_items(q);
+    dq_conn_free_replies(&b->offers.req.x);
+    dq_conn_free_replies(&b->changes.req.x);
+    dq_conn_free_replies(&b->ask.x);
+}
+
 /* Is a transfer or take answered? What it has brought is handed out later. */
 static delayq_status dq_outbox_answered(delayq *q) {
     dq_outbox *b = dq_outbox_of(q);
@@ -6581,9 +6590,10 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
-    if (q->outbox) dq_outbox_free_items(q);
+    if (q->outbox) dq_outbox_free(q);
     q->open = 0;
     conn = q->conn;
+    if (!conn) dq_conn_free_replies(&q->setup);
     if (!conn) return;
     if (conn != &q->own) {
         /* The subscriber goes on for another handle of this name. */
@@ -6592,8 +6602,8 @@ DELAYQ_API void delayq_close(delayq *q) {
         *at = q->next;
         for (h = conn->handles; h; h = h->next)
             others += dq_sched_same_queue(h, q);
-        if (q->pid != (int64_t)getpid()) return;
-        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->pid == (int64_t)getpid())
+            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
         if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
             dq_outbox_is_asking(q)) /* its memory ends */
             dq_conn_close(conn, &conn->cmd,
