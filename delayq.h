@@ -6380,13 +6380,15 @@ static int dq_outbox_is_asking(const delayq *q) {
 /* Lay out the caller's memory. NULL, or what is wrong with it. */
 static const char *dq_outbox_init(delayq *q) {
     const delayq_options *o = &q->options;
-    size_t skip = (16 - ((uintptr_t)o->outbox & 15)) & 15, room;
-    unsigned char *p = (unsigned char *)o->outbox + skip;
-    dq_outbox *b = (dq_outbox *)(void *)p;
+    unsigned char *p = (unsigned char *)o->outbox;
+    dq_outbox *b;
+    size_t room;
     if (!o->outbox)
         return o->outbox_size > 0 ? "options.outbox_size without outbox" : NULL;
     if (o->outbox_size < DQ_OUTBOX_MIN)
         return "options.outbox_size: at least 8,192 bytes";
+    p += (16 - ((uintptr_t)p & 15)) & 15;
+    b = (dq_outbox *)(void *)p;
     memset(b, 0, sizeof *b);
     p += (sizeof *b + 15) & ~(size_t)15;
     room = (size_t)((unsigned char *)o->outbox + o->outbox_size - p);
