@@ -6186,6 +6186,15 @@ static void dq_outbox_free_items(delayq *q) {
     reader->reply = NULL;
 }
 
+/* What was answered and not read, when the handle is closed. */
+static void dq_outbox_free(delayq *q) {
+    dq_outbox *b = dq_outbox_of(q);
+    dq_outbox_free_items(q);
+    dq_conn_free_replies(&b->offers.req.x);
+    dq_conn_free_replies(&b->changes.req.x);
+    dq_conn_free_replies(&b->ask.x);
+}
+
 /* Is a transfer or take answered? What it has brought is handed out later. */
 static delayq_status dq_outbox_answered(delayq *q) {
     dq_outbox *b = dq_outbox_of(q);
@@ -6434,13 +6443,15 @@ static int dq_outbox_is_asking(const delayq *q) {
 /* Lay out the caller's memory. NULL, or what is wrong with it. */
 static const char *dq_outbox_init(delayq *q) {
     const delayq_options *o = &q->options;
-    size_t skip = (16 - ((uintptr_t)o->outbox & 15)) & 15, room;
-    unsigned char *p = (unsigned char *)o->outbox + skip;
-    dq_outbox *b = (dq_outbox *)(void *)p;
+    unsigned char *p = (unsigned char *)o->outbox;
+    dq_outbox *b;
+    size_t room;
     if (!o->outbox)
         return o->outbox_size > 0 ? "options.outbox_size without outbox" : NULL;
     if (o->outbox_size < DQ_OUTBOX_MIN)
         return "options.outbox_size: at least 8,192 bytes";
+    p += (16 - ((uintptr_t)p & 15)) & 15;
+    b = (dq_outbox *)(void *)p;
     memset(b, 0, sizeof *b);
     p += (sizeof *b + 15) & ~(size_t)15;
     room = (size_t)((unsigned char *)o->outbox + o->outbox_size - p);
@@ -6583,7 +6594,7 @@ static const char *dq_check_cursor(delayq *q) {
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     delayq_status status;
     const char *wrong;
-    int64_t deadline;
+    int64_t deadline, limit;
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
@@ -6630,6 +6641,8 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         return DELAYQ_OK;
     }
     deadline = dq_wait_limit(q);
+    limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
+    if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_wait_ensure(q, deadline);
@@ -6642,9 +6655,10 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
-    if (q->outbox) dq_outbox_free_items(q);
+    if (q->outbox) dq_outbox_free(q);
     q->open = 0;
     conn = q->conn;
+    if (!conn) dq_conn_free_replies(&q->setup);
     if (!conn) return;
     if (conn != &q->own) {
         /* The subscriber goes on for another handle of this name. */
@@ -6653,8 +6667,8 @@ DELAYQ_API void delayq_close(delayq *q) {
         *at = q->next;
         for (h = conn->handles; h; h = h->next)
             others += dq_sched_same_queue(h, q);
-        if (q->pid != (int64_t)getpid()) return;
-        dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+        if (q->pid == (int64_t)getpid())
+            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
         if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
             dq_outbox_is_asking(q)) /* its memory ends */
             dq_conn_close(conn, &conn->cmd,

@@ -1567,3 +1567,63 @@ TEST(two_clones_of_a_handle_lose_no_offer) {
     delayq_close(&q);
     end_own();
 }
+
+/* --- closing while answers are there that nobody has read (with ASan) ----- */
+
+/* A handle with memory of its own, on another one's connection. */
+static delayq *open_sharer(delayq *owner) {
+    delayq *sharer = (delayq *)malloc(sizeof *sharer);
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.share = owner;
+    o.outbox = malloc(BOX);
+    o.outbox_size = BOX;
+    OK(sharer, delayq_open(sharer, &o));
+    UNTIL(turn(sharer) == DELAYQ_OK && sharer->probed);
+    return sharer;
+}
+
+static void end_sharer(delayq *sharer) {
+    void *memory = sharer->options.outbox;
+    delayq_close(sharer);
+    free(memory);
+    free(sharer);
+}
+
+TEST(a_close_frees_what_was_answered_and_not_read) {
+    int owner_first;
+    for (owner_first = 0; owner_first < 2; owner_first++) {
+        delayq owner, *sharer;
+        delayq_item got;
+        open_queue(&owner, "jobs");
+        sharer = open_sharer(&owner);
+        OFFER(sharer, "x", 0);
+        delayq_take(sharer, &got, 0);
+        usleep(20000);
+        poll_now(&owner);
+        OK(&owner, delayq_tick(&owner, NULL)); /* reads all answers */
+        if (owner_first) delayq_close(&owner);
+        end_sharer(sharer);
+        delayq_close(&owner);
+    }
+}
+
+TEST(a_child_closes_and_frees_a_handle_that_had_asked) {
+    delayq owner, *sharer;
+    pid_t pid;
+    open_queue(&owner, "jobs");
+    sharer = open_sharer(&owner);
+    freeReplyObject(run(main_connection(), "CLIENT PAUSE 300"));
+    OFFER(sharer, "x", 0);
+    pid = fork();
+    if (pid == 0) {
+        end_sharer(sharer);
+        delayq_close(&owner);
+        _exit(0);
+    }
+    join(pid);
+    SETTLE(sharer);
+    end_sharer(sharer);
+    delayq_close(&owner);
+}

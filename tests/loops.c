@@ -1,0 +1,773 @@
+/*
+ * The loop of a program, while something is wrong for long: no loop spins, no
+ * push is missed, no wake is lost, no call blocks longer than promised.
+ *
+ * This file uses public names only, so that it compiles with older headers. It
+ * compiles delayq with a poll that is counted.
+ */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+static volatile long polls;
+static int counted_poll(struct pollfd *p, nfds_t n, int timeout) {
+    polls++;
+    return poll(p, n, timeout);
+}
+#define poll counted_poll
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#include "../delayq.h"
+#undef poll
+#include "proxy.h"
+#include "test.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/un.h>
+
+static volatile int *at; /* in shared memory: how many processes are so far */
+
+static void count_one(volatile int *n) {
+    __sync_fetch_and_add(n, 1);
+}
+
+/* --- no connection ------------------------------------------------------- */
+
+#define TURNS 200 /* most in a second */
+
+enum loop { TICKS, TICKS_AND_OFFERS, TAKES, ONE_TAKE, ONE_WAIT, LOOPS };
+static const char *const loop_names[] = {
+    "tick + poll", "tick + poll, and offers", "take(0) + tick + poll", "a take",
+    "a wait"};
+
+struct loop_options {
+    const server *s;
+    const char *url; /* or NULL */
+    enum loop kind;
+    int timeout_ms;
+    int fault_ms; /* how long the fault lasts */
+};
+
+static long logs;
+static void count_log(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status, (void)text;
+    logs++;
+}
+
+static void sleep_on_fds(const delayq *q, int64_t wait_ms) {
+    struct pollfd p[3];
+    int fds[3];
+    size_t n = delayq_fds(q, fds, 3), i;
+    for (i = 0; i < n; i++) {
+        p[i].fd = fds[i];
+        p[i].events = POLLIN;
+    }
+    poll(p, (nfds_t)n, (int)wait_ms);
+}
+
+/* One turn; a take and a wait go on for `left_ms`. */
+static void loop_turn(delayq *q, enum loop kind, int64_t left_ms) {
+    static long long offered_us;
+    int64_t wait_ms = 0;
+    delayq_item item;
+    if (kind == ONE_TAKE) {
+        delayq_take(q, &item, left_ms);
+        return;
+    }
+    if (kind == ONE_WAIT) {
+        delayq_wait(&q, 1, left_ms);
+        return;
+    }
+    if (kind == TICKS_AND_OFFERS && now_us() - offered_us > 300000) {
+        offered_us = now_us();
+        delayq_offer(q, "x", 1, 3600000);
+    }
+    if (kind == TAKES) delayq_take(q, &item, 0);
+    delayq_tick(q, &wait_ms);
+    sleep_on_fds(q, wait_ms < left_ms ? wait_ms : left_ms);
+}
+
+static double cpu_ms(void) {
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1e3 +
+           (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e3;
+}
+
+/* A process: loop while all is well, tell so, loop through the fault, count. */
+static void loop_process(void *argument) {
+    const struct loop_options *with = (const struct loop_options *)argument;
+    delayq_options o = options_for(with->s, "jobs");
+    long long end;
+    long turns = 0, most = (long)TURNS * with->fault_ms / 1000;
+    double cpu;
+    delayq q;
+    if (with->url) o.url = with->url;
+    o.io_timeout_ms = o.connect_timeout_ms = with->timeout_ms;
+    o.log = count_log;
+    delayq_open(&q, &o);
+    for (end = now_us() + 500000; now_us() < end;)
+        loop_turn(&q, with->kind, (end - now_us() + 999) / 1000);
+    count_one(&at[0]);
+    UNTIL(at[1] > 0);
+    polls = logs = 0;
+    cpu = cpu_ms();
+    for (end = now_us() + with->fault_ms * 1000LL; now_us() < end; turns++)
+        loop_turn(&q, with->kind, (end - now_us() + 999) / 1000);
+    cpu = cpu_ms() - cpu;
+    printf("    %s: %ld turns, %ld polls, %ld log lines, %.0f ms of CPU\n",
+           loop_names[with->kind], turns, polls, logs, cpu);
+    fflush(stdout);
+    /* a poll to see if a socket is connected counts, too */
+    if (turns > most || polls > 4 * most || logs > most ||
+        cpu > with->fault_ms / 3 * test_slow())
+        FAIL("%s spins: %ld turns, %ld polls, %ld log lines, %.0f ms of CPU",
+             loop_names[with->kind], turns, polls, logs, cpu);
+    count_one(&at[2]);
+    UNTIL(at[3] > 0); /* its sockets stay */
+    delayq_close(&q);
+}
+
+/* All kinds of loops at once, with the same fault. */
+static void loops_through(server *s, const char *url, int timeout_ms,
+                          int fault_ms, void (*fault)(server *),
+                          void (*cure)(server *)) {
+    struct loop_options with[LOOPS];
+    pid_t pids[LOOPS];
+    int i;
+    at = (volatile int *)shared(4 * sizeof *at);
+    for (i = 0; i < LOOPS; i++) {
+        with[i].s = s;
+        with[i].url = url;
+        with[i].kind = (enum loop)i;
+        with[i].timeout_ms = timeout_ms;
+        with[i].fault_ms = fault_ms;
+        pids[i] = spawn(loop_process, &with[i]);
+    }
+    UNTIL(at[0] == LOOPS);
+    if (fault) fault(s);
+    at[1] = 1;
+    UNTIL(at[2] == LOOPS);
+    if (cure) cure(s);
+    at[3] = 1;
+    for (i = 0; i < LOOPS; i++) join(pids[i]);
+}
+
+static void freeze(server *s) {
+    server_kill(s, SIGSTOP);
+}
+static void thaw(server *s) {
+    server_kill(s, SIGCONT);
+}
+
+/* The subscriber is pinged after 10 s. */
+TEST(no_loop_spins_while_the_server_is_frozen) {
+    server s;
+    server_start(&s, NULL);
+    loops_through(&s, NULL, 300, 13000, freeze, thaw);
+    server_end(&s);
+}
+
+static void kill_9(server *s) {
+    server_kill(s, SIGKILL);
+}
+
+TEST(no_loop_spins_while_the_server_is_gone) {
+    server s;
+    server_start(&s, NULL);
+    loops_through(&s, NULL, 1000, 3000, kill_9, NULL);
+}
+
+/* The only client that is left is ours. */
+static redisContext *admin;
+static void fill(server *s) {
+    admin = server_connect(s);
+    freeReplyObject(run(admin, "CONFIG SET maxclients 1"));
+    freeReplyObject(run(admin, "CLIENT KILL TYPE pubsub"));
+    freeReplyObject(run(admin, "CLIENT KILL TYPE normal SKIPME yes"));
+}
+static void empty(server *s) {
+    (void)s;
+    freeReplyObject(run(admin, "CONFIG SET maxclients 1000"));
+    redisFree(admin);
+}
+
+TEST(no_loop_spins_while_the_server_takes_no_more_clients) {
+    server s;
+    server_start(&s, NULL);
+    loops_through(&s, NULL, 1000, 3000, fill, empty);
+    server_end(&s);
+}
+
+/* A listener that accepts no connection. */
+static const char *nobody(void) {
+    static char url[64];
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), i, clients[4];
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(fd, 0) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
+    for (i = 0; i < 4; i++) {
+        clients[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(clients[i], (struct sockaddr *)&a, sizeof a);
+    }
+    UNTIL(poll(&(struct pollfd){clients[0], POLLOUT, 0}, 1, 0) == 1);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(a.sin_port));
+    return url;
+}
+
+TEST(no_loop_spins_while_the_host_answers_nothing) {
+    loops_through(&main_server, nobody(), 100, 3000, NULL, NULL);
+}
+
+/* --- the subscriber is killed again and again ---------------------------- */
+
+static long long connections_of(redisContext *c) {
+    redisReply *r = run(c, "INFO stats");
+    const char *text = strstr(r->str, "total_connections_received:");
+    long long n = text ? atoll(text + 27) : -1;
+    freeReplyObject(r);
+    return n;
+}
+
+/* Kill subscribers for 3 s; then say so, and offer. */
+static void kill_subscribers(void *argument) {
+    redisContext *c = server_connect((const server *)argument);
+    long long end = now_us() + 3000000, before = connections_of(c);
+    while (now_us() < end) {
+        freeReplyObject(run(c, "CLIENT KILL TYPE pubsub"));
+        usleep(300);
+    }
+    at[0] = (int)(connections_of(c) - before);
+    freeReplyObject(run(c, "RPUSH jobs x"));
+    redisFree(c);
+}
+
+TEST(a_subscriber_that_is_killed_in_a_loop_comes_back_with_pauses) {
+    server s;
+    int kind;
+    server_start(&s, NULL);
+    at = (volatile int *)shared(4 * sizeof *at);
+    for (kind = 0; kind < 2; kind++) { /* a take; a loop */
+        delayq q;
+        delayq_item item;
+        pid_t child;
+        delayq_options o = options_for(&s, "jobs");
+        OK(&q, delayq_open(&q, &o));
+        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+        child = spawn(kill_subscribers, &s);
+        if (kind == 0) OK(&q, delayq_take(&q, &item, 30000 * test_slow()));
+        while (kind == 1 && delayq_take(&q, &item, 0) != DELAYQ_OK) {
+            int64_t wait_ms;
+            delayq_tick(&q, &wait_ms);
+            sleep_on_fds(&q, wait_ms);
+        }
+        join(child);
+        if (at[0] > 60) FAIL("%d connections in 3 s, kind %d", at[0], kind);
+        delayq_close(&q);
+    }
+    server_end(&s);
+}
+
+/* --- a server that closes idle connections ------------------------------- */
+
+/* Push when the command connection has been closed for being idle. */
+static void push_later(void *argument) {
+    redisContext *c = NULL;
+    long long end = now_us() + 4000000;
+    int i;
+    for (i = 0; now_us() < end; i++) {
+        if (i > 0) redisFree(c);
+        c = server_connect((const server *)argument);
+        usleep(100000);
+    }
+    at[0] = 1;
+    freeReplyObject(run(c, "RPUSH jobs x"));
+    redisFree(c);
+}
+
+TEST(pushes_are_heard_on_a_server_that_closes_idle_connections) {
+    const char *with[] = {"--timeout", "1", NULL};
+    server s;
+    int kind;
+    server_start(&s, with);
+    at = (volatile int *)shared(4 * sizeof *at);
+    for (kind = 0; kind < 3; kind++) {
+        delayq q;
+        delayq_item item;
+        delayq_status status;
+        pid_t child;
+        long long pushed = 0;
+        delayq_options o = options_for(&s, "jobs");
+        o.max_wait_ms = 60000;
+        at[0] = 0;
+        OK(&q, delayq_open(&q, &o));
+        child = spawn(push_later, &s);
+        if (kind == 2) OK(&q, delayq_take(&q, &item, 30000 * test_slow()));
+        while (kind < 2) {
+            int64_t wait_ms;
+            status = kind == 1 ? delayq_tick(&q, &wait_ms) : DELAYQ_OK;
+            CHECK(status >= DELAYQ_OK);
+            status = delayq_take(&q, &item, 0);
+            CHECK(status >= DELAYQ_OK);
+            if (status == DELAYQ_OK) break;
+            if (pushed == 0 && at[0]) pushed = now_us();
+            if (pushed > 0 && now_us() - pushed > 1000000LL * test_slow())
+                FAIL("not heard within a second, kind %d", kind);
+            if (kind == 0)
+                usleep(10000);
+            else
+                sleep_on_fds(&q, wait_ms < 500 ? wait_ms : 500);
+        }
+        join(child);
+        delayq_close(&q);
+    }
+    server_end(&s);
+}
+
+/* --- poll says readable -------------------------------------------------- */
+
+TEST(what_makes_the_descriptors_readable_is_taken_at_once) {
+    delayq q, other;
+    delayq_item item;
+    redisContext *c = main_connection();
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_message m;
+    int i;
+    memset(&m, 0, sizeof m);
+    m.data = "x";
+    m.len = 1;
+    OK(&q, delayq_open(&q, &o));
+    OK(&other, delayq_open(&other, &o));
+    for (i = 0; i < 2; i++)
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    for (i = 0; i < 50; i++) {
+        delayq_status status = DELAYQ_EMPTY;
+        int tries, fds[3];
+        int64_t wait_ms;
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+        OK(&q, delayq_tick(&q, &wait_ms));
+        usleep(5000);
+        if (i % 2 > 0) {
+            freeReplyObject(run(c, "RPUSH jobs x"));
+        } else {
+            m.due_ms = 1; /* long ago */
+            OK(&other, delayq_offer_many(&other, &m, 1));
+        }
+        /* a take that is EMPTY leaves something readable behind */
+        for (tries = 0; status == DELAYQ_EMPTY && tries < 5; tries++) {
+            struct pollfd p[3];
+            size_t n = delayq_fds(&q, fds, 3), k;
+            for (k = 0; k < n; k++) {
+                p[k].fd = fds[k];
+                p[k].events = POLLIN;
+            }
+            if (poll(p, (nfds_t)n, 2000 * test_slow()) < 1)
+                FAIL("round %d, try %d: due, but nothing is readable", i,
+                     tries);
+            status = delayq_take(&q, &item, 0);
+        }
+        CHECK_STATUS(&q, status, DELAYQ_OK);
+    }
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
+/* --- delayq_wake --------------------------------------------------------- */
+
+static delayq *sleeper;
+static volatile int go, done;
+static volatile long long woken_us;
+
+/* For each `go` one wake, within so many microseconds. */
+static void *waker(void *most_us) {
+    int seen = 0, most = *(int *)most_us;
+    unsigned seed = 1;
+    while (!done) {
+        long long until;
+        if (go == seen) continue;
+        seen = go;
+        seed = seed * 1103515245 + 12345;
+        until = now_us() + (int)(seed >> 8) % most;
+        while (now_us() < until) {
+        }
+        delayq_wake(sleeper);
+        woken_us = now_us();
+    }
+    return NULL;
+}
+
+/* How long after the wake the call came back. */
+static void check_woken(delayq_status status, int round) {
+    long long back = now_us();
+    UNTIL(woken_us > 0);
+    if (status != DELAYQ_WOKEN)
+        FAIL("round %d: %s", round, delayq_strstatus(status));
+    if (back - woken_us > 1000000LL * test_slow())
+        FAIL("round %d: the wake was seen %lld ms later", round,
+             (back - woken_us) / 1000);
+}
+
+TEST(no_wake_of_a_take_is_lost) {
+    static int most = 60;
+    int i, rounds = test_slow() > 1 ? 200 : 4000;
+    pthread_t thread;
+    delayq_item item;
+    delayq q;
+    open_queue(&q, "jobs");
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    sleeper = &q;
+    go = done = 0;
+    pthread_create(&thread, NULL, waker, &most);
+    for (i = 0; i < rounds; i++) {
+        struct timespec t = {0, 1200000};
+        nanosleep(&t, NULL); /* so that it looks at the pipe */
+        woken_us = 0;
+        go++;
+        check_woken(delayq_take(&q, &item, 9000), i);
+    }
+    done = 1;
+    pthread_join(thread, NULL);
+    delayq_close(&q);
+}
+
+TEST(no_wake_of_a_wait_with_a_shared_connection_is_lost) {
+    static int most = 2000;
+    int i, rounds = test_slow() > 1 ? 50 : 600;
+    pthread_t thread;
+    delayq q[2];
+    delayq_options o = options_for(&main_server, "a{x}");
+    sleeper = &q[0];
+    go = done = 0;
+    pthread_create(&thread, NULL, waker, &most);
+    for (i = 0; i < rounds; i++) {
+        delayq *both[2] = {&q[0], &q[1]};
+        delayq_options p;
+        OK(&q[0], delayq_open(&q[0], &o));
+        memset(&p, 0, sizeof p);
+        p.name = "b{x}";
+        p.share = &q[0];
+        OK(&q[1], delayq_open(&q[1], &p));
+        woken_us = 0;
+        go++;
+        check_woken(delayq_wait(both, 2, 9000), i);
+        delayq_close(&q[1]);
+        delayq_close(&q[0]);
+    }
+    done = 1;
+    pthread_join(thread, NULL);
+}
+
+/* --- no call blocks longer than promised --------------------------------- */
+
+static long long began_us;
+#define LIMITED(limit_ms, call)                                           \
+    do {                                                                  \
+        long long ms_;                                                    \
+        began_us = now_us();                                              \
+        (void)(call);                                                     \
+        ms_ = (now_us() - began_us) / 1000;                               \
+        if (ms_ > (limit_ms) + 1000 * test_slow())                        \
+            FAIL("%s took %lld ms, not %d", #call, ms_, (int)(limit_ms)); \
+    } while (0)
+
+static void calls_within(delayq *q, int limit_ms) {
+    static const delayq_ticket ticket = {
+        "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002"};
+    delayq_item item;
+    delayq_counts counts;
+    delayq_message m[2];
+    size_t n;
+    memset(m, 0, sizeof m);
+    m[0].data = m[1].data = "x";
+    m[0].len = m[1].len = 1;
+    m[0].key = "key";
+    m[0].key_ttl_ms = 1000;
+    LIMITED(limit_ms, delayq_offer(q, "x", 1, 0));
+    LIMITED(limit_ms, delayq_offer_many(q, m, 2));
+    LIMITED(limit_ms, delayq_take(q, &item, 0));
+    LIMITED(limit_ms, delayq_tick(q, NULL));
+    LIMITED(limit_ms, delayq_cancel(q, &ticket));
+    LIMITED(limit_ms, delayq_count(q, &counts));
+    LIMITED(limit_ms, delayq_peek(q, &item, 1, &n, NULL));
+    LIMITED(limit_ms + 100, delayq_take(q, &item, 100));
+    LIMITED(limit_ms + 100, delayq_wait(&q, 1, 100));
+}
+
+/* How it is opened. */
+enum way { ALONE, BROADCAST, SHARING, WAYS };
+
+static void opens_within(const char *url, int connect_ms, int io_ms,
+                         delayq *owner, enum way way, int limit_ms) {
+    delayq q;
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    if (way == SHARING) {
+        o.share = owner;
+    } else {
+        o.url = url;
+        o.connect_timeout_ms = connect_ms;
+        o.io_timeout_ms = io_ms;
+        o.broadcast = way == BROADCAST;
+    }
+    LIMITED(limit_ms, delayq_open(&q, &o));
+    if (way != BROADCAST)
+        calls_within(&q, connect_ms > io_ms ? connect_ms : io_ms);
+    delayq_close(&q);
+}
+
+TEST(no_call_blocks_longer_than_promised_by_a_frozen_server) {
+    static const int times[][2] = {{200, 400}, {400, 200}};
+    server s;
+    size_t i;
+    int way;
+    server_start(&s, NULL);
+    for (i = 0; i < 2; i++) {
+        delayq q;
+        delayq_options o = options_for(&s, "jobs");
+        o.connect_timeout_ms = times[i][0];
+        o.io_timeout_ms = times[i][1];
+        OK(&q, delayq_open(&q, &o));
+        server_kill(&s, SIGSTOP);
+        calls_within(&q, 400);
+        for (way = 0; way < WAYS; way++)
+            opens_within(s.url, times[i][0], times[i][1], &q, (enum way)way,
+                         400);
+        delayq_close(&q);
+        server_kill(&s, SIGCONT);
+    }
+    server_end(&s);
+}
+
+TEST(no_call_blocks_longer_than_promised_by_a_host_that_answers_nothing) {
+    const char *url = nobody();
+    delayq q;
+    delayq_options o;
+    int way;
+    memset(&o, 0, sizeof o);
+    o.name = "owner";
+    o.url = url;
+    o.connect_timeout_ms = 200;
+    o.io_timeout_ms = 400;
+    LIMITED(400, delayq_open(&q, &o));
+    for (way = 0; way < WAYS; way++)
+        opens_within(url, 200, 400, &q, (enum way)way, 400);
+    calls_within(&q, 400);
+    delayq_close(&q);
+}
+
+/* The server answers so many bytes, and then nothing: the login, the probe, the
+ * first script. */
+TEST(no_open_blocks_longer_than_connect_timeout_wherever_the_server_stops) {
+    long bytes;
+    proxy_start(&main_server);
+    for (bytes = 0; bytes <= 120; bytes += 40) {
+        delayq q, other;
+        delayq_options o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        o.connect_timeout_ms = 300;
+        o.io_timeout_ms = 4000 * test_slow();
+        o.broadcast = 1;
+        proxy_strike(STALL, 1, bytes, 1);
+        LIMITED(300, delayq_open(&q, &o));
+        delayq_close(&q);
+        o.broadcast = 0;
+        proxy_strike(STALL, 1, bytes, 1);
+        LIMITED(300, delayq_open(&q, &o));
+        proxy_calm();
+        UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK);
+        memset(&o, 0, sizeof o);
+        o.name = "more";
+        o.share = &q;
+        proxy_strike(STALL, 1, bytes > 40 ? 40 : bytes, 1);
+        LIMITED(300, delayq_open(&other, &o));
+        delayq_close(&other);
+        delayq_close(&q);
+        proxy_calm();
+    }
+}
+
+/* When the login is being held up: behind the probe's answer nothing comes. */
+static void stall_the_script(void *unused) {
+    (void)unused;
+    UNTIL(proxy->times == 0);
+    proxy_strike(STALL, 1, 46, 1);
+}
+
+/* The login's answer takes a while, and that to the script never comes: both
+ * lie within the same limit. */
+TEST(an_offer_that_connects_first_has_one_limit) {
+    server s;
+    delayq q;
+    delayq_options o;
+    redisContext *c;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    proxy_start(&s);
+    o = options_for(&s, "jobs");
+    o.url = proxy_url();
+    o.connect_timeout_ms = 1800;
+    o.io_timeout_ms = 2000;
+    OK(&q, delayq_open(&q, &o));
+    proxy->delay_ms = 1400;
+    proxy_strike(DELAY, 1, 0, 1);
+    freeReplyObject(run(c, "CLIENT KILL TYPE normal SKIPME yes"));
+    UNTIL(proxy->pairs == 0);
+    spawn(stall_the_script, NULL);
+    LIMITED(2000, delayq_offer(&q, "x", 1, 0));
+    proxy->let_go = 1;
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+/* --- short timeouts ------------------------------------------------------ */
+
+struct chunk {
+    long long due_us;
+    int to;
+    size_t n;
+    char bytes[8192];
+};
+
+/* A line on which every byte takes 5 ms, in each direction. */
+static char line_path[104];
+static void long_line(void *argument) {
+    static struct chunk kept[256];
+    const server *s = (const server *)argument;
+    struct pollfd p[33];
+    struct sockaddr_un a;
+    int peer[33], n = 1;
+    unsigned first = 0, last = 0;
+    signal(SIGPIPE, SIG_IGN);
+    p[0].fd = at[0];
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(a.sun_path, sizeof a.sun_path, "%.104s", s->socket);
+    for (;;) {
+        int i;
+        for (i = 0; i < n; i++) p[i].events = POLLIN;
+        poll(p, (nfds_t)n, first == last ? 100 : 1);
+        for (i = 1; i < n && last - first < 200; i++) {
+            struct chunk *c = &kept[last % 256];
+            ssize_t got;
+            if (!p[i].revents || p[i].fd < 0) continue;
+            got = read(p[i].fd, c->bytes, sizeof c->bytes);
+            c->n = got > 0 ? (size_t)got : 0;
+            c->to = peer[i];
+            c->due_us = now_us() + 5000;
+            last++;
+            if (got <= 0) p[i].fd = -1;
+        }
+        while (first != last && kept[first % 256].due_us <= now_us()) {
+            struct chunk *c = &kept[first++ % 256];
+            if (c->n == 0)
+                shutdown(c->to, SHUT_RDWR);
+            else if (write(c->to, c->bytes, c->n) < 0)
+                shutdown(c->to, SHUT_RDWR);
+        }
+        if ((p[0].revents & POLLIN) && n + 2 <= 33) {
+            p[n].fd = peer[n + 1] = accept(p[0].fd, NULL, NULL);
+            p[n + 1].fd = peer[n] = socket(AF_UNIX, SOCK_STREAM, 0);
+            connect(peer[n], (struct sockaddr *)&a, sizeof a);
+            n += 2;
+        }
+    }
+}
+
+static void long_line_start(server *s) {
+    struct sockaddr_un a;
+    at = (volatile int *)shared(4 * sizeof *at);
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(line_path, sizeof line_path, "%s/line", s->dir);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", line_path);
+    at[0] = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(bind(at[0], (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(at[0], 16) == 0);
+    spawn(long_line, s);
+    close(at[0]);
+}
+
+/* A loop that takes, until there is something. */
+static long long until_taken(delayq *q) {
+    long long began = now_us();
+    delayq_item item;
+    while (delayq_take(q, &item, 0) != DELAYQ_OK) {
+        if (now_us() - began > 20000000LL * test_slow())
+            FAIL("never taken: %s", delayq_errmsg(q));
+        usleep(1000);
+    }
+    return now_us() - began;
+}
+
+TEST(a_timeout_that_is_shorter_than_the_round_trip_connects) {
+    server s;
+    delayq q;
+    delayq_options o;
+    char url[160];
+    long long began = now_us(), stored = 0;
+    redisContext *c;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    long_line_start(&s);
+    o = options_for(&s, "jobs");
+    snprintf(url, sizeof url, "unix://%s", line_path);
+    o.url = url;
+    o.io_timeout_ms = 5;
+    delayq_open(&q, &o);
+    while (stored == 0) { /* that is all: no answer comes in time */
+        redisReply *r;
+        delayq_status status = delayq_offer(&q, "x", 1, 3600000);
+        CHECK(status < DELAYQ_OK);
+        r = run(c, "ZCARD redisson_delay_queue_timeout:{jobs}");
+        stored = r->integer;
+        freeReplyObject(r);
+        if (now_us() - began > 5000000LL * test_slow())
+            FAIL("not connected: %s", delayq_errmsg(&q));
+        usleep(1000);
+    }
+    CHECK_HAS(delayq_errmsg(&q), "in time");
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&s);
+}
+
+TEST(after_a_freeze_a_handle_with_a_short_timeout_is_soon_back) {
+    server s;
+    delayq q;
+    delayq_options o;
+    long long end, us;
+    delayq_item item;
+    redisContext *c;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    o = options_for(&s, "jobs");
+    o.io_timeout_ms = 5;
+    o.lease_ms = 3600000;
+    delayq_open(&q, &o);
+    UNTIL(delayq_take(&q, &item, 0) == DELAYQ_EMPTY);
+    UNTIL(delayq_offer(&q, "x", 1, 500) == DELAYQ_OK);
+    server_kill(&s, SIGSTOP);
+    end = now_us() + 3500000;
+    while (now_us() < end) {
+        delayq_take(&q, &item, 0);
+        usleep(1000);
+    }
+    server_kill(&s, SIGCONT);
+    /* what a take had fetched that got no answer is leased: offer another */
+    freeReplyObject(run(c, "RPUSH jobs y"));
+    us = until_taken(&q);
+    if (us > 1000000LL * test_slow()) FAIL("%lld ms later", us / 1000);
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&s);
+}
