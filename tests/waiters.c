@@ -522,6 +522,101 @@ TEST(a_take_that_ends_leaves_the_waiters) {
     }
 }
 
+/* --- beside version 0.1 --------------------------------------------------- */
+
+#define OLD_WAITERS "delayq_waiting:{jobs}"
+#define OLD 3
+
+static pid_t old[OLD];
+
+static void old_waiter(void *unused) {
+    (void)unused;
+    execl("build/waiter-0.1", "waiter-0.1", main_server.url, (char *)NULL);
+    FAIL("can't run build/waiter-0.1");
+}
+
+static void start_old(void) {
+    int i;
+    if (access("build/waiter-0.1", X_OK) != 0)
+        test_skip("no build/waiter-0.1: it needs the git history");
+    for (i = 0; i < OLD; i++) {
+        old[i] = spawn(old_waiter, NULL);
+        UNTIL(ask_int("ZCARD " OLD_WAITERS) == i + 1);
+    }
+}
+
+static int old_taken(void) {
+    return (int)ask_int("LLEN old");
+}
+
+/* One item, to whichever version: how late? */
+static int64_t item_to_either(delayq *p, int pushed) {
+    int new_before = all_taken(), old_before = old_taken(), i;
+    int taken[MOST];
+    long long from = now_us();
+    for (i = 0; i < count; i++) taken[i] = waiters[i].taken;
+    if (pushed)
+        ask("RPUSH jobs x");
+    else
+        OFFER(p, "x", 40);
+    UNTIL(all_taken() + old_taken() > new_before + old_before);
+    usleep(2000);
+    CHECK_INT(all_taken() + old_taken(), new_before + old_before + 1);
+    if (pushed) return now_us() - from;
+    for (i = 0; i < count; i++)
+        if (waiters[i].taken > taken[i]) return waiters[i].late_us;
+    return atoll(ask("LINDEX old -1"));
+}
+
+static void items_to_either_come_in_time(delayq *p, int items, int allowed) {
+    int i;
+    for (i = 0; i < items; i++) {
+        int64_t us = item_to_either(p, i % 2);
+        if (us > LATE_US || (us > ON_TIME_US && allowed-- == 0))
+            FAIL("item %d is late by %lld us", i, (long long)us);
+    }
+}
+
+TEST(handles_of_0_1_and_of_today_wait_on_one_queue) {
+    delayq p;
+    int i;
+    prepare(3);
+    start_old();
+    start_all();
+    open_queue(&p, "jobs");
+    CHECK_INT(ask_int("ZCARD " OLD_WAITERS), OLD);
+    items_to_either_come_in_time(&p, 30, 0);
+    UNTIL(everybody_entered());
+    UNTIL(ask_int("ZCARD " OLD_WAITERS) == OLD);
+    /* the leader of either may go */
+    i = leader();
+    kill(waiters[i].pid, SIGSTOP);
+    items_to_either_come_in_time(&p, 4, 1);
+    kill(waiters[i].pid, SIGCONT);
+    UNTIL(everybody_entered());
+    for (i = 0; i < OLD; i++) {
+        kill(old[i], SIGKILL);
+        waitpid(old[i], NULL, 0);
+    }
+    items_to_either_come_in_time(&p, 10, 0);
+    /* nobody has touched the older set */
+    CHECK(ask_int("ZCARD " OLD_WAITERS) > 0);
+    end_all();
+    delayq_close(&p);
+}
+
+TEST(handles_of_0_1_go_on_when_those_of_today_die) {
+    delayq p;
+    prepare(3);
+    start_old();
+    start_all();
+    open_queue(&p, "jobs");
+    items_to_either_come_in_time(&p, 4, 0);
+    end_all();
+    items_to_either_come_in_time(&p, 10, 0);
+    delayq_close(&p);
+}
+
 /* --- what may be refused -------------------------------------------------- */
 
 static void wait_as_if_alone(const char *rights) {
