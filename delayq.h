@@ -3622,15 +3622,20 @@ static int dq_waiters_may_track(const delayq *q) {
            (w->push_us == 0 || w->push_us <= dq_sys_now());
 }
 
-/* --- a standby's time --- */
+/* --- when it acts --- */
+
+/* At the latest: sooner where nothing would announce an item. */
+static int64_t dq_waiters_latest(const delayq *q) {
+    int64_t wait_us = q->options.max_wait_ms * 1000;
+    int heard = q->conn->tracking != DELAYQ_TRACK_OFF && q->subscribed;
+    if (!heard && wait_us > DQ_UNHEARD_POLL_US) wait_us = DQ_UNHEARD_POLL_US;
+    return dq_sys_now() + wait_us;
+}
 
 /* The next item is due then: when a standby acts. */
 static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
-    int64_t now = dq_sys_now(), cap = now + q->options.max_wait_ms * 1000;
-    int heard = q->conn->tracking != DELAYQ_TRACK_OFF && q->subscribed;
-    if (!heard && cap > now + DQ_UNHEARD_POLL_US)
-        cap = now + DQ_UNHEARD_POLL_US; /* as the leader polls */
-    if (due_us > cap) due_us = cap;
+    int64_t now = dq_sys_now(), latest = dq_waiters_latest(q);
+    if (due_us > latest) due_us = latest; /* as the leader polls */
     if (due_us < now) due_us = now;
     due_us += dq_waiters_slack();
     if (due_us > q->waiter.look_us) due_us = q->waiter.look_us;
@@ -3759,13 +3764,12 @@ static void dq_waiters_on_heard(delayq *q, int all, int on) {
  */
 static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
-    int64_t cap = dq_sys_now() + q->options.max_wait_ms * 1000;
     if (!dq_waiters_listed(q)) return;
     w->role = DELAYQ_WAITER_LEADER;
     w->promoted = 1;
     w->push_us = 0;
     q->next_poll_us = dq_sched_message_us(q, due_ms);
-    dq_sched_lower(q, cap);
+    dq_sched_lower(q, dq_waiters_latest(q));
     if (w->called) dq_sched_lower(q, dq_sys_now());
 }
 

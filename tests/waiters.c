@@ -663,6 +663,33 @@ TEST(without_the_right_to_publish_a_take_waits_as_if_alone) {
     wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -publish");
 }
 
+/* As on Redis 5: the leader polls every 250 ms, standbys twice as rarely. */
+TEST(where_pushes_are_not_announced_a_standby_polls_for_a_frozen_leader) {
+    delayq p;
+    static char url[200];
+    int i;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    acl_user("deaf", "~* +@all -client|tracking");
+    snprintf(url, sizeof url, "unix://deaf:pw@%s", main_server.socket);
+    prepare(4);
+    for (i = 0; i < count; i++) waiters[i].url = url;
+    for (i = 0; i < count; i++) start(i);
+    UNTIL(everybody_entered());
+    open_queue(&p, "jobs");
+    for (i = 0; i < 4; i++) CHECK(one_item(&p, 1, 0) < 250000 + ON_TIME_US);
+    items_come_in_time(&p, 0, 0);
+    UNTIL(everybody_entered());
+    kill(waiters[leader()].pid, SIGSTOP);
+    CHECK(one_item(&p, 1, 0) < LATE_US);
+    CHECK(one_item(&p, 1, 0) < 250000 + ON_TIME_US);
+    items_come_in_time(&p, 0, 0);
+    ask("CONFIG RESETSTAT");
+    sleep(1);
+    if (test_slow() == 1) CHECK(calls("evalsha") <= 12);
+    end_all();
+    delayq_close(&p);
+}
+
 /* A key of another type under that name. */
 TEST(beside_a_foreign_key_a_take_waits_as_if_alone) {
     delayq p;
