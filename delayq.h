@@ -39,6 +39,7 @@
  *     >>scripts        what runs in the server
  *     >>protocol       writing requests, reading replies
  *     >>schedule       when the server is asked next
+ *     >>waiters        which of the handles that wait on a queue acts
  *     >>connections    dialing, login, probe, redirections, back-off
  *     >>requests       sending scripts, one retry policy
  *     >>subscriber     the connection that only listens
@@ -153,8 +154,9 @@
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
  *                                            was offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
- *     delayq_waiting:T                zset   handles that wait in a take
- *     delayq_turn:T:HANDLE            channel  tells one of them its turn
+ *     delayq_waiters:T                zset   handles that wait in a take, and
+ *                                            the channel that calls all of them
+ *     delayq_turn:T:HANDLE            channel  tells one of them to lead
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
  *
  * The first four are the keys, the bytes and the channel of Redisson's
@@ -175,10 +177,16 @@
  * anybody pushes into N. It only saves time: without it the handle asks the
  * server every 250 ms; with it at least every max_wait_ms.
  *
- * Of the handles that wait in a take for 10 s or longer on one queue, one, the
- * leader, keeps the exact timer; the others are told when it is their turn. So
- * an item wakes one of a hundred. If the leader dies or freezes, its standby
- * takes over 0.3 to 0.6 s after something was due or pushed.
+ * Handles that wait in a take for 10 s or longer on one queue share the work.
+ * One of them, the leader, keeps the exact timer. About 16 others, the
+ * standbys, step in if the leader has not acted 0.3 to 0.6 s after something
+ * was due or pushed. The rest sleep until the others are busy. So of a hundred
+ * that wait few wake for an item, and one that waits alone pays nothing for
+ * them.
+ *
+ * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
+ * exception: where more than 16 wait, and a fault hits the leader and every
+ * standby, a sleeper finds the item, each of which looks every max_wait_ms.
  *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
@@ -664,6 +672,35 @@ typedef struct delayq_conn {
     int pipe[2]; /* delayq_wake writes, a wait reads */
 } delayq_conn;
 
+/* What a handle is among those that wait in a take on its queue; in this order
+ * in a take's reply. */
+typedef enum delayq_waiter_role {
+    DELAYQ_WAITER_NONE,    /* it is not one of them */
+    DELAYQ_WAITER_ALONE,   /* it was the only one when it asked */
+    DELAYQ_WAITER_LEADER,  /* it acts when something is due or pushed */
+    DELAYQ_WAITER_STANDBY, /* it acts 0.3 to 0.6 s later, if it has to */
+    DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
+} delayq_waiter_role;
+
+/* All 0 while conn->sub is NULL. */
+typedef struct delayq_waiter {
+    delayq_waiter_role role;
+    unsigned char asked;     /* SUBSCRIBE of these two channels is written: */
+    unsigned char own_heard; /* the handle's own, and */
+    unsigned char all_heard; /* that of all waiters: it is confirmed */
+    unsigned char off_queue; /* the queue's channel is unsubscribed */
+    unsigned char known;     /* an answer has given it a role */
+    unsigned char promoted;  /* told to lead since its last take was written */
+    unsigned char called;    /* 1: told to enter anew; 2: a take that does so
+                                is under way */
+    /* A standby's. */
+    unsigned char overdue; /* something was pushed, and still lies there */
+    unsigned char looking; /* the LLEN under way looks after a push */
+    int64_t push_us;       /* when to look after a push; 0: none */
+    int64_t due_us;        /* when the next item is due; 0: unknown */
+    int64_t look_us;       /* ask no later than then */
+} delayq_waiter;
+
 struct delayq {
     unsigned open;
     int64_t pid;
@@ -692,10 +729,9 @@ struct delayq {
     unsigned char list_tracked; /* the next push into N will be heard: only
                                    while conn->tracking is DELAYQ_TRACK_ON */
 
-    /* The waiters. */
-    unsigned char turn_subscribed; /* to the handle's own channel */
-    unsigned char will_wait;       /* in a take that waits long enough */
-    unsigned char waiter_rank;     /* 1 leader, 2 standby, 3 further; 0: none */
+    unsigned char will_wait; /* in a take that waits long enough to be one
+                                of the waiters */
+    delayq_waiter waiter;
 
     unsigned char empty_takes;  /* the last take was empty and did not wait */
     unsigned char retry_turn;   /* which list the next take looks at first */
@@ -851,8 +887,8 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *                              is not 0
  *              any server failure. DELAYQ_ERR_UNKNOWN: if the server had
  *              handed out an item, it is lost; with a lease it comes again
- * Blocks       timeout_ms, and a round trip; if it waited for 10 s or longer,
- *              one more to leave the waiters. With 0: one round trip, or none
+ * Blocks       timeout_ms, and a round trip; if it waited for 10 s or longer
+ *              beside others, one more to leave them. With 0: one, or none
  *              while the subscriber is open and nothing is due (it is opened
  *              at the second empty take in a row)
  * Redis        1 script, O(log n); while it waits 0.2 commands a second
@@ -1076,7 +1112,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  *     System, Numbers, Elements, Errors, URL, TLS    send no requests
  *     Scripts, Protocol      what is said to the server
- *     Schedule               when it is said
+ *     Schedule, Waiters      when it is said, and by whom
  *     Connections, Requests, Subscriber    saying it, and being told
  *     Taking, Waiting, Verbs               what the caller has asked for
  *
@@ -1120,8 +1156,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, asked, waiter_rank, ready,
- *     subscribed, turn_subscribed, list_tracked    Schedule
+ *     q->next_poll_us, asked, ready,
+ *     subscribed, list_tracked    Schedule; Waiters, where it isn't the
+ *                        handle that acts
+ *     q->waiter, will_wait        Waiters
  *     q->outbox, send_us, and what the memory holds    Outbox
  *     q->reply (what the items point into)   Taking, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
@@ -1133,7 +1171,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
  *     an ASK             dq_req_decide sets req->asking; dq_req_socket
  *     what may be sent twice                 dq_req_decide, req->idempotent
- *     when the server is asked next          dq_sched_on_...: an event each
+ *     when the server is asked next          dq_sched_on_..., dq_waiters_on_
+ *                        ...: an event each
  *     an element that can't be decoded       of a tick or take, in the
  *                        scripts: split() gives nil, and drain or take_listed
  *                        puts it to the dead letters. In C dq_elem_parse gives
@@ -1147,9 +1186,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Words: a transfer moves due items from the zset to the ready list. The probe
  * is the first request about a queue on a connection. Tracking is Redis' client
  * tracking, which tells the subscriber of a push into the list. The waiters are
- * the handles in a take of 10 s or longer: the leader acts, the standby acts if
- * the leader doesn't. A poll asks the server without having been told to. A
- * request is idempotent if sending it twice does what sending it once does.
+ * the handles in a take of 10 s or longer: the leader acts, a standby acts if
+ * the leader doesn't, sleepers only look now and then. A poll asks the server
+ * without having been told to. A request is idempotent if sending it twice does
+ * what sending it once does.
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -2400,7 +2440,7 @@ static const char dq_lua_offer_keyed[] =
  * ready, other: the lengths of keys[2] and keys[3].
  * returns  clock; next: microseconds until something is due, -1: nothing within
  *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
- *          or an array of what is mostly 0: ready, moved, dead, old, the rank
+ *          or an array of what is mostly 0: ready, moved, dead, old, its role
  *          among the waiters; the due times of what is handed out, in one text;
  *          then its elements
  *
@@ -2414,7 +2454,7 @@ static const char dq_lua_run[] =
     "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
     "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
-    "    moved = 0, dead = 0, old = 0, rank = 0,\n"
+    "    moved = 0, dead = 0, old = 0,\n"
     "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
     "end\n"
@@ -2425,8 +2465,8 @@ static const char dq_lua_run[] =
     "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
     "  if run.native then ready = ready + run.other end\n"
-    "  if ready + run.moved + run.dead + run.old + run.rank > 0 then\n"
-    "    reply[4] = {ready, run.moved, run.dead, run.old, run.rank}\n"
+    "  if ready + run.moved + run.dead + run.old > 0 then\n"
+    "    reply[4] = {ready, run.moved, run.dead, run.old, 0}\n"
     "  end\n"
     "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
@@ -2805,69 +2845,127 @@ static const char dq_lua_take_listed[] =
     "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
-/* Those who wait in a take, in order of arrival. The first, the leader, has
- * the exact timer and hears of pushes; the second, its standby, acts when the
- * leader has not for 0.3 to 0.6 s; the others hear from their turn channel
- * when they have become first or second: "rank, next due time". Who gets an
- * item leaves, and tells the first two. Who got one that was overdue removes
- * those before it, dead or frozen though their sockets may live, and tells
- * them so: one that only slept joins again at the end.
+/* give_role(reply, waiters, argv): enter the handle among the waiters, or
+ * strike it off, by what its take has got. Section Waiters says what the roles
+ * mean. The reply tells the role: 0 none (it has got an item, or stops
+ * waiting), 1 alone, 2 leader, 3 standby, 4 sleeper.
  *
- * This only saves work. Whatever fails in here, the handle waits as if alone.
+ * The sorted set holds standbys first, then sleepers, then the leader, told
+ * apart by ranges of the score: the time in ms since which a handle waits; of
+ * sleepers 1e14 more; of the leader 2e14 more, and the time since which it
+ * leads. The set's name is also that of the channel that calls all of them. It
+ * lives for a day; then it is lost, as by a FLUSHALL, and made anew.
  *
- * join_or_leave(run, waiters, id, waits, turns): returns the rank of this
- * handle: 1, 2, 3 (further), or 0 (not among the waiters). */
-static const char dq_lua_waiters[] =
-    "local function join_waiters(run, waiters, id, turns)\n"
-    "  local function is_gone(other)\n"
-    "    local n = redis.pcall('PUBSUB', 'NUMSUB', turns .. other)\n"
-    "    return not n.err and n[2] == 0\n"
-    "  end\n"
-    "  if not redis.call('ZRANK', waiters, id) then\n"
-    "    redis.call('ZADD', waiters, run.us, id)\n"
-    "    redis.call('PEXPIRE', waiters, 86400000)\n"
-    "  end\n"
-    "  for rank = 0, 1 do\n"
-    "    local other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
-    "    while other ~= id and other and is_gone(other) do\n"
-    "      redis.call('ZREM', waiters, other)\n"
-    "      other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
-    "    end\n"
-    "    if other == id then return rank + 1 end\n"
-    "  end\n"
-    "  return 3\n"
+ * A handle is dead where nobody is subscribed to its channel. One that is
+ * frozen is found out by what it was to take: another one gets it late though
+ * the leader has led for some time, and empties the set; then all who live
+ * enter anew.
+ *
+ * Nothing in here walks through more than 64 handles. More than that in a row
+ * are dead: all are called. */
+static const char dq_lua_waiters_leave[] =
+    "local function read_waiters(reply, waiters, argv)\n"
+    "  local us, next, claim = reply[1], reply[2], argv[16]\n"
+    "  local now = math.floor(us / 1000)\n"
+    "  local soon = next < 0 and now + math.abs(argv[3]) or\n"
+    "    math.ceil((us + next) / 1000)\n"
+    "  local last = redis.call('ZRANGE', waiters, -1, -1, 'WITHSCORES')\n"
+    "  local since = (tonumber(last[2]) or 0) - 2e14\n"
+    "  return {\n"
+    "    set = waiters, id = argv[13], turns = argv[15], claim = claim,\n"
+    "    now = now, got = reply[5] ~= '', any = last[1] ~= nil,\n"
+    "    due = tonumber(string.match(reply[5], '^[^ ]*')),\n"
+    "    leader = since >= 0 and last[1] or nil, since = since,\n"
+    "    soon = string.format('%.0f', math.min(soon, 1e15)),\n"
+    "    follows = claim == 'standby' or claim == 'check' or\n"
+    "      claim == 'sleeper'\n"
+    "  }\n"
     "end\n"
-    "local function leave_waiters(run, waiters, id, turns)\n"
-    "  local rank = redis.call('ZRANK', waiters, id)\n"
-    "  if not rank then return 0 end\n"
-    "  redis.call('ZREM', waiters, id)\n"
+    "local function subscribers(channel)\n"
+    "  return redis.call('PUBSUB', 'NUMSUB', channel)[2]\n"
+    "end\n"
+    "local function call_all(w)\n"
+    "  redis.call('UNLINK', w.set)\n"
+    "  redis.call('PUBLISH', w.set, subscribers(w.set))\n"
+    "end\n"
+    "local function hand_over(w)\n"
+    "  local others, heard = redis.call('ZRANGE', w.set, 0, 63), nil\n"
+    "  local dead = #others\n"
+    "  for i, other in ipairs(others) do\n"
+    "    if redis.call('PUBLISH', w.turns .. other, w.soon) > 0 then\n"
+    "      heard, dead = other, i - 1\n"
+    "      break\n"
+    "    end\n"
+    "  end\n"
+    "  if heard then redis.call('ZADD', w.set, 2e14 + w.now, heard) end\n"
+    "  if dead == 64 then call_all(w)\n"
+    "  elseif dead > 0 then\n"
+    "    redis.call('ZREM', w.set, unpack(others, 1, dead))\n"
+    "  end\n"
+    "end\n"
+    "local function leave_waiters(w)\n"
+    "  if w.any then redis.call('ZREM', w.set, w.id) end\n"
+    "  if w.leader == w.id then return hand_over(w) end\n"
     /* of a push it isn't known how long it has lain there */
-    "  local due = tonumber(run.dues[1])\n"
-    "  if run.safe > 0 and not due and rank == 1 then due = 0 end\n"
-    "  if rank > 0 and due and due < run.now - 250 then\n"
-    "    local before = redis.call('ZRANGE', waiters, 0, rank - 1)\n"
-    "    for _, other in ipairs(before) do\n"
-    "      redis.call('ZREM', waiters, other)\n"
-    "      redis.call('PUBLISH', turns .. other, '0 0')\n"
-    "    end\n"
-    "    rank = 0\n"
+    "  local due = w.due\n"
+    "  local late = w.got and (not due and w.follows or\n"
+    "    due and due < w.now - (w.follows and 50 or 250))\n"
+    "  if w.leader and late and w.since < w.now - 250 or not w.leader and\n"
+    "    (late and w.follows or w.claim == 'leader') then\n"
+    "    call_all(w)\n"
     "  end\n"
-    "  local soon = math.min(run.soon or 0, 1e15)\n"
-    "  while rank < 2 do\n"
-    "    local other = redis.call('ZRANGE', waiters, rank, rank)[1]\n"
-    "    if not other then break end\n"
-    "    local told = redis.call('PUBLISH', turns .. other,\n"
-    "      string.format('%.0f %.0f', rank + 1, soon))\n"
-    "    if told == 0 then redis.call('ZREM', waiters, other)\n"
-    "    else rank = rank + 1 end\n"
+    "end\n";
+static const char dq_lua_waiters_stay[] =
+    "local function follow(w, n, share, channel)\n"
+    "  local size = redis.call('ZCARD', w.set)\n"
+    "  local standby = share * math.min(n, size) < 16 * 65536\n"
+    /* it keeps its place unless its role has changed */
+    "  local same = w.follows and standby == (w.claim ~= 'sleeper')\n"
+    "  local score = standby and w.now or 1e14 + w.now\n"
+    "  if size < 1024 then\n"
+    "    redis.call('ZADD', w.set, same and 'NX' or 'CH', score, w.id)\n"
     "  end\n"
-    "  return 0\n"
+    "  if w.claim == 'check' then redis.pcall('PUBLISH', channel, w.soon) end\n"
+    "  return standby and 3 or 4\n"
     "end\n"
-    "local function join_or_leave(run, waiters, id, waits, turns)\n"
-    "  if run.safe == 0 and waits == '1' then\n"
-    "    return join_waiters(run, waiters, id, turns)\n"
+    "local function lead(w, n)\n"
+    "  if w.leader == w.id then return 2 end\n"
+    "  if w.leader then redis.call('ZREM', w.set, w.leader) end\n"
+    "  redis.call('ZADD', w.set, 2e14 + w.now, w.id)\n"
+    "  redis.call('PEXPIRE', w.set, 86400000)\n"
+    /* others may believe to be alone, or the set was lost */
+    "  local lost = not w.any and (w.follows or w.claim == 'leader')\n"
+    "  if lost or w.claim == 'new' then redis.call('PUBLISH', w.set, n) end\n"
+    "  return 2\n"
+    "end\n"
+    "local function role_among_waiters(reply, waiters, argv)\n"
+    "  local w = read_waiters(reply, waiters, argv)\n"
+    "  if w.got or argv[14] ~= '1' then\n"
+    "    leave_waiters(w)\n"
+    "    return 0\n"
     "  end\n"
-    "  return leave_waiters(run, waiters, id, turns)\n"
+    "  local n = subscribers(waiters)\n"
+    "  if n <= 1 then\n"
+    "    if w.any then redis.call('UNLINK', waiters) end\n"
+    "    return 1\n"
+    "  end\n"
+    "  if w.leader and w.leader ~= w.id and\n"
+    "    subscribers(w.turns .. w.leader) > 0 then\n"
+    "    return follow(w, n, argv[17], argv[12])\n"
+    "  end\n"
+    "  return lead(w, n)\n"
+    "end\n"
+    /* an ACL that forbids something, a key of another type: as if alone */
+    "local function waiter_role(reply, waiters, argv)\n"
+    "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
+    "  if fine then return role end\n"
+    "  redis.pcall('ZREM', waiters, argv[13])\n"
+    "  return 1\n"
+    "end\n"
+    "local function give_role(reply, waiters, argv)\n"
+    "  if reply[4] == 0 then reply[4] = {0, 0, 0, 0} end\n"
+    "  reply[4][5] = waiter_role(reply, waiters, argv)\n"
+    "  return reply\n"
     "end\n";
 
 /* TAKE
@@ -2881,7 +2979,10 @@ static const char dq_lua_waiters[] =
  *          before, or ''; for a lease 10 order of a new id, 11 the rest of it
  *          (6 bytes; with an old wire a number below 2048), 12 channel; with a
  *          fifth key: 13 the handle's id, 14 '1': it waits if there is nothing,
- *          15 what the turn channels begin with
+ *          15 what the handles' channels begin with, 16 what it is by its own
+ *          account: 'new' (since its subscriber is open), 'none', 'leader',
+ *          'standby', 'check' (a standby that has found something overdue),
+ *          'sleeper'; 17 its share, a number below 65536
  * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
  *          payload. A lease ends that many ms behind the clock, rounded up
  *
@@ -2892,7 +2993,7 @@ static const char dq_lua_waiters[] =
  * What has been handed out or acknowledged stays so: a refusal after that ends
  * the script without an error, which the next call will run into. */
 /* take_usual(keys, argv): the usual take, made for speed: a native queue,
- * nothing in its lists, not among the waiters, one item to hand out or none.
+ * nothing in its lists, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
     "local function take_usual(call, zset, argv)\n"
@@ -2966,10 +3067,13 @@ static const char dq_lua_take_usual[] =
     "if KEYS[2] then\n"
     "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
     "end\n"
-    "if in_ready + in_retry == 0 and ARGV[4] == '1' and not KEYS[5] then\n"
+    "if in_ready + in_retry == 0 and ARGV[4] == '1' then\n"
     "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
-    "if usual then return usual end\n";
+    "if usual and (usual.err or not KEYS[5]) then return usual end\n";
+/* the same for one of the waiters */
+static const char dq_lua_take_usual_waits[] =
+    "if usual then return give_role(usual, KEYS[5], ARGV) end\n";
 static const char dq_lua_take[] =
     "local function take_items(run, max, limit)\n"
     "  local direct = run.ready == 0 and (run.other == 0 or not run.native)\n"
@@ -3011,13 +3115,9 @@ static const char dq_lua_take[] =
     "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
-    "  local joined, rank = false, 0\n"
-    "  if keys[5] then\n"
-    "    joined, rank = pcall(join_or_leave, run, keys[5], argv[13],\n"
-    "      argv[14], argv[15])\n"
-    "  end\n"
-    "  run.rank, reply[3] = joined and rank or 0, acked or 0\n"
-    "  return finish_run(run)\n"
+    "  reply[3] = acked or 0\n"
+    "  finish_run(run)\n"
+    "  return keys[5] and give_role(reply, keys[5], argv) or reply\n"
     "end\n";
 static const char dq_lua_take_native[] =
     "return take(KEYS, ARGV, in_ready, in_retry)\n";
@@ -3264,9 +3364,10 @@ typedef struct dq_script {
 #define DQ_LUA_RUN \
     dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
+#define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE                                                           \
     dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
-        dq_lua_waiters, dq_lua_take
+        dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
@@ -3279,19 +3380,20 @@ DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "6240bce516fdd886bfb8d8fc820e5ebbf4031d4b",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "4d93e4ca416e08011e2900a70add4d65f0431b4c",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "09cfc8d1ab1952b81cc0da00fbf850cf0aa7bb3a", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "ffbd9e485486d1258d86dd393f6a5c841ee11dd3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "16e8a1f570c1036dbc3c650c742b4f26db6562f9",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_RUN, dq_lua_no_mirror,
-          DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "5c06b27964238bec7dcd0e3c81299bed6b9792de",
-          dq_lua_publish, DQ_LUA_RUN, DQ_LUA_MIRROR, DQ_LUA_TAKE,
-          dq_lua_take_redisson);
+DQ_SCRIPT(take, DQ_TAKE, 4, "2dcc12901ef28bc7a0f5066e83e07d332592bdd1",
+          dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
+          dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
+          dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f18a0177c0e0c11b5c5ed70cd0373a57fc8979db",
+          dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
+          DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "387bda043d3f4fa0689f6b4a0e3a10efc89177b6", DQ_LUA_RUN,
+          "8f0b7af9311cac32cddb2ffa41b106a1ad7a7ca1", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -3330,7 +3432,7 @@ enum {
     DQ_AT_MOVED,
     DQ_AT_DEAD,
     DQ_AT_OLD,
-    DQ_AT_RANK,
+    DQ_AT_ROLE,
     DQ_NUMBERS,
     DQ_AT_DUES = DQ_AT_READY + 1
 };
@@ -3482,7 +3584,7 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_STREAM "delayq_stream:"
 #define DQ_DEDUP "delayq_once:"
 #define DQ_SENT "delayq_sent:"
-#define DQ_WAITERS "delayq_waiting:"
+#define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 
@@ -3578,8 +3680,9 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * MARK: - Schedule
  * >>schedule   when the server is asked next
  *
- * Owns next_poll_us and waiter_rank: one function per event, and nobody else
- * writes them. The relative time in a reply is counted from when its request
+ * Owns next_poll_us: one function per event, and nobody else writes it but
+ * section Waiters, which puts off what a handle does not see to. The relative
+ * time in a reply is counted from when its request
  * was sent: at worst the poll is some microseconds early and is repeated.
  * Counted from the reply it would be late by a round trip. Messages read since
  * then lower it. The subscriber is never read between a request and its
@@ -3590,7 +3693,6 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
 #define DQ_BACKOFF_US 100000
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
-#define DQ_WAITERS_MS 10000       /* who waits so long joins the waiters */
 
 /* When to try to connect again: the first time at once, then with a growing
  * pause between the beginnings of two attempts. */
@@ -3629,26 +3731,26 @@ static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
 }
 
-/* The moment at which q acts though nothing is heard; polls: also if that is
+/* Does a standby wait to look whether what was pushed still lies there? */
+static int dq_sched_looks(const delayq *q) {
+    return q->waiter.push_us > 0 && q->conn->tracking != DELAYQ_TRACK_OFF &&
+           q->setup.state == DELAYQ_EXCHANGE_NONE && q->conn->cmd.body_len == 0;
+}
+
+/* The moment at which q acts though nothing is heard; polling: also if that is
  * only a poll. Without a connection it is the next step of connecting. */
-static int64_t dq_sched_next(const delayq *q, int polls) {
+static int64_t dq_sched_next(const delayq *q, int polling) {
     const delayq_conn *conn = q->conn;
     int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (polls && q->next_poll_us < next && !q->asked) next = q->next_poll_us;
+    if (polling && q->next_poll_us < next && !q->asked) next = q->next_poll_us;
+    if (dq_sched_looks(q) && q->waiter.push_us < next) next = q->waiter.push_us;
     if (q->outbox && q->send_us < next) next = q->send_us;
     sub = conn->sub.state < DELAYQ_SOCKET_OPEN
               ? dq_sched_socket(conn, &conn->sub)
               : dq_sched_ping_us(conn);
     if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
     return next < sub ? next : sub;
-}
-
-/* A standby acts so much later than the leader. */
-static int64_t dq_sched_slack(void) {
-    unsigned char r;
-    dq_sys_random(&r, 1);
-    return 300000 + r * 300000 / 255;
 }
 
 /* Poll no later than that. */
@@ -3686,6 +3788,7 @@ static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->list_tracked = h->asked = 0;
+        h->waiter.push_us = 0;
         h->next_poll_us = conn->cmd.retry_us;
     }
 }
@@ -3701,7 +3804,7 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->subscribed = h->list_tracked = 0;
-        h->turn_subscribed = h->waiter_rank = 0;
+        memset(&h->waiter, 0, sizeof h->waiter);
         dq_sched_lower(h, conn->sub.retry_us);
     }
 }
@@ -3709,6 +3812,7 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
 /* A request was refused, or failed though a connection is there: pause. */
 static void dq_sched_on_fault(delayq *q) {
     q->asked = 0;
+    q->waiter.push_us = 0;
     if (q->conn->cmd.c) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
@@ -3724,10 +3828,9 @@ static void dq_sched_on_sent(delayq *q) {
 /* A transfer or take, sent then, was answered: so long until the next item is
  * due, so many ready. That holds for every handle on the same queue and
  * connection. unheard: the next push would not be heard; taken: the list has
- * changed; rank: q's among the waiters. */
+ * changed. */
 static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                              int64_t ready, int unheard, int taken,
-                              int64_t rank) {
+                              int64_t ready, int unheard, int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
     if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
@@ -3742,9 +3845,6 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         if (taken) h->list_tracked = 0;
     }
     q->asked = 0;
-    q->waiter_rank = rank > 2 ? 3 : (unsigned char)rank;
-    if (q->waiter_rank == 2) q->next_poll_us += dq_sched_slack();
-    if (q->waiter_rank > 2) q->next_poll_us = sent_us + cap;
 }
 
 /* The handle itself has stored or moved an item that is due then. */
@@ -3752,34 +3852,29 @@ static void dq_sched_on_own_item(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_local_us(q, due_ms));
 }
 
-/* A message tells of an item that is due then; 0: now. */
-static void dq_sched_on_message(delayq *q, int64_t due_ms) {
-    int64_t now = dq_sys_now(), when = now;
-    if (q->waiter_rank > 2) return; /* leader and standby see to it */
+/* When a message's item is due by our clock; 0: now. */
+static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
     if (due_ms > DQ_MAX_DUE / 1000)
-        when = now + q->options.max_wait_ms * 1000;
-    else if (due_ms > 0)
-        when = dq_sched_local_us(q, due_ms);
-    if (q->waiter_rank == 2)
-        when = (when < now ? now : when) + dq_sched_slack();
-    dq_sched_lower(q, when);
+        return dq_sys_now() + q->options.max_wait_ms * 1000;
+    return due_ms > 0 ? dq_sched_local_us(q, due_ms) : dq_sys_now();
 }
 
-/* The queue's channel is subscribed, or no more: something may have been
- * published before. */
+/* A message tells of an item that is due then. */
+static void dq_sched_on_message(delayq *q, int64_t due_ms) {
+    dq_sched_lower(q, dq_sched_message_us(q, due_ms));
+}
+
+/* The queue's channel is subscribed: something may have been published
+ * before. Or no more: nothing will be heard. */
 static void dq_sched_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
     dq_sched_lower(q, dq_sys_now());
 }
 
-/* A push into the list will be heard; so many lie there already. Those are the
- * leader's, if it lives; a standby comes later. */
+/* A push into the list will be heard; so many lie there already. */
 static void dq_sched_on_track(delayq *q, int64_t ready) {
     q->list_tracked = 1;
-    if (ready > 0 && q->waiter_rank == 2)
-        dq_sched_on_message(q, 0);
-    else if (ready > 0)
-        q->ready = ready;
+    if (ready > 0) q->ready = ready;
 }
 
 /* The list has changed; the server tells of that once. */
@@ -3788,32 +3883,292 @@ static void dq_sched_on_push(delayq *q) {
     dq_sched_on_message(q, 0);
 }
 
-/* --- the waiters: which of the handles in a long take acts --- */
+/*-----------------------------------------------------------------------------
+ * MARK: - Waiters
+ * >>waiters   which of the handles that wait on a queue acts
+ *
+ * Of many handles that wait in a take on one queue, few should wake for an
+ * item. So the take script (waiter_role in its Lua) gives each a role:
+ *
+ *     alone     Nobody else waits. It acts at once when something is due or
+ *               pushed, and its takes don't mention the waiters: it pays
+ *               nothing for them.
+ *     leader    It acts at once, too. When it gets an item or stops waiting
+ *               its script names the next leader: the standby that has waited
+ *               longest; where there is none, a sleeper.
+ *     standby   About 16 of the others. They hear what the leader hears, and
+ *               act 0.3 to 0.6 s later if what was due or pushed is still
+ *               there: the leader is dead or frozen. The first to find out
+ *               tells the other standbys, so that these don't ask as well.
+ *     sleeper   All others. They hear nothing but their own channel and the
+ *               waiters', and look every max_wait_ms.
+ *
+ * Who has none of these roles (it has just begun to wait, or an ACL forbids
+ * it) acts at once. What each of them does when it hears
+ *
+ *                   a due time on      of a push       on its own  on the
+ *                   the queue's                        channel     waiters'
+ *                   channel                            "lead, due" channel
+ *
+ *     none, alone   act then           act             -           enter
+ *     leader        act then           act             act then    enter
+ *     standby       act 0.3 to 0.6 s   look as much    act then    enter
+ *                   later              later (LLEN)
+ *     sleeper       (unsubscribed)     -               act then    enter
+ *
+ * To a standby the latest due time on the queue's channel replaces the one
+ * before: it is the head's. "Enter": ask within a second, and be given a role
+ * anew.
+ *
+ * All this only saves work. A handle's role is what it was last told: if two
+ * believe to lead, both act, and the next script sets one of them right. If
+ * nobody leads a standby acts, late, and its script calls all to enter anew; if
+ * no standby is left, a sleeper's does.
+ *
+ * Owns q->waiter, will_wait, and next_poll_us of standbys and sleepers.
+ *---------------------------------------------------------------------------*/
 
-/* Is it about to wait long, and would it hear of its turn? */
-static int dq_sched_would_join(const delayq *q) {
-    return q->will_wait && q->turn_subscribed;
+#define DQ_WAITERS_MS 10000 /* a take that may last so long takes part */
+
+static unsigned dq_waiters_random(void) {
+    unsigned char r[2];
+    dq_sys_random(r, 2);
+    return (unsigned)r[0] << 8 | r[1];
 }
 
-/* "rank due": q has moved up among the waiters; rank 0: it was struck off. */
-static void dq_sched_on_turn(delayq *q, int64_t rank, int64_t due_ms) {
-    if (q->waiter_rank == 0) return; /* it has left */
-    q->waiter_rank = rank == 2 ? 2 : 1;
-    if (rank != 2)
-        dq_sched_on_message(q, 0);
-    else if (due_ms > 0)
+/* A standby acts so much later than the leader. */
+static int64_t dq_waiters_slack(void) {
+    return 300000 + (int64_t)dq_waiters_random() * 300000 / 65536;
+}
+
+/* Is it in the set? */
+static int dq_waiters_listed(const delayq *q) {
+    return q->waiter.role >= DELAYQ_WAITER_LEADER;
+}
+
+/* --- what the handle's requests and subscriptions depend on --- */
+
+/* Does its next take name the waiters? */
+static int dq_waiters_in_take(const delayq *q) {
+    const delayq_waiter *w = &q->waiter;
+    return dq_waiters_listed(q) ||
+           (q->will_wait && w->role == DELAYQ_WAITER_NONE && w->own_heard &&
+            w->all_heard);
+}
+
+/* What it is by its own account, for the script. */
+static const char *dq_waiters_claim(const delayq *q) {
+    const delayq_waiter *w = &q->waiter;
+    if (!w->known) return "new";
+    if (w->called) return "none";
+    switch (w->role) {
+    case DELAYQ_WAITER_LEADER: return "leader";
+    case DELAYQ_WAITER_SLEEPER: return "sleeper";
+    case DELAYQ_WAITER_STANDBY:
+        return w->overdue || q->conn->tracking == DELAYQ_TRACK_OFF ||
+                       (w->due_us > 0 && w->due_us <= dq_sys_now())
+                   ? "check"
+                   : "standby";
+    default: return "none";
+    }
+}
+
+/* Which of many are standbys: the same in each script. */
+static int dq_waiters_share(const delayq *q) {
+    return q->handle_id[6] << 8 | q->handle_id[7];
+}
+
+/* Does it have to hear the queue's channel? */
+static int dq_waiters_need_queue(const delayq *q) {
+    return q->waiter.role != DELAYQ_WAITER_SLEEPER;
+}
+
+/* May it ask to be told of pushes now? */
+static int dq_waiters_may_track(const delayq *q) {
+    const delayq_waiter *w = &q->waiter;
+    return w->role != DELAYQ_WAITER_SLEEPER &&
+           (w->push_us == 0 || w->push_us <= dq_sys_now());
+}
+
+/* --- when it acts --- */
+
+/* At the latest: sooner where nothing would announce an item. */
+static int64_t dq_waiters_latest(const delayq *q) {
+    int64_t wait_us = q->options.max_wait_ms * 1000;
+    int heard = q->conn->tracking != DELAYQ_TRACK_OFF && q->subscribed;
+    if (!heard && wait_us > DQ_UNHEARD_POLL_US) wait_us = DQ_UNHEARD_POLL_US;
+    return dq_sys_now() + wait_us;
+}
+
+/* The next item is due then: when a standby acts. */
+static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
+    int64_t now = dq_sys_now(), latest = dq_waiters_latest(q);
+    if (due_us > latest) due_us = latest; /* as the leader polls */
+    if (due_us < now) due_us = now;
+    due_us += dq_waiters_slack();
+    if (due_us > q->waiter.look_us) due_us = q->waiter.look_us;
+    if (q->waiter.called)
+        dq_sched_lower(q, due_us); /* it enters before */
+    else
+        q->next_poll_us = due_us;
+}
+
+/* --- events --- */
+
+/* A take begins: may it wait long? One that has left the waiters with an item
+ * enters at once. */
+static void dq_waiters_begin(delayq *q, int64_t timeout_ms) {
+    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
+                   !q->options.broadcast;
+    if (!q->will_wait) q->waiter.called = 0;
+    if (q->waiter.role == DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
+        dq_sched_lower(q, dq_sys_now());
+}
+
+/* A take that names the waiters begins: what was heard until now it takes into
+ * account. */
+static void dq_waiters_on_take(delayq *q) {
+    q->waiter.promoted = 0;
+    if (q->waiter.called) q->waiter.called = 2;
+}
+
+/* A take, sent then, was answered: so long until the next item is due; whether
+ * it has got something; the role, or -1 if it did not name the waiters. */
+static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
+                                int got, int64_t role) {
+    delayq_waiter *w = &q->waiter;
+    delayq_waiter_role before = w->role;
+    int64_t cap = q->options.max_wait_ms * 1000;
+    if (role > DELAYQ_WAITER_NONE && !(w->own_heard && w->all_heard))
+        role = DELAYQ_WAITER_NONE; /* the subscriber was lost meanwhile */
+    if (role >= DELAYQ_WAITER_NONE && role <= DELAYQ_WAITER_SLEEPER)
+        w->role = (delayq_waiter_role)role;
+    else if (got && dq_waiters_listed(q))
+        w->role = DELAYQ_WAITER_NONE;
+    if (role > DELAYQ_WAITER_NONE) w->known = 1;
+    w->overdue = 0;
+    if (role >= 0 && w->called == 2) w->called = 0;
+    if (w->called && w->role == DELAYQ_WAITER_ALONE)
+        w->role = DELAYQ_WAITER_NONE; /* called meanwhile */
+    if (w->promoted && w->role > DELAYQ_WAITER_LEADER)
+        w->role = DELAYQ_WAITER_LEADER; /* told meanwhile: at worst there are
+                                           two for a time */
+    if (w->role != DELAYQ_WAITER_STANDBY) w->push_us = 0;
+    if (w->role == DELAYQ_WAITER_STANDBY) {
+        w->due_us = next_us < 0 ? 0 : sent_us + next_us;
+        w->look_us = sent_us + cap;
+        dq_waiters_stand_by(q, next_us < 0 ? w->look_us : w->due_us);
+    } else if (w->role == DELAYQ_WAITER_SLEEPER) {
+        if (before != DELAYQ_WAITER_SLEEPER) /* not all at the same time */
+            cap = cap / 65536 * dq_waiters_random();
+        q->next_poll_us = sent_us + cap;
+    }
+    if (w->called) dq_sched_lower(q, dq_sys_now());
+}
+
+/* A message on the queue's channel: the next item is due then; 0: now. */
+static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
+    delayq_waiter *w = &q->waiter;
+    if (w->role == DELAYQ_WAITER_SLEEPER) return;
+    if (w->role == DELAYQ_WAITER_STANDBY) {
+        w->due_us = dq_sched_message_us(q, due_ms);
+        dq_waiters_stand_by(q, w->due_us);
+    } else {
         dq_sched_on_message(q, due_ms);
+    }
 }
 
-/* q has left the waiters, or tried to. */
-static void dq_sched_on_leave(delayq *q) {
-    if (q->waiter_rank > 0) q->next_poll_us = dq_sys_now();
-    q->waiter_rank = 0;
+/* The queue's channel is subscribed, or no more. */
+static void dq_waiters_on_subscribe(delayq *q, int on) {
+    q->subscribed = on != 0;
+    if (q->waiter.role == DELAYQ_WAITER_STANDBY)
+        dq_waiters_on_message(q, 0);
+    else if (q->waiter.role != DELAYQ_WAITER_SLEEPER)
+        dq_sched_on_subscribe(q, on);
 }
 
-/* An ACL forbids the waiters' key: wait as if alone. */
-static void dq_sched_on_waiters_refused(delayq *q) {
-    q->turn_subscribed = q->waiter_rank = 0;
+/* The list has changed. */
+static void dq_waiters_on_push(delayq *q) {
+    delayq_waiter *w = &q->waiter;
+    if (w->role < DELAYQ_WAITER_STANDBY) {
+        dq_sched_on_push(q);
+        return;
+    }
+    q->list_tracked = 0;
+    if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
+        w->push_us = dq_sys_now() + dq_waiters_slack();
+}
+
+/* It is asked whether something was pushed. Should that fail, a standby asks
+ * again as much later. */
+static void dq_waiters_on_track_sent(delayq *q) {
+    delayq_waiter *w = &q->waiter;
+    w->looking = w->push_us > 0;
+    if (w->looking) w->push_us = dq_sys_now() + dq_waiters_slack();
+}
+
+/* A push into the list will be heard; so many lie there already. Those are the
+ * leader's at first. */
+static void dq_waiters_on_track(delayq *q, int64_t ready) {
+    delayq_waiter *w = &q->waiter;
+    if (w->role == DELAYQ_WAITER_STANDBY && w->looking) w->push_us = 0;
+    if (w->role == DELAYQ_WAITER_STANDBY && !w->looking && ready > 0) {
+        q->list_tracked = 1;
+        dq_waiters_on_push(q);
+        return;
+    }
+    w->overdue = w->role == DELAYQ_WAITER_STANDBY && ready > 0;
+    dq_sched_on_track(q, ready);
+}
+
+/* Its own channel or, all, that of the waiters, is subscribed, or no more. */
+static void dq_waiters_on_heard(delayq *q, int all, int on) {
+    if (all)
+        q->waiter.all_heard = on != 0;
+    else
+        q->waiter.own_heard = on != 0;
+    if (q->waiter.role == DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
+        dq_sched_lower(q, dq_sys_now());
+}
+
+/* A message on its own channel: it leads; the next item is due then. One that
+ * is in no role is in no take, or asks soon: the message is for a former one.
+ */
+static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
+    delayq_waiter *w = &q->waiter;
+    if (!dq_waiters_listed(q)) return;
+    w->role = DELAYQ_WAITER_LEADER;
+    w->promoted = 1;
+    w->push_us = 0;
+    q->next_poll_us = dq_sched_message_us(q, due_ms);
+    dq_sched_lower(q, dq_waiters_latest(q));
+    if (w->called) dq_sched_lower(q, dq_sys_now());
+}
+
+/* A message on the waiters' channel: all that wait, so many, enter anew, each
+ * at a moment of its own. */
+static void dq_waiters_on_call(delayq *q, int64_t count) {
+    delayq_waiter *w = &q->waiter;
+    if (w->role == DELAYQ_WAITER_ALONE) w->role = DELAYQ_WAITER_NONE;
+    if (!q->will_wait) return; /* it enters when it waits again */
+    w->called = 1;
+    if (count > 1000) count = 1000;
+    count = count * 1000 * (int64_t)dq_waiters_random() / 65536;
+    dq_sched_lower(q, dq_sys_now() + count);
+}
+
+/* It has left the waiters, or tried to. */
+static void dq_waiters_on_leave(delayq *q) {
+    if (dq_waiters_listed(q)) q->next_poll_us = dq_sys_now();
+    q->waiter.role = DELAYQ_WAITER_NONE;
+    q->waiter.push_us = 0;
+}
+
+/* An ACL forbids the waiters' key: it waits as if alone, until the subscriber
+ * is opened anew. */
+static void dq_waiters_on_refusal(delayq *q) {
+    dq_waiters_on_leave(q);
+    q->waiter.own_heard = 0;
 }
 
 /*-----------------------------------------------------------------------------
@@ -4662,7 +5017,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
         } else if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
             again = 1; /* forbidden: wait as if alone */
             req->as_waiter = 0;
-            dq_sched_on_waiters_refused(q);
+            dq_waiters_on_refusal(q);
         } else if (!req->resent && conn->cmd.failures == 0 &&
                    (!conn->cmd.c || req->x.number != conn->cmd.number)) {
             req->resent = 1;
@@ -4843,39 +5198,77 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
-        if (message && ours) dq_sched_on_push(q);
+        if (message && ours) dq_waiters_on_push(q);
     } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
         if (message)
-            dq_sched_on_message(q, dq_num_due(words));
+            dq_waiters_on_message(q, dq_num_due(words));
         else
-            dq_sched_on_subscribe(q, !gone);
+            dq_waiters_on_subscribe(q, !gone);
     } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
-        const char *due = strchr(words, ' ');
-        q->turn_subscribed = !gone;
         if (message)
-            dq_sched_on_turn(q, dq_num_due(words),
-                             due ? dq_num_due(due + 1) : 0);
+            dq_waiters_on_promotion(q, dq_num_due(words));
+        else
+            dq_waiters_on_heard(q, 0, !gone);
+    } else if (dq_sub_is_key(q, DQ_WAITERS, "", channel)) {
+        if (message)
+            dq_waiters_on_call(q, dq_num_due(words));
+        else
+            dq_waiters_on_heard(q, 1, !gone);
     }
 }
 
-/* Ask for messages of one more handle's channels, or no more; with_name: of the
- * queue's channel, too, which others may need. The answers are read like
- * messages. */
-static void dq_sub_subscribe(delayq *q, const char *verb, int with_name) {
+enum { DQ_SUB_QUEUE = 1, DQ_SUB_WAITERS = 2, DQ_SUB_OWN = 4 };
+
+/* Ask for messages of some of a handle's channels, or no more. The answers are
+ * read like messages. */
+static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
+    static const char *const prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
     delayq_conn *conn = q->conn;
     dq_resp_writer o;
-    if (conn->sub.state < DELAYQ_SOCKET_OPEN) return;
+    int i;
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN || what == 0) return;
     dq_resp_begin(&o, conn->sub.c);
-    dq_resp_command(&o, 2, verb);
-    dq_resp_key(&o, q, DQ_TURN, q->id);
-    if (with_name) {
+    for (i = 0; i < 3; i++) {
+        if (!(what & 1 << i)) continue;
         dq_resp_command(&o, 2, verb);
-        dq_resp_key(&o, q, DQ_CHANNEL, "");
+        dq_resp_key(&o, q, prefixes[i], i == 2 ? q->id : "");
     }
     dq_resp_flush(&o);
     conn->sub.unwritten = 1;
     if (o.failed || dq_conn_write(conn, &conn->sub) != DELAYQ_OK)
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+}
+
+/* Does another handle on the connection use the same queue? */
+static int dq_sub_queue_shared(const delayq *q) {
+    const delayq *h;
+    for (h = q->conn->handles; h; h = h->next)
+        if (h != q && dq_sched_same_queue(h, q)) return 1;
+    return 0;
+}
+
+/* All that a handle has to hear when the subscriber has been opened. */
+static int dq_sub_channels(delayq *q) {
+    q->waiter.asked = q->will_wait;
+    return q->will_wait ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
+                        : DQ_SUB_QUEUE;
+}
+
+/* Subscribe q to what its role among the waiters needs. */
+static void dq_sub_follow_role(delayq *q) {
+    const delayq_socket *s = &q->conn->sub;
+    delayq_waiter *w = &q->waiter;
+    int off;
+    if (s->state >= DELAYQ_SOCKET_OPEN && q->will_wait && !w->asked) {
+        w->asked = 1;
+        dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_OWN | DQ_SUB_WAITERS);
+    }
+    off = !dq_waiters_need_queue(q);
+    if (s->state < DELAYQ_SOCKET_OPEN || w->off_queue == off ||
+        dq_sub_queue_shared(q))
+        return;
+    w->off_queue = off != 0;
+    dq_sub_subscribe(q, off ? "UNSUBSCRIBE" : "SUBSCRIBE", DQ_SUB_QUEUE);
 }
 
 /* The subscriber is of no use. */
@@ -4910,7 +5303,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
 /* Does it hear nothing at all? */
 static int dq_sub_is_deaf(const delayq_conn *conn) {
     const delayq *h = conn->handles;
-    while (h && !h->subscribed) h = h->next;
+    while (h && !h->subscribed && !h->waiter.own_heard) h = h->next;
     return !h && conn->tracking == DELAYQ_TRACK_OFF;
 }
 
@@ -4970,7 +5363,8 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->sub_at = dq_conn_hash_address(&conn->at);
     conn->sub_pinged_us = 0;
     s->moved_us = dq_sys_now();
-    for (h = conn->handles; h; h = h->next) dq_sub_subscribe(h, "SUBSCRIBE", 1);
+    for (h = conn->handles; h && s->c; h = h->next)
+        dq_sub_subscribe(h, "SUBSCRIBE", dq_sub_channels(h));
     if (!s->c) return;
     /* The last one, so that tracking begins when all else has been heard. */
     dq_resp_begin(&o, s->c);
@@ -5020,7 +5414,7 @@ static int dq_sub_wants_track(const delayq *q) {
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && q->waiter_rank < 3;
+           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q);
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -5030,6 +5424,7 @@ static void dq_sub_send_track(delayq *q) {
     delayq_status status;
     dq_resp_writer o;
     int n = 2;
+    dq_waiters_on_track_sent(q);
     dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
         dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
@@ -5069,7 +5464,7 @@ static delayq_status dq_sub_on_track(delayq *q) {
         status = dq_err_bad_reply(q, "wait");
     } else if (conn->tracking != DELAYQ_TRACK_OFF) {
         conn->tracking = DELAYQ_TRACK_ON;
-        dq_sched_on_track(q, length->integer);
+        dq_waiters_on_track(q, length->integer);
     }
     dq_conn_free_replies(x);
     x->state = DELAYQ_EXCHANGE_NONE;
@@ -5196,12 +5591,12 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
  * emptied meanwhile. A command connection that nobody asks is readable only
  * when it dies. */
 static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
-                          int polls) {
+                          int polling) {
     struct pollfd p[3 * DQ_MAX_CONNS];
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
         delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i], polls);
+        int64_t next = dq_sched_next(queues[i], polling);
         if (DQ_LOAD(&queues[i]->woken)) return;
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
@@ -5305,6 +5700,8 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
+    dq_resp_text(o, dq_waiters_claim(q));
+    dq_resp_int(o, dq_waiters_share(q));
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
@@ -5327,7 +5724,11 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
-                      unheard, taken, call->as_waiter ? n[DQ_AT_RANK] : 0);
+                      unheard, taken);
+    if (verb == DQ_TAKE)
+        dq_waiters_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT],
+                            r->elements > DQ_AT_DUES + 1,
+                            call->as_waiter ? n[DQ_AT_ROLE] : -1);
     if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
         cursor = r->element[DQ_AT_DUES + 1];
         if (cursor->type == REDIS_REPLY_STRING &&
@@ -5529,7 +5930,8 @@ static void dq_take_begin(delayq *q, dq_req *call, size_t max,
         dq_req_begin(call, &dq_script_take, "take", dq_write_take);
     else
         dq_req_begin(call, &dq_script_take_redisson, "take", dq_write_take);
-    call->as_waiter = q->waiter_rank > 0 || dq_sched_would_join(q);
+    call->as_waiter = dq_waiters_in_take(q);
+    if (call->as_waiter) dq_waiters_on_take(q);
     call->max = max;
     call->ticket = ticket;
     if (q->options.lease_ms > 0) call->order = dq_elem_next_order(q, max + 1);
@@ -5595,9 +5997,9 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     status = DELAYQ_EMPTY;
     if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
-        t->ack.ticket.text[0] ||
-        (q->waiter_rank == 0 && dq_sched_would_join(q)))
+        t->ack.ticket.text[0])
         status = dq_take_once(q, t, dq_wait_limit(q));
+    dq_sub_follow_role(q);
     return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
 }
 
@@ -6629,7 +7031,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->next = q->conn->handles;
     q->conn->handles = q;
     dq_handle_identify(q);
-    dq_sub_subscribe(q, "SUBSCRIBE", 1);
+    dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_QUEUE);
     if (q->outbox) {
         wrong = u.tls && q->conn == &q->own ? dq_tls_prepare(q->conn) : NULL;
         if (wrong) {
@@ -6662,13 +7064,15 @@ DELAYQ_API void delayq_close(delayq *q) {
     if (!conn) return;
     if (conn != &q->own) {
         /* The subscriber goes on for another handle of this name. */
-        int others = 0;
+        int what = q->waiter.asked ? DQ_SUB_OWN | DQ_SUB_WAITERS : 0;
         for (at = &conn->handles; *at != q;) at = &(*at)->next;
         *at = q->next;
+        if (!dq_sub_queue_shared(q)) what |= DQ_SUB_QUEUE;
         for (h = conn->handles; h; h = h->next)
-            others += dq_sched_same_queue(h, q);
+            if (h->waiter.asked && dq_sched_same_queue(h, q))
+                what &= ~DQ_SUB_WAITERS;
         if (q->pid == (int64_t)getpid())
-            dq_sub_subscribe(q, "UNSUBSCRIBE", others == 0);
+            dq_sub_subscribe(q, "UNSUBSCRIBE", what);
         if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
             dq_outbox_is_asking(q)) /* its memory ends */
             dq_conn_close(conn, &conn->cmd,
@@ -6949,13 +7353,14 @@ static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
     dq_take_state t;
     q->will_wait = 0;
-    if (q->waiter_rank == 0) return;
+    if (!dq_waiters_listed(q)) return;
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
     if (q->conn->cmd.c) dq_take_once(q, &t, dq_wait_limit(q));
     dq_free_items(q);
-    dq_sched_on_leave(q);
+    dq_waiters_on_leave(q);
+    dq_sub_follow_role(q);
     memcpy(q->err, err, sizeof err);
 }
 
@@ -6965,8 +7370,7 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
     delayq_status status;
     dq_free_items(q);
-    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
-                   !q->options.broadcast;
+    dq_waiters_begin(q, timeout_ms);
     for (;;) {
         /* The ack in hand goes first: a wake must not lose it. */
         if (timeout_ms != 0 && !t->ack.ticket.text[0] &&

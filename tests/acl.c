@@ -193,15 +193,48 @@ static void take_none(void) {
     TRY(delayq_take(&q, &item, 0), DELAYQ_EMPTY);
 }
 
-/* Wait long, among waiters: a dead one is ahead, another one behind. */
-static void wait_among_others(void) {
+/* The next take's item comes soon. */
+static void take_soon(void) {
     delayq_item item;
     if (why[0]) return;
-    ask("ZADD delayq_waiting:{jobs} 1 :gone 9e15 :another");
-    OFFER(&boss, "soon", 20);
+    OFFER(&boss, "soon", 60);
     TRY(delayq_take(&q, &item, DELAYQ_FOREVER), DELAYQ_OK);
     if (q.options.lease_ms && !why[0]) TRY(delayq_ack(&q, &item), DELAYQ_OK);
-    ask("DEL delayq_waiting:{jobs}");
+}
+
+/* Tell q, if it sleeps, to act after the item is due. */
+static void promote(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    (void)unused;
+    usleep(70000);
+    freeReplyObject(run(c, "PUBLISH delayq_turn:{jobs}%s 1", q.id));
+    redisFree(c);
+}
+
+/* Wait long: alone, where a dead waiter has left the set; as the leader, after
+ * a dead one, and before another one; as one of many sleepers. */
+static void wait_among_others(void) {
+    enum { OTHERS = 17 };
+    redisContext *others[OTHERS];
+    pid_t child;
+    int i;
+    ask("ZADD delayq_waiters:{jobs} 1 :gone");
+    take_soon();
+    for (i = 0; i < OTHERS; i++) {
+        others[i] = server_connect(&main_server);
+        freeReplyObject(run(others[i], "SUBSCRIBE delayq_waiters:{jobs}"));
+        ask("ZADD delayq_waiters:{jobs} 1 :other%d", i);
+    }
+    freeReplyObject(run(others[0], "SUBSCRIBE delayq_turn:{jobs}:other0"));
+    ask("ZADD delayq_waiters:{jobs} 3e14 :gone");
+    ask("PUBLISH delayq_waiters:{jobs} 1"); /* it is no longer alone */
+    take_soon();
+    q.handle_id[6] = q.handle_id[7] = 255;
+    child = spawn(promote, NULL);
+    take_soon();
+    join(child);
+    for (i = 0; i < OTHERS; i++) redisFree(others[i]);
+    ask("DEL delayq_waiters:{jobs}");
 }
 
 static void take(void) {

@@ -333,6 +333,56 @@ static void count_log(void *user, delayq_status status, const char *text) {
     told++;
 }
 
+static volatile int64_t *late; /* shared: how late each item was, from late[1];
+                                  late[0]: how many */
+
+static void wait_for_ever(void *node) {
+    delayq q;
+    delayq_item item;
+    char url[64];
+    delayq_options o = cluster_options("jobs", (int)(long)node, url);
+    o.max_wait_ms = 3600000;
+    OK(&q, delayq_open(&q, &o));
+    for (;;) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        late[late[0] + 1] = item.late_us;
+        late[0]++; /* one item at a time */
+    }
+}
+
+/* Their set and their channels lie in the queue's slot. */
+TEST(on_a_cluster_waiters_replace_a_leader_that_hangs) {
+    delayq p;
+    char url[64];
+    delayq_options o;
+    pid_t waiters[3];
+    int i, owner;
+    start_cluster();
+    late = (volatile int64_t *)shared(100 * sizeof *late);
+    for (i = 0; i < 3; i++) waiters[i] = spawn(wait_for_ever, (void *)(long)i);
+    owner = owner_of("jobs");
+    for (i = 0; i < 3;) {
+        redisReply *r = run(admin[owner], "ZCARD delayq_waiters:{jobs}");
+        i = (int)r->integer;
+        freeReplyObject(r);
+        usleep(10000);
+    }
+    o = cluster_options("jobs", 1, url);
+    OK(&p, delayq_open(&p, &o));
+    for (i = 1; i <= 9; i++) {
+        if (i > 3) kill(waiters[i % 3], SIGSTOP);
+        OFFER(&p, "x", 50);
+        UNTIL(late[0] == i);
+        if (late[i] > 1000000LL * test_slow())
+            FAIL("item %d is %lld us late", i, (long long)late[i]);
+        if (i > 3) kill(waiters[i % 3], SIGCONT);
+        usleep(50000);
+    }
+    for (i = 0; i < 3; i++) kill(waiters[i], SIGKILL);
+    delayq_close(&p);
+    end_cluster();
+}
+
 TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     delayq q, p;
     char url[128];

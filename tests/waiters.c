@@ -1,32 +1,84 @@
 /*
- * Many handles that wait in a take on one queue: one of them, the leader, has
- * the exact timer, and another one replaces it when it leaves, dies or hangs.
- * max_wait_ms is an hour in here, so that a handle that is not notified of an
- * item does not find it by polling.
+ * Many handles that wait in a take on one queue: one of them, the leader, acts
+ * when something is due or pushed; standbys act if it doesn't; sleepers wait to
+ * be told. max_wait_ms is an hour in here, unless a test says otherwise, so
+ * that a handle that is not notified of an item does not find it by polling.
  */
 #include "test.h"
 #include <sys/wait.h>
 
-#define WAITERS_KEY "delayq_waiting:{jobs}"
-#define COUNT 8
+#define WAITERS "delayq_waiters:{jobs}"
+#define CHANNEL "redisson_delay_queue_channel:{jobs}"
+#define MOST 24
 
-static pid_t waiters[COUNT];
-static volatile int *taken; /* by each waiter, in shared memory */
-static long lease = 0;
+/* How late an item may be that the leader does not take, and any other. */
+#define LATE_US (1000000LL * test_slow())
+#define ON_TIME_US (250000LL * test_slow())
+
+static struct waiter {
+    pid_t pid;
+    volatile int taken;
+    volatile int64_t late_us; /* of its last item */
+    volatile char id[18];
+    /* what the tests say before it starts */
+    int64_t max_wait_ms;
+    int busy_ms; /* after each item */
+    int share;   /* -1: as drawn */
+    const char *url;
+} * waiters; /* in shared memory */
+static int count;
 
 static void wait_and_count(void *number) {
+    struct waiter *w = &waiters[(long)number];
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
-    int i = (int)(long)number;
-    o.max_wait_ms = 3600000;
-    o.lease_ms = lease;
+    o.max_wait_ms = w->max_wait_ms;
+    if (w->url) o.url = w->url;
     OK(&q, delayq_open(&q, &o));
+    if (w->share >= 0) {
+        q.handle_id[6] = (unsigned char)(w->share >> 8);
+        q.handle_id[7] = (unsigned char)w->share;
+    }
+    strcpy((char *)w->id, q.id);
     for (;;) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-        taken[i]++;
-        if (lease) OK(&q, delayq_ack(&q, &item));
+        w->late_us = item.late_us;
+        __sync_fetch_and_add(&w->taken, 1);
+        if (w->busy_ms) usleep((useconds_t)w->busy_ms * 1000);
     }
+}
+
+static void start(int i) {
+    waiters[i].id[0] = '\0';
+    waiters[i].pid = spawn(wait_and_count, (void *)(long)i);
+    UNTIL(waiters[i].id[0]);
+}
+
+/* How many are subscribed to a channel. */
+static int heard(const char *channel) {
+    redisReply *r = run(main_connection(), "PUBSUB NUMSUB %s", channel);
+    int n = (int)r->element[1]->integer;
+    freeReplyObject(r);
+    return n;
+}
+
+/* The number of the one who leads, or -1. */
+static int leader(void) {
+    redisReply *r =
+        run(main_connection(), "ZRANGE " WAITERS " -1 -1 WITHSCORES");
+    int i, found = -1;
+    for (i = 0; i < count && r->elements == 2; i++)
+        if (strcmp(r->element[0]->str, (char *)waiters[i].id) == 0 &&
+            atof(r->element[1]->str) >= 2e14)
+            found = i;
+    freeReplyObject(r);
+    return found;
+}
+
+static int everybody_entered(void) {
+    if (count == 1) return heard(WAITERS) == 1;
+    return ask_int("ZCARD " WAITERS) == count && leader() >= 0;
 }
 
 /* How many track the ready list: their last command is LLEN. */
@@ -40,118 +92,385 @@ static int tracking(void) {
     return n;
 }
 
-/* One after the other, so that their order is known. */
-static void start_waiters(void) {
+static void prepare(int n) {
     int i;
-    taken = (volatile int *)shared(COUNT * sizeof *taken);
-    for (i = 0; i < COUNT; i++) {
-        waiters[i] = spawn(wait_and_count, (void *)(long)i);
-        UNTIL(ask_int("ZCARD " WAITERS_KEY) == i + 1);
+    waiters = (struct waiter *)shared(MOST * sizeof *waiters);
+    count = n;
+    for (i = 0; i < n; i++) {
+        waiters[i].max_wait_ms = 3600000;
+        waiters[i].share = -1;
     }
-    UNTIL(tracking() >= 2);
+}
+
+static void start_all(void) {
+    int i;
+    for (i = 0; i < count; i++) start(i);
+    UNTIL(everybody_entered());
+    UNTIL(main_server.major < 6 || tracking() >= 1);
+    usleep(30000); /* and nothing is under way */
+}
+
+static void end_all(void) {
+    int i;
+    for (i = 0; i < count; i++) {
+        kill(waiters[i].pid, SIGKILL);
+        waitpid(waiters[i].pid, NULL, 0);
+    }
 }
 
 static int all_taken(void) {
     int i, n = 0;
-    for (i = 0; i < COUNT; i++) n += taken[i];
+    for (i = 0; i < count; i++) n += waiters[i].taken;
     return n;
 }
 
-static void end_waiters(void) {
-    int i;
-    for (i = 0; i < COUNT; i++) {
-        kill(waiters[i], SIGKILL);
-        waitpid(waiters[i], NULL, 0);
+/* Offer or push one item, wait until somebody has it: how late? */
+static int64_t one_item(delayq *p, int pushed, int delay_ms) {
+    int taken[MOST], before = all_taken(), i;
+    long long from = now_us();
+    for (i = 0; i < count; i++) taken[i] = waiters[i].taken;
+    if (pushed)
+        ask("RPUSH jobs x");
+    else
+        OFFER(p, "x", delay_ms);
+    UNTIL(all_taken() > before);
+    if (pushed) return now_us() - from;
+    for (i = 0; i < count; i++)
+        if (waiters[i].taken > taken[i]) return waiters[i].late_us;
+    return -1;
+}
+
+/* Several items: at most `allowed` of them late, and none very late. */
+static void items_come_in_time(delayq *p, int pushed, int allowed) {
+    int i, late = 0;
+    for (i = 0; i < 5; i++) {
+        int64_t us = one_item(p, pushed, 60);
+        if (us > LATE_US) FAIL("item %d is %lld us late", i, (long long)us);
+        if (us > ON_TIME_US && ++late > allowed)
+            FAIL("item %d is late (%lld us), too", i, (long long)us);
+        usleep(20000);
     }
+}
+
+/* --- the economy ---------------------------------------------------------- */
+
+static long long calls(const char *command) {
+    char name[64];
+    const char *at;
+    snprintf(name, sizeof name, "cmdstat_%s:calls=", command);
+    at = strstr(ask("INFO commandstats"), name);
+    return at ? atoll(at + strlen(name)) : 0;
 }
 
 TEST(each_waiter_gets_items_and_few_scripts_are_run) {
     delayq p;
     int i, k;
     long long scripts;
-    const char *stats;
-    start_waiters();
+    prepare(8);
+    start_all();
     open_queue(&p, "jobs");
     ask("CONFIG RESETSTAT");
-    for (i = 0; i < 3 * COUNT; i++) {
-        if (i % 2)
-            OFFER(&p, "x", 20);
-        else
-            ask("RPUSH jobs x");
-        UNTIL(all_taken() == i + 1);
-        UNTIL(ask_int("ZCARD " WAITERS_KEY) == COUNT);
+    for (i = 0; i < 3 * count; i++) {
+        one_item(&p, i % 2, 20);
+        UNTIL(everybody_entered());
     }
-    for (k = 0; k < COUNT; k++)
-        if (taken[k] == 0)
-            FAIL("of 24 items they got %d %d %d %d %d %d %d %d", taken[0],
-                 taken[1], taken[2], taken[3], taken[4], taken[5], taken[6],
-                 taken[7]);
-    stats = strstr(ask("INFO commandstats"), "cmdstat_evalsha:calls=");
-    scripts = stats ? atoll(stats + strlen("cmdstat_evalsha:calls=")) : 0;
-    if (test_slow() == 1 && scripts > 6 * 3 * COUNT)
-        FAIL("%lld scripts for %d items", scripts, 3 * COUNT);
-    end_waiters();
+    for (k = 0; k < count; k++)
+        if (waiters[k].taken == 0) FAIL("waiter %d got no item of 24", k);
+    scripts = calls("evalsha");
+    if (test_slow() == 1 && scripts > 5 * 3 * count)
+        FAIL("%lld scripts for %d items", scripts, 3 * count);
+    end_all();
     delayq_close(&p);
 }
 
-static void leader_is_lost(int sig, int pushed, int both) {
+/* Commands of all kinds, those inside scripts included, that the server runs
+ * for one item of a consumer that waits so long at a time. The fewest of some,
+ * since a timer may be early and ask twice. */
+static void commands_per_item(int64_t timeout_ms, int pushed, long long *all) {
+    delayq q;
+    delayq_item item;
+    pid_t producer;
+    int i;
+    open_queue(&q, "jobs");
+    *all = INT64_MAX;
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    for (i = 0; i < 8; i++) {
+        const char *at;
+        long long sum = 0;
+        fflush(stdout);
+        producer = fork();
+        if (producer == 0) {
+            delayq p;
+            redisContext *c = server_connect(&main_server);
+            delayq_options o = options_for(&main_server, "jobs");
+            usleep((useconds_t)(30000 * test_slow())); /* until it waits */
+            OK(&p, delayq_open(&p, &o));
+            freeReplyObject(run(c, "CONFIG RESETSTAT"));
+            if (pushed)
+                freeReplyObject(run(c, "RPUSH jobs x"));
+            else
+                OFFER(&p, "x", 20);
+            delayq_close(&p);
+            redisFree(c);
+            _exit(0);
+        }
+        OK(&q, delayq_take(&q, &item, timeout_ms));
+        at = ask("INFO commandstats");
+        while ((at = strstr(at, "calls=")) != NULL) sum += atoll(at += 6);
+        join(producer);
+        if (i > 0 && sum < *all) *all = sum;
+    }
+    delayq_close(&q);
+}
+
+TEST(a_lone_consumer_pays_nothing_for_the_waiters) {
+    int pushed;
+    for (pushed = 0; pushed < 2; pushed++) {
+        long long with, without;
+        commands_per_item(9999, pushed, &without);
+        commands_per_item(DELAYQ_FOREVER, pushed, &with);
+        CHECK_INT(with, without);
+        CHECK_INT(ask_int("EXISTS " WAITERS), 0);
+    }
+}
+
+/* 4 standbys and the others sleepers, once each has looked again. */
+static void start_sleepers(int busy_ms) {
+    int i;
+    prepare(MOST);
+    for (i = 0; i < count; i++) {
+        waiters[i].max_wait_ms = 1500;
+        waiters[i].share = i < 4 ? i : 65535;
+        waiters[i].busy_ms = busy_ms;
+    }
+    start_all();
+    UNTIL(heard(CHANNEL) <= 5);
+    UNTIL(leader() >= 0);
+}
+
+TEST(of_many_waiters_most_sleep_and_take_over_when_the_others_are_busy) {
     delayq p;
     int i;
-    start_waiters();
+    start_sleepers(400);
     open_queue(&p, "jobs");
-    if (!pushed) OFFER(&p, "x", 300);
-    kill(waiters[0], sig);
-    if (both) kill(waiters[1], sig);
-    if (pushed) ask("RPUSH jobs x");
-    UNTIL(all_taken() == 1);
-    /* the lost leader was removed: the others go on */
-    for (i = 2; i < 6; i++) {
-        OFFER(&p, "y", 10);
-        UNTIL(all_taken() == i);
+    for (i = 0; i < 15; i++) OFFER(&p, "x", 100);
+    UNTIL(all_taken() == 15);
+    for (i = 0; i < count; i++) {
+        CHECK(waiters[i].taken <= 1);
+        if (waiters[i].late_us > ON_TIME_US)
+            FAIL("late by %lld us", (long long)waiters[i].late_us);
     }
-    if (sig == SIGSTOP) { /* resumed, it joins the waiters again */
-        kill(waiters[0], SIGCONT);
-        UNTIL(ask_int("ZCARD " WAITERS_KEY) == COUNT);
+    UNTIL(everybody_entered() && heard(CHANNEL) <= 5); /* they sleep again */
+    end_all();
+    delayq_close(&p);
+}
+
+/* --- what dies or hangs --------------------------------------------------- */
+
+/* Stop `lost` of `n` waiters, the leader first. */
+static void some_are_lost(int n, int lost, int sig, int pushed) {
+    delayq p;
+    int i, gone[MOST] = {0};
+    prepare(n);
+    start_all();
+    open_queue(&p, "jobs");
+    for (i = 0; i < lost; i++) {
+        int k = i == 0 ? leader() : 0;
+        while (k >= 0 && gone[k]) k++;
+        CHECK(k >= 0 && k < n);
+        gone[k] = 1;
+        kill(waiters[k].pid, sig);
+        if (sig == SIGKILL) waitpid(waiters[k].pid, NULL, 0);
     }
-    end_waiters();
+    if (sig == SIGKILL) UNTIL(heard(WAITERS) == n - lost);
+    items_come_in_time(&p, pushed, 1);
+    if (sig == SIGSTOP) { /* resumed, they enter again */
+        for (i = 0; i < n; i++) kill(waiters[i].pid, SIGCONT);
+        UNTIL(everybody_entered());
+        items_come_in_time(&p, pushed, 0);
+    }
+    end_all();
     delayq_close(&p);
 }
 
 TEST(a_leader_that_is_killed_is_replaced) {
-    leader_is_lost(SIGKILL, 0, 0);
+    some_are_lost(8, 1, SIGKILL, 0);
 }
 TEST(a_leader_that_is_killed_is_replaced_for_pushes_too) {
-    leader_is_lost(SIGKILL, 1, 0);
+    some_are_lost(8, 1, SIGKILL, 1);
 }
 TEST(a_leader_that_is_frozen_is_replaced) {
-    leader_is_lost(SIGSTOP, 0, 0);
+    some_are_lost(8, 1, SIGSTOP, 0);
+}
+TEST(a_leader_that_is_frozen_is_replaced_for_pushes_too) {
+    some_are_lost(8, 1, SIGSTOP, 1);
+}
+TEST(half_of_the_waiters_are_killed) {
+    some_are_lost(8, 4, SIGKILL, 0);
+}
+TEST(half_of_the_waiters_are_frozen) {
+    some_are_lost(8, 4, SIGSTOP, 0);
+}
+TEST(half_of_the_waiters_are_frozen_and_items_are_pushed) {
+    some_are_lost(8, 4, SIGSTOP, 1);
+}
+TEST(all_waiters_but_one_are_frozen) {
+    some_are_lost(12, 11, SIGSTOP, 0);
+}
+TEST(all_waiters_but_one_are_frozen_and_items_are_pushed) {
+    some_are_lost(12, 11, SIGSTOP, 1);
+}
+TEST(all_waiters_but_one_are_killed) {
+    some_are_lost(12, 11, SIGKILL, 0);
 }
 
-/* Once the dead waiters are removed, the only one left is the live one. */
-static void offer_to_the_living(void *unused) {
+/* A standby that is lost is noticed only when it is to lead. */
+TEST(a_standby_that_is_frozen_delays_one_item_at_most) {
     delayq p;
-    (void)unused;
-    UNTIL(ask_int("ZCARD " WAITERS_KEY) == 1);
+    int k;
+    prepare(6);
+    start_all();
     open_queue(&p, "jobs");
-    OFFER(&p, "x", 100);
+    k = leader() == 1 ? 2 : 1;
+    kill(waiters[k].pid, SIGSTOP);
+    items_come_in_time(&p, 0, 1);
+    kill(waiters[k].pid, SIGCONT);
+    UNTIL(everybody_entered());
+    end_all();
     delayq_close(&p);
 }
 
+TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
+    delayq p;
+    int i, frozen = 0;
+    start_sleepers(0);
+    open_queue(&p, "jobs");
+    kill(waiters[leader()].pid, SIGSTOP);
+    for (i = 0; i < 4 && frozen < 3; i++)
+        if (i != leader()) frozen += kill(waiters[i].pid, SIGSTOP) == 0;
+    items_come_in_time(&p, 0, 1);
+    end_all();
+    delayq_close(&p);
+}
+
+/* The exception: then only the sleepers' looks, every max_wait_ms, are left. */
+TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
+    delayq p;
+    int i;
+    int64_t us;
+    start_sleepers(0);
+    open_queue(&p, "jobs");
+    kill(waiters[leader()].pid, SIGSTOP);
+    for (i = 0; i < 4; i++) kill(waiters[i].pid, SIGSTOP);
+    do { /* a look that comes by chance finds it hardly late */
+        us = one_item(&p, 0, 20);
+        if (us > 1550000LL * test_slow())
+            FAIL("late by %lld us", (long long)us);
+        usleep(50000);
+    } while (leader() < 4);
+    items_come_in_time(&p, 0, 0);
+    end_all();
+    delayq_close(&p);
+}
+
+/* --- the set -------------------------------------------------------------- */
+
+static void the_set_is_lost(const char *command, int pushed) {
+    delayq p;
+    int i;
+    prepare(12);
+    start_all();
+    for (i = 0; i < count; i++) waiters[i].busy_ms = 600;
+    ask(command);
+    usleep(20000);
+    open_queue(&p, "jobs");
+    for (i = 0; i < 8; i++) {
+        int64_t us = one_item(&p, pushed, 100);
+        if (us > ON_TIME_US) FAIL("item %d is %lld us late", i, (long long)us);
+    }
+    for (i = 0; i < count; i++) waiters[i].busy_ms = 0;
+    UNTIL(everybody_entered());
+    end_all();
+    delayq_close(&p);
+}
+
+TEST(flushall_while_many_wait_delays_no_item) {
+    the_set_is_lost("FLUSHALL", 0);
+}
+TEST(flushall_while_many_wait_delays_no_pushed_item) {
+    the_set_is_lost("FLUSHALL", 1);
+}
+TEST(a_lost_set_of_waiters_delays_no_item) {
+    the_set_is_lost("DEL " WAITERS, 0);
+}
+TEST(a_lost_set_of_waiters_delays_no_pushed_item) {
+    the_set_is_lost("DEL " WAITERS, 1);
+}
+
+static void add_dead(int dead, int sleepers) {
+    ask("EVAL %s 1 " WAITERS " %d %s",
+        "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], ARGV[2] + i, "
+        "':dead' .. i) end",
+        dead, sleepers ? "1e14" : "0");
+}
+
+/* Dead ones, at the front: at most 64 are met by one script, and more than
+ * that are not met one after the other. */
+static void dead_are_ahead(int dead) {
+    delayq p;
+    int i;
+    prepare(3);
+    start_all();
+    open_queue(&p, "jobs");
+    add_dead(dead, 0);
+    ask("CONFIG RESETSTAT");
+    one_item(&p, 0, 30);
+    if (calls("publish") > 2 + 64 + 1) FAIL("%lld were told", calls("publish"));
+    items_come_in_time(&p, 0, 0);
+    items_come_in_time(&p, 1, 0);
+    if (calls("publish") > 300) FAIL("%lld were told", calls("publish"));
+    for (i = 0; i < count; i++) CHECK(waiters[i].taken > 0);
+    UNTIL(ask_int("ZCARD " WAITERS) == count);
+    end_all();
+    delayq_close(&p);
+}
+
+TEST(waiters_that_have_died_are_passed_over) {
+    dead_are_ahead(20);
+}
+TEST(a_set_full_of_dead_waiters_is_emptied) {
+    dead_are_ahead(20000);
+}
+
+TEST(the_set_does_not_grow_with_the_dead) {
+    int i;
+    prepare(3);
+    start_all();
+    add_dead(1100, 1);
+    for (i = 0; i < 10; i++) { /* no more of them enter */
+        kill(waiters[2].pid, SIGKILL);
+        waitpid(waiters[2].pid, NULL, 0);
+        start(2);
+        UNTIL(heard(WAITERS) == 3);
+    }
+    CHECK(ask_int("ZCARD " WAITERS) <= 1103);
+    end_all();
+}
+
+/* A lone consumer removes what dead ones have left. */
 TEST(dead_waiters_do_not_keep_others_from_taking) {
-    delayq q;
-    delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    pid_t child;
-    start_waiters();
-    end_waiters();
-    CHECK_INT(ask_int("ZCARD " WAITERS_KEY), COUNT);
-    o.max_wait_ms = 3600000;
-    OK(&q, delayq_open(&q, &o));
-    child = spawn(offer_to_the_living, NULL);
-    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-    CHECK_INT(ask_int("ZCARD " WAITERS_KEY), 0);
-    join(child);
-    delayq_close(&q);
+    delayq p;
+    prepare(8);
+    start_all();
+    end_all();
+    CHECK_INT(ask_int("ZCARD " WAITERS), count);
+    prepare(1);
+    start_all();
+    UNTIL(ask_int("EXISTS " WAITERS) == 0);
+    open_queue(&p, "jobs");
+    items_come_in_time(&p, 0, 0);
+    end_all();
+    delayq_close(&p);
 }
 
 static delayq woken;
@@ -164,42 +483,226 @@ TEST(a_take_that_ends_leaves_the_waiters) {
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     pid_t child, parent = getpid();
-    signal(SIGUSR1, on_signal);
-    OK(&woken, delayq_open(&woken, &o));
-    CHECK_STATUS(&woken, delayq_take(&woken, &item, 30), DELAYQ_EMPTY);
-    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0); /* short waits don't join */
-    fflush(stdout);
-    child = fork();
-    if (child == 0) {
-        redisContext *c = server_connect(&main_server);
-        long long n = 0;
-        while (n == 0) {
-            redisReply *r = run(c, "ZCARD " WAITERS_KEY);
-            n = r->integer;
-            freeReplyObject(r);
+    int leads;
+    for (leads = 0; leads < 2; leads++) {
+        ask("FLUSHALL");
+        signal(SIGUSR1, on_signal);
+        OK(&woken, delayq_open(&woken, &o));
+        prepare(1);
+        CHECK_STATUS(&woken, delayq_take(&woken, &item, 30), DELAYQ_EMPTY);
+        CHECK_INT(ask_int("EXISTS " WAITERS), 0); /* short waits don't enter */
+        if (!leads) start_all();
+        fflush(stdout);
+        child = fork();
+        if (child == 0) {
+            redisContext *c = server_connect(&main_server);
+            long long n = 0;
+            if (leads) {
+                usleep(100000);
+                start(0);
+            }
+            while (n < 2) {
+                redisReply *r = run(c, "ZCARD " WAITERS);
+                n = r->integer;
+                freeReplyObject(r);
+            }
+            kill(parent, SIGUSR1);
+            while (leads && waiters[0].taken == 0) usleep(1000);
+            redisFree(c);
+            _exit(0); /* and the waiter with it */
         }
-        kill(parent, SIGUSR1);
-        _exit(0);
+        CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
+                     DELAYQ_WOKEN);
+        CHECK_INT(ask_int("ZCARD " WAITERS), 1);
+        CHECK_INT(leader(), 0); /* the other one, whoever led before */
+        OFFER(&woken, "x", 50);
+        UNTIL(all_taken() == 1);
+        CHECK(waiters[0].late_us < ON_TIME_US);
+        kill(waiters[0].pid, SIGKILL);
+        join(child);
+        delayq_close(&woken);
+        UNTIL(heard(WAITERS) == 0);
     }
-    CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
-                 DELAYQ_WOKEN);
-    join(child);
-    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0);
-    delayq_close(&woken);
+}
+
+/* --- beside version 0.1 --------------------------------------------------- */
+
+#define OLD_WAITERS "delayq_waiting:{jobs}"
+#define OLD 3
+
+static pid_t old[OLD];
+
+static void old_waiter(void *unused) {
+    (void)unused;
+    execl("build/waiter-0.1", "waiter-0.1", main_server.url, (char *)NULL);
+    FAIL("can't run build/waiter-0.1");
+}
+
+static void start_old(void) {
+    int i;
+    if (access("build/waiter-0.1", X_OK) != 0)
+        test_skip("no build/waiter-0.1: it needs the git history");
+    for (i = 0; i < OLD; i++) {
+        old[i] = spawn(old_waiter, NULL);
+        UNTIL(ask_int("ZCARD " OLD_WAITERS) == i + 1);
+    }
+}
+
+static int old_taken(void) {
+    return (int)ask_int("LLEN old");
+}
+
+/* One item, to whichever version: how late? */
+static int64_t item_to_either(delayq *p, int pushed) {
+    int new_before = all_taken(), old_before = old_taken(), i;
+    int taken[MOST];
+    long long from = now_us();
+    for (i = 0; i < count; i++) taken[i] = waiters[i].taken;
+    if (pushed)
+        ask("RPUSH jobs x");
+    else
+        OFFER(p, "x", 40);
+    UNTIL(all_taken() + old_taken() > new_before + old_before);
+    usleep(2000);
+    CHECK_INT(all_taken() + old_taken(), new_before + old_before + 1);
+    if (pushed) return now_us() - from;
+    for (i = 0; i < count; i++)
+        if (waiters[i].taken > taken[i]) return waiters[i].late_us;
+    return atoll(ask("LINDEX old -1"));
+}
+
+static void items_to_either_come_in_time(delayq *p, int items, int allowed) {
+    int i;
+    for (i = 0; i < items; i++) {
+        int64_t us = item_to_either(p, i % 2);
+        if (us > LATE_US || (us > ON_TIME_US && allowed-- == 0))
+            FAIL("item %d is late by %lld us", i, (long long)us);
+    }
+}
+
+TEST(handles_of_0_1_and_of_today_wait_on_one_queue) {
+    delayq p;
+    int i;
+    prepare(3);
+    start_old();
+    start_all();
+    open_queue(&p, "jobs");
+    CHECK_INT(ask_int("ZCARD " OLD_WAITERS), OLD);
+    items_to_either_come_in_time(&p, 30, 0);
+    UNTIL(everybody_entered());
+    UNTIL(ask_int("ZCARD " OLD_WAITERS) == OLD);
+    /* the leader of either may go */
+    i = leader();
+    kill(waiters[i].pid, SIGSTOP);
+    items_to_either_come_in_time(&p, 4, 1);
+    kill(waiters[i].pid, SIGCONT);
+    UNTIL(everybody_entered());
+    for (i = 0; i < OLD; i++) {
+        kill(old[i], SIGKILL);
+        waitpid(old[i], NULL, 0);
+    }
+    items_to_either_come_in_time(&p, 10, 0);
+    /* nobody has touched the older set */
+    CHECK(ask_int("ZCARD " OLD_WAITERS) > 0);
+    end_all();
+    delayq_close(&p);
+}
+
+TEST(handles_of_0_1_go_on_when_those_of_today_die) {
+    delayq p;
+    prepare(3);
+    start_old();
+    start_all();
+    open_queue(&p, "jobs");
+    items_to_either_come_in_time(&p, 4, 0);
+    end_all();
+    items_to_either_come_in_time(&p, 10, 0);
+    delayq_close(&p);
+}
+
+/* --- what may be refused -------------------------------------------------- */
+
+static void wait_as_if_alone(const char *rights) {
+    delayq p;
+    static char url[200];
+    int i;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    ask("ACL SETUSER half on resetpass >pw resetkeys resetchannels ~jobs "
+        "~redisson* ~delayq_dead* ~delayq_retry* &redisson* &__redis__* +@all");
+    ask(rights);
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    prepare(3);
+    for (i = 0; i < count; i++) {
+        waiters[i].url = url;
+        start(i);
+    }
+    UNTIL(heard(CHANNEL) == count);
+    UNTIL(tracking() == count);
+    CHECK_INT(ask_int("EXISTS " WAITERS), 0);
+    open_queue(&p, "jobs");
+    items_come_in_time(&p, 0, 0);
+    items_come_in_time(&p, 1, 0);
+    CHECK_INT(ask_int("EXISTS " WAITERS), 0);
+    end_all();
+    delayq_close(&p);
 }
 
 TEST(without_the_right_to_the_waiters_key_a_take_waits_as_if_alone) {
-    delayq q;
-    delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~jobs ~redisson* ~delayq_dead* ~delayq_retry* +@all");
-    o.url = url;
-    OK(&q, delayq_open(&q, &o));
-    OFFER(&q, "x", 100);
-    OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-    CHECK_INT(ask_int("EXISTS " WAITERS_KEY), 0);
-    delayq_close(&q);
+    wait_as_if_alone("ACL SETUSER half &delayq*");
+}
+TEST(without_the_right_to_the_waiters_channel_a_take_waits_as_if_alone) {
+    wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq_turn*");
+}
+TEST(without_the_right_to_its_own_channel_a_take_waits_as_if_alone) {
+    wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq_waiters*");
+}
+TEST(without_the_right_to_count_subscribers_a_take_waits_as_if_alone) {
+    wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -pubsub");
+}
+TEST(without_the_right_to_zadd_a_take_waits_as_if_alone) {
+    wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -zadd");
+}
+TEST(without_the_right_to_publish_a_take_waits_as_if_alone) {
+    wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -publish");
+}
+
+/* As on Redis 5: the leader polls every 250 ms, standbys twice as rarely. */
+TEST(where_pushes_are_not_announced_a_standby_polls_for_a_frozen_leader) {
+    delayq p;
+    static char url[200];
+    int i;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    acl_user("deaf", "~* +@all -client|tracking");
+    snprintf(url, sizeof url, "unix://deaf:pw@%s", main_server.socket);
+    prepare(4);
+    for (i = 0; i < count; i++) waiters[i].url = url;
+    for (i = 0; i < count; i++) start(i);
+    UNTIL(everybody_entered());
+    open_queue(&p, "jobs");
+    for (i = 0; i < 4; i++) CHECK(one_item(&p, 1, 0) < 250000 + ON_TIME_US);
+    items_come_in_time(&p, 0, 0);
+    UNTIL(everybody_entered());
+    kill(waiters[leader()].pid, SIGSTOP);
+    CHECK(one_item(&p, 1, 0) < LATE_US);
+    CHECK(one_item(&p, 1, 0) < 250000 + ON_TIME_US);
+    items_come_in_time(&p, 0, 0);
+    ask("CONFIG RESETSTAT");
+    sleep(1);
+    if (test_slow() == 1) CHECK(calls("evalsha") <= 12);
+    end_all();
+    delayq_close(&p);
+}
+
+/* A key of another type under that name. */
+TEST(beside_a_foreign_key_a_take_waits_as_if_alone) {
+    delayq p;
+    prepare(3);
+    ask("SET " WAITERS " x");
+    start(0), start(1), start(2);
+    UNTIL(heard(CHANNEL) == count);
+    open_queue(&p, "jobs");
+    items_come_in_time(&p, 0, 0);
+    CHECK_TEXT(ask("GET " WAITERS), "x");
+    end_all();
+    delayq_close(&p);
 }

@@ -72,7 +72,9 @@ TEST(one_take_with_timeout_zero_opens_no_second_connection) {
 static int one_waits(redisContext *c) {
     redisReply *clients = run(c, "CLIENT LIST"), *stats = run(c, "INFO stats");
     const char *keys = strstr(stats->str, "tracking_total_keys:");
-    int waits = strstr(clients->str, "sub=3") && keys && atoi(keys + 20) > 0;
+    int sub = strstr(clients->str, "sub=2") || /* a short take's */
+              strstr(clients->str, "sub=4");
+    int waits = sub && keys && atoi(keys + 20) > 0;
     freeReplyObject(clients);
     freeReplyObject(stats);
     return waits;
@@ -271,7 +273,7 @@ TEST(a_dead_subscriber_is_noticed_and_replaced) {
     tick_until_idle(&q);
     ask("CLIENT KILL TYPE pubsub");
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK &&
-          strstr(ask("CLIENT LIST TYPE pubsub"), "sub=3"));
+          strstr(ask("CLIENT LIST TYPE pubsub"), "sub=2"));
     delayq_close(&q);
 }
 

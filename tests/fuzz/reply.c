@@ -26,8 +26,8 @@
  *     +TEXT'      a status
  *     _ ~         nil, and as an array
  *     ( ... )     an array
- *     c q v t     the queue's channel, its name, the invalidation channel, the
- *                 handle's turn channel
+ *     c q v t w   the queue's channel, its name, the invalidation channel, the
+ *                 handle's turn channel, the waiters'
  *     a k p       as many 1 as items are acked, each an element; a SHA; the
  *                 server's long
  *     rTEXT'      raw bytes
@@ -308,6 +308,7 @@ static void put_array(struct bytes *b, int depth) {
 }
 
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
+#define WAITERS DQ_WAITERS "{jobs}"
 
 /* Returns how many values it was. */
 static size_t put_value(struct bytes *b, int depth) {
@@ -336,6 +337,7 @@ static size_t put_value(struct bytes *b, int depth) {
     case 'q': put_bulk(b, "jobs", 4); break;
     case 'v': put_bulk(b, DQ_INVALIDATE, strlen(DQ_INVALIDATE)); break;
     case 't': put_turn(b); break;
+    case 'w': put_bulk(b, WAITERS, strlen(WAITERS)); break;
     case 'a': return put_ones(b);
     case 'k':
         put_bulk(b, "0123456789012345678901234567890123456789", 40);
