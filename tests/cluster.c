@@ -2,6 +2,7 @@
  * A Redis Cluster of three masters and three replicas on loopback:
  * redirections, a slot that moves while it is used, a master that dies.
  */
+#include "outbox.h"
 #include "test.h"
 
 #define NODES 6
@@ -319,6 +320,82 @@ TEST(a_waiting_take_notices_an_offer_after_its_slot_has_moved) {
     }
     OK(&q, delayq_take(&q, &item, 20000));
     join(child);
+    delayq_close(&q);
+    end_cluster();
+}
+
+/* --- an outbox while its slot is moved ------------------------------------ */
+
+#define TRAFFIC 4000
+static unsigned char acked[TRAFFIC];
+static int offered_n, acked_n, again;
+
+/* Turns that offer, take and ack, for so long. */
+static void traffic(delayq *q, int ms, int offering) {
+    long long end = now_us() + ms * 1000LL;
+    while (now_us() < end) {
+        char text[16];
+        delayq_item got[8];
+        size_t n, i;
+        snprintf(text, sizeof text, "%d", offered_n);
+        if (offering && offered_n < TRAFFIC &&
+            offered(q, text, strlen(text), offered_n % 3))
+            offered_n++;
+        n = took_many(q, got, 8);
+        for (i = 0; i < n; i++) {
+            char payload[16];
+            int id;
+            snprintf(payload, sizeof payload, "%.*s", (int)got[i].len,
+                     (const char *)got[i].data);
+            id = atoi(payload);
+            CHECK(id >= 0 && id < offered_n);
+            while (!changed(q, delayq_ack(q, &got[i]))) {
+            }
+            if (acked[id]++)
+                again++;
+            else
+                acked_n++;
+        }
+        turn(q);
+        usleep(1000);
+    }
+}
+
+TEST(an_outbox_goes_on_when_its_slot_has_moved) {
+    struct migration m;
+    delayq q;
+    char url[64];
+    delayq_options o;
+    long long end;
+    start_cluster();
+    o = box_options(&nodes[0], BOX);
+    sprintf(url, "redis://127.0.0.1:%d", ports[0]);
+    o.url = url;
+    o.lease_ms = 3000 * test_slow();
+    OK(&q, delayq_open(&q, &o));
+    traffic(&q, 300, 1);
+    begin_migration(&m);
+    traffic(&q, 200, 1); /* all keys are at the source */
+    while (migrate_key(&m)) traffic(&q, 150, 1);
+    traffic(&q, 200, 1); /* all keys are at the target */
+    end_migration(&m);
+    traffic(&q, 300, 1);
+    end = now_us() + 20000000LL * test_slow();
+    while (acked_n < offered_n) {
+        if (now_us() > end)
+            FAIL("%d of %d are acked: %s", acked_n, offered_n,
+                 delayq_errmsg(&q));
+        traffic(&q, 50, 0);
+    }
+    SETTLE(&q);
+    CHECK(offered_n > 100);
+    CHECK_INT(box(&q).dropped, 0);
+    /* nothing is stored twice; a lease may have ended, or its answer be lost */
+    printf("    %d offered, %d came again, %d gone\n", offered_n, again,
+           (int)box(&q).gone);
+    CHECK(again < 50);
+    traffic(&q, 100, 0);
+    CHECK_INT(acked_n, offered_n);
     delayq_close(&q);
     end_cluster();
 }

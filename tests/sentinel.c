@@ -2,6 +2,7 @@
  * Sentinel: a master, a replica and three sentinels on loopback. The handle
  * asks them for the master, and asks again after a failover.
  */
+#include "outbox.h"
 #include "test.h"
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -180,6 +181,44 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
     UNTIL(delayq_offer(&q, "y", 1, 0) == DELAYQ_OK);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+    delayq_close(&q);
+    end_service();
+}
+
+/* No call waits, and what is accepted arrives. */
+TEST(an_outbox_follows_a_failover) {
+    delayq q;
+    delayq_options o;
+    redisContext *c;
+    int tries = 0, i;
+    long long longest = 0;
+    start_service(NULL);
+    o = box_options(&master, BOX);
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "before", 0);
+    SETTLE(&q);
+    wait_for_replica(NULL);
+    c = redisConnect("127.0.0.1", sentinel_ports[1]);
+    UNTIL((tries++ % 3000 == 0
+               ? freeReplyObject(run(c, "SENTINEL FAILOVER service"))
+               : (void)0,
+           turn(&q), sentinel_int(0, NULL, "port") == replica_port));
+    redisFree(c);
+    c = server_connect(&master); /* sentinels wait for some seconds before */
+    freeReplyObject(run(c, "REPLICAOF 127.0.0.1 %d", replica_port));
+    redisFree(c);
+    for (i = 0; i < 100; i++) OFFER(&q, "after", 0);
+    for (i = 0; i < 101;) {
+        long long began = now_us();
+        delayq_item item;
+        i += took(&q, &item);
+        if (now_us() - began > longest) longest = now_us() - began;
+        if (i == 0) usleep(1000);
+    }
+    CHECK(longest < 500000 * test_slow());
+    SETTLE(&q);
+    CHECK_INT(box(&q).dropped, 0);
     delayq_close(&q);
     end_service();
 }

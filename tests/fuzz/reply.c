@@ -66,7 +66,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 
 #define clock_gettime(id, t) fuzz_clock(id, t)
 #define nanosleep(t, left) fuzz_sleep(t, left)
-#define setsockopt(fd, level, name, value, size) (-1) /* all wait in poll */
+#define setsockopt(fd, level, name, value, size) ((void)(value), -1)
 #define poll(fds, count, ms) fuzz_poll(fds, count, ms)
 #define open(path, flags) open("/dev/zero", flags) /* the same every time */
 
@@ -118,7 +118,7 @@ static delayq *q;
 static delayq_item items[ITEMS];
 static delayq_message messages[ITEMS];
 static int refusals, faults, polls, acking, fuzz_login, fuzz_small;
-static int long_size, long_big, apart;
+static int long_size, long_big, apart, boxed;
 static const char *good; /* the reply to the function's own request */
 
 static void hang_up(struct connection *c) {
@@ -488,6 +488,12 @@ static void serve(struct connection *c) {
     }
 }
 
+static void serve_all(void) {
+    int i;
+    for (i = 0; i < CONNECTIONS; i++)
+        if (connections[i].peer >= 0) serve(&connections[i]);
+}
+
 /* While delayq sleeps the server may send something: ! and a value. */
 static int speak(const struct pollfd *fds, nfds_t count) {
     nfds_t i;
@@ -776,6 +782,21 @@ static void do_wake(void) {
     delayq_wake(q);
 }
 
+static void do_flush(void) {
+    int64_t timeout = time_argument(2);
+    delayq_status s = delayq_flush(q, timeout);
+    CHECK(strcmp(delayq_strstatus(s), "unknown status") != 0);
+}
+
+/* What is accepted is not less than what is settled. */
+static void do_outbox(void) {
+    delayq_outbox_state state;
+    if (delayq_outbox(q, &state) != DELAYQ_OK) return;
+    CHECK(state.offers_settled <= state.offers_accepted);
+    CHECK(state.changes_settled <= state.changes_accepted);
+    CHECK(state.bytes <= state.size);
+}
+
 static void do_swap(void) {
     q = q == &queues[0] && queues[1].open ? &queues[1] : &queues[0];
 }
@@ -786,13 +807,15 @@ static void do_idle(void) {
 
 /* Bytes to the command socket (1) or the subscriber (0) that answer nothing. */
 static void do_speak(void) {
-    redisContext *c = argument(0) ? queues[0].conn->cmd : queues[0].conn->sub;
+    redisContext *c =
+        argument(0) ? queues[0].conn->cmd.c : queues[0].conn->sub.c;
     struct connection *to = c ? connection_of(c->fd) : NULL;
     if (to && at_value()) say_value(to);
 }
 
 static void do_cut(void) {
-    redisContext *c = argument(1) ? queues[0].conn->cmd : queues[0].conn->sub;
+    redisContext *c =
+        argument(1) ? queues[0].conn->cmd.c : queues[0].conn->sub.c;
     struct connection *to = c ? connection_of(c->fd) : NULL;
     if (to) hang_up(to);
 }
@@ -804,7 +827,7 @@ static void do_refuse(void) {
 static void do_fds(void) {
     int fds[3];
     size_t n = delayq_fds(q, fds, 3);
-    CHECK(n <= 2);
+    CHECK(n <= 3);
     while (n-- > 0) CHECK(fds[n] >= 0);
 }
 
@@ -845,6 +868,8 @@ static const struct {
     {'Y', do_cut, NOTHING, NULL},
     {'J', do_refuse, NOTHING, NULL},
     {'f', do_fds, NOTHING, NULL},
+    {'l', do_flush, "(jn0.)", NULL},
+    {'b', do_outbox, NOTHING, NULL},
 };
 
 static void run_op(int letter) {
@@ -855,6 +880,7 @@ static void run_op(int letter) {
         good = queues[0].options.broadcast && ops[i].cast ? ops[i].cast
                                                           : ops[i].good;
         ops[i].run();
+        serve_all(); /* an outbox does not poll */
     }
 }
 
@@ -888,12 +914,32 @@ static void options_from(delayq_options *o, int how) {
 
 /* Second byte: 1: a server of 32 bits; 2: a big-endian one; 8: the input
  * replies to SCRIPT LOAD and the like, too; 16: the second handle has another
- * queue, and the first handle is closed before it. */
+ * queue, and the first handle is closed before it; 32, 128: the first, the
+ * second handle has an outbox. */
 static void server_from(int how) {
+    boxed = (how >> 5 & 1) | (how >> 6 & 2);
     apart = how >> 4 & 1;
     long_size = how & 1 ? 4 : 8;
     long_big = how >> 1 & 1;
     fuzz_small = how >> 3 & 1;
+}
+
+/* Memory of their own for the outboxes, as small as it may be. */
+static void *boxes[2];
+
+static void add_outbox(delayq_options *o, int number) {
+    if (!(boxed >> number & 1)) return;
+    boxes[number] = malloc(8192);
+    CHECK(boxes[number]);
+    memset(boxes[number], 0xa5, 8192);
+    o->outbox = boxes[number];
+    o->outbox_size = 8192;
+}
+
+static void close_handle(int number) {
+    delayq_close(&queues[number]);
+    free(boxes[number]);
+    boxes[number] = NULL;
 }
 
 static void open_second(void) {
@@ -904,6 +950,7 @@ static void open_second(void) {
     o.share = &queues[0];
     o.log = told;
     o.user = queues;
+    add_outbox(&o, 1);
     q = &queues[1];
     check_status(delayq_open(q, &o));
     q = &queues[0];
@@ -924,10 +971,10 @@ static void begin_run(void) {
 
 static void end_run(void) {
     int i;
-    delayq_close(&queues[!apart]);
+    close_handle(!apart);
     if (!queues[apart].conn)
         check_status(delayq_offer(q = queues + 1, "", 0, 0));
-    delayq_close(&queues[apart]);
+    close_handle(apart);
     for (i = 0; i < CONNECTIONS; i++) hang_up(&connections[i]);
 }
 
@@ -941,6 +988,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     how = next();
     options_from(&o, how);
     server_from(next());
+    add_outbox(&o, 0);
     check_status(delayq_open(q, &o));
     if (how & 16 && !o.broadcast) open_second();
     while ((c = next()) >= 0) run_op(c);
