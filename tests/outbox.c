@@ -7,6 +7,7 @@
  * wait, outbox_idle.c what a loop costs.
  */
 #include "outbox.h"
+#include <hiredis/sds.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -113,6 +114,41 @@ TEST(bytes_of_an_outbox_grow_with_each_offer_while_no_server_answers) {
     CHECK_INT(number("ZCARD " ZSET), 10);
     delayq_close(&q);
     end_own();
+}
+
+/* What waits for a frozen server waits in the caller's memory, not in hiredis'
+ * buffer. */
+TEST(a_frozen_server_fills_the_outbox_and_no_other_memory) {
+    static char large[300000];
+    static const size_t lengths[] = {100, 3000, sizeof large};
+    size_t i, most = 0;
+    CHECK(sizeof(delayq) < 3072);
+    for (i = 0; i < 3; i++) {
+        delayq_options o;
+        int accepted = 0, full = 0;
+        start_own(NULL);
+        o = box_options(&own, 1 << 20);
+        OK(&q, delayq_open(&q, &o));
+        UNTIL((turn(&q), q.conn->known));
+        server_kill(&own, SIGSTOP);
+        while (full < 1000) {
+            const redisContext *c = q.conn->cmd.c;
+            delayq_status status = delayq_offer(&q, large, lengths[i], 60000);
+            accepted += status == DELAYQ_OK;
+            if (status == DELAYQ_ERR_FULL) full++;
+            turn(&q);
+            if (c && c == q.conn->cmd.c && sdslen(c->obuf) > most)
+                most = sdslen(c->obuf);
+        }
+        CHECK(most < 256 * 1024);
+        CHECK(box(&q).bytes <= box(&q).size);
+        server_kill(&own, SIGCONT);
+        SETTLE(&q);
+        CHECK_INT(number("ZCARD " ZSET), accepted);
+        delayq_close(&q);
+        end_own();
+    }
+    CHECK(most > 0);
 }
 
 TEST(a_full_outbox_refuses_and_has_room_again_later) {
