@@ -364,7 +364,8 @@ typedef enum delayq_status {
                                  certificate that isn't trusted */
     DELAYQ_ERR_REDIS = -5,    /* any other error that the server answers */
     DELAYQ_ERR_READONLY = -7, /* a replica, or a server that can't write now */
-    DELAYQ_ERR_FULL = -8,     /* maxmemory reached: an offer was refused */
+    DELAYQ_ERR_FULL = -8,     /* maxmemory reached, or the outbox is full: it
+                                 was refused */
     DELAYQ_ERR_WIRE = -9,     /* elements of Redisson <= 3.21.0 were met, and
                                  options.wire is not DELAYQ_REDISSON_OLD */
     DELAYQ_ERR_AGAIN = -11,   /* loading, failing over, busy: try later */
@@ -798,7 +799,8 @@ DELAYQ_API void delayq_close(delayq *q);
  * Returns      DELAYQ_OK           stored
  *              DELAYQ_ERR_ARG      negative delay, or due past 2^53 ms, or
  *                                  NULL with a length
- *              DELAYQ_ERR_FULL     the server's memory is full; not stored
+ *              DELAYQ_ERR_FULL     the server's memory, or the outbox, is full;
+ *                                  not stored
  *              any server failure
  * Blocks       one round trip; if the connection turns out to be lost, a
  *              connect and one more (>>threads says for how long)
@@ -820,10 +822,9 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
  *                                 ticket is that of the item which has the key
  *              DELAYQ_ERR_ARG     a bad message, or NULL; nothing was sent
- *              DELAYQ_ERR_FULL    the server's memory is full; not stored
- *              any server failure
- * Blocks       as delayq_offer
- * Redis        1 script, O(log n)
+ *              DELAYQ_ERR_FULL    the server's memory, or the outbox, is full;
+ * not stored any server failure Blocks       as delayq_offer Redis        1
+ * script, O(log n)
  *
  * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item
  * is stored at most once. message->status is what was returned, except that it
@@ -865,11 +866,10 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
- * Blocks       for at most one of: connecting (connect_timeout_ms), opening
- *              the subscriber (io_timeout_ms), one transfer (io_timeout_ms);
- *              after an empty take also a round trip to ask for pushes, within
- *              the same time. While nothing is due it only reads the clock,
- *              and the subscriber's socket at most once a millisecond
+ * Blocks       for connecting and one transfer, within the limits of >>threads;
+ *              with an outbox never. The subscriber is opened, and pushes are
+ *              asked for, without waiting. While nothing is due it only reads
+ *              the clock, and its sockets at most once a millisecond
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -4296,7 +4296,8 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                               : "not sent in time: nothing has happened");
 }
 
-/* Write what is in the output buffer, as far as that goes. */
+/* Write what is in the output buffer, then a slice of a large payload, as far
+ * as that goes. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     int done = 0, status;
@@ -4304,13 +4305,12 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     status = dq_sys_write(s->c, &done);
     if (done && s->body_len > 0) {
         size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
-        dq_resp_writer o;
-        dq_resp_begin(&o, s->c);
-        dq_resp_append(&o, s->body, n);
+        status = redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
-        if (s->body_len == 0) dq_resp_append(&o, "\r\n", 2);
-        if (o.failed) return dq_conn_no_memory(conn);
+        if (s->body_len == 0 && status == REDIS_OK)
+            status = redisAppendFormattedCommand(s->c, "\r\n", 2);
+        if (status != REDIS_OK) return dq_conn_no_memory(conn);
         s->moved_us = dq_sys_now();
         status = dq_sys_write(s->c, &done);
         done = done && s->body_len == 0;
@@ -7976,7 +7976,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
     case DELAYQ_ERR_REDIS: return "the server answered with an error";
     case DELAYQ_ERR_PROTOCOL: return "the server answered nonsense";
     case DELAYQ_ERR_READONLY: return "the server takes no writes now";
-    case DELAYQ_ERR_FULL: return "the server's memory is full";
+    case DELAYQ_ERR_FULL: return "the server's memory, or the outbox, is full";
     case DELAYQ_ERR_WIRE: return "the queue belongs to an older Redisson";
     case DELAYQ_ERR_UNKNOWN: return "no answer; it may have happened";
     case DELAYQ_ERR_AGAIN: return "the server is busy or starting";
