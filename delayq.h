@@ -4417,6 +4417,21 @@ static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                       port, why);
 }
 
+/* The time to connect is over: how far has it come? */
+static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
+                                  const char *then) {
+    const char *found = s->state == DELAYQ_SOCKET_RESOLVING
+                            ? ": no address was found"
+                        : s->state == DELAYQ_SOCKET_TLS ? ": TLS"
+                                                        : "";
+    char why[80];
+    if (s->state >= DELAYQ_SOCKET_GREETING)
+        return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                          "connected, but no answer came in time%s", then);
+    snprintf(why, sizeof why, " in time%s%s", found, then);
+    return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
+}
+
 static delayq_status dq_conn_cant_errno(delayq_conn *conn,
                                         const delayq_socket *s) {
     char why[120];
@@ -4587,8 +4602,6 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
 /* Go on with connecting a socket. OK: it is open; EMPTY: it needs more time;
  * else it has failed, and is to be closed. */
 static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
-    static const char *const late[] = {"", " in time: no address was found",
-                                       " in time", " in time: TLS", ""};
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
     if (s->state == DELAYQ_SOCKET_DIALING) {
@@ -4613,10 +4626,7 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     else if (s->state == DELAYQ_SOCKET_GREETING && s->c->err)
         status = dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
-    if (s->state == DELAYQ_SOCKET_GREETING)
-        return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                          "connected, but no answer came in time");
-    return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, late[s->state]);
+    return dq_conn_late(conn, s, "");
 }
 
 /* Begin to connect a closed socket, to be open within so long. */
@@ -5131,8 +5141,7 @@ static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
                            "connected, but no time is left: nothing has "
                            "happened");
             else
-                dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT,
-                             " in time; the attempt goes on");
+                dq_conn_late(conn, s, "; the attempt goes on");
             req->status =
                 dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
         }
@@ -5535,11 +5544,10 @@ static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
         delayq_status status = dq_conn_ensure(q);
         if (status != DELAYQ_EMPTY) return status;
         if (!dq_wait_conn(q->conn, deadline, &late))
-            return dq_err_set(q->err,
-                              dq_conn_cant(q->conn, &q->conn->cmd,
-                                           DELAYQ_ERR_TIMEOUT,
-                                           " in time; the attempt goes on"),
-                              "%s", q->conn->err);
+            return dq_err_set(
+                q->err,
+                dq_conn_late(q->conn, &q->conn->cmd, "; the attempt goes on"),
+                "%s", q->conn->err);
     }
 }
 

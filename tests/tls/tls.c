@@ -4,7 +4,7 @@
  */
 #define DELAYQ_TLS
 #define DELAYQ_IMPLEMENTATION
-#include "../test.h"
+#include "../outbox.h"
 #include <sys/wait.h>
 
 static server s;
@@ -90,8 +90,8 @@ TEST(a_queue_over_tls_offers_takes_and_is_notified) {
         OFFER(&q, "x", 30);
         OK(&q, delayq_take(&q, &item, 20000));
         OK(&q, delayq_ack(&q, &item));
-        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-        CHECK(q.conn->sub && q.conn->tracking != DELAYQ_TRACK_OFF);
+        UNTIL(delayq_take(&q, &item, 20) == DELAYQ_EMPTY && q.conn->sub.c &&
+              q.conn->tracking != DELAYQ_TRACK_OFF);
         fflush(stdout);
         child = fork();
         if (child == 0) { /* closing the parent's handle changes nothing */
@@ -256,5 +256,86 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     UNTIL(delayq_offer(&q, "y", 1, 0) == DELAYQ_OK);
     OK(&q, delayq_take(&q, &item, 20000));
     delayq_close(&q);
+    server_end(&s);
+}
+
+/* Connections that are killed, a frozen server, large payloads: no call waits,
+ * and each item arrives once. */
+TEST(an_outbox_over_tls_settles_whatever_happens) {
+    enum { SMALL = 2000, SIZE = 1 << 20 };
+    static char big[300000];
+    static unsigned char seen[SMALL], seen_big[5];
+    delayq q, waiter;
+    delayq_options o, shared_by;
+    delayq_item item;
+    redisContext *c;
+    int offers = 0, taken = 0, bigs = 0, turns = 0;
+    long long longest = 0, frozen_us = 0;
+    size_t i;
+    start("server", "no");
+    c = server_connect(&s);
+    o = tls_options("localhost");
+    o.outbox = box_memory(SIZE);
+    o.outbox_size = SIZE;
+    o.io_timeout_ms = 200 * test_slow();
+    o.reconnect_max_ms = 20;
+    o.lease_ms = 2000 * test_slow();
+    for (i = 0; i < sizeof big; i++) big[i] = (char)(i * 31 + i / 977);
+    big[0] = 'b';
+    OK(&q, delayq_open(&q, &o));
+    memset(&shared_by, 0, sizeof shared_by);
+    shared_by.name = "more";
+    shared_by.share = &q;
+    UNTIL(delayq_open(&waiter, &shared_by) == DELAYQ_OK ||
+          (delayq_close(&waiter), turn(&q), 0));
+    while (taken < SMALL || bigs < 4) {
+        long long began = now_us();
+        if (offers < SMALL) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", offers);
+            offers += offered(&q, text, strlen(text), 0);
+            if (offers % 500 == 0) {
+                big[1] = (char)(offers / 500);
+                while (!offered(&q, big, sizeof big, 0)) {
+                }
+            }
+        }
+        if (took(&q, &item)) {
+            if (item.len == sizeof big) {
+                int number = ((const char *)item.data)[1];
+                CHECK(number >= 0 && number <= 4);
+                bigs += seen_big[number]++ == 0;
+                big[1] = (char)number;
+                CHECK(memcmp(item.data, big, sizeof big) == 0);
+            } else {
+                int id = atoi(item.data);
+                CHECK(id >= 0 && id < SMALL);
+                taken += seen[id]++ == 0;
+            }
+            while (!changed(&q, delayq_ack(&q, &item))) {
+            }
+        }
+        if (now_us() - began > longest) longest = now_us() - began;
+        if (++turns % 700 == 0 && frozen_us == 0)
+            freeReplyObject(run(c, "CLIENT KILL TYPE normal SKIPME yes"));
+        if (turns == 1500) {
+            server_kill(&s, SIGSTOP);
+            frozen_us = now_us();
+        }
+        if (frozen_us > 0 && now_us() - frozen_us > 500000 * test_slow()) {
+            server_kill(&s, SIGCONT);
+            frozen_us = 0;
+        }
+        if (turns % 100 == 0 && frozen_us == 0)
+            delayq_offer(&waiter, "w", 1, 0); /* which may fail */
+        if (turns % 10 == 0 || frozen_us > 0) usleep(1000);
+    }
+    SETTLE(&q);
+    CHECK_INT(box(&q).dropped, 0);
+    printf("    %d turns, the longest call took %lld us\n", turns, longest);
+    CHECK(longest < 150000 * test_slow());
+    delayq_close(&waiter);
+    delayq_close(&q);
+    redisFree(c);
     server_end(&s);
 }
