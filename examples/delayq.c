@@ -1273,10 +1273,10 @@ static int run_take(int argc, char **argv) {
 static void sleep_ticks(int64_t wait_ms) {
     size_t i, n = 0;
     struct pollfd *p =
-        (struct pollfd *)must(calloc(2 * handle_count + 1, sizeof *p));
+        (struct pollfd *)must(calloc(3 * handle_count + 1, sizeof *p));
     for (i = 0; i < handle_count; i++) {
-        int fds[2];
-        size_t k, got = delayq_fds(&handles[i], fds, 2);
+        int fds[3];
+        size_t k, got = delayq_fds(&handles[i], fds, 3);
         for (k = 0; k < got; k++, n++) {
             p[n].fd = fds[k];
             p[n].events = POLLIN;
