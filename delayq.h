@@ -439,7 +439,8 @@ typedef struct delayq_options {
     int connect_timeout_ms; /* to connect and log in; default 2,000, of which
                                a call waits for io_timeout_ms */
     int io_timeout_ms;      /* for one round trip; with an outbox: from the last
-                               byte that came or went; default 3,000 */
+                               byte that came or went. At least twice the round
+                               trip that was measured; default 3,000 */
 
     int reconnect_max_ms; /* longest pause between two attempts to connect;
                              default 5,000 */
@@ -3707,10 +3708,19 @@ static int64_t dq_sched_next_attempt(const delayq *owner,
     return when < now ? now : when;
 }
 
+/* How long an answer may take. A timeout shorter than the line is long would
+ * let every request expire, after the server has run it: so it is twice the
+ * round trip at least, as the clock's error tells it. */
+static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
+    int64_t twice = conn->known ? 2 * conn->clock_error_us : 0;
+    return twice > ms * 1000LL ? twice : ms * 1000LL;
+}
+
 /* What is under way on a socket is given up then, if nothing moves. */
 static int64_t dq_sched_silence_us(const delayq_conn *conn,
                                    const delayq_socket *s) {
-    int64_t end = s->moved_us + conn->owner->options.io_timeout_ms * 1000LL;
+    int64_t end = s->moved_us + dq_sched_patience_us(
+                                    conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
     return end;
@@ -5369,7 +5379,6 @@ static void dq_sub_opened(delayq_conn *conn) {
     delayq *h;
     conn->sub_id = id->type == REDIS_REPLY_INTEGER ? id->integer : 0;
     dq_conn_free_replies(&s->greeting);
-    conn->sub_at = dq_conn_hash_address(&conn->at);
     conn->sub_pinged_us = 0;
     s->moved_us = dq_sys_now();
     for (h = conn->handles; h && s->c; h = h->next)
@@ -5411,6 +5420,7 @@ static void dq_sub_open(delayq *q) {
     if (conn->sub.state != DELAYQ_SOCKET_CLOSED || !conn->known ||
         dq_sys_now() < conn->sub.retry_us)
         return;
+    conn->sub_at = dq_conn_hash_address(&conn->at);
     status = dq_conn_dial(conn, &conn->sub, DQ_CONN_SUB,
                           conn->owner->options.connect_timeout_ms * 1000LL);
     if (status < DELAYQ_OK) dq_sub_fail(conn, status);
@@ -5500,7 +5510,7 @@ static delayq_status dq_sub_on_track(delayq *q) {
 
 /* When a call that begins now shall end, reconnecting included. */
 static int64_t dq_wait_limit(const delayq *q) {
-    return dq_sys_now() + q->call_ms * 1000LL;
+    return dq_sys_now() + dq_sched_patience_us(q->conn, q->call_ms);
 }
 
 static int64_t dq_wait_deadline(int64_t timeout_ms) {
