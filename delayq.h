@@ -5566,6 +5566,12 @@ static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
                            int64_t deadline) {
     int late = 0;
     while (dq_req_step(q, reqs, count) > 0) {
+        size_t i;
+        for (i = 0; i < count; i++) { /* what was sent late has its time, too */
+            int64_t end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
+            if (reqs[i].x.state == DELAYQ_EXCHANGE_SENT && end > deadline)
+                deadline = end;
+        }
         if (dq_wait_conn(q->conn, deadline, &late)) continue;
         dq_req_expire(q, reqs, count);
         break;
