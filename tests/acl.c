@@ -171,7 +171,9 @@ static void take_all(void) {
 }
 
 static int cannot_track(void) {
-    return q.conn->sub.c && q.conn->tracking == DELAYQ_TRACK_OFF;
+    return q.conn->sub.state >= DELAYQ_SOCKET_OPEN &&
+           now_us() - q.conn->sub.begun_us > 100000LL * test_slow() &&
+           q.conn->tracking == DELAYQ_TRACK_OFF;
 }
 
 static void be_notified(void) {

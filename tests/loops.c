@@ -724,7 +724,7 @@ TEST(a_timeout_that_is_shorter_than_the_round_trip_loses_nothing) {
     o = options_for(&s, "jobs");
     snprintf(url, sizeof url, "unix://%s", line_path);
     o.url = url;
-    o.io_timeout_ms = 5;
+    o.io_timeout_ms = 5 * test_slow();
     delayq_open(&q, &o);
     while (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) {
         if (now_us() - began > 5000000LL * test_slow())
@@ -749,7 +749,7 @@ TEST(after_a_freeze_a_handle_with_a_short_timeout_is_soon_back) {
     server_start(&s, NULL);
     c = server_connect(&s);
     o = options_for(&s, "jobs");
-    o.io_timeout_ms = 5;
+    o.io_timeout_ms = 5 * test_slow();
     o.lease_ms = 3600000;
     delayq_open(&q, &o);
     UNTIL(delayq_take(&q, &item, 0) == DELAYQ_EMPTY);

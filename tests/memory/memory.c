@@ -316,7 +316,7 @@ static void check_truth(const struct verb *v, delayq_status s, long k) {
 /* The back-off is skipped; only the next call's success counts. */
 static void recover(const struct verb *v, long k) {
     delayq_counts c;
-    q.conn->retry_us = q.conn->sub_retry_us = 0;
+    q.conn->cmd.retry_us = q.conn->sub.retry_us = 0;
     if (delayq_count(&q, &c) != DELAYQ_OK)
         FAIL("%s, allocation %ld: doesn't recover: %s", v->name, k,
              delayq_errmsg(&q));
@@ -330,10 +330,10 @@ static int failing(const struct verb *v, int lost, long k) {
     ask("FLUSHDB");
     forget_ready(&q);
     v->prepare();
-    q.conn->retry_us = q.conn->sub_retry_us = 0;
+    q.conn->cmd.retry_us = q.conn->sub.retry_us = 0;
     if (lost) {
-        shutdown(q.conn->cmd->fd, SHUT_RDWR);
-        if (q.conn->sub) shutdown(q.conn->sub->fd, SHUT_RDWR);
+        shutdown(q.conn->cmd.c->fd, SHUT_RDWR);
+        if (q.conn->sub.c) shutdown(q.conn->sub.c->fd, SHUT_RDWR);
     }
     files = open_files();
     arm(k);
