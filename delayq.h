@@ -43,8 +43,8 @@
  *     >>connections    dialing, login, probe, redirections, back-off
  *     >>requests       sending scripts, one retry policy
  *     >>subscriber     the connection that only listens
- *     >>taking         transfers and takes
  *     >>waiting        the only place that waits
+ *     >>taking         transfers and takes
  *     >>outbox-inside  what handles that never wait have yet to send
  *     >>verbs          the functions of the API
  *
@@ -1115,7 +1115,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     Scripts, Protocol      what is said to the server
  *     Schedule, Waiters      when it is said, and by whom
  *     Connections, Requests, Subscriber    saying it, and being told
- *     Taking, Waiting, Verbs               what the caller has asked for
+ *     Waiting                waiting for that; the only place that waits
+ *     Taking, Outbox, Verbs  what the caller has asked for
  *
  * A connection is a delayq_socket, whose state dq_conn_advance moves on, and a
  * queue of exchanges under way on it, which dq_conn_pump writes and reads. No
