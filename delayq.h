@@ -1776,6 +1776,7 @@ static const dq_err_entry dq_err_table[] = {
     {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
     {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
     {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
+    {"ACL failure in script", DELAYQ_ERR_AUTH, 0},
     {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
     {"", DELAYQ_ERR_REDIS, 0},
 };

@@ -474,7 +474,7 @@ static long long began_us;
         began_us = now_us();                                              \
         (void)(call);                                                     \
         ms_ = (now_us() - began_us) / 1000;                               \
-        if (ms_ > (limit_ms) + 1000 * test_slow())                        \
+        if (ms_ > (limit_ms) + 2500 * test_slow())                        \
             FAIL("%s took %lld ms, not %d", #call, ms_, (int)(limit_ms)); \
     } while (0)
 

@@ -34,6 +34,7 @@ static void wait_and_count(void *number) {
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = w->max_wait_ms;
+    o.connect_timeout_ms = o.io_timeout_ms; /* a hundred connect at once */
     if (w->url) o.url = w->url;
     OK(&q, delayq_open(&q, &o));
     if (w->share >= 0) {
