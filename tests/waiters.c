@@ -82,13 +82,13 @@ static int everybody_entered(void) {
     return ask_int("ZCARD " WAITERS) == count && leader() >= 0;
 }
 
-/* How many track the ready list: their last command is LLEN. */
+/* How many track the ready list, or have. */
 static int tracking(void) {
     const char *at = ask("CLIENT LIST");
     int n = 0;
-    while ((at = strstr(at, "cmd=llen")) != NULL) {
-        at++;
-        n++;
+    while ((at = strstr(at, " redir=")) != NULL) {
+        at += strlen(" redir=");
+        n += *at >= '0' && *at <= '9';
     }
     return n;
 }
