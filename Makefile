@@ -119,13 +119,11 @@ $B/delayq-asan: examples/delayq.c delayq.h
 	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
 	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-# the consumer of version 0.1, beside which today's is tested; not in a tree
-# without the history
-$B/waiter-0.1: tests/old/waiter.c
-	@mkdir -p $B/old
-	@if git show 1c2af30:delayq.h >$B/old/delayq.h 2>/dev/null; then \
-	    $(CC) -std=gnu99 -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I$B/old $< \
-	    $(LDFLAGS) $(HIREDIS_LIBS) -o $@; fi
+# the consumer of version 0.1, with its header, beside which today's is tested
+$B/waiter-0.1: tests/old/waiter.c tests/old/delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -Itests/old $< \
+	    $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
     | $B/waiter-0.1

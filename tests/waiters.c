@@ -543,8 +543,6 @@ static void old_waiter(void *unused) {
 
 static void start_old(void) {
     int i;
-    if (access("build/waiter-0.1", X_OK) != 0)
-        test_skip("no build/waiter-0.1: it needs the git history");
     for (i = 0; i < OLD; i++) {
         old[i] = spawn(old_waiter, NULL);
         UNTIL(ask_int("ZCARD " OLD_WAITERS) == i + 1);
