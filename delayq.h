@@ -154,6 +154,8 @@
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
  *                                            was offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
+ *     delayq_sent:T:HANDLE            string with a TTL of a day: how far the
+ *                                            offers of an outbox have come
  *     delayq_waiters:T                zset   handles that wait in a take, and
  *                                            the channel that calls all of them
  *     delayq_turn:T:HANDLE            channel  tells one of them to lead
@@ -6147,8 +6149,7 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
 #define DQ_RING_ENTRIES 1000 /* most in one request, */
 #define DQ_RING_BYTES 65536  /* which fits what a socket takes at once */
 #define DQ_RING_ACKS 500
-#define DQ_RING_LOSSES \
-    8 /* a request alone that has ended so many connections */
+#define DQ_RING_LOSSES 8 /* connections that one entry alone may end */
 #define DQ_OUTBOX_MIN 8192
 
 typedef enum dq_entry_kind {
@@ -6196,7 +6197,7 @@ typedef struct dq_outbox {
     dq_ring offers, changes;
     dq_req ask;            /* a transfer or take under way, as above */
     int taking;            /* it is a take */
-    dq_reader reader;      /* of what it has brought, in q->reply */
+    dq_reader reader;      /* of what it has brought */
     int64_t lease_end_us;  /* of that, by our clock */
     size_t want, max;      /* items of the next take; at least; */
     size_t got;            /* of the last one */
@@ -6757,9 +6758,8 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
         b->max =
             max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
-        !q->wire_refused && (q->ready > 0 || dq_sys_now() >= q->next_poll_us)) {
+        !q->wire_refused && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
         dq_outbox_ask(q, 1);
-    }
     return q->wire_refused ? dq_err_wire(q) : DELAYQ_EMPTY;
 }
 
