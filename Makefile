@@ -55,6 +55,12 @@ quick: $B/test-plain ## the tests once, without sanitizers: under a minute
 bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
+# tests of faults that 0.1 had, which compile with its header, too
+FAULT_TESTS := tests/loops.c
+OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
+old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
+	@sh tests/old.sh $B/test-old
+
 asan: $B/test-asan ## the tests under ASan and UBSan
 	$B/test-asan $(ONLY)
 
@@ -136,6 +142,12 @@ $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
+
+$B/test-old: $(OLD_TESTS) $(wildcard tests/*.h) tests/old/delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 -O1 -g -DDELAYQ_HEADER='"old/delayq.h"' $(CPPFLAGS) \
+	    $(HIREDIS_CFLAGS) $(OLD_TESTS) $(LDFLAGS) $(HIREDIS_LIBS) \
+	    -lpthread -o $@
 
 # static hiredis: the linker wraps its calls of malloc
 $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
@@ -246,5 +258,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock fuzz lint lua interop bench bench-old bench-peers calls charts \
+        nonblock old fuzz lint lua interop bench bench-old bench-peers calls charts \
         cli recipes faults size matrix tls format install uninstall clean help

@@ -18,7 +18,10 @@ static int counted_poll(struct pollfd *p, nfds_t n, int timeout) {
 #define poll counted_poll
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
-#include "../delayq.h"
+#ifndef DELAYQ_HEADER
+#define DELAYQ_HEADER "../delayq.h"
+#endif
+#include DELAYQ_HEADER
 #undef poll
 #include "proxy.h"
 #include "test.h"

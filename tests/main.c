@@ -320,7 +320,11 @@ void open_queue(delayq *q, const char *name) {
 }
 
 void poll_now(delayq *q) {
+#ifdef DELAYQ_VERSION_MAJOR
     q->next_poll_us = 0;
+#else /* 0.1 */
+    q->wake_us = 0;
+#endif
 }
 
 void forget_ready(delayq *q) {

@@ -3,7 +3,10 @@
 #ifndef TEST_H
 #define TEST_H
 
-#include "../delayq.h"
+#ifndef DELAYQ_HEADER /* tests/old.sh gives that of 0.1 */
+#define DELAYQ_HEADER "../delayq.h"
+#endif
+#include DELAYQ_HEADER
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <stdio.h>
