@@ -43,7 +43,8 @@ static delayq_status frame(delayq *q, int kind) {
     bound = (long)(dq_sched_patience_us(q->conn, 5) / 1000);
     if (bound < before) bound = before;
     if (waited_ms > bound + 1)
-        FAIL("a call of kind %d waited %ld ms, not %ld", kind, waited_ms, bound);
+        FAIL("a call of kind %d waited %ld ms, not %ld", kind, waited_ms,
+             bound);
     return status;
 }
 

@@ -7,7 +7,15 @@
 #include "test.h"
 #include <sys/wait.h>
 
+#ifdef DELAYQ_VERSION_MAJOR
 #define WAITERS "delayq_waiters:{jobs}"
+#define LEADER_RANK "-1 -1"
+#define LEADER_SCORE 2e14
+#else /* 0.1: in the order in which they have come */
+#define WAITERS "delayq_waiting:{jobs}"
+#define LEADER_RANK "0 0"
+#define LEADER_SCORE 0
+#endif
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define MOST 24
 
@@ -38,8 +46,10 @@ static void wait_and_count(void *number) {
     if (w->url) o.url = w->url;
     OK(&q, delayq_open(&q, &o));
     if (w->share >= 0) {
+#ifdef DELAYQ_VERSION_MAJOR
         q.handle_id[6] = (unsigned char)(w->share >> 8);
         q.handle_id[7] = (unsigned char)w->share;
+#endif
     }
     strcpy((char *)w->id, q.id);
     for (;;) {
@@ -67,11 +77,11 @@ static int heard(const char *channel) {
 /* The number of the one who leads, or -1. */
 static int leader(void) {
     redisReply *r =
-        run(main_connection(), "ZRANGE " WAITERS " -1 -1 WITHSCORES");
+        run(main_connection(), "ZRANGE " WAITERS " " LEADER_RANK " WITHSCORES");
     int i, found = -1;
     for (i = 0; i < count && r->elements == 2; i++)
         if (strcmp(r->element[0]->str, (char *)waiters[i].id) == 0 &&
-            atof(r->element[1]->str) >= 2e14)
+            atof(r->element[1]->str) >= LEADER_SCORE)
             found = i;
     freeReplyObject(r);
     return found;
