@@ -1,0 +1,39 @@
+/*
+ * Addresses that look right and lead elsewhere.
+ */
+#define _GNU_SOURCE
+#include "test.h"
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+/* The kernel's limit is 107 bytes. A path that is cut there may be the path of
+ * another socket, whose owner would be told the password. */
+TEST(a_unix_path_that_is_too_long_reaches_no_other_socket) {
+    struct sockaddr_un near;
+    char url[300];
+    delayq q;
+    delayq_options o;
+    size_t len;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    memset(&near, 0, sizeof near);
+    near.sun_family = AF_UNIX;
+    snprintf(near.sun_path, sizeof near.sun_path, "/tmp/delayq-%d-",
+             (int)getpid());
+    len = strlen(near.sun_path);
+    memset(near.sun_path + len, 'x', sizeof near.sun_path - 1 - len);
+    CHECK(bind(fd, (struct sockaddr *)&near, sizeof near) == 0);
+    CHECK(listen(fd, 4) == 0);
+    snprintf(url, sizeof url, "unix://:secret@%sy", near.sun_path);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.url = url;
+    o.connect_timeout_ms = 100;
+    CHECK(delayq_open(&q, &o) < DELAYQ_OK);
+    unlink(near.sun_path);
+    CHECK(accept(fd, NULL, NULL) < 0);
+    CHECK_HAS(delayq_errmsg(&q), "the path is too long");
+    CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
+    delayq_close(&q);
+    close(fd);
+}
