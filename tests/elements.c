@@ -348,8 +348,8 @@ TEST(beside_an_old_redisson_a_lease_is_an_old_element) {
     nothing_is_left();
 }
 
-/* A foreign element is refused, unless it could be one of the wire's own. */
-TEST(an_old_element_is_refused_where_it_can_be_told_and_else_kept_whole) {
+/* What fits could be one of its own, and is read so. */
+TEST(an_old_element_is_refused_unless_it_fits_the_wires_own_format) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item item;
     char before[1024];

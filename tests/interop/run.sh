@@ -1,7 +1,7 @@
 #!/bin/sh
-# The interop tests with five versions of Redisson: 3.13.1, the last two with the
-# old format, the first with the new one, and the newest. Fetched by Maven into
-# build/redisson/. Ends in "N passed, N failed, N skipped".
+# The interop tests with five versions of Redisson: 3.13.1, the last two with
+# the old format, the first with the new one, and the newest. Fetched by Maven
+# into build/redisson/. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
 program=$1
 build=$(dirname "$program")/redisson
