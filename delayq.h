@@ -1548,8 +1548,11 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  *
  * k is 16 where delayq wrote it, 8 where Redisson did. L is the payload's
  * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and
- * on Windows. The formats are told apart by their exact length; what fits
- * both is read as the format of the handle's wire.
+ * on Windows. The formats are told apart by their exact length. No element
+ * fits both lengths of L, nor both of k. But an old id can begin with 16 or 8,
+ * and its payload have a fitting L, so what fits an old and a new format is
+ * read as that of the handle's wire: as it was meant where all handles on the
+ * queue, and Redisson, use that wire.
  *
  * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
  * handle, 1 of flags (0), 2 of attempt (big-endian).
@@ -2766,7 +2769,8 @@ static const char dq_lua_tick[] =
     "return finish_run(run)\n";
 
 /* A lease is a re-offer: the element goes back into the zset, its attempt
- * count raised, due at the lease's end.
+ * count raised, due at the lease's end. Beside an old Redisson it becomes an
+ * old one, without a count: its transfer reads no other, and stops at one.
  *
  * give(run, due, e, kind, start): hand out an element, or e without a kind, a
  * raw payload. With a lease what is put back is held until commit(run) adds it
@@ -2793,7 +2797,7 @@ static const char dq_lua_give[] =
     "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
     "  end\n"
     "  if run.lease_end then\n"
-    "    if kind == 16 then\n"
+    "    if kind == 16 and run.wire ~= 'o' then\n"
     "      again = with_attempts(e, math.min(n + 1, 65535))\n"
     "    elseif kind ~= 0 then\n"
     "      again = new_element(run, kind and string.sub(e, start) or e)\n"
@@ -3390,11 +3394,11 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "4d93e4ca416e08011e2900a70add4d65f0431b4c",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "ffbd9e485486d1258d86dd393f6a5c841ee11dd3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "2dcc12901ef28bc7a0f5066e83e07d332592bdd1",
+DQ_SCRIPT(take, DQ_TAKE, 4, "aedbb5443dbd6fdbf0bf640578c72ac7cd057a23",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f18a0177c0e0c11b5c5ed70cd0373a57fc8979db",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "8487265d11a722407c3fac1a6f98dd5138d41d94",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,

@@ -147,6 +147,17 @@ public class Peer {
         case "remove": return "" + pending(name).remove(value(w[2].substring(1)));
         case "removeall": return "" + pending(name).removeAll(values(w, 2));
         case "clock": return "" + System.currentTimeMillis();
+        case "offerall": /* NAME DELAY PAYLOAD ... */
+            for (Object v : values(w, 3))
+                pending(name).offer(v, Long.parseLong(w[2]),
+                    TimeUnit.MILLISECONDS);
+            return "ok";
+        case "drain": { /* NAME COUNT: take so many of what is ready */
+            List<Object> list = new ArrayList<>();
+            for (int i = 0; i < Integer.parseInt(w[2]); i++)
+                list.add(ready(name).poll());
+            return hex(list);
+        }
         default: return "what? " + w[0];
         }
     }

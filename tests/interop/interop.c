@@ -485,6 +485,10 @@ TEST(an_undecodable_element_jams_java_until_c_moves_it_away) {
     usleep(5000); /* in the same millisecond, Redisson's own ids come first */
     tell(&p, "offer q 0 %s", HEX("better")); /* makes Java look */
     CHECK_TEXT(tell(&p, "take q 1000"), "-");
+    /* its BLPOP may live a little longer, and would get an item for nobody */
+    UNTIL(number("EVAL %s 0", "return tonumber(string.match(\n"
+                              "  redis.call('INFO', 'clients'),\n"
+                              "  'blocked_clients:(%d+)'))") == 0);
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") == 2);
     CHECK_TEXT(tell(&p, "take q 9000"), HEX("good"));
     CHECK_TEXT(tell(&p, "take q 9000"), HEX("better"));
@@ -655,5 +659,167 @@ TEST(a_server_restarted_while_a_take_waits_loses_nothing) {
     took(&q, "kept", 4);
     stop(&p);
     delayq_close(&q);
+    finish();
+}
+
+/* --- 8: what looks like another format ------------------------------------ */
+
+#define CROWD 20000
+
+typedef struct shaped {
+    unsigned char len, bytes[63];
+} shaped;
+
+static shaped sent[CROWD], received[CROWD];
+static int received_count;
+
+static size_t random_bytes(unsigned char *to, int n) {
+    int i;
+    for (i = 0; i < n; i++) to[i] = (unsigned char)(rand() % 256);
+    return (size_t)n;
+}
+
+/* A payload that, behind an old id that begins with 16 or 8, looks like the end
+ * of a new element: a byte, a length, as many bytes; one NUL. */
+static void make_shaped(shaped *to) {
+    unsigned char length[128], any[64];
+    int size = rand() % 2 ? 8 : 4, rest = rand() % 30;
+    size_t n;
+    memset(to, 0, sizeof *to);
+    switch (rand() % 8) {
+    case 0: n = 1; break;
+    case 1: n = random_bytes(to->bytes, 1 + rand() % 50); break;
+    default:
+        n = random_bytes(to->bytes, 1);
+        random_bytes(any, rest);
+        element(length, 0, size, "12345678", any, (size_t)rest);
+        memcpy(to->bytes + n, length + 8, (size_t)(size + rest));
+        n += (size_t)(size + rest);
+    }
+    to->len = (unsigned char)n;
+}
+
+/* As Redisson writes them, with ids that begin with 16 or 8. */
+static void offer_shaped_raw(const shaped *from, int count) {
+    unsigned char e[128], id[8];
+    int i;
+    for (i = 0; i < count; i++) {
+        size_t n;
+        void *r;
+        random_bytes(id, 8);
+        id[0] = i % 2 ? 16 : 8;
+        id[7] = 0x43; /* a double between 1e16 and 1e19 */
+        n = element(e, is_old() ? 0 : 8, 8, (const char *)id, from[i].bytes,
+                    from[i].len);
+        redisAppendCommand(c, "ZADD " ZSET " 4e12 %b", e, n);
+        redisAppendCommand(c, "RPUSH " MIRROR " %b", e, n);
+        CHECK(redisGetReply(c, &r) == REDIS_OK);
+        freeReplyObject(r);
+        CHECK(redisGetReply(c, &r) == REDIS_OK);
+        freeReplyObject(r);
+    }
+}
+
+static void offer_shaped_in_java(peer *p, const shaped *from, int count) {
+    int i, k;
+    for (i = 0; i < count; i += k) {
+        fprintf(p->to, "offerall q 3600000");
+        for (k = 0; k < 500 && i + k < count; k++)
+            fprintf(p->to, " %s", hex(from[i + k].bytes, from[i + k].len));
+        CHECK_TEXT(tell(p, ""), "ok");
+    }
+    tell(p, "unwatch q");
+}
+
+/* Half offered by Java; of the others some by delayq. All are due then, in
+ * random order. */
+static void offer_shaped(peer *p, delayq *q, const shaped *from, int count) {
+    int i, mine = count / 2, raw = mine * 4 / 5;
+    offer_shaped_raw(from, raw);
+    for (i = raw; i < mine; i++)
+        OK(q, delayq_offer(q, from[i].bytes, from[i].len, 3600000));
+    offer_shaped_in_java(p, from + mine, count - mine);
+    CHECK_INT(number("ZCARD " ZSET), count);
+    CHECK_INT(number("LLEN " MIRROR), count);
+    number("EVAL %s 1 " ZSET,
+           "for i, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
+           "  redis.call('ZADD', KEYS[1], 1 + i * 7919 % 5000, e)\n"
+           "end");
+}
+
+static void receive(const void *bytes, size_t len) {
+    shaped *to = &received[received_count++];
+    CHECK(received_count <= CROWD && len < sizeof to->bytes);
+    to->len = (unsigned char)len;
+    memcpy(to->bytes, bytes, len);
+}
+
+static void take_shaped(delayq *q, int count) {
+    static delayq_item items[100];
+    size_t n, i;
+    for (; count > 0; count -= (int)n) {
+        OK(q, delayq_take_many(q, items, 100, &n, 20000));
+        for (i = 0; i < n; i++) receive(items[i].data, items[i].len);
+        if (items[0].ticket.text[0]) OK(q, delayq_ack_many(q, items, n));
+    }
+}
+
+static void take_shaped_in_java(peer *p, int count) {
+    for (; count > 0; count -= 500) {
+        char *word = strtok((tell(p, "drain q 500"), answer), " ");
+        for (; word && *word == 'x'; word = strtok(NULL, " ")) {
+            unsigned char bytes[64];
+            size_t n = 0;
+            for (word++; word[0] && word[1] && n < sizeof bytes; word += 2)
+                bytes[n++] = (unsigned char)strtol(
+                    (char[]){word[0], word[1], 0}, NULL, 16);
+            receive(bytes, n);
+        }
+    }
+}
+
+static int compare_shaped(const void *a, const void *b) {
+    return memcmp(a, b, sizeof(shaped));
+}
+
+TEST(a_crowd_of_items_that_look_like_others_comes_byte_for_byte) {
+    peer p;
+    delayq q, lender;
+    int i, half = CROWD / 2;
+    srand(1);
+    start_server();
+    start(&p, "bytes", NULL);
+    open_q(&q, fleet(), 0);
+    open_q(&lender, fleet(), 60000);
+    for (i = 0; i < CROWD; i++) make_shaped(&sent[i]);
+    memset(received, 0, sizeof received);
+    received_count = 0;
+    /* C moves them */
+    offer_shaped(&p, &q, sent, half);
+    take_shaped(&lender, half / 4);
+    take_shaped(&q, half / 4);
+    UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK && !number("EXISTS " ZSET));
+    take_shaped_in_java(&p, half / 2);
+    CHECK_INT(number("DBSIZE"), 0);
+    /* Java moves them */
+    offer_shaped(&p, &q, sent + half, half);
+    tell(&p, "watch q");
+    UNTIL(ready_after_nudge() == half);
+    CHECK_INT(number("LLEN " MIRROR), 0);
+    take_shaped(&lender, half / 4);
+    take_shaped(&q, half / 4);
+    take_shaped_in_java(&p, half / 2);
+    CHECK_INT(number("DBSIZE"), 0);
+    /* all of them, and nothing else */
+    CHECK_INT(received_count, CROWD);
+    qsort(sent, CROWD, sizeof *sent, compare_shaped);
+    qsort(received, CROWD, sizeof *received, compare_shaped);
+    for (i = 0; i < CROWD; i++)
+        if (compare_shaped(&sent[i], &received[i]) != 0)
+            FAIL("payload %d came otherwise: %s", i,
+                 hex(received[i].bytes, received[i].len));
+    stop(&p);
+    delayq_close(&q);
+    delayq_close(&lender);
     finish();
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The interop tests with four versions of Redisson: 3.13.1, the last with the
-# old format, the first with the new one, and the newest. Fetched by Maven into
-# build/redisson/. Ends in "N passed, N failed, N skipped".
+# The interop tests with five versions of Redisson: 3.13.1, the last two with
+# the old format, the first with the new one, and the newest. Fetched by Maven
+# into build/redisson/. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
 program=$1
 build=$(dirname "$program")/redisson
@@ -47,6 +47,7 @@ version() {
 
 mkdir -p "$build"
 version 3.13.1 old
+version 3.20.0 old
 version 3.21.0 old
 version 3.21.1 new
 version 4.7.0 new -Dslf4j.version=2.0.17 -Pjackson
