@@ -125,7 +125,9 @@
  *
  * Each move is one script. If the server refuses it (memory full, a command
  * that the ACL forbids, a key of another type) the items stay where they are.
- * A full server still delivers, acks, nacks and extends.
+ * If it refuses only what comes after the first items, these have been moved or
+ * taken, the call succeeds, and the next one fails. A full server still
+ * delivers, acks, nacks and extends.
  *
  * Items are lost in no other way than these, and by what Redis itself loses:
  * see its persistence settings, and its asynchronous replication at a
@@ -2137,7 +2139,8 @@ static void dq_tls_end(delayq_conn *conn) {
  * write: a wrong type ends it here), probe (the later removal with an empty
  * range, or of 'delayq', which is no element: a missing permission ends it
  * here, and after any write command Redis no longer refuses for memory), add,
- * remove. So a refusal at any point leaves everything where it was.
+ * remove. So a refusal leaves everything where it was; those that work in
+ * chunks, all of the chunk: see attempt() for what was done before.
  *
  * A script measures its work, not time, which stands still inside scripts
  * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
@@ -2424,8 +2427,9 @@ static const char dq_lua_offer_keyed[] =
     "if old then redis.call('ZREM', zset, 'delayq') end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
-    "  if old then redis.call('LREM', mirror, 1, old) end\n"
+    "  if old then redis.call('LREM', mirror, 1, 'delayq') end\n"
     "  redis.call('RPUSH', mirror, e)\n"
+    "  if old then redis.call('LREM', mirror, 1, old) end\n"
     "end\n"
     "redis.call('ZADD', zset, 'NX', due, e)\n"
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
@@ -2450,7 +2454,12 @@ static const char dq_lua_offer_keyed[] =
  *          then its elements
  *
  * Until finish_run completes it, `reply` has the elements behind its first 5
- * values, and `dues` their due times; the first `safe` of these have left. */
+ * values, and `dues` their due times; the first `safe` of these have left.
+ *
+ * attempt(run, f, ...): call f(run, ...). Returns nothing, or, where the server
+ * has refused something before anything was done, the error for the script to
+ * return. What was done before a refusal stays so, and the script tells of it:
+ * the next call will run into the error. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
@@ -2475,6 +2484,18 @@ static const char dq_lua_run[] =
     "  end\n"
     "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
+    "end\n"
+    "local function attempt(run, f, ...)\n"
+    "  local fine, why = pcall(f, run, ...)\n"
+    "  if fine then return nil end\n"
+    "  local dues, reply = run.dues, run.reply\n"
+    "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
+    "    why = type(why) == 'table' and why.err or why\n"
+    "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
+    "  end\n"
+    /* what has not left is not handed out; poll again in 250 ms */
+    "  for i = #dues, run.safe + 1, -1 do dues[i], reply[i + 5] = nil, nil end\n"
+    "  run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
     "local function dead_letter(run, reason, e)\n"
@@ -2537,7 +2558,7 @@ static const char dq_lua_drain[] =
     "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
+    "  local bad, bad_at, read, stay, bytes, at = {}, {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
@@ -2560,7 +2581,10 @@ static const char dq_lua_drain[] =
     "      at = at + 1\n"
     "      dues[at], reply[at + 5] = found[i + 1], e\n"
     "    end\n"
-    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
+    "    if reason then\n"
+    "      bad[#bad + 1] = dead_letter(run, reason, e)\n"
+    "      bad_at[#bad] = read\n"
+    "    end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
@@ -2577,14 +2601,23 @@ static const char dq_lua_drain[] =
     "    run.probed = true\n"
     "  end\n"
     "  if mirror then mirror.probe() end\n"
+    /* dead letters leave at once: the rest may be refused */
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
+    "  local from, left = run.from_rank, read - stay\n"
+    "  if #bad > 0 and #bad < read then\n"
+    "    for i = #bad, 1, -1 do\n"
+    "      local rank = from + bad_at[i]\n"
+    "      redis.call('ZREMRANGEBYRANK', run.zset, rank, rank)\n"
+    "    end\n"
+    "    left = left - #bad\n"
+    "  end\n"
+    "  run.dead = run.dead + #bad\n"
     "  if add then add(run) end\n"
-    "  if read > stay then\n"
-    "    redis.call('ZREMRANGEBYRANK', run.zset, run.from_rank,\n"
-    "      run.from_rank + read - stay - 1)\n"
+    "  if left > 0 then\n"
+    "    redis.call('ZREMRANGEBYRANK', run.zset, from, from + left - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, #dues\n"
+    "  run.safe = #dues\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -2762,8 +2795,7 @@ static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
     "run.mirror = open_mirror(run)\n"
-    "move(run, tonumber(ARGV[2]))\n"
-    "return finish_run(run)\n";
+    "return attempt(run, move, tonumber(ARGV[2])) or finish_run(run)\n";
 
 /* A lease is a re-offer: the element goes back into the zset, its attempt
  * count raised, due at the lease's end.
@@ -2995,8 +3027,7 @@ static const char dq_lua_waiters_stay[] =
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
  * what is left over is moved too, since Java waits for it.
  *
- * What has been handed out or acknowledged stays so: a refusal after that ends
- * the script without an error, which the next call will run into. */
+ * What has been acknowledged stays so, too, where the rest is refused. */
 /* take_usual(keys, argv): the usual take, made for speed: a native queue,
  * nothing in its lists, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
@@ -3056,7 +3087,12 @@ static const char dq_lua_take_usual[] =
     "        soon = lease_end\n"
     "      end\n"
     "    end\n"
-    "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    "    local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    "    if type(removed) == 'table' then\n"
+    "      if not done then return removed end\n"
+    "      if lease ~= '0' then call('ZREM', zset, handed_out) end\n"
+    "      return {us, 250000, 1, 0, ''}\n"
+    "    end\n"
     /* the lease ends first */
     "    if soon and soon ~= after then\n"
     "      publish_if_head(zset, argv[12], soon, 1)\n"
@@ -3091,7 +3127,7 @@ static const char dq_lua_take[] =
     "  if not direct then in_chunks(run, max, take_listed) end\n"
     "end\n"
     "local function take(keys, argv, ready, other)\n"
-    "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
+    "  local run = begin_run(keys, argv, ready, other)\n"
     "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
     "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
@@ -3100,27 +3136,17 @@ static const char dq_lua_take[] =
     "  end\n"
     "  run.mirror = open_mirror(run)\n"
     "  if (argv[8] or '') ~= '' then\n"
-    "    acked = remove(run.zset, argv, 8, 9, {})[1]\n"
+    "    run.acked = remove(run.zset, argv, 8, 9, {})[1]\n"
     "  end\n"
-    "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
+    "  local refusal = attempt(run, take_items, tonumber(argv[4]),\n"
     "    tonumber(argv[2]))\n"
-    "  if not fine then\n"
-    "    if run.safe == 0 and not acked then\n"
-    "      why = type(why) == 'table' and why.err or why\n"
-    "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
-    "    end\n"
-    /* what has not left is not handed out; poll again in 250 ms */
-    "    for i = #run.dues, run.safe + 1, -1 do\n"
-    "      run.dues[i], reply[i + 5] = nil, nil\n"
-    "    end\n"
-    "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
-    "  end\n"
+    "  if refusal then return refusal end\n"
     "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
     "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
-    "  reply[3] = acked or 0\n"
+    "  reply[3] = run.acked or 0\n"
     "  finish_run(run)\n"
     "  return keys[5] and give_role(reply, keys[5], argv) or reply\n"
     "end\n";
@@ -3157,38 +3183,42 @@ static const char dq_lua_broadcast[] =
     "  local after = ms .. string.format('-%.0f', seq + 1)\n"
     "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "end\n"
-    "local stream, max, cursor = KEYS[2], tonumber(ARGV[4]), ARGV[5]\n"
-    "local length = redis.call('XLEN', stream)\n"
-    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
-    "local reply = run.reply\n"
-    "if cursor == '$' then\n"
-    "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
-    "  cursor = last and last[1] or '0-0'\n"
+    "local function broadcast(run, max, cursor)\n"
+    "  local stream, reply = run.ready_list, run.reply\n"
+    "  if cursor == '$' then\n"
+    "    local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
+    "    cursor = last and last[1] or '0-0'\n"
+    "  end\n"
+    "  reply[6] = cursor\n"
+    "  add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
+    "  if max > 0 then\n"
+    "    in_chunks({bytes = 0}, max, function(_, count)\n"
+    "      local entries, bytes = read_stream(stream, cursor, count), 0\n"
+    "      for _, entry in ipairs(entries) do\n"
+    /* a stream may hold what others have put there */
+    "        local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
+    "        local known = due and due >= 0 and due < 2 ^ 53\n"
+    "        due = known and string.format('%.0f', due) or '-'\n"
+    "        run.dues[#run.dues + 1] = due\n"
+    "        cursor, bytes = entry[1], bytes + cost(payload)\n"
+    "        reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
+    "      end\n"
+    "      run.safe = #run.dues\n"
+    "      return #entries, bytes, #entries > 0\n"
+    "    end)\n"
+    "  end\n"
+    "  reply[6] = cursor\n"
+    /* what is left over for the next take */
+    "  run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "end\n"
-    "add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
+    "local length = redis.call('XLEN', KEYS[2])\n"
+    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
+    "local refusal = attempt(run, broadcast, tonumber(ARGV[4]), ARGV[5])\n"
+    "if refusal then return refusal end\n"
     /* the others poll at once */
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
-    "reply[6] = cursor\n"
-    "if max > 0 then\n"
-    "  in_chunks({bytes = 0}, max, function(_, count)\n"
-    "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
-    "    for _, entry in ipairs(entries) do\n"
-    /* a stream may hold what others have put there */
-    "      local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
-    "      local known = due and due >= 0 and due < 2 ^ 53\n"
-    "      due = known and string.format('%.0f', due) or '-'\n"
-    "      run.dues[#run.dues + 1] = due\n"
-    "      cursor, bytes = entry[1], bytes + cost(payload)\n"
-    "      reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
-    "    end\n"
-    "    return #entries, bytes, #entries > 0\n"
-    "  end)\n"
-    "end\n"
-    "reply[6] = cursor\n"
-    /* what is left over for the next take */
-    "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
@@ -3292,11 +3322,13 @@ static const char dq_lua_count[] =
  * ARGV     1 wire
  * returns  clock, count */
 static const char dq_lua_clear[] =
-    "local wire, n = ARGV[1], redis.call('ZCARD', KEYS[1])\n"
+    "local wire, reply = ARGV[1], {(clock())}\n"
+    "local n = redis.call('ZCARD', KEYS[1])\n"
     "if wire ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
     "redis.call('UNLINK', unpack(KEYS))\n"
-    "return {clock(), n}\n";
+    "reply[2] = n\n"
+    "return reply\n";
 
 /* DEAD: dead letters.
  * KEYS     1 dead, 2 ready (only of a redrive)
@@ -3380,25 +3412,25 @@ DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "f43af5552008949e9511706432aaf7fc81baa77c", dq_lua_clock,
+          "ba1ca4b149f2f6ae4f4451801020c1a592282d4b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "4d93e4ca416e08011e2900a70add4d65f0431b4c",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "3f92a566e9e465c0dff9b5c7a6d7beb4f8f4fdb5",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "ffbd9e485486d1258d86dd393f6a5c841ee11dd3", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "7e4c2ae6181283b490f313e3a6cf037bd05ea020", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "2dcc12901ef28bc7a0f5066e83e07d332592bdd1",
+DQ_SCRIPT(take, DQ_TAKE, 4, "f669a5d33b783ae881eebb7f94d7d60680a85836",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f18a0177c0e0c11b5c5ed70cd0373a57fc8979db",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "30f70a75ceb72f76c3725c4211dfd22550a95911",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "8f0b7af9311cac32cddb2ffa41b106a1ad7a7ca1", DQ_LUA_RUN,
+          "2f93f0581576290afb00416090e38ccd094cdcdc", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -3409,7 +3441,7 @@ DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
+DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
           dq_lua_clock, dq_lua_clear);
 DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
           dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
