@@ -2558,7 +2558,7 @@ static const char dq_lua_drain[] =
     "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
     "  local found, due = read_due(run, want)\n"
-    "  local bad, bad_at, read, stay, bytes, at = {}, {}, 0, 0, 0, #dues\n"
+    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, 2 * due, 2 do\n"
     "    local e, reason, stays = found[i]\n"
@@ -2583,7 +2583,7 @@ static const char dq_lua_drain[] =
     "    end\n"
     "    if reason then\n"
     "      bad[#bad + 1] = dead_letter(run, reason, e)\n"
-    "      bad_at[#bad] = read\n"
+    "      bad[-#bad] = read\n"
     "    end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
@@ -2606,7 +2606,7 @@ static const char dq_lua_drain[] =
     "  local from, left = run.from_rank, read - stay\n"
     "  if #bad > 0 and #bad < read then\n"
     "    for i = #bad, 1, -1 do\n"
-    "      local rank = from + bad_at[i]\n"
+    "      local rank = from + bad[-i]\n"
     "      redis.call('ZREMRANGEBYRANK', run.zset, rank, rank)\n"
     "    end\n"
     "    left = left - #bad\n"
@@ -3417,20 +3417,20 @@ DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "3f92a566e9e465c0dff9b5c7a6d7beb4f8f4fdb5",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "fa23c943226aa39ccca5d3745fb9c91c8e2c3f90",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "7e4c2ae6181283b490f313e3a6cf037bd05ea020", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "0f1d3ddf06b818d5e516119d3e52d1030d805226", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f669a5d33b783ae881eebb7f94d7d60680a85836",
+DQ_SCRIPT(take, DQ_TAKE, 4, "e834f544aa006a5bca642816ff6c3663e90bea42",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "30f70a75ceb72f76c3725c4211dfd22550a95911",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "3c31a62530297a27292032ba7508724506a02e6c",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "2f93f0581576290afb00416090e38ccd094cdcdc", DQ_LUA_RUN,
+          "2d435ea7d2aa397866d08867c7ec0c668f3198e8", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
