@@ -725,6 +725,7 @@ struct delayq {
 
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
+    int64_t track_us;     /* ask it to track the list no sooner than then */
     int64_t ready;        /* how many lay ready by the last answer */
     void *outbox;         /* in options.outbox, or NULL */
     int64_t send_us;      /* that has something to send then */
@@ -3879,7 +3880,8 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t ready, int unheard, int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed || q->track_us > sent_us) &&
+        cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
@@ -3915,6 +3917,24 @@ static void dq_sched_on_message(delayq *q, int64_t due_ms) {
 static void dq_sched_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
     dq_sched_lower(q, dq_sys_now());
+}
+
+/* A call of the handle has written the ready list; so many more lie there. The
+ * server tells the others of that, but not this connection, and no longer
+ * tracks the list for it. */
+static void dq_sched_on_own_push(delayq *q, int64_t more) {
+    delayq *h;
+    for (h = q->conn->handles; h; h = h->next) {
+        if (!dq_sched_same_queue(h, q)) continue;
+        h->list_tracked = 0;
+        h->ready += more;
+    }
+}
+
+/* The server was asked to track the list, and has refused it then. */
+static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
+    q->track_us = read_us + DQ_UNHEARD_POLL_US;
+    dq_sched_lower(q, q->track_us);
 }
 
 /* A push into the list will be heard; so many lie there already. */
@@ -5469,7 +5489,8 @@ static int dq_sub_wants_track(const delayq *q) {
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q);
+           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q) &&
+           dq_sys_now() >= q->track_us;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -5496,25 +5517,24 @@ static void dq_sub_send_track(delayq *q) {
     if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
 }
 
-/* The answers to that, if they are there. */
+/* The answers to that, if they are there. An error that passes is no refusal:
+ * it is asked again. */
 static delayq_status dq_sub_on_track(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &q->setup;
-    const redisReply *caching, *length;
+    const redisReply *length;
     delayq_status status = DELAYQ_OK;
+    int i = 0;
     if (!q->tracks || x->state != DELAYQ_EXCHANGE_ANSWERED) return DELAYQ_OK;
-    caching = x->replies[x->wants - 2];
     length = x->replies[x->wants - 1];
-    if (x->replies[0]->type == REDIS_REPLY_ERROR ||
-        caching->type == REDIS_REPLY_ERROR) {
-        conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
-        dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
-    } else if (length->type == REDIS_REPLY_ERROR) {
-        status = dq_err_reply(q->err, "wait", length);
-        if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
-            status = DELAYQ_OK;
-            dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
-        }
+    while (i < x->wants && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
+    if (i < x->wants) {
+        delayq_status why = dq_err_lookup(x->replies[i]->str)->status;
+        if (i + 1 < x->wants && !dq_err_passing(why))
+            conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
+        else if (why < DQ_NOSCRIPT) /* the next take follows a redirection */
+            status = dq_err_reply(q->err, "wait", x->replies[i]);
+        dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
     } else if (conn->tracking != DELAYQ_TRACK_OFF) {
@@ -7821,10 +7841,13 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
+    delayq_status status;
     int64_t none;
     dq_req call;
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    status = dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
+    return status;
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -7907,8 +7930,8 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
     dq_req call;
     dq_begin_dead(&call, "redrive", max);
     status = dq_run_removal(q, &call, wrong, &n);
+    if (status == DELAYQ_OK) dq_sched_on_own_push(q, n);
     if (count) *count = (size_t)n;
-    if (n > 0) q->ready += n;
     return status;
 }
 
