@@ -1004,7 +1004,10 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
  *
  *   items, max   room for max items
  *   count        out; may be fewer than there are: a script stops after 256
- *                KiB. For the next page, hand in the last item's ticket
+ *                KiB. For the next page, hand in the last item's ticket. Where
+ *                others have written what can't be decoded, or scores that are
+ *                no due times, the ticket is a place in the set, good for this
+ *                alone: what is moved between two pages may shift it
  *   after        NULL or "": from the start; else the items behind this one,
  *                whether it is still there or not
  *
@@ -1676,6 +1679,15 @@ static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
         dq_elem_id_ticket(t, due_ms, e + 1, 16);
     else
         dq_elem_id_ticket(t, due_ms, e, kind == 8 ? 9 : 8);
+}
+
+/* A ticket behind which a peek goes on, and no more: the element can't be
+ * decoded, or its score is no due time, so it is named by its rank. */
+static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
+                                uint64_t rank) {
+    unsigned char id[9] = {0xff}; /* no other has 9 bytes that begin so */
+    dq_elem_put_uint(id + 1, 8, 1, rank);
+    dq_elem_id_ticket(t, due_ms, id, sizeof id);
 }
 
 /* The due time and the bytes that a ticket's element begins with; 0: it is
@@ -2495,7 +2507,9 @@ static const char dq_lua_run[] =
     "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "  end\n"
     /* what has not left is not handed out; poll again in 250 ms */
-    "  for i = #dues, run.safe + 1, -1 do dues[i], reply[i + 5] = nil, nil end\n"
+    "  for i = #dues, run.safe + 1, -1 do\n"
+    "    dues[i], reply[i + 5] = nil, nil\n"
+    "  end\n"
     "  run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
@@ -3187,8 +3201,8 @@ static const char dq_lua_broadcast[] =
     "local function broadcast(run, max, cursor)\n"
     "  local stream, reply = run.ready_list, run.reply\n"
     "  if cursor == '$' then\n"
-    "    local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
-    "    cursor = last and last[1] or '0-0'\n"
+    "    local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)\n"
+    "    cursor = last[1] and last[1][1] or '0-0'\n"
     "  end\n"
     "  reply[6] = cursor\n"
     "  add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
@@ -3276,26 +3290,34 @@ static const char dq_lua_change[] =
 /* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock; the due times in one text; then the elements */
+ * returns  clock; the rank of the first; the due times in one text, where a
+ *          foreign score is no due time with a '-' before the nearest; then
+ *          the elements */
 static const char dq_lua_peek[] =
-    "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
-    "if due then seen, rank = find(zset, due, ARGV[3]) end\n"
-    "if seen then rank = rank + 1 end\n"
+    "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
+    "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
+    "if due and string.byte(prefix) == 255 then\n"
+    "  rank = struct.unpack('>I4', prefix, 6) + 1\n"
+    "elseif due then\n"
+    /* behind all that begin so: or twins would be shown again and again */
+    "  _, rank = find(zset, due, prefix .. string.rep('\\255', 9))\n"
+    "end\n"
+    "reply[1], reply[2] = clock(), rank\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
     "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
-    /* a foreign score may be infinite */
-    "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    dues[#dues + 1] = string.format('%.0f', math.max(score, 0))\n"
-    "    reply[#dues + 2] = found[i]\n"
+    "    local score = tonumber(found[i + 1])\n"
+    "    local near = math.max(0, math.min(math.floor(score), 2 ^ 53 - 1))\n"
+    "    local sign = near == score and '' or '-'\n"
+    "    dues[#dues + 1] = string.format('%s%.0f', sign, near)\n"
+    "    reply[#dues + 3] = found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
     "  return #found / 2, bytes, #found == 2 * count\n"
     "end)\n"
-    "reply[2] = table.concat(dues, ' ')\n"
+    "reply[3] = table.concat(dues, ' ')\n"
     "return reply\n";
 
 /* COUNT
@@ -3418,27 +3440,27 @@ DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "fa23c943226aa39ccca5d3745fb9c91c8e2c3f90",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "5d68c6a8db149ecc191a01b7b8efa3f2bcc47be8",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "0f1d3ddf06b818d5e516119d3e52d1030d805226", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "a137a20994a35c1a9c2592ec6ad81a2abb2237ae", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "e834f544aa006a5bca642816ff6c3663e90bea42",
+DQ_SCRIPT(take, DQ_TAKE, 4, "9a5578514c5b60268f3622001fa94690088159f0",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "3c31a62530297a27292032ba7508724506a02e6c",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "333ba75625b9c959381e27ef2a6968abbb05c46d",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "2d435ea7d2aa397866d08867c7ec0c668f3198e8", DQ_LUA_RUN,
+          "9d6dfe455fe2a157660ea60db377118f0ce9d9e5", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
@@ -5878,6 +5900,7 @@ typedef struct dq_reader {
     int64_t us;      /* the server's clock */
     const char *due; /* the due times that are left, as text */
     size_t at;       /* number of the next element of the reply */
+    uint64_t rank;   /* of a peek: the element's in the zset */
     redisReply *reply;
 } dq_reader;
 
@@ -5890,8 +5913,11 @@ static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
     const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int kind = -1, bucket = 0, known = *due >= '0' && *due <= '9';
+    int odd = peek && *due == '-'; /* the score is no due time */
+    int kind = -1, bucket = 0, known;
     size_t at = 0;
+    due += odd;
+    known = *due >= '0' && *due <= '9';
     if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
     memset(item, 0, sizeof *item);
     if (cursor) {
@@ -5904,7 +5930,9 @@ static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
         if (kind < 0 && !peek) return 0;
     }
     if (known) item->due_ms = dq_num_due(due);
-    if (kind >= 0 && (leased || peek))
+    if (peek && (kind < 0 || odd))
+        dq_elem_rank_ticket(&item->ticket, item->due_ms, reader->rank);
+    else if (leased || peek)
         dq_elem_ticket(&item->ticket,
                        leased ? (reader->us + 999) / 1000 + q->options.lease_ms
                               : item->due_ms,
@@ -5929,7 +5957,7 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
                                    dq_reader *reader) {
     const redisReply *r = call->reply;
     dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
+    size_t first = verb == DQ_PEEK ? 3 : DQ_AT_DUES + 1;
     size_t step = verb == DQ_BROADCAST ? 2 : 1;
     reader->reply = call->reply;
     call->reply = NULL;
@@ -5938,6 +5966,7 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
         return dq_err_bad_reply(q, call->what);
     reader->verb = verb;
     reader->us = us;
+    reader->rank = verb == DQ_PEEK ? (uint64_t)r->element[1]->integer : 0;
     reader->due = r->element[first - 1]->str;
     reader->at = verb == DQ_BROADCAST ? first + 1 : first;
     if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
@@ -5954,6 +5983,7 @@ static delayq_status dq_read_next(delayq *q, dq_reader *reader,
     if (!dq_read_item(q, reader, item, r->element + reader->at))
         return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
     reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+    reader->rank++;
     reader->due += strcspn(reader->due, " ");
     reader->due += *reader->due == ' ';
     return DELAYQ_OK;
@@ -7754,7 +7784,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
         q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
            : ticket && !dq_elem_is_ticket(ticket) ? "after: no ticket"
                                                   : NULL);
-    int64_t us;
+    int64_t n[2];
     dq_req call;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
@@ -7763,9 +7793,9 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = ticket;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, us);
+    return dq_read_items(q, &call, items, count, n[0]);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
