@@ -125,7 +125,9 @@
  *
  * Each move is one script. If the server refuses it (memory full, a command
  * that the ACL forbids, a key of another type) the items stay where they are.
- * A full server still delivers, acks, nacks and extends.
+ * If it refuses only what comes after the first items, these have been moved or
+ * taken, the call succeeds, and the next one fails. A full server still
+ * delivers, acks, nacks and extends.
  *
  * Items are lost in no other way than these, and by what Redis itself loses:
  * see its persistence settings, and its asynchronous replication at a
@@ -723,6 +725,7 @@ struct delayq {
 
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
+    int64_t track_us;     /* ask it to track the list no sooner than then */
     int64_t ready;        /* how many lay ready by the last answer */
     void *outbox;         /* in options.outbox, or NULL */
     int64_t send_us;      /* that has something to send then */
@@ -1001,7 +1004,10 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
  *
  *   items, max   room for max items
  *   count        out; may be fewer than there are: a script stops after 256
- *                KiB. For the next page, hand in the last item's ticket
+ *                KiB. For the next page, hand in the last item's ticket. Where
+ *                others have written what can't be decoded, or scores that are
+ *                no due times, the ticket is a place in the set, good for this
+ *                alone: what is moved between two pages may shift it
  *   after        NULL or "": from the start; else the items behind this one,
  *                whether it is still there or not
  *
@@ -1678,6 +1684,15 @@ static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
         dq_elem_id_ticket(t, due_ms, e, kind == 8 ? 9 : 8);
 }
 
+/* A ticket behind which a peek goes on, and no more: the element can't be
+ * decoded, or its score is no due time, so it is named by its rank. */
+static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
+                                uint64_t rank) {
+    unsigned char id[9] = {0xff}; /* no other has 9 bytes that begin so */
+    dq_elem_put_uint(id + 1, 8, 1, rank);
+    dq_elem_id_ticket(t, due_ms, id, sizeof id);
+}
+
 /* The due time and the bytes that a ticket's element begins with; 0: it is
  * none. *due_len: the length of the due time's text. */
 static size_t dq_elem_ticket_prefix(const char *text,
@@ -2140,7 +2155,8 @@ static void dq_tls_end(delayq_conn *conn) {
  * write: a wrong type ends it here), probe (the later removal with an empty
  * range, or of 'delayq', which is no element: a missing permission ends it
  * here, and after any write command Redis no longer refuses for memory), add,
- * remove. So a refusal at any point leaves everything where it was.
+ * remove. So a refusal leaves everything where it was; those that work in
+ * chunks, all of the chunk: see attempt() for what was done before.
  *
  * A script measures its work, not time, which stands still inside scripts
  * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
@@ -2427,8 +2443,9 @@ static const char dq_lua_offer_keyed[] =
     "if old then redis.call('ZREM', zset, 'delayq') end\n"
     "if mirror then\n"
     "  redis.call('LLEN', mirror)\n"
-    "  if old then redis.call('LREM', mirror, 1, old) end\n"
+    "  if old then redis.call('LREM', mirror, 1, 'delayq') end\n"
     "  redis.call('RPUSH', mirror, e)\n"
+    "  if old then redis.call('LREM', mirror, 1, old) end\n"
     "end\n"
     "redis.call('ZADD', zset, 'NX', due, e)\n"
     "local ticket = string.format('%.0f', due) .. '-' .. id\n"
@@ -2453,7 +2470,12 @@ static const char dq_lua_offer_keyed[] =
  *          then its elements
  *
  * Until finish_run completes it, `reply` has the elements behind its first 5
- * values, and `dues` their due times; the first `safe` of these have left. */
+ * values, and `dues` their due times; the first `safe` of these have left.
+ *
+ * attempt(run, f, ...): call f(run, ...). Returns nothing, or, where the server
+ * has refused something before anything was done, the error for the script to
+ * return. What was done before a refusal stays so, and the script tells of it:
+ * the next call will run into the error. */
 static const char dq_lua_run[] =
     "local function begin_run(keys, argv, ready, other)\n"
     "  local us, now = clock()\n"
@@ -2478,6 +2500,20 @@ static const char dq_lua_run[] =
     "  end\n"
     "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
+    "end\n"
+    "local function attempt(run, f, ...)\n"
+    "  local fine, why = pcall(f, run, ...)\n"
+    "  if fine then return nil end\n"
+    "  local dues, reply = run.dues, run.reply\n"
+    "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
+    "    why = type(why) == 'table' and why.err or why\n"
+    "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
+    "  end\n"
+    /* what has not left is not handed out; poll again in 250 ms */
+    "  for i = #dues, run.safe + 1, -1 do\n"
+    "    dues[i], reply[i + 5] = nil, nil\n"
+    "  end\n"
+    "  run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "end\n"
     /* a dead letter, of which run.now is the date */
     "local function dead_letter(run, reason, e)\n"
@@ -2563,7 +2599,10 @@ static const char dq_lua_drain[] =
     "      at = at + 1\n"
     "      dues[at], reply[at + 5] = found[i + 1], e\n"
     "    end\n"
-    "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
+    "    if reason then\n"
+    "      bad[#bad + 1] = dead_letter(run, reason, e)\n"
+    "      bad[-#bad] = read\n"
+    "    end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
@@ -2580,14 +2619,23 @@ static const char dq_lua_drain[] =
     "    run.probed = true\n"
     "  end\n"
     "  if mirror then mirror.probe() end\n"
+    /* dead letters leave at once: the rest may be refused */
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
+    "  local from, left = run.from_rank, read - stay\n"
+    "  if #bad > 0 and #bad < read then\n"
+    "    for i = #bad, 1, -1 do\n"
+    "      local rank = from + bad[-i]\n"
+    "      redis.call('ZREMRANGEBYRANK', run.zset, rank, rank)\n"
+    "    end\n"
+    "    left = left - #bad\n"
+    "  end\n"
+    "  run.dead = run.dead + #bad\n"
     "  if add then add(run) end\n"
-    "  if read > stay then\n"
-    "    redis.call('ZREMRANGEBYRANK', run.zset, run.from_rank,\n"
-    "      run.from_rank + read - stay - 1)\n"
+    "  if left > 0 then\n"
+    "    redis.call('ZREMRANGEBYRANK', run.zset, from, from + left - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.dead, run.safe = run.dead + #bad, #dues\n"
+    "  run.safe = #dues\n"
     "  return read - #bad, bytes, not run.all and run.old == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -2765,8 +2813,7 @@ static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
     "run.mirror = open_mirror(run)\n"
-    "move(run, tonumber(ARGV[2]))\n"
-    "return finish_run(run)\n";
+    "return attempt(run, move, tonumber(ARGV[2])) or finish_run(run)\n";
 
 /* A lease is a re-offer: the element goes back into the zset, its attempt
  * count raised, due at the lease's end. Beside an old Redisson it becomes an
@@ -2999,8 +3046,7 @@ static const char dq_lua_waiters_stay[] =
  * is due goes behind it first, or pushes would starve it. In a Redisson fleet
  * what is left over is moved too, since Java waits for it.
  *
- * What has been handed out or acknowledged stays so: a refusal after that ends
- * the script without an error, which the next call will run into. */
+ * What has been acknowledged stays so, too, where the rest is refused. */
 /* take_usual(keys, argv): the usual take, made for speed: a native queue,
  * nothing in its lists, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
@@ -3060,7 +3106,12 @@ static const char dq_lua_take_usual[] =
     "        soon = lease_end\n"
     "      end\n"
     "    end\n"
-    "    call('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    "    local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', '0')\n"
+    "    if type(removed) == 'table' then\n"
+    "      if not done then return removed end\n"
+    "      if lease ~= '0' then call('ZREM', zset, handed_out) end\n"
+    "      return {us, 250000, 1, 0, ''}\n"
+    "    end\n"
     /* the lease ends first */
     "    if soon and soon ~= after then\n"
     "      publish_if_head(zset, argv[12], soon, 1)\n"
@@ -3095,7 +3146,7 @@ static const char dq_lua_take[] =
     "  if not direct then in_chunks(run, max, take_listed) end\n"
     "end\n"
     "local function take(keys, argv, ready, other)\n"
-    "  local run, acked = begin_run(keys, argv, ready, other), nil\n"
+    "  local run = begin_run(keys, argv, ready, other)\n"
     "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
     "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
@@ -3104,27 +3155,17 @@ static const char dq_lua_take[] =
     "  end\n"
     "  run.mirror = open_mirror(run)\n"
     "  if (argv[8] or '') ~= '' then\n"
-    "    acked = remove(run.zset, argv, 8, 9, {})[1]\n"
+    "    run.acked = remove(run.zset, argv, 8, 9, {})[1]\n"
     "  end\n"
-    "  local fine, why = pcall(take_items, run, tonumber(argv[4]),\n"
+    "  local refusal = attempt(run, take_items, tonumber(argv[4]),\n"
     "    tonumber(argv[2]))\n"
-    "  if not fine then\n"
-    "    if run.safe == 0 and not acked then\n"
-    "      why = type(why) == 'table' and why.err or why\n"
-    "      return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
-    "    end\n"
-    /* what has not left is not handed out; poll again in 250 ms */
-    "    for i = #run.dues, run.safe + 1, -1 do\n"
-    "      run.dues[i], reply[i + 5] = nil, nil\n"
-    "    end\n"
-    "    run.all, run.soon = true, (run.us + 250000) / 1000\n"
-    "  end\n"
+    "  if refusal then return refusal end\n"
     "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
     "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
-    "  reply[3] = acked or 0\n"
+    "  reply[3] = run.acked or 0\n"
     "  finish_run(run)\n"
     "  return keys[5] and give_role(reply, keys[5], argv) or reply\n"
     "end\n";
@@ -3161,38 +3202,42 @@ static const char dq_lua_broadcast[] =
     "  local after = ms .. string.format('-%.0f', seq + 1)\n"
     "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "end\n"
-    "local stream, max, cursor = KEYS[2], tonumber(ARGV[4]), ARGV[5]\n"
-    "local length = redis.call('XLEN', stream)\n"
-    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
-    "local reply = run.reply\n"
-    "if cursor == '$' then\n"
-    "  local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]\n"
-    "  cursor = last and last[1] or '0-0'\n"
+    "local function broadcast(run, max, cursor)\n"
+    "  local stream, reply = run.ready_list, run.reply\n"
+    "  if cursor == '$' then\n"
+    "    local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)\n"
+    "    cursor = last[1] and last[1][1] or '0-0'\n"
+    "  end\n"
+    "  reply[6] = cursor\n"
+    "  add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
+    "  if max > 0 then\n"
+    "    in_chunks({bytes = 0}, max, function(_, count)\n"
+    "      local entries, bytes = read_stream(stream, cursor, count), 0\n"
+    "      for _, entry in ipairs(entries) do\n"
+    /* a stream may hold what others have put there */
+    "        local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
+    "        local known = due and due >= 0 and due < 2 ^ 53\n"
+    "        due = known and string.format('%.0f', due) or '-'\n"
+    "        run.dues[#run.dues + 1] = due\n"
+    "        cursor, bytes = entry[1], bytes + cost(payload)\n"
+    "        reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
+    "      end\n"
+    "      run.safe = #run.dues\n"
+    "      return #entries, bytes, #entries > 0\n"
+    "    end)\n"
+    "  end\n"
+    "  reply[6] = cursor\n"
+    /* what is left over for the next take */
+    "  run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "end\n"
-    "add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
+    "local length = redis.call('XLEN', KEYS[2])\n"
+    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
+    "local refusal = attempt(run, broadcast, tonumber(ARGV[4]), ARGV[5])\n"
+    "if refusal then return refusal end\n"
     /* the others poll at once */
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
-    "reply[6] = cursor\n"
-    "if max > 0 then\n"
-    "  in_chunks({bytes = 0}, max, function(_, count)\n"
-    "    local entries, bytes = read_stream(stream, cursor, count), 0\n"
-    "    for _, entry in ipairs(entries) do\n"
-    /* a stream may hold what others have put there */
-    "      local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
-    "      local known = due and due >= 0 and due < 2 ^ 53\n"
-    "      due = known and string.format('%.0f', due) or '-'\n"
-    "      run.dues[#run.dues + 1] = due\n"
-    "      cursor, bytes = entry[1], bytes + cost(payload)\n"
-    "      reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
-    "    end\n"
-    "    return #entries, bytes, #entries > 0\n"
-    "  end)\n"
-    "end\n"
-    "reply[6] = cursor\n"
-    /* what is left over for the next take */
-    "run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
@@ -3249,26 +3294,34 @@ static const char dq_lua_change[] =
 /* PEEK
  * KEYS     1 zset
  * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock; the due times in one text; then the elements */
+ * returns  clock; the rank of the first; the due times in one text, where a
+ *          foreign score is no due time with a '-' before the nearest; then
+ *          the elements */
 static const char dq_lua_peek[] =
-    "local zset, max, due = KEYS[1], tonumber(ARGV[1]), ARGV[2]\n"
-    "local reply, dues, rank, seen = {clock(), ''}, {}, 0, false\n"
-    "if due then seen, rank = find(zset, due, ARGV[3]) end\n"
-    "if seen then rank = rank + 1 end\n"
+    "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
+    "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
+    "if due and string.byte(prefix) == 255 then\n"
+    "  rank = struct.unpack('>I4', prefix, 6) + 1\n"
+    "elseif due then\n"
+    /* behind all that begin so: or twins would be shown again and again */
+    "  _, rank = find(zset, due, prefix .. string.rep('\\255', 9))\n"
+    "end\n"
+    "reply[1], reply[2] = clock(), rank\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
     "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
-    /* a foreign score may be infinite */
-    "    local score = math.min(tonumber(found[i + 1]), 2 ^ 53 - 1)\n"
-    "    dues[#dues + 1] = string.format('%.0f', math.max(score, 0))\n"
-    "    reply[#dues + 2] = found[i]\n"
+    "    local score = tonumber(found[i + 1])\n"
+    "    local near = math.max(0, math.min(math.floor(score), 2 ^ 53 - 1))\n"
+    "    local sign = near == score and '' or '-'\n"
+    "    dues[#dues + 1] = string.format('%s%.0f', sign, near)\n"
+    "    reply[#dues + 3] = found[i]\n"
     "    bytes = bytes + cost(found[i])\n"
     "  end\n"
     "  rank = rank + count\n"
     "  return #found / 2, bytes, #found == 2 * count\n"
     "end)\n"
-    "reply[2] = table.concat(dues, ' ')\n"
+    "reply[3] = table.concat(dues, ' ')\n"
     "return reply\n";
 
 /* COUNT
@@ -3296,11 +3349,13 @@ static const char dq_lua_count[] =
  * ARGV     1 wire
  * returns  clock, count */
 static const char dq_lua_clear[] =
-    "local wire, n = ARGV[1], redis.call('ZCARD', KEYS[1])\n"
+    "local wire, reply = ARGV[1], {(clock())}\n"
+    "local n = redis.call('ZCARD', KEYS[1])\n"
     "if wire ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
     "redis.call('UNLINK', unpack(KEYS))\n"
-    "return {clock(), n}\n";
+    "reply[2] = n\n"
+    "return reply\n";
 
 /* DEAD: dead letters.
  * KEYS     1 dead, 2 ready (only of a redrive)
@@ -3384,15 +3439,15 @@ DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "f43af5552008949e9511706432aaf7fc81baa77c", dq_lua_clock,
+          "ba1ca4b149f2f6ae4f4451801020c1a592282d4b", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
           "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
           dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "4d93e4ca416e08011e2900a70add4d65f0431b4c",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "5d68c6a8db149ecc191a01b7b8efa3f2bcc47be8",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "ffbd9e485486d1258d86dd393f6a5c841ee11dd3", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "a137a20994a35c1a9c2592ec6ad81a2abb2237ae", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(take, DQ_TAKE, 4, "aedbb5443dbd6fdbf0bf640578c72ac7cd057a23",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
@@ -3402,18 +3457,18 @@ DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "8487265d11a722407c3fac1a6f98dd5138d41d94",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "8f0b7af9311cac32cddb2ffa41b106a1ad7a7ca1", DQ_LUA_RUN,
+          "9d6dfe455fe2a157660ea60db377118f0ce9d9e5", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8",
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
 DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
           dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_NOTHING, 11, "aa16eb033b1cc6588e045ed11058b147ed63fc5a",
+DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
           dq_lua_clock, dq_lua_clear);
 DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
           dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
@@ -3851,7 +3906,8 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t ready, int unheard, int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed || q->track_us > sent_us) &&
+        cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
@@ -3887,6 +3943,24 @@ static void dq_sched_on_message(delayq *q, int64_t due_ms) {
 static void dq_sched_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
     dq_sched_lower(q, dq_sys_now());
+}
+
+/* A call of the handle has written the ready list; so many more lie there. The
+ * server tells the others of that, but not this connection, and no longer
+ * tracks the list for it. */
+static void dq_sched_on_own_push(delayq *q, int64_t more) {
+    delayq *h;
+    for (h = q->conn->handles; h; h = h->next) {
+        if (!dq_sched_same_queue(h, q)) continue;
+        h->list_tracked = 0;
+        h->ready += more;
+    }
+}
+
+/* The server was asked to track the list, and has refused it then. */
+static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
+    q->track_us = read_us + DQ_UNHEARD_POLL_US;
+    dq_sched_lower(q, q->track_us);
 }
 
 /* A push into the list will be heard; so many lie there already. */
@@ -5441,7 +5515,8 @@ static int dq_sub_wants_track(const delayq *q) {
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q);
+           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q) &&
+           dq_sys_now() >= q->track_us;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -5468,25 +5543,24 @@ static void dq_sub_send_track(delayq *q) {
     if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
 }
 
-/* The answers to that, if they are there. */
+/* The answers to that, if they are there. An error that passes is no refusal:
+ * it is asked again. */
 static delayq_status dq_sub_on_track(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &q->setup;
-    const redisReply *caching, *length;
+    const redisReply *length;
     delayq_status status = DELAYQ_OK;
+    int i = 0;
     if (!q->tracks || x->state != DELAYQ_EXCHANGE_ANSWERED) return DELAYQ_OK;
-    caching = x->replies[x->wants - 2];
     length = x->replies[x->wants - 1];
-    if (x->replies[0]->type == REDIS_REPLY_ERROR ||
-        caching->type == REDIS_REPLY_ERROR) {
-        conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
-        dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
-    } else if (length->type == REDIS_REPLY_ERROR) {
-        status = dq_err_reply(q->err, "wait", length);
-        if (status >= DQ_NOSCRIPT) { /* the next take follows a redirection */
-            status = DELAYQ_OK;
-            dq_sched_lower(q, x->read_us + DQ_UNHEARD_POLL_US);
-        }
+    while (i < x->wants && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
+    if (i < x->wants) {
+        delayq_status why = dq_err_lookup(x->replies[i]->str)->status;
+        if (i + 1 < x->wants && !dq_err_passing(why))
+            conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
+        else if (why < DQ_NOSCRIPT) /* the next take follows a redirection */
+            status = dq_err_reply(q->err, "wait", x->replies[i]);
+        dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
     } else if (conn->tracking != DELAYQ_TRACK_OFF) {
@@ -5830,6 +5904,7 @@ typedef struct dq_reader {
     int64_t us;      /* the server's clock */
     const char *due; /* the due times that are left, as text */
     size_t at;       /* number of the next element of the reply */
+    uint64_t rank;   /* of a peek: the element's in the zset */
     redisReply *reply;
 } dq_reader;
 
@@ -5842,8 +5917,11 @@ static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
     const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
     const unsigned char *e = (const unsigned char *)r[0]->str;
     int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int kind = -1, bucket = 0, known = *due >= '0' && *due <= '9';
+    int odd = peek && *due == '-'; /* the score is no due time */
+    int kind = -1, bucket = 0, known;
     size_t at = 0;
+    due += odd;
+    known = *due >= '0' && *due <= '9';
     if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
     memset(item, 0, sizeof *item);
     if (cursor) {
@@ -5856,7 +5934,9 @@ static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
         if (kind < 0 && !peek) return 0;
     }
     if (known) item->due_ms = dq_num_due(due);
-    if (kind >= 0 && (leased || peek))
+    if (peek && (kind < 0 || odd))
+        dq_elem_rank_ticket(&item->ticket, item->due_ms, reader->rank);
+    else if (leased || peek)
         dq_elem_ticket(&item->ticket,
                        leased ? (reader->us + 999) / 1000 + q->options.lease_ms
                               : item->due_ms,
@@ -5881,7 +5961,7 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
                                    dq_reader *reader) {
     const redisReply *r = call->reply;
     dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK ? 2 : DQ_AT_DUES + 1;
+    size_t first = verb == DQ_PEEK ? 3 : DQ_AT_DUES + 1;
     size_t step = verb == DQ_BROADCAST ? 2 : 1;
     reader->reply = call->reply;
     call->reply = NULL;
@@ -5890,6 +5970,7 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
         return dq_err_bad_reply(q, call->what);
     reader->verb = verb;
     reader->us = us;
+    reader->rank = verb == DQ_PEEK ? (uint64_t)r->element[1]->integer : 0;
     reader->due = r->element[first - 1]->str;
     reader->at = verb == DQ_BROADCAST ? first + 1 : first;
     if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
@@ -5906,6 +5987,7 @@ static delayq_status dq_read_next(delayq *q, dq_reader *reader,
     if (!dq_read_item(q, reader, item, r->element + reader->at))
         return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
     reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+    reader->rank++;
     reader->due += strcspn(reader->due, " ");
     reader->due += *reader->due == ' ';
     return DELAYQ_OK;
@@ -7706,7 +7788,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
         q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
            : ticket && !dq_elem_is_ticket(ticket) ? "after: no ticket"
                                                   : NULL);
-    int64_t us;
+    int64_t n[2];
     dq_req call;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
@@ -7715,9 +7797,9 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.read_only = 1;
     call.max = max < 100000 ? max : 100000;
     call.ticket = ticket;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, us);
+    return dq_read_items(q, &call, items, count, n[0]);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -7793,10 +7875,13 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
+    delayq_status status;
     int64_t none;
     dq_req call;
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    status = dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
+    return status;
 }
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
@@ -7879,8 +7964,8 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
     dq_req call;
     dq_begin_dead(&call, "redrive", max);
     status = dq_run_removal(q, &call, wrong, &n);
+    if (status == DELAYQ_OK) dq_sched_on_own_push(q, n);
     if (count) *count = (size_t)n;
-    if (n > 0) q->ready += n;
     return status;
 }
 

@@ -1486,7 +1486,6 @@ static int run_peek(int argc, char **argv) {
         shown += (int64_t)n;
         left -= (int64_t)n;
         if (!written()) return BROKEN;
-        if (!after.text[0]) break; /* undecodable: nothing to go on from */
     }
     return shown > 0 ? DONE : NOTHING;
 }

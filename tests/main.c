@@ -274,7 +274,10 @@ const char *contents(redisContext *c) {
     static char *text;
     redisReply *r =
         run(c, "EVAL %s 0",
-            "local ks, out = redis.call('KEYS', '*'), {}\n"
+            "local ks, out, hex = redis.call('KEYS', '*'), {}, {}\n"
+            "for i = 0, 255 do\n"
+            "  hex[string.char(i)] = string.format('\\\\x%02x', i)\n"
+            "end\n"
             "table.sort(ks)\n"
             "for _, k in ipairs(ks) do\n"
             "  local t, v = redis.call('TYPE', k).ok, nil\n"
@@ -283,11 +286,16 @@ const char *contents(redisContext *c) {
             "    v = redis.call('ZRANGE', k, 0, -1, 'WITHSCORES')\n"
             "  end\n"
             "  if t == 'string' then v = {redis.call('GET', k)} end\n"
+            "  if t == 'stream' then\n"
+            "    v = redis.call('XRANGE', k, '-', '+')\n"
+            "    for i, entry in ipairs(v) do\n"
+            "      v[i] = entry[1] .. ' ' .. table.concat(entry[2], ' ')\n"
+            "    end\n"
+            "  end\n"
             "  out[#out + 1] = t .. ' ' .. k .. '\\n'\n"
             "  for _, e in ipairs(v or {}) do\n"
-            "    out[#out + 1] = '  ' .. string.gsub(e, '[^%w%p ]',\n"
-            "      function(x) return string.format('\\\\x%02x',\n"
-            "        string.byte(x)) end) .. '\\n'\n"
+            "    out[#out + 1] = '  ' .. string.gsub(e, '[^%w%p ]', hex) ..\n"
+            "      '\\n'\n"
             "  end\n"
             "end\n"
             "return table.concat(out)\n");
