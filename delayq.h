@@ -190,6 +190,12 @@
  * exception: where more than 16 wait, and a fault hits the leader and every
  * standby, a sleeper finds the item, each of which looks every max_wait_ms.
  *
+ * What is due in the same millisecond comes in the order of the offers. Of two
+ * handles each offer bears the time at which it should reach the server: one
+ * that begins when another has returned comes behind it, unless they are closer
+ * together than a handle's round trips differ, or than its clock drifts from
+ * the server's while it is idle.
+ *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
  *
@@ -1636,9 +1642,14 @@ static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* The order of the next id, where `count` are needed. */
+/* The order of the next id, where `count` are needed: what the server's clock
+ * will show when a request that is sent now arrives, if that takes no longer
+ * than the fastest one did. So it lies behind all offers that have returned,
+ * and before those that begin when this one has. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
-    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
+    const delayq_conn *conn = q->conn;
+    uint64_t order =
+        (uint64_t)(dq_sys_now() + conn->clock_offset_us + conn->clock_error_us);
     if (order <= q->last_order) order = q->last_order + 1;
     q->last_order = order + count - 1;
     return order;

@@ -1,0 +1,110 @@
+/*
+ * A status is true: what may have happened is not called done, nor undone, and
+ * what can't be told any more is said in a way that ends. A ticket belongs to
+ * one lease, and the order is that of the offers.
+ *
+ * This file uses public names only, so that it compiles with older headers. It
+ * compiles delayq with a clock that may run fast.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+
+/* The handle's clock runs at `clock_rate` hundredths of the real speed. */
+static int clock_rate = 100;
+
+static int rated_clock_gettime(clockid_t id, struct timespec *t) {
+    static int64_t began_us;
+    int status = clock_gettime(id, t);
+    int64_t us = (int64_t)t->tv_sec * 1000000 + t->tv_nsec / 1000;
+    if (began_us == 0) began_us = us;
+    us = began_us + (us - began_us) * clock_rate / 100;
+    t->tv_sec = (time_t)(us / 1000000);
+    t->tv_nsec = (long)(us % 1000000) * 1000;
+    return status;
+}
+#define clock_gettime rated_clock_gettime
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#ifndef DELAYQ_HEADER
+#define DELAYQ_HEADER "../delayq.h"
+#endif
+#include DELAYQ_HEADER
+#undef clock_gettime
+#include "proxy.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static delayq_message message(const char *text, int64_t delay_ms) {
+    delayq_message m;
+    memset(&m, 0, sizeof m);
+    m.data = text;
+    m.len = strlen(text);
+    m.delay_ms = delay_ms;
+    return m;
+}
+
+/* Through the proxy, and slowly, so that there is time before a resend. */
+static redisContext *connect_slowly(void *user, int timeout_ms) {
+    usleep(150000);
+    return through_proxy(user, timeout_ms);
+}
+
+static void open_proxied(delayq *q, const server *s) {
+    delayq_options o = options_for(s, "jobs");
+    o.url = NULL;
+    o.connect = connect_slowly;
+    OK(q, delayq_open(q, &o));
+}
+
+/* The answer to the next request gets lost, with its connection. */
+static void lose_an_answer(void) {
+    proxy_strike(CUT, 1, 0, 1);
+}
+
+/* --- order --------------------------------------------------------------- */
+
+/* Both are due in the same millisecond, and the second begins after the first
+ * has returned. */
+static void in_order(delayq *first, delayq *second, redisContext *c) {
+    delayq_message a = message("first", 0), b = message("second", 0);
+    a.due_ms = b.due_ms = server_us(c) / 1000 + 300;
+    OK(first, delayq_offer_many(first, &a, 1));
+    usleep(20000); /* a busy machine's round trips differ */
+    OK(second, delayq_offer_many(second, &b, 1));
+    while (server_us(c) / 1000 < a.due_ms) usleep(1000);
+    poll_now(first);
+    take_is(first, "first");
+    poll_now(first);
+    take_is(first, "second");
+}
+
+/* slow: requests (0), answers (1) */
+static void in_order_on_a_slow_line(int slow) {
+    redisContext *c = main_connection();
+    delayq far, near;
+    int i;
+    proxy_start(&main_server);
+    proxy->delay_ms = 60;
+    proxy_strike(DELAY, slow, 0, 1 << 30);
+    {
+        delayq_options o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        OK(&far, delayq_open(&far, &o));
+    }
+    open_queue(&near, "jobs");
+    for (i = 0; i < 3; i++) {
+        in_order(&near, &far, c);
+        in_order(&far, &near, c);
+    }
+    delayq_close(&far);
+    delayq_close(&near);
+}
+
+TEST(offers_one_after_the_other_keep_their_order_though_answers_are_slow) {
+    in_order_on_a_slow_line(1);
+}
+
+TEST(offers_one_after_the_other_keep_their_order_though_requests_are_slow) {
+    in_order_on_a_slow_line(0);
+}
