@@ -1558,7 +1558,9 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  * both is read as the format of the handle's wire.
  *
  * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
- * handle, 1 of flags (0), 2 of attempt (big-endian).
+ * handle, 1 whose lower 6 bits count releases and the others are flags (0), 2
+ * of attempt (big-endian). An attempt that is released doesn't count: the count
+ * of releases then makes the next lease's id another one.
  *---------------------------------------------------------------------------*/
 
 #define DQ_ELEM_HEADER_MAX 25
@@ -2784,18 +2786,15 @@ static const char dq_lua_tick[] =
  * to the zset. Returns what drain's keep does.
  * take_listed(run, count): hand out what lies in the lists, by turns. */
 static const char dq_lua_give[] =
-    "local function new_element(run, payload)\n"
+    "local function new_id(run)\n"
     "  local old = run.wire == 'o'\n"
     "  local order = run.order * (old and 2048 or 1)\n"
     "  local high = math.floor(order / 4294967296)\n"
     "  local low = order - high * 4294967296\n"
-    "  local tail = struct.pack('L', #payload) .. payload\n"
     "  run.order = run.order + 1\n"
-    "  if old then\n"
-    "    return struct.pack('>I4I4', high, low + run.id_rest) .. tail\n"
-    "  end\n"
+    "  if old then return struct.pack('>I4I4', high, low + run.id_rest) end\n"
     "  return '\\16' .. struct.pack('>I4I4', high, low) .. run.id_rest ..\n"
-    "    '\\0\\1' .. tail\n"
+    "    '\\0\\1'\n"
     "end\n"
     "local function give(run, due, e, kind, start)\n"
     "  local again, dues, held, n = e, run.dues, run.held, 0\n"
@@ -2806,8 +2805,12 @@ static const char dq_lua_give[] =
     "  if run.lease_end then\n"
     "    if kind == 16 then\n"
     "      again = with_attempts(e, math.min(n + 1, 65535))\n"
-    "    elseif kind ~= 0 then\n"
-    "      again = new_element(run, kind and string.sub(e, start) or e)\n"
+    /* without a count each lease has an id, and so a ticket, of its own */
+    "    elseif kind == 0 then\n"
+    "      again = new_id(run) .. string.sub(e, 9)\n"
+    "    else\n"
+    "      local payload = kind and string.sub(e, start) or e\n"
+    "      again = new_id(run) .. struct.pack('L', #payload) .. payload\n"
     "    end\n"
     "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
     "  end\n"
@@ -3224,8 +3227,13 @@ static const char dq_lua_change[] =
     "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
     "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
     "local us, now = clock()\n"
+    /* counted as a release instead, or the next lease had the same ticket */
     "local function uncounted(e)\n"
-    "  return uncount and with_attempts(e, math.max(attempts(e) - 1, 0)) or e\n"
+    "  if not uncount then return e end\n"
+    "  local n = string.byte(e, 15)\n"
+    "  n = n % 64 < 63 and n + 1 or n - 63\n"
+    "  e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
+    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
     "end\n"
     "local e = find(zset, due, prefix)\n"
     "if not e then\n"
@@ -3401,11 +3409,11 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "4d93e4ca416e08011e2900a70add4d65f0431b4c",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "ffbd9e485486d1258d86dd393f6a5c841ee11dd3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "2dcc12901ef28bc7a0f5066e83e07d332592bdd1",
+DQ_SCRIPT(take, DQ_TAKE, 4, "afcb9db44b38263799f8c4e0cedf6c80daf7f611",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f18a0177c0e0c11b5c5ed70cd0373a57fc8979db",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "f47abca99979c59db6fbdf8c20d4dcd43cb7e479",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
@@ -3413,7 +3421,7 @@ DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "91d2ee16c2e5ad03d6c89aaacf0a9fb1ba3e1071",

@@ -108,3 +108,46 @@ TEST(offers_one_after_the_other_keep_their_order_though_answers_are_slow) {
 TEST(offers_one_after_the_other_keep_their_order_though_requests_are_slow) {
     in_order_on_a_slow_line(0);
 }
+
+/* --- tickets ------------------------------------------------------------- */
+
+/* Take, give back, take by another, often within one millisecond. */
+static void tickets_differ(delayq_wire wire, int64_t delay_ms) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_item first, second;
+    delayq a, b;
+    int i;
+    o.lease_ms = 60000;
+    o.wire = wire;
+    OK(&a, delayq_open(&a, &o));
+    OK(&b, delayq_open(&b, &o));
+    OFFER(&a, "x", 0);
+    OK(&a, delayq_take(&a, &first, 20000));
+    for (i = 0; i < 400; i++) {
+        OK(&a, delayq_nack(&a, &first, delay_ms));
+        do poll_now(&b);
+        while (delayq_take(&b, &second, 0) == DELAYQ_EMPTY);
+        if (strcmp(first.ticket.text, second.ticket.text) == 0)
+            FAIL("lease %d has the ticket of the one before: %s", i,
+                 first.ticket.text);
+        CHECK_STATUS(&a, delayq_ack(&a, &first), DELAYQ_GONE);
+        OK(&b, delayq_nack(&b, &second, delay_ms));
+        do poll_now(&a);
+        while (delayq_take(&a, &first, 0) == DELAYQ_EMPTY);
+    }
+    if (delay_ms == DELAYQ_RELEASE)
+        CHECK_INT(first.attempt, wire == DELAYQ_REDISSON_OLD ? 0 : 1);
+    OK(&a, delayq_ack(&a, &first));
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    delayq_close(&a);
+    delayq_close(&b);
+}
+
+TEST(a_lease_after_a_release_has_a_ticket_of_its_own) {
+    tickets_differ(DELAYQ_NATIVE, DELAYQ_RELEASE);
+    tickets_differ(DELAYQ_REDISSON, DELAYQ_RELEASE);
+}
+
+TEST(each_lease_of_an_old_element_has_a_ticket_of_its_own) {
+    tickets_differ(DELAYQ_REDISSON_OLD, 0);
+}
