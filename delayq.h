@@ -283,7 +283,8 @@
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. Only after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may
  * the effect have happened; after any other failure it has not. delayq_errmsg
- * has the sentence.
+ * has the sentence. If an answer was lost and the call goes on, whatever it
+ * then fails of is DELAYQ_ERR_UNKNOWN, and the sentence tells of both.
  *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
@@ -904,7 +905,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *
  * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a take
  * that waits: they are told to options.log, and it tries again until the
- * timeout, then returns the last one. All others return at once.
+ * timeout, then returns the last one, or _UNKNOWN if that was among them. All
+ * others return at once. DELAYQ_OK and DELAYQ_EMPTY don't tell of an item that
+ * was lost before them: without a lease only the log does.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
@@ -1831,6 +1834,21 @@ static delayq_status dq_err_reply(char *err, const char *what,
 
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
     return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
+}
+
+/* Something has failed, in q->err, after what a request of the same call may
+ * have done: then that may have happened, whatever it was. */
+static delayq_status dq_err_unanswered(delayq *q, const char *what,
+                                       delayq_status status) {
+    char then[160];
+    if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL) return status;
+    snprintf(then, sizeof then, "%.159s", q->err);
+    if (!strstr(then, "may have happened")) /* said by the last one */
+        dq_err_set(q->err, status,
+                   "%s: sent, but no answer came: it may have happened; then: "
+                   "%s",
+                   what, then);
+    return DELAYQ_ERR_UNKNOWN;
 }
 
 static delayq_status dq_err_wire(delayq *q) {
@@ -5082,16 +5100,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
-    if (req->is_resend && !req->stepwise && status != DELAYQ_ERR_PROTOCOL) {
-        char then[160];
-        status = DELAYQ_ERR_UNKNOWN;
-        snprintf(then, sizeof then, "%.159s", q->err);
-        if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_err_set(q->err, status,
-                       "%s: sent, but no answer came: it may have happened; "
-                       "then: %s",
-                       req->what, then);
-    }
+    if (req->is_resend && !req->stepwise)
+        status = dq_err_unanswered(q, req->what, status);
     req->status = dq_err_public(status);
     req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
@@ -5965,7 +5975,7 @@ typedef struct dq_take_state {
     size_t max, count;
     delayq_item ack;     /* to be acked first, while it has a ticket */
     delayq_status acked; /* what became of it */
-    int ack_sent;        /* an answer to the ack was lost */
+    int lost;            /* an answer was lost */
 } dq_take_state;
 
 /* A take of up to max items, behind the ack of a ticket, if any. */
@@ -6007,13 +6017,13 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
-    if (!ack) return status;
-    if (t->ack_sent && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
-    if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
-        t->ack_sent = 1;
-    t->acked = acked;
-    if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
-        t->ack.ticket.text[0] = '\0'; /* it is settled */
+    if (ack) {
+        if (t->lost && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
+        t->acked = acked;
+        if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
+            t->ack.ticket.text[0] = '\0'; /* it is settled */
+    }
+    t->lost |= status == DELAYQ_ERR_UNKNOWN;
     return status;
 }
 
@@ -6221,6 +6231,7 @@ typedef struct dq_outbox {
     size_t want, max;      /* items of the next take; at least; */
     size_t got;            /* of the last one */
     int takes;             /* the program takes: it did since the last tick */
+    int lost;              /* the answer to a take was lost in this call */
     delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
     uint64_t gone, duplicate, dropped, told_dropped;
@@ -6668,6 +6679,7 @@ static delayq_status dq_outbox_answered(delayq *q) {
                      ? b->reader.reply->elements - b->reader.at
                      : 0;
     } else {
+        b->lost |= status == DELAYQ_ERR_UNKNOWN;
         dq_sched_on_fault(q);
     }
     return status;
@@ -6920,16 +6932,19 @@ static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
                                            size_t max, size_t *count,
                                            int64_t timeout_ms) {
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    delayq_status status;
+    dq_outbox_of(q)->lost = 0;
     for (;;) {
-        delayq_status status;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
         status = dq_outbox_take(q, items, max, count);
-        if (status != DELAYQ_EMPTY || timeout_ms == 0) return status;
+        if (status != DELAYQ_EMPTY || timeout_ms == 0) break;
         if (dq_sys_now() >= deadline) return status;
         status = dq_outbox_tick(q);
-        if (status < DELAYQ_OK && !dq_err_passing(status)) return status;
+        if (status < DELAYQ_OK && !dq_err_passing(status)) break;
         if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline, 1);
     }
+    return dq_outbox_of(q)->lost ? dq_err_unanswered(q, "take", status)
+                                 : status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -7411,7 +7426,7 @@ static void dq_take_leave(delayq *q) {
 
 /* Take until something comes, the timeout is over, or wake was called. */
 static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
-    int ack = t->ack.ticket.text[0] != '\0', lost = 0;
+    int ack = t->ack.ticket.text[0] != '\0';
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
     delayq_status status;
     dq_free_items(q);
@@ -7427,7 +7442,6 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
         q->empty_takes =
             status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
         if (status != DELAYQ_EMPTY && !dq_err_passing(status)) break;
-        lost |= status == DELAYQ_ERR_UNKNOWN;
         if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
         dq_free_items(q);
         if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
@@ -7440,7 +7454,7 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
             dq_wait_sleep(&q, 1, deadline, 1);
     }
     /* What an answer that was lost had handed out is not forgotten. */
-    if (lost && dq_err_passing(status)) status = DELAYQ_ERR_UNKNOWN;
+    if (t->lost) status = dq_err_unanswered(q, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
     return status;

@@ -62,6 +62,80 @@ static void lose_an_answer(void) {
     proxy_strike(CUT, 1, 0, 1);
 }
 
+/* --- a take whose answer is lost ------------------------------------------ */
+
+enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
+
+/* The item is lost with the answer; then the server wants a password. */
+static void lose_an_item(server *s, redisContext *c, enum verb verb) {
+    delayq q, other;
+    delayq_options o = options_for(s, "jobs");
+    delayq_item item;
+    delayq_status status = DELAYQ_OK;
+    size_t count;
+    OK(&other, delayq_open(&other, &o));
+    open_proxied(&q, s);
+    while (delayq_take(&q, &item, 0) != DELAYQ_EMPTY) continue;
+    OFFER(&other, "x", 0);
+    elapse(c, 1);
+    poll_now(&q);
+    lose_an_answer();
+    freeReplyObject(run(c, "CONFIG SET requirepass pw"));
+    memset(&item, 0, sizeof item);
+    if (verb == TAKE) status = delayq_take(&q, &item, 20000);
+    if (verb == TAKE_MANY)
+        status = delayq_take_many(&q, &item, 1, &count, 20000);
+    if (verb == ACK_TAKE) status = delayq_ack_take(&q, &item, 20000);
+    freeReplyObject(run(c, "CONFIG SET requirepass %s", ""));
+    CHECK_STATUS(&q, status, DELAYQ_ERR_UNKNOWN);
+    CHECK_HAS(delayq_errmsg(&q), "NOAUTH"); /* and why it ended */
+    freeReplyObject(run(c, "FLUSHALL"));
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
+TEST(a_take_that_may_have_lost_an_item_says_so_whatever_it_fails_of) {
+    server s;
+    redisContext *c;
+    int verb;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    proxy_start(&s);
+    for (verb = 0; verb < VERBS; verb++) lose_an_item(&s, c, (enum verb)verb);
+    redisFree(c);
+    server_end(&s);
+}
+
+/* --- an ack that is not sent ---------------------------------------------- */
+
+static delayq_item kept;
+
+static void ack_in_a_child(void *argument) {
+    delayq *q = (delayq *)argument;
+    CHECK_STATUS(q, delayq_ack_take(q, &kept, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(kept.acked, DELAYQ_ERR_ARG);
+}
+
+TEST(an_ack_take_that_is_refused_has_not_acked) {
+    delayq q, guest;
+    delayq_options o = options_for(&main_server, "jobs"), shares;
+    memset(&shares, 0, sizeof shares);
+    shares.name = "jobs";
+    shares.share = &q;
+    o.lease_ms = shares.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OK(&guest, delayq_open(&guest, &shares));
+    OFFER(&q, "x", 0);
+    OK(&guest, delayq_take(&guest, &kept, 20000));
+    kept.acked = DELAYQ_OK;
+    join(spawn(ack_in_a_child, &guest));
+    delayq_close(&q);
+    CHECK_STATUS(&guest, delayq_ack_take(&guest, &kept, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(kept.acked, DELAYQ_ERR_ARG);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&guest);
+}
+
 /* --- order --------------------------------------------------------------- */
 
 /* Both are due in the same millisecond, and the second begins after the first
