@@ -361,7 +361,7 @@ typedef enum delayq_status {
 
     /* Nothing went wrong, but there is nothing to show. */
     DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
-    DELAYQ_GONE = 2,      /* the ticket no longer fits: nothing was changed */
+    DELAYQ_GONE = 2,      /* it is no longer there: nothing was changed */
     DELAYQ_DUPLICATE = 3, /* the key is taken: nothing was stored */
     DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
@@ -506,11 +506,13 @@ typedef struct delayq_message {
                            is still pending */
 
     delayq_status status; /* out: the result. After DELAYQ_ERR_UNKNOWN offer
-                             the same struct again, unchanged: the item is
-                             then stored once at most */
+                             the same struct again, unchanged, until it is
+                             another: the item is stored once at most */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
-    int64_t not_after_ms; /* private */
+    /* Private: it may have been due from then on, */
+    int64_t first_due_ms; /* by the server's clock, */
+    int64_t first_due_us; /* and by this machine's */
 } delayq_message;
 
 /* What a take or peek hands out. The payload belongs to the handle and lives
@@ -817,8 +819,12 @@ DELAYQ_API void delayq_close(delayq *q);
  * Redis        1 script, O(log n)
  *
  * If the answer is lost, the offer is sent again under the same id, so that it
- * is stored once. If the item was due meanwhile, nobody can tell whether it
- * was stored, and the status is DELAYQ_ERR_UNKNOWN.
+ * is stored once: but only as long as it can't have been due yet, neither by
+ * the server's clock nor by this machine's. After that nobody can tell whether
+ * it was stored and delivered, so it is not stored again, and the status is
+ * DELAYQ_ERR_UNKNOWN. What can deceive that, between the two sendings: a
+ * server's clock that is set forward and back again; a network that keeps the
+ * first until the second was delivered; somebody who cancels or clears it.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -831,14 +837,24 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Returns      DELAYQ_OK          stored; the ticket is the item's
  *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
  *                                 ticket is that of the item which has the key
+ *              DELAYQ_GONE        only where its status was
+ *                                 DELAYQ_ERR_UNKNOWN: it has been due since,
+ *                                 and is not there. It was delivered, or never
+ *                                 stored; nothing was stored now
  *              DELAYQ_ERR_ARG     a bad message, or NULL; nothing was sent
  *              DELAYQ_ERR_FULL    the server's memory, or the outbox, is full;
- * not stored any server failure Blocks       as delayq_offer Redis        1
- * script, O(log n)
+ *                                 not stored
+ *              any server failure
+ * Blocks       as delayq_offer
+ * Redis        1 script, O(log n)
  *
- * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item
- * is stored at most once. message->status is what was returned, except that it
- * stays DELAYQ_ERR_UNKNOWN when such a retry fails.
+ * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged until its
+ * status is another: the item is stored at most once. DELAYQ_GONE ends that,
+ * too. Who would rather have the item twice than never offers the message once
+ * more then, which stores it anew.
+ *
+ * message->status is what was returned, except that it stays DELAYQ_ERR_UNKNOWN
+ * when such a retry fails.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
@@ -849,15 +865,16 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *   messages   see delayq_message; status and ticket are set in each
  *   count      0 is fine
  *
- * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
+ * Returns      DELAYQ_OK   each is stored, or DELAYQ_DUPLICATE or DELAYQ_GONE
  *              else the server's first failure, or DELAYQ_ERR_ARG if some were
  *              bad; the others are stored all the same
  * Blocks       a round trip per 8 scripts or 256 KiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
- * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status:
- * they are stored once. Leave out those that are DELAYQ_OK.
+ * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status, as
+ * delayq_offer_message explains. Leave out the others: they would be stored
+ * anew.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -6086,7 +6103,10 @@ static delayq_status dq_take_turn(delayq *q) {
 
 #define DQ_OFFER_BYTES (256 * 1024)
 
-/* When it is due, as the script explains; nothing where that is as before. */
+/* When it is due, as the script explains; nothing where that is as before. What
+ * is sent again is stored only if the first sending can't have been due yet,
+ * neither by the server's clock, which may have been set back, nor by ours,
+ * which may run at another speed: either is enough to make it unknown. */
 static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
                           const delayq_message *before, int again) {
     char when[64];
@@ -6097,7 +6117,8 @@ static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
         n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
     if (again) {
         when[n++] = '!';
-        n += dq_num_decimal(when + n, m->not_after_ms);
+        n += dq_num_decimal(
+            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
     }
     dq_resp_arg(o, when, n);
 }
@@ -7158,54 +7179,60 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 #define DQ_OFFER_MAX 128
 
-static delayq_status dq_offer_unknown(delayq *q) {
-    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
-                      "offer: sent twice, and due before it could be told "
-                      "whether the first arrived");
-}
-
 /* A message that may have been stored stays so until the server answers. */
 static void dq_message_set_status(delayq_message *m, delayq_status status) {
     if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
         m->status = status;
 }
 
+/* It was sent again, and may have been delivered meanwhile: the call that has
+ * sent it first doesn't know; whoever offers it again is told that nobody
+ * does, which ends it. */
+static delayq_status dq_message_set_late(delayq *q, delayq_message *m) {
+    m->ticket.text[0] = '\0';
+    if (m->status == DELAYQ_ERR_UNKNOWN) return m->status = DELAYQ_GONE;
+    return m->status = dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+                                  "offer: sent twice, and due before it could "
+                                  "be told whether the first arrived");
+}
+
 /* What became of messages without keys, which went in one script. Of those
  * that were sent again, pairs say more: number, and due time or -1. */
 static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
-    redisReply *const *r;
-    size_t i, id_len = dq_elem_id_len(q);
+    size_t i, at = 1, id_len = dq_elem_id_len(q);
     int64_t us;
-    delayq_status status = dq_req_numbers(q, call, &us, 1);
-    for (i = 0; i < call->max; i++) {
+    delayq_status status = dq_req_numbers(q, call, &us, 1), first = status;
+    for (i = 0; i < call->max; i++, m++) {
         int64_t due =
-            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
-        dq_message_set_status(&m[i], status);
+            m->due_ms > 0 ? m->due_ms : (us + 999) / 1000 + m->delay_ms;
+        if (status == DELAYQ_OK && at + 1 < call->reply->elements) {
+            redisReply *const *r = call->reply->element + at;
+            if (r[0]->type == REDIS_REPLY_INTEGER &&
+                r[1]->type == REDIS_REPLY_INTEGER &&
+                r[0]->integer == (int64_t)i + 1) {
+                due = r[1]->integer;
+                at += 2;
+            }
+        }
+        if (status == DELAYQ_OK && due < 0) {
+            delayq_status late = dq_message_set_late(q, m);
+            if (late < DELAYQ_OK) first = late;
+            continue;
+        }
+        dq_message_set_status(m, status);
         if (status != DELAYQ_OK) continue;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, id_len);
+        dq_elem_id_ticket(&m->ticket, due, m->id, id_len);
         dq_sched_on_own_item(q, due);
+        q->counts.offered++;
     }
-    if (status != DELAYQ_OK) return status;
-    q->counts.offered += call->max;
-    for (i = 1; i + 1 < call->reply->elements; i += 2) {
-        int64_t number, due_ms;
-        r = call->reply->element + i;
-        number = r[0]->integer, due_ms = r[1]->integer;
-        if (r[0]->type != REDIS_REPLY_INTEGER || number < 1 ||
-            number > (int64_t)call->max || r[1]->type != REDIS_REPLY_INTEGER ||
-            due_ms > DQ_MAX_DUE) {
-            for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
-            return dq_err_bad_reply(q, "offer");
-        }
-        if (due_ms >= 0)
-            dq_elem_id_ticket(&m[number - 1].ticket, due_ms, m[number - 1].id,
-                              id_len);
-        else
-            m[number - 1].status = status = dq_offer_unknown(q);
+    if (status == DELAYQ_OK && at != call->reply->elements) {
+        for (i = 0; i < call->max; i++)
+            call->messages[i].status = DELAYQ_ERR_PROTOCOL;
+        return dq_err_bad_reply(q, "offer");
     }
-    return status;
+    return first;
 }
 
 /* What became of a message that has a key. */
@@ -7214,22 +7241,18 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     const redisReply *ticket;
     int64_t n[3];
     delayq_status status = dq_req_numbers(q, call, n, 3);
+    if (status == DELAYQ_OK && n[1] == 2) return dq_message_set_late(q, m);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
-        ticket->len >= sizeof m->ticket.text) {
-        status = dq_err_bad_reply(q, "offer");
-    } else if (n[1] == 2) {
-        status = dq_offer_unknown(q);
-    } else {
-        memcpy(m->ticket.text, ticket->str, ticket->len + 1);
-        status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
-        q->counts.offered += n[1] == 0;
-        dq_sched_on_own_item(q, n[2]);
-    }
-    m->status = status;
-    return status;
+        ticket->len >= sizeof m->ticket.text)
+        return m->status = dq_err_bad_reply(q, "offer");
+    memcpy(m->ticket.text, ticket->str, ticket->len + 1);
+    if (n[1] != 0) return m->status = DELAYQ_DUPLICATE;
+    q->counts.offered++;
+    dq_sched_on_own_item(q, n[2]);
+    return DELAYQ_OK;
 }
 
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
@@ -7252,7 +7275,10 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
  * how many messages were looked at. */
 static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
                             dq_req *reqs, size_t *n, int *bad) {
-    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
+    int64_t now = dq_sys_now();
+    int64_t now_ms =
+        (now + q->conn->clock_offset_us - dq_sched_drift_us(q->conn, now)) /
+        1000; /* at least */
     size_t at, bytes = 0, sum = 0;
     dq_req *req = NULL;
     *n = 0;
@@ -7271,9 +7297,14 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
             dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
             continue;
         }
-        if (m->status != DELAYQ_ERR_UNKNOWN || m->not_after_ms <= 0) {
+        if (m->status != DELAYQ_ERR_UNKNOWN || m->first_due_ms <= 0) {
             m->status = DELAYQ_OK;
-            m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
+            m->first_due_ms = now_ms + m->delay_ms;
+            m->first_due_us = now + m->delay_ms * 1000;
+            if (m->due_ms > 0) {
+                m->first_due_ms = m->due_ms;
+                m->first_due_us = dq_sched_local_us(q, m->due_ms);
+            }
             m->ticket.text[0] = '\0';
             dq_elem_next_id(q, m->id);
         }
@@ -8025,7 +8056,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
     switch (status) {
     case DELAYQ_OK: return "done";
     case DELAYQ_EMPTY: return "nothing to take";
-    case DELAYQ_GONE: return "the ticket no longer fits";
+    case DELAYQ_GONE: return "it is no longer there";
     case DELAYQ_DUPLICATE: return "the key is taken";
     case DELAYQ_WOKEN: return "woken by delayq_wake";
     case DELAYQ_ERR_ARG: return "bad argument";

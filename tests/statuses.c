@@ -62,6 +62,95 @@ static void lose_an_answer(void) {
     proxy_strike(CUT, 1, 0, 1);
 }
 
+/* --- an offer whose answer is lost --------------------------------------- */
+
+struct consumer {
+    const server *s;
+    int step_s; /* to set the server's clock by, once something was taken */
+};
+static volatile int *taken; /* in shared memory: how many so far */
+
+static void consume(void *argument) {
+    const struct consumer *with = (const struct consumer *)argument;
+    delayq_options o = options_for(with->s, "jobs");
+    delayq_item item;
+    delayq q;
+    clock_rate = 100;
+    o.max_wait_ms = 100;
+    OK(&q, delayq_open(&q, &o));
+    while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+        if (++*taken == 1 && with->step_s != 0) server_set_clock(with->step_s);
+}
+
+/* Offer while the answer gets lost and somebody takes what is due: it must not
+ * be stored twice. */
+static void offer_once(server *s, int rate, int idle_ms, int64_t delay_ms,
+                       int step_s) {
+    struct consumer with;
+    delayq_status status;
+    delayq q;
+    with.s = s;
+    with.step_s = step_s;
+    taken = (volatile int *)shared(sizeof *taken);
+    proxy_start(s);
+    spawn(consume, &with);
+    open_proxied(&q, s);
+    clock_rate = rate;
+    usleep((useconds_t)idle_ms * 1000);
+    lose_an_answer();
+    status = delayq_offer(&q, "x", 1, delay_ms);
+    UNTIL(*taken > 0);
+    usleep((useconds_t)(delay_ms + 200) * 1000); /* for a second one to come */
+    CHECK_INT(*taken, 1);
+    CHECK_STATUS(&q, status, DELAYQ_ERR_UNKNOWN);
+    delayq_close(&q);
+}
+
+TEST(an_offer_of_a_fast_clock_is_not_stored_twice_when_its_answer_is_lost) {
+    offer_once(&main_server, 140, 1500, 0, 0);
+}
+
+TEST(an_offer_is_not_stored_twice_though_the_servers_clock_was_set_back) {
+    server s;
+    server_start_with_clock(&s);
+    offer_once(&s, 100, 0, 60, -3600);
+    server_end(&s);
+}
+
+/* Nothing was due meanwhile: then it is certain, and it is stored once. */
+TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
+    delayq q;
+    proxy_start(&main_server);
+    open_proxied(&q, &main_server);
+    lose_an_answer();
+    OFFER(&q, "x", 60000);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+/* What the README says to do after DELAYQ_ERR_UNKNOWN. */
+TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
+    struct consumer with = {&main_server, 0};
+    delayq_message m = message("x", 0);
+    delayq q;
+    int tries = 0;
+    taken = (volatile int *)shared(sizeof *taken);
+    proxy_start(&main_server);
+    spawn(consume, &with);
+    open_proxied(&q, &main_server);
+    lose_an_answer();
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(*taken, 1);
+    while (m.status == DELAYQ_ERR_UNKNOWN && ++tries < 10)
+        delayq_offer_many(&q, &m, 1);
+    CHECK_INT(m.status, DELAYQ_GONE); /* nobody can tell; nothing was stored */
+    CHECK_INT(tries, 1);
+    CHECK_INT(*taken, 1);
+    OK(&q, delayq_offer_many(&q, &m, 1)); /* unless that is wanted */
+    UNTIL(*taken == 2);
+    delayq_close(&q);
+}
+
 /* --- a take whose answer is lost ------------------------------------------ */
 
 enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
