@@ -192,6 +192,12 @@
  * exception: where more than 16 wait, and a fault hits the leader and every
  * standby, a sleeper finds the item, each of which looks every max_wait_ms.
  *
+ * What is due in the same millisecond comes in the order of the offers. Of two
+ * handles each offer bears the time at which it should reach the server: one
+ * that begins when another has returned comes behind it, unless they are closer
+ * together than a handle's round trips differ, or than its clock drifts from
+ * the server's while it is idle.
+ *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
  *
@@ -279,7 +285,8 @@
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. Only after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may
  * the effect have happened; after any other failure it has not. delayq_errmsg
- * has the sentence.
+ * has the sentence. If an answer was lost and the call goes on, whatever it
+ * then fails of is DELAYQ_ERR_UNKNOWN, and the sentence tells of both.
  *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
@@ -356,7 +363,7 @@ typedef enum delayq_status {
 
     /* Nothing went wrong, but there is nothing to show. */
     DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
-    DELAYQ_GONE = 2,      /* the ticket no longer fits: nothing was changed */
+    DELAYQ_GONE = 2,      /* it is no longer there: nothing was changed */
     DELAYQ_DUPLICATE = 3, /* the key is taken: nothing was stored */
     DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
@@ -501,11 +508,13 @@ typedef struct delayq_message {
                            is still pending */
 
     delayq_status status; /* out: the result. After DELAYQ_ERR_UNKNOWN offer
-                             the same struct again, unchanged: the item is
-                             then stored once at most */
+                             the same struct again, unchanged, until it is
+                             another: the item is stored once at most */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
-    int64_t not_after_ms; /* private */
+    /* Private: it may have been due from then on, */
+    int64_t first_due_ms; /* by the server's clock, */
+    int64_t first_due_us; /* and by this machine's */
 } delayq_message;
 
 /* What a take or peek hands out. The payload belongs to the handle and lives
@@ -813,8 +822,12 @@ DELAYQ_API void delayq_close(delayq *q);
  * Redis        1 script, O(log n)
  *
  * If the answer is lost, the offer is sent again under the same id, so that it
- * is stored once. If the item was due meanwhile, nobody can tell whether it
- * was stored, and the status is DELAYQ_ERR_UNKNOWN.
+ * is stored once: but only as long as it can't have been due yet, neither by
+ * the server's clock nor by this machine's. After that nobody can tell whether
+ * it was stored and delivered, so it is not stored again, and the status is
+ * DELAYQ_ERR_UNKNOWN. What can deceive that, between the two sendings: a
+ * server's clock that is set forward and back again; a network that keeps the
+ * first until the second was delivered; somebody who cancels or clears it.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -827,14 +840,24 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  * Returns      DELAYQ_OK          stored; the ticket is the item's
  *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
  *                                 ticket is that of the item which has the key
+ *              DELAYQ_GONE        only where its status was
+ *                                 DELAYQ_ERR_UNKNOWN: it has been due since,
+ *                                 and is not there. It was delivered, or never
+ *                                 stored; nothing was stored now
  *              DELAYQ_ERR_ARG     a bad message, or NULL; nothing was sent
  *              DELAYQ_ERR_FULL    the server's memory, or the outbox, is full;
- * not stored any server failure Blocks       as delayq_offer Redis        1
- * script, O(log n)
+ *                                 not stored
+ *              any server failure
+ * Blocks       as delayq_offer
+ * Redis        1 script, O(log n)
  *
- * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged: the item
- * is stored at most once. message->status is what was returned, except that it
- * stays DELAYQ_ERR_UNKNOWN when such a retry fails.
+ * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged until its
+ * status is another: the item is stored at most once. DELAYQ_GONE ends that,
+ * too. Who would rather have the item twice than never offers the message once
+ * more then, which stores it anew.
+ *
+ * message->status is what was returned, except that it stays DELAYQ_ERR_UNKNOWN
+ * when such a retry fails.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
@@ -845,15 +868,16 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *   messages   see delayq_message; status and ticket are set in each
  *   count      0 is fine
  *
- * Returns      DELAYQ_OK   each is stored, or a DELAYQ_DUPLICATE
+ * Returns      DELAYQ_OK   each is stored, or DELAYQ_DUPLICATE or DELAYQ_GONE
  *              else the server's first failure, or DELAYQ_ERR_ARG if some were
  *              bad; the others are stored all the same
  * Blocks       a round trip per 8 scripts or 256 KiB
  * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
  *              message
  *
- * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status:
- * they are stored once. Leave out those that are DELAYQ_OK.
+ * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status, as
+ * delayq_offer_message explains. Leave out the others: they would be stored
+ * anew.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -901,7 +925,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *
  * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a take
  * that waits: they are told to options.log, and it tries again until the
- * timeout, then returns the last one. All others return at once.
+ * timeout, then returns the last one, or _UNKNOWN if that was among them. All
+ * others return at once. DELAYQ_OK and DELAYQ_EMPTY don't tell of an item that
+ * was lost before them: without a lease only the log does.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
@@ -1561,7 +1587,9 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  * queue, and Redisson, use that wire.
  *
  * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
- * handle, 1 of flags (0), 2 of attempt (big-endian).
+ * handle, 1 whose lower 6 bits count releases and the others are flags (0), 2
+ * of attempt (big-endian). An attempt that is released doesn't count: the count
+ * of releases then makes the next lease's id another one.
  *---------------------------------------------------------------------------*/
 
 #define DQ_ELEM_HEADER_MAX 25
@@ -1645,9 +1673,14 @@ static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* The order of the next id, where `count` are needed. */
+/* The order of the next id, where `count` are needed: what the server's clock
+ * will show when a request that is sent now arrives, if that takes no longer
+ * than the fastest one did. So it lies behind all offers that have returned,
+ * and before those that begin when this one has. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
-    uint64_t order = (uint64_t)(dq_sys_now() + q->conn->clock_offset_us);
+    const delayq_conn *conn = q->conn;
+    uint64_t order =
+        (uint64_t)(dq_sys_now() + conn->clock_offset_us + conn->clock_error_us);
     if (order <= q->last_order) order = q->last_order + 1;
     q->last_order = order + count - 1;
     return order;
@@ -1836,6 +1869,21 @@ static delayq_status dq_err_reply(char *err, const char *what,
 
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
     return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
+}
+
+/* Something has failed, in q->err, after what a request of the same call may
+ * have done: then that may have happened, whatever it was. */
+static delayq_status dq_err_unanswered(delayq *q, const char *what,
+                                       delayq_status status) {
+    char then[160];
+    if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL) return status;
+    snprintf(then, sizeof then, "%.159s", q->err);
+    if (!strstr(then, "may have happened")) /* said by the last one */
+        dq_err_set(q->err, status,
+                   "%s: sent, but no answer came: it may have happened; then: "
+                   "%s",
+                   what, then);
+    return DELAYQ_ERR_UNKNOWN;
 }
 
 static delayq_status dq_err_wire(delayq *q) {
@@ -2824,18 +2872,15 @@ static const char dq_lua_tick[] =
  * to the zset. Returns what drain's keep does.
  * take_listed(run, count): hand out what lies in the lists, by turns. */
 static const char dq_lua_give[] =
-    "local function new_element(run, payload)\n"
+    "local function new_id(run)\n"
     "  local old = run.wire == 'o'\n"
     "  local order = run.order * (old and 2048 or 1)\n"
     "  local high = math.floor(order / 4294967296)\n"
     "  local low = order - high * 4294967296\n"
-    "  local tail = struct.pack('L', #payload) .. payload\n"
     "  run.order = run.order + 1\n"
-    "  if old then\n"
-    "    return struct.pack('>I4I4', high, low + run.id_rest) .. tail\n"
-    "  end\n"
+    "  if old then return struct.pack('>I4I4', high, low + run.id_rest) end\n"
     "  return '\\16' .. struct.pack('>I4I4', high, low) .. run.id_rest ..\n"
-    "    '\\0\\1' .. tail\n"
+    "    '\\0\\1'\n"
     "end\n"
     "local function give(run, due, e, kind, start)\n"
     "  local again, dues, held, n = e, run.dues, run.held, 0\n"
@@ -2846,8 +2891,12 @@ static const char dq_lua_give[] =
     "  if run.lease_end then\n"
     "    if kind == 16 and run.wire ~= 'o' then\n"
     "      again = with_attempts(e, math.min(n + 1, 65535))\n"
-    "    elseif kind ~= 0 then\n"
-    "      again = new_element(run, kind and string.sub(e, start) or e)\n"
+    /* without a count each lease has an id, and so a ticket, of its own */
+    "    elseif kind == 0 then\n"
+    "      again = new_id(run) .. string.sub(e, 9)\n"
+    "    else\n"
+    "      local payload = kind and string.sub(e, start) or e\n"
+    "      again = new_id(run) .. struct.pack('L', #payload) .. payload\n"
     "    end\n"
     "    held[#held + 1], held[#held + 2] = run.lease_end, again\n"
     "  end\n"
@@ -3262,8 +3311,13 @@ static const char dq_lua_change[] =
     "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
     "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
     "local us, now = clock()\n"
+    /* counted as a release instead, or the next lease had the same ticket */
     "local function uncounted(e)\n"
-    "  return uncount and with_attempts(e, math.max(attempts(e) - 1, 0)) or e\n"
+    "  if not uncount then return e end\n"
+    "  local n = string.byte(e, 15)\n"
+    "  n = n % 64 < 63 and n + 1 or n - 63\n"
+    "  e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
+    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
     "end\n"
     "local e = find(zset, due, prefix)\n"
     "if not e then\n"
@@ -3461,7 +3515,7 @@ DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "73bd2e324cb9364a26eb11c71093992af246e3ac",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8",
@@ -5141,16 +5195,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
-    if (req->is_resend && !req->stepwise && status != DELAYQ_ERR_PROTOCOL) {
-        char then[160];
-        status = DELAYQ_ERR_UNKNOWN;
-        snprintf(then, sizeof then, "%.159s", q->err);
-        if (!strstr(then, "may have happened; then")) /* said by the last one */
-            dq_err_set(q->err, status,
-                       "%s: sent, but no answer came: it may have happened; "
-                       "then: %s",
-                       req->what, then);
-    }
+    if (req->is_resend && !req->stepwise)
+        status = dq_err_unanswered(q, req->what, status);
     req->status = dq_err_public(status);
     req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
@@ -6032,7 +6078,7 @@ typedef struct dq_take_state {
     size_t max, count;
     delayq_item ack;     /* to be acked first, while it has a ticket */
     delayq_status acked; /* what became of it */
-    int ack_sent;        /* an answer to the ack was lost */
+    int lost;            /* an answer was lost */
 } dq_take_state;
 
 /* A take of up to max items, behind the ack of a ticket, if any. */
@@ -6074,13 +6120,13 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
-    if (!ack) return status;
-    if (t->ack_sent && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
-    if (acked == DELAYQ_ERR_UNKNOWN || acked == DELAYQ_ERR_PROTOCOL)
-        t->ack_sent = 1;
-    t->acked = acked;
-    if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
-        t->ack.ticket.text[0] = '\0'; /* it is settled */
+    if (ack) {
+        if (t->lost && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
+        t->acked = acked;
+        if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
+            t->ack.ticket.text[0] = '\0'; /* it is settled */
+    }
+    t->lost |= status == DELAYQ_ERR_UNKNOWN;
     return status;
 }
 
@@ -6143,7 +6189,10 @@ static delayq_status dq_take_turn(delayq *q) {
 
 #define DQ_OFFER_BYTES (256 * 1024)
 
-/* When it is due, as the script explains; nothing where that is as before. */
+/* When it is due, as the script explains; nothing where that is as before. What
+ * is sent again is stored only if the first sending can't have been due yet,
+ * neither by the server's clock, which may have been set back, nor by ours,
+ * which may run at another speed: either is enough to make it unknown. */
 static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
                           const delayq_message *before, int again) {
     char when[64];
@@ -6154,7 +6203,8 @@ static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
         n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
     if (again) {
         when[n++] = '!';
-        n += dq_num_decimal(when + n, m->not_after_ms);
+        n += dq_num_decimal(
+            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
     }
     dq_resp_arg(o, when, n);
 }
@@ -6288,6 +6338,7 @@ typedef struct dq_outbox {
     size_t want, max;      /* items of the next take; at least; */
     size_t got;            /* of the last one */
     int takes;             /* the program takes: it did since the last tick */
+    int lost;              /* the answer to a take was lost in this call */
     delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
     uint64_t gone, duplicate, dropped, told_dropped;
@@ -6735,6 +6786,7 @@ static delayq_status dq_outbox_answered(delayq *q) {
                      ? b->reader.reply->elements - b->reader.at
                      : 0;
     } else {
+        b->lost |= status == DELAYQ_ERR_UNKNOWN;
         dq_sched_on_fault(q);
     }
     return status;
@@ -6987,16 +7039,19 @@ static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
                                            size_t max, size_t *count,
                                            int64_t timeout_ms) {
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    delayq_status status;
+    dq_outbox_of(q)->lost = 0;
     for (;;) {
-        delayq_status status;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
         status = dq_outbox_take(q, items, max, count);
-        if (status != DELAYQ_EMPTY || timeout_ms == 0) return status;
+        if (status != DELAYQ_EMPTY || timeout_ms == 0) break;
         if (dq_sys_now() >= deadline) return status;
         status = dq_outbox_tick(q);
-        if (status < DELAYQ_OK && !dq_err_passing(status)) return status;
+        if (status < DELAYQ_OK && !dq_err_passing(status)) break;
         if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline, 1);
     }
+    return dq_outbox_of(q)->lost ? dq_err_unanswered(q, "take", status)
+                                 : status;
 }
 
 /*-----------------------------------------------------------------------------
@@ -7210,54 +7265,60 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 #define DQ_OFFER_MAX 128
 
-static delayq_status dq_offer_unknown(delayq *q) {
-    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
-                      "offer: sent twice, and due before it could be told "
-                      "whether the first arrived");
-}
-
 /* A message that may have been stored stays so until the server answers. */
 static void dq_message_set_status(delayq_message *m, delayq_status status) {
     if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
         m->status = status;
 }
 
+/* It was sent again, and may have been delivered meanwhile: the call that has
+ * sent it first doesn't know; whoever offers it again is told that nobody
+ * does, which ends it. */
+static delayq_status dq_message_set_late(delayq *q, delayq_message *m) {
+    m->ticket.text[0] = '\0';
+    if (m->status == DELAYQ_ERR_UNKNOWN) return m->status = DELAYQ_GONE;
+    return m->status = dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+                                  "offer: sent twice, and due before it could "
+                                  "be told whether the first arrived");
+}
+
 /* What became of messages without keys, which went in one script. Of those
  * that were sent again, pairs say more: number, and due time or -1. */
 static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
     delayq_message *m = call->messages;
-    redisReply *const *r;
-    size_t i, id_len = dq_elem_id_len(q);
+    size_t i, at = 1, id_len = dq_elem_id_len(q);
     int64_t us;
-    delayq_status status = dq_req_numbers(q, call, &us, 1);
-    for (i = 0; i < call->max; i++) {
+    delayq_status status = dq_req_numbers(q, call, &us, 1), first = status;
+    for (i = 0; i < call->max; i++, m++) {
         int64_t due =
-            m[i].due_ms > 0 ? m[i].due_ms : (us + 999) / 1000 + m[i].delay_ms;
-        dq_message_set_status(&m[i], status);
+            m->due_ms > 0 ? m->due_ms : (us + 999) / 1000 + m->delay_ms;
+        if (status == DELAYQ_OK && at + 1 < call->reply->elements) {
+            redisReply *const *r = call->reply->element + at;
+            if (r[0]->type == REDIS_REPLY_INTEGER &&
+                r[1]->type == REDIS_REPLY_INTEGER &&
+                r[0]->integer == (int64_t)i + 1) {
+                due = r[1]->integer;
+                at += 2;
+            }
+        }
+        if (status == DELAYQ_OK && due < 0) {
+            delayq_status late = dq_message_set_late(q, m);
+            if (late < DELAYQ_OK) first = late;
+            continue;
+        }
+        dq_message_set_status(m, status);
         if (status != DELAYQ_OK) continue;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_id_ticket(&m[i].ticket, due, m[i].id, id_len);
+        dq_elem_id_ticket(&m->ticket, due, m->id, id_len);
         dq_sched_on_own_item(q, due);
+        q->counts.offered++;
     }
-    if (status != DELAYQ_OK) return status;
-    q->counts.offered += call->max;
-    for (i = 1; i + 1 < call->reply->elements; i += 2) {
-        int64_t number, due_ms;
-        r = call->reply->element + i;
-        number = r[0]->integer, due_ms = r[1]->integer;
-        if (r[0]->type != REDIS_REPLY_INTEGER || number < 1 ||
-            number > (int64_t)call->max || r[1]->type != REDIS_REPLY_INTEGER ||
-            due_ms > DQ_MAX_DUE) {
-            for (i = 0; i < call->max; i++) m[i].status = DELAYQ_ERR_PROTOCOL;
-            return dq_err_bad_reply(q, "offer");
-        }
-        if (due_ms >= 0)
-            dq_elem_id_ticket(&m[number - 1].ticket, due_ms, m[number - 1].id,
-                              id_len);
-        else
-            m[number - 1].status = status = dq_offer_unknown(q);
+    if (status == DELAYQ_OK && at != call->reply->elements) {
+        for (i = 0; i < call->max; i++)
+            call->messages[i].status = DELAYQ_ERR_PROTOCOL;
+        return dq_err_bad_reply(q, "offer");
     }
-    return status;
+    return first;
 }
 
 /* What became of a message that has a key. */
@@ -7266,22 +7327,18 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     const redisReply *ticket;
     int64_t n[3];
     delayq_status status = dq_req_numbers(q, call, n, 3);
+    if (status == DELAYQ_OK && n[1] == 2) return dq_message_set_late(q, m);
     dq_message_set_status(m, status);
     if (status != DELAYQ_OK) return status;
     ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
     if (!ticket || ticket->type != REDIS_REPLY_STRING ||
-        ticket->len >= sizeof m->ticket.text) {
-        status = dq_err_bad_reply(q, "offer");
-    } else if (n[1] == 2) {
-        status = dq_offer_unknown(q);
-    } else {
-        memcpy(m->ticket.text, ticket->str, ticket->len + 1);
-        status = n[1] == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE;
-        q->counts.offered += n[1] == 0;
-        dq_sched_on_own_item(q, n[2]);
-    }
-    m->status = status;
-    return status;
+        ticket->len >= sizeof m->ticket.text)
+        return m->status = dq_err_bad_reply(q, "offer");
+    memcpy(m->ticket.text, ticket->str, ticket->len + 1);
+    if (n[1] != 0) return m->status = DELAYQ_DUPLICATE;
+    q->counts.offered++;
+    dq_sched_on_own_item(q, n[2]);
+    return DELAYQ_OK;
 }
 
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
@@ -7304,7 +7361,10 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
  * how many messages were looked at. */
 static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
                             dq_req *reqs, size_t *n, int *bad) {
-    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
+    int64_t now = dq_sys_now();
+    int64_t now_ms =
+        (now + q->conn->clock_offset_us - dq_sched_drift_us(q->conn, now)) /
+        1000; /* at least */
     size_t at, bytes = 0, sum = 0;
     dq_req *req = NULL;
     *n = 0;
@@ -7323,9 +7383,14 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
             dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
             continue;
         }
-        if (m->status != DELAYQ_ERR_UNKNOWN || m->not_after_ms <= 0) {
+        if (m->status != DELAYQ_ERR_UNKNOWN || m->first_due_ms <= 0) {
             m->status = DELAYQ_OK;
-            m->not_after_ms = m->due_ms > 0 ? m->due_ms : now_ms + m->delay_ms;
+            m->first_due_ms = now_ms + m->delay_ms;
+            m->first_due_us = now + m->delay_ms * 1000;
+            if (m->due_ms > 0) {
+                m->first_due_ms = m->due_ms;
+                m->first_due_us = dq_sched_local_us(q, m->due_ms);
+            }
             m->ticket.text[0] = '\0';
             dq_elem_next_id(q, m->id);
         }
@@ -7478,7 +7543,7 @@ static void dq_take_leave(delayq *q) {
 
 /* Take until something comes, the timeout is over, or wake was called. */
 static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
-    int ack = t->ack.ticket.text[0] != '\0', lost = 0;
+    int ack = t->ack.ticket.text[0] != '\0';
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
     delayq_status status;
     dq_free_items(q);
@@ -7494,7 +7559,6 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
         q->empty_takes =
             status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
         if (status != DELAYQ_EMPTY && !dq_err_passing(status)) break;
-        lost |= status == DELAYQ_ERR_UNKNOWN;
         if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
         dq_free_items(q);
         if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
@@ -7507,7 +7571,7 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
             dq_wait_sleep(&q, 1, deadline, 1);
     }
     /* What an answer that was lost had handed out is not forgotten. */
-    if (lost && dq_err_passing(status)) status = DELAYQ_ERR_UNKNOWN;
+    if (t->lost) status = dq_err_unanswered(q, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
     return status;
@@ -8081,7 +8145,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
     switch (status) {
     case DELAYQ_OK: return "done";
     case DELAYQ_EMPTY: return "nothing to take";
-    case DELAYQ_GONE: return "the ticket no longer fits";
+    case DELAYQ_GONE: return "it is no longer there";
     case DELAYQ_DUPLICATE: return "the key is taken";
     case DELAYQ_WOKEN: return "woken by delayq_wake";
     case DELAYQ_ERR_ARG: return "bad argument";

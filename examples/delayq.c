@@ -669,8 +669,11 @@ static void show_progress(int last) {
     if (last) fputs("\r\033[K", stderr);
 }
 
+/* Nothing is gained by offering it again. GONE: it was sent twice, and nobody
+ * can tell whether the first sending was stored and delivered. */
 static int settled(const delayq_message *m) {
-    return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE;
+    return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE ||
+           m->status == DELAYQ_GONE;
 }
 
 /* Offer those that aren't settled, one contiguous run at a time. Messages of
@@ -693,20 +696,15 @@ static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     return all;
 }
 
-/* Offer all, and try again for --retry after a passing fault. A message stays
- * unknown if the server answers again but can't say its outcome. */
+/* Offer all, and try again for --retry after a passing fault. */
 static delayq_status offer_patiently(delayq_message *m, size_t count) {
     int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
-    int again = 0, answered = 0;
+    int again = 0;
     for (;;) {
         delayq_status status = offer_rest(m, count, again);
         if (status >= 0 || !passing(status)) return status;
         tell(NULL, status, delayq_errmsg(handles));
-        if (stops || clock_ms() >= until || answered > 1) return status;
-        if (status == DELAYQ_ERR_UNKNOWN) {
-            delayq_counts counts;
-            answered += delayq_count(handles, &counts) == DELAYQ_OK;
-        }
+        if (stops || clock_ms() >= until) return status;
         wait_for(-1, 100);
         again = 1;
     }
@@ -717,13 +715,17 @@ static int offer_batch(delayq_message *m, size_t count, int show) {
     delayq_status status = offer_patiently(m, count);
     size_t i, refused = 0;
     for (i = 0; i < count; i++) {
-        if (settled(&m[i]) && show) show_ticket(&m[i]);
+        int gone = m[i].status == DELAYQ_GONE;
+        if (gone) complain("it is unknown whether it was stored");
+        if (settled(&m[i]) && !gone && show) show_ticket(&m[i]);
         offered.stored += m[i].status == DELAYQ_OK;
         offered.duplicate += m[i].status == DELAYQ_DUPLICATE;
-        offered.unknown += m[i].status == DELAYQ_ERR_UNKNOWN ||
+        offered.unknown += gone || m[i].status == DELAYQ_ERR_UNKNOWN ||
                            m[i].status == DELAYQ_ERR_PROTOCOL;
         refused += m[i].status < 0;
-        worse(m[i].status == DELAYQ_OK ? offered.code : exit_code(m[i].status));
+        worse(m[i].status == DELAYQ_OK ? offered.code
+              : gone                   ? UNKNOWN
+                                       : exit_code(m[i].status));
     }
     if (status < 0 && !stops) complain("%s", delayq_errmsg(handles));
     show_progress(0);

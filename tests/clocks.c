@@ -28,7 +28,6 @@ static int test_gettimeofday(struct timeval *t, void *zone);
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
 #include "proxy.h"
-#include <sys/mman.h>
 #undef clock_gettime
 #undef gettimeofday
 #undef time
@@ -237,50 +236,10 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
 /* --- the server's clock -------------------------------------------------- */
 
 static server faked;
-static volatile int64_t *server_hands; /* microseconds added to the real time */
 
-/* Set the server's clock: seconds added to the real time. */
-static void set_server(int seconds) {
-    *server_hands = seconds * (int64_t)1000000;
-}
-
-static const char *hands_file(void) {
-    static char name[128];
-    int fd;
-    snprintf(name, sizeof name, "%s/hands%d", main_server.dir, (int)getpid());
-    fd = open(name, O_RDWR | O_CREAT, 0600);
-    if (fd < 0 || ftruncate(fd, 8) != 0) FAIL("can't write %s", name);
-    server_hands = (volatile int64_t *)mmap(NULL, 8, PROT_READ | PROT_WRITE,
-                                            MAP_SHARED, fd, 0);
-    CHECK(server_hands != MAP_FAILED);
-    close(fd);
-    return name;
-}
-
-/* A server whose clock can be set, by a library that is loaded into it. */
 static redisContext *start_faked(void) {
-    char command[300], library[128];
-    redisContext *c;
-    long long real = server_ms(main_connection());
-    const char *file = hands_file(), *set = getenv("LD_PRELOAD");
-    char *before = set ? strdup(set) : NULL; /* valgrind's */
-    snprintf(library, sizeof library, "%s/settime%d.so", main_server.dir,
-             (int)getpid());
-    snprintf(command, sizeof command,
-             "cc -shared -fPIC -O1 -o %s tests/preload/settime.c", library);
-    if (system(command) != 0) test_skip("no cc, or not Linux");
-    set_server(7200);
-    setenv("SETTIME", file, 1);
-    setenv("LD_PRELOAD", library, 1);
-    server_start(&faked, NULL);
-    if (before) setenv("LD_PRELOAD", before, 1);
-    if (!before) unsetenv("LD_PRELOAD");
-    free(before);
-    c = server_connect(&faked);
-    if (server_ms(c) - real < 7000000) test_skip("the server's clock is fixed");
-    set_server(0);
-    CHECK(server_ms(c) - real < 3600000);
-    return c;
+    server_start_with_clock(&faked);
+    return server_connect(&faked);
 }
 
 TEST(a_server_whose_clock_is_set_forward_delivers_what_is_due_by_it) {
@@ -293,7 +252,7 @@ TEST(a_server_whose_clock_is_set_forward_delivers_what_is_due_by_it) {
     OFFER(&q, "in an hour", 3600000);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_STATUS(&q, delayq_take(&q, &item, 400), DELAYQ_EMPTY);
-    set_server(3605);
+    server_set_clock(3605);
     /* within max_wait_ms, and not in an hour */
     OK(&q, delayq_take(&q, &item, 20000));
     not_early(c, &item, due);
@@ -312,11 +271,11 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     open_here(&other, &faked, 0, 300);
     due = server_ms(c) + 200;
     OFFER(&q, "soon", 200);
-    set_server(-3600);
+    server_set_clock(-3600);
     CHECK_STATUS(&q, delayq_take(&q, &item, 500), DELAYQ_EMPTY);
     never_early(&q, c, 50); /* what is offered now comes before it */
     CHECK_STATUS(&other, delayq_take(&other, &item, 400), DELAYQ_EMPTY);
-    set_server(1);
+    server_set_clock(1);
     OK(&other, delayq_take(&other, &item, 20000));
     not_early(c, &item, due);
     never_early(&q, c, 50);
@@ -338,14 +297,14 @@ static void put_off_after(int step) {
     long long due;
     open_here(&q, &faked, 60000, 300);
     for (what = 0; what < 3; what++) {
-        set_server(0);
+        server_set_clock(0);
         memset(&m, 0, sizeof m);
         m.data = "x";
         m.len = 1;
         m.delay_ms = what == 2 ? 60000 : 0;
         OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
-        set_server(step);
+        server_set_clock(step);
         due = server_ms(c) + 300;
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));

@@ -262,6 +262,52 @@ void elapse(redisContext *c, int ms) {
     while (server_us(c) / 1000 < end) usleep(200);
 }
 
+static volatile int64_t *server_clock; /* microseconds added to the real time */
+
+void server_set_clock(int seconds) {
+    *server_clock = seconds * (int64_t)1000000;
+}
+
+static const char *clock_file(void) {
+    static char name[128];
+    int fd;
+    snprintf(name, sizeof name, "%s/clock%d", main_server.dir, (int)getpid());
+    fd = open(name, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, 8) != 0) FAIL("can't write %s", name);
+    server_clock = (volatile int64_t *)mmap(NULL, 8, PROT_READ | PROT_WRITE,
+                                            MAP_SHARED, fd, 0);
+    CHECK(server_clock != MAP_FAILED);
+    close(fd);
+    return name;
+}
+
+/* By a library that is loaded into it. */
+void server_start_with_clock(server *s) {
+    char command[300], library[128];
+    redisContext *c;
+    long long real = server_us(main_connection());
+    const char *file = clock_file(), *set = getenv("LD_PRELOAD");
+    char *before = set ? strdup(set) : NULL; /* valgrind's */
+    snprintf(library, sizeof library, "%s/settime%d.so", main_server.dir,
+             (int)getpid());
+    snprintf(command, sizeof command,
+             "cc -shared -fPIC -O1 -o %s tests/preload/settime.c", library);
+    if (system(command) != 0) test_skip("no cc, or not Linux");
+    server_set_clock(7200);
+    setenv("SETTIME", file, 1);
+    setenv("LD_PRELOAD", library, 1);
+    server_start(s, NULL);
+    if (before) setenv("LD_PRELOAD", before, 1);
+    if (!before) unsetenv("LD_PRELOAD");
+    free(before);
+    c = server_connect(s);
+    if (server_us(c) - real < 7000000000)
+        test_skip("the server's clock is fixed");
+    server_set_clock(0);
+    CHECK(server_us(c) - real < 3600000000);
+    redisFree(c);
+}
+
 void acl_user(const char *user, const char *rights) {
     char command[400];
     snprintf(command, sizeof command, "ACL SETUSER %s reset on >pw %s", user,

@@ -400,6 +400,29 @@ static void stall(const struct verb *v) {
     }
 }
 
+/* The item is lost with the answer; then the server wants a password. */
+TEST(
+    a_take_of_an_outbox_that_may_have_lost_an_item_says_so_whatever_it_fails_of) {
+    delayq other;
+    delayq_options o;
+    proxy_start(&main_server);
+    o = faulty(20000, 0);
+    open_known(&o);
+    CHECK_STATUS(&q, delayq_take(&q, &one, 100), DELAYQ_EMPTY);
+    open_queue(&other, "jobs");
+    proxy->only = 0; /* the command socket */
+    proxy_strike(CUT, 1, 0, 1);
+    ask("CONFIG SET requirepass pw");
+    OFFER(&other, "x", 0);
+    elapse(main_connection(), 1);
+    poll_now(&q);
+    CHECK_STATUS(&q, delayq_take(&q, &one, 20000), DELAYQ_ERR_UNKNOWN);
+    CHECK_HAS(delayq_errmsg(&q), "NOAUTH");
+    ask("CONFIG SET requirepass %s", "");
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
 TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
     each_verb(stall, 0, VERBS, 40);
 }

@@ -59,6 +59,7 @@ piece cluster "A cluster" 's/\b5000\b/50/' \
     's/"redis:.*"/getenv("RECIPES_CLUSTER")/'
 piece priorities "Two priorities" \
     's/^static delayq urgent;/& open_as(\&urgent, "urgent");/'
+piece unanswered "An offer without an answer"
 piece more More
 
 cc=${CC:-cc}

@@ -98,6 +98,10 @@ typedef struct server {
 void server_start(server *s, const char *const *arguments);
 void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
+/* A server whose clock can be set; skips the test where that can't be done. */
+void server_start_with_clock(server *s);
+/* Seconds added to the real time; any process of the test may do so. */
+void server_set_clock(int seconds);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
 const char *server_program(void);

@@ -202,10 +202,12 @@ TEST(a_message_of_unknown_outcome_is_stored_once_when_offered_again) {
     OK(&q, delayq_offer_message(&q, &old));
     OK(&q, delayq_cancel(&q, &old.ticket));
     old.status = DELAYQ_ERR_UNKNOWN;
-    old.not_after_ms = 1;
-    CHECK_STATUS(&q, delayq_offer_message(&q, &old), DELAYQ_ERR_UNKNOWN);
-    CHECK_INT(old.status, DELAYQ_ERR_UNKNOWN);
+    old.first_due_ms = 1;
+    CHECK_STATUS(&q, delayq_offer_message(&q, &old), DELAYQ_GONE);
+    CHECK_INT(old.status, DELAYQ_GONE);
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    OK(&q, delayq_offer_message(&q, &old)); /* anew */
+    OK(&q, delayq_cancel(&q, &old.ticket));
     key = message("z", 60000);
     key.key = "k";
     key.key_ttl_ms = 60000;

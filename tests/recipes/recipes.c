@@ -516,6 +516,30 @@ TEST(urgent_items_are_taken_first) {
     delayq_close(&urgent);
 }
 
+/* --- an offer without an answer ------------------------------------------ */
+
+static void thaw_later(void *unused) {
+    (void)unused;
+    usleep(700000);
+    server_kill(&main_server, SIGCONT);
+}
+
+TEST(an_offer_that_gets_no_answer_is_offered_again_and_stored_once) {
+    pid_t pid;
+    options_as_given("jobs");
+    options.io_timeout_ms = options.connect_timeout_ms = 200;
+    OK(&q, delayq_open(&q, &options));
+    server_kill(&main_server, SIGSTOP);
+    pid = spawn(thaw_later, NULL);
+    {
+#include "piece-unanswered.h"
+        OK(&q, m.status);
+    }
+    join(pid);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
 /* --- more: tickets, keys, times, batches --------------------------------- */
 
 TEST(tickets_keys_times_and_batches_do_what_the_comments_say) {

@@ -1,0 +1,316 @@
+/*
+ * A status is true: what may have happened is not called done, nor undone, and
+ * what can't be told any more is said in a way that ends. A ticket belongs to
+ * one lease, and the order is that of the offers.
+ *
+ * This file uses public names only, so that it compiles with older headers. It
+ * compiles delayq with a clock that may run fast.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <time.h>
+
+/* The handle's clock runs at `clock_rate` hundredths of the real speed. */
+static int clock_rate = 100;
+
+static int rated_clock_gettime(clockid_t id, struct timespec *t) {
+    static int64_t began_us;
+    int status = clock_gettime(id, t);
+    int64_t us = (int64_t)t->tv_sec * 1000000 + t->tv_nsec / 1000;
+    if (began_us == 0) began_us = us;
+    us = began_us + (us - began_us) * clock_rate / 100;
+    t->tv_sec = (time_t)(us / 1000000);
+    t->tv_nsec = (long)(us % 1000000) * 1000;
+    return status;
+}
+#define clock_gettime rated_clock_gettime
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#ifndef DELAYQ_HEADER
+#define DELAYQ_HEADER "../delayq.h"
+#endif
+#include DELAYQ_HEADER
+#undef clock_gettime
+#include "proxy.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+
+static delayq_message message(const char *text, int64_t delay_ms) {
+    delayq_message m;
+    memset(&m, 0, sizeof m);
+    m.data = text;
+    m.len = strlen(text);
+    m.delay_ms = delay_ms;
+    return m;
+}
+
+/* Through the proxy, and slowly, so that there is time before a resend. */
+static redisContext *connect_slowly(void *user, int timeout_ms) {
+    usleep(150000);
+    return through_proxy(user, timeout_ms);
+}
+
+static void open_proxied(delayq *q, const server *s) {
+    delayq_options o = options_for(s, "jobs");
+    o.url = NULL;
+    o.connect = connect_slowly;
+    OK(q, delayq_open(q, &o));
+}
+
+/* The answer to the next request gets lost, with its connection. */
+static void lose_an_answer(void) {
+    proxy_strike(CUT, 1, 0, 1);
+}
+
+/* --- an offer whose answer is lost --------------------------------------- */
+
+struct consumer {
+    const server *s;
+    int step_s; /* to set the server's clock by, once something was taken */
+};
+static volatile int *taken; /* in shared memory: how many so far */
+
+static void consume(void *argument) {
+    const struct consumer *with = (const struct consumer *)argument;
+    delayq_options o = options_for(with->s, "jobs");
+    delayq_item item;
+    delayq q;
+    clock_rate = 100;
+    o.max_wait_ms = 100;
+    OK(&q, delayq_open(&q, &o));
+    while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+        if (++*taken == 1 && with->step_s != 0) server_set_clock(with->step_s);
+}
+
+/* Offer while the answer gets lost and somebody takes what is due: it must not
+ * be stored twice. */
+static void offer_once(server *s, int rate, int idle_ms, int64_t delay_ms,
+                       int step_s) {
+    struct consumer with;
+    delayq_status status;
+    delayq q;
+    with.s = s;
+    with.step_s = step_s;
+    taken = (volatile int *)shared(sizeof *taken);
+    proxy_start(s);
+    spawn(consume, &with);
+    open_proxied(&q, s);
+    clock_rate = rate;
+    usleep((useconds_t)idle_ms * 1000);
+    lose_an_answer();
+    status = delayq_offer(&q, "x", 1, delay_ms);
+    UNTIL(*taken > 0);
+    usleep((useconds_t)(delay_ms + 200) * 1000); /* for a second one to come */
+    CHECK_INT(*taken, 1);
+    CHECK_STATUS(&q, status, DELAYQ_ERR_UNKNOWN);
+    delayq_close(&q);
+}
+
+TEST(an_offer_of_a_fast_clock_is_not_stored_twice_when_its_answer_is_lost) {
+    offer_once(&main_server, 140, 1500, 0, 0);
+}
+
+TEST(an_offer_is_not_stored_twice_though_the_servers_clock_was_set_back) {
+    server s;
+    server_start_with_clock(&s);
+    offer_once(&s, 100, 0, 60, -3600);
+    server_end(&s);
+}
+
+/* Nothing was due meanwhile: then it is certain, and it is stored once. */
+TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
+    delayq q;
+    proxy_start(&main_server);
+    open_proxied(&q, &main_server);
+    lose_an_answer();
+    OFFER(&q, "x", 60000);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+/* What the README says to do after DELAYQ_ERR_UNKNOWN. */
+TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
+    struct consumer with = {&main_server, 0};
+    delayq_message m = message("x", 0);
+    delayq q;
+    int tries = 0;
+    taken = (volatile int *)shared(sizeof *taken);
+    proxy_start(&main_server);
+    spawn(consume, &with);
+    open_proxied(&q, &main_server);
+    lose_an_answer();
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(*taken, 1);
+    while (m.status == DELAYQ_ERR_UNKNOWN && ++tries < 10)
+        delayq_offer_many(&q, &m, 1);
+    CHECK_INT(m.status, DELAYQ_GONE); /* nobody can tell; nothing was stored */
+    CHECK_INT(tries, 1);
+    CHECK_INT(*taken, 1);
+    OK(&q, delayq_offer_many(&q, &m, 1)); /* unless that is wanted */
+    UNTIL(*taken == 2);
+    delayq_close(&q);
+}
+
+/* --- a take whose answer is lost ------------------------------------------ */
+
+enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
+
+/* The item is lost with the answer; then the server wants a password. */
+static void lose_an_item(server *s, redisContext *c, enum verb verb) {
+    delayq q, other;
+    delayq_options o = options_for(s, "jobs");
+    delayq_item item;
+    delayq_status status = DELAYQ_OK;
+    size_t count;
+    OK(&other, delayq_open(&other, &o));
+    open_proxied(&q, s);
+    while (delayq_take(&q, &item, 0) != DELAYQ_EMPTY) continue;
+    OFFER(&other, "x", 0);
+    elapse(c, 1);
+    poll_now(&q);
+    lose_an_answer();
+    freeReplyObject(run(c, "CONFIG SET requirepass pw"));
+    memset(&item, 0, sizeof item);
+    if (verb == TAKE) status = delayq_take(&q, &item, 20000);
+    if (verb == TAKE_MANY)
+        status = delayq_take_many(&q, &item, 1, &count, 20000);
+    if (verb == ACK_TAKE) status = delayq_ack_take(&q, &item, 20000);
+    freeReplyObject(run(c, "CONFIG SET requirepass %s", ""));
+    CHECK_STATUS(&q, status, DELAYQ_ERR_UNKNOWN);
+    CHECK_HAS(delayq_errmsg(&q), "NOAUTH"); /* and why it ended */
+    freeReplyObject(run(c, "FLUSHALL"));
+    delayq_close(&q);
+    delayq_close(&other);
+}
+
+TEST(a_take_that_may_have_lost_an_item_says_so_whatever_it_fails_of) {
+    server s;
+    redisContext *c;
+    int verb;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    proxy_start(&s);
+    for (verb = 0; verb < VERBS; verb++) lose_an_item(&s, c, (enum verb)verb);
+    redisFree(c);
+    server_end(&s);
+}
+
+/* --- an ack that is not sent ---------------------------------------------- */
+
+static delayq_item kept;
+
+static void ack_in_a_child(void *argument) {
+    delayq *q = (delayq *)argument;
+    CHECK_STATUS(q, delayq_ack_take(q, &kept, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(kept.acked, DELAYQ_ERR_ARG);
+}
+
+TEST(an_ack_take_that_is_refused_has_not_acked) {
+    delayq q, guest;
+    delayq_options o = options_for(&main_server, "jobs"), shares;
+    memset(&shares, 0, sizeof shares);
+    shares.name = "jobs";
+    shares.share = &q;
+    o.lease_ms = shares.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OK(&guest, delayq_open(&guest, &shares));
+    OFFER(&q, "x", 0);
+    OK(&guest, delayq_take(&guest, &kept, 20000));
+    kept.acked = DELAYQ_OK;
+    join(spawn(ack_in_a_child, &guest));
+    delayq_close(&q);
+    CHECK_STATUS(&guest, delayq_ack_take(&guest, &kept, 0), DELAYQ_ERR_ARG);
+    CHECK_INT(kept.acked, DELAYQ_ERR_ARG);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&guest);
+}
+
+/* --- order --------------------------------------------------------------- */
+
+/* Both are due in the same millisecond, and the second begins after the first
+ * has returned. */
+static void in_order(delayq *first, delayq *second, redisContext *c) {
+    delayq_message a = message("first", 0), b = message("second", 0);
+    a.due_ms = b.due_ms = server_us(c) / 1000 + 300;
+    OK(first, delayq_offer_many(first, &a, 1));
+    usleep(20000); /* a busy machine's round trips differ */
+    OK(second, delayq_offer_many(second, &b, 1));
+    while (server_us(c) / 1000 < a.due_ms) usleep(1000);
+    poll_now(first);
+    take_is(first, "first");
+    poll_now(first);
+    take_is(first, "second");
+}
+
+/* slow: requests (0), answers (1) */
+static void in_order_on_a_slow_line(int slow) {
+    redisContext *c = main_connection();
+    delayq far, near;
+    int i;
+    proxy_start(&main_server);
+    proxy->delay_ms = 60;
+    proxy_strike(DELAY, slow, 0, 1 << 30);
+    {
+        delayq_options o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        OK(&far, delayq_open(&far, &o));
+    }
+    open_queue(&near, "jobs");
+    for (i = 0; i < 3; i++) {
+        in_order(&near, &far, c);
+        in_order(&far, &near, c);
+    }
+    delayq_close(&far);
+    delayq_close(&near);
+}
+
+TEST(offers_one_after_the_other_keep_their_order_though_answers_are_slow) {
+    in_order_on_a_slow_line(1);
+}
+
+TEST(offers_one_after_the_other_keep_their_order_though_requests_are_slow) {
+    in_order_on_a_slow_line(0);
+}
+
+/* --- tickets ------------------------------------------------------------- */
+
+/* Take, give back, take by another, often within one millisecond. */
+static void tickets_differ(delayq_wire wire, int64_t delay_ms) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_item first, second;
+    delayq a, b;
+    int i;
+    o.lease_ms = 60000;
+    o.wire = wire;
+    OK(&a, delayq_open(&a, &o));
+    OK(&b, delayq_open(&b, &o));
+    OFFER(&a, "x", 0);
+    OK(&a, delayq_take(&a, &first, 20000));
+    for (i = 0; i < 400; i++) {
+        OK(&a, delayq_nack(&a, &first, delay_ms));
+        do poll_now(&b);
+        while (delayq_take(&b, &second, 0) == DELAYQ_EMPTY);
+        if (strcmp(first.ticket.text, second.ticket.text) == 0)
+            FAIL("lease %d has the ticket of the one before: %s", i,
+                 first.ticket.text);
+        CHECK_STATUS(&a, delayq_ack(&a, &first), DELAYQ_GONE);
+        OK(&b, delayq_nack(&b, &second, delay_ms));
+        do poll_now(&a);
+        while (delayq_take(&a, &first, 0) == DELAYQ_EMPTY);
+    }
+    if (delay_ms == DELAYQ_RELEASE)
+        CHECK_INT(first.attempt, wire == DELAYQ_REDISSON_OLD ? 0 : 1);
+    OK(&a, delayq_ack(&a, &first));
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    delayq_close(&a);
+    delayq_close(&b);
+}
+
+TEST(a_lease_after_a_release_has_a_ticket_of_its_own) {
+    tickets_differ(DELAYQ_NATIVE, DELAYQ_RELEASE);
+    tickets_differ(DELAYQ_REDISSON, DELAYQ_RELEASE);
+}
+
+TEST(each_lease_of_an_old_element_has_a_ticket_of_its_own) {
+    tickets_differ(DELAYQ_REDISSON_OLD, 0);
+}
