@@ -287,7 +287,10 @@
  * >>limits -- limits
  *
  * Names have 1 to 512 bytes. Payloads have any bytes, as many as the server
- * takes (512 MB by default). Due times lie below 2^53 ms.
+ * takes (512 MB by default), and up to 1 GB. Due times lie below 2^53 ms.
+ *
+ * An answer with more than 250,000 elements or more than 1 GB is refused as
+ * soon as the server announces it; else memory grows only with what has come.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A payload larger than
@@ -603,6 +606,18 @@ typedef enum delayq_socket_state {
     DELAYQ_SOCKET_PROVEN     /* and has been of use */
 } delayq_socket_state;
 
+/* Private: how far a reply has come. */
+typedef struct delayq_reply_scan {
+    char type;           /* of what comes; 0: its first byte comes */
+    char last;           /* the byte before, in a line; */
+    unsigned short line; /* the length of that */
+    unsigned number;     /* in that; of a string: bytes still to come */
+    unsigned bytes;      /* of all strings in the reply so far */
+    unsigned items;      /* of all its arrays */
+    unsigned depth;      /* arrays that aren't complete, one in the other: */
+    unsigned left[4];    /* so many elements are to come */
+} delayq_reply_scan;
+
 typedef struct delayq_socket {
     struct redisContext *c; /* NULL until it is being connected */
     void *ssl;              /* c's SSL; hiredis owns it */
@@ -617,6 +632,7 @@ typedef struct delayq_socket {
     int64_t begun_us;        /* when this attempt began; */
     int64_t deadline_us;     /* it has to be open by then */
     int64_t moved_us;        /* when it was last of use */
+    delayq_reply_scan scan;  /* of what is read */
     const char *body;        /* what is to be written then, */
     size_t body_len;         /* a payload of that length */
     delayq_exchange *first, *last; /* under way, in the order of replies */
@@ -1210,6 +1226,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -3457,6 +3474,84 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
+#define DQ_RESP_ITEMS_MAX 250000u    /* in one reply; no script returns more */
+#define DQ_RESP_BYTES_MAX (1u << 30) /* in its strings: a large payload, */
+#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* and what is small */
+#define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
+#define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
+
+static void dq_resp_scan_item(delayq_reply_scan *r) {
+    r->type = 0;
+    while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
+    if (r->depth == 0) r->bytes = r->items = 0;
+}
+
+static const char *dq_resp_scan_line(delayq_reply_scan *r) {
+    if (r->type == '$') {
+        if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
+            return "more than 1 GB in one answer";
+        r->bytes += r->number;
+        r->number += 2; /* with its line end */
+        r->type = DQ_RESP_BODY;
+        return NULL;
+    }
+    if (r->type == '*' && r->number > 0) {
+        if (r->depth == sizeof r->left / sizeof r->left[0])
+            return "arrays nested too deep";
+        if (r->number > DQ_RESP_ITEMS_MAX - r->items)
+            return "more elements than any answer has";
+        r->items += r->number;
+        r->left[r->depth++] = r->number;
+        r->type = 0;
+        return NULL;
+    }
+    dq_resp_scan_item(r);
+    return NULL;
+}
+
+/* Look at what has come before hiredis does: for an array that would allocate
+ * as much as the server claims, and walk through all of it when it frees it; a
+ * length may overflow its arithmetic; and it looks for the end of a line from
+ * the beginning each time. NULL, or what is wrong. Numbers that are none are
+ * left to hiredis. */
+static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
+    const char *end = p + n, *wrong = NULL;
+    while (p < end && !wrong) {
+        if (r->type == DQ_RESP_BODY) {
+            size_t step = (size_t)(end - p);
+            if (step > r->number) step = r->number;
+            p += step;
+            r->number -= (unsigned)step;
+            if (r->number == 0) dq_resp_scan_item(r);
+            continue;
+        }
+        if (r->type == 0) {
+            r->type = *p++;
+            r->last = 0;
+            r->line = 0;
+            r->number = 0;
+            if (!memchr("+-:$*", r->type, 5))
+                wrong = memchr("_#,(!=%~>|", r->type, 10)
+                            ? "this is RESP3, which a connect hook must not "
+                              "ask for"
+                            : "no reply begins like this";
+            continue;
+        }
+        if (*p == '\n' && r->last == '\r')
+            wrong = dq_resp_scan_line(r);
+        else if (++r->line > DQ_RESP_LINE_MAX)
+            wrong = "a line without an end";
+        else if (*p == '-')
+            r->type = '+'; /* nil: no more than its line */
+        else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
+            r->number = r->number < DQ_RESP_BYTES_MAX / 5
+                            ? r->number * 10 + (unsigned)(*p - '0')
+                            : UINT_MAX;
+        r->last = *p++;
+    }
+    return wrong;
+}
+
 #define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
 #define DQ_RESP_SLICE 65536 /* most that is written of a payload in one go */
 
@@ -4275,6 +4370,8 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     }
 }
 
+#define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
+
 /* Why hiredis gave up on a socket, and what that means for what is under way
  * there. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
@@ -4288,8 +4385,8 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
                           written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                           "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                          "not Redis' protocol: %s", c->errstr);
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
+                          c->errstr);
     if (!s->first)
         return dq_err_set(conn->err, DELAYQ_ERR_IO,
                           "the server has closed the connection");
@@ -4308,6 +4405,18 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                       written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
                       written ? "no answer in time: it may have happened"
                               : "not sent in time: nothing has happened");
+}
+
+/* Read what is there, for hiredis to make replies of. */
+static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
+    const redisReader *reader = s->c->reader;
+    size_t before = reader->len;
+    const char *wrong;
+    errno = 0;
+    if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+    wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
+    if (!wrong) return DELAYQ_OK;
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);
 }
 
 /* Write what is in the output buffer, then a slice of a large payload, as far
@@ -4396,8 +4505,8 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
         size_t before = s->c->reader->len;
         void *r = NULL;
-        errno = 0;
-        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        status = dq_conn_read(conn, s);
+        if (status != DELAYQ_OK) return status;
         if (s->c->reader->len == before) break;
         s->moved_us = dq_sys_now();
         do {
@@ -4653,6 +4762,7 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
     s->state = DELAYQ_SOCKET_RESOLVING;
     s->begun_us = now;
     s->deadline_us = now + within_us;
+    memset(&s->scan, 0, sizeof s->scan);
     return dq_conn_advance(conn, s);
 }
 
@@ -5340,8 +5450,8 @@ static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
         void *reply = NULL;
         any = 0;
-        errno = 0;
-        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        status = dq_conn_read(conn, s);
+        if (status != DELAYQ_OK) return status;
         while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
             dq_sub_receive(conn, (const redisReply *)reply);
             freeReplyObject(reply);
@@ -7201,6 +7311,7 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
+    if (m->len > DQ_PAYLOAD_MAX) return "the payload has more than 1 GB";
     if (m->delay_ms < 0) return "delay_ms is negative";
     if (m->due_ms < 0) return "due_ms is negative";
     if (m->delay_ms > DQ_MAX_DUE - 1000 - now_ms)
