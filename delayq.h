@@ -279,6 +279,10 @@
  * the effect have happened; after any other failure it has not. delayq_errmsg
  * has the sentence.
  *
+ * What a server or a proxy says unasked closes the connection before the next
+ * request is written. One such fault can't be seen in time: the second copy of
+ * an answer, if it comes while the next answer is awaited, is taken for that.
+ *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
  * calls fail at once. The only error that requires reopening the handle is
@@ -5036,9 +5040,10 @@ static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     if (q->wire_refused) return dq_err_wire(q);
-    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        (s->first || dq_sys_now() - s->moved_us < DQ_SECOND_US))
-        return DELAYQ_OK; /* an idle one is looked at before it is used */
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
+        return DELAYQ_OK; /* an idle one is looked at before it is used: it may
+                             be lost, or have a second answer to read, which
+                             the next request would take for its own */
     for (;;) {
         delayq_status status;
         int64_t now;

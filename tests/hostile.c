@@ -173,3 +173,31 @@ TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
         CHECK(now_us() - start < 4000000LL * test_slow());
     }
 }
+
+/* --- answers that come twice --------------------------------------------- */
+
+/* The copy of an answer comes when that has been read, and before the next
+ * request, which the server refuses. */
+TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
+    delayq_options o = options_for(&main_server, "jobs");
+    redisContext *c = main_connection();
+    delayq q = {0};
+    delayq_status status;
+    int i;
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 3; i++) OFFER(&q, "x", 60000);
+    proxy_strike(COPY, 1, 0, 1);
+    OFFER(&q, "y", 60000);
+    freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
+    freeReplyObject(run(c, "SET redisson_delay_queue_timeout:{jobs} s"));
+    UNTIL(proxy->kept > 0);
+    proxy->let_go = 1;
+    UNTIL(proxy->kept == 0); /* the copy lies in the handle's socket */
+    status = delayq_offer(&q, "z", 1, 60000);
+    CHECK_STATUS(&q, status, DELAYQ_ERR_TYPE);
+    freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
+    OFFER(&q, "z", 60000);
+    delayq_close(&q);
+}
