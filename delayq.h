@@ -1770,38 +1770,48 @@ dq_err_set(char err[256], delayq_status status, const char *format, ...) {
 typedef struct dq_err_entry {
     const char *code;
     delayq_status status;
-    int leave; /* another server may do better */
+    int leave;        /* another server may do better */
+    const char *hint; /* or NULL */
 } dq_err_entry;
 
+#define DQ_HINT_SLOT                                                         \
+    "; on a cluster a name has no }, or one whole {tag}, which is the same " \
+    "for all on a shared connection"
+#define DQ_HINT_TYPE "; a key of this queue is used for something else"
+#define DQ_HINT_USER "; users need Redis 6, before there is only a password"
+
 static const dq_err_entry dq_err_table[] = {
-    {"NOSCRIPT", DQ_NOSCRIPT, 0},
-    {"MOVED ", DQ_MOVED, 0},
-    {"ASK ", DQ_ASK, 0},
-    {"TRYAGAIN", DQ_TRYAGAIN, 0},
-    {"CROSSSLOT", DELAYQ_ERR_ARG, 0},
-    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0},
-    {"OOM", DELAYQ_ERR_FULL, 0},
-    {"READONLY", DELAYQ_ERR_READONLY, 1},
-    {"MISCONF", DELAYQ_ERR_READONLY, 0},
-    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0},
-    {"LOADING", DELAYQ_ERR_AGAIN, 0},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0},
-    {"BUSY", DELAYQ_ERR_AGAIN, 0},
-    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0},
-    {"NOAUTH", DELAYQ_ERR_AUTH, 0},
-    {"WRONGPASS", DELAYQ_ERR_AUTH, 0},
-    {"NOPERM", DELAYQ_ERR_AUTH, 0},
-    {"DENIED", DELAYQ_ERR_AUTH, 0},
-    {"ERR invalid password", DELAYQ_ERR_AUTH, 0},
-    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
-    {"ACL failure in script", DELAYQ_ERR_AUTH, 0},
-    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"", DELAYQ_ERR_REDIS, 0},
+    {"NOSCRIPT", DQ_NOSCRIPT, 0, NULL},
+    {"MOVED ", DQ_MOVED, 0, NULL},
+    {"ASK ", DQ_ASK, 0, NULL},
+    {"TRYAGAIN", DQ_TRYAGAIN, 0, NULL},
+    {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
+    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
+    {"OOM", DELAYQ_ERR_FULL, 0, NULL},
+    {"READONLY", DELAYQ_ERR_READONLY, 1, NULL},
+    {"MISCONF", DELAYQ_ERR_READONLY, 0, NULL},
+    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0, NULL},
+    {"LOADING", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
+    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"BUSY", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"NOAUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"WRONGPASS", DELAYQ_ERR_AUTH, 0, NULL},
+    {"NOPERM", DELAYQ_ERR_AUTH, 0, NULL},
+    {"DENIED", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR invalid password", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR AUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR wrong number of arguments for 'auth'", DELAYQ_ERR_AUTH, 0,
+     DQ_HINT_USER},
+    {"ERR Protocol error: unauthenticated", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
+    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
+    {"", DELAYQ_ERR_REDIS, 0, NULL},
 };
 
 /* What an error reply means. Up to Redis 6 what a script ran into stands in
@@ -1823,16 +1833,11 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
  * command's arguments may hold a password, and is cut off. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
-    const char *cut = strstr(r->str, ", with args"), *hint = "";
+    const char *cut = strstr(r->str, ", with args");
     int len = (int)(cut ? (size_t)(cut - r->str) : strlen(r->str));
-    delayq_status status = dq_err_lookup(r->str)->status;
-    if (status == DELAYQ_ERR_TYPE)
-        hint = "; a key of this queue is used for something else";
-    if (status == DELAYQ_ERR_ARG)
-        hint = "; on a cluster a name has no }, or one whole {tag}, which is "
-               "the same for all on a shared connection";
-    return dq_err_set(err, status, "%s: the server says: %.*s%s", what,
-                      len > 120 ? 120 : len, r->str, hint);
+    const dq_err_entry *e = dq_err_lookup(r->str);
+    return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
+                      len > 120 ? 120 : len, r->str, e->hint ? e->hint : "");
 }
 
 #define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
@@ -3536,8 +3541,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
             r->number = 0;
             if (!memchr("+-:$*", r->type, 5))
                 wrong = memchr("_#,(!=%~>|", r->type, 10)
-                            ? "this is RESP3, which a connect hook must not "
-                              "ask for"
+                            ? "this is RESP3, which HELLO 2 did not end"
                             : "no reply begins like this";
             continue;
         }
@@ -4621,6 +4625,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "can't connect to the connect hook: %s",
                               s->c->errstr);
+        if (s->c->reader->pos < s->c->reader->len)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "the connect hook has left an answer unread");
         dq_sys_set_modes(s->c->fd);
     } else {
         dq_sys_address to;
@@ -4651,36 +4658,59 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* Say the login. Nothing of it has an effect. A sentinel may have a password
- * or none; where it has one, it is the URL's. */
+/* What a login consists of: those of these that a socket needs, in this order.
+ * HELLO, as a connect hook may have asked for RESP3, SETNAME and ID may be
+ * refused. A sentinel may have a password or none; where it has one, it is the
+ * URL's. */
+enum {
+    DQ_LOGIN_AUTH,
+    DQ_LOGIN_SELECT,
+    DQ_LOGIN_SENTINEL,
+    DQ_LOGIN_HELLO,
+    DQ_LOGIN_SETNAME,
+    DQ_LOGIN_ID,
+    DQ_LOGIN_STEPS
+};
+static const char *const dq_conn_words[] = {"AUTH",
+                                            "SELECT",
+                                            "SENTINEL get-master-addr-by-name",
+                                            "HELLO 2",
+                                            "CLIENT SETNAME delayq",
+                                            "CLIENT ID",
+                                            "the first request"};
+
+/* The step of which a reply tells; `number` counts them from 0. */
+static int dq_conn_login_step(const delayq_conn *conn, const delayq_socket *s,
+                              const dq_url *u, int number) {
+    int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
+    char needs[DQ_LOGIN_STEPS];
+    needs[DQ_LOGIN_AUTH] = (char)u->login;
+    needs[DQ_LOGIN_SENTINEL] = (char)sentinel;
+    needs[DQ_LOGIN_SELECT] = !sentinel && u->db > 0;
+    needs[DQ_LOGIN_HELLO] = conn->owner->options.connect != NULL;
+    needs[DQ_LOGIN_SETNAME] = !sentinel;
+    needs[DQ_LOGIN_ID] = s->purpose == DQ_CONN_SUB;
+    for (step = 0; step < DQ_LOGIN_STEPS; step++)
+        if (needs[step] && number-- == 0) break;
+    return step;
+}
+
+/* Say the login. Nothing of it has an effect. */
 static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_writer o;
     dq_url u;
-    int n = 0;
+    int n, step;
     dq_url_parse(dq_conn_url(conn), &u);
     dq_resp_begin(&o, s->c);
-    if (u.login) {
-        dq_resp_command(&o, u.user[0] ? 3 : 2, "AUTH");
-        if (u.user[0]) dq_resp_text(&o, u.user);
-        dq_resp_text(&o, u.password);
-        n++;
-    }
-    if (s->purpose == DQ_CONN_SENTINEL) {
-        dq_resp_command(&o, 3, "SENTINEL get-master-addr-by-name");
-        dq_resp_text(&o, u.service);
-        n++;
-    } else {
-        if (u.db > 0) {
-            dq_resp_command(&o, 2, "SELECT");
-            dq_resp_int(&o, u.db);
-            n++;
-        }
-        dq_resp_command(&o, 3, "CLIENT SETNAME delayq");
-        n++;
-    }
-    if (s->purpose == DQ_CONN_SUB) {
-        dq_resp_command(&o, 2, "CLIENT ID");
-        n++;
+    for (n = 0; (step = dq_conn_login_step(conn, s, &u, n)) < DQ_LOGIN_STEPS;
+         n++) {
+        static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+        dq_resp_command(&o, counts[step] + (step == DQ_LOGIN_AUTH && u.user[0]),
+                        dq_conn_words[step]);
+        if (step == DQ_LOGIN_AUTH && u.user[0]) dq_resp_text(&o, u.user);
+        if (step == DQ_LOGIN_AUTH) dq_resp_text(&o, u.password);
+        if (step == DQ_LOGIN_SENTINEL) dq_resp_text(&o, u.service);
+        if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
     s->state = DELAYQ_SOCKET_GREETING;
     return dq_conn_submit(conn, s, &s->greeting, &o, n);
@@ -4696,30 +4726,37 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
     n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-    if (n < 2 || said[0] != '-')
-        return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                          "connected, but no answer came");
+    if (n < 2 || said[0] != '-') {
+        dq_url u;
+        dq_url_parse(dq_conn_url(conn), &u);
+        return dq_err_set(
+            conn->err, DELAYQ_ERR_IO,
+            "connected, but the server closed the connection at %s",
+            dq_conn_words[dq_conn_login_step(conn, s, &u, x->got)]);
+    }
     said[n] = '\0';
     said[strcspn(said, "\r\n")] = '\0';
     refusal.str = said + 1;
     return dq_conn_refused(conn, "login", &refusal);
 }
 
-/* Read the answers to the login. SETNAME and ID may be forbidden, but also be
- * told that there are too many clients. */
+/* Read the answers to the login. What may be refused can also be told that
+ * there are too many clients. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
     delayq_status status =
         x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
-    int i, login = x->wants - 1 - (s->purpose == DQ_CONN_SUB);
+    dq_url u;
+    int i;
     if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
         return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
+    dq_url_parse(dq_conn_url(conn), &u);
     for (i = 0; i < x->wants; i++)
         if (x->replies[i]->type == REDIS_REPLY_ERROR &&
-            (i < login ||
+            (dq_conn_login_step(conn, s, &u, i) <= DQ_LOGIN_SELECT ||
              dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
             return dq_conn_refused(conn, "login", x->replies[i]);
     s->state = DELAYQ_SOCKET_OPEN;

@@ -47,7 +47,7 @@ static void serve_one(int fd) {
         if (evil->hangs_up) _exit(0);
         do
             if (write(fd, evil->says, evil->len) <= 0) _exit(0);
-        while (evil->endless);
+        while (evil->endless || --k > 0);
     }
     _exit(0);
 }
@@ -199,5 +199,111 @@ TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
     CHECK_STATUS(&q, status, DELAYQ_ERR_TYPE);
     freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
     OFFER(&q, "z", 60000);
+    delayq_close(&q);
+}
+
+/* --- logins -------------------------------------------------------------- */
+
+/* A proxy that only knows data commands closes at the first other one. */
+TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
+    delayq_options o;
+    delayq q = {0};
+    char url[200];
+    evil_start();
+    o = evil_options();
+    evil->hangs_up = 1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "CLIENT SETNAME");
+    delayq_close(&q);
+    snprintf(url, sizeof url, "unix://:pw@%s?db=3", evil->path);
+    o.url = url;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "AUTH");
+    delayq_close(&q);
+    evil->requests = 1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "SELECT");
+    delayq_close(&q);
+}
+
+/* What Redis 5 says to a handle without a password, after one was set. */
+TEST(a_protocol_error_for_want_of_a_password_is_err_auth) {
+    static const char *const says[] = {
+        "-ERR Protocol error: unauthenticated multibulk length\r\n",
+        "-ERR Protocol error: unauthenticated bulk length\r\n"};
+    int i;
+    proxy_start(&main_server);
+    for (i = 0; i < 2; i++) {
+        delayq_options o = options_for(&main_server, "jobs");
+        delayq q = {0};
+        o.url = proxy_url();
+        OK(&q, delayq_open(&q, &o));
+        OFFER(&q, "x", 60000);
+        snprintf(proxy->forged, sizeof proxy->forged, "%s", says[i]);
+        proxy_strike(FORGE, 0, 0, 1);
+        CHECK_STATUS(&q, delayq_offer(&q, "y", 1, 60000), DELAYQ_ERR_AUTH);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_user_at_a_server_without_users_is_err_auth_and_told_why) {
+    delayq_options o;
+    delayq q = {0};
+    char url[200];
+    evil_start();
+    o = evil_options();
+    snprintf(url, sizeof url, "unix://me:pw@%s", evil->path);
+    o.url = url;
+    evil_says("-ERR wrong number of arguments for 'auth' command\r\n");
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    CHECK_HAS(delayq_errmsg(&q), "Redis 6");
+    CHECK(!strstr(delayq_errmsg(&q), "pw"));
+    delayq_close(&q);
+}
+
+/* --- connect hooks ------------------------------------------------------- */
+
+/* A context whose server answers in RESP3 from now on. */
+static redisContext *resp3_hook(void *user, int timeout_ms) {
+    redisContext *c = redisConnectUnix(main_server.socket);
+    char bytes[4096];
+    (void)user, (void)timeout_ms;
+    if (!c || c->err) return c;
+    CHECK(write(c->fd, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 22) == 22);
+    CHECK(read(c->fd, bytes, sizeof bytes) > 0); /* hiredis 0.14 can't */
+    return c;
+}
+
+static void be_pushed(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    (void)unused;
+    usleep(300000);
+    freeReplyObject(run(c, "LPUSH jobs hello"));
+    redisFree(c);
+}
+
+static int hook_logs;
+static void count_hook_log(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status;
+    printf("    log: %s\n", text);
+    hook_logs++;
+}
+
+TEST(a_hook_that_has_asked_for_resp3_gets_its_subscriber) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_item item;
+    delayq q = {0};
+    pid_t pid;
+    if (main_server.major < 6) test_skip("needs Redis 6");
+    o.connect = resp3_hook;
+    o.log = count_hook_log;
+    o.max_wait_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "a", 1);
+    OK(&q, delayq_take(&q, &item, 5000));
+    pid = spawn(be_pushed, NULL);
+    OK(&q, delayq_take(&q, &item, 20000));
+    join(pid);
+    CHECK_INT(hook_logs, 0);
     delayq_close(&q);
 }
