@@ -288,6 +288,10 @@
  * has the sentence. If an answer was lost and the call goes on, whatever it
  * then fails of is DELAYQ_ERR_UNKNOWN, and the sentence tells of both.
  *
+ * What a server or a proxy says unasked closes the connection before the next
+ * request is written. One such fault can't be seen in time: the second copy of
+ * an answer, if it comes while the next answer is awaited, is taken for that.
+ *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
  * calls fail at once. The only error that requires reopening the handle is
@@ -296,7 +300,10 @@
  * >>limits -- limits
  *
  * Names have 1 to 512 bytes. Payloads have any bytes, as many as the server
- * takes (512 MB by default). Due times lie below 2^53 ms.
+ * takes (512 MB by default), and up to 1 GB. Due times lie below 2^53 ms.
+ *
+ * An answer with more than 250,000 elements or more than 1 GB is refused as
+ * soon as the server announces it; else memory grows only with what has come.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A payload larger than
@@ -614,6 +621,18 @@ typedef enum delayq_socket_state {
     DELAYQ_SOCKET_PROVEN     /* and has been of use */
 } delayq_socket_state;
 
+/* Private: how far a reply has come. */
+typedef struct delayq_reply_scan {
+    char type;           /* of what comes; 0: its first byte comes */
+    char last;           /* the byte before, in a line; */
+    unsigned short line; /* the length of that */
+    unsigned number;     /* in that; of a string: bytes still to come */
+    unsigned bytes;      /* of all strings in the reply so far */
+    unsigned items;      /* of all its arrays */
+    unsigned depth;      /* arrays that aren't complete, one in the other: */
+    unsigned left[4];    /* so many elements are to come */
+} delayq_reply_scan;
+
 typedef struct delayq_socket {
     struct redisContext *c; /* NULL until it is being connected */
     void *ssl;              /* c's SSL; hiredis owns it */
@@ -628,6 +647,7 @@ typedef struct delayq_socket {
     int64_t begun_us;        /* when this attempt began; */
     int64_t deadline_us;     /* it has to be open by then */
     int64_t moved_us;        /* when it was last of use */
+    delayq_reply_scan scan;  /* of what is read */
     const char *body;        /* what is to be written then, */
     size_t body_len;         /* a payload of that length */
     delayq_exchange *first, *last; /* under way, in the order of replies */
@@ -1242,6 +1262,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -1800,38 +1821,48 @@ dq_err_set(char err[256], delayq_status status, const char *format, ...) {
 typedef struct dq_err_entry {
     const char *code;
     delayq_status status;
-    int leave; /* another server may do better */
+    int leave;        /* another server may do better */
+    const char *hint; /* or NULL */
 } dq_err_entry;
 
+#define DQ_HINT_SLOT                                                         \
+    "; on a cluster a name has no }, or one whole {tag}, which is the same " \
+    "for all on a shared connection"
+#define DQ_HINT_TYPE "; a key of this queue is used for something else"
+#define DQ_HINT_USER "; users need Redis 6, before there is only a password"
+
 static const dq_err_entry dq_err_table[] = {
-    {"NOSCRIPT", DQ_NOSCRIPT, 0},
-    {"MOVED ", DQ_MOVED, 0},
-    {"ASK ", DQ_ASK, 0},
-    {"TRYAGAIN", DQ_TRYAGAIN, 0},
-    {"CROSSSLOT", DELAYQ_ERR_ARG, 0},
-    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0},
-    {"OOM", DELAYQ_ERR_FULL, 0},
-    {"READONLY", DELAYQ_ERR_READONLY, 1},
-    {"MISCONF", DELAYQ_ERR_READONLY, 0},
-    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0},
-    {"LOADING", DELAYQ_ERR_AGAIN, 0},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1},
-    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0},
-    {"BUSY", DELAYQ_ERR_AGAIN, 0},
-    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0},
-    {"NOAUTH", DELAYQ_ERR_AUTH, 0},
-    {"WRONGPASS", DELAYQ_ERR_AUTH, 0},
-    {"NOPERM", DELAYQ_ERR_AUTH, 0},
-    {"DENIED", DELAYQ_ERR_AUTH, 0},
-    {"ERR invalid password", DELAYQ_ERR_AUTH, 0},
-    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR AUTH", DELAYQ_ERR_AUTH, 0},
-    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0},
-    {"ACL failure in script", DELAYQ_ERR_AUTH, 0},
-    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0},
-    {"", DELAYQ_ERR_REDIS, 0},
+    {"NOSCRIPT", DQ_NOSCRIPT, 0, NULL},
+    {"MOVED ", DQ_MOVED, 0, NULL},
+    {"ASK ", DQ_ASK, 0, NULL},
+    {"TRYAGAIN", DQ_TRYAGAIN, 0, NULL},
+    {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
+    {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
+    {"OOM", DELAYQ_ERR_FULL, 0, NULL},
+    {"READONLY", DELAYQ_ERR_READONLY, 1, NULL},
+    {"MISCONF", DELAYQ_ERR_READONLY, 0, NULL},
+    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0, NULL},
+    {"LOADING", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
+    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"BUSY", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0, NULL},
+    {"NOAUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"WRONGPASS", DELAYQ_ERR_AUTH, 0, NULL},
+    {"NOPERM", DELAYQ_ERR_AUTH, 0, NULL},
+    {"DENIED", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR invalid password", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR AUTH", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR wrong number of arguments for 'auth'", DELAYQ_ERR_AUTH, 0,
+     DQ_HINT_USER},
+    {"ERR Protocol error: unauthenticated", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
+    {"ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
+    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
+    {"", DELAYQ_ERR_REDIS, 0, NULL},
 };
 
 /* What an error reply means. Up to Redis 6 what a script ran into stands in
@@ -1853,16 +1884,11 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
  * command's arguments may hold a password, and is cut off. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
-    const char *cut = strstr(r->str, ", with args"), *hint = "";
+    const char *cut = strstr(r->str, ", with args");
     int len = (int)(cut ? (size_t)(cut - r->str) : strlen(r->str));
-    delayq_status status = dq_err_lookup(r->str)->status;
-    if (status == DELAYQ_ERR_TYPE)
-        hint = "; a key of this queue is used for something else";
-    if (status == DELAYQ_ERR_ARG)
-        hint = "; on a cluster a name has no }, or one whole {tag}, which is "
-               "the same for all on a shared connection";
-    return dq_err_set(err, status, "%s: the server says: %.*s%s", what,
-                      len > 120 ? 120 : len, r->str, hint);
+    const dq_err_entry *e = dq_err_lookup(r->str);
+    return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
+                      len > 120 ? 120 : len, r->str, e->hint ? e->hint : "");
 }
 
 #define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
@@ -3570,6 +3596,83 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
+#define DQ_RESP_ITEMS_MAX 250000u    /* in one reply; no script returns more */
+#define DQ_RESP_BYTES_MAX (1u << 30) /* in its strings: a large payload, */
+#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* and what is small */
+#define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
+#define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
+
+static void dq_resp_scan_item(delayq_reply_scan *r) {
+    r->type = 0;
+    while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
+    if (r->depth == 0) r->bytes = r->items = 0;
+}
+
+static const char *dq_resp_scan_line(delayq_reply_scan *r) {
+    if (r->type == '$') {
+        if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
+            return "more than 1 GB in one answer";
+        r->bytes += r->number;
+        r->number += 2; /* with its line end */
+        r->type = DQ_RESP_BODY;
+        return NULL;
+    }
+    if (r->type == '*' && r->number > 0) {
+        if (r->depth == sizeof r->left / sizeof r->left[0])
+            return "arrays nested too deep";
+        if (r->number > DQ_RESP_ITEMS_MAX - r->items)
+            return "more elements than any answer has";
+        r->items += r->number;
+        r->left[r->depth++] = r->number;
+        r->type = 0;
+        return NULL;
+    }
+    dq_resp_scan_item(r);
+    return NULL;
+}
+
+/* Look at what has come before hiredis does: for an array that would allocate
+ * as much as the server claims, and walk through all of it when it frees it; a
+ * length may overflow its arithmetic; and it looks for the end of a line from
+ * the beginning each time. NULL, or what is wrong. Numbers that are none are
+ * left to hiredis. */
+static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
+    const char *end = p + n, *wrong = NULL;
+    while (p < end && !wrong) {
+        if (r->type == DQ_RESP_BODY) {
+            size_t step = (size_t)(end - p);
+            if (step > r->number) step = r->number;
+            p += step;
+            r->number -= (unsigned)step;
+            if (r->number == 0) dq_resp_scan_item(r);
+            continue;
+        }
+        if (r->type == 0) {
+            r->type = *p++;
+            r->last = 0;
+            r->line = 0;
+            r->number = 0;
+            if (!memchr("+-:$*", r->type, 5))
+                wrong = memchr("_#,(!=%~>|", r->type, 10)
+                            ? "this is RESP3, which HELLO 2 did not end"
+                            : "no reply begins like this";
+            continue;
+        }
+        if (*p == '\n' && r->last == '\r')
+            wrong = dq_resp_scan_line(r);
+        else if (++r->line > DQ_RESP_LINE_MAX)
+            wrong = "a line without an end";
+        else if (*p == '-')
+            r->type = '+'; /* nil: no more than its line */
+        else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
+            r->number = r->number < DQ_RESP_BYTES_MAX / 5
+                            ? r->number * 10 + (unsigned)(*p - '0')
+                            : UINT_MAX;
+        r->last = *p++;
+    }
+    return wrong;
+}
+
 #define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
 #define DQ_RESP_SLICE 65536 /* most that is written of a payload in one go */
 
@@ -4407,6 +4510,8 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     }
 }
 
+#define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
+
 /* Why hiredis gave up on a socket, and what that means for what is under way
  * there. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
@@ -4420,8 +4525,8 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
                           written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
                           "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
-        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                          "not Redis' protocol: %s", c->errstr);
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
+                          c->errstr);
     if (!s->first)
         return dq_err_set(conn->err, DELAYQ_ERR_IO,
                           "the server has closed the connection");
@@ -4440,6 +4545,18 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                       written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
                       written ? "no answer in time: it may have happened"
                               : "not sent in time: nothing has happened");
+}
+
+/* Read what is there, for hiredis to make replies of. */
+static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
+    const redisReader *reader = s->c->reader;
+    size_t before = reader->len;
+    const char *wrong;
+    errno = 0;
+    if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+    wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
+    if (!wrong) return DELAYQ_OK;
+    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);
 }
 
 /* Write what is in the output buffer, then a slice of a large payload, as far
@@ -4528,8 +4645,8 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
         size_t before = s->c->reader->len;
         void *r = NULL;
-        errno = 0;
-        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        status = dq_conn_read(conn, s);
+        if (status != DELAYQ_OK) return status;
         if (s->c->reader->len == before) break;
         s->moved_us = dq_sys_now();
         do {
@@ -4640,6 +4757,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "can't connect to the connect hook: %s",
                               s->c->errstr);
+        if (s->c->reader->pos < s->c->reader->len)
+            return dq_err_set(conn->err, DELAYQ_ERR_IO,
+                              "the connect hook has left an answer unread");
         dq_sys_set_modes(s->c->fd);
     } else {
         dq_sys_address to;
@@ -4670,36 +4790,59 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* Say the login. Nothing of it has an effect. A sentinel may have a password
- * or none; where it has one, it is the URL's. */
+/* What a login consists of: those of these that a socket needs, in this order.
+ * HELLO, as a connect hook may have asked for RESP3, SETNAME and ID may be
+ * refused. A sentinel may have a password or none; where it has one, it is the
+ * URL's. */
+enum {
+    DQ_LOGIN_AUTH,
+    DQ_LOGIN_SELECT,
+    DQ_LOGIN_SENTINEL,
+    DQ_LOGIN_HELLO,
+    DQ_LOGIN_SETNAME,
+    DQ_LOGIN_ID,
+    DQ_LOGIN_STEPS
+};
+static const char *const dq_conn_words[] = {"AUTH",
+                                            "SELECT",
+                                            "SENTINEL get-master-addr-by-name",
+                                            "HELLO 2",
+                                            "CLIENT SETNAME delayq",
+                                            "CLIENT ID",
+                                            "the first request"};
+
+/* The step of which a reply tells; `number` counts them from 0. */
+static int dq_conn_login_step(const delayq_conn *conn, const delayq_socket *s,
+                              const dq_url *u, int number) {
+    int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
+    char needs[DQ_LOGIN_STEPS];
+    needs[DQ_LOGIN_AUTH] = (char)u->login;
+    needs[DQ_LOGIN_SENTINEL] = (char)sentinel;
+    needs[DQ_LOGIN_SELECT] = !sentinel && u->db > 0;
+    needs[DQ_LOGIN_HELLO] = conn->owner->options.connect != NULL;
+    needs[DQ_LOGIN_SETNAME] = !sentinel;
+    needs[DQ_LOGIN_ID] = s->purpose == DQ_CONN_SUB;
+    for (step = 0; step < DQ_LOGIN_STEPS; step++)
+        if (needs[step] && number-- == 0) break;
+    return step;
+}
+
+/* Say the login. Nothing of it has an effect. */
 static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_writer o;
     dq_url u;
-    int n = 0;
+    int n, step;
     dq_url_parse(dq_conn_url(conn), &u);
     dq_resp_begin(&o, s->c);
-    if (u.login) {
-        dq_resp_command(&o, u.user[0] ? 3 : 2, "AUTH");
-        if (u.user[0]) dq_resp_text(&o, u.user);
-        dq_resp_text(&o, u.password);
-        n++;
-    }
-    if (s->purpose == DQ_CONN_SENTINEL) {
-        dq_resp_command(&o, 3, "SENTINEL get-master-addr-by-name");
-        dq_resp_text(&o, u.service);
-        n++;
-    } else {
-        if (u.db > 0) {
-            dq_resp_command(&o, 2, "SELECT");
-            dq_resp_int(&o, u.db);
-            n++;
-        }
-        dq_resp_command(&o, 3, "CLIENT SETNAME delayq");
-        n++;
-    }
-    if (s->purpose == DQ_CONN_SUB) {
-        dq_resp_command(&o, 2, "CLIENT ID");
-        n++;
+    for (n = 0; (step = dq_conn_login_step(conn, s, &u, n)) < DQ_LOGIN_STEPS;
+         n++) {
+        static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+        dq_resp_command(&o, counts[step] + (step == DQ_LOGIN_AUTH && u.user[0]),
+                        dq_conn_words[step]);
+        if (step == DQ_LOGIN_AUTH && u.user[0]) dq_resp_text(&o, u.user);
+        if (step == DQ_LOGIN_AUTH) dq_resp_text(&o, u.password);
+        if (step == DQ_LOGIN_SENTINEL) dq_resp_text(&o, u.service);
+        if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
     s->state = DELAYQ_SOCKET_GREETING;
     return dq_conn_submit(conn, s, &s->greeting, &o, n);
@@ -4715,30 +4858,37 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
     n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-    if (n < 2 || said[0] != '-')
-        return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                          "connected, but no answer came");
+    if (n < 2 || said[0] != '-') {
+        dq_url u;
+        dq_url_parse(dq_conn_url(conn), &u);
+        return dq_err_set(
+            conn->err, DELAYQ_ERR_IO,
+            "connected, but the server closed the connection at %s",
+            dq_conn_words[dq_conn_login_step(conn, s, &u, x->got)]);
+    }
     said[n] = '\0';
     said[strcspn(said, "\r\n")] = '\0';
     refusal.str = said + 1;
     return dq_conn_refused(conn, "login", &refusal);
 }
 
-/* Read the answers to the login. SETNAME and ID may be forbidden, but also be
- * told that there are too many clients. */
+/* Read the answers to the login. What may be refused can also be told that
+ * there are too many clients. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
     delayq_status status =
         x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
-    int i, login = x->wants - 1 - (s->purpose == DQ_CONN_SUB);
+    dq_url u;
+    int i;
     if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
         return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
+    dq_url_parse(dq_conn_url(conn), &u);
     for (i = 0; i < x->wants; i++)
         if (x->replies[i]->type == REDIS_REPLY_ERROR &&
-            (i < login ||
+            (dq_conn_login_step(conn, s, &u, i) <= DQ_LOGIN_SELECT ||
              dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
             return dq_conn_refused(conn, "login", x->replies[i]);
     s->state = DELAYQ_SOCKET_OPEN;
@@ -4785,6 +4935,7 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
     s->state = DELAYQ_SOCKET_RESOLVING;
     s->begun_us = now;
     s->deadline_us = now + within_us;
+    memset(&s->scan, 0, sizeof s->scan);
     return dq_conn_advance(conn, s);
 }
 
@@ -5058,9 +5209,10 @@ static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     if (q->wire_refused) return dq_err_wire(q);
-    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        (s->first || dq_sys_now() - s->moved_us < DQ_SECOND_US))
-        return DELAYQ_OK; /* an idle one is looked at before it is used */
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
+        return DELAYQ_OK; /* an idle one is looked at before it is used: it may
+                             be lost, or have a second answer to read, which
+                             the next request would take for its own */
     for (;;) {
         delayq_status status;
         int64_t now;
@@ -5464,8 +5616,8 @@ static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
         void *reply = NULL;
         any = 0;
-        errno = 0;
-        if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+        status = dq_conn_read(conn, s);
+        if (status != DELAYQ_OK) return status;
         while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
             dq_sub_receive(conn, (const redisReply *)reply);
             freeReplyObject(reply);
@@ -7344,6 +7496,7 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
+    if (m->len > DQ_PAYLOAD_MAX) return "the payload has more than 1 GB";
     if (m->delay_ms < 0) return "delay_ms is negative";
     if (m->due_ms < 0) return "due_ms is negative";
     if (m->delay_ms > DQ_MAX_DUE - 1000 - now_ms)

@@ -106,7 +106,8 @@ static int forge(int fd, const char *bytes, size_t n) {
 static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     struct flow *f = &p->flow[d];
     enum fault what = f->fault;
-    if (what == REPLAY || what == FORGE) f->fault = PASS; /* just this one */
+    if (what == REPLAY || what == FORGE || what == COPY)
+        f->fault = PASS; /* just this one */
     switch (what) {
     case CUT: return 0;
     case STALL:
@@ -114,6 +115,7 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     case DELAY: return keep(f, bytes, n);
     case GARBAGE: return noise(p->fd[!d], n);
     case REPLAY: return twice(p->fd[!d], bytes, n);
+    case COPY: return put(p->fd[!d], bytes, n) && keep(f, bytes, n);
     case FORGE: return forge(p->fd[d], bytes, n);
     default: return 1; /* PASS: n is 0; DROP */
     }
@@ -138,7 +140,9 @@ static int is_held(const struct flow *f) {
 /* 1: still held. */
 static int let_go(struct pair *p, int d) {
     struct flow *f = &p->flow[d];
-    if (!is_held(f)) return 0;
+    int copy = f->fault == PASS && f->len > 0;
+    if (copy && !proxy->let_go) return 0;
+    if (!is_held(f) && !copy) return 0;
     if (f->fault == DELAY ? now_us() < f->until : !proxy->let_go) return 1;
     f->fault = PASS;
     put(p->fd[!d], f->kept, f->len);
@@ -175,7 +179,7 @@ static void run_proxy(void *unused) {
             p[1 + i].fd = pairs[i / 2].fd[i % 2];
             p[1 + i].events = holds ? 0 : POLLIN; /* a hang-up always shows, */
             if (is_late(&pairs[i / 2])) p[1 + i].fd = -1; /* but not here */
-            held |= holds;
+            held |= holds || pairs[i / 2].flow[i % 2].len > 0;
         }
         poll(p, (nfds_t)(1 + 2 * n), held ? 1 : -1);
         for (i = n - 1; i >= 0; i--)

@@ -16,6 +16,7 @@ enum fault {
     GARBAGE, /* replace what follows by garbage */
     REPLAY,  /* the rest of this read is sent twice, in one write */
     FORGE,   /* swallow a request, and answer `forged` to each command */
+    COPY,    /* the rest of this read passes, and again after let_go */
     LATE     /* hold what follows until let_go, and pass it on then, though the
                 sender has gone */
 };

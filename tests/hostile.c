@@ -1,0 +1,309 @@
+/*
+ * Servers, proxies and hooks that do what they shouldn't: replies that claim to
+ * be huge, that have no end, that come twice; a login cut short; RESP3.
+ *
+ * This file uses public names only, so that it compiles with older headers.
+ */
+#define _GNU_SOURCE
+#include "proxy.h"
+#include "test.h"
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+/* --- a server that says one thing ---------------------------------------- */
+
+#define SAYS_MAX 65536
+
+struct evil {
+    char path[108], url[120];
+    int listener;
+    int requests; /* answer so many reads with +OK per command, first */
+    int endless;  /* repeat it for ever */
+    int hangs_up; /* close the connection instead */
+    size_t len;
+    char says[SAYS_MAX];
+};
+
+static struct evil *evil;
+
+static int commands_in(const char *bytes, ssize_t n) {
+    int count = 0;
+    ssize_t i;
+    for (i = 0; i < n; i++)
+        count += bytes[i] == '*' && (i == 0 || bytes[i - 1] == '\n');
+    return count;
+}
+
+static void serve_one(int fd) {
+    char bytes[65536];
+    int left = evil->requests;
+    ssize_t n;
+    while ((n = read(fd, bytes, sizeof bytes)) > 0) {
+        int k = commands_in(bytes, n);
+        for (; k > 0 && left > 0; k--, left--)
+            if (write(fd, "+OK\r\n", 5) != 5) _exit(0);
+        if (k == 0) continue;
+        if (evil->hangs_up) _exit(0);
+        do
+            if (write(fd, evil->says, evil->len) <= 0) _exit(0);
+        while (evil->endless || --k > 0);
+    }
+    _exit(0);
+}
+
+static void serve_evil(void *unused) {
+    (void)unused;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    for (;;) {
+        int fd = accept(evil->listener, NULL, NULL);
+        if (fd < 0) _exit(1);
+        if (fork() == 0) serve_one(fd);
+        close(fd);
+    }
+}
+
+static void evil_start(void) {
+    struct sockaddr_un a;
+    evil = (struct evil *)shared(sizeof *evil);
+    snprintf(evil->path, sizeof evil->path, "%.80s/evil%d", main_server.dir,
+             (int)getpid());
+    snprintf(evil->url, sizeof evil->url, "unix://%s", evil->path);
+    memset(&a, 0, sizeof a);
+    a.sun_family = AF_UNIX;
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", evil->path);
+    evil->listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(bind(evil->listener, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(listen(evil->listener, 16) == 0);
+    spawn(serve_evil, NULL);
+}
+
+static void evil_says(const char *bytes) {
+    evil->len = strlen(bytes);
+    CHECK(evil->len <= SAYS_MAX);
+    memcpy(evil->says, bytes, evil->len);
+}
+
+static delayq_options evil_options(void) {
+    delayq_options o = options_for(&main_server, "jobs");
+    o.url = evil->url;
+    o.connect_timeout_ms = o.io_timeout_ms = 500;
+    return o;
+}
+
+/* --- replies that claim to be huge --------------------------------------- */
+
+/* What the server says at the login, and that nobody waits or pays for it. */
+static void refuse_soon(const char *says, const char *part) {
+    delayq_options o = evil_options();
+    struct rusage r;
+    long before;
+    long long start;
+    delayq_status status;
+    char text[256];
+    delayq q = {0};
+    getrusage(RUSAGE_SELF, &r);
+    before = r.ru_maxrss;
+    evil_says(says);
+    start = now_us();
+    status = delayq_open(&q, &o);
+    snprintf(text, sizeof text, "%s", delayq_errmsg(&q));
+    delayq_close(&q);
+    CHECK(status < DELAYQ_OK);
+    CHECK(now_us() - start < 4000000LL * test_slow());
+    getrusage(RUSAGE_SELF, &r);
+    if (r.ru_maxrss - before > 300000) /* KB */
+        FAIL("%ld MB for %.30s", (r.ru_maxrss - before) / 1000, says);
+    CHECK_HAS(text, part);
+}
+
+TEST(a_reply_of_two_billion_elements_costs_neither_time_nor_memory) {
+    evil_start();
+    refuse_soon("*2147483647\r\n", "elements");
+    refuse_soon("*1\r\n*2147483647\r\n", "elements");
+    refuse_soon("*200000\r\n*200000\r\n", "elements");
+}
+
+TEST(replies_nested_deeper_than_any_answer_are_refused) {
+    char says[SAYS_MAX];
+    size_t i;
+    evil_start();
+    says[0] = '\0';
+    for (i = 0; i < 10000; i++) memcpy(says + 4 * i, "*1\r\n", 5);
+    refuse_soon(says, "nested");
+}
+
+TEST(a_string_that_claims_to_be_gigabytes_long_is_refused_at_once) {
+    evil_start();
+    refuse_soon("$2147483647\r\nabc", "1 GB");
+    refuse_soon("$4294967290\r\nabc", "1 GB");
+    refuse_soon("$500000000\r\nabc", "no answer"); /* it may come */
+}
+
+TEST(a_line_without_an_end_is_refused) {
+    char says[SAYS_MAX];
+    evil_start();
+    memset(says, 'x', sizeof says - 1);
+    says[0] = '+';
+    says[sizeof says - 1] = '\0';
+    evil->endless = 1;
+    refuse_soon(says, "line");
+}
+
+/* As the answer to a call that may have had an effect. */
+TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
+    static const char *const says[] = {"*500000000\r\n", "$2147483647\r\n",
+                                       "*1\r\n*1\r\n*500000000\r\n"};
+    size_t i;
+    proxy_start(&main_server);
+    for (i = 0; i < sizeof says / sizeof says[0]; i++) {
+        delayq_options o = options_for(&main_server, "jobs");
+        delayq q = {0};
+        long long start;
+        o.url = proxy_url();
+        OK(&q, delayq_open(&q, &o));
+        OFFER(&q, "x", 60000);
+        snprintf(proxy->forged, sizeof proxy->forged, "%s", says[i]);
+        proxy_strike(FORGE, 0, 0, 1);
+        start = now_us();
+        CHECK_STATUS(&q, delayq_offer(&q, "y", 1, 60000), DELAYQ_ERR_PROTOCOL);
+        OFFER(&q, "z", 60000); /* on a new connection */
+        delayq_close(&q);
+        CHECK(now_us() - start < 4000000LL * test_slow());
+    }
+}
+
+/* --- answers that come twice --------------------------------------------- */
+
+/* The copy of an answer comes when that has been read, and before the next
+ * request, which the server refuses. */
+TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
+    delayq_options o = options_for(&main_server, "jobs");
+    redisContext *c = main_connection();
+    delayq q = {0};
+    delayq_status status;
+    int i;
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 3; i++) OFFER(&q, "x", 60000);
+    proxy_strike(COPY, 1, 0, 1);
+    OFFER(&q, "y", 60000);
+    freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
+    freeReplyObject(run(c, "SET redisson_delay_queue_timeout:{jobs} s"));
+    UNTIL(proxy->kept > 0);
+    proxy->let_go = 1;
+    UNTIL(proxy->kept == 0); /* the copy lies in the handle's socket */
+    status = delayq_offer(&q, "z", 1, 60000);
+    CHECK_STATUS(&q, status, DELAYQ_ERR_TYPE);
+    freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
+    OFFER(&q, "z", 60000);
+    delayq_close(&q);
+}
+
+/* --- logins -------------------------------------------------------------- */
+
+/* A proxy that only knows data commands closes at the first other one. */
+TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
+    delayq_options o;
+    delayq q = {0};
+    char url[200];
+    evil_start();
+    o = evil_options();
+    evil->hangs_up = 1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "CLIENT SETNAME");
+    delayq_close(&q);
+    snprintf(url, sizeof url, "unix://:pw@%s?db=3", evil->path);
+    o.url = url;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "AUTH");
+    delayq_close(&q);
+    evil->requests = 1;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "SELECT");
+    delayq_close(&q);
+}
+
+/* What Redis 5 says to a handle without a password, after one was set. */
+TEST(a_protocol_error_for_want_of_a_password_is_err_auth) {
+    static const char *const says[] = {
+        "-ERR Protocol error: unauthenticated multibulk length\r\n",
+        "-ERR Protocol error: unauthenticated bulk length\r\n"};
+    int i;
+    proxy_start(&main_server);
+    for (i = 0; i < 2; i++) {
+        delayq_options o = options_for(&main_server, "jobs");
+        delayq q = {0};
+        o.url = proxy_url();
+        OK(&q, delayq_open(&q, &o));
+        OFFER(&q, "x", 60000);
+        snprintf(proxy->forged, sizeof proxy->forged, "%s", says[i]);
+        proxy_strike(FORGE, 0, 0, 1);
+        CHECK_STATUS(&q, delayq_offer(&q, "y", 1, 60000), DELAYQ_ERR_AUTH);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_user_at_a_server_without_users_is_err_auth_and_told_why) {
+    delayq_options o;
+    delayq q = {0};
+    char url[200];
+    evil_start();
+    o = evil_options();
+    snprintf(url, sizeof url, "unix://me:pw@%s", evil->path);
+    o.url = url;
+    evil_says("-ERR wrong number of arguments for 'auth' command\r\n");
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
+    CHECK_HAS(delayq_errmsg(&q), "Redis 6");
+    CHECK(!strstr(delayq_errmsg(&q), "pw"));
+    delayq_close(&q);
+}
+
+/* --- connect hooks ------------------------------------------------------- */
+
+/* A context whose server answers in RESP3 from now on. */
+static redisContext *resp3_hook(void *user, int timeout_ms) {
+    redisContext *c = redisConnectUnix(main_server.socket);
+    char bytes[4096];
+    (void)user, (void)timeout_ms;
+    if (!c || c->err) return c;
+    CHECK(write(c->fd, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 22) == 22);
+    CHECK(read(c->fd, bytes, sizeof bytes) > 0); /* hiredis 0.14 can't */
+    return c;
+}
+
+static void be_pushed(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    (void)unused;
+    usleep(300000);
+    freeReplyObject(run(c, "LPUSH jobs hello"));
+    redisFree(c);
+}
+
+static int hook_logs;
+static void count_hook_log(void *user, delayq_status status, const char *text) {
+    (void)user, (void)status;
+    printf("    log: %s\n", text);
+    hook_logs++;
+}
+
+TEST(a_hook_that_has_asked_for_resp3_gets_its_subscriber) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_item item;
+    delayq q = {0};
+    pid_t pid;
+    if (main_server.major < 6) test_skip("needs Redis 6");
+    o.connect = resp3_hook;
+    o.log = count_hook_log;
+    o.max_wait_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "a", 1);
+    OK(&q, delayq_take(&q, &item, 5000));
+    pid = spawn(be_pushed, NULL);
+    OK(&q, delayq_take(&q, &item, 20000));
+    join(pid);
+    CHECK_INT(hook_logs, 0);
+    delayq_close(&q);
+}
