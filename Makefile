@@ -57,8 +57,9 @@ bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 
 # tests of faults that 0.1 had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
-               tests/hostile.c tests/loops.c tests/neighbours.c \
-               tests/refusals.c tests/statuses.c tests/waiters.c
+               tests/hostile.c tests/large.c tests/loops.c \
+               tests/neighbours.c tests/refusals.c tests/statuses.c \
+               tests/waiters.c
 OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old
@@ -96,7 +97,7 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a 
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
-	    $B/memory && $B/handles && $B/lifecycle && $B/fleet"
+	    $B/memory && $B/large && $B/handles && $B/lifecycle && $B/fleet"
 	@$B/frame
 	@sh tests/with-cluster.sh $B/cluster
 

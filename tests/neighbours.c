@@ -60,9 +60,9 @@ static void is_shown_once(const char *score, int decodable) {
 }
 
 TEST(paging_by_peek_ends_and_shows_each_element_once) {
-    static const char *const scores[] = {
-        "5001",  "5001.5", "5000.4", "-5",    "-0", "-inf", "+inf", "1e20",
-        "1e300", "5e-324", "-0.5",   "-1e300"};
+    static const char *const scores[] = {"5001",  "5001.5", "5000.4", "-5",
+                                         "-0",    "-inf",   "+inf",   "1e20",
+                                         "1e300", "5e-324", "-0.5",   "-1e300"};
     size_t i;
     open_queue(&q, "jobs");
     for (i = 0; i < sizeof scores / sizeof *scores; i++) {

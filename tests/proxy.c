@@ -127,6 +127,8 @@ static int pass(struct pair *p, int d) {
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
     size_t good;
     if (n <= 0) return 0;
+    if (proxy->pace_us > 0)
+        usleep((unsigned)(proxy->pace_us * (double)n / sizeof bytes));
     good = clean(p, d, (size_t)n);
     proxy->passed[d] += (long)good;
     return put(p->fd[!d], bytes, good) &&

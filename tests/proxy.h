@@ -28,7 +28,8 @@ struct proxy {
     volatile int times; /* for so many connections (FORGE: requests) */
     volatile int only;  /* only for this connection, counted from 0; -1: any */
     volatile int delay_ms;
-    volatile int let_go; /* release what was stalled */
+    volatile int let_go;  /* release what was stalled */
+    volatile int pace_us; /* a slow line: rest so long behind each 64 KiB */
     char forged[128];
 
     volatile int connections; /* so far */
