@@ -2619,18 +2619,11 @@ static const char dq_lua_chunks[] =
     "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/* drain(run, max, keep, add): empty the zset of what is due. What can't be
- * decoded goes to the dead letters. keep(run, due, e, kind, start) is called
- * with each other element; it returns a reason if that shall go there, too; or
- * nil, and true if it stays in the zset. Without keep all are handed out.
- * add(run) is called once a chunk, to put away what was kept. run.mirror, of
- * Redisson's wires only: what has left the zset leaves the mirror when a drain
- * ends, in whatever way.
- *
- * Each chunk is read with the element behind it, which tells when to come
- * again: run.soon, nil where nothing is within the horizon (so a look copies
- * no large element that is far off). run.all: nothing due is left. */
-static const char dq_lua_drain[] =
+/* read_due(run, count): the first elements with their scores, and how many of
+ * them are due, count at most. One more is read, which tells when to come
+ * again: run.soon, nil where nothing is within the horizon (so a look copies no
+ * large element that is far off). run.all: nothing else is due. */
+static const char dq_lua_read_due[] =
     "local function read_due(run, count)\n"
     "  local function read()\n"
     "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
@@ -2651,7 +2644,16 @@ static const char dq_lua_drain[] =
     "  end\n"
     "  run.all = due <= count\n"
     "  return found, math.min(due, count)\n"
-    "end\n"
+    "end\n";
+
+/* drain(run, max, keep, add): empty the zset of what is due. What can't be
+ * decoded goes to the dead letters. keep(run, due, e, kind, start) is called
+ * with each other element; it returns a reason if that shall go there, too; or
+ * nil, and true if it stays in the zset. Without keep all are handed out.
+ * add(run) is called once a chunk, to put away what was kept. run.mirror, of
+ * Redisson's wires only: what has left the zset leaves the mirror when a drain
+ * ends, in whatever way. */
+static const char dq_lua_drain[] =
     "local function drain_chunk(run, want, keep, add)\n"
     "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
@@ -3513,8 +3515,9 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN \
-    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
+#define DQ_LUA_RUN                                                             \
+    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_read_due, \
+        dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE                                                           \
