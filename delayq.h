@@ -3708,24 +3708,27 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
-    else if (len > 0 && redisAppendFormattedCommand(o->c, (const char *)bytes,
-                                                    len) != REDIS_OK)
+    else if (redisAppendFormattedCommand(o->c, (const char *)bytes, len) !=
+             REDIS_OK)
         o->failed = 1;
 }
 
 static void dq_resp_flush(dq_resp_writer *o) {
-    dq_resp_append(o, o->buf, o->n);
+    if (o->n > 0) dq_resp_append(o, o->buf, o->n);
     o->n = 0;
 }
 
 /* A line of the protocol: a sign and a number. It fits the buffer, and so does
  * what follows, if that is small. */
 static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
+    size_t rest, digits = 1, i;
     if (sizeof o->buf - o->n < DQ_RESP_SMALL + 32) dq_resp_flush(o);
-    o->buf[o->n++] = sign;
-    o->n += dq_num_decimal(o->buf + o->n, (int64_t)value);
-    o->buf[o->n++] = '\r';
-    o->buf[o->n++] = '\n';
+    for (rest = value; rest >= 10; rest /= 10) digits++;
+    o->buf[o->n] = sign;
+    for (i = digits; i > 0; i--, value /= 10)
+        o->buf[o->n + i] = (char)('0' + value % 10);
+    memcpy(o->buf + o->n + digits + 1, "\r\n", 2);
+    o->n += digits + 3;
 }
 
 static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
@@ -3904,7 +3907,6 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
         assert(o->keys == keys && o->args == args);
         (void)keys, (void)args; /* without asserts */
     }
-    dq_resp_flush(o);
     return 1 + loads + req->asking;
 }
 
@@ -5840,17 +5842,22 @@ static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
     return 1;
 }
 
-/* Have an open connection on which q's queue is known. */
+/* Have an open connection on which q's queue is known, as far as anybody knows
+ * before a request looks at it. */
 static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
+    const delayq_conn *conn = q->conn;
     int late = 0;
+    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
+        !q->wire_refused)
+        return DELAYQ_OK;
     for (;;) {
         delayq_status status = dq_conn_ensure(q);
         if (status != DELAYQ_EMPTY) return status;
         if (!dq_wait_conn(q->conn, deadline, &late))
             return dq_err_set(
                 q->err,
-                dq_conn_late(q->conn, &q->conn->cmd, "; the attempt goes on"),
-                "%s", q->conn->err);
+                dq_conn_late(q->conn, &conn->cmd, "; the attempt goes on"),
+                "%s", conn->err);
     }
 }
 
