@@ -23,7 +23,7 @@ TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
 }
 
 /* The server's clock says when it is due: 5 ms after the offer, rounded up. */
-TEST(nothing_is_early_by_the_offerers_own_stopwatch) {
+TEST(nothing_is_early_by_the_offerers_own_stopwatch_unless_a_clock_is_set) {
     delayq q;
     int i;
     redisContext *c = main_connection();

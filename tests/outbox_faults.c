@@ -401,8 +401,7 @@ static void stall(const struct verb *v) {
 }
 
 /* The item is lost with the answer; then the server wants a password. */
-TEST(
-    a_take_of_an_outbox_that_may_have_lost_an_item_says_so_whatever_it_fails_of) {
+TEST(a_take_of_an_outbox_that_may_have_lost_an_item_always_says_so) {
     delayq other;
     delayq_options o;
     proxy_start(&main_server);
