@@ -1289,8 +1289,9 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
 }
 
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
- * does not kill the program, SIGPIPE is blocked around each write, and removed
- * where one was raised. On macOS and BSD a socket option does this. */
+ * does not kill the program, SIGPIPE is blocked in this thread around what may
+ * write, and removed where one was raised; but not the program's own, which was
+ * blocked and pending before. On macOS and BSD a socket option does this. */
 #ifdef SO_NOSIGPIPE
 typedef int dq_sys_signals;
 
@@ -1303,17 +1304,31 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
     (void)failed;
 }
 #else
-typedef sigset_t dq_sys_signals;
+
+/* Before glibc 2.32 it is in -lpthread, which nobody has to link with; there
+ * sigprocmask is the same system call, which changes this thread's mask. */
+#if defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 32
+#define DQ_SIGMASK sigprocmask
+#else
+#define DQ_SIGMASK pthread_sigmask
+#endif
+
+typedef struct dq_sys_signals {
+    sigset_t mask;
+    int pending;
+} dq_sys_signals;
 
 static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &mask, old);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    DQ_SIGMASK(SIG_BLOCK, &set, &old->mask);
+    old->pending = sigismember(&old->mask, SIGPIPE) == 1 &&
+                   sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
 }
 
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    if (failed) {
+    if (failed && !old->pending) {
         struct timespec none = {0, 0};
         int saved = errno;
         sigset_t mask;
@@ -1323,7 +1338,7 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
         }
         errno = saved;
     }
-    sigprocmask(SIG_SETMASK, old, NULL);
+    DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);
 }
 #endif
 
@@ -1338,18 +1353,15 @@ static int dq_sys_write(redisContext *c, int *sent) {
     return status;
 }
 
-/* Under TLS a read may write. */
-static int dq_sys_read(redisContext *c) {
-#ifdef DELAYQ_TLS
+/* Under TLS a read may write, too. */
+static int dq_sys_read(redisContext *c, int tls) {
     dq_sys_signals old;
     int status;
+    if (!tls) return redisBufferRead(c);
     dq_sys_block_sigpipe(&old);
     status = redisBufferRead(c);
     dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
     return status;
-#else
-    return redisBufferRead(c);
-#endif
 }
 
 /* Make a new descriptor non-blocking, closed by exec and, if it is a socket,
@@ -4420,8 +4432,9 @@ static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
     const redisReader *reader = s->c->reader;
     size_t before = reader->len;
     const char *wrong;
+    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
     errno = 0;
-    if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+    if (dq_sys_read(s->c, tls) != REDIS_OK) return dq_conn_fault(conn, s);
     wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
     if (!wrong) return DELAYQ_OK;
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);

@@ -307,3 +307,46 @@ TEST(a_hook_that_has_asked_for_resp3_gets_its_subscriber) {
     CHECK_INT(hook_logs, 0);
     delayq_close(&q);
 }
+
+/* --- signals ------------------------------------------------------------- */
+
+static int hook_fd;
+static redisContext *plain_hook(void *user, int timeout_ms) {
+    redisContext *c = redisConnectUnix(main_server.socket);
+    (void)user, (void)timeout_ms;
+    if (c && !c->err) hook_fd = c->fd;
+    return c;
+}
+
+static int sigpipe_is_pending(void) {
+    sigset_t set;
+    sigpending(&set);
+    return sigismember(&set, SIGPIPE);
+}
+
+/* Each write on a connection of which one half is shut raises SIGPIPE. */
+static void offer_into_a_broken_pipe(delayq *q) {
+    OFFER(q, "x", 60000);
+    shutdown(hook_fd, SHUT_WR);
+    delayq_offer(q, "y", 1, 60000);
+    UNTIL(delayq_offer(q, "z", 1, 60000) == DELAYQ_OK);
+}
+
+TEST(a_sigpipe_that_the_program_keeps_pending_stays_so_and_none_is_added) {
+    delayq_options o = options_for(&main_server, "jobs");
+    sigset_t set;
+    delayq q = {0};
+    o.connect = plain_hook;
+    OK(&q, delayq_open(&q, &o));
+    offer_into_a_broken_pipe(&q); /* does not kill us */
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    offer_into_a_broken_pipe(&q);
+    CHECK(!sigpipe_is_pending());
+    raise(SIGPIPE);
+    CHECK(sigpipe_is_pending());
+    offer_into_a_broken_pipe(&q);
+    CHECK(sigpipe_is_pending());
+    delayq_close(&q);
+}
