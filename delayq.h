@@ -2037,22 +2037,6 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
 
 #ifdef DELAYQ_TLS
 
-static SSL_CTX *dq_tls_context(const delayq_options *o) {
-    SSL_CTX *t = SSL_CTX_new(TLS_client_method());
-    int good = t && SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
-    if (good) SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
-    if (good)
-        good = o->tls_ca ? SSL_CTX_load_verify_locations(t, o->tls_ca, NULL)
-                         : SSL_CTX_set_default_verify_paths(t);
-    if (good && o->tls_cert)
-        good = SSL_CTX_use_certificate_chain_file(t, o->tls_cert);
-    if (good && o->tls_key)
-        good = SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM);
-    if (good) return t;
-    SSL_CTX_free(t);
-    return NULL;
-}
-
 /* What the last step ran into, in OpenSSL's words. */
 static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                                  const char *where, const SSL *ssl) {
@@ -2066,13 +2050,49 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
+/* A file can't be used: which one, and why? OpenSSL has no words for those that
+ * can't be read. */
+static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
+                                 const char *file) {
+    const char *why = ERR_reason_error_string(ERR_peek_last_error());
+    if (access(file, R_OK) != 0) why = strerror(errno);
+    dq_err_set(conn->err, DELAYQ_ERR_ARG, "options.%s, %.120s: %s", option,
+               file, why ? why : "OpenSSL can't use it");
+    return conn->err;
+}
+
+static const char *dq_tls_load(delayq_conn *conn, SSL_CTX *t) {
+    const delayq_options *o = &conn->owner->options;
+    SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
+    SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
+    if (!o->tls_ca) SSL_CTX_set_default_verify_paths(t);
+    if (o->tls_ca && !SSL_CTX_load_verify_locations(t, o->tls_ca, NULL))
+        return dq_tls_refuse(conn, "tls_ca", o->tls_ca);
+    if (o->tls_cert && !SSL_CTX_use_certificate_chain_file(t, o->tls_cert))
+        return dq_tls_refuse(conn, "tls_cert", o->tls_cert);
+    if (o->tls_key &&
+        !SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM))
+        return dq_tls_refuse(conn, "tls_key", o->tls_key);
+    return NULL;
+}
+
 /* Load the files, which takes a while. NULL, or what is wrong with them. */
 static const char *dq_tls_prepare(delayq_conn *conn) {
-    ERR_clear_error();
-    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
+    const char *wrong;
+    SSL_CTX *t;
     if (conn->tls) return NULL;
-    dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
-    return conn->err;
+    ERR_clear_error();
+    t = SSL_CTX_new(TLS_client_method());
+    if (!t) {
+        dq_err_set(conn->err, DELAYQ_ERR_ARG, "TLS: out of memory");
+        return conn->err;
+    }
+    wrong = dq_tls_load(conn, t);
+    if (wrong)
+        SSL_CTX_free(t);
+    else
+        conn->tls = t;
+    return wrong;
 }
 
 /* Prepare a connected socket for TLS. */
