@@ -468,12 +468,15 @@ typedef struct delayq_options {
     const char *tls_cert; /* this program's certificate, and its chain; */
     const char *tls_key;  /* and its key: default neither */
 
-    /* Returns a connected context, or NULL after a failure. Used instead of
-     * the URL's host or path; its user, password and db still count. For TLS
-     * of your own, proxies, tests. The handle frees the context. */
+    /* Returns a connected context without unread answers, or NULL after a
+     * failure. Used instead of the URL's host or path; its user, password and
+     * db still count. For TLS of your own, proxies, tests. The handle frees
+     * the context; it has the server answer in RESP2. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
-    /* Called with each fault that a waiting call rides out; text is one line
-     * without a newline. It must not use the handle. */
+    /* Called with each fault that a call rides out, from within the call; text
+     * is one line without a newline and lives until it returns. On this handle,
+     * and on those that share its connection, it may call delayq_wake and
+     * nothing else. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* handed to the hooks */
 
