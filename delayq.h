@@ -482,12 +482,15 @@ typedef struct delayq_options {
     const char *tls_cert; /* this program's certificate, and its chain; */
     const char *tls_key;  /* and its key: default neither */
 
-    /* Returns a connected context, or NULL after a failure. Used instead of
-     * the URL's host or path; its user, password and db still count. For TLS
-     * of your own, proxies, tests. The handle frees the context. */
+    /* Returns a connected context without unread answers, or NULL after a
+     * failure. Used instead of the URL's host or path; its user, password and
+     * db still count. For TLS of your own, proxies, tests. The handle frees
+     * the context; it has the server answer in RESP2. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
-    /* Called with each fault that a waiting call rides out; text is one line
-     * without a newline. It must not use the handle. */
+    /* Called with each fault that a call rides out, from within the call; text
+     * is one line without a newline and lives until it returns. On this handle,
+     * and on those that share its connection, it may call delayq_wake and
+     * nothing else. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* handed to the hooks */
 
@@ -1327,8 +1330,9 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
 }
 
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
- * does not kill the program, SIGPIPE is blocked around each write, and removed
- * where one was raised. On macOS and BSD a socket option does this. */
+ * does not kill the program, SIGPIPE is blocked in this thread around what may
+ * write, and removed where one was raised; but not the program's own, which was
+ * blocked and pending before. On macOS and BSD a socket option does this. */
 #ifdef SO_NOSIGPIPE
 typedef int dq_sys_signals;
 
@@ -1341,17 +1345,31 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
     (void)failed;
 }
 #else
-typedef sigset_t dq_sys_signals;
+
+/* Before glibc 2.32 it is in -lpthread, which nobody has to link with; there
+ * sigprocmask is the same system call, which changes this thread's mask. */
+#if defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 32
+#define DQ_SIGMASK sigprocmask
+#else
+#define DQ_SIGMASK pthread_sigmask
+#endif
+
+typedef struct dq_sys_signals {
+    sigset_t mask;
+    int pending;
+} dq_sys_signals;
 
 static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    sigset_t mask;
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &mask, old);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    DQ_SIGMASK(SIG_BLOCK, &set, &old->mask);
+    old->pending = sigismember(&old->mask, SIGPIPE) == 1 &&
+                   sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
 }
 
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    if (failed) {
+    if (failed && !old->pending) {
         struct timespec none = {0, 0};
         int saved = errno;
         sigset_t mask;
@@ -1361,7 +1379,7 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
         }
         errno = saved;
     }
-    sigprocmask(SIG_SETMASK, old, NULL);
+    DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);
 }
 #endif
 
@@ -1376,18 +1394,15 @@ static int dq_sys_write(redisContext *c, int *sent) {
     return status;
 }
 
-/* Under TLS a read may write. */
-static int dq_sys_read(redisContext *c) {
-#ifdef DELAYQ_TLS
+/* Under TLS a read may write, too. */
+static int dq_sys_read(redisContext *c, int tls) {
     dq_sys_signals old;
     int status;
+    if (!tls) return redisBufferRead(c);
     dq_sys_block_sigpipe(&old);
     status = redisBufferRead(c);
     dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
     return status;
-#else
-    return redisBufferRead(c);
-#endif
 }
 
 /* Make a new descriptor non-blocking, closed by exec and, if it is a socket,
@@ -2097,22 +2112,6 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
 
 #ifdef DELAYQ_TLS
 
-static SSL_CTX *dq_tls_context(const delayq_options *o) {
-    SSL_CTX *t = SSL_CTX_new(TLS_client_method());
-    int good = t && SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
-    if (good) SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
-    if (good)
-        good = o->tls_ca ? SSL_CTX_load_verify_locations(t, o->tls_ca, NULL)
-                         : SSL_CTX_set_default_verify_paths(t);
-    if (good && o->tls_cert)
-        good = SSL_CTX_use_certificate_chain_file(t, o->tls_cert);
-    if (good && o->tls_key)
-        good = SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM);
-    if (good) return t;
-    SSL_CTX_free(t);
-    return NULL;
-}
-
 /* What the last step ran into, in OpenSSL's words. */
 static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                                  const char *where, const SSL *ssl) {
@@ -2126,13 +2125,49 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
+/* A file can't be used: which one, and why? OpenSSL has no words for those that
+ * can't be read. */
+static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
+                                 const char *file) {
+    const char *why = ERR_reason_error_string(ERR_peek_last_error());
+    if (access(file, R_OK) != 0) why = strerror(errno);
+    dq_err_set(conn->err, DELAYQ_ERR_ARG, "options.%s, %.120s: %s", option,
+               file, why ? why : "OpenSSL can't use it");
+    return conn->err;
+}
+
+static const char *dq_tls_load(delayq_conn *conn, SSL_CTX *t) {
+    const delayq_options *o = &conn->owner->options;
+    SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
+    SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
+    if (!o->tls_ca) SSL_CTX_set_default_verify_paths(t);
+    if (o->tls_ca && !SSL_CTX_load_verify_locations(t, o->tls_ca, NULL))
+        return dq_tls_refuse(conn, "tls_ca", o->tls_ca);
+    if (o->tls_cert && !SSL_CTX_use_certificate_chain_file(t, o->tls_cert))
+        return dq_tls_refuse(conn, "tls_cert", o->tls_cert);
+    if (o->tls_key &&
+        !SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM))
+        return dq_tls_refuse(conn, "tls_key", o->tls_key);
+    return NULL;
+}
+
 /* Load the files, which takes a while. NULL, or what is wrong with them. */
 static const char *dq_tls_prepare(delayq_conn *conn) {
-    ERR_clear_error();
-    if (!conn->tls) conn->tls = dq_tls_context(&conn->owner->options);
+    const char *wrong;
+    SSL_CTX *t;
     if (conn->tls) return NULL;
-    dq_tls_fail(conn, DELAYQ_ERR_ARG, "options.tls_...", NULL);
-    return conn->err;
+    ERR_clear_error();
+    t = SSL_CTX_new(TLS_client_method());
+    if (!t) {
+        dq_err_set(conn->err, DELAYQ_ERR_ARG, "TLS: out of memory");
+        return conn->err;
+    }
+    wrong = dq_tls_load(conn, t);
+    if (wrong)
+        SSL_CTX_free(t);
+    else
+        conn->tls = t;
+    return wrong;
 }
 
 /* Prepare a connected socket for TLS. */
@@ -4565,8 +4600,9 @@ static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
     const redisReader *reader = s->c->reader;
     size_t before = reader->len;
     const char *wrong;
+    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
     errno = 0;
-    if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
+    if (dq_sys_read(s->c, tls) != REDIS_OK) return dq_conn_fault(conn, s);
     wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
     if (!wrong) return DELAYQ_OK;
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);

@@ -151,6 +151,54 @@ TEST(a_line_without_an_end_is_refused) {
     refuse_soon(says, "line");
 }
 
+/* Whatever it says, once or without end: each call ends in time. */
+TEST(no_call_is_held_by_a_server_that_says_anything_at_all) {
+    static const char *const says[] = {
+        "+OK\r\n",
+        "-ERR no\r\n",
+        "-LOADING\r\n",
+        ":1\r\n",
+        "$-1\r\n",
+        "*-1\r\n",
+        "*0\r\n",
+        "*3\r\n:1\r\n:0\r\n$8\r\n\1\1\1\1\1\1\1\1\r\n",
+        "*3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n",
+        "$3\r\nabc",
+        "*5\r\n",
+        "\r\n",
+        "\n",
+        "-",
+        "*1\r\n",
+        "*9\r\n*9\r\n",
+        ">2\r\n+x\r\n+y\r\n",
+        "%1\r\n",
+        "-MOVED 1 127.0.0.1:1\r\n",
+        "-ASK 1 :1\r\n",
+        "HTTP/1.1 400 Bad Request\r\n\r\n"};
+    size_t i;
+    int kind;
+    evil_start();
+    for (i = 0; i < sizeof says / sizeof says[0]; i++)
+        for (kind = 0; kind < 4; kind++) {
+            delayq_options o = evil_options();
+            delayq_item item;
+            long long start = now_us();
+            delayq q = {0};
+            evil->endless = kind & 1;
+            evil->requests = kind & 2; /* which are answered well */
+            o.connect_timeout_ms = o.io_timeout_ms = 50;
+            evil_says(says[i]);
+            delayq_open(&q, &o); /* a few lie well enough */
+            delayq_offer(&q, "x", 1, 0);
+            delayq_take(&q, &item, 20);
+            delayq_tick(&q, NULL);
+            delayq_close(&q);
+            if (now_us() - start > 3000000LL * test_slow())
+                FAIL("\"%s\", kind %d: %lld us", says[i], kind,
+                     now_us() - start);
+        }
+}
+
 /* As the answer to a call that may have had an effect. */
 TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
     static const char *const says[] = {"*500000000\r\n", "$2147483647\r\n",
@@ -305,5 +353,48 @@ TEST(a_hook_that_has_asked_for_resp3_gets_its_subscriber) {
     OK(&q, delayq_take(&q, &item, 20000));
     join(pid);
     CHECK_INT(hook_logs, 0);
+    delayq_close(&q);
+}
+
+/* --- signals ------------------------------------------------------------- */
+
+static int hook_fd;
+static redisContext *plain_hook(void *user, int timeout_ms) {
+    redisContext *c = redisConnectUnix(main_server.socket);
+    (void)user, (void)timeout_ms;
+    if (c && !c->err) hook_fd = c->fd;
+    return c;
+}
+
+static int sigpipe_is_pending(void) {
+    sigset_t set;
+    sigpending(&set);
+    return sigismember(&set, SIGPIPE);
+}
+
+/* Each write on a connection of which one half is shut raises SIGPIPE. */
+static void offer_into_a_broken_pipe(delayq *q) {
+    OFFER(q, "x", 60000);
+    shutdown(hook_fd, SHUT_WR);
+    delayq_offer(q, "y", 1, 60000);
+    UNTIL(delayq_offer(q, "z", 1, 60000) == DELAYQ_OK);
+}
+
+TEST(a_sigpipe_that_the_program_keeps_pending_stays_so_and_none_is_added) {
+    delayq_options o = options_for(&main_server, "jobs");
+    sigset_t set;
+    delayq q = {0};
+    o.connect = plain_hook;
+    OK(&q, delayq_open(&q, &o));
+    offer_into_a_broken_pipe(&q); /* does not kill us */
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    offer_into_a_broken_pipe(&q);
+    CHECK(!sigpipe_is_pending());
+    raise(SIGPIPE);
+    CHECK(sigpipe_is_pending());
+    offer_into_a_broken_pipe(&q);
+    CHECK(sigpipe_is_pending());
     delayq_close(&q);
 }

@@ -495,6 +495,8 @@ static void ask_none(void) {
 }
 
 TEST(a_missing_password_is_reported_at_once_and_repaired) {
+    if (main_server.major < 6) /* then a call may be ERR_UNKNOWN */
+        test_skip("Redis 5 closes before it has read a whole script");
     begin(NULL, "");
     comes_and_goes((struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH,
                                     "NOAUTH", NULL});

@@ -160,6 +160,38 @@ TEST(a_certificate_that_is_not_trusted_is_refused) {
     server_end(&s);
 }
 
+static void file_is_refused(const delayq_options *o, const char *option,
+                            const char *file, const char *why) {
+    delayq q;
+    CHECK_STATUS(&q, delayq_open(&q, o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), option);
+    CHECK_HAS(delayq_errmsg(&q), file);
+    CHECK_HAS(delayq_errmsg(&q), why);
+    delayq_close(&q);
+}
+
+TEST(a_tls_file_that_cannot_be_used_is_named_with_the_cause) {
+    char cert[160], key[160];
+    delayq_options o;
+    start("server", "no");
+    o = tls_options("localhost");
+    o.tls_ca = "/no/such/file";
+    file_is_refused(&o, "tls_ca", "/no/such/file", "No such file");
+    o.tls_ca = "/etc/passwd"; /* no certificate */
+    file_is_refused(&o, "tls_ca", "/etc/passwd", "certificate");
+    o.tls_ca = ca;
+    snprintf(cert, sizeof cert, "%s/client.crt", dir);
+    snprintf(key, sizeof key, "%s/server.key", dir);
+    o.tls_cert = cert;
+    o.tls_key = "/no/key";
+    file_is_refused(&o, "tls_key", "/no/key", "No such file");
+    o.tls_key = key; /* another's */
+    file_is_refused(&o, "tls_key", key, "mismatch");
+    o.tls_cert = "/etc";
+    file_is_refused(&o, "tls_cert", "/etc", "");
+    server_end(&s);
+}
+
 TEST(a_certificate_of_another_host_is_refused) {
     static const char *const hosts[] = {"localhost", "127.0.0.1"};
     int i;
