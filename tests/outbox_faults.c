@@ -34,24 +34,34 @@ static delayq_options faulty(int io_timeout_ms, int64_t lease_ms) {
 
 /* --- a mover ------------------------------------------------------------- */
 
-/* Takes all that is ready or pending, due or not, in one script that can't lose
- * any: the payloads go to the list `moved` in the order of a delivery. So a
- * second sending of an offer finds its item delivered. */
+/* Takes what is ready or pending, due or not, so that it can't be lost: the
+ * payloads go to the list `moved` in the order of a delivery. So a second
+ * sending of an offer finds its item delivered. A few at a time: a kill -9 may
+ * tear what the server writes to its AOF between two pages, and Redis 7.0 then
+ * keeps the beginning of a transaction, and runs it at the restart after next:
+ * what it moved has come twice. */
 static const char mover[] =
-    "for _, p in ipairs(redis.call('LRANGE', 'jobs', 0, -1)) do\n"
-    "  redis.call('RPUSH', 'moved', p)\n"
+    "local moved = redis.call('LRANGE', 'jobs', 0, 7)\n"
+    "if #moved > 0 then\n"
+    "  redis.call('LTRIM', 'jobs', #moved, -1)\n"
+    "else\n"
+    "  for i, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, 7)) do\n"
+    "    moved[i] = string.sub(e, 18 + struct.size('L'))\n"
+    "  end\n"
+    "  redis.call('ZREMRANGEBYRANK', KEYS[1], 0, math.max(#moved, 1) - 1)\n"
     "end\n"
-    "local es = redis.call('ZRANGE', KEYS[1], 0, -1)\n"
-    "for _, e in ipairs(es) do\n"
-    "  redis.call('RPUSH', 'moved', string.sub(e, 18 + struct.size('L')))\n"
-    "end\n"
-    "redis.call('DEL', KEYS[1], 'jobs')\n"
-    "return #es\n";
+    "if #moved > 0 then redis.call('RPUSH', 'moved', unpack(moved)) end\n"
+    "return #moved\n";
 
 static void move(redisContext *c) {
-    redisReply *r = run(c, "EVAL %s 1 " ZSET, mover);
-    if (r->type == REDIS_REPLY_ERROR) FAIL("%s", r->str);
-    freeReplyObject(r);
+    redisReply *r;
+    long long n;
+    do {
+        r = run(c, "EVAL %s 1 " ZSET, mover);
+        if (r->type == REDIS_REPLY_ERROR) FAIL("%s", r->str);
+        n = r->integer;
+        freeReplyObject(r);
+    } while (n > 0);
 }
 
 /* The numbers 0 to n - 1, each of them once, in this order. */
@@ -573,8 +583,8 @@ static void keep_moving(void *argument) {
         redisReply *r = NULL;
         while (!*stop && c && !c->err &&
                (r = (redisReply *)redisCommand(c, "EVAL %s 1 " ZSET, mover))) {
+            if (r->type != REDIS_REPLY_INTEGER || r->integer == 0) usleep(1000);
             freeReplyObject(r);
-            usleep(1000);
         }
         if (c) redisFree(c);
         usleep(1000);
