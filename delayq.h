@@ -2205,8 +2205,9 @@ static const char dq_lua_elements[] =
  * node of a cluster, and under an ACL that hides the mirror: its keys are not
  * declared.
  * ARGV     1 zset, 2 mirror
- * returns  clock; 1 where an element of Redisson <= 3.21.0 stands at a head,
- * and may ever be due, else 0; an unsigned long of 1, as the server packs it */
+ * returns  clock; 1 where an element of Redisson <= 3.21.0 that can fall due
+ *          stands at a head, else 0; an unsigned long of 1, as the server packs
+ *          it */
 static const char dq_lua_probe[] =
     "local function is_old(e)\n"
     "  return type(e) == 'string' and split(e) == 0\n"
@@ -3203,7 +3204,7 @@ static const char dq_lua_broadcast[] =
     "    local after = ms .. string.format('-%.0f', seq + 1)\n"
     "    return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "  end\n"
-    /* 1 more is no other number: from the cursor on, and without it */
+    /* seq + 1 isn't exact: read from the cursor on, and leave that out */
     "  local found = redis.call('XRANGE', stream, cursor, '+', 'COUNT',\n"
     "    count + 1)\n"
     "  if found[1] and found[1][1] == cursor then table.remove(found, 1) end\n"
