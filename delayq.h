@@ -709,9 +709,9 @@ typedef struct delayq_waiter {
 
 struct delayq {
     unsigned open;
+    int call_ms; /* how long a call that asks may take */
     int64_t pid;
     delayq_options options;
-    int call_ms;         /* how long a call that asks may take */
     delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
                             that it belongs to is closed */
     delayq_conn own;     /* unused by a handle that shares another's */
@@ -2552,7 +2552,7 @@ static const char dq_lua_chunks[] =
  * Each chunk is read with the element behind it, which tells when to come
  * again: run.soon, nil where nothing is within the horizon (so a look copies
  * no large element that is far off). run.all: nothing due is left. */
-static const char dq_lua_drain[] =
+static const char dq_lua_read_due[] =
     "local function read_due(run, count)\n"
     "  local function read()\n"
     "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
@@ -2573,7 +2573,8 @@ static const char dq_lua_drain[] =
     "  end\n"
     "  run.all = due <= count\n"
     "  return found, math.min(due, count)\n"
-    "end\n"
+    "end\n";
+static const char dq_lua_drain[] =
     "local function drain_chunk(run, want, keep, add)\n"
     "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
     "  local old_first = run.wire == 'o'\n"
@@ -3434,8 +3435,9 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN \
-    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_drain
+#define DQ_LUA_RUN                                                             \
+    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_read_due, \
+        dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE                                                           \

@@ -134,35 +134,31 @@ static void fill(enum layout layout) {
 }
 
 /* A copy of all keys, which is put back before each call. */
-static struct {
-    char *key, *dump;
-    size_t len;
-} copies[16];
-static size_t copy_count;
+static redisReply *copied, *copies[16]; /* keys, and what DUMP says of each */
+
+static void forget_copy(void) {
+    size_t i;
+    for (i = 0; copied && i < copied->elements; i++) freeReplyObject(copies[i]);
+    if (copied) freeReplyObject(copied);
+    copied = NULL;
+}
 
 static void keep_copy(void) {
-    redisReply *keys = run(main_connection(), "KEYS *");
     size_t i;
-    copy_count = keys->elements;
-    CHECK(copy_count <= 16);
-    for (i = 0; i < copy_count; i++) {
-        redisReply *r =
-            run(main_connection(), "DUMP %s", keys->element[i]->str);
-        copies[i].key = strdup(keys->element[i]->str);
-        copies[i].len = r->len;
-        copies[i].dump = (char *)malloc(r->len);
-        memcpy(copies[i].dump, r->str, r->len);
-        freeReplyObject(r);
-    }
-    freeReplyObject(keys);
+    forget_copy();
+    copied = run(main_connection(), "KEYS *");
+    CHECK(copied->elements <= 16);
+    for (i = 0; i < copied->elements; i++)
+        copies[i] = run(main_connection(), "DUMP %s", copied->element[i]->str);
 }
 
 static void put_back(void) {
     size_t i;
     ask("FLUSHALL");
-    for (i = 0; i < copy_count; i++)
-        freeReplyObject(run(main_connection(), "RESTORE %s 0 %b", copies[i].key,
-                            copies[i].dump, copies[i].len));
+    for (i = 0; i < copied->elements; i++)
+        freeReplyObject(run(main_connection(), "RESTORE %s 0 %b",
+                            copied->element[i]->str, copies[i]->str,
+                            copies[i]->len));
 }
 
 /* --- what is where ------------------------------------------------------- */
@@ -432,7 +428,8 @@ static void check_call(const struct verb *v, const char *fault) {
 /* What was done before a refusal stays so; the next calls run into it. */
 static void check_calls(const struct verb *v, const char *fault) {
     int i;
-    for (i = 0; i < (v->moves ? 3 : 1); i++) check_call(v, fault);
+    for (i = 0; i < (v->moves && mode->pending == 0 ? 3 : 1); i++)
+        check_call(v, fault);
 }
 
 static void allow_all(void) {
@@ -494,6 +491,7 @@ static void try_all_verbs(delayq_wire wire, int broadcast,
         }
         delayq_close(&q);
     }
+    forget_copy();
     if (complaints > 0) FAIL("%d faults", complaints);
 }
 
@@ -588,6 +586,7 @@ TEST(an_outbox_keeps_what_is_refused_and_stores_it_once) {
             }
         delayq_close(&q);
     }
+    forget_copy();
 }
 
 #endif
