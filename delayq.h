@@ -296,9 +296,9 @@
  * that is moved alone and blocks the server for some ms per MB; for twice as
  * long if the next item is as large and due within max_wait_ms.
  *
- * With a Redisson wire each script walks through the mirror list once, a replace
- * twice: a few ms per 100,000 pending items. One walk serves up to 100 items offered by
- * delayq, but only 1 to 3 offered by Java.
+ * With a Redisson wire each script walks through the mirror list once, that of
+ * a replace twice: a few ms per 100,000 pending items. One walk serves up to
+ * 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
  * The handle is plain memory of a few KB. A call needs up to 28 KB of stack,
  * most of it hiredis' read buffer. The library itself allocates nothing;
