@@ -315,9 +315,9 @@
  * item of 60 MB goes through with the default options; for larger ones raise
  * io_timeout_ms, since nothing moves while the script runs.
  *
- * With a Redisson wire each script walks through the mirror list once: a few
- * ms per 100,000 pending items. One walk serves up to 100 items offered by
- * delayq, but only 1 to 3 offered by Java.
+ * With a Redisson wire each script walks through the mirror list once, that of
+ * a replace twice: a few ms per 100,000 pending items. One walk serves up to
+ * 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
  * The handle is plain memory of a few KB. A call needs up to 28 KB of stack,
  * most of it hiredis' read buffer. The library itself allocates nothing;
@@ -747,9 +747,9 @@ typedef struct delayq_waiter {
 
 struct delayq {
     unsigned open;
+    int call_ms; /* how long a call that asks may take */
     int64_t pid;
     delayq_options options;
-    int call_ms;         /* how long a call that asks may take */
     delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
                             that it belongs to is closed */
     delayq_conn own;     /* unused by a handle that shares another's */
@@ -2323,14 +2323,19 @@ static const char dq_lua_elements[] =
  * node of a cluster, and under an ACL that hides the mirror: its keys are not
  * declared.
  * ARGV     1 zset, 2 mirror
- * returns  clock; 1 where an element of Redisson <= 3.21.0 stands at a head,
- *          else 0; an unsigned long of 1, as the server packs it */
+ * returns  clock; 1 where an element of Redisson <= 3.21.0 that can fall due
+ *          stands at a head, else 0; an unsigned long of 1, as the server packs
+ *          it */
 static const char dq_lua_probe[] =
     "local function is_old(e)\n"
     "  return type(e) == 'string' and split(e) == 0\n"
     "end\n"
+    /* what is below 0, or infinite, is never due */
+    "local n = redis.pcall('ZCOUNT', ARGV[1], '-inf', '(0')\n"
+    "if type(n) ~= 'number' then n = 0 end\n"
+    "local head = redis.pcall('ZRANGE', ARGV[1], n, n, 'WITHSCORES')\n"
     "local old = is_old(redis.pcall('LINDEX', ARGV[2], 0)) or\n"
-    "  is_old(redis.pcall('ZRANGE', ARGV[1], 0, 0)[1])\n"
+    "  is_old(head[1]) and tonumber(head[2]) < 2 ^ 53\n"
     "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): the element of score due whose first bytes are
@@ -3319,8 +3324,16 @@ static const char dq_lua_broadcast[] =
     "end\n"
     "local function read_stream(stream, cursor, count)\n"
     "  local ms, seq = string.match(cursor, '^(%d+)-(%d+)$')\n"
-    "  local after = ms .. string.format('-%.0f', seq + 1)\n"
-    "  return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
+    "  if #seq < 16 then\n"
+    "    local after = ms .. string.format('-%.0f', seq + 1)\n"
+    "    return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
+    "  end\n"
+    /* seq + 1 isn't exact: read from the cursor on, and leave that out */
+    "  local found = redis.call('XRANGE', stream, cursor, '+', 'COUNT',\n"
+    "    count + 1)\n"
+    "  if found[1] and found[1][1] == cursor then table.remove(found, 1) end\n"
+    "  found[count + 1] = nil\n"
+    "  return found\n"
     "end\n"
     "local function broadcast(run, max, cursor)\n"
     "  local stream, reply = run.ready_list, run.reply\n"
@@ -3583,7 +3596,7 @@ DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "bd90952d062dd38aeffaffcec7c865e4f338cd87",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "9d6dfe455fe2a157660ea60db377118f0ce9d9e5", DQ_LUA_RUN,
+          "ed499a2b7cd62bb3da1e2c13e245c70dc641e474", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -7371,7 +7384,7 @@ static const char *dq_check_cursor(delayq *q) {
     }
     ms = strspn(after, "0123456789");
     seq = after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
-    if (ms < 1 || ms > 16 || seq < 1 || seq > 16 || after[ms + 1 + seq])
+    if (ms < 1 || ms > 20 || seq < 1 || seq > 20 || after[ms + 1 + seq])
         return "options.broadcast_after: the ticket text of an item";
     memcpy(q->cursor, after, ms + seq + 2);
     return NULL;

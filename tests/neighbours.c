@@ -88,3 +88,134 @@ TEST(paging_by_peek_ends_where_elements_have_the_same_id) {
     for (page = 1; page < 8; page++) page_through(page, seen);
     delayq_close(&q);
 }
+
+/* --- a broadcast's stream ------------------------------------------------ */
+
+/* Take with this cursor what comes behind it; a numbered payload. */
+static void broadcast_takes(const char *after, const char *payloads) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_item items[20];
+    size_t n, i, want = strlen(payloads);
+    o.broadcast = 1;
+    o.broadcast_after = after;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_take_many(&q, items, 20, &n, 0));
+    CHECK_INT(n, want);
+    for (i = 0; i < n; i++) {
+        CHECK_INT(items[i].len, 1);
+        CHECK_INT(*(const char *)items[i].data, payloads[i]);
+    }
+    poll_now(&q);
+    CHECK_STATUS(&q, delayq_take(&q, items, 0), DELAYQ_EMPTY);
+    poll_now(&q);
+    CHECK_STATUS(&q, delayq_take_many(&q, items, 20, &n, 0), DELAYQ_EMPTY);
+    delayq_close(&q);
+}
+
+TEST(a_broadcast_goes_on_behind_any_id_in_its_stream) {
+    static const char *const ids[] = {
+        "5-9007199254740991",     "5-9007199254740992",
+        "5-9007199254740993",     "5-18446744073709551614",
+        "5-18446744073709551615", "6-0",
+        "9007199254740993-5"};
+    static const char *const payloads[] = {"a", "b", "c", "d", "e", "f", "g"};
+    char all[8] = "";
+    size_t i;
+    for (i = 0; i < 7; i++) {
+        ask("XADD delayq_stream:{jobs} %s due 5 payload %s", ids[i],
+            payloads[i]);
+        if (i > 0) broadcast_takes(ids[i - 1], payloads[i]);
+        strcat(all, payloads[i]);
+        broadcast_takes("", all);
+    }
+}
+
+/* --- elements that are never due ----------------------------------------- */
+
+/* Neither delayq nor Redisson ever moves what is below 0, or infinite. */
+TEST(an_old_element_that_is_never_due_refuses_no_handle) {
+    static const char *const scores[] = {"-1e300", "-inf", "-1", "1e300",
+                                         "+inf"};
+    unsigned char e[64];
+    delayq_item item;
+    size_t i, n = element(e, 0, 8, "abcdefgh", "old", 3);
+    for (i = 0; i < 5; i++) {
+        ask("FLUSHALL");
+        ask("ZADD " ZSET " %s %b", scores[i], e, n);
+        open_queue(&q, "jobs");
+        OFFER(&q, "new", 0);
+        elapse(main_connection(), 1);
+        OK(&q, delayq_take(&q, &item, 0));
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        delayq_close(&q);
+    }
+}
+
+/* --- waiters ------------------------------------------------------------- */
+
+static volatile int *taken;
+
+static void take_on(void *unused) {
+    delayq_item item;
+    (void)unused;
+    open_queue(&q, "jobs");
+    for (;;) {
+        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
+        __sync_fetch_and_add(taken, 1);
+    }
+}
+
+/* How many commands the server has run, those of scripts among them. */
+static long long commands(void) {
+    const char *at = ask("INFO commandstats");
+    long long n = 0;
+    while ((at = strstr(at, ":calls=")) != NULL) n += atoll(at += 7);
+    return n;
+}
+
+/* How many hear the queue's channel. */
+static long long listeners(void) {
+    redisReply *r = run(main_connection(),
+                        "PUBSUB NUMSUB redisson_delay_queue_channel:{jobs}");
+    long long n = r->element[1]->integer;
+    freeReplyObject(r);
+    return n;
+}
+
+/* Where versions look for waiters. */
+static void add_garbage(int count) {
+    static const char *const sets[] = {"delayq_waiting:{jobs}",
+                                       "delayq_waiters:{jobs}"};
+    int i;
+    for (i = 0; i < 2; i++)
+        ask("EVAL %s 1 %s %d",
+            "local scores = {'-inf', '-1e300', -1, 0, 5, 1e12, 1e14, 15e13,\n"
+            "  2e14, '1e300', '+inf'}\n"
+            "for i = 1, tonumber(ARGV[1]) do\n"
+            "  local name = string.char(i % 256, i % 7) .. i\n"
+            "  if i % 100 == 0 then name = name .. string.rep('x', 5000) end\n"
+            "  if i % 2 == 0 then name = ':' .. name end\n"
+            "  redis.call('ZADD', KEYS[1], scores[i % #scores + 1], name)\n"
+            "end\n"
+            "redis.call('ZADD', KEYS[1], '+inf', '')\n",
+            sets[i], count);
+}
+
+TEST(a_set_of_waiters_full_of_garbage_holds_up_no_script) {
+    int i;
+    taken = (volatile int *)shared(sizeof *taken);
+    spawn(take_on, NULL);
+    spawn(take_on, NULL);
+    UNTIL(listeners() == 2);
+    open_queue(&q, "jobs");
+    for (i = 0; i < 6; i++) {
+        long long before;
+        if (i % 2 == 0) add_garbage(20000);
+        before = commands();
+        OFFER(&q, "x", 5);
+        UNTIL(*taken > i);
+        if (commands() - before > 1000)
+            FAIL("%lld commands for an item", commands() - before);
+    }
+    delayq_close(&q);
+}

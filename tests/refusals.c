@@ -40,7 +40,7 @@ static const struct mode {
 static const struct mode *mode;
 
 /* What lies in the queue besides. */
-enum layout { LISTS, NO_LISTS, POISON_FIRST, LAYOUTS };
+enum layout { LISTS, NO_LISTS, POISON_FIRST, LAYOUTS, NOTHING_DUE };
 
 static delayq q;
 static delayq_ticket leased, pending; /* of two items */
@@ -89,7 +89,7 @@ static void fill(enum layout layout) {
         n = next_element(e, kind, 0);
         put(e, n, LATER_MS + 1000 + i, 1);
     }
-    for (i = 0; i < 14; i++) {
+    for (i = 0; i < 14 && layout != NOTHING_DUE; i++) {
         int undecodable = layout == POISON_FIRST ? i == 0 : i % 7 == 5;
         int foreign = kind == 16 && i % 7 == 3;
         int attempts = native && !undecodable && i % 7 > 3 ? i % 7 - 3 : 0;
@@ -134,35 +134,31 @@ static void fill(enum layout layout) {
 }
 
 /* A copy of all keys, which is put back before each call. */
-static struct {
-    char *key, *dump;
-    size_t len;
-} copies[16];
-static size_t copy_count;
+static redisReply *copied, *copies[16]; /* keys, and what DUMP says of each */
+
+static void forget_copy(void) {
+    size_t i;
+    for (i = 0; copied && i < copied->elements; i++) freeReplyObject(copies[i]);
+    if (copied) freeReplyObject(copied);
+    copied = NULL;
+}
 
 static void keep_copy(void) {
-    redisReply *keys = run(main_connection(), "KEYS *");
     size_t i;
-    copy_count = keys->elements;
-    CHECK(copy_count <= 16);
-    for (i = 0; i < copy_count; i++) {
-        redisReply *r =
-            run(main_connection(), "DUMP %s", keys->element[i]->str);
-        copies[i].key = strdup(keys->element[i]->str);
-        copies[i].len = r->len;
-        copies[i].dump = (char *)malloc(r->len);
-        memcpy(copies[i].dump, r->str, r->len);
-        freeReplyObject(r);
-    }
-    freeReplyObject(keys);
+    forget_copy();
+    copied = run(main_connection(), "KEYS *");
+    CHECK(copied->elements <= 16);
+    for (i = 0; i < copied->elements; i++)
+        copies[i] = run(main_connection(), "DUMP %s", copied->element[i]->str);
 }
 
 static void put_back(void) {
     size_t i;
     ask("FLUSHALL");
-    for (i = 0; i < copy_count; i++)
-        freeReplyObject(run(main_connection(), "RESTORE %s 0 %b", copies[i].key,
-                            copies[i].dump, copies[i].len));
+    for (i = 0; i < copied->elements; i++)
+        freeReplyObject(run(main_connection(), "RESTORE %s 0 %b",
+                            copied->element[i]->str, copies[i]->str,
+                            copies[i]->len));
 }
 
 /* --- what is where ------------------------------------------------------- */
@@ -432,7 +428,8 @@ static void check_call(const struct verb *v, const char *fault) {
 /* What was done before a refusal stays so; the next calls run into it. */
 static void check_calls(const struct verb *v, const char *fault) {
     int i;
-    for (i = 0; i < (v->moves ? 3 : 1); i++) check_call(v, fault);
+    for (i = 0; i < (v->moves && mode->pending == 0 ? 3 : 1); i++)
+        check_call(v, fault);
 }
 
 static void allow_all(void) {
@@ -494,6 +491,7 @@ static void try_all_verbs(delayq_wire wire, int broadcast,
         }
         delayq_close(&q);
     }
+    forget_copy();
     if (complaints > 0) FAIL("%d faults", complaints);
 }
 
@@ -521,6 +519,77 @@ TEST(a_key_of_a_wrong_type_leaves_everything_where_it_was_beside_old_redisson) {
 TEST(a_key_of_a_wrong_type_leaves_everything_where_it_was_in_a_broadcast) {
     try_all_verbs(DELAYQ_NATIVE, 1, try_all_keys);
 }
+
+#ifdef DELAYQ_VERSION_MAJOR /* 0.1 had no outbox */
+
+static void outbox_offer(void) {
+    OK(&q, delayq_offer(&q, "new", 3, 60000));
+}
+static void outbox_offer_keyed(void) {
+    OK(&q, offer_messages(1, "other", 0));
+}
+static void outbox_replace(void) {
+    OK(&q, offer_messages(1, "first", 1));
+}
+
+/* Is everything settled, or refused? */
+static int outbox_tells(delayq_status *status) {
+    delayq_outbox_state state;
+    *status = delayq_tick(&q, NULL);
+    OK(&q, delayq_outbox(&q, &state));
+    return *status < DELAYQ_OK || state.offers_accepted == state.offers_settled;
+}
+
+TEST(an_outbox_keeps_what_is_refused_and_stores_it_once) {
+    static void (*const calls[])(void) = {outbox_offer, outbox_offer_keyed,
+                                          outbox_replace};
+    static const delayq_wire wires[] = {DELAYQ_NATIVE, DELAYQ_REDISSON};
+    static char memory[65536];
+    char url[160];
+    delayq_options o;
+    size_t w, i, k;
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    read_commands();
+    allow_all();
+    snprintf(url, sizeof url, "unix://u:pw@%s", main_server.socket);
+    for (w = 0; w < COUNT(wires); w++) {
+        mode = &modes[w == 0 ? 0 : 3];
+        fill(NOTHING_DUE);
+        keep_copy();
+        o = options_for(&main_server, "jobs");
+        o.url = url;
+        o.wire = wires[w];
+        o.outbox = memory;
+        o.outbox_size = sizeof memory;
+        OK(&q, delayq_open(&q, &o));
+        for (k = 0; k < COUNT(calls); k++)
+            for (i = 0; i < command_count; i++) {
+                long long pending_before;
+                delayq_status status;
+                char *was;
+                put_back();
+                pending_before = ask_int("ZCARD " ZSET);
+                was = strdup(contents(main_connection()));
+                ask("ACL SETUSER u -%s", commands[i]);
+                calls[k]();
+                UNTIL(outbox_tells(&status));
+                if (status < DELAYQ_OK &&
+                    strcmp(contents(main_connection()), was) != 0)
+                    FAIL("call %zu, %s forbidden: refused after a change", k,
+                         commands[i]);
+                ask("ACL SETUSER u +%s", commands[i]);
+                OK(&q, delayq_flush(&q, 20000));
+                CHECK_INT(ask_int("ZCARD " ZSET),
+                          pending_before + (calls[k] != outbox_replace));
+                CHECK_INT(stale_in_mirror(), 0);
+                free(was);
+            }
+        delayq_close(&q);
+    }
+    forget_copy();
+}
+
+#endif
 
 TEST(what_a_refusal_has_left_undone_is_told_by_the_next_call) {
     delayq_status status = DELAYQ_OK;
