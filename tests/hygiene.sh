@@ -70,7 +70,8 @@ cc -x c -fpreprocessed -dD -E -P delayq.h >"$dir/bare" 2>/dev/null
 names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     grep -o -w -e '_[A-Z][A-Za-z_0-9]*' -e '[A-Za-z0-9]*__[A-Za-z_0-9]*' |
     sort -u | grep -v -x -e _GNU_SOURCE -e _DEFAULT_SOURCE \
-    -e __STRICT_ANSI__ -e __GNUC__ -e __cplusplus -e __attribute__ \
+    -e __STRICT_ANSI__ -e __GNUC__ -e '__GLIBC.*__' -e __cplusplus \
+    -e __attribute__ \
     -e '__atomic_.*' -e '__ATOMIC_.*' -e __VA_ARGS__)
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 
