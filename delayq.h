@@ -293,10 +293,10 @@
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A payload larger than
  * that is moved alone. Of 1 to 64 MB it blocks the server for so many ms per
- * MB: an offer 3 to 5, a take 3 to 6, with a lease 7 to 12, an ack, nack or
- * extend 3 to 6, a tick that moves it 5 to 8; twice as long if the next item
- * is as large and due within max_wait_ms. (A GET or SET in Lua: 2 to 3.) An
- * item of 60 MB goes through with the default options; for larger ones raise
+ * MB: an offer or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or
+ * extend 3 to 6, a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A
+ * take or tick needs twice as long if the next item is as large. An item of 60
+ * MB goes through with the default options; for larger ones raise
  * io_timeout_ms, since nothing moves while the script runs.
  *
  * With a Redisson wire each script walks through the mirror list once: a few
