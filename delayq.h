@@ -624,7 +624,6 @@ typedef struct delayq_socket {
     int64_t moved_us;        /* when it was last of use */
     const char *body;        /* what is to be written then, */
     size_t body_len;         /* a payload of that length */
-    uint64_t moved;          /* bytes of payloads and answers so far */
     delayq_exchange *first, *last; /* under way, in the order of replies */
     delayq_exchange greeting;
 } delayq_socket;
@@ -677,6 +676,8 @@ typedef struct delayq_conn {
     int64_t clock_error_us;            /* and at most so much more, */
     int64_t clock_read_us;             /* when it was told */
     unsigned char long_size, long_big; /* its unsigned long */
+
+    unsigned moved; /* bytes of large payloads and of answers so far */
 
     void *tls;   /* the SSL_CTX */
     int pipe[2]; /* delayq_wake writes, a wait reads */
@@ -4331,7 +4332,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
         status = redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
-        s->moved += n;
+        conn->moved += (unsigned)n;
         if (s->body_len == 0 && status == REDIS_OK)
             status = redisAppendFormattedCommand(s->c, "\r\n", 2);
         if (status != REDIS_OK) return dq_conn_no_memory(conn);
@@ -4410,7 +4411,7 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
         if (dq_sys_read(s->c) != REDIS_OK) return dq_conn_fault(conn, s);
         if (s->c->reader->len == before) break;
         s->moved_us = dq_sys_now();
-        s->moved += s->c->reader->len - before;
+        conn->moved += (unsigned)(s->c->reader->len - before);
         do {
             if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
                 return dq_conn_fault(conn, s);
@@ -5582,13 +5583,13 @@ static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
 static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
                            int64_t deadline) {
     const delayq_conn *conn = q->conn;
-    uint64_t moved = conn->cmd.moved + conn->ask.moved;
+    unsigned moved = conn->moved;
     int late = 0;
     while (dq_req_step(q, reqs, count) > 0) {
         size_t i;
-        if (conn->cmd.moved + conn->ask.moved - moved >= 1 << 20) {
+        if (conn->moved - moved >= 1u << 20) {
             int64_t anew = dq_wait_limit(q);
-            moved = conn->cmd.moved + conn->ask.moved;
+            moved = conn->moved;
             if (anew > deadline) deadline = anew;
         }
         for (i = 0; i < count; i++) { /* what was sent late has its time, too */
