@@ -309,10 +309,10 @@
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A payload larger than
  * that is moved alone. Of 1 to 64 MB it blocks the server for so many ms per
- * MB: an offer 3 to 5, a take 3 to 6, with a lease 7 to 12, an ack, nack or
- * extend 3 to 6, a tick that moves it 5 to 8; twice as long if the next item
- * is as large and due within max_wait_ms. (A GET or SET in Lua: 2 to 3.) An
- * item of 60 MB goes through with the default options; for larger ones raise
+ * MB: an offer or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or
+ * extend 3 to 6, a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A
+ * take or tick needs twice as long if the next item is as large. An item of 60
+ * MB goes through with the default options; for larger ones raise
  * io_timeout_ms, since nothing moves while the script runs.
  *
  * With a Redisson wire each script walks through the mirror list once, that of
@@ -658,7 +658,6 @@ typedef struct delayq_socket {
     delayq_reply_scan scan;  /* of what is read */
     const char *body;        /* what is to be written then, */
     size_t body_len;         /* a payload of that length */
-    uint64_t moved;          /* bytes of payloads and answers so far */
     delayq_exchange *first, *last; /* under way, in the order of replies */
     delayq_exchange greeting;
 } delayq_socket;
@@ -711,6 +710,8 @@ typedef struct delayq_conn {
     int64_t clock_error_us;            /* and at most so much more, */
     int64_t clock_read_us;             /* when it was told */
     unsigned char long_size, long_big; /* its unsigned long */
+
+    unsigned moved; /* bytes of large payloads and of answers so far */
 
     void *tls;   /* the SSL_CTX */
     int pipe[2]; /* delayq_wake writes, a wait reads */
@@ -4633,7 +4634,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
         status = redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
-        s->moved += n;
+        conn->moved += (unsigned)n;
         if (s->body_len == 0 && status == REDIS_OK)
             status = redisAppendFormattedCommand(s->c, "\r\n", 2);
         if (status != REDIS_OK) return dq_conn_no_memory(conn);
@@ -4712,7 +4713,7 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
         if (status != DELAYQ_OK) return status;
         if (s->c->reader->len == before) break;
         s->moved_us = dq_sys_now();
-        s->moved += s->c->reader->len - before;
+        conn->moved += (unsigned)(s->c->reader->len - before);
         do {
             if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
                 return dq_conn_fault(conn, s);
@@ -5916,13 +5917,13 @@ static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
 static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
                            int64_t deadline) {
     const delayq_conn *conn = q->conn;
-    uint64_t moved = conn->cmd.moved + conn->ask.moved;
+    unsigned moved = conn->moved;
     int late = 0;
     while (dq_req_step(q, reqs, count) > 0) {
         size_t i;
-        if (conn->cmd.moved + conn->ask.moved - moved >= 1 << 20) {
+        if (conn->moved - moved >= 1u << 20) {
             int64_t anew = dq_wait_limit(q);
-            moved = conn->cmd.moved + conn->ask.moved;
+            moved = conn->moved;
             if (anew > deadline) deadline = anew;
         }
         for (i = 0; i < count; i++) { /* what was sent late has its time, too */

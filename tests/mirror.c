@@ -198,3 +198,31 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     delayq_close(&q);
     redisFree(c);
 }
+
+/* A large head isn't read: it leaves by an LREM of its own, and those around it
+ * by their places. */
+TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
+    static char large[100000];
+    int wire, take;
+    for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD; wire++)
+        for (take = 0; take < 2; take++) {
+            int i, left = 0;
+            ask("FLUSHALL");
+            open_wire(&q, "jobs", (delayq_wire)wire);
+            for (i = 0; i < 30; i++)
+                OK(&q, delayq_offer(&q, large, i % 3 ? 10 : sizeof large,
+                                    i % 5 ? 0 : 60000));
+            for (i = 0; i < 30; i++) left += i % 5 == 0;
+            elapse(main_connection(), 2);
+            while (ask_int("ZCARD " ZSET) > left) {
+                delayq_item item;
+                poll_now(&q);
+                if (take)
+                    OK(&q, delayq_take(&q, &item, 0));
+                else
+                    OK(&q, delayq_tick(&q, NULL));
+            }
+            CHECK_INT(ask_int("LLEN " MIRROR), left);
+            delayq_close(&q);
+        }
+}
