@@ -56,7 +56,7 @@ bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
 # tests of faults that 0.1 had, which compile with its header, too
-FAULT_TESTS := tests/loops.c
+FAULT_TESTS := tests/loops.c tests/mixed.c
 OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old
