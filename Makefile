@@ -58,8 +58,8 @@ bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 # tests of faults that 0.1 had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
                tests/hostile.c tests/large.c tests/loops.c \
-               tests/neighbours.c tests/refusals.c tests/statuses.c \
-               tests/waiters.c
+               tests/mixed.c tests/neighbours.c tests/refusals.c \
+               tests/statuses.c tests/waiters.c
 OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old

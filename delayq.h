@@ -166,7 +166,14 @@
  * The first four are the keys, the bytes and the channel of Redisson's
  * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
  * from the same queue. options.wire says for which Redisson; all handles on a
- * queue use the same wire.
+ * queue use the same wire. An element that the fleet's Redisson can't read
+ * stops its transfer for ever. So a handle that meets an element of another
+ * Redisson than its own returns DELAYQ_ERR_WIRE: at the open, when it takes or
+ * ticks, and with an offer if it has not looked for 10 s. It looks at both ends
+ * of the set and of the mirror, not at each element, and it can't see a
+ * Redisson that has not offered yet. If elements of two formats have come
+ * together all the same, let one handle with DELAYQ_REDISSON_OLD tick until the
+ * wrong ones are gone: its ticks move every format, and write none.
  *
  * >>time -- clocks, waiting, order
  *
@@ -389,8 +396,8 @@ typedef enum delayq_status {
     DELAYQ_ERR_READONLY = -7, /* a replica, or a server that can't write now */
     DELAYQ_ERR_FULL = -8,     /* maxmemory reached, or the outbox is full: it
                                  was refused */
-    DELAYQ_ERR_WIRE = -9,     /* elements of Redisson <= 3.21.0 were met, and
-                                 options.wire is not DELAYQ_REDISSON_OLD */
+    DELAYQ_ERR_WIRE = -9,     /* elements of a Redisson were met for which
+                                 options.wire is wrong; the text names it */
     DELAYQ_ERR_AGAIN = -11,   /* loading, failing over, busy: try later */
     DELAYQ_ERR_TYPE = -12,    /* one of the queue's keys has a wrong type */
     DELAYQ_ERR_MEMORY = -13,  /* this program has no memory left */
@@ -412,8 +419,8 @@ typedef enum delayq_status {
 /* Which programs share the queue. All its handles use the same. */
 typedef enum delayq_wire {
     DELAYQ_NATIVE = 0,  /* C programs. Redisson >= 3.21.1 can move and take the
-                           items, but its size(), contains() and so on don't
-                           see what C has offered */
+                           items, but must not offer any, and its size(),
+                           contains() and so on don't see what C has offered */
     DELAYQ_REDISSON,    /* a fleet with Redisson >= 3.21.1 */
     DELAYQ_REDISSON_OLD /* a fleet with Redisson <= 3.21.0 */
 } delayq_wire;
@@ -779,12 +786,12 @@ struct delayq {
                                 of the waiters */
     delayq_waiter waiter;
 
-    unsigned char empty_takes;  /* the last take was empty and did not wait */
-    unsigned char retry_turn;   /* which list the next take looks at first */
-    unsigned char probed;       /* a probe of this queue has been answered */
-    unsigned char wire_refused; /* elements of an older Redisson were met */
-    volatile int woken;         /* by delayq_wake */
-    void *reply;                /* what the items point into */
+    unsigned char empty_takes; /* the last take was empty and did not wait */
+    unsigned char retry_turn;  /* which list the next take looks at first */
+    unsigned char probed;      /* a probe of this queue has been answered */
+    unsigned char foreign;     /* dq_foreign: what was met there */
+    volatile int woken;        /* by delayq_wake */
+    void *reply;               /* what the items point into */
     delayq_counts counts;
     size_t name_len;
     char name[513];
@@ -802,7 +809,9 @@ struct delayq {
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing was changed
  *     DELAYQ_ERR_WIRE      nothing was changed; all further calls fail until
- *                          the handle is reopened
+ *                          the handle is reopened. Exception: with
+ *                          DELAYQ_REDISSON_OLD only those that write elements,
+ *                          offers and takes; ticks go on
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
  *     DELAYQ_ERR_ARG       the handle is closed, or was opened before a
  *                          fork(), or its name or tls_ files turn out to be
@@ -819,8 +828,8 @@ struct delayq {
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
  *                              or on a cluster a name that lies in two slots;
  *                              the handle is closed
- *             DELAYQ_ERR_WIRE  the handle is open, but every call will return
- *                              this: see delayq_wire
+ *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
+ *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
  *                              used
  * Blocks      up to connect_timeout_ms
@@ -1934,12 +1943,25 @@ static delayq_status dq_err_unanswered(delayq *q, const char *what,
     return DELAYQ_ERR_UNKNOWN;
 }
 
+/* Elements beside which a handle must not write. */
+enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2 };
+
+/* Why q must not write: what it has met. */
 static delayq_status dq_err_wire(delayq *q) {
+    if (q->foreign == DQ_FOREIGN_OLD)
+        return dq_err_set(q->err, DELAYQ_ERR_WIRE,
+                          "queue %.64s holds elements of Redisson <= 3.21.0, "
+                          "which can't read this handle's elements: open it "
+                          "with wire = DELAYQ_REDISSON_OLD",
+                          q->name);
     return dq_err_set(q->err, DELAYQ_ERR_WIRE,
-                      "queue %.64s holds elements of Redisson <= 3.21.0, which "
-                      "can't read this handle's elements: open it with "
-                      "wire = DELAYQ_REDISSON_OLD",
-                      q->name);
+                      "queue %.64s holds elements of Redisson >= 3.21.1: open "
+                      "it with wire = DELAYQ_REDISSON%s",
+                      q->name,
+                      q->options.wire == DELAYQ_REDISSON_OLD
+                          ? "; only ticks of this handle go on, which move "
+                            "elements of every format"
+                          : "");
 }
 
 /* Does it pass by itself? */
@@ -2320,24 +2342,51 @@ static const char dq_lua_elements[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/* PROBE: what a new connection asks of a queue, which works also on another
- * node of a cluster, and under an ACL that hides the mirror: its keys are not
- * declared.
- * ARGV     1 zset, 2 mirror
- * returns  clock; 1 where an element of Redisson <= 3.21.0 that can fall due
- *          stands at a head, else 0; an unsigned long of 1, as the server packs
- *          it */
+/* foreign(e, wire): the DQ_FOREIGN of an element beside which a handle of this
+ * wire must not write, else 0; then as split(). Only Redisson writes elements
+ * of kind 0 into another's queue, or of kind 8 at all. */
+static const char dq_lua_foreign[] =
+    "local function foreign(e, wire)\n"
+    "  local kind, start = split(e, wire == 'o')\n"
+    "  local why = kind == 0 and wire ~= 'o' and 1 or\n"
+    "    kind == 8 and wire ~= 'r' and 2 or 0\n"
+    "  return why, kind, start\n"
+    "end\n";
+
+/* PROBE: what is asked of a queue on a new connection, and by offers now and
+ * then. It works also on another node of a cluster, and under an ACL that hides
+ * the mirror: its keys are not declared.
+ * ARGV     1 zset, 2 mirror, 3 wire
+ * returns  clock; foreign() of the first element that is, else 0; an unsigned
+ *          long of 1, as the server packs it
+ *
+ * It looks at both ends of the mirror, and of the zset at the last one and the
+ * first 8, as far as the budget goes; not below 0, where Redisson never reads.
+ */
 static const char dq_lua_probe[] =
-    "local function is_old(e)\n"
-    "  return type(e) == 'string' and split(e) == 0\n"
+    "local zset, mirror, wire = unpack(ARGV)\n"
+    "local why, bytes = 0, 0\n"
+    "local function look(e)\n"
+    "  if type(e) ~= 'string' then return false end\n"
+    "  bytes = bytes + #e\n"
+    "  if why == 0 then why = foreign(e, wire) end\n"
+    "  return why == 0 and bytes < " DQ_BUDGET "\n"
     "end\n"
     /* what is below 0, or infinite, is never due */
-    "local n = redis.pcall('ZCOUNT', ARGV[1], '-inf', '(0')\n"
-    "if type(n) ~= 'number' then n = 0 end\n"
-    "local head = redis.pcall('ZRANGE', ARGV[1], n, n, 'WITHSCORES')\n"
-    "local old = is_old(redis.pcall('LINDEX', ARGV[2], 0)) or\n"
-    "  is_old(head[1]) and tonumber(head[2]) < 2 ^ 53\n"
-    "return {clock(), old and 1 or 0, struct.pack('L', 1)}\n";
+    "local function look_at(rank)\n"
+    "  local e = redis.pcall('ZRANGE', zset, rank, rank, 'WITHSCORES')\n"
+    "  local due = tonumber(e[2])\n"
+    "  return due and due >= 0 and due < 2 ^ 53 and look(e[1])\n"
+    "end\n"
+    "local first = redis.pcall('ZCOUNT', zset, '-inf', '(0')\n"
+    "if type(first) ~= 'number' then first = 0 end\n"
+    "for i = first, first + 7 do\n"
+    "  if not look_at(i) then break end\n"
+    "end\n"
+    "look_at(-1)\n"
+    "look(redis.pcall('LINDEX', mirror, 0))\n"
+    "look(redis.pcall('LINDEX', mirror, -1))\n"
+    "return {clock(), why, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): the element of score due whose first bytes are
  * prefix, or nil; and the rank at which it stands, or would stand. By bisection
@@ -2586,9 +2635,9 @@ static const char dq_lua_offer_keyed[] =
  * ready, other: the lengths of keys[2] and keys[3].
  * returns  clock; next: microseconds until something is due, -1: nothing within
  *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
- *          or an array of what is mostly 0: ready, moved, dead, old, its role
- *          among the waiters; the due times of what is handed out, in one text;
- *          then its elements
+ *          or an array of what is mostly 0: ready, moved, dead, foreign, its
+ *          role among the waiters; the due times of what is handed out, in one
+ * text; then its elements
  *
  * Until finish_run completes it, `reply` has the elements behind its first 5
  * values, and `dues` their due times; the first `safe` of these have left.
@@ -2605,19 +2654,19 @@ static const char dq_lua_run[] =
     "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
     "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
-    "    moved = 0, dead = 0, old = 0,\n"
+    "    moved = 0, dead = 0, foreign = 0,\n"
     "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
     "end\n"
     "local function finish_run(run)\n"
     "  local reply, soon, next, ready = run.reply, run.soon, 0, run.ready\n"
-    "  if run.old == 1 or run.all and not soon then next = -1\n"
+    "  if run.foreign > 0 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
     "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
     "  end\n"
     "  if run.native then ready = ready + run.other end\n"
-    "  if ready + run.moved + run.dead + run.old > 0 then\n"
-    "    reply[4] = {ready, run.moved, run.dead, run.old, 0}\n"
+    "  if ready + run.moved + run.dead + run.foreign > 0 then\n"
+    "    reply[4] = {ready, run.moved, run.dead, run.foreign, 0}\n"
     "  end\n"
     "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
     "  return reply\n"
@@ -2697,19 +2746,24 @@ static const char dq_lua_read_due[] =
 static const char dq_lua_drain[] =
     "local function drain_chunk(run, want, keep, add)\n"
     "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
-    "  local old_first = run.wire == 'o'\n"
-    "  local found, due = read_due(run, want)\n"
+    "  local wire, found, due = run.wire, read_due(run, want)\n"
     "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
-    "  for i = 1, 2 * due, 2 do\n"
+    "  for i = 1, math.min(#found, 2 * due + 2), 2 do\n"
     "    local e, reason, stays = found[i]\n"
     "    local kind, start, length = 16, 26, #e - 25\n"
     /* the usual one, without a call */
-    "    if old_first or length < 0 or byte(e) ~= 16 or\n"
+    "    if wire == 'o' or length < 0 or byte(e) ~= 16 or\n"
     "      unpacked('I8', e, 18) ~= length then\n"
-    "      kind, start = split(e, old_first)\n"
-    "      if kind == 0 and not old_first then run.old = 1 break end\n"
+    "      local why\n"
+    "      why, kind, start = foreign(e, wire)\n"
+    "      if why > 0 and not run.any_format then\n"
+    "        run.foreign = why\n"
+    "        break\n"
+    "      end\n"
     "    end\n"
+    /* the one behind what is due was looked at, no more */
+    "    if i > 2 * due then break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
@@ -2759,10 +2813,10 @@ static const char dq_lua_drain[] =
     "  end\n"
     "  if mirror then mirror.left() end\n"
     "  run.safe = #dues\n"
-    "  return read - #bad, bytes, not run.all and run.old == 0\n"
+    "  return read - #bad, bytes, not run.all and run.foreign == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
-    "  if run.old == 1 or run.bytes >= " DQ_BUDGET " then max = 0 end\n"
+    "  if run.foreign > 0 or run.bytes >= " DQ_BUDGET " then max = 0 end\n"
     "  if not run.mirror then\n"
     "    return in_chunks(run, max, drain_chunk, keep, add)\n"
     "  end\n"
@@ -2938,6 +2992,8 @@ static const char dq_lua_tick[] =
     "local ready = redis.call('LLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
     "run.mirror = open_mirror(run)\n"
+    /* it writes no element, and so is the cure of queues that are mixed */
+    "run.any_format = run.wire == 'o'\n"
     "return attempt(run, move, tonumber(ARGV[2])) or finish_run(run)\n";
 
 /* A lease is a re-offer: the element goes back into the zset, its attempt
@@ -3269,7 +3325,9 @@ static const char dq_lua_take[] =
     "    if run.native or run.all then return end\n"
     "  end\n"
     "  move(run, limit)\n"
-    "  if not direct then in_chunks(run, max, take_listed) end\n"
+    "  if not direct and run.foreign == 0 then\n"
+    "    in_chunks(run, max, take_listed)\n"
+    "  end\n"
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run = begin_run(keys, argv, ready, other)\n"
@@ -3540,9 +3598,11 @@ static const char dq_lua_dead[] =
     "end)\n"
     "return reply\n";
 
-/* What a script's reply hands out. */
+/* What a script does with elements: OFFER and TAKE write some, the replies of
+ * TAKE, BROADCAST and PEEK hand some out. */
 typedef enum dq_req_verb {
     DQ_NOTHING,
+    DQ_OFFER,
     DQ_TAKE,
     DQ_BROADCAST,
     DQ_PEEK
@@ -3564,9 +3624,9 @@ typedef struct dq_script {
     static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
                                                dq_parts_##name}
 
-#define DQ_LUA_RUN                                                             \
-    dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_run, dq_lua_read_due, \
-        dq_lua_drain
+#define DQ_LUA_RUN                                                            \
+    dq_lua_clock, dq_lua_elements, dq_lua_foreign, dq_lua_chunks, dq_lua_run, \
+        dq_lua_read_due, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE                                                           \
@@ -3575,29 +3635,28 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_NOTHING, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_NOTHING, 1,
-          "ba1ca4b149f2f6ae4f4451801020c1a592282d4b", dq_lua_clock,
-          dq_lua_publish, dq_lua_when, dq_lua_find, dq_lua_offer_keyed);
-DQ_SCRIPT(offer_once, DQ_NOTHING, 13,
-          "986451f345d9c1e38c862aa953c0f881b1ad74c7", dq_lua_clock,
-          dq_lua_publish, dq_lua_when, dq_lua_offer_once);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "5d68c6a8db149ecc191a01b7b8efa3f2bcc47be8",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "ba1ca4b149f2f6ae4f4451801020c1a592282d4b",
+          dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
+          dq_lua_offer_keyed);
+DQ_SCRIPT(offer_once, DQ_OFFER, 13, "986451f345d9c1e38c862aa953c0f881b1ad74c7",
+          dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_offer_once);
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "dc12bc42fbd8f080615e872ea4a56431e330e280", DQ_LUA_RUN, DQ_LUA_MIRROR,
+          "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "6837983567c4687ac0f55d5c9b6ae2ffba1aa476",
+DQ_SCRIPT(take, DQ_TAKE, 4, "bf0a0e0e6f05f1c11d906de94713241f04696f34",
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "bd90952d062dd38aeffaffcec7c865e4f338cd87",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2be41a9ff6b8971cdc3aec17f8324d2160d89594",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "ed499a2b7cd62bb3da1e2c13e245c70dc641e474", DQ_LUA_RUN,
+          "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
           dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
@@ -3613,9 +3672,9 @@ DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
 DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
           dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
-/* Run by EVAL, once per connection and queue. */
-static const char *const dq_parts_probe[] = {dq_lua_clock, dq_lua_elements,
-                                             dq_lua_probe, NULL};
+/* Run by EVAL, seldom. */
+static const char *const dq_parts_probe[] = {
+    dq_lua_clock, dq_lua_elements, dq_lua_foreign, dq_lua_probe, NULL};
 
 /*-----------------------------------------------------------------------------
  * MARK: - Protocol
@@ -3635,7 +3694,7 @@ enum {
     DQ_AT_READY,
     DQ_AT_MOVED,
     DQ_AT_DEAD,
-    DQ_AT_OLD,
+    DQ_AT_FOREIGN,
     DQ_AT_ROLE,
     DQ_NUMBERS,
     DQ_AT_DUES = DQ_AT_READY + 1
@@ -3842,6 +3901,12 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
         dq_resp_arg(o, words, len);
         words += len + (words[len] == ' ');
     }
+}
+
+/* The wire, as scripts name it. */
+static const char *dq_wire_letter(const delayq *q) {
+    static const char *const letters[] = {"n", "r", "o"};
+    return q->options.broadcast ? "b" : letters[q->options.wire];
 }
 
 /* A key or channel of the queue: prefix, then T, then what follows. Returns
@@ -5187,18 +5252,19 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 
 /* --- the probe --- */
 
-/* Ask for the server's clock, its unsigned long, whether old elements lie in
- * q's queue, and whether this node serves its slot. */
+/* Ask for the server's clock, its unsigned long, whether foreign elements lie
+ * in q's queue, and whether this node serves its slot. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
-    dq_resp_command(&o, 5, "EVAL");
+    dq_resp_command(&o, 6, "EVAL");
     dq_resp_script(&o, dq_parts_probe);
     dq_resp_int(&o, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, q, DQ_MIRROR, "");
+    dq_resp_text(&o, dq_wire_letter(q));
     dq_resp_command(&o, 4, "EXISTS");
     dq_resp_arg(&o, q->name, q->name_len);
     dq_resp_key(&o, q, DQ_ZSET, "");
@@ -5234,10 +5300,16 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     conn->long_size = (unsigned char)value->len;
     conn->long_big = value->str[0] == 0;
     dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
-    if (n[1] == 1 && q->options.wire != DELAYQ_REDISSON_OLD)
-        q->wire_refused = 1;
+    if (n[1] > 0) q->foreign = (unsigned char)n[1];
     q->probed = 1;
     return DELAYQ_OK;
+}
+
+/* May q ask the server at all? One of the old wire may: it does not offer and
+ * take beside foreign elements, but goes on to move them. */
+static delayq_status dq_conn_may_use(delayq *q) {
+    return q->foreign && q->options.wire != DELAYQ_REDISSON_OLD ? dq_err_wire(q)
+                                                                : DELAYQ_OK;
 }
 
 /* The probe of q's queue is answered. A refusal of the first one on a
@@ -5265,7 +5337,7 @@ static delayq_status dq_conn_on_probe(delayq *q) {
     }
     if (status != DELAYQ_OK)
         return dq_err_set(q->err, dq_err_public(status), "%s", conn->err);
-    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
+    return dq_conn_may_use(q);
 }
 
 /* See to an open connection on which q's queue is known. OK: it is there;
@@ -5273,7 +5345,7 @@ static delayq_status dq_conn_on_probe(delayq *q) {
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
-    if (q->wire_refused) return dq_err_wire(q);
+    if (dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
         return DELAYQ_OK; /* an idle one is looked at before it is used: it may
                              be lost, or have a second answer to read, which
@@ -5418,6 +5490,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
 
+#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look again so often */
+
 /* The socket on which a request is to go, once that is open. The slot may be
  * on its way to another node, and the request's keys there already: it goes
  * there, on a connection of its own. */
@@ -5426,7 +5500,17 @@ static delayq_status dq_req_socket(delayq *q, const dq_req *req,
     delayq_conn *conn = q->conn;
     delayq_status status = DELAYQ_OK;
     *s = req->asking ? &conn->ask : &conn->cmd;
-    if (!req->asking) return dq_conn_ensure(q);
+    if (!req->asking) {
+        dq_req_verb verb = req->script->verb;
+        if (verb == DQ_OFFER && q->setup.state == DELAYQ_EXCHANGE_NONE &&
+            dq_sys_now() - q->setup.read_us > DQ_LOOK_US)
+            q->probed = 0; /* whoever only offers meets no foreign element */
+        status = dq_conn_ensure(q);
+        if (status == DELAYQ_OK && q->foreign &&
+            (verb == DQ_OFFER || verb == DQ_TAKE))
+            status = dq_err_wire(q);
+        return status;
+    }
     if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
         status = dq_conn_dial(conn, *s, DQ_CONN_ASK,
                               q->options.connect_timeout_ms * 1000LL);
@@ -5898,7 +5982,7 @@ static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
     const delayq_conn *conn = q->conn;
     int late = 0;
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        !q->wire_refused)
+        !q->foreign)
         return DELAYQ_OK;
     for (;;) {
         delayq_status status = dq_conn_ensure(q);
@@ -6007,11 +6091,6 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * tickets, the ack that goes along.
  *---------------------------------------------------------------------------*/
 
-static const char *dq_wire_letter(const delayq *q) {
-    static const char *const letters[] = {"n", "r", "o"};
-    return q->options.broadcast ? "b" : letters[q->options.wire];
-}
-
 /* What the server's clock will show then, at most, in ms. */
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
     return (dq_sched_server_us(q->conn, dq_sys_now()) + 999) / 1000 + delay_ms;
@@ -6118,8 +6197,8 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
             cursor->len < sizeof q->cursor)
             memcpy(q->cursor, cursor->str, cursor->len + 1);
     }
-    if (n[DQ_AT_OLD] == 1) q->wire_refused = 1;
-    return q->wire_refused ? dq_err_wire(q) : DELAYQ_OK;
+    if (n[DQ_AT_FOREIGN] > 0) q->foreign = (unsigned char)n[DQ_AT_FOREIGN];
+    return n[DQ_AT_FOREIGN] > 0 ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* Read the numbers with which the reply of a transfer or take begins. */
@@ -6386,6 +6465,7 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     delayq_status status = dq_take_news(q);
     if (status != DELAYQ_OK && !dq_err_passing(status)) return status;
     status = DELAYQ_EMPTY;
+    if (q->foreign) return dq_err_wire(q);
     if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
         t->ack.ticket.text[0])
@@ -6413,6 +6493,7 @@ static int dq_take_may_track(const delayq *q) {
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
 static delayq_status dq_take_turn(delayq *q) {
     delayq_status status = dq_take_tick(q, dq_wait_limit(q));
+    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_OK && dq_take_may_track(q)) dq_sub_send_track(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
@@ -7087,10 +7168,10 @@ static delayq_status dq_outbox_tick(delayq *q) {
     dq_outbox *b = dq_outbox_of(q);
     int left = dq_outbox_has_items(q); /* were not taken since the last tick */
     delayq_status status = dq_outbox_step(q);
-    if (q->conn->known && q->probed && !q->wire_refused &&
+    if (q->conn->known && q->probed && dq_conn_may_use(q) == DELAYQ_OK &&
         b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
         if ((b->takes && q->ready > 0) || dq_sys_now() >= q->next_poll_us)
-            dq_outbox_ask(q, b->takes);
+            dq_outbox_ask(q, b->takes && !q->foreign);
         else if (b->takes && dq_take_may_track(q))
             dq_sub_send_track(q);
     }
@@ -7127,9 +7208,9 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
         b->max =
             max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
-        !q->wire_refused && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
+        !q->foreign && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
         dq_outbox_ask(q, 1);
-    return q->wire_refused ? dq_err_wire(q) : DELAYQ_EMPTY;
+    return q->foreign ? dq_err_wire(q) : DELAYQ_EMPTY;
 }
 
 /* One turn of a wait. OK if there is something to take, else EMPTY. */
@@ -7446,6 +7527,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     status = q->options.broadcast && q->cursor[0] == '$'
                  ? dq_take_transfer(q, deadline) /* finds the stream's end */
                  : dq_wait_ensure(q, deadline);
+    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
 }
@@ -8388,7 +8470,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
     case DELAYQ_ERR_PROTOCOL: return "the server answered nonsense";
     case DELAYQ_ERR_READONLY: return "the server takes no writes now";
     case DELAYQ_ERR_FULL: return "the server's memory, or the outbox, is full";
-    case DELAYQ_ERR_WIRE: return "the queue belongs to an older Redisson";
+    case DELAYQ_ERR_WIRE: return "the queue belongs to another Redisson";
     case DELAYQ_ERR_UNKNOWN: return "no answer; it may have happened";
     case DELAYQ_ERR_AGAIN: return "the server is busy or starting";
     case DELAYQ_ERR_TYPE: return "a key of the queue has a wrong type";

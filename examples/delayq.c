@@ -589,8 +589,11 @@ static delayq_status failed(const delayq *q, delayq_status status) {
     return status;
 }
 
+#define ONLY_TICKS 2
+
 /* Open the queues; returns DONE or an exit code. With `patient` a server that
- * can't be reached yet is no failure. */
+ * can't be reached yet is no failure; with ONLY_TICKS a refusal of the wire is
+ * none: it may be of offers and takes only, and the ticks will tell. */
 static int open_all(char **names, size_t count, int patient) {
     size_t i;
     delayq *all = (delayq *)must(calloc(count, sizeof *all));
@@ -600,10 +603,11 @@ static int open_all(char **names, size_t count, int patient) {
         handles = all;
         handle_count = i + 1; /* from here on a signal wakes it */
         if (status == DELAYQ_OK) continue;
-        if (patient && passing(status)) {
+        if ((patient & 1) && passing(status)) {
             tell(NULL, status, delayq_errmsg(&all[i]));
             continue;
         }
+        if ((patient & ONLY_TICKS) && status == DELAYQ_ERR_WIRE) continue;
         return exit_code(failed(&all[i], status));
     }
     return DONE;
@@ -1319,7 +1323,7 @@ static uint64_t moved_so_far(void) {
 
 static int run_tick(int argc, char **argv) {
     delayq_status status = DELAYQ_OK;
-    int code = open_all(argv, (size_t)argc, !set.once);
+    int code = open_all(argv, (size_t)argc, ONLY_TICKS | !set.once);
     uint64_t moved;
     if (code != DONE) return code;
     while (!stops) {

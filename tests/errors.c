@@ -497,7 +497,7 @@ TEST(a_connect_hook_supplies_the_sockets) {
 
 TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     unsigned char e[64];
-    size_t n = element(e, 8, 8, "ABCDEFGH", "good", 4);
+    size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0", "good", 4);
     delayq q;
     delayq_item items[10];
     delayq_options o = options_for(&main_server, "jobs");

@@ -124,17 +124,18 @@ static void push_bare(void *unused) {
 }
 
 /* Without a notification it would poll in an hour. */
-static void open_without_polls(delayq *q) {
+static void open_without_polls(delayq *q, delayq_wire wire) {
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = 3600000;
+    o.wire = wire;
     OK(q, delayq_open(q, &o));
 }
 
-static void is_notified(void (*other)(void *)) {
+static void is_notified(void (*other)(void *), delayq_wire wire) {
     delayq q;
     delayq_item item;
     pid_t child;
-    open_without_polls(&q);
+    open_without_polls(&q, wire);
     OFFER(&q, "late", 3600000);
     child = spawn(other, NULL);
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
@@ -144,15 +145,15 @@ static void is_notified(void (*other)(void *)) {
 }
 
 TEST(a_waiting_take_notices_an_earlier_offer) {
-    is_notified(offer_soon);
+    is_notified(offer_soon, DELAYQ_NATIVE);
 }
 
 TEST(a_waiting_take_notices_an_earlier_offer_by_redisson) {
-    is_notified(offer_as_redisson);
+    is_notified(offer_as_redisson, DELAYQ_REDISSON);
 }
 
 TEST(a_waiting_take_notices_a_bare_push) {
-    is_notified(push_bare);
+    is_notified(push_bare, DELAYQ_NATIVE);
 }
 
 TEST(a_wait_on_many_queues_returns_when_one_has_something) {
@@ -281,7 +282,7 @@ TEST(a_push_is_noticed_after_another_one_was_taken) {
     delayq q;
     delayq_item item;
     pid_t child;
-    open_without_polls(&q);
+    open_without_polls(&q, DELAYQ_NATIVE);
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
     while (!one_waits(main_connection()));
     ask("RPUSH jobs x");

@@ -1,0 +1,219 @@
+/*
+ * Handles beside a Redisson for which they were not opened: what they find is
+ * refused before they write, in words that name the cure, and a cure is left.
+ *
+ * This file uses public names only, so that it compiles with older headers. It
+ * compiles delayq with a clock that the tests can set forward.
+ */
+#define _GNU_SOURCE
+#include <time.h>
+
+static long skip_s;
+static int skipped_clock(clockid_t which, struct timespec *t) {
+    int result = clock_gettime(which, t);
+    t->tv_sec += skip_s;
+    return result;
+}
+#define clock_gettime skipped_clock
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#ifndef DELAYQ_HEADER
+#define DELAYQ_HEADER "../delayq.h"
+#endif
+#include DELAYQ_HEADER
+#undef clock_gettime
+#include "test.h"
+
+#define ZSET "redisson_delay_queue_timeout:{jobs}"
+#define MIRROR "redisson_delay_queue:{jobs}"
+
+/* Ids as the Redissons write them: a double, and eight random bytes. */
+#define OLD_ID "\x81\xe9}\xf4\x10\"\xb1\xc3"
+#define NEW_ID "\x9dZ*o8?fw"
+
+static const delayq_wire wires[] = {DELAYQ_NATIVE, DELAYQ_REDISSON,
+                                    DELAYQ_REDISSON_OLD};
+static const char *const cures[] = {NULL, "wire = DELAYQ_REDISSON",
+                                    "wire = DELAYQ_REDISSON_OLD"};
+
+static delayq_status open_with(delayq *q, delayq_wire wire, int64_t lease_ms) {
+    delayq_options o = options_for(&main_server, "jobs");
+    o.wire = wire;
+    o.lease_ms = lease_ms;
+    return delayq_open(q, &o);
+}
+
+/* What a Redisson of that wire writes when it offers; NATIVE: a C program. */
+static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
+    static const char *const ids[] = {"ABCDEFGHabcde\0\0", NEW_ID, OLD_ID};
+    static const int lengths[] = {16, 8, 0};
+    unsigned char e[64];
+    size_t n =
+        element(e, lengths[whose], 8, ids[whose], payload, strlen(payload));
+    ask("ZADD " ZSET " %lld %b", (long long)due_ms, e, n);
+    if (whose != DELAYQ_NATIVE) ask("RPUSH " MIRROR " %b", e, n);
+}
+
+/* Can a handle of this wire live beside elements of that Redisson? */
+static int fits(delayq_wire wire, delayq_wire whose) {
+    return whose == DELAYQ_NATIVE || wire == whose;
+}
+
+static void refuses(delayq *q, delayq_status status, delayq_wire whose) {
+    CHECK_STATUS(q, status, DELAYQ_ERR_WIRE);
+    CHECK_HAS(delayq_errmsg(q), cures[whose]);
+}
+
+#define FAR 1900000000000 /* a due time */
+
+TEST(elements_of_another_redisson_are_refused_at_the_open) {
+    size_t i, j;
+    for (i = 0; i < 3; i++)
+        for (j = 1; j < 3; j++) {
+            char before[1024];
+            delayq q;
+            delayq_item item;
+            ask("FLUSHALL");
+            offered_by(wires[j], "java", FAR);
+            if (fits(wires[i], wires[j])) {
+                OK(&q, open_with(&q, wires[i], 0));
+                OFFER(&q, "x", 60000);
+                delayq_close(&q);
+                continue;
+            }
+            snprintf(before, sizeof before, "%s", contents(main_connection()));
+            refuses(&q, open_with(&q, wires[i], 0), wires[j]);
+            refuses(&q, delayq_offer(&q, "x", 1, 0), wires[j]);
+            refuses(&q, delayq_take(&q, &item, 0), wires[j]);
+            CHECK_TEXT(contents(main_connection()), before);
+            delayq_close(&q);
+        }
+}
+
+TEST(an_element_of_another_redisson_behind_the_heads_is_seen_at_the_open) {
+    delayq q;
+    delayq_wire whose;
+    for (whose = DELAYQ_REDISSON; whose <= DELAYQ_REDISSON_OLD;
+         whose = (delayq_wire)(whose + 1)) {
+        delayq_wire other =
+            whose == DELAYQ_REDISSON ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
+        int place;
+        for (place = 0; place < 3; place++) {
+            int i;
+            ask("FLUSHALL");
+            for (i = 0; i < 20; i++) { /* C's, in the mirror, too */
+                delayq_message m = {0};
+                if (i == 0) OK(&q, open_with(&q, other, 0));
+                m.data = "c";
+                m.len = 1;
+                m.due_ms = FAR + i;
+                OK(&q, delayq_offer_many(&q, &m, 1));
+            }
+            delayq_close(&q);
+            offered_by(whose, "java", place == 0 ? FAR + 1 : FAR + 100);
+            if (place == 0) ask("DEL " MIRROR);
+            if (place == 1)
+                ask("ZREMRANGEBYSCORE " ZSET " %lld +inf", FAR + 99);
+            if (place == 2) ask("LTRIM " MIRROR " 0 0");
+            refuses(&q, open_with(&q, other, 0), whose);
+            delayq_close(&q);
+        }
+    }
+}
+
+TEST(a_handle_that_only_offers_looks_again_after_ten_seconds) {
+    size_t i, j;
+    for (i = 0; i < 3; i++)
+        for (j = 1; j < 3; j++) {
+            delayq q;
+            ask("FLUSHALL");
+            OK(&q, open_with(&q, wires[i], 0));
+            OFFER(&q, "c", 3600000);
+            offered_by(wires[j], "java", FAR);
+            skip_s += 11;
+            if (fits(wires[i], wires[j])) {
+                OFFER(&q, "c", 3600000);
+                CHECK_INT(ask_int("ZCARD " ZSET), 3);
+            } else {
+                refuses(&q, delayq_offer(&q, "c", 1, 3600000), wires[j]);
+                CHECK_INT(ask_int("ZCARD " ZSET), 2);
+            }
+            delayq_close(&q);
+        }
+}
+
+TEST(a_take_that_meets_an_element_of_another_redisson_refuses) {
+    size_t i, j;
+    int lease;
+    for (i = 0; i < 3; i++)
+        for (j = 1; j < 3; j++)
+            for (lease = 0; lease < 2; lease++) {
+                delayq q;
+                delayq_item item;
+                if (fits(wires[i], wires[j])) continue;
+                ask("FLUSHALL");
+                OK(&q, open_with(&q, wires[i], lease ? 60000 : 0));
+                CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+                offered_by(wires[j], "java", 1);
+                OFFER(&q, "c", 0); /* so that it asks */
+                refuses(&q, delayq_take(&q, &item, 5000), wires[j]);
+                CHECK_INT(ask_int("ZCARD " ZSET), 2);
+                CHECK_INT(ask_int("EXISTS jobs"), 0);
+                refuses(&q, delayq_offer(&q, "c", 1, 0), wires[j]);
+                delayq_close(&q);
+            }
+}
+
+/* A payload that Java has moved would be leased in the wrong format. */
+TEST(a_take_sees_what_is_due_soon_before_it_writes_a_lease) {
+    delayq q;
+    delayq_item item;
+    OK(&q, open_with(&q, DELAYQ_REDISSON, 60000));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    offered_by(DELAYQ_REDISSON_OLD, "java",
+               server_us(main_connection()) / 1000 + 5000);
+    ask("RPUSH jobs moved");
+    refuses(&q, delayq_take(&q, &item, 5000), DELAYQ_REDISSON_OLD);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    CHECK_INT(ask_int("LLEN jobs"), 1);
+    delayq_close(&q);
+}
+
+/* Whatever has been mixed: the ticks of one handle bring it to the ready list,
+ * where every consumer can take it. */
+TEST(ticks_with_the_old_wire_move_elements_of_every_format) {
+    delayq q;
+    delayq_item item;
+    int64_t wait;
+    offered_by(DELAYQ_REDISSON_OLD, "old", 1);
+    offered_by(DELAYQ_REDISSON, "new", 2);
+    offered_by(DELAYQ_NATIVE, "c", 3);
+    refuses(&q, open_with(&q, DELAYQ_REDISSON_OLD, 60000), DELAYQ_REDISSON);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 3);
+    CHECK_INT(ask_int("DBSIZE"), 1); /* zset and mirror are empty */
+    refuses(&q, delayq_take(&q, &item, 0), DELAYQ_REDISSON);
+    delayq_close(&q);
+}
+
+/* Java's mirror names the items that are pending: a native handle would leave
+ * what it delivers in there for ever. */
+TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
+    delayq q;
+    delayq_item item;
+    OK(&q, open_with(&q, DELAYQ_NATIVE, 0));
+    offered_by(DELAYQ_REDISSON, "java", 1);
+    delayq_take(&q, &item, 100);
+    CHECK_INT(ask_int("LLEN " MIRROR), ask_int("ZCARD " ZSET));
+    delayq_close(&q);
+}
+
+/* What Redisson never reads doesn't count: its transfer begins at 0. */
+TEST(an_element_below_zero_says_nothing_of_a_fleet) {
+    unsigned char e[64];
+    size_t n = element(e, 0, 8, OLD_ID, "x", 1);
+    delayq q;
+    ask("ZADD " ZSET " -1e300 %b", e, n);
+    OK(&q, open_with(&q, DELAYQ_NATIVE, 0));
+    OFFER(&q, "c", 60000);
+    delayq_close(&q);
+}
