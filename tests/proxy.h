@@ -28,7 +28,7 @@ struct proxy {
     volatile int only;  /* only for this connection, counted from 0; -1: any */
     volatile int delay_ms;
     volatile int let_go; /* release what was stalled */
-    char forged[128];
+    char forged[256];
 
     volatile int connections; /* so far */
     volatile int pairs;       /* of them open */

@@ -452,6 +452,11 @@ static void forge_tryagain(void) {
 static void forge_unblocked(void) {
     forge("UNBLOCKED force unblock from blocking operation");
 }
+static void forge_long(void) {
+    forge("ERR Error running script (call to f_48cae93e80ce85cb79d028c4b68e377d"
+          "9d3fadf3): @user_script:121: @user_script: 121: -READONLY You can't "
+          "write against a read only replica.");
+}
 static void forge_unknown(void) {
     forge("NEWS of a later Redis");
 }
@@ -479,6 +484,12 @@ TEST(tryagain_is_reported_and_waited_out) {
 /* Fails if UNBLOCKED is not DELAYQ_ERR_AGAIN. */
 TEST(unblocked_is_reported_and_waited_out) {
     forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
+}
+/* The text is cut, but not the cause. */
+TEST(what_a_script_ran_into_is_reported_as_before_redis_7) {
+    forged(forge_long, DELAYQ_ERR_READONLY,
+           "READONLY You can't write against a "
+           "read only replica.");
 }
 TEST(an_unknown_error_is_reported_and_returned) {
     forged(forge_unknown, DELAYQ_ERR_REDIS, "NEWS of a later Redis");
