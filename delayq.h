@@ -5753,8 +5753,10 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
                                    const int64_t *n) {
     const redisReply *r = call->reply, *cursor;
     dq_req_verb verb = call->script->verb;
-    int unheard = verb == DQ_TAKE &&
-                  (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
+    /* a tick beside takes waits for the next of them */
+    int takes = verb == DQ_TAKE || (verb == DQ_NOTHING && q->empty_takes);
+    int unheard =
+        takes && (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
     int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];

@@ -334,6 +334,44 @@ TEST(pushes_are_heard_on_a_server_that_closes_idle_connections) {
     server_end(&s);
 }
 
+/* --- a server that tells of no push -------------------------------------- */
+
+/* Redis 5, or a user without the right to CLIENT TRACKING. */
+TEST(where_pushes_are_not_announced_a_tick_and_a_take_notice_them) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    int i;
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    if (main_server.major >= 6) {
+        acl_user("half", main_server.major < 7 ? "~* +@all -client"
+                                               : "~* +@all -client|tracking");
+        o.url = url;
+    }
+    o.max_wait_ms = 20000;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 3; i++) {
+        long long pushed = 0, began = now_us();
+        delayq_status status = DELAYQ_EMPTY;
+        while (status == DELAYQ_EMPTY) {
+            int64_t wait_ms;
+            OK(&q, delayq_tick(&q, &wait_ms));
+            status = delayq_take(&q, &item, 0);
+            CHECK(status >= DELAYQ_OK);
+            if (pushed == 0 && now_us() - began > 600000) {
+                ask("RPUSH jobs x");
+                pushed = now_us();
+            }
+            if (pushed > 0 && now_us() - pushed > 2000000LL * test_slow())
+                FAIL("round %d: not noticed within two seconds", i);
+            if (status == DELAYQ_EMPTY)
+                sleep_on_fds(&q, wait_ms < 700 ? wait_ms : 700);
+        }
+    }
+    delayq_close(&q);
+}
+
 /* --- poll says readable -------------------------------------------------- */
 
 TEST(what_makes_the_descriptors_readable_is_taken_at_once) {
