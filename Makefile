@@ -212,6 +212,9 @@ size: ## code, RAM per handle, stack; and that the library allocates nothing
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
 
+servers: $B/test-plain ## the tests on other servers: SERVERS="PROGRAM..."
+	@sh tests/servers.sh $B/test-plain $(SERVERS)
+
 tls: ## the tests of rediss:// (needs hiredis >= 1.0 with TLS)
 	@echo '#include <hiredis/hiredis_ssl.h>' | $(CC) $(HIREDIS_CFLAGS) -E - \
 	    >/dev/null 2>&1 || { echo "hiredis has no TLS here: it needs" \
@@ -262,4 +265,4 @@ help: ## list the targets
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
         nonblock old fuzz lint lua interop bench bench-old bench-peers calls charts \
-        cli recipes faults size matrix tls format install uninstall clean help
+        cli recipes faults size matrix servers tls format install uninstall clean help

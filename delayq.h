@@ -1896,30 +1896,37 @@ static const dq_err_entry dq_err_table[] = {
     {"", DELAYQ_ERR_REDIS, 0, NULL},
 };
 
-/* What an error reply means. Up to Redis 6 what a script ran into stands in
- * the middle of "ERR Error running script ...: @user_script: 7: -OOM ...". */
+/* What an error reply says: up to Redis 6 what a script ran into stands behind
+ * "ERR Error running script (call to ...): @user_script:7: @user_script: 7: -".
+ */
+static const char *dq_err_cause(const char *text) {
+    static const char place[] = "@user_script:";
+    const char *at;
+    while ((at = strstr(text, place)) != NULL) {
+        at = strstr(at + sizeof place - 1, ": ");
+        if (!at) break; /* Redis 7 tells the place last */
+        text = at + 2;
+    }
+    return *text == '-' ? text + 1 : text;
+}
+
 static const dq_err_entry *dq_err_lookup(const char *text) {
-    const size_t last = sizeof dq_err_table / sizeof dq_err_table[0] - 1;
-    const char *inner = strstr(text, "user_script:");
-    size_t i;
-    for (i = 0; i < last; i++)
-        if (strncmp(text, dq_err_table[i].code, strlen(dq_err_table[i].code)) ==
-            0)
-            return &dq_err_table[i];
-    for (i = 0; inner && i < last; i++)
-        if (strstr(inner, dq_err_table[i].code)) return &dq_err_table[i];
-    return &dq_err_table[last];
+    const dq_err_entry *e = dq_err_table;
+    text = dq_err_cause(text);
+    while (strncmp(text, e->code, strlen(e->code)) != 0) e++;
+    return e;
 }
 
 /* Turn an error reply into a status and a text. What Redis repeats of a
  * command's arguments may hold a password, and is cut off. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
-    const char *cut = strstr(r->str, ", with args");
-    int len = (int)(cut ? (size_t)(cut - r->str) : strlen(r->str));
-    const dq_err_entry *e = dq_err_lookup(r->str);
+    const char *text = dq_err_cause(r->str);
+    const char *cut = strstr(text, ", with args");
+    int len = (int)(cut ? (size_t)(cut - text) : strlen(text));
+    const dq_err_entry *e = dq_err_lookup(text);
     return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
-                      len > 120 ? 120 : len, r->str, e->hint ? e->hint : "");
+                      len > 120 ? 120 : len, text, e->hint ? e->hint : "");
 }
 
 #define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
@@ -6180,8 +6187,10 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
                                    const int64_t *n) {
     const redisReply *r = call->reply, *cursor;
     dq_req_verb verb = call->script->verb;
-    int unheard = verb == DQ_TAKE &&
-                  (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
+    /* a tick beside takes waits for the next of them */
+    int takes = verb == DQ_TAKE || (verb == DQ_NOTHING && q->empty_takes);
+    int unheard =
+        takes && (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
     int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];

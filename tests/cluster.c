@@ -141,6 +141,7 @@ TEST(a_cluster_queue_is_found_from_every_node) {
 TEST(a_name_that_lies_in_two_slots_is_refused_on_a_cluster_only) {
     static const char *const names[] = {"a{b", "x{", "{}x", "a}b"};
     size_t i;
+    if (is_keydb()) test_skip("KeyDB accepts an EXISTS of two slots");
     start_cluster();
     for (i = 0; i < 4; i++) {
         delayq q;
@@ -163,6 +164,7 @@ TEST(on_a_cluster_a_connection_is_shared_within_a_slot) {
     delayq_item item;
     char url[64];
     delayq_options o, shared;
+    if (is_keydb()) test_skip("KeyDB accepts an EXISTS of two slots");
     start_cluster();
     o = cluster_options("one{t}", 0, url);
     OK(&a, delayq_open(&a, &o));

@@ -197,7 +197,8 @@ TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    while (!q.list_tracked); /* one take may be too short on a slow machine */
+    while (s.major < 6 ? !q.subscribed : !q.list_tracked);
+    /* one take may be too short on a slow machine */
     timeout = q.options.io_timeout_ms;
     q.options.io_timeout_ms = 50 * test_slow();
     server_kill(&s, SIGSTOP);

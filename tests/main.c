@@ -136,6 +136,10 @@ const char *server_program(void) {
     return name ? name : "redis-server";
 }
 
+int is_keydb(void) {
+    return strstr(ask("INFO keydb"), "# KeyDB") != NULL;
+}
+
 void server_start_again(server *s, const char *const *arguments) {
     const char *argv[40] = {"redis-server", "--port",  "0",
                             "--unixsocket", s->socket, "--dir",
@@ -172,7 +176,8 @@ void server_start_again(server *s, const char *const *arguments) {
     }
     r = (redisReply *)redisCommand(c, "INFO server");
     at = r && r->str ? strstr(r->str, "redis_version:") : NULL;
-    s->major = at ? atoi(at + 14) : 0;
+    s->major = s->minor = 0;
+    if (at) sscanf(at + 14, "%d.%d", &s->major, &s->minor);
     if (r) freeReplyObject(r);
     redisFree(c);
 }

@@ -30,7 +30,7 @@ struct proxy {
     volatile int delay_ms;
     volatile int let_go;  /* release what was stalled */
     volatile int pace_us; /* a slow line: rest so long behind each 64 KiB */
-    char forged[128];
+    char forged[256];
 
     volatile int connections; /* so far */
     volatile int pairs;       /* of them open */

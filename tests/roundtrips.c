@@ -63,7 +63,7 @@ static void take_100(void) {
 static void settle(void) {
     int i;
     poll_now(&q);
-    for (i = 0; i < 4 || !q.list_tracked; i++) {
+    for (i = 0; i < 4 || (main_server.major >= 6 && !q.list_tracked); i++) {
         q.conn->sub_read_us = 0;
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     }
@@ -163,9 +163,10 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
         const struct cost *c = &costs[i];
         delayq_options o = options_for(&main_server, "jobs");
         int round, commands = 0, scripts = 0;
+        if (c->call == take_idle && main_server.major < 6) continue; /* polls */
         o.lease_ms = c->lease_ms;
         OK(&q, delayq_open(&q, &o));
-        UNTIL((tick(), q.conn->tracking != DELAYQ_TRACK_OFF)); /* subscribed */
+        UNTIL((tick(), q.subscribed));
         for (round = 0; round < 2; round++) { /* the first loads scripts */
             ask("FLUSHDB");
             forget_ready(&q);

@@ -91,7 +91,7 @@ void report_row(const char *fault, const char *seen, const char *items,
 typedef struct server {
     pid_t pid;
     char dir[96], url[128], socket[112];
-    int major; /* version */
+    int major, minor; /* version */
 } server;
 
 /* Start a private server; arguments as for redis-server, NULL at the end. */
@@ -105,6 +105,7 @@ void server_set_clock(int seconds);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
 const char *server_program(void);
+int is_keydb(void); /* the main server */
 /* A free loopback port; port + 10,000 is free, too, for a cluster's bus. */
 int free_port(void);
 

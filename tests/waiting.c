@@ -42,6 +42,7 @@ TEST(a_take_of_a_game_loop_sends_nothing_while_nothing_is_due) {
     delayq_item item;
     long long before;
     int i;
+    if (main_server.major < 6) test_skip("no client tracking before Redis 6");
     open_queue(&q, "jobs");
     while (!q.list_tracked) /* connects, subscribes, tracks */
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
@@ -68,13 +69,13 @@ TEST(one_take_with_timeout_zero_opens_no_second_connection) {
 }
 
 /* Is there a handle that waits? Its subscriber is there, and the server has a
- * key of which it will report a push. */
+ * key of which it will report a push, if it reports pushes. */
 static int one_waits(redisContext *c) {
     redisReply *clients = run(c, "CLIENT LIST"), *stats = run(c, "INFO stats");
     const char *keys = strstr(stats->str, "tracking_total_keys:");
     int sub = strstr(clients->str, "sub=2") || /* a short take's */
               strstr(clients->str, "sub=4");
-    int waits = sub && keys && atoi(keys + 20) > 0;
+    int waits = sub && (main_server.major < 6 || (keys && atoi(keys + 20) > 0));
     freeReplyObject(clients);
     freeReplyObject(stats);
     return waits;
@@ -287,7 +288,8 @@ TEST(a_push_is_noticed_after_another_one_was_taken) {
     while (!one_waits(main_connection()));
     ask("RPUSH jobs x");
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
-    CHECK(!one_waits(main_connection())); /* the take has ended it */
+    if (main_server.major >= 6) /* the take has ended it */
+        CHECK(!one_waits(main_connection()));
     child = spawn(push_bare, NULL);
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
     join(child);
