@@ -91,7 +91,7 @@ static void fill(enum layout layout) {
     }
     for (i = 0; i < 14 && layout != NOTHING_DUE; i++) {
         int undecodable = layout == POISON_FIRST ? i == 0 : i % 7 == 5;
-        int foreign = kind == 16 && i % 7 == 3;
+        int foreign = mode->wire == DELAYQ_REDISSON && i % 7 == 3;
         int attempts = native && !undecodable && i % 7 > 3 ? i % 7 - 3 : 0;
         n = next_element(e, foreign ? 8 : kind, foreign ? 0 : attempts);
         if (undecodable) e[n - 9] = 99; /* in the payload's length */
