@@ -1226,8 +1226,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Who owns which state:
  *
  *     conn->cmd, sub, ask, at, redirect, host, err    Connections
- *     conn->known, clock_...    Connections: set by the probe, and by each
- *reply conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
+ *     conn->known, clock_...    Connections: set by the probe, and by replies
+ *     conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
@@ -2643,8 +2643,8 @@ static const char dq_lua_offer_keyed[] =
  * returns  clock; next: microseconds until something is due, -1: nothing within
  *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
  *          or an array of what is mostly 0: ready, moved, dead, foreign, its
- *          role among the waiters; the due times of what is handed out, in one
- * text; then its elements
+ *          role among the waiters; in one text the due times of what is handed
+ *          out; then its elements
  *
  * Until finish_run completes it, `reply` has the elements behind its first 5
  * values, and `dues` their due times; the first `safe` of these have left.
