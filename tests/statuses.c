@@ -185,10 +185,10 @@ static void lose_an_item(server *s, redisContext *c, enum verb verb) {
 
 TEST(a_take_that_may_have_lost_an_item_says_so_whatever_it_fails_of) {
     server s;
-    if (main_server.major < 6)
-        test_skip("Redis 5 asks those who are connected for the password, too");
     redisContext *c;
     int verb;
+    if (main_server.major < 6)
+        test_skip("Redis 5 asks those who are connected for the password, too");
     server_start(&s, NULL);
     c = server_connect(&s);
     proxy_start(&s);
