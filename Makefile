@@ -15,7 +15,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
-EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/*/*.c))
 TESTS := $(wildcard tests/*.c)
 PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
@@ -30,7 +30,7 @@ all: examples ## build the examples (default)
 examples: $(EXAMPLES:%=$B/%) ## build the examples into build/
 
 $B/%: examples/%.c delayq.h
-	@mkdir -p $B
+	@mkdir -p $(@D)
 	$(CC) -std=c99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 demo: $B/demo $B/game_loop $B/line ## items arrive; a game runs on while the server is frozen
@@ -90,7 +90,7 @@ lint: ## compilers, standards, names, examples in the documentation
 lua: ## the scripts as build/lua/NAME.lua, and their SHA1s in delayq.h
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/lua.sh write $B
 
-interop: $B/interop ## together with real Redisson (needs a JDK and Maven)
+interop: $B/interop $B/redisson/example ## together with real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
@@ -230,7 +230,7 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 
 format: ## format the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
-	    tests/bench/peers/*.[ch] examples/*.c
+	    tests/bench/peers/*.[ch] examples/*.c examples/*/*.c
 
 # $(call fill,FILE): a template of .package/ with prefix and version filled in
 fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' .package/$1

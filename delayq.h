@@ -168,9 +168,10 @@
  * from the same queue. options.wire says for which Redisson; all handles on a
  * queue use the same wire. An element that the fleet's Redisson can't read
  * stops its transfer for ever. So a handle that meets an element of another
- * Redisson than its own returns DELAYQ_ERR_WIRE: at the open, when it takes or
- * ticks, and with an offer if it has not looked for 10 s. It looks at both ends
- * of the set and of the mirror, not at each element, and it can't see a
+ * Redisson than its own returns DELAYQ_ERR_WIRE. It looks at both ends of the
+ * set and of the mirror at the open, and with an offer if it has not looked for
+ * 10 s; takes and ticks look at what they move and at the next item, if that is
+ * due within max_wait_ms. It does not look at each element, and can't see a
  * Redisson that has not offered yet. If elements of two formats have come
  * together all the same, let one handle with DELAYQ_REDISSON_OLD tick until the
  * wrong ones are gone: its ticks move every format, and write none.

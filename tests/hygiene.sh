@@ -82,7 +82,8 @@ sed -n 's/^ \* \(>>[a-z-]*\) .*/\1/p' delayq.h | sort >"$dir/sections"
 check "each tag of the contents is that of a section" \
     diff "$dir/listed" "$dir/sections"
 
-for file in delayq.h $(ls examples/*.c tests/*.[ch] tests/*/*.[ch]); do
+for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
+    tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
 done
@@ -130,7 +131,7 @@ fi
 
 # Every delayq_ name in the documentation exists.
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
-    examples/*.c | sort -u); do
+    examples/*.c examples/*/*.c examples/*/*.md | sort -u); do
     case $name in
     delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands

@@ -2,8 +2,9 @@
  * delayq beside unmodified Redisson. Peer.java does what it is told; which
  * Redisson it is, the environment says:
  *
- * DELAYQ_REDISSON_CP     the class path, Peer in it
- * DELAYQ_REDISSON_WIRE   old (<= 3.21.0) or new (>= 3.21.1)
+ * DELAYQ_REDISSON_CP        the class path, Peer and Example in it
+ * DELAYQ_REDISSON_WIRE      old (<= 3.21.0) or new (>= 3.21.1)
+ * DELAYQ_REDISSON_EXAMPLE   examples/redisson/example.c, built
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"
@@ -444,6 +445,40 @@ TEST(what_a_killed_worker_held_comes_back_through_javas_transfer) {
     finish();
 }
 
+TEST(java_does_not_see_a_leased_or_nacked_item_until_it_is_moved) {
+    peer p;
+    delayq q;
+    delayq_item item;
+    int nacked;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 60000);
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    for (nacked = 0; nacked < 2; nacked++) {
+        delayq_counts counts;
+        if (nacked) OK(&q, delayq_nack(&q, &item, 3600000));
+        OK(&q, delayq_count(&q, &counts));
+        CHECK_INT(counts.pending, 1);
+        CHECK_TEXT(tell(&p, "size q"), "0");
+        CHECK_TEXT(tell(&p, "contains q %s", HEX("x")), "false");
+        CHECK_TEXT(tell(&p, "readall q"), "-");
+        CHECK_TEXT(tell(&p, "poll q"), "-");
+        CHECK_TEXT(tell(&p, "remove q %s", HEX("x")), "false");
+        CHECK_TEXT(tell(&p, "take q 10"), "-");
+    }
+    /* an hour later Java's transfer moves it */
+    number("EVAL %s 1 " ZSET,
+           "local e = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n"
+           "return redis.call('ZADD', KEYS[1], 1, e)");
+    number("PUBLISH redisson_delay_queue_channel:{q} 1");
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
+    CHECK_INT(number("DBSIZE"), 0);
+    stop(&p);
+    delayq_close(&q);
+    finish();
+}
+
 /* --- 6: what a mixed fleet inherits -------------------------------------- */
 
 TEST(a_fast_java_clock_delivers_early) {
@@ -821,5 +856,140 @@ TEST(a_crowd_of_items_that_look_like_others_comes_byte_for_byte) {
     stop(&p);
     delayq_close(&q);
     delayq_close(&lender);
+    finish();
+}
+
+/* --- 9: every order of starting, right wires and wrong ones ----------------
+ */
+
+typedef enum beginning {
+    JAVA_OFFERS,  /* Java comes first, and has offered */
+    JAVA_WATCHES, /* Java comes first, to an empty queue */
+    C_OFFERS,     /* C comes first, and has offered */
+    C_OPENS       /* C comes first, to an empty queue */
+} beginning;
+
+typedef struct meeting {
+    char name[16];
+    delayq_wire wire;
+    beginning how;
+    delayq q;
+    int c_has_offered;
+} meeting;
+
+/* Redisson's documented part: which elements of C stop its transfer. */
+static int jams(const meeting *m) {
+    return m->c_has_offered && is_old() != (m->wire == DELAYQ_REDISSON_OLD);
+}
+
+static long long pending(const meeting *m) {
+    return number("ZCARD redisson_delay_queue_timeout:{%s}", m->name);
+}
+
+static void meet(meeting *m, peer *p) {
+    delayq_options o = options_for(&s, m->name);
+    delayq_item item;
+    int fits = m->wire == fleet();
+    o.wire = m->wire;
+    if (m->how == JAVA_OFFERS) tell(p, "offer %s 8000 %s", m->name, HEX("j"));
+    if (m->how == JAVA_WATCHES) tell(p, "watch %s", m->name);
+    CHECK_STATUS(&m->q, delayq_open(&m->q, &o),
+                 m->how == JAVA_OFFERS && !fits ? DELAYQ_ERR_WIRE : DELAYQ_OK);
+    if (m->how == JAVA_WATCHES || m->how == C_OFFERS) {
+        OFFER(&m->q, "c", 6000); /* nobody can know better */
+        m->c_has_offered = 1;
+    }
+    if (m->how != JAVA_OFFERS) tell(p, "offer %s 8000 %s", m->name, HEX("j"));
+    if (fits && !m->c_has_offered) {
+        OFFER(&m->q, "c", 6000);
+        m->c_has_offered = 1;
+    } else if (!fits) { /* whoever looks now is refused */
+        delayq late;
+        CHECK_STATUS(&late, delayq_open(&late, &o), DELAYQ_ERR_WIRE);
+        CHECK_STATUS(&late, delayq_offer(&late, "c", 1, 0), DELAYQ_ERR_WIRE);
+        CHECK_STATUS(&late, delayq_take(&late, &item, 0), DELAYQ_ERR_WIRE);
+        delayq_close(&late);
+    }
+    CHECK_INT(pending(m), 1 + m->c_has_offered);
+}
+
+/* The cure: ticks of a handle with DELAYQ_REDISSON_OLD. */
+static void cure(meeting *m) {
+    delayq_options o = options_for(&s, m->name);
+    delayq old;
+    o.wire = DELAYQ_REDISSON_OLD;
+    (void)delayq_open(&old, &o); /* DELAYQ_ERR_WIRE, but it can tick */
+    UNTIL(delayq_tick(&old, NULL) == DELAYQ_OK && pending(m) == 0);
+    delayq_close(&old);
+}
+
+TEST(in_each_order_of_starting_each_wire_works_is_refused_or_can_be_cured) {
+    static meeting all[12];
+    peer p;
+    int i, jammed = 0;
+    start_server();
+    start(&p, "string", NULL);
+    for (i = 0; i < 12; i++) {
+        snprintf(all[i].name, sizeof all[i].name, "q%d", i);
+        all[i].wire = (delayq_wire)(i % 3);
+        all[i].how = (beginning)(i / 3);
+        meet(&all[i], &p);
+    }
+    for (i = 0; i < 12; i++) /* Java moves what it can read */
+        if (!jams(&all[i]))
+            UNTIL(number("LLEN %s", all[i].name) == 1 + all[i].c_has_offered);
+    for (i = 0; i < 12; i++)
+        if (jams(&all[i])) {
+            jammed++;
+            CHECK_INT(pending(&all[i]), 2);
+            CHECK_INT(number("LLEN %s", all[i].name), 0);
+            cure(&all[i]);
+        }
+    CHECK_INT(jammed, is_old() ? 4 : 2);
+    for (i = 0; i < 12; i++) {
+        CHECK_TEXT(tell(&p, "drain %s 2", all[i].name),
+                   all[i].c_has_offered ? "x63 x6a" : "x6a -");
+        delayq_close(&all[i].q);
+    }
+    CHECK_INT(number("DBSIZE"), 0);
+    stop(&p);
+    finish();
+}
+
+/* --- 10: the examples ------------------------------------------------------
+ */
+
+/* Run one of them, with what it is told to offer; it has to say this, as its
+ * opening comment does. */
+static void says(int java, const char *offered, const char *line) {
+    const char *file =
+        java ? "examples/redisson/Example.java" : "examples/redisson/example.c";
+    char command[4096], text[2048] = "";
+    FILE *f = fopen(file, "r");
+    CHECK(f != NULL);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    snprintf(command, sizeof command, " *     %s", line);
+    CHECK_HAS(text, command);
+    snprintf(command, sizeof command, "DELAYQ_URL=%s timeout 60 %s%s%s %s",
+             tcp_url, java ? "java -cp '" : "",
+             getenv(java ? "DELAYQ_REDISSON_CP" : "DELAYQ_REDISSON_EXAMPLE"),
+             java ? "' Example" : "", offered);
+    f = popen(command, "r");
+    CHECK(f && fgets(text, sizeof text, f));
+    CHECK_INT(pclose(f), 0);
+    CHECK(text[0] && text[strlen(text) - 1] == '\n');
+    text[strlen(text) - 1] = '\0';
+    CHECK_TEXT(text, line);
+}
+
+TEST(the_examples_say_what_they_promise) {
+    if (is_old()) return;
+    start_server();
+    says(0, "'hello from C'", "offered: hello from C");
+    says(1, "", "took: hello from C");
+    says(1, "'hello from Java'", "offered: hello from Java");
+    says(0, "", "took: hello from Java");
+    CHECK_INT(number("DBSIZE"), 0);
     finish();
 }
