@@ -2594,6 +2594,12 @@ static const char dq_lua_offer_keyed[] =
     "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
     "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
+    /* its key may have ended, or be another's by now */
+    "local stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
+    "if stands then\n"
+    "  local ticket = string.format('%.0f', stands) .. '-' .. id\n"
+    "  return {us, 0, tonumber(stands), ticket}\n"
+    "end\n"
     "local held = redis.call('GET', holder) or ''\n"
     "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
     "local highest = mark and redis.call('GET', mark)\n"
@@ -3645,7 +3651,7 @@ typedef struct dq_script {
 DQ_SCRIPT(offer, DQ_OFFER, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "ba1ca4b149f2f6ae4f4451801020c1a592282d4b",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_OFFER, 13, "986451f345d9c1e38c862aa953c0f881b1ad74c7",
