@@ -6786,6 +6786,8 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
         us = ring->call_us;
     ring->call_us = us;
     e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
+    if (e->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
+        e->planned_ms = DQ_MAX_DUE;
     if (!e->has_id) dq_elem_next_id(q, e->id);
     e->has_id = 1;
     ring->dated++;
@@ -6935,10 +6937,13 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
                      : kind == DQ_ENTRY_REMOVE ? 1
                                                : 3;
     delayq_status status = dq_req_numbers(q, req, n, want);
+    int64_t over = kind == DQ_ENTRY_OFFER   ? n[1]
+                   : kind == DQ_ENTRY_KEYED ? n[1] == 3
+                                            : 0; /* were passed over */
     if (status != DELAYQ_OK) return status;
     if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
         return dq_err_bad_reply(q, req->what);
-    if (kind == DQ_ENTRY_OFFER && n[1] > 0 && (uint64_t)n[1] > again) {
+    if (over > 0 && (uint64_t)over > again) {
         dq_ring_met_twin(q, ring);
         return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
                           "offer: another machine uses this handle's numbers; "
