@@ -2595,6 +2595,12 @@ static const char dq_lua_offer_keyed[] =
     "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
     "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
+    /* its key may have ended, or be another's by now */
+    "local stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
+    "if stands then\n"
+    "  local ticket = string.format('%.0f', stands) .. '-' .. id\n"
+    "  return {us, 0, tonumber(stands), ticket}\n"
+    "end\n"
     "local held = redis.call('GET', holder) or ''\n"
     "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
     "local highest = mark and redis.call('GET', mark)\n"
@@ -3646,7 +3652,7 @@ typedef struct dq_script {
 DQ_SCRIPT(offer, DQ_OFFER, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "ba1ca4b149f2f6ae4f4451801020c1a592282d4b",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
 DQ_SCRIPT(offer_once, DQ_OFFER, 13, "986451f345d9c1e38c862aa953c0f881b1ad74c7",
@@ -6781,6 +6787,8 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
         us = ring->call_us;
     ring->call_us = us;
     e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
+    if (e->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
+        e->planned_ms = DQ_MAX_DUE;
     if (!e->has_id) dq_elem_next_id(q, e->id);
     e->has_id = 1;
     ring->dated++;
@@ -6930,10 +6938,13 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
                      : kind == DQ_ENTRY_REMOVE ? 1
                                                : 3;
     delayq_status status = dq_req_numbers(q, req, n, want);
+    int64_t over = kind == DQ_ENTRY_OFFER   ? n[1]
+                   : kind == DQ_ENTRY_KEYED ? n[1] == 3
+                                            : 0; /* were passed over */
     if (status != DELAYQ_OK) return status;
     if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
         return dq_err_bad_reply(q, req->what);
-    if (kind == DQ_ENTRY_OFFER && n[1] > 0 && (uint64_t)n[1] > again) {
+    if (over > 0 && (uint64_t)over > again) {
         dq_ring_met_twin(q, ring);
         return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
                           "offer: another machine uses this handle's numbers; "

@@ -1604,6 +1604,48 @@ TEST(two_clones_of_a_handle_lose_no_offer) {
     end_own();
 }
 
+/* The same for one that has a key: the clone has come further. */
+TEST(an_offer_with_a_key_beside_a_clone_is_not_passed_over) {
+    delayq_message m = message("y", 60000);
+    open_box(&q, 0);
+    OFFER(&q, "x", 60000);
+    SETTLE(&q);
+    ask("EVAL %s 0", "for _, k in ipairs(redis.call('KEYS', '" SENT_KEYS
+                     "')) do redis.call('SET', k, 1000) end return 0");
+    m.key = "k";
+    m.key_ttl_ms = 60000;
+    OK(&q, delayq_offer_message(&q, &m));
+    SETTLE(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    delayq_close(&q);
+}
+
+/* Its clock is not known at the call: the limit is looked at by that. */
+static void offer_the_farthest(const char *key) {
+    delayq_message m = message("y", 9007199254740991 - 1000 - now_us() / 1000);
+    delayq_options o;
+    start_own(NULL);
+    o = box_options(&own, BOX);
+    server_kill(&own, SIGTERM);
+    OK(&q, delayq_open(&q, &o));
+    m.key = key;
+    m.key_ttl_ms = 60000;
+    while (delayq_offer_message(&q, &m) != DELAYQ_OK) m.delay_ms -= 1000;
+    server_start_again(&own, (const char *const[]){NULL});
+    redisFree(admin);
+    admin = server_connect(&own);
+    SETTLE(&q);
+    CHECK_INT(number("ZCARD " ZSET), 1);
+    CHECK_INT(number("ZCOUNT " ZSET " -inf 9007199254740991"), 1);
+    delayq_close(&q);
+    end_own();
+}
+
+TEST(an_offer_to_an_outbox_is_never_due_past_the_limit) {
+    offer_the_farthest(NULL);
+    offer_the_farthest("k");
+}
+
 /* --- closing while answers are there that nobody has read (with ASan) ----- */
 
 /* A handle with memory of its own, on another one's connection. */

@@ -151,6 +151,37 @@ TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
     delayq_close(&q);
 }
 
+/* Its key's life is over by then, or another has the key: it stands all the
+ * same, once, and its ticket is that of what stands. */
+static void offer_again_without_its_key(delayq_wire wire, int taken_by_other) {
+    delayq_message m = message("x", 60000), other = message("y", 60000);
+    delayq q;
+    open_wire(&q, "jobs", wire);
+    m.key = other.key = "k";
+    m.key_ttl_ms = 1;
+    other.key_ttl_ms = 60000;
+    m.replace = 1;
+    OK(&q, delayq_offer_message(&q, &m));
+    UNTIL(ask_int("EXISTS delayq_once:{jobs}:1:k") == 0);
+    if (taken_by_other) OK(&q, delayq_offer_message(&q, &other));
+    m.status = DELAYQ_ERR_UNKNOWN; /* as if its answer had been lost */
+    OK(&q, delayq_offer_message(&q, &m));
+    OK(&q, delayq_cancel(&q, &m.ticket));
+    if (taken_by_other) OK(&q, delayq_cancel(&q, &other.ticket));
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 0);
+    delayq_close(&q);
+}
+
+TEST(an_offer_that_outlives_its_key_is_stored_once_and_its_ticket_is_true) {
+    int wire;
+    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD; wire++) {
+        freeReplyObject(run(main_connection(), "FLUSHALL"));
+        offer_again_without_its_key((delayq_wire)wire, 0);
+        offer_again_without_its_key((delayq_wire)wire, 1);
+    }
+}
+
 /* --- a take whose answer is lost ------------------------------------------ */
 
 enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
