@@ -2,8 +2,8 @@
 # C and Java offer and take for SECONDS with each of several Redissons, while
 # both are killed by kill -9 and the server is restarted from its AOF. Then
 # each confirmed item must have come, none early, none twice, and no key may be
-# left. Java holds no lease: a kill or a restart may lose what its consumer was
-# being handed, one item each.
+# left. Java holds no lease: a kill or a restart may lose what its consumer had
+# popped, one item each.
 #
 #     tests/interop/soak.sh BUILD SECONDS [VERSION...]
 #
@@ -15,8 +15,9 @@ build=$PWD/$1 seconds=$2
 shift 2
 [ $# -gt 0 ] || set -- 3.13.1 3.20.0 3.21.1 3.45.1 4.7.0
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
-pids='' failed=0
-trap 'kill -9 $pids $server 2>/dev/null; rm -rf "$dir"' EXIT
+failed=0 server=
+trap 'for i in 1 2 3 4 5 6 7; do finish $i; done
+    [ -z "$server" ] || kill -9 $server; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM HUP
 port=$((20000 + $$ % 10000))
 url=redis://127.0.0.1:$port
@@ -43,12 +44,12 @@ begin() {
     *) "$build/soak" work $url $wire "$dir/$born.log" >/dev/null 2>&1 & ;;
     esac
     eval "slot$1=$!"
-    pids="$pids $!"
 }
 
 # finish SLOT: kill -9
 finish() {
-    eval "pid=\$slot$1"
+    eval "pid=\$slot$1 slot$1="
+    [ -n "$pid" ] || return 0
     kill -9 "$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
 }
@@ -99,7 +100,7 @@ soak() {
     left=$(cli keys '*' | grep . | tr '\n' ' ')
     cli shutdown nosave
     wait $server
-    pids=
+    server=
     cat "$dir"/*.log | awk -v v="$v" -v most=$((2 * restarts + javas + 2)) \
         -v left="$left" -v did="killed: C $kills, Java $javas times; server restarted $restarts times" '
         $1 == "o" { due[$2] = $3; offered++ }
