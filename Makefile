@@ -93,6 +93,14 @@ lua: ## the scripts as build/lua/NAME.lua, and their SHA1s in delayq.h
 interop: $B/interop $B/redisson/example ## together with real Redisson (needs a JDK and Maven)
 	sh tests/interop/run.sh $B/interop
 
+SECONDS ?= 120
+soak: $B/soak ## C and Java, killed again and again, for SECONDS (120) with each Redisson
+	sh tests/interop/soak.sh $B $(SECONDS) $(VERSIONS)
+
+$B/soak: tests/interop/soak.c delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
@@ -264,5 +272,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock old fuzz lint lua interop bench bench-old bench-peers calls charts \
+        nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
         cli recipes faults size matrix servers tls format install uninstall clean help

@@ -38,7 +38,7 @@ version() {
     echo "-- Redisson $v"
     DELAYQ_REDISSON_CP="$jars:$jars/*" DELAYQ_REDISSON_WIRE=$wire \
         DELAYQ_REDISSON_EXAMPLE="$PWD/${build}/example" \
-        "$program" -j 2 $ONLY >"$build.out" 2>&1 # each test has a JVM
+        "$program" -j 3 $ONLY >"$build.out" 2>&1 # each test has a JVM
     cat "$build.out"
     set -- $(tail -1 "$build.out" | sed 's/[^0-9 ]//g')
     passed=$((passed + ${1:-0}))
