@@ -78,6 +78,29 @@ TEST(what_a_handle_redrives_another_on_its_connection_takes_at_once) {
     close_both();
 }
 
+static int server_tracks(void) {
+    const char *at = strstr(ask("INFO stats"), "tracking_total_keys:");
+    return at && atoi(at + 20) > 0;
+}
+
+/* The answer that says so lies there unread when the list changes. */
+TEST(a_push_that_another_takes_while_tracking_is_asked_for_hides_no_other) {
+    open_both();
+    ask("RPUSH jobs x");
+    ask("DEL jobs");
+    do {
+        usleep(5000);
+        CHECK_STATUS(&worker, delayq_take(&worker, &item, 0), DELAYQ_EMPTY);
+        usleep(5000);
+    } while (!server_tracks());
+    ask("RPUSH jobs x");
+    ask("DEL jobs");
+    usleep(5000);
+    CHECK_STATUS(&worker, delayq_take(&worker, &item, 0), DELAYQ_EMPTY);
+    push_is_heard();
+    close_both();
+}
+
 TEST(a_push_after_a_redrive_on_the_same_connection_is_heard) {
     open_both();
     redrive_one(&boss);
