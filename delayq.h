@@ -4211,8 +4211,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t ready, int unheard, int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->subscribed || q->track_us > sent_us) &&
-        cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
@@ -4221,6 +4220,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         h->ready = ready < 0 ? 0 : ready;
         if (!h->asked || sent_us + next_us < h->next_poll_us)
             h->next_poll_us = sent_us + next_us;
+        if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
         if (taken) dq_sched_untrack(h);
     }
     q->asked = 0;

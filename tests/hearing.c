@@ -157,6 +157,25 @@ TEST(after_a_passing_error_pushes_are_heard_again) {
     delayq_close(&worker);
 }
 
+TEST(after_a_passing_error_pushes_are_heard_though_another_handle_asks) {
+    delayq_options o;
+    open_through_proxy();
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.share = &worker;
+    o.max_wait_ms = 60000;
+    OK(&boss, delayq_open(&boss, &o));
+    fails_to_track("BUSY Redis is busy running a script.", 1);
+    UNTIL((delayq_take(&worker, &item, 0), proxy->times == 0));
+    usleep(5000);
+    delayq_take(&worker, &item, 0); /* reads the refusal */
+    poll_now(&boss);
+    CHECK_STATUS(&boss, delayq_take(&boss, &item, 0), DELAYQ_EMPTY);
+    ask("RPUSH jobs pushed");
+    is_taken_soon();
+    close_both();
+}
+
 TEST(a_take_does_not_spin_while_the_server_is_busy) {
     int asked;
     open_through_proxy();
