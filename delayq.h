@@ -768,7 +768,7 @@ struct delayq {
     char id[18];                /* ":" and handle_id in hex */
 
     delayq_exchange setup; /* the probe of its queue, or tracking: */
-    unsigned char tracks;  /* it is tracking */
+    unsigned char tracks;  /* it is tracking; 2: its answer is out of date */
 
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
@@ -4151,6 +4151,13 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
            memcmp(a->name, b->name, a->name_len) == 0;
 }
 
+/* The server no longer tracks the list, or may not: nor by what was asked of it
+ * before, and is answered later. */
+static void dq_sched_untrack(delayq *q) {
+    q->list_tracked = 0;
+    if (q->tracks) q->tracks = 2;
+}
+
 /* --- events of the connections --- */
 
 /* The command connection is closed, and client tracking ends with it.
@@ -4174,7 +4181,8 @@ static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->subscribed = h->list_tracked = 0;
+        h->subscribed = 0;
+        dq_sched_untrack(h);
         memset(&h->waiter, 0, sizeof h->waiter);
         dq_sched_lower(h, conn->sub.retry_us);
     }
@@ -4204,8 +4212,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                               int64_t ready, int unheard, int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
     delayq *h;
-    if ((unheard || !q->subscribed || q->track_us > sent_us) &&
-        cap > DQ_UNHEARD_POLL_US)
+    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
     for (h = q->conn->handles; h; h = h->next) {
@@ -4214,7 +4221,8 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         h->ready = ready < 0 ? 0 : ready;
         if (!h->asked || sent_us + next_us < h->next_poll_us)
             h->next_poll_us = sent_us + next_us;
-        if (taken) h->list_tracked = 0;
+        if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
+        if (taken) dq_sched_untrack(h);
     }
     q->asked = 0;
 }
@@ -4250,7 +4258,7 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     delayq *h;
     for (h = q->conn->handles; h; h = h->next) {
         if (!dq_sched_same_queue(h, q)) continue;
-        h->list_tracked = 0;
+        dq_sched_untrack(h);
         h->ready += more;
     }
 }
@@ -4269,7 +4277,7 @@ static void dq_sched_on_track(delayq *q, int64_t ready) {
 
 /* The list has changed; the server tells of that once. */
 static void dq_sched_on_push(delayq *q) {
-    q->list_tracked = 0;
+    dq_sched_untrack(q);
     dq_sched_on_message(q, 0);
 }
 
@@ -4484,7 +4492,7 @@ static void dq_waiters_on_push(delayq *q) {
         dq_sched_on_push(q);
         return;
     }
-    q->list_tracked = 0;
+    dq_sched_untrack(q);
     if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
         w->push_us = dq_sys_now() + dq_waiters_slack();
 }
@@ -5924,7 +5932,7 @@ static delayq_status dq_sub_on_track(delayq *q) {
         dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
-    } else if (conn->tracking != DELAYQ_TRACK_OFF) {
+    } else if (conn->tracking != DELAYQ_TRACK_OFF && q->tracks == 1) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_waiters_on_track(q, length->integer);
     }

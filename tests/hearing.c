@@ -78,6 +78,29 @@ TEST(what_a_handle_redrives_another_on_its_connection_takes_at_once) {
     close_both();
 }
 
+static int server_tracks(void) {
+    const char *at = strstr(ask("INFO stats"), "tracking_total_keys:");
+    return at && atoi(at + 20) > 0;
+}
+
+/* The answer that says so lies there unread when the list changes. */
+TEST(a_push_that_another_takes_while_tracking_is_asked_for_hides_no_other) {
+    open_both();
+    ask("RPUSH jobs x");
+    ask("DEL jobs");
+    do {
+        usleep(5000);
+        CHECK_STATUS(&worker, delayq_take(&worker, &item, 0), DELAYQ_EMPTY);
+        usleep(5000);
+    } while (!server_tracks());
+    ask("RPUSH jobs x");
+    ask("DEL jobs");
+    usleep(5000);
+    CHECK_STATUS(&worker, delayq_take(&worker, &item, 0), DELAYQ_EMPTY);
+    push_is_heard();
+    close_both();
+}
+
 TEST(a_push_after_a_redrive_on_the_same_connection_is_heard) {
     open_both();
     redrive_one(&boss);
@@ -132,6 +155,25 @@ TEST(after_a_passing_error_pushes_are_heard_again) {
         push_is_heard();
     }
     delayq_close(&worker);
+}
+
+TEST(after_a_passing_error_pushes_are_heard_though_another_handle_asks) {
+    delayq_options o;
+    open_through_proxy();
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.share = &worker;
+    o.max_wait_ms = 60000;
+    OK(&boss, delayq_open(&boss, &o));
+    fails_to_track("BUSY Redis is busy running a script.", 1);
+    UNTIL((delayq_take(&worker, &item, 0), proxy->times == 0));
+    usleep(5000);
+    delayq_take(&worker, &item, 0); /* reads the refusal */
+    poll_now(&boss);
+    CHECK_STATUS(&boss, delayq_take(&boss, &item, 0), DELAYQ_EMPTY);
+    ask("RPUSH jobs pushed");
+    OK(&worker, delayq_take(&worker, &item, 9000)); /* the first one */
+    close_both();
 }
 
 TEST(a_take_does_not_spin_while_the_server_is_busy) {

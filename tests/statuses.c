@@ -161,11 +161,11 @@ static void offer_again_without_its_key(delayq_wire wire, int taken_by_other) {
     m.key_ttl_ms = 1;
     other.key_ttl_ms = 60000;
     m.replace = 1;
-    OK(&q, delayq_offer_message(&q, &m));
+    OK(&q, delayq_offer_many(&q, &m, 1));
     UNTIL(ask_int("EXISTS delayq_once:{jobs}:1:k") == 0);
-    if (taken_by_other) OK(&q, delayq_offer_message(&q, &other));
+    if (taken_by_other) OK(&q, delayq_offer_many(&q, &other, 1));
     m.status = DELAYQ_ERR_UNKNOWN; /* as if its answer had been lost */
-    OK(&q, delayq_offer_message(&q, &m));
+    OK(&q, delayq_offer_many(&q, &m, 1));
     OK(&q, delayq_cancel(&q, &m.ticket));
     if (taken_by_other) OK(&q, delayq_cancel(&q, &other.ticket));
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
