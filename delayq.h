@@ -867,7 +867,8 @@ DELAYQ_API void delayq_close(delayq *q);
  * it was stored and delivered, so it is not stored again, and the status is
  * DELAYQ_ERR_UNKNOWN. What can deceive that, between the two sendings: a
  * server's clock that is set forward and back again; a network that keeps the
- * first until the second was delivered; somebody who cancels or clears it.
+ * first until the second was delivered; somebody who cancels or clears it, or
+ * moves it to an earlier time.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
