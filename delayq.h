@@ -8078,8 +8078,11 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     t.max = 1;
     memset(item, 0, sizeof *item);
     status = dq_take(q, &t, timeout_ms);
-    if (t.ack.ticket.text[0]) *item = t.ack; /* not settled: still in hand */
     item->acked = t.acked;
+    if (t.ack.ticket.text[0]) { /* not settled: still in hand */
+        *item = t.ack;
+        item->acked = t.acked != DELAYQ_OK ? t.acked : status; /* not sent */
+    }
     return status;
 }
 
