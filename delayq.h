@@ -809,8 +809,10 @@ struct delayq {
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing was changed
- *     DELAYQ_ERR_WIRE      nothing was changed; all further calls fail until
- *                          the handle is reopened. Exception: with
+ *     DELAYQ_ERR_WIRE      what was due before the element may have been moved,
+ *                          and an item acked, which `acked` tells; nothing
+ *                          else was changed. All further calls fail until the
+ *                          handle is reopened. Exception: with
  *                          DELAYQ_REDISSON_OLD only those that write elements,
  *                          offers and takes; ticks go on
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
@@ -853,7 +855,7 @@ DELAYQ_API void delayq_close(delayq *q);
  *
  * Returns      DELAYQ_OK           stored
  *              DELAYQ_ERR_ARG      negative delay, or due past 2^53 ms, or
- *                                  NULL with a length
+ *                                  NULL with a length, or more than 1 GB
  *              DELAYQ_ERR_FULL     the server's memory, or the outbox, is full;
  *                                  not stored
  *              any server failure

@@ -18,13 +18,9 @@ static int counted_poll(struct pollfd *p, nfds_t n, int timeout) {
 #define poll counted_poll
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
-#ifndef DELAYQ_HEADER
-#define DELAYQ_HEADER "../delayq.h"
-#endif
-#include DELAYQ_HEADER
+#include "test.h"
 #undef poll
 #include "proxy.h"
-#include "test.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>

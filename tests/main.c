@@ -378,6 +378,15 @@ void open_queue(delayq *q, const char *name) {
     open_wire(q, name, DELAYQ_NATIVE);
 }
 
+delayq_message message(const char *text, int64_t delay_ms) {
+    delayq_message m;
+    memset(&m, 0, sizeof m);
+    m.data = text;
+    m.len = strlen(text);
+    m.delay_ms = delay_ms;
+    return m;
+}
+
 void poll_now(delayq *q) {
 #ifdef DELAYQ_VERSION_MAJOR
     q->next_poll_us = 0;

@@ -17,12 +17,8 @@ static int skipped_clock(clockid_t which, struct timespec *t) {
 #define clock_gettime skipped_clock
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
-#ifndef DELAYQ_HEADER
-#define DELAYQ_HEADER "../delayq.h"
-#endif
-#include DELAYQ_HEADER
-#undef clock_gettime
 #include "test.h"
+#undef clock_gettime
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"

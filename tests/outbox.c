@@ -23,15 +23,6 @@ static int64_t wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static delayq_message message(const char *text, int64_t delay_ms) {
-    delayq_message m;
-    memset(&m, 0, sizeof m);
-    m.data = text;
-    m.len = strlen(text);
-    m.delay_ms = delay_ms;
-    return m;
-}
-
 /* Take through a handle that waits. */
 static void taken_elsewhere(const char *payload) {
     delayq other;

@@ -26,23 +26,11 @@ static int rated_clock_gettime(clockid_t id, struct timespec *t) {
 #define clock_gettime rated_clock_gettime
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
-#ifndef DELAYQ_HEADER
-#define DELAYQ_HEADER "../delayq.h"
-#endif
-#include DELAYQ_HEADER
+#include "test.h"
 #undef clock_gettime
 #include "proxy.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
-
-static delayq_message message(const char *text, int64_t delay_ms) {
-    delayq_message m;
-    memset(&m, 0, sizeof m);
-    m.data = text;
-    m.len = strlen(text);
-    m.delay_ms = delay_ms;
-    return m;
-}
 
 /* Through the proxy, and slowly, so that there is time before a resend. */
 static redisContext *connect_slowly(void *user, int timeout_ms) {

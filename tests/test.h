@@ -133,6 +133,7 @@ delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
 /* Make the next call ask the server, whatever the handle knows of due times. */
+delayq_message message(const char *text, int64_t delay_ms);
 void poll_now(delayq *q);
 /* Act as if another program had emptied the ready list. */
 void forget_ready(delayq *q);

@@ -6,15 +6,6 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 
-static delayq_message message(const char *text, int64_t delay_ms) {
-    delayq_message m;
-    memset(&m, 0, sizeof m);
-    m.data = text;
-    m.len = strlen(text);
-    m.delay_ms = delay_ms;
-    return m;
-}
-
 static delayq_ticket offer(delayq *q, const char *text, int64_t delay_ms) {
     delayq_message m = message(text, delay_ms);
     OK(q, delayq_offer_message(q, &m));
