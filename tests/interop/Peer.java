@@ -18,6 +18,7 @@ import org.redisson.Redisson;
 import org.redisson.api.RBlockingQueue;
 import org.redisson.api.RDelayedQueue;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisTimeoutException;
 import org.redisson.client.codec.ByteArrayCodec;
 import org.redisson.client.codec.Codec;
 import org.redisson.client.codec.StringCodec;
@@ -25,7 +26,8 @@ import org.redisson.codec.JsonJacksonCodec;
 import org.redisson.config.Config;
 
 public class Peer {
-    private final RedissonClient redisson;
+    private final Config config = new Config();
+    private RedissonClient redisson;
     private final Codec codec;
     private final boolean bytes;
     private final Map<String, RDelayedQueue<Object>> delayed = new HashMap<>();
@@ -33,7 +35,6 @@ public class Peer {
     private Thread consumer;
 
     Peer(String url, String codecName) {
-        Config config = new Config();
         config.useSingleServer().setAddress(url)
             .setSubscriptionsPerConnection(50); // 3.20.0 fails at a sixth queue
         bytes = codecName.equals("bytes");
@@ -50,10 +51,23 @@ public class Peer {
             : redisson.getBlockingQueue(name, codec);
     }
 
-    /* The first call also starts its transfer. */
+    /*
+     * The first call also starts its transfer, which subscribes. 3.20.0 now
+     * and then never gets its own lock for that (as its first call, in a new
+     * process); then nothing has been done, and a new client is tried.
+     */
     private RDelayedQueue<Object> pending(String name) {
-        return delayed.computeIfAbsent(name,
-            n -> redisson.getDelayedQueue(ready(n)));
+        for (int tries = 1; !delayed.containsKey(name); tries++) {
+            try {
+                delayed.put(name, redisson.getDelayedQueue(ready(name)));
+            } catch (RedisTimeoutException e) {
+                if (tries == 3 || !e.getMessage().contains("subscription lock"))
+                    throw e;
+                if (delayed.isEmpty() && consumer == null) redisson.shutdown();
+                redisson = Redisson.create(config);
+            }
+        }
+        return delayed.get(name);
     }
 
     private Object value(String hex) {
