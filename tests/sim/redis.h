@@ -1,0 +1,90 @@
+/*
+ * A model of the server: what the scripts of delayq and of Redisson use, with
+ * the answers that Redis 7.0 gives. The scripts themselves run, in liblua5.1.
+ * model.c checks it against a real redis-server.
+ *
+ * It knows no sockets and no time: bytes are handed to it, it hands out bytes,
+ * and asks a function for the time.
+ */
+#ifndef SIM_REDIS_H
+#define SIM_REDIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct redis redis;
+typedef struct client client;
+
+typedef struct redis_hooks {
+    void *arg;
+    int64_t (*now_us)(void *arg); /* since the epoch */
+    /* Called after each command that changed something or was one of a script,
+     * with its words; `by` is the client, whose user is client_user. */
+    void (*executed)(void *arg, client *by, int argc, const char **argv,
+                     const size_t *lens);
+    /* Called after each request that a client sent: what it cost. */
+    void (*answered)(void *arg, client *by, const char *command, int calls,
+                     int64_t work);
+} redis_hooks;
+/* `work` counts what Redis touches: one per command, element of a reply, entry
+ * that is walked over (LREM, LINDEX, LRANGE far from an end, ZRANGE by rank:
+ * the logarithm), and per KB of payload. */
+
+redis *redis_new(const redis_hooks *hooks);
+void redis_free(redis *r);
+
+/* --- clients ------------------------------------------------------------- */
+
+client *redis_connect(redis *r,
+                      void (*write)(void *user, const char *bytes, size_t len),
+                      void (*close)(void *user), void *user);
+/* May call write, of any client (PUBLISH, tracking), and close. */
+void redis_feed(client *c, const char *bytes, size_t len);
+void redis_disconnect(client *c); /* it is gone; calls nothing */
+void *client_user(const client *c);
+
+/* --- faults -------------------------------------------------------------- */
+
+typedef struct redis_faults {
+    const char *error;  /* every command but AUTH, HELLO, CLIENT and PING is
+                           answered so: "LOADING ...", "BUSY ...",
+                           "MASTERDOWN ...", "CLUSTERDOWN ..." */
+    int out_of_memory;  /* as at maxmemory with noeviction */
+    int read_only;      /* a replica */
+    int no_persistence; /* MISCONF */
+    int max_clients;    /* 0: no limit */
+    const char *denied; /* ACL: words of commands, " zadd client|tracking " */
+    int no_scripts;     /* SCRIPT FLUSH at each request, one of two */
+} redis_faults;
+redis_faults *redis_faults_of(redis *r);
+
+/* CLIENT KILL: all, or only those that are subscribed. */
+void redis_kill_clients(redis *r, int subscribed_only);
+
+/* --- what lies in it ------------------------------------------------------ */
+
+/* What a file on the disk would hold; redis_restart drops all clients without
+ * calling their close, the scripts and the subscriptions, and takes the keys
+ * from the image (NULL: none is left). An image can be used many times. */
+typedef struct redis_image redis_image;
+redis_image *redis_save(const redis *r);
+void redis_image_free(redis_image *image);
+void redis_restart(redis *r, const redis_image *image);
+
+/* A failover: the clients are told READONLY or dropped by the caller. */
+
+/* Every key, sorted; and every element of one: a zset's with its score, in its
+ * order; a list's in its order; a string; a stream's entries as one text. */
+void redis_each_key(redis *r, void (*each)(void *arg, const char *key,
+                                           size_t len, char type),
+                    void *arg); /* type: z, l, s, h, S (set), x (stream) */
+void redis_each(redis *r, const char *key, size_t len,
+                void (*each)(void *arg, const char *element, size_t len,
+                             double score),
+                void *arg);
+/* A command as from redis-cli, by nobody, past all faults; the reply's bytes,
+ * as sent, which live until the next call. */
+const char *redis_command(redis *r, size_t *len, int argc, const char **argv,
+                          const size_t *lens);
+
+#endif
