@@ -90,6 +90,13 @@ void process_spend(int64_t us);  /* computing: others run meanwhile */
 uint64_t process_steps(const process *p);
 uint64_t process_calls(const process *p);
 
+/* Call this as another thread of the process would, at once; it must not wait.
+ * From an event or from another process; for delayq_wake, for example. */
+void process_call(process *p, void (*call)(void *arg), void *arg);
+/* A signal with a handler that does nothing: the wait in which it is, or its
+ * next, ends with EINTR. */
+void process_signal(process *p);
+
 /* --- the network --------------------------------------------------------- */
 
 /* What stands between two machines, in one direction. Each direction of a
@@ -123,11 +130,11 @@ void net_connects_are(machine *from, machine *to, net_connects how);
 
 /* --- servers ------------------------------------------------------------- */
 
-typedef struct link link; /* a connection's end at the server */
+typedef struct net_link net_link; /* a connection's end at the server */
 
 typedef struct net_service {
     /* Returns what is handed to the others as `session`. */
-    void *(*accepted)(void *service, link *l);
+    void *(*accepted)(void *service, net_link *l);
     void (*received)(void *session, const char *bytes, size_t len);
     void (*closed)(void *session); /* by the other side, or the network */
 } net_service;
@@ -135,9 +142,9 @@ typedef struct net_service {
 /* One port, one service, until net_close or a crash of the machine. */
 void net_listen(machine *m, int port, const net_service *how, void *service);
 void net_close(machine *m, int port); /* connects are refused, links closed */
-void link_write(link *l, const char *bytes, size_t len);
-void link_close(link *l); /* what was written arrives; `closed` isn't called */
-machine *link_peer(const link *l);      /* the machine at the other end */
-process *link_process(const link *l);   /* whose connection it is */
+void link_write(net_link *l, const char *bytes, size_t len);
+void link_close(net_link *l); /* what was written arrives; `closed` isn't called */
+machine *link_peer(const net_link *l);      /* the machine at the other end */
+process *link_process(const net_link *l);   /* whose connection it is */
 
 #endif

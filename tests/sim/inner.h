@@ -1,0 +1,136 @@
+/*
+ * What world.c, net.c and sys.c know of each other; nobody else includes it.
+ */
+#ifndef SIM_INNER_H
+#define SIM_INNER_H
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include "world.h"
+
+#define SIM_NEVER INT64_MAX
+
+/* --- events -------------------------------------------------------------- */
+
+/* An event that is part of its owner: it can be moved and taken back. */
+typedef struct event {
+    void (*call)(void *arg);
+    void *arg;
+    size_t place; /* in the heap, from 1; 0: it is not in it */
+} event;
+
+void event_set(event *e, int64_t at); /* anew, or another time */
+void event_cancel(event *e);
+
+/* --- machines ------------------------------------------------------------ */
+
+typedef struct path { /* from one machine to another */
+    route route;
+    net_connects connects;
+    int64_t silent_us, stalled_us; /* since when something waits for it */
+} path;
+
+struct machine {
+    char name[64];
+    int index, frozen, down;
+    struct in_addr v4;
+    struct in6_addr v6;
+    int is_v6;
+    int ppm;
+    int64_t since_us;     /* true time at which the drift was set */
+    int64_t monotonic_us; /* its clock at that time */
+    int64_t offset_us;    /* CLOCK_REALTIME - CLOCK_MONOTONIC */
+    path **paths;         /* to other machines, by their index */
+    int path_count;
+    machine *next;
+};
+
+extern machine *sim_machines; /* in the order in which they were made */
+
+/* How long it takes in truth until its clock has gone on by that much. */
+int64_t machine_true_us(const machine *m, int64_t own_us);
+
+/* --- processes ----------------------------------------------------------- */
+
+struct conn;
+struct pipe_buffer;
+
+typedef enum file_kind {
+    FILE_NONE,
+    FILE_SOCKET,
+    FILE_PIPE_IN,  /* the end that is read */
+    FILE_PIPE_OUT, /* the end that is written */
+    FILE_RANDOM
+} file_kind;
+
+typedef struct file {
+    file_kind kind;
+    int nonblocking, closes_on_exec;
+    int64_t receive_us, send_us; /* SO_RCVTIMEO, SO_SNDTIMEO; 0: none */
+    struct conn *conn;           /* NULL: connect wasn't called yet */
+    struct pipe_buffer *pipe;
+} file;
+
+#define SIM_FIRST_FD 1000 /* below are those of the real process */
+#define SIM_MAX_FILES 200
+
+struct process {
+    machine *machine;
+    char name[64];
+    int pid;
+    void (*main)(void *arg);
+    void *arg;
+    struct stack *stack;
+    event resume;
+    int started, ended, frozen, resume_due;
+    int borrowed;           /* process_call runs something in its name */
+    int interrupted;        /* by a signal: the next wait ends with EINTR */
+    struct pollfd *watched; /* it sleeps until one of these is ready */
+    nfds_t watched_count;
+    uint64_t steps, calls, chance;
+    int sigpipe_blocked, sigpipe_pending;
+    file files[SIM_MAX_FILES];
+    int file_count; /* all behind are free */
+    process *next;
+};
+
+/* A call of the system takes so long; others may run before it returns. */
+void process_charge(int64_t us);
+/* Sleep until then, or until it is woken. */
+void process_block(int64_t until_us);
+/* One of its files may have become ready. */
+void process_notice(process *p);
+void process_end(process *p, const char *how);
+
+/* sys.c: what is ready of these, as poll tells it. */
+int sys_ready(process *p, struct pollfd *fds, nfds_t count);
+void sys_close_all(process *p);
+void sys_free_all(process *p); /* the same, and nobody is told */
+
+/* --- net.c: connections, from the side of a process ---------------------- */
+
+typedef struct conn conn;
+
+/* Returns 0 or an errno. */
+int conn_open(process *p, const struct sockaddr *to, socklen_t len, conn **out);
+void conn_close(conn *c);
+int conn_events(const conn *c);
+int conn_take_error(conn *c); /* SO_ERROR */
+int conn_connecting(const conn *c);
+int conn_connected(const conn *c);
+size_t conn_unread(const conn *c);
+/* Bytes, 0 at the end, or minus an errno. */
+long conn_read(conn *c, void *to, size_t len, int peek);
+long conn_write(conn *c, const void *bytes, size_t len);
+void conn_name(const conn *c, int peer, struct sockaddr_storage *to,
+               socklen_t *len);
+
+void net_begin(void);
+void net_end(void);
+void net_reap(void); /* free what nobody has any more */
+void net_machine_thawed(machine *m);
+void net_machine_crashed(machine *m);
+void net_machine_booted(machine *m);
+
+#endif
