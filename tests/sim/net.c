@@ -76,6 +76,7 @@ struct conn {
     int error;                  /* SO_ERROR */
     int severed;   /* what is sent from now on is answered by a reset */
     int swallowed; /* what is sent from now on vanishes */
+    int doomed;    /* out of the list, and freed after this event */
     size_t limit;  /* of what is written and not read by the server */
     direction to_server, to_client;
     event patience; /* until the connect has failed */
@@ -136,6 +137,8 @@ static segment *segment_at(const direction *d, size_t i) {
 static segment *push(direction *d, kind kind, size_t len) {
     const route *r = &path_of(d)->route;
     segment *s;
+    static segment nowhere;
+    if (d->conn->doomed) return &nowhere;
     if (d->count == d->size) {
         size_t size = d->size ? d->size * 2 : 8, i;
         segment *more = malloc(size * sizeof *more);
@@ -233,7 +236,9 @@ static void unpark(direction *d) {
 
 static void doom(conn *c) {
     int client = c->client == END_CLOSED || c->client == END_GONE;
-    if (!client || !(c->link.over || c->server == END_NEW)) return;
+    if (c->doomed || !client) return;
+    if (!c->link.over && c->server != END_NEW) return;
+    c->doomed = 1;
     if (c->before)
         c->before->next = c->next;
     else
@@ -644,6 +649,7 @@ long conn_write(conn *c, const void *bytes, size_t len) {
 
 void conn_close(conn *c) {
     direction *d = &c->to_server;
+    if (c->client == END_GONE) return; /* the power has failed before */
     event_cancel(&c->patience);
     if (c->client == END_OPEN && !c->severed) {
         if (conn_unread(c) == 0) {
@@ -713,7 +719,7 @@ void net_connects_are(machine *from, machine *to, net_connects how) {
 static void push_end(direction *d, kind kind) {
     push(d, kind, 0)->passes = 1;
     d->parked_us = -1;
-    event_set(&d->arrival, segment_at(d, 0)->at);
+    if (d->count > 0) event_set(&d->arrival, segment_at(d, 0)->at);
 }
 
 static void all_pass(direction *d) {
