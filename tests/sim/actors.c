@@ -1,0 +1,1244 @@
+/*
+ * The programs that use delayq. Each is a process that runs the header as it
+ * is, notes what it means to do before a call, and what it was told after it.
+ */
+#include "sim.h"
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FRAME_US (16 * MS)
+#define OUTBOX_BYTES 65536
+
+typedef struct held {
+    item *it;
+    delayq_item got;
+    uint64_t hash; /* of its element; 0: unknown */
+} held;
+
+struct outbox_entry {
+    uint64_t number;
+    item *it;
+    const char *verb;
+};
+
+/* --- calls --------------------------------------------------------------- */
+
+static int64_t between(actor *a, int64_t low, int64_t high) {
+    return chance_between(&a->chance, low, high);
+}
+
+static int percent(actor *a, int p) {
+    return chance_percent(&a->chance, p);
+}
+
+static void begin(actor *a, const char *call, int64_t bound_us) {
+    a->call = call;
+    a->call_us = sim_now();
+    a->call_bound_us = bound_us;
+    a->frozen_us = 0;
+}
+
+static delayq_status end(actor *a, delayq_status status) {
+    int64_t took = sim_now() - a->call_us - a->frozen_us;
+    const char *call = a->call;
+    a->call = NULL;
+    a->outcome_us = sim_now();
+    if (status < 0) a->trouble_us = sim_now();
+    if (a->call_bound_us >= 0 && took > a->call_bound_us)
+        check_fail("blocks", "%s: %s took %lld us, at most %lld are promised",
+                   a->name, call, (long long)took,
+                   (long long)a->call_bound_us);
+    if (status != DELAYQ_EMPTY)
+        TELL("%s: %s: %s%s%s", a->name, call, delayq_strstatus(status),
+             status < 0 ? ": " : "", status < 0 ? delayq_errmsg(a->q) : "");
+    check_status(a, call, status);
+    return status;
+}
+
+#define CALL(a, what, bound, expression)                                    \
+    (begin(a, what, bound), end(a, expression))
+
+/* How long a call that asks once may take. */
+static int64_t once_us(const actor *a) {
+    if (a->outbox) return 2 * MS;
+    return a->io_timeout_ms * MS * 103 / 100 + 50 * MS;
+}
+
+/* One that moves a large payload has that time again; so has a take, which
+ * may find one. */
+static int64_t large_us(const actor *a) {
+    int i, any = 0;
+    for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
+    if (a->outbox) return 2 * MS;
+    return once_us(a) * (any ? 2 : 1);
+}
+
+static int64_t take_us(const actor *a, int64_t timeout_ms) {
+    if (timeout_ms < 0) return -1;
+    if (!timeout_ms) return large_us(a);
+    return timeout_ms * MS * 103 / 100 + large_us(a) +
+           (timeout_ms >= 10000 ? once_us(a) : 0);
+}
+
+static void tell(void *user, delayq_status status, const char *text) {
+    actor *a = (actor *)user;
+    a->logs++;
+    a->trouble_us = sim_now();
+    TELL("%s: log: %d %s", a->name, status, text);
+}
+
+static int uses_outbox(const actor *a) {
+#ifdef SIM_OLD
+    (void)a;
+    return 0;
+#else
+    return a->kind == OUTBOX_PRODUCER || a->kind == OUTBOX_WORKER;
+#endif
+}
+
+static delayq *open_handle(actor *a, int queue, delayq *share) {
+    delayq *q = (delayq *)calloc(1, sizeof *q);
+    delayq_options o;
+    delayq_status status;
+    memset(&o, 0, sizeof o);
+    o.name = queue == 0 ? "jobs" : "more";
+    o.url = "redis://10.0.0.1:6379";
+    o.wire = sim_plan.wire;
+    o.lease_ms = sim_plan.lease_ms;
+    o.max_attempts = sim_plan.max_attempts;
+    o.backoff_ms = sim_plan.backoff_ms;
+    o.backoff_max_ms = sim_plan.backoff_max_ms;
+    o.broadcast = sim_plan.broadcast;
+    o.batch = sim_plan.batch;
+    o.max_wait_ms = a->max_wait_ms;
+    o.log = tell;
+    o.user = a;
+    o.share = share;
+    if (!share) o.io_timeout_ms = a->io_timeout_ms;
+#ifndef SIM_OLD
+    if (!share) o.reconnect_max_ms = sim_plan.reconnect_max_ms;
+    if (uses_outbox(a)) {
+        o.outbox = a->outbox = malloc(OUTBOX_BYTES);
+        o.outbox_size = OUTBOX_BYTES;
+    }
+#endif
+    if (!share) a->q = q;
+    begin(a, "open",
+          a->outbox ? 2 * MS
+                    : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
+    status = delayq_open(q, &o);
+    end(a, status);
+    a->verbs++;
+    return q;
+}
+
+/* --- what was taken ------------------------------------------------------ */
+
+static void outbox_add(actor *a, int change, item *it, const char *verb) {
+    struct outbox_entry **list = change ? &a->changes : &a->offers, *e;
+    int *n = change ? &a->change_count : &a->offer_count;
+    *list = (struct outbox_entry *)realloc(
+        *list, (size_t)(*n + 1) * sizeof(struct outbox_entry));
+    e = &(*list)[(*n)++];
+    e->number = change ? ++a->changes_accepted : ++a->offers_accepted;
+    e->it = it;
+    e->verb = verb;
+}
+
+/* What the outbox says is settled. */
+static void outbox_look(actor *a) {
+#ifndef SIM_OLD
+    delayq_outbox_state s;
+    int i = 0, sure;
+    if (!a->outbox || delayq_outbox(a->q, &s) != DELAYQ_OK) return;
+    if (s.offers_accepted != a->offers_accepted ||
+        s.changes_accepted != a->changes_accepted)
+        check_fail("outbox", "%s: %llu offers and %llu changes were accepted, "
+                             "the outbox counts %llu and %llu",
+                   a->name, (unsigned long long)a->offers_accepted,
+                   (unsigned long long)a->changes_accepted,
+                   (unsigned long long)s.offers_accepted,
+                   (unsigned long long)s.changes_accepted);
+    if (s.dropped)
+        check_fail("outbox", "%s: %llu are dropped", a->name,
+                   (unsigned long long)s.dropped);
+    for (; i < a->offer_count && a->offers[i].number <= s.offers_settled; i++) {
+        struct outbox_entry *e = &a->offers[i];
+        if (e->verb)
+            e->it->intents &= ~bit_of(a);
+        else if (!e->it->key)
+            check_offered(a, e->it, DELAYQ_OK);
+    }
+    memmove(a->offers, a->offers + i,
+            (size_t)(a->offer_count - i) * sizeof *a->offers);
+    a->offer_count -= i;
+    sure = !s.gone;
+    for (i = 0;
+         i < a->change_count && a->changes[i].number <= s.changes_settled;
+         i++) {
+        struct outbox_entry *e = &a->changes[i];
+        if (sure)
+            check_settled(a, e->it, DELAYQ_OK, e->verb);
+        else
+            e->it->intents &= ~bit_of(a);
+    }
+    memmove(a->changes, a->changes + i,
+            (size_t)(a->change_count - i) * sizeof *a->changes);
+    a->change_count -= i;
+#else
+    (void)a;
+#endif
+}
+
+/* A verb of a ticket has ended so. */
+static void ended(actor *a, held *h, delayq_status status, const char *verb) {
+    a->verbs++;
+    if (a->outbox) {
+        if (status == DELAYQ_OK)
+            outbox_add(a, 1, h->it, verb);
+        else
+            h->it->intents &= ~bit_of(a);
+        return;
+    }
+    check_settled(a, h->it, status, verb);
+    if (status == DELAYQ_GONE && h->hash && h->it->now.set &&
+        h->it->now.hash == h->hash && !h->it->disturbed &&
+        !(h->it->unknown & bit_of(a)))
+        check_fail("status", "%s: %s of item %d is told as gone, and its "
+                             "lease is in the server",
+                   a->name, verb, h->it->id);
+}
+
+static void received(actor *a, const delayq_item *got, held *h) {
+    TELL("%s: takes item %d, attempt %d, %lld us late%s%s", a->name,
+         check_find(got->data, got->len) ? check_find(got->data, got->len)->id
+                                         : -1,
+         got->attempt, (long long)got->late_us, got->ticket.text[0] ? ", " : "",
+         got->ticket.text);
+    a->bytes += got->len;
+    check_got(a, got, sim_plan.lease_ms > 0);
+    h->it = check_find(got->data, got->len);
+    h->got = *got;
+    h->hash = h->it && h->it->hand_actor == a->index &&
+                      h->it->hand_life == a->life &&
+                      h->it->now.hash == h->it->hand_hash
+                  ? h->it->hand_hash
+                  : 0;
+}
+
+/* Bring an item in hand to an end, one way or another. Returns 1 if it is to be
+ * acked by the next call. */
+static int work(actor *a, held *h, int waits) {
+    int64_t lease = sim_plan.lease_ms * MS;
+    int what = (int)between(a, 0, 99);
+    delayq_status status;
+    if (!h->it) return 0;
+    if (waits && a->work_us)
+        process_sleep(between(a, a->work_us / 2, a->work_us * 2));
+    if (!lease) return 0;
+    if (what < a->loses) {
+        TELL("%s: forgets item %d", a->name, h->it->id);
+        return 0;
+    }
+    if (waits && what < a->loses * 2) process_sleep(between(a, lease, lease * 2));
+    what = (int)between(a, 0, 99);
+    if (what < 6) {
+        check_intend(a, h->it);
+        status = CALL(a, "nack", large_us(a),
+                      delayq_nack(a->q, &h->got, between(a, 0, 2000)));
+        ended(a, h, status, "nack");
+        return 0;
+    }
+    if (what < 9) {
+        check_intend(a, h->it);
+        status = CALL(a, "nack", large_us(a),
+                      delayq_nack(a->q, &h->got, DELAYQ_BACKOFF));
+        ended(a, h, status, "nack");
+        return 0;
+    }
+    if (what < 12) {
+        check_intend(a, h->it);
+        status = CALL(a, "nack", large_us(a),
+                      delayq_nack(a->q, &h->got, DELAYQ_RELEASE));
+        ended(a, h, status, "release");
+        return 0;
+    }
+    if (what < 15) {
+        check_intend(a, h->it);
+        status = CALL(a, "bury", large_us(a), delayq_bury(a->q, &h->got));
+        ended(a, h, status, "bury");
+        return 0;
+    }
+    if (what < 25) {
+        check_intend(a, h->it);
+        status =
+            CALL(a, "extend", large_us(a), delayq_extend(a->q, &h->got, 0));
+        ended(a, h, status, "extend");
+        if (status == DELAYQ_GONE) return 0;
+        if (status == DELAYQ_OK && !a->outbox) {
+            check_ticket(a, h->got.ticket.text);
+            h->hash = 0;
+        }
+        if (waits) process_sleep(between(a, 0, lease / 2));
+    }
+    return 1;
+}
+
+static void ack(actor *a, held *h) {
+    delayq_status status;
+    int tries = 0;
+    do {
+        check_intend(a, h->it);
+        status = CALL(a, "ack", large_us(a), delayq_ack(a->q, &h->got));
+        ended(a, h, status, "ack");
+        if (status >= 0 || a->outbox) return;
+        process_sleep(between(a, 20 * MS, 200 * MS));
+    } while (++tries < 5);
+}
+
+static void is_free(actor *a) {
+    if (!a->free_us) a->free_us = sim_now();
+}
+
+int actor_takes(const actor *a) {
+    return a->kind == WORKER || a->kind == BATCH_WORKER ||
+           a->kind == LOOP_WORKER || a->kind == OUTBOX_WORKER ||
+           a->kind == WAIT_WORKER || a->kind == SHARER || a->kind == READER;
+}
+
+/* After a failed call a program waits a moment. */
+static void pause_after(actor *a, delayq_status status) {
+    if (status < 0) process_sleep(between(a, 20 * MS, 100 * MS));
+}
+
+static void worker(actor *a) {
+    held h;
+    memset(&h, 0, sizeof h);
+    for (;;) {
+        delayq_item got;
+        delayq_status status;
+        memset(&got, 0, sizeof got);
+        is_free(a);
+        a->verbs++;
+        if (h.it) { /* to be acked by this */
+            item *it = h.it;
+            got = h.got;
+            check_intend(a, it);
+            status = CALL(a, "ack_take", take_us(a, a->take_ms),
+                          delayq_ack_take(a->q, &got, a->take_ms));
+            ended(a, &h, got.acked, "ack");
+            if (got.acked < 0 && status < 0) {
+                pause_after(a, status);
+                if (percent(a, 60)) {
+                    h.got = got;
+                    continue;
+                }
+            }
+            h.it = NULL;
+        } else {
+            status = CALL(a, "take", take_us(a, a->take_ms),
+                          delayq_take(a->q, &got, a->take_ms));
+        }
+        if (status == DELAYQ_OK) {
+            received(a, &got, &h);
+            if (!work(a, &h, 1)) {
+                h.it = NULL;
+            } else if (percent(a, 60)) {
+                ack(a, &h);
+                h.it = NULL;
+            }
+        }
+        pause_after(a, status);
+    }
+}
+
+static void batch_worker(actor *a) {
+    enum { MOST = 32 };
+    static delayq_item none;
+    for (;;) {
+        delayq_item got[MOST];
+        held h[MOST];
+        item *acked[MOST];
+        size_t count = 0, i, n = 0;
+        delayq_status status;
+        is_free(a);
+        a->verbs++;
+        status = CALL(a, "take_many", take_us(a, a->take_ms),
+                      delayq_take_many(a->q, got, (size_t)between(a, 1, MOST),
+                                       &count, a->take_ms));
+        if (status == DELAYQ_OK)
+            for (i = 0; i < count; i++) received(a, &got[i], &h[i]);
+        for (i = 0; status == DELAYQ_OK && i < count; i++) {
+            if (!work(a, &h[i], i == 0)) continue;
+            acked[n] = h[i].it;
+            got[n] = none;
+            got[n++].ticket = h[i].got.ticket;
+        }
+        if (n) {
+            for (i = 0; i < n; i++) check_intend(a, acked[i]);
+            a->verbs++;
+            CALL(a, "ack_many", large_us(a), delayq_ack_many(a->q, got, n));
+            for (i = 0; i < n; i++)
+                check_settled(a, acked[i], got[i].acked, "ack");
+        }
+        pause_after(a, status);
+    }
+}
+
+/* The descriptors of the handle, until wait_ms are over. */
+static void sleep_in_poll(actor *a, int64_t wait_ms) {
+    struct pollfd p[8];
+    int fds[8];
+    size_t n = delayq_fds(a->q, fds, 8), i;
+    for (i = 0; i < n; i++) {
+        p[i].fd = fds[i];
+        p[i].events = POLLIN;
+    }
+    poll(p, (nfds_t)n, (int)wait_ms);
+}
+
+static void take_all(actor *a, int waits) {
+    delayq_item got;
+    held h;
+    int turns = 0;
+    for (;;) {
+        delayq_status status = CALL(a, "take(0)", take_us(a, 0),
+                                    delayq_take(a->q, &got, 0));
+        if (status != DELAYQ_OK) return;
+        received(a, &got, &h);
+        a->verbs++;
+        if (work(a, &h, waits)) ack(a, &h);
+        if (++turns == 200) return;
+    }
+}
+
+static void loop_worker(actor *a) {
+    for (;;) {
+        int64_t wait_ms = 0;
+        take_all(a, 1);
+        is_free(a);
+        CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        if (wait_ms) sleep_in_poll(a, wait_ms);
+    }
+}
+
+static void outbox_worker(actor *a) {
+    for (;;) {
+        int64_t wait_ms = 0;
+        take_all(a, 0);
+        is_free(a);
+        CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
+        outbox_look(a);
+        if (a->gap_us) /* frames */
+            process_sleep(FRAME_US);
+        else if (wait_ms)
+            sleep_in_poll(a, wait_ms);
+    }
+}
+
+static void mover(actor *a) {
+    for (;;) {
+        int64_t wait_ms = 0;
+        CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        if (wait_ms) sleep_in_poll(a, wait_ms);
+    }
+}
+
+static void wait_worker(actor *a) {
+    delayq *both[2], *first = a->q;
+    both[0] = a->q;
+    both[1] = a->q2 = open_handle(a, 1, NULL);
+    for (;;) {
+        delayq_status status;
+        size_t i;
+        is_free(a);
+        a->q = first;
+        a->verbs++;
+        status = CALL(a, "wait",
+                      a->take_ms < 0 ? -1 : take_us(a, a->take_ms) +
+                                                large_us(a),
+                      delayq_wait(both, 2, a->take_ms));
+        if (status == DELAYQ_OK)
+            for (i = 0; i < 2; i++) {
+                a->q = both[i];
+                a->queue = (int)i;
+                take_all(a, 1);
+            }
+        a->queue = 0;
+        pause_after(a, status);
+    }
+}
+
+/* --- offers -------------------------------------------------------------- */
+
+typedef struct offered {
+    item *it;
+    delayq_ticket ticket;
+} offered;
+
+static size_t payload_len(actor *a) {
+    if (between(a, 0, 999) < a->large) return (size_t)between(a, 1000, 300000);
+    return (size_t)between(a, 8, 60);
+}
+
+static int64_t some_delay(actor *a) {
+    int what = (int)between(a, 0, 9);
+    if (what < 2) return 0;
+    if (what < 5) return between(a, 0, 50);
+    return between(a, 0, a->delay_ms);
+}
+
+static void offer_plain(actor *a, delayq *q) {
+    item *it = check_new_item(a, a->queue, payload_len(a), some_delay(a));
+    char *bytes = (char *)malloc(it->len);
+    delayq_status status;
+    it->by_outbox = a->outbox != NULL;
+    check_payload(it, bytes);
+    a->verbs++;
+    a->bytes += it->len;
+    TELL("%s: offers item %d, %zu bytes, in %lld ms", a->name, it->id, it->len,
+         (long long)it->delay_ms);
+    status = CALL(a, "offer", large_us(a),
+                  delayq_offer(q, bytes, it->len, it->delay_ms));
+    if (a->outbox && status == DELAYQ_OK)
+        outbox_add(a, 0, it, NULL);
+    else
+        check_offered(a, it, status);
+    free(bytes);
+}
+
+static void intend_replace(actor *a, int queue, int key, int on, int unknown) {
+    int i;
+    for (i = 0; i < check_item_count(); i++) {
+        item *it = check_item(i);
+        if (it->queue != queue || it->key != key) continue;
+        if (on) {
+            it->intents |= bit_of(a);
+        } else {
+            it->intents &= ~bit_of(a);
+            if (unknown) it->unknown |= bit_of(a);
+        }
+    }
+}
+
+/* One or more messages, again until their status is known. */
+static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
+    delayq_message m[16];
+    item *of[16];
+    char keys[16][24];
+    int i, tries = 0, left;
+    delayq_status status;
+    memset(m, 0, sizeof m);
+    for (i = 0; i < count; i++) {
+        int64_t delay = some_delay(a);
+        item *it;
+        char *bytes;
+        int keyed = percent(a, 25);
+        it = check_new_item(a, a->queue, payload_len(a), delay);
+        of[i] = it;
+        it->by_outbox = a->outbox != NULL;
+        bytes = (char *)malloc(it->len);
+        check_payload(it, bytes);
+        a->bytes += it->len;
+        m[i].data = bytes;
+        m[i].len = it->len;
+        m[i].delay_ms = delay;
+        if (percent(a, 10)) {
+            m[i].delay_ms = 0;
+            m[i].due_ms = service_now_us() / 1000 + delay - 500;
+            it->delay_ms = delay - 500;
+        }
+        if (keyed) {
+            it->key = (int)between(a, 1, 12);
+            snprintf(keys[i], sizeof keys[i], "key%d", it->key);
+            m[i].key = keys[i];
+            m[i].key_ttl_ms = between(a, 100, 20000);
+            m[i].replace = percent(a, 40);
+            if (m[i].replace) intend_replace(a, a->queue, it->key, 1, 0);
+        }
+        TELL("%s: offers item %d, %zu bytes, in %lld ms%s%s%s", a->name, it->id,
+             it->len, (long long)it->delay_ms, keyed ? ", as " : "",
+             keyed ? keys[i] : "", m[i].replace ? ", replacing" : "");
+    }
+    for (;;) {
+        a->verbs++;
+        if (count == 1) {
+#ifdef SIM_OLD
+            status = CALL(a, "offer_many", large_us(a),
+                          delayq_offer_many(q, m, 1));
+#else
+            status = CALL(a, "offer_message", large_us(a),
+                          delayq_offer_message(q, m));
+#endif
+        } else {
+            status = CALL(a, "offer_many", large_us(a),
+                          delayq_offer_many(q, m, (size_t)count));
+        }
+        (void)status;
+        for (i = left = 0; i < count; i++)
+            if (m[i].status == DELAYQ_ERR_UNKNOWN) left++;
+        if (!left || ++tries == 40) break;
+        /* the others are left out */
+        for (i = left = 0; i < count; i++) {
+            if (m[i].status != DELAYQ_ERR_UNKNOWN) {
+                if (of[i]->key)
+                    intend_replace(a, a->queue, of[i]->key, 0, 0);
+                if (m[i].status == DELAYQ_OK || m[i].status < 0 ||
+                    !a->outbox)
+                    check_offered(a, of[i], m[i].status);
+                free((void *)(uintptr_t)m[i].data);
+                continue;
+            }
+            if (i != left) {
+                m[left] = m[i];
+                of[left] = of[i];
+                if (m[left].key) {
+                    memcpy(keys[left], keys[i], sizeof keys[left]);
+                    m[left].key = keys[left];
+                }
+            }
+            left++;
+        }
+        count = left;
+        process_sleep(between(a, 20 * MS, 300 * MS));
+    }
+    for (i = 0; i < count; i++) {
+        int open_end = m[i].status == DELAYQ_ERR_UNKNOWN;
+        if (of[i]->key && !a->outbox)
+            intend_replace(a, a->queue, of[i]->key, 0, open_end);
+        if (a->outbox && m[i].status == DELAYQ_OK) {
+            outbox_add(a, 0, of[i], NULL);
+        } else {
+            check_offered(a, of[i], m[i].status);
+        }
+        if (m[i].status == DELAYQ_OK && kept) {
+            kept->it = of[i];
+            kept->ticket = m[i].ticket;
+        }
+        free((void *)(uintptr_t)m[i].data);
+    }
+}
+
+static void change_offer(actor *a, delayq *q, offered *o) {
+    delayq_status status;
+    const char *verb;
+    a->verbs++;
+    check_intend(a, o->it);
+    if (percent(a, 50)) {
+        verb = "cancel";
+        status =
+            CALL(a, "cancel", large_us(a), delayq_cancel(q, &o->ticket));
+    } else {
+        verb = "reschedule";
+        status = CALL(a, "reschedule", large_us(a),
+                      delayq_reschedule(q, &o->ticket, some_delay(a)));
+    }
+    TELL("%s: that was item %d", a->name, o->it->id);
+    if (a->outbox) {
+        if (status == DELAYQ_OK)
+            outbox_add(a, 0, o->it, verb);
+        else
+            o->it->intents &= ~bit_of(a);
+    } else {
+        check_settled(a, o->it, status, verb);
+    }
+    if (status != DELAYQ_OK || verb[0] == 'c') o->it = NULL;
+}
+
+static void produce_one(actor *a, delayq *q, offered *kept) {
+    int what = (int)between(a, 0, 9);
+    offered *o = &kept[between(a, 0, 7)];
+    if (sim_plan.broadcast && what >= 8) what = 0;
+    if (what < 4)
+        offer_plain(a, q);
+    else if (what < 7)
+        offer_messages(a, q, 1, o);
+    else if (what < 8)
+        offer_messages(a, q, (int)between(a, 2, a->outbox ? 4 : 16), NULL);
+    else if (o->it && o->ticket.text[0])
+        change_offer(a, q, o);
+}
+
+static int offers_on(void) {
+    return sim_now() < sim_plan.offers_until_us;
+}
+
+static void producer(actor *a) {
+    offered kept[8];
+    memset(kept, 0, sizeof kept);
+    while (offers_on()) {
+        produce_one(a, a->q, kept);
+        process_sleep(between(a, a->gap_us / 4, a->gap_us * 2));
+    }
+    for (;;) process_sleep(3600 * SIM_SECOND);
+}
+
+static void outbox_producer(actor *a) {
+    offered kept[8];
+    int64_t next = sim_now();
+    memset(kept, 0, sizeof kept);
+    for (;;) {
+        int64_t wait_ms = 0;
+        if (offers_on() && sim_now() >= next) {
+            produce_one(a, a->q, kept);
+            next = sim_now() + between(a, a->gap_us / 4, a->gap_us * 2);
+        }
+        CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
+        outbox_look(a);
+        if (offers_on())
+            process_sleep(FRAME_US);
+        else if (wait_ms)
+            sleep_in_poll(a, wait_ms);
+    }
+}
+
+/* Two handles on one connection: one takes in a loop, one offers. */
+static void sharer(actor *a) {
+    offered kept[8];
+    int64_t next = sim_now();
+    memset(kept, 0, sizeof kept);
+    a->q2 = open_handle(a, a->queue, a->q);
+    for (;;) {
+        int64_t wait_ms = 0, left;
+        if (offers_on() && sim_now() >= next) {
+            produce_one(a, a->q2, kept);
+            next = sim_now() + between(a, a->gap_us / 4, a->gap_us * 2);
+        }
+        take_all(a, 1);
+        is_free(a);
+        CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        left = offers_on() ? (next - sim_now()) / 1000 + 1 : wait_ms;
+        if (left < 0) left = 0;
+        if (wait_ms) sleep_in_poll(a, wait_ms < left ? wait_ms : left);
+    }
+}
+
+/* --- the others ---------------------------------------------------------- */
+
+static void watcher(actor *a) {
+    for (;;) {
+        delayq_item items[20];
+        delayq_dead dead[20];
+        delayq_counts c;
+        size_t n;
+        process_sleep(between(a, a->gap_us / 2, a->gap_us * 2));
+        a->verbs++;
+        switch (between(a, 0, 3)) {
+        case 0:
+            if (CALL(a, "count", large_us(a), delayq_count(a->q, &c)) ==
+                    DELAYQ_OK &&
+                (c.pending < c.overdue || c.pending < 0 || c.ready < 0))
+                check_fail("status", "%s: count tells of %lld pending, %lld "
+                                     "overdue",
+                           a->name, (long long)c.pending,
+                           (long long)c.overdue);
+            break;
+        case 1:
+            CALL(a, "peek", large_us(a),
+                 delayq_peek(a->q, items, 20, &n, NULL));
+            break;
+        case 2:
+            CALL(a, "dead_peek", large_us(a),
+                 delayq_dead_peek(a->q, dead, 20, &n, 0));
+            break;
+        default: {
+            int64_t due = service_now_us() / 1000, counts;
+            CALL(a, "count_due", large_us(a),
+                 delayq_count_due(a->q, &due, 1, &counts));
+        }
+        }
+    }
+}
+
+static void redriver(actor *a) {
+    for (;;) {
+        size_t n;
+        int i;
+        delayq_status status;
+        process_sleep(between(a, a->gap_us, a->gap_us * 4));
+        a->verbs++;
+        for (i = 0; i < check_item_count(); i++)
+            if (check_item(i)->queue == a->queue)
+                check_item(i)->intents |= bit_of(a);
+        status = CALL(a, "dead_redrive", large_us(a),
+                      delayq_dead_redrive(a->q, 10, &n));
+        for (i = 0; i < check_item_count(); i++) {
+            item *it = check_item(i);
+            it->intents &= ~bit_of(a);
+            if (status == DELAYQ_ERR_UNKNOWN && it->queue == a->queue)
+                it->unknown |= bit_of(a);
+        }
+    }
+}
+
+/* Each of a broadcast's items once, in the order in which they came. */
+static void reader(actor *a) {
+    a->last_seen = 0;
+    for (;;) {
+        delayq_item got;
+        delayq_status status;
+        is_free(a);
+        a->verbs++;
+        status = CALL(a, "take", take_us(a, a->take_ms),
+                      delayq_take(a->q, &got, a->take_ms));
+        if (status == DELAYQ_OK) {
+            item *it = check_find(got.data, got.len);
+            check_got(a, &got, 0);
+            TELL("%s: reads item %d", a->name, it ? it->id : -1);
+        }
+        pause_after(a, status);
+    }
+}
+
+/* --- the ready list's other users ---------------------------------------- */
+
+static void push(void *arg) {
+    actor *a = (actor *)arg;
+    if (!offers_on()) return;
+    if (a->alive && !a->frozen && service_is_open()) {
+        item *it = check_new_item(a, a->queue, (size_t)between(a, 8, 40), 0);
+        char bytes[64];
+        const char *argv[3] = {"RPUSH", a->queue ? "more" : "jobs", bytes};
+        size_t lens[3] = {5, 4, it->len}, n;
+        check_payload(it, bytes);
+        TELL("%s: pushes item %d", a->name, it->id);
+        check_act_as(a);
+        redis_command(sim_redis, &n, 3, argv, lens);
+        check_executed(NULL, NULL, 3, argv, lens);
+        check_act_as(NULL);
+    }
+    sim_at(sim_now() + between(a, a->gap_us / 4, a->gap_us * 2), push, a);
+}
+
+/* Redisson: a client in the server's machine, so to say. */
+typedef struct java {
+    actor *a; /* first: see service_actor */
+    client *command, *listens, *blocks;
+    char reply[4096];
+    size_t len;
+    int64_t timer_us; /* 0: none */
+    int answered;     /* by BLPOP: its reply is in popped */
+    char *popped;
+    size_t popped_len;
+    int connecting;
+    char timeout_set[64], queue[16], mirror[64], topic[80];
+} java;
+
+static const char java_offer[] =
+    "local value = struct.pack('Bc0Lc0', string.len(ARGV[2]), ARGV[2], "
+    "string.len(ARGV[3]), ARGV[3]);"
+    "redis.call('zadd', KEYS[2], ARGV[1], value);"
+    "redis.call('rpush', KEYS[3], value);"
+    "local v = redis.call('zrange', KEYS[2], 0, 0); "
+    "if v[1] == value then "
+    "redis.call('publish', KEYS[4], ARGV[1]); "
+    "end;";
+static const char java_offer_old[] =
+    "local value = struct.pack('dLc0', tonumber(ARGV[2]), "
+    "string.len(ARGV[3]), ARGV[3]);"
+    "redis.call('zadd', KEYS[2], ARGV[1], value);"
+    "redis.call('rpush', KEYS[3], value);"
+    "local v = redis.call('zrange', KEYS[2], 0, 0); "
+    "if v[1] == value then "
+    "redis.call('publish', KEYS[4], ARGV[1]); "
+    "end;";
+static const char java_transfer[] =
+    "local expiredValues = redis.call('zrangebyscore', KEYS[2], 0, ARGV[1], "
+    "'limit', 0, ARGV[2]); "
+    "if #expiredValues > 0 then "
+    "for i, v in ipairs(expiredValues) do "
+    "local randomId, value = struct.unpack('Bc0Lc0', v);"
+    "redis.call('rpush', KEYS[1], value);"
+    "redis.call('lrem', KEYS[3], 1, v);"
+    "end; "
+    "redis.call('zrem', KEYS[2], unpack(expiredValues));"
+    "end; "
+    "local v = redis.call('zrange', KEYS[2], 0, 0, 'WITHSCORES'); "
+    "if v[1] ~= nil then "
+    "return v[2]; "
+    "end "
+    "return nil;";
+static const char java_transfer_old[] =
+    "local expiredValues = redis.call('zrangebyscore', KEYS[2], 0, ARGV[1], "
+    "'limit', 0, ARGV[2]); "
+    "if #expiredValues > 0 then "
+    "for i, v in ipairs(expiredValues) do "
+    "local randomId, value = struct.unpack('dLc0', v);"
+    "redis.call('rpush', KEYS[1], value);"
+    "redis.call('lrem', KEYS[3], 1, v);"
+    "end; "
+    "redis.call('zrem', KEYS[2], unpack(expiredValues));"
+    "end; "
+    "local v = redis.call('zrange', KEYS[2], 0, 0, 'WITHSCORES'); "
+    "if v[1] ~= nil then "
+    "return v[2]; "
+    "end "
+    "return nil;";
+
+static void java_connect(void *arg);
+static void java_timer(void *arg);
+static void java_served(void *arg);
+static void java_block(actor *a);
+
+static void java_reconnect(actor *a, int64_t in_us) {
+    java *j = (java *)a->more;
+    if (j->connecting) return;
+    j->connecting = 1;
+    sim_at(sim_now() + in_us, java_connect, a);
+}
+
+static int64_t java_now_ms(const actor *a) {
+    return machine_realtime(a->m) / 1000;
+}
+
+static void java_wrote(void *user, const char *bytes, size_t len) {
+    java *j = (java *)user;
+    size_t n = sizeof j->reply - 1 - j->len;
+    if (len < n) n = len;
+    memcpy(j->reply + j->len, bytes, n);
+    j->len += n;
+    j->reply[j->len] = '\0';
+}
+
+static void java_send(actor *a, client *c, int argc, const char **argv,
+                      const size_t *lens) {
+    java *j = (java *)a->more;
+    char head[32];
+    size_t room = 64, at = 0;
+    char *out;
+    int i;
+    for (i = 0; i < argc; i++) room += lens[i] + 32;
+    out = (char *)malloc(room);
+    at += (size_t)sprintf(out, "*%d\r\n", argc);
+    for (i = 0; i < argc; i++) {
+        int n = sprintf(head, "$%zu\r\n", lens[i]);
+        memcpy(out + at, head, (size_t)n);
+        at += (size_t)n;
+        memcpy(out + at, argv[i], lens[i]);
+        at += lens[i];
+        memcpy(out + at, "\r\n", 2);
+        at += 2;
+    }
+    if (c == j->command) j->len = 0;
+    redis_feed(c, out, at);
+    free(out);
+}
+
+/* Its timer, as Redisson sets it: one; earlier ones are replaced. */
+static void java_schedule(actor *a, int64_t due_ms) {
+    java *j = (java *)a->more;
+    int64_t in_us = (due_ms - java_now_ms(a)) * 1000;
+    int64_t at = sim_now() + (in_us > 10 * MS ? in_us : 0);
+    if (j->timer_us && j->timer_us <= at && in_us > 10 * MS) return;
+    j->timer_us = at;
+    sim_at(at, java_timer, a);
+}
+
+static void java_timer(void *arg) {
+    actor *a = (actor *)arg;
+    java *j = (java *)a->more;
+    char now[32], *answer;
+    const char *argv[9], *script;
+    size_t lens[9];
+    int i;
+    if (!j->timer_us || j->timer_us != sim_now()) return; /* replaced */
+    j->timer_us = 0;
+    if (!a->alive || !j->command || !service_is_open()) return;
+    if (a->frozen) {
+        java_schedule(a, java_now_ms(a) + 500);
+        return;
+    }
+    script = sim_plan.wire == DELAYQ_REDISSON_OLD ? java_transfer_old
+                                                  : java_transfer;
+    snprintf(now, sizeof now, "%lld", (long long)java_now_ms(a));
+    argv[0] = "EVAL";
+    argv[1] = script;
+    argv[2] = "3";
+    argv[3] = j->queue;
+    argv[4] = j->timeout_set;
+    argv[5] = j->mirror;
+    argv[6] = now;
+    argv[7] = "100";
+    for (i = 0; i < 8; i++) lens[i] = strlen(argv[i]);
+    java_send(a, j->command, 8, argv, lens);
+    if (!j->command) return;
+    answer = j->reply;
+    if (answer[0] == '$' && answer[1] != '-') {
+        char *line = strstr(answer, "\r\n");
+        if (line) java_schedule(a, (int64_t)atof(line + 2));
+    } else if (answer[0] == '-') {
+        java_schedule(a, java_now_ms(a) + 5000);
+    }
+}
+
+/* What its topic says: a due time, or that it has subscribed. */
+static void java_listened(void *user, const char *bytes, size_t len) {
+    actor *a = ((java *)user)->a;
+    char text[512];
+    const char *end;
+    size_t n = len < sizeof text - 1 ? len : sizeof text - 1;
+    memcpy(text, bytes, n);
+    text[n] = '\0';
+    if (strstr(text, "subscribe")) {
+        java_schedule(a, java_now_ms(a));
+        return;
+    }
+    if (!strstr(text, "message")) return;
+    end = text + n - 2;
+    while (end > text && end[-1] != '\n') end--;
+    java_schedule(a, (int64_t)atof(end));
+}
+
+static void java_popped(void *user, const char *bytes, size_t len) {
+    java *j = (java *)user;
+    actor *a = j->a;
+    j->popped = (char *)realloc(j->popped, j->popped_len + len);
+    memcpy(j->popped + j->popped_len, bytes, len);
+    j->popped_len += len;
+    if (j->answered) return;
+    j->answered = 1;
+    sim_at(sim_now() + 500, java_served, a); /* after its reply is complete */
+}
+
+static void java_served(void *arg) {
+    actor *a = (actor *)arg;
+    java *j = (java *)a->more;
+    item *it = j->popped_len ? check_find(j->popped, j->popped_len) : NULL;
+    j->answered = 0;
+    if (j->popped_len > 0 && j->popped[0] == '-') {
+        j->popped_len = 0;
+        sim_at(sim_now() + SIM_SECOND, java_served, a);
+        return;
+    }
+    if (it) {
+        TELL("%s: takes item %d", a->name, it->id);
+        it->got++;
+        if (it->got > it->handed)
+            check_fail("twice", "item %d comes to Java %d times, and was "
+                                "handed out %d times",
+                       it->id, it->got, it->handed);
+    }
+    j->popped_len = 0;
+    if (a->alive) java_block(a);
+}
+
+static void java_block(actor *a) {
+    java *j = (java *)a->more;
+    const char *argv[3] = {"BLPOP", j->queue, "0"};
+    size_t lens[3] = {5, strlen(j->queue), 1};
+    if (j->blocks && a->take_ms) java_send(a, j->blocks, 3, argv, lens);
+}
+
+static void java_drop(actor *a) {
+    java *j = (java *)a->more;
+    client *c[3];
+    int i;
+    c[0] = j->command;
+    c[1] = j->listens;
+    c[2] = j->blocks;
+    j->command = j->listens = j->blocks = NULL;
+    for (i = 0; i < 3; i++)
+        if (c[i]) redis_disconnect(c[i]);
+}
+
+static void java_close_command(void *user) {
+    ((java *)user)->command = NULL;
+    java_reconnect(((java *)user)->a, 300 * MS);
+}
+
+static void java_close_listens(void *user) {
+    ((java *)user)->listens = NULL;
+    java_reconnect(((java *)user)->a, 300 * MS);
+}
+
+static void java_close_blocks(void *user) {
+    ((java *)user)->blocks = NULL;
+    java_reconnect(((java *)user)->a, 300 * MS);
+}
+
+static void java_connect(void *arg) {
+    actor *a = (actor *)arg;
+    java *j = (java *)a->more;
+    const char *argv[2] = {"SUBSCRIBE", j->topic};
+    size_t lens[2] = {9, strlen(j->topic)};
+    j->connecting = 0;
+    if (!a->alive) return;
+    if (!service_is_open()) {
+        java_reconnect(a, 300 * MS);
+        return;
+    }
+    java_drop(a);
+    j->timer_us = 0;
+    j->command =
+        redis_connect(sim_redis, java_wrote, java_close_command, j);
+    if (j->command)
+        j->listens =
+            redis_connect(sim_redis, java_listened, java_close_listens, j);
+    if (j->listens) {
+        j->blocks =
+            redis_connect(sim_redis, java_popped, java_close_blocks, j);
+        java_send(a, j->listens, 2, argv, lens);
+        java_block(a);
+    }
+    if (!j->command || !j->listens || !j->blocks)
+        java_reconnect(a, 500 * MS);
+}
+
+static void java_offers(void *arg) {
+    actor *a = (actor *)arg;
+    java *j = (java *)a->more;
+    if (!offers_on()) return;
+    if (a->alive && !a->frozen && j->command && service_is_open()) {
+        item *it = check_new_item(a, a->queue, (size_t)between(a, 8, 40),
+                                  some_delay(a));
+        char bytes[64], due[32], id[32];
+        const char *argv[10];
+        size_t lens[10];
+        int i, old = sim_plan.wire == DELAYQ_REDISSON_OLD;
+        check_payload(it, bytes);
+        snprintf(due, sizeof due, "%lld",
+                 (long long)(java_now_ms(a) + it->delay_ms));
+        snprintf(id, sizeof id, old ? "%lld" : "%08llx",
+                 (long long)(uint32_t)chance_next(&a->chance));
+        it->clock_sets = ~0u; /* by its own clock */
+        argv[0] = "EVAL";
+        argv[1] = old ? java_offer_old : java_offer;
+        argv[2] = "4";
+        argv[3] = j->queue;
+        argv[4] = j->timeout_set;
+        argv[5] = j->mirror;
+        argv[6] = j->topic;
+        argv[7] = due;
+        argv[8] = id;
+        argv[9] = bytes;
+        for (i = 0; i < 9; i++) lens[i] = strlen(argv[i]);
+        lens[9] = it->len;
+        TELL("%s: offers item %d, in %lld ms", a->name, it->id,
+             (long long)it->delay_ms);
+        java_send(a, j->command, 10, argv, lens);
+    }
+    sim_at(sim_now() + between(a, a->gap_us / 4, a->gap_us * 2), java_offers,
+           a);
+}
+
+static void java_start(actor *a) {
+    java *j = (java *)calloc(1, sizeof *j);
+    const char *name = a->queue ? "more" : "jobs";
+    a->more = j;
+    j->a = a;
+    snprintf(j->queue, sizeof j->queue, "%s", name);
+    snprintf(j->timeout_set, sizeof j->timeout_set,
+             "redisson_delay_queue_timeout:{%s}", name);
+    snprintf(j->mirror, sizeof j->mirror, "redisson_delay_queue:{%s}", name);
+    snprintf(j->topic, sizeof j->topic, "redisson_delay_queue_channel:{%s}",
+             name);
+    java_connect(a);
+    if (sim_plan.wire != DELAYQ_NATIVE) java_offers(a);
+}
+
+/* The server has dropped all clients, and calls no close. */
+void java_lost(void) {
+    int i;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        actor *a = &sim_plan.actors[i];
+        java *j = (java *)a->more;
+        if (!j) continue;
+        j->command = j->listens = j->blocks = NULL;
+        java_reconnect(a, 300 * MS);
+    }
+}
+
+/* --- life ---------------------------------------------------------------- */
+
+static void actor_main(void *arg) {
+    actor *a = (actor *)arg;
+    if (a->start_us > sim_now()) process_sleep(a->start_us - sim_now());
+    open_handle(a, a->queue, NULL);
+    switch (a->kind) {
+    case PRODUCER: producer(a); break;
+    case OUTBOX_PRODUCER:
+        uses_outbox(a) ? outbox_producer(a) : producer(a);
+        break;
+    case WORKER: worker(a); break;
+    case BATCH_WORKER: batch_worker(a); break;
+    case LOOP_WORKER: loop_worker(a); break;
+    case OUTBOX_WORKER:
+        uses_outbox(a) ? outbox_worker(a) : loop_worker(a);
+        break;
+    case WAIT_WORKER: wait_worker(a); break;
+    case MOVER: mover(a); break;
+    case SHARER: sharer(a); break;
+    case WATCHER: watcher(a); break;
+    case REDRIVER: redriver(a); break;
+    case READER: reader(a); break;
+    default: break;
+    }
+}
+
+void actor_start(actor *a) {
+    a->life++;
+    a->alive = 1;
+    a->call = NULL;
+    a->free_us = 0;
+    a->outbox = NULL;
+    a->q = a->q2 = NULL;
+    a->offer_count = a->change_count = 0;
+    a->offers_accepted = a->changes_accepted = 0;
+    a->steps_then = 0;
+    a->frozen = 0;
+    a->chance.state = a->seed + (uint64_t)a->life * 7919;
+    if (a->start_us < sim_now()) a->start_us = sim_now();
+    if (a->kind == PUSHER) {
+        push(a);
+    } else if (a->kind == JAVA) {
+        java_start(a);
+    } else {
+        a->p = process_start(a->m, a->name, actor_main, a);
+    }
+}
+
+/* What it held ends with its lease; what it was told is not known. */
+void actor_kill(actor *a) {
+    int i;
+    if (!a->alive || !a->p) return;
+    a->alive = 0;
+    for (i = 0; i < check_item_count(); i++) {
+        item *it = check_item(i);
+        if (it->intents & bit_of(a)) it->unknown |= bit_of(a);
+        it->intents &= ~bit_of(a);
+    }
+    process_kill(a->p);
+    a->p = NULL;
+}
+
+void actor_freeze(actor *a, int on) {
+    if (!a->alive || !a->p || a->frozen == on) return;
+    a->frozen = on;
+    if (on) {
+        a->frozen_since_us = sim_now();
+        process_freeze(a->p);
+    } else {
+        a->frozen_us += sim_now() - a->frozen_since_us;
+        if (a->free_us) a->free_us = sim_now();
+        a->frozen_since_us = sim_now();
+        a->steps_then = process_steps(a->p);
+        process_thaw(a->p);
+    }
+}
+
+void actors_end(void) {
+    int i;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        actor *a = &sim_plan.actors[i];
+        java *j = (java *)a->more;
+        if (j) free(j->popped);
+        free(j);
+        a->more = NULL;
+        free(a->offers);
+        free(a->changes);
+        free(a->outbox);
+        a->offers = a->changes = NULL;
+    }
+}

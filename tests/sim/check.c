@@ -1,0 +1,950 @@
+/*
+ * What must always hold. Each payload says which item it is. After each
+ * request the keys that it has changed are read, and what that means for each
+ * item is compared with what the actors intend and are told. Each second it is
+ * checked that everything due is taken, and that nobody does too much.
+ */
+#include "sim.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- violations ---------------------------------------------------------- */
+
+char check_failed[64], check_text[512];
+int64_t check_when;
+const char *check_only;
+
+static int is_wanted(const char *invariant) {
+    const char *at = check_only;
+    size_t n = strlen(invariant);
+    if (!at) return 1;
+    for (;; at++) {
+        if (strncmp(at, invariant, n) == 0 && (!at[n] || at[n] == ','))
+            return 1;
+        at = strchr(at, ',');
+        if (!at) return 0;
+    }
+}
+
+void check_fail(const char *invariant, const char *format, ...) {
+    va_list list;
+    if (check_failed[0] || !is_wanted(invariant)) return;
+    snprintf(check_failed, sizeof check_failed, "%s", invariant);
+    va_start(list, format);
+    vsnprintf(check_text, sizeof check_text, format, list);
+    va_end(list);
+    check_when = sim_now();
+    TELL("!!! %s: %s", invariant, check_text);
+    sim_stop();
+}
+
+/* --- items --------------------------------------------------------------- */
+
+typedef enum role {
+    SET,
+    MIRROR,
+    READY,
+    RETRY,
+    DEAD,
+    STREAM,
+    WAITERS,
+    ONCE, /* strings, by their beginning */
+    SENT,
+    ROLES
+} role;
+
+typedef struct element {
+    int id;
+    int64_t score;
+    uint64_t hash;
+} element;
+
+typedef struct content {
+    element *of;
+    int count, room;
+} content;
+
+static item **items;
+static int item_count, item_room;
+static content contents[QUEUES][STREAM + 1], fresh;
+static struct name {
+    char text[64];
+    size_t len;
+} names[QUEUES][ROLES];
+static unsigned dirty;
+static int *touched, touched_count, touched_room;
+static uint64_t seq;
+static unsigned clock_sets;
+static actor *acting; /* by check_act_as, while a command of it runs */
+static int any_loss;  /* the server has forgotten something since */
+static int64_t woke_us;
+static uint64_t events, events_then; /* changes of an item in the server */
+
+item *check_item(int id) {
+    return id >= 0 && id < item_count ? items[id] : NULL;
+}
+
+int check_item_count(void) {
+    return item_count;
+}
+
+static int hex(unsigned char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 87 : -1;
+}
+
+/* The item whose payload these bytes contain, near their beginning. */
+static int find_id(const char *bytes, size_t len) {
+    size_t i, k;
+    for (i = 0; i + 8 <= len && i < 120; i++) {
+        int id = 0;
+        if (bytes[i] != '<' || bytes[i + 7] != '>') continue;
+        for (k = 1; k < 7 && hex((unsigned char)bytes[i + k]) >= 0; k++)
+            id = id * 16 + hex((unsigned char)bytes[i + k]);
+        if (k == 7 && id < item_count) return id;
+    }
+    return -1;
+}
+
+item *check_find(const void *bytes, size_t len) {
+    return check_item(find_id((const char *)bytes, len));
+}
+
+static char filler(const item *it, size_t i) {
+    return (char)(i * 31 + (size_t)it->id * 7 + (i >> 8));
+}
+
+size_t check_payload(const item *it, char *bytes) {
+    char mark[16];
+    size_t i;
+    snprintf(mark, sizeof mark, "<%06x>", (unsigned)it->id);
+    memcpy(bytes, mark, 8);
+    for (i = 8; i < it->len; i++) bytes[i] = filler(it, i);
+    return it->len;
+}
+
+item *check_new_item(actor *a, int queue, size_t len, int64_t delay_ms) {
+    item *it = (item *)calloc(1, sizeof *it);
+    if (item_count == item_room) {
+        item_room = item_room ? item_room * 2 : 256;
+        items = (item **)realloc(items, (size_t)item_room * sizeof *items);
+    }
+    it->id = item_count;
+    items[item_count++] = it;
+    it->queue = queue;
+    it->owner = a->index;
+    it->life = a->life;
+    it->len = len < 8 ? 8 : len;
+    it->delay_ms = delay_ms;
+    it->offered_us = sim_now();
+    it->offered_ms = service_now_us() / 1000;
+    it->clock_sets = clock_sets;
+    it->hand_actor = -1;
+    return it;
+}
+
+/* --- the content of the server ------------------------------------------- */
+
+static uint64_t hash_of(const char *bytes, size_t len) {
+    uint64_t h = UINT64_C(14695981039346656037) + len;
+    size_t i;
+    for (i = 0; i < len && i < 48; i++)
+        h = (h ^ (unsigned char)bytes[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+static void name_set(int queue, role r, const char *prefix, int tagged) {
+    struct name *n = &names[queue][r];
+    snprintf(n->text, sizeof n->text, tagged ? "%s{%s}" : "%s%s", prefix,
+             queue == 0 ? "jobs" : "more");
+    n->len = strlen(n->text);
+}
+
+static int role_of(const char *key, size_t len, int *queue) {
+    int q, r;
+    for (q = 0; q < sim_plan.queues; q++)
+        for (r = 0; r < ROLES; r++) {
+            const struct name *n = &names[q][r];
+            if (len < n->len || memcmp(key, n->text, n->len) != 0) continue;
+            if (len > n->len && (r < ONCE || key[n->len] != ':')) continue;
+            *queue = q;
+            return r;
+        }
+    return -1;
+}
+
+static void touch(item *it) {
+    if (it->touched) return;
+    it->touched = 1;
+    it->was = it->now;
+    if (touched_count == touched_room) {
+        touched_room = touched_room ? touched_room * 2 : 256;
+        touched =
+            (int *)realloc(touched, (size_t)touched_room * sizeof *touched);
+    }
+    touched[touched_count++] = it->id;
+}
+
+static void read_element(void *arg, const char *bytes, size_t len,
+                         double score) {
+    element *e;
+    int id = find_id(bytes, len);
+    (void)arg;
+    if (id < 0) return;
+    if (fresh.count == fresh.room) {
+        fresh.room = fresh.room ? fresh.room * 2 : 64;
+        fresh.of =
+            (element *)realloc(fresh.of, (size_t)fresh.room * sizeof *fresh.of);
+    }
+    e = &fresh.of[fresh.count++];
+    e->id = id;
+    e->score = (int64_t)score;
+    e->hash = hash_of(bytes, len);
+}
+
+static void place_add(item *it, role r, const element *e, int by) {
+    place *p = &it->now;
+    touch(it);
+    if (r == SET) p->set += by;
+    if (r == READY) p->ready += by;
+    if (r == RETRY) p->retry += by;
+    if (r == DEAD) p->dead += by;
+    if (r == STREAM) p->stream += by;
+    if (by > 0 && r == SET) p->score = e->score;
+    if (by > 0 && (r == SET || r == RETRY)) p->hash = e->hash;
+}
+
+static void read_role(int queue, role r) {
+    content *c = &contents[queue][r], old = *c;
+    const struct name *n = &names[queue][r];
+    int i;
+    fresh.count = 0;
+    redis_each(sim_redis, n->text, n->len, read_element, NULL);
+    if (r != MIRROR) {
+        for (i = 0; i < old.count; i++)
+            place_add(items[old.of[i].id], r, &old.of[i], -1);
+        for (i = 0; i < fresh.count; i++)
+            place_add(items[fresh.of[i].id], r, &fresh.of[i], 1);
+    }
+    *c = fresh;
+    fresh = old;
+}
+
+static int total(const place *p) {
+    return p->set + p->ready + p->retry + p->dead + p->stream;
+}
+
+/* --- what a change means ------------------------------------------------- */
+
+static const char *place_name(const place *p) {
+    return p->set      ? "pending"
+           : p->ready  ? "ready"
+           : p->retry  ? "retry"
+           : p->dead   ? "dead"
+           : p->stream ? "stream"
+                       : "nowhere";
+}
+
+static void rescored(item *it) {
+    it->due_true_us =
+        sim_now() + (it->now.score * 1000 - service_now_us());
+    it->overdue_us = 0;
+}
+
+/* It was handed out, or is gone: none that its handle offered before and that
+ * was due before may still wait. */
+static void check_order(const item *it) {
+    int i;
+    if (it->disturbed || sim_plan.broadcast) return;
+    for (i = it->id - 1; i >= 0 && i > it->id - 400; i--) {
+        const item *x = items[i];
+        if (x->owner != it->owner || x->life != it->life ||
+            x->queue != it->queue || x->first_out || !x->stored || x->lost ||
+            x->disturbed || x->moved > 1 || x->touched ||
+            x->stored_seq >= it->stored_seq || x->due_ms > it->due_ms ||
+            x->due_ms == 0 || !total(&x->now) || x->intents)
+            continue;
+        check_fail("order",
+                   "item %d, due %lld ms, is handed out before item %d, due "
+                   "%lld ms and stored before",
+                   it->id, (long long)it->due_ms, x->id, (long long)x->due_ms);
+        return;
+    }
+}
+
+static void handed_out(item *it, actor *by) {
+    it->handed++;
+    it->hand_actor = by ? by->index : -1;
+    it->hand_life = by ? by->life : 0;
+    it->hand_us = sim_now();
+    it->hand_hash = it->now.set ? it->now.hash : 0;
+    if (by) by->items++;
+    if (!it->first_out && it->due_ms && it->moved <= 2) {
+        it->first_out = 1;
+        check_order(it);
+    }
+    it->first_out = 1;
+}
+
+static void check_early(const item *it, const actor *by, const char *what) {
+    int64_t now_ms = service_now_us() / 1000;
+    if (by && by->kind == JAVA) return;
+    if (it->was.score > now_ms)
+        check_fail("early", "item %d is %s by %s %lld ms before it is due",
+                   it->id, what, by ? by->name : "nobody",
+                   (long long)(it->was.score - now_ms));
+    else if (!it->first_out && !it->moved && it->clock_sets == clock_sets &&
+             it->due_ms && !it->by_outbox &&
+             now_ms < it->offered_ms + it->delay_ms)
+        check_fail("early", "item %d is %s %lld ms after its offer, with a "
+                            "delay of %lld ms",
+                   it->id, what, (long long)(now_ms - it->offered_ms),
+                   (long long)it->delay_ms);
+}
+
+static void tell_change(const item *it, const actor *by) {
+    const place *w = &it->was, *n = &it->now;
+    if (!sim_tells) return;
+    if (n->set && (!w->set || n->score != w->score || n->hash != w->hash))
+        sim_tell("    server: item %d: %s -> %s, due in %lld ms, by %s",
+                 it->id, place_name(w), place_name(n),
+                 (long long)(n->score - service_now_us() / 1000),
+                 by ? by->name : "nobody");
+    else
+        sim_tell("    server: item %d: %s -> %s, by %s", it->id,
+                 place_name(w), place_name(n), by ? by->name : "nobody");
+}
+
+static void stored(item *it, actor *by) {
+    it->stored++;
+    it->stored_seq = ++seq;
+    it->due_ms = it->now.set ? it->now.score : 0;
+    it->moved = 0;
+    if (by) by->items++;
+    if (it->forbidden)
+        check_fail("status",
+                   "item %d is stored by %s, which was told that it isn't",
+                   it->id, by ? by->name : "nobody");
+    if (it->stored > 1 && !it->disturbed && !(it->by_outbox && any_loss))
+        check_fail("twice", "item %d is stored anew by %s: number %d",
+                   it->id, by ? by->name : "nobody", it->stored);
+}
+
+static void changed(item *it, actor *by) {
+    const place *w = &it->was, *n = &it->now;
+    int before = total(w), after = total(n);
+    int meant = by && (it->intents | it->unknown) & bit_of(by);
+    int anew = n->hash != w->hash || n->score != w->score;
+    int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
+    if (before == after && n->set == w->set && n->ready == w->ready &&
+        n->retry == w->retry && n->dead == w->dead && (!n->set || !anew))
+        return;
+    events++;
+    tell_change(it, by);
+    if (after > 1) {
+        check_fail("twice", "item %d lies in the server %d times: set %d, "
+                            "ready %d, retry %d, dead %d",
+                   it->id, after, n->set, n->ready, n->retry, n->dead);
+        return;
+    }
+    if (it->now.set && (!w->set || n->score != w->score)) rescored(it);
+    it->ready_us = n->ready || n->retry || n->stream ? sim_now() : 0;
+    if (before == 0 && after == 1) {
+        stored(it, by);
+        return;
+    }
+    if (meant) it->changed |= bit_of(by);
+    if (after == 0) {
+        if (meant) {
+            it->first_out = 1;
+        } else if (leases) {
+            check_fail("lost", "item %d is removed by %s, from %s: nobody "
+                               "has acked it",
+                       it->id, by ? by->name : "nobody", place_name(w));
+        } else {
+            if (w->set) check_early(it, by, "taken");
+            if (w->dead)
+                check_fail("lost", "dead letter %d is removed by %s", it->id,
+                           by ? by->name : "nobody");
+            handed_out(it, by);
+        }
+        return;
+    }
+    if (n->set && w->set) { /* leased, extended, nacked, rescheduled */
+        if (!meant) {
+            check_early(it, by, "leased");
+            if (!leases)
+                check_fail("lost", "item %d is changed by %s", it->id,
+                           by ? by->name : "nobody");
+            handed_out(it, by);
+        } else if (!it->first_out) {
+            it->due_ms = 0; /* rescheduled */
+        }
+    } else if (n->set) { /* leased from a list, or set by a nack */
+        if (!meant) handed_out(it, by);
+    } else if (n->dead) {
+        if (!meant && w->set) check_early(it, by, "given up");
+        it->first_out = 1;
+    } else if (w->set && !meant) {
+        check_early(it, by, "moved");
+    } else if (w->dead && !meant) {
+        check_fail("lost", "dead letter %d is made ready by %s", it->id,
+                   by ? by->name : "nobody");
+    }
+    it->moved++;
+    if (it->acked)
+        check_fail("status", "item %d is acked, and still there", it->id);
+}
+
+static void settle(actor *by) {
+    unsigned d = dirty;
+    int q, r, i;
+    if (!d) return;
+    dirty = 0;
+    for (q = 0; q < sim_plan.queues; q++)
+        for (r = 0; r <= STREAM; r++)
+            if (d & 1u << (q * 8 + r)) read_role(q, (role)r);
+    for (i = 0; i < touched_count; i++) changed(items[touched[i]], by);
+    for (i = 0; i < touched_count; i++) items[touched[i]]->touched = 0;
+    touched_count = 0;
+}
+
+static void all_dirty(void) {
+    int q, r;
+    for (q = 0; q < sim_plan.queues; q++)
+        for (r = 0; r <= STREAM; r++) dirty |= 1u << (q * 8 + r);
+}
+
+/* The content is another by itself: what is gone is lost, what has changed is
+ * as it was once. */
+void check_crash(int flushed) {
+    int q, r, i;
+    (void)flushed;
+    all_dirty();
+    dirty = 0;
+    any_loss = 1;
+    for (q = 0; q < sim_plan.queues; q++)
+        for (r = 0; r <= STREAM; r++) read_role(q, (role)r);
+    for (i = 0; i < touched_count; i++) {
+        item *it = items[touched[i]];
+        const place *w = &it->was, *n = &it->now;
+        it->touched = 0;
+        if (total(w) == total(n) && w->set == n->set && w->ready == n->ready &&
+            w->retry == n->retry && w->dead == n->dead &&
+            w->stream == n->stream && w->score == n->score &&
+            w->hash == n->hash)
+            continue;
+        it->disturbed = 1;
+        it->lost = total(n) == 0;
+        it->acked = it->cancelled = 0;
+        it->ready_us = n->ready || n->retry || n->stream ? sim_now() : 0;
+        if (n->set) rescored(it);
+        if (total(n)) it->got = 0, it->handed = 1000;
+        TELL("    server: item %d: %s -> %s, by the fault", it->id,
+             place_name(w), place_name(n));
+    }
+    touched_count = 0;
+}
+
+static int reads(const char *c, size_t n) {
+    static const char *const all[] = {
+        "ZRANGE",  "ZSCORE", "ZCARD",     "ZCOUNT",  "LRANGE", "LLEN",
+        "LINDEX",  "GET",    "EXISTS",    "TYPE",    "TIME",   "PUBLISH",
+        "PUBSUB",  "STRLEN", "XRANGE",    "XLEN",    "XINFO",  "XREVRANGE",
+        "EXPIRE",  "PTTL",   "PEXPIRE",   "SET",     "GETRANGE",
+        "ZREVRANGE", "ZRANGEBYSCORE", "MEMORY", "ZRANK", "SETEX", "PSETEX"};
+    size_t i, k;
+    for (i = 0; i < sizeof all / sizeof all[0]; i++) {
+        for (k = 0; k < n && all[i][k]; k++)
+            if ((c[k] & ~32) != all[i][k]) break;
+        if (k == n && !all[i][k]) return 1;
+    }
+    return 0;
+}
+
+void check_executed(void *arg, client *by, int argc, const char **argv,
+                    const size_t *lens) {
+    int i, last = argc - 1, queue = 0, r;
+    (void)arg, (void)by;
+    if (argc < 2) {
+        if (argc == 1 && lens[0] == 8) all_dirty(); /* FLUSHALL */
+        return;
+    }
+    if (reads(argv[0], lens[0])) return;
+    if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */
+        lens[2] == 1 && argv[2][0] == '0' && lens[3] == 2 &&
+        argv[3][0] == '-')
+        return;
+    /* the other keys of DEL, UNLINK, RENAME, LMOVE ... */
+    if (lens[0] != 3 && lens[0] != 6 && lens[0] != 9) last = 1;
+    for (i = 1; i <= last && i < 12; i++) {
+        r = role_of(argv[i], lens[i], &queue);
+        if (r >= 0 && r <= STREAM) dirty |= 1u << (queue * 8 + r);
+    }
+}
+
+void check_act_as(actor *a) {
+    if (acting && !a) settle(acting);
+    acting = a;
+}
+
+/* --- what the actors are told -------------------------------------------- */
+
+static int is_open_end(delayq_status s) {
+    return s == DELAYQ_ERR_UNKNOWN || s == DELAYQ_ERR_PROTOCOL;
+}
+
+void check_intend(actor *a, item *it) {
+    if (it->changed & bit_of(a)) it->changed &= ~bit_of(a);
+    it->intents |= bit_of(a);
+}
+
+void check_settled(actor *a, item *it, delayq_status status,
+                   const char *verb) {
+    int done = (it->changed & bit_of(a)) != 0;
+    it->intents &= ~bit_of(a);
+    if (is_open_end(status)) {
+        it->unknown |= bit_of(a);
+        return;
+    }
+    if (it->disturbed || it->unknown & bit_of(a)) return;
+    if (status == DELAYQ_OK && !done)
+        check_fail("status", "%s of item %d is told as done, and isn't", verb,
+                   it->id);
+    if (status != DELAYQ_OK && done)
+        check_fail("status", "%s of item %d is done, and is told as %d: %s",
+                   verb, it->id, status, delayq_strstatus(status));
+    if (status != DELAYQ_OK) return;
+    if (strcmp(verb, "ack") == 0) it->acked = 1;
+    if (strcmp(verb, "cancel") == 0) it->cancelled = 1;
+}
+
+void check_offered(actor *a, item *it, delayq_status status) {
+    (void)a;
+    if (is_open_end(status)) return;
+    if (status == DELAYQ_OK) {
+        if (!it->stored && !any_loss)
+            check_fail("status", "item %d is told as stored, and isn't",
+                       it->id);
+        return;
+    }
+    if (status == DELAYQ_GONE) { /* it is not stored now, and won't be */
+        if (!it->stored) it->forbidden = 1;
+        return;
+    }
+    it->forbidden = 1;
+    if (it->stored && !it->disturbed)
+        check_fail("status", "item %d is stored, and is told as %d: %s",
+                   it->id, status, delayq_strstatus(status));
+}
+
+void check_got(actor *a, const delayq_item *got, int leases) {
+    item *it = check_find(got->data, got->len);
+    const char *bytes = (const char *)got->data;
+    size_t i;
+    if (!it) {
+        check_fail("bytes", "%s is handed what nobody has offered: %zu bytes",
+                   a->name, got->len);
+        return;
+    }
+    for (i = 8; i < it->len && i < got->len && bytes[i] == filler(it, i);)
+        i++;
+    if (got->len != it->len || (i < it->len && it->len > 8))
+        check_fail("bytes", "item %d of %zu bytes is delivered with %zu, the "
+                            "same up to %zu",
+                   it->id, it->len, got->len, i);
+    a->free_us = 0;
+    it->got++;
+    if (sim_plan.broadcast) return;
+    if (it->got > it->handed)
+        check_fail("twice", "item %d is delivered %d times, and was handed "
+                            "out %d times",
+                   it->id, it->got, it->handed);
+    if (it->acked)
+        check_fail("twice", "item %d is delivered to %s after its ack",
+                   it->id, a->name);
+    if (it->cancelled)
+        check_fail("status", "item %d is delivered to %s after its cancel",
+                   it->id, a->name);
+    if (!leases && it->got > 1 && !it->disturbed)
+        check_fail("twice", "item %d is delivered twice without a lease",
+                   it->id);
+    if (leases) check_ticket(a, got->ticket.text);
+}
+
+/* Tickets of leases, in a table with open addresses. */
+static char (*tickets)[52];
+static size_t ticket_count, ticket_room;
+
+static size_t ticket_place(char (*table)[52], size_t room, const char *text) {
+    size_t i = hash_of(text, strlen(text)) & (room - 1);
+    while (table[i][0] && strcmp(table[i], text) != 0) i = (i + 1) & (room - 1);
+    return i;
+}
+
+void check_ticket(actor *a, const char *text) {
+    size_t i;
+    if (!text[0]) {
+        check_fail("ticket", "%s is handed a lease without a ticket", a->name);
+        return;
+    }
+    if (ticket_count * 2 >= ticket_room) {
+        size_t room = ticket_room ? ticket_room * 2 : 256;
+        char(*grown)[52] = (char(*)[52])calloc(room, sizeof *grown);
+        for (i = 0; i < ticket_room; i++)
+            if (tickets[i][0])
+                strcpy(grown[ticket_place(grown, room, tickets[i])],
+                       tickets[i]);
+        free(tickets);
+        tickets = grown;
+        ticket_room = room;
+    }
+    i = ticket_place(tickets, ticket_room, text);
+    if (tickets[i][0] && !any_loss)
+        check_fail("ticket", "two leases have the ticket %s, the second %s's",
+                   text, a->name);
+    if (!tickets[i][0]) ticket_count++;
+    snprintf(tickets[i], sizeof tickets[i], "%s", text);
+}
+
+/* A failure without a fault. */
+void check_status(actor *a, const char *verb, delayq_status status) {
+    int64_t now = sim_now();
+    if (status >= 0) return;
+    if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_TYPE ||
+        status == DELAYQ_ERR_WIRE || status == DELAYQ_ERR_MEMORY ||
+        status == DELAYQ_ERR_PROTOCOL)
+        check_fail("status", "%s: %s returns %d: %s", a->name, verb, status,
+                   delayq_errmsg(a->q));
+    else if (faults_quiet() && now - faults_connections_us() > 2 * SIM_SECOND &&
+             now - faults_other_us() > 2 * SIM_SECOND &&
+             now - a->frozen_since_us > 5 * SIM_SECOND &&
+             now - a->start_us > 2 * SIM_SECOND &&
+             status != DELAYQ_ERR_FULL && status != DELAYQ_ERR_UNKNOWN)
+        check_fail("failure", "%s: %s returns %d without a fault: %s",
+                   a->name, verb, status, delayq_errmsg(a->q));
+}
+
+/* --- economy ------------------------------------------------------------- */
+
+static int64_t quiet_idle_us;        /* nothing was there or happened since */
+static int64_t idle_window_us;
+
+void check_answered(void *arg, client *by, const char *command, int calls,
+                    int64_t work) {
+    actor *a = acting ? acting : service_actor(by);
+    int64_t budget;
+    (void)arg;
+    settle(a);
+    if (a) a->commands++;
+    /* a batch of up to 100 items, 64 waiters */
+    budget = 1500 + 12 * (int64_t)sim_plan.batch +
+             (sim_plan.wire == DELAYQ_NATIVE
+                  ? 0
+                  : 4 * contents[0][SET].count + 4 * contents[1][SET].count);
+    if (a && a->kind != JAVA && a->kind != PUSHER && work > budget + 3000)
+        check_fail("work", "%s of %s costs %lld, with %d calls", command,
+                   a->name, (long long)work, calls);
+}
+
+void check_connected(actor *a) {
+    a->connects++;
+}
+
+static void window_of(actor *a, int64_t seconds) {
+    uint64_t steps = a->p ? process_steps(a->p) : 0;
+    uint64_t did = steps - a->steps_then, logs = a->logs - a->logs_then,
+             connects = a->connects - a->connects_then,
+             items = a->items - a->items_then,
+             verbs = a->verbs - a->verbs_then,
+             large = (a->bytes - a->bytes_then) / 512,
+             happened = events - events_then, limit;
+    a->steps_then = steps;
+    a->logs_then = a->logs;
+    a->connects_then = a->connects;
+    a->items_then = a->items;
+    a->verbs_then = a->verbs;
+    a->bytes_then = a->bytes;
+    if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
+    (void)seconds;
+    limit = 50 + 60 * items + 40 * verbs + 12 * happened + large;
+    if (sim_plan.pieces) limit *= 3;
+    limit += 40 * connects;
+    if (did > limit)
+        check_fail("steps", "%s takes %llu steps in a second with %llu calls, "
+                            "%llu items, %llu events in the queue, %llu "
+                            "connects",
+                   a->name, (unsigned long long)did,
+                   (unsigned long long)verbs, (unsigned long long)items,
+                   (unsigned long long)happened, (unsigned long long)connects);
+    if (logs > 10 + 2 * verbs)
+        check_fail("logs", "%s writes %llu lines into its log in a second, "
+                           "with %llu calls",
+                   a->name, (unsigned long long)logs,
+                   (unsigned long long)verbs);
+    limit = 10 + 4 * 1000 / (uint64_t)sim_plan.reconnect_max_ms;
+    if (connects > limit * 2)
+        check_fail("connects", "%s connects %llu times in a second", a->name,
+                   (unsigned long long)connects);
+}
+
+static int helper_count;
+static void count_key(void *arg, const char *key, size_t len, char type) {
+    (void)arg, (void)key, (void)len, (void)type;
+    helper_count++;
+}
+
+static void count_element(void *arg, const char *bytes, size_t len,
+                          double score) {
+    (void)bytes, (void)len, (void)score;
+    ++*(int *)arg;
+}
+
+/* The keys of a queue, and what helps it, don't grow without a bound. */
+static void check_keys(void) {
+    int i, q, handles = 0, lives = 0, keyed = 0;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        handles += sim_plan.actors[i].alive;
+        lives += sim_plan.actors[i].life;
+    }
+    for (i = 0; i < item_count; i++) keyed += items[i]->key != 0;
+    helper_count = 0;
+    redis_each_key(sim_redis, count_key, NULL);
+    if (helper_count > 10 * sim_plan.queues + keyed + lives)
+        check_fail("keys", "%d keys lie in the server", helper_count);
+    for (q = 0; q < sim_plan.queues; q++) {
+        const struct name *n = &names[q][WAITERS];
+        int count = 0;
+        redis_each(sim_redis, n->text, n->len, count_element, &count);
+        if (count > 3 * handles + 100)
+            check_fail("waiters", "%d handles are waiting in %s, and %d live",
+                       count, n->text, handles);
+    }
+}
+
+static void tick_second(void) {
+    static int64_t seconds;
+    int i;
+    seconds++;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        window_of(&sim_plan.actors[i], 1);
+    events_then = events;
+    check_keys();
+}
+
+/* An idle window: nothing is stored, due or pushed for 3 s, and no fault. */
+static void check_idle(void) {
+    int64_t now = sim_now();
+    int q, i, full = 0;
+    static uint64_t events_seen;
+    for (q = 0; q < sim_plan.queues; q++)
+        full += contents[q][SET].count + contents[q][READY].count +
+                contents[q][RETRY].count;
+    if (full || events != events_seen || !faults_quiet() ||
+        now - faults_connections_us() < 3 * SIM_SECOND ||
+        now - faults_other_us() < 3 * SIM_SECOND ||
+        now - woke_us < 3 * SIM_SECOND) {
+        events_seen = events;
+        quiet_idle_us = now;
+        idle_window_us = 0;
+        return;
+    }
+    if (now - quiet_idle_us < 3 * SIM_SECOND) return;
+    if (idle_window_us && now - idle_window_us < 3 * SIM_SECOND) return;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        actor *a = &sim_plan.actors[i];
+        uint64_t sent = a->commands - a->commands_then;
+        uint64_t verbs = a->verbs - a->idle_verbs_then;
+        a->commands_then = a->commands;
+        a->idle_verbs_then = a->verbs;
+        if (!idle_window_us || !a->alive || a->frozen) continue;
+        if (a->kind == LOOP_WORKER || a->kind == OUTBOX_WORKER ||
+            a->kind == MOVER || a->kind == SHARER)
+            verbs = 1;
+        if (!actor_takes(a) && a->kind != MOVER) continue;
+        if (now - a->frozen_since_us < 15 * SIM_SECOND && a->frozen_us)
+            continue;
+        if (sent > 6 + 4 * verbs)
+            check_fail("idle", "%s sends %llu commands in 3 s in which "
+                               "nothing happens, with %llu calls",
+                       a->name, (unsigned long long)sent,
+                       (unsigned long long)verbs);
+    }
+    idle_window_us = now;
+}
+
+/* --- liveness ------------------------------------------------------------ */
+
+void check_woke(void) {
+    woke_us = sim_now();
+}
+
+void check_clock_set(void) {
+    clock_sets++;
+}
+
+/* Since when could it have been taken? 0: it can't. */
+static int64_t takable_since(item *it) {
+    if (it->ready_us) return it->ready_us;
+    if (!it->now.set || it->now.score * 1000 > service_now_us()) {
+        it->overdue_us = 0;
+        return 0;
+    }
+    if (!it->overdue_us)
+        it->overdue_us =
+            it->due_true_us > sim_now() ? it->due_true_us : sim_now();
+    return it->overdue_us;
+}
+
+static void check_live(void) {
+    int64_t now = sim_now(), trip = plan_round_trip_us(), calm, since;
+    int q, r, i, k;
+    if (!faults_quiet()) return;
+    calm = faults_other_us();
+    since = faults_connections_us() + sim_plan.reconnect_max_ms * 1000 +
+            6 * trip;
+    if (since > calm) calm = since;
+    if (woke_us > calm) calm = woke_us;
+    if (now < calm + SIM_SECOND + 4 * trip + 50 * MS) return;
+    for (q = 0; q < sim_plan.queues; q++) {
+        item *oldest = NULL;
+        int64_t when = now, waited;
+        for (r = SET; r <= RETRY; r++) {
+            const content *c = &contents[q][r];
+            if (r == MIRROR) continue;
+            for (i = 0; i < c->count; i++) {
+                int64_t at = takable_since(items[c->of[i].id]);
+                if (at && at < when) when = at, oldest = items[c->of[i].id];
+                if (r != SET || !at) break; /* the first is the oldest */
+            }
+        }
+        if (!oldest) continue;
+        waited = now - (when > calm ? when : calm);
+        if (waited <= SIM_SECOND + 4 * trip + 150 * MS) continue;
+        for (k = 0; k < sim_plan.actor_count; k++) {
+            const actor *a = &sim_plan.actors[k];
+            if (!actor_takes(a) || !a->alive || a->frozen || !a->free_us ||
+                (a->queue != q && a->kind != WAIT_WORKER) ||
+                now - a->free_us < waited)
+                continue;
+            check_fail("liveness", "item %d is %s and could have been taken "
+                                   "for %lld ms, while %s waits in %s",
+                       oldest->id, place_name(&oldest->now),
+                       (long long)(waited / 1000), a->name,
+                       a->call ? a->call : "poll");
+            return;
+        }
+    }
+}
+
+static void check_calls(void) {
+    int i;
+    int64_t now = sim_now();
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        actor *a = &sim_plan.actors[i];
+        if (!a->alive || !a->call || a->frozen || a->call_bound_us < 0)
+            continue;
+        if (now - a->call_us > a->call_bound_us + 100 * MS)
+            check_fail("blocks", "%s has been in %s for %lld ms, at most %lld "
+                                 "are promised",
+                       a->name, a->call, (long long)((now - a->call_us) / 1000),
+                       (long long)(a->call_bound_us / 1000));
+    }
+}
+
+static void watch(void *arg) {
+    static int turn;
+    (void)arg;
+    if (sim_now() == 0) turn = 0;
+    check_live();
+    check_idle();
+    check_calls();
+    if (turn++ % 10 == 9) tick_second();
+    sim_at(sim_now() + 100 * MS, watch, NULL);
+}
+
+/* --- a run --------------------------------------------------------------- */
+
+void check_begin(void) {
+    int q;
+    check_failed[0] = check_text[0] = '\0';
+    check_free();
+    memset(contents, 0, sizeof contents);
+    dirty = 0;
+    touched_count = 0;
+    seq = 0;
+    clock_sets = 0;
+    acting = NULL;
+    any_loss = 0;
+    woke_us = 0;
+    events = events_then = 0;
+    quiet_idle_us = idle_window_us = 0;
+    for (q = 0; q < sim_plan.queues; q++) {
+        name_set(q, READY, "", 0);
+        name_set(q, SET, "redisson_delay_queue_timeout:", 1);
+        name_set(q, MIRROR, "redisson_delay_queue:", 1);
+        name_set(q, RETRY, "delayq_retry:", 1);
+        name_set(q, DEAD, "delayq_dead:", 1);
+        name_set(q, STREAM, "delayq_stream:", 1);
+#ifdef SIM_OLD
+        name_set(q, WAITERS, "delayq_waiting:", 1);
+#else
+        name_set(q, WAITERS, "delayq_waiters:", 1);
+#endif
+        name_set(q, ONCE, "delayq_once:", 1);
+        name_set(q, SENT, "delayq_sent:", 1);
+    }
+    sim_at(100 * MS, watch, NULL);
+}
+
+/* Every item is where it should be, or somebody knows why it isn't. */
+void check_end_of_run(void) {
+    int i, in = 0, out = 0, lost = 0, gone = 0;
+    all_dirty();
+    settle(NULL);
+    for (i = 0; i < item_count && !check_failed[0]; i++) {
+        const item *it = items[i];
+        const actor *a;
+        if (total(&it->now)) {
+            in++;
+            continue;
+        }
+        if (!it->stored) continue;
+        if (it->lost || it->disturbed) {
+            lost++;
+            continue;
+        }
+        out++;
+        if (sim_plan.broadcast || it->got || !it->handed ||
+            sim_plan.lease_ms)
+            continue;
+        /* handed out, and never received */
+        gone++;
+        a = it->hand_actor >= 0 ? &sim_plan.actors[it->hand_actor] : NULL;
+        if (!a || a->kind == JAVA) continue;
+        if (a->life == it->hand_life && a->alive && !a->call &&
+            a->kind != OUTBOX_WORKER && a->trouble_us < it->hand_us)
+            check_fail("lost", "item %d was handed out to %s at %lld us, "
+                               "which was told of nothing",
+                       it->id, a->name, (long long)it->hand_us);
+    }
+    TELL("at the end: %d items, %d in the server, %d gone, %d lost by faults",
+         item_count, in, out, lost);
+}
+
+void check_free(void) {
+    int i, q, r;
+    for (i = 0; i < item_count; i++) free(items[i]);
+    free(items);
+    items = NULL;
+    item_count = item_room = 0;
+    for (q = 0; q < QUEUES; q++)
+        for (r = 0; r <= STREAM; r++) {
+            free(contents[q][r].of);
+            memset(&contents[q][r], 0, sizeof contents[q][r]);
+        }
+    free(tickets);
+    tickets = NULL;
+    ticket_count = ticket_room = 0;
+}

@@ -1,0 +1,3 @@
+/* The header under test. */
+#define DELAYQ_IMPLEMENTATION
+#include "sim.h"

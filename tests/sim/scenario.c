@@ -1,0 +1,628 @@
+/*
+ * What a seed is: actors, and faults with their times. All of it is chosen
+ * before the run, each from a chance of its own, so that what is left out
+ * doesn't change the rest.
+ */
+#include "sim.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+plan sim_plan;
+
+/* --- chance -------------------------------------------------------------- */
+
+uint64_t chance_next(chance *c) {
+    uint64_t z = c->state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+int64_t chance_between(chance *c, int64_t low, int64_t high) {
+    if (high <= low) return low;
+    return low + (int64_t)(chance_next(c) % (uint64_t)(high - low + 1));
+}
+
+int chance_percent(chance *c, int percent) {
+    return chance_between(c, 0, 99) < percent;
+}
+
+/* Small ones as often as large ones. */
+static int64_t scaled(chance *c, int64_t low, int64_t high) {
+    int doublings = 0;
+    while (low << (doublings + 1) <= high) doublings++;
+    low <<= chance_between(c, 0, doublings);
+    return chance_between(c, low, low * 2 > high ? high : low * 2);
+}
+
+/* --- the plan ------------------------------------------------------------ */
+
+static const struct kind {
+    const char *name;
+    int weight;
+    int connections; /* it touches them */
+} kinds[FAULT_KINDS] = {
+    {"latency", 6, 0},         {"stall", 10, 1},
+    {"cut", 10, 1},            {"forget", 8, 1},
+    {"refuse", 6, 1},          {"silent", 6, 1},
+    {"freeze-server", 10, 1},  {"crash", 10, 1},
+    {"power", 6, 1},           {"failover", 8, 1},
+    {"loading", 5, 1},         {"busy", 6, 1},
+    {"masterdown", 4, 1},      {"oom", 6, 1},
+    {"misconf", 4, 1},         {"denied", 5, 1},
+    {"scripts", 5, 0},         {"flushall", 6, 0},
+    {"kill", 6, 1},            {"kill-loop", 5, 1},
+    {"kill-pubsub", 5, 1},     {"max-clients", 5, 1},
+    {"actor-kill", 12, 0},     {"actor-churn", 5, 0},
+    {"actor-freeze", 12, 0},   {"actor-clock", 5, 0},
+    {"server-clock", 6, 0},
+};
+
+const char *fault_name(fault_kind kind) {
+    return kinds[kind].name;
+}
+
+const char *actor_kind_name(actor_kind kind) {
+    static const char *const all[] = {
+        "producer",      "outbox-producer", "worker",  "batch-worker",
+        "loop-worker",   "outbox-worker",   "waits",   "mover",
+        "sharer",        "watcher",         "redrive", "reader",
+        "pusher",        "java"};
+    return all[kind];
+}
+
+static actor *add_actor(chance *c, actor_kind kind, int queue) {
+    static const int timeouts[] = {500, 1000, 3000};
+    static const int64_t takes[] = {0, 100, 1000, 5000, 12000, 30000, -1};
+    plan *p = &sim_plan;
+    actor *a;
+    if (p->actor_count == MAX_ACTORS) return NULL;
+    a = &p->actors[p->actor_count];
+    memset(a, 0, sizeof *a);
+    a->index = p->actor_count++;
+    a->kind = kind;
+    a->queue = queue;
+    snprintf(a->name, sizeof a->name, "%s-%d", actor_kind_name(kind),
+             a->index);
+    a->seed = chance_next(c);
+    a->gap_us = scaled(c, 20 * MS, 2 * SIM_SECOND);
+    a->delay_ms = scaled(c, 50, 3000);
+    a->take_ms = takes[chance_between(c, 1, 6)];
+    a->work_us = chance_percent(c, 50) ? 0 : scaled(c, MS, 400 * MS);
+    a->start_us = chance_between(c, 0, SIM_SECOND);
+    a->loses = chance_percent(c, 50) ? 0 : (int)chance_between(c, 1, 10);
+    a->large = chance_percent(c, 10) ? (int)chance_between(c, 1, 40) : 0;
+    a->io_timeout_ms = timeouts[chance_between(c, 0, 2)];
+    a->max_wait_ms = chance_percent(c, 30) ? 60000 : 0;
+    /* mostly a machine of its own */
+    a->machine = p->machine_count && chance_percent(c, 30)
+                     ? (int)chance_between(c, 0, p->machine_count - 1)
+                     : p->machine_count++;
+    if (kind == WATCHER || kind == REDRIVER)
+        a->gap_us = chance_between(c, 300 * MS, 2 * SIM_SECOND);
+    if (kind == OUTBOX_WORKER && chance_percent(c, 50)) a->gap_us = 0;
+    if (kind == LOOP_WORKER || kind == SHARER) a->work_us /= 4;
+    return a;
+}
+
+static int some_queue(chance *c) {
+    return (int)chance_between(c, 0, sim_plan.queues - 1);
+}
+
+static void make_actors(chance *c) {
+    static const actor_kind workers[] = {WORKER,      WORKER,      BATCH_WORKER,
+                                         LOOP_WORKER, OUTBOX_WORKER};
+    plan *p = &sim_plan;
+    int i, n, q;
+    n = (int)chance_between(c, 1, 3);
+    for (i = 0; i < n; i++)
+        add_actor(c, chance_percent(c, 40) ? OUTBOX_PRODUCER : PRODUCER,
+                  i < p->queues ? i : some_queue(c));
+    if (p->broadcast) {
+        n = (int)chance_between(c, 1, 4);
+        for (i = 0; i < n; i++) add_actor(c, READER, 0);
+        if (chance_percent(c, 50)) add_actor(c, MOVER, 0);
+        return;
+    }
+    for (q = 0; q < p->queues; q++) {
+        n = (int)chance_between(c, q == 0, 4);
+        for (i = 0; i < n; i++)
+            add_actor(c, workers[chance_between(c, 0, 4)], q);
+    }
+    if (p->queues > 1)
+        for (i = 0; i < 2; i++) add_actor(c, WAIT_WORKER, 0);
+    if (chance_percent(c, 40)) { /* a crowd */
+        int64_t work = chance_percent(c, 50) ? 0 : scaled(c, 100 * MS,
+                                                          5 * SIM_SECOND);
+        n = (int)chance_between(c, 3, 40);
+        for (i = 0; i < n; i++) {
+            actor *a = add_actor(c, WORKER, 0);
+            if (!a) break;
+            a->take_ms = chance_percent(c, 80) ? -1 : 12000;
+            a->work_us = work;
+        }
+    }
+    if (chance_percent(c, 30)) add_actor(c, MOVER, some_queue(c));
+    if (chance_percent(c, 25)) add_actor(c, SHARER, some_queue(c));
+    if (chance_percent(c, 30)) add_actor(c, WATCHER, some_queue(c));
+    if (p->lease_ms && chance_percent(c, 60))
+        add_actor(c, REDRIVER, some_queue(c));
+    if (chance_percent(c, 30)) add_actor(c, PUSHER, some_queue(c));
+    if (chance_percent(c, p->wire == DELAYQ_NATIVE ? 5 : 50) &&
+        !p->max_attempts) {
+        actor *a = add_actor(c, JAVA, some_queue(c));
+        if (a) a->take_ms = chance_percent(c, 50);
+    }
+}
+
+static void make_faults(chance *c) {
+    plan *p = &sim_plan;
+    fault_kind of[4];
+    int n = (int)chance_between(c, 0, 20), i, k, total = 0;
+    n = n == 0 ? 0 : n < 9 ? 1 : n < 15 ? 2 : (int)chance_between(c, 3, 4);
+    for (k = 0; k < FAULT_KINDS; k++) total += kinds[k].weight;
+    for (i = 0; i < n; i++) {
+        int at = (int)chance_between(c, 0, total - 1);
+        for (k = 0; at >= kinds[k].weight; k++) at -= kinds[k].weight;
+        of[i] = (fault_kind)k;
+        p->kinds |= 1u << k;
+    }
+    if (!n) return;
+    p->fault_count = (int)scaled(c, 1, 16);
+    for (i = 0; i < p->fault_count; i++) {
+        fault *f = &p->faults[i];
+        memset(f, 0, sizeof *f);
+        f->index = i;
+        f->kind = of[chance_between(c, 0, n - 1)];
+        f->at_us = chance_between(c, SIM_SECOND, p->faults_until_us);
+        f->lasts_us = scaled(c, 50 * MS, 12 * SIM_SECOND);
+        if (f->at_us + f->lasts_us > p->faults_until_us)
+            f->lasts_us = p->faults_until_us - f->at_us;
+        f->actor = chance_percent(c, 30)
+                       ? -1
+                       : (int)chance_between(c, 0, p->actor_count - 1);
+        f->count = (int)scaled(c, 1, 16);
+        f->seed = chance_next(c);
+        switch (f->kind) {
+        case LATENCY: f->amount = scaled(c, MS, 40 * MS); break;
+        case CRASH:
+        case POWER:
+        case FAILOVER: /* so much is lost */
+            f->amount =
+                chance_percent(c, 50) ? 0 : scaled(c, 10 * MS, 2 * SIM_SECOND);
+            if (f->amount > f->at_us) f->amount = f->at_us;
+            break;
+        case ACTOR_CLOCK:
+        case SERVER_CLOCK:
+            f->amount = scaled(c, MS, 7200 * SIM_SECOND);
+            if (chance_percent(c, 50)) f->amount = -f->amount;
+            break;
+        case MAX_CLIENTS: f->amount = chance_between(c, 1, 10); break;
+        default: break;
+        }
+    }
+}
+
+void plan_make(uint64_t seed, int64_t seconds) {
+    plan *p = &sim_plan;
+    chance c;
+    memset(p, 0, sizeof *p);
+    c.state = seed * UINT64_C(0x2545f4914f6cdd1d) + 1;
+    p->seed = seed;
+    p->wire = chance_percent(&c, 70)   ? DELAYQ_NATIVE
+              : chance_percent(&c, 60) ? DELAYQ_REDISSON
+                                       : DELAYQ_REDISSON_OLD;
+    p->broadcast = p->wire == DELAYQ_NATIVE && chance_percent(&c, 8);
+    p->queues = !p->broadcast && chance_percent(&c, 15) ? 2 : 1;
+    if (!p->broadcast && chance_percent(&c, 55))
+        p->lease_ms = chance_between(&c, 300, 3000);
+    if (p->lease_ms && p->wire == DELAYQ_NATIVE && chance_percent(&c, 40))
+        p->max_attempts = (int)chance_between(&c, 2, 6);
+    p->backoff_ms = chance_between(&c, 50, 1000);
+    p->backoff_max_ms = 2000;
+    p->batch = chance_percent(&c, 70)   ? 100
+               : chance_percent(&c, 50) ? (int)chance_between(&c, 1, 5)
+                                        : 500;
+#ifdef SIM_OLD
+    p->reconnect_max_ms = 5000;
+    (void)chance_between(&c, 200, 500);
+#else
+    p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
+#endif
+    p->latency_us = scaled(&c, 50, 40 * MS);
+    p->jitter_us = chance_between(&c, 0, p->latency_us / 2);
+    p->pieces =
+        chance_percent(&c, 20) ? (int)chance_between(&c, 10, 60) : 0;
+    p->faults_until_us = chance_between(&c, 5, 25) * SIM_SECOND;
+    p->offers_until_us =
+        p->faults_until_us + chance_between(&c, 3, 8) * SIM_SECOND;
+    p->end_us = p->offers_until_us + 14 * SIM_SECOND;
+    if (seconds) p->end_us = seconds * SIM_SECOND;
+    make_actors(&c);
+    make_faults(&c);
+}
+
+void plan_tell(void) {
+    static const char *const wires[] = {"native", "Redisson", "old Redisson"};
+    const plan *p = &sim_plan;
+    int i;
+    sim_tell("seed %llu: %s%s, lease %lld ms, %d attempts, batch %d, "
+             "reconnect_max %d ms, latency %lld + %lld us, pieces %d %%; "
+             "faults until %lld s, offers until %lld s, ends at %lld s",
+             (unsigned long long)p->seed, wires[p->wire],
+             p->broadcast ? ", broadcast" : "", (long long)p->lease_ms,
+             p->max_attempts, p->batch, p->reconnect_max_ms,
+             (long long)p->latency_us, (long long)p->jitter_us, p->pieces,
+             (long long)(p->faults_until_us / SIM_SECOND),
+             (long long)(p->offers_until_us / SIM_SECOND),
+             (long long)(p->end_us / SIM_SECOND));
+    for (i = 0; i < p->actor_count; i++) {
+        const actor *a = &p->actors[i];
+        if (a->dropped) continue;
+        sim_tell("actor a%d: %s, queue %d, machine %d, gap %lld ms, take %lld "
+                 "ms, work %lld ms, io_timeout %d ms, max_wait %lld ms, "
+                 "forgets %d %%, large %d per mille",
+                 i, a->name, a->queue, a->machine, (long long)(a->gap_us / MS),
+                 (long long)a->take_ms, (long long)(a->work_us / MS),
+                 a->io_timeout_ms, (long long)a->max_wait_ms, a->loses,
+                 a->large);
+    }
+    for (i = 0; i < p->fault_count; i++) {
+        const fault *f = &p->faults[i];
+        if (f->dropped) continue;
+        sim_tell("fault f%d: %s at %lld ms for %lld ms, actor %d, count %d, "
+                 "amount %lld",
+                 i, fault_name(f->kind), (long long)(f->at_us / MS),
+                 (long long)(f->lasts_us / MS), f->actor, f->count,
+                 (long long)f->amount);
+    }
+}
+
+int64_t plan_round_trip_us(void) {
+    return 2 * (sim_plan.latency_us + sim_plan.jitter_us) +
+           (sim_plan.pieces ? 4 * (sim_plan.latency_us + sim_plan.jitter_us)
+                            : 0) +
+           MS;
+}
+
+/* --- faults -------------------------------------------------------------- */
+
+static int active;
+static int64_t connections_us, other_us;
+static int down;
+
+int faults_quiet(void) {
+    return active == 0;
+}
+
+int64_t faults_connections_us(void) {
+    return connections_us;
+}
+
+int64_t faults_other_us(void) {
+    return other_us;
+}
+
+static int hits(const fault *f, int machine_number) {
+    return f->actor < 0 ||
+           sim_plan.actors[f->actor].machine == machine_number;
+}
+
+/* Bring the world to what the active faults say. */
+static void apply(void) {
+    static char denied[64];
+    static const char *const commands[] = {
+        " zadd ",     " client|tracking ", " subscribe ", " publish ",
+        " rpush ",    " zrem ",            " evalsha ",   " pubsub|numsub ",
+        " zrange ",   " lrange ",          " ltrim ",     " script|load ",
+        " lpop ",     " client|setname ",  " exists ",    " pexpire "};
+    const plan *p = &sim_plan;
+    redis_faults *r = redis_faults_of(sim_redis);
+    int i, k, freeze = 0;
+    memset(r, 0, sizeof *r);
+    for (k = 0; k < p->machine_count; k++) {
+        machine *m = p->machines[k];
+        route *to = net_route(m, sim_server), *from = net_route(sim_server, m);
+        int stalled_to = 0, stalled_from = 0;
+        net_connects how = NET_CONNECTS;
+        to->latency_us = from->latency_us = p->latency_us;
+        to->jitter_us = from->jitter_us = p->jitter_us;
+        to->pieces = from->pieces = p->pieces;
+        for (i = 0; i < p->fault_count; i++) {
+            const fault *f = &p->faults[i];
+            if (!f->active || !hits(f, k)) continue;
+            if (f->kind == LATENCY) {
+                to->latency_us = from->latency_us = f->amount;
+                to->jitter_us = from->jitter_us = f->amount / 2;
+            }
+            if (f->kind == STALL) {
+                if (f->seed % 3 != 0) stalled_to = 1;
+                if (f->seed % 3 != 1) stalled_from = 1;
+            }
+            if (f->kind == REFUSE) how = NET_REFUSES;
+            if (f->kind == SILENT) how = NET_SILENT;
+        }
+        if (to->stalled != stalled_to || from->stalled != stalled_from) {
+            to->stalled = stalled_to;
+            from->stalled = stalled_from;
+            if (!stalled_to || !stalled_from) net_heal(m, sim_server);
+        }
+        net_connects_are(m, sim_server, how);
+    }
+    for (i = 0; i < p->fault_count; i++) {
+        const fault *f = &p->faults[i];
+        if (!f->active) continue;
+        switch (f->kind) {
+        case LOADING:
+            r->error = "LOADING Redis is loading the dataset in memory";
+            break;
+        case BUSY:
+            r->error = "BUSY Redis is busy running a script. You can only "
+                       "call SCRIPT KILL or SHUTDOWN NOSAVE.";
+            break;
+        case MASTERDOWN:
+            r->error = "MASTERDOWN Link with MASTER is down and "
+                       "replica-serve-stale-data is set to 'no'.";
+            break;
+        case OOM: r->out_of_memory = 1; break;
+        case MISCONF: r->no_persistence = 1; break;
+        case FAILOVER: r->read_only = 1; break;
+        case MAX_CLIENTS: r->max_clients = (int)f->amount; break;
+        case SCRIPTS: r->no_scripts = 1; break;
+        case DENIED:
+            snprintf(denied, sizeof denied, "%s", commands[f->seed % 16]);
+            r->denied = denied;
+            break;
+        case FREEZE_SERVER: freeze = 1; break;
+        default: break;
+        }
+    }
+    if (!down) service_freeze(freeze);
+}
+
+static void save(void *arg) {
+    fault *f = (fault *)arg;
+    if (!f->image) f->image = redis_save(sim_redis);
+}
+
+static void restart_server(fault *f) {
+    save(f);
+    redis_restart(sim_redis, f->image);
+    java_lost();
+    check_crash(0);
+}
+
+static void again(void *arg) {
+    fault *f = (fault *)arg;
+    chance c;
+    if (!f->active) return;
+    c.state = f->seed + (uint64_t)sim_now();
+    if (f->kind == KILL_LOOP || f->kind == KILL_PUBSUB) {
+        service_kill(f->kind == KILL_PUBSUB);
+        sim_at(sim_now() + chance_between(&c, MS, 60 * MS), again, f);
+    } else { /* ACTOR_CHURN */
+        int i, n = 0;
+        for (i = 0; i < sim_plan.actor_count; i++)
+            n += sim_plan.actors[i].kind == WORKER;
+        n = (int)chance_between(&c, 0, n ? n - 1 : 0);
+        for (i = 0; i < sim_plan.actor_count; i++) {
+            actor *a = &sim_plan.actors[i];
+            if (a->kind != WORKER || n-- > 0 || a->dropped) continue;
+            actor_kill(a);
+            a->start_us = sim_now();
+            actor_start(a);
+            check_woke();
+            break;
+        }
+        sim_at(sim_now() + chance_between(&c, MS, 40 * MS), again, f);
+    }
+}
+
+static void each_actor(fault *f, int on) {
+    int i;
+    for (i = 0; i < f->count; i++) {
+        int n = (f->actor < 0 ? 0 : f->actor) + i;
+        actor *a;
+        if (n >= sim_plan.actor_count) break;
+        a = &sim_plan.actors[n];
+        if (a->dropped || !a->m) continue;
+        if (f->kind == ACTOR_KILL) {
+            if (on) {
+                TELL("%s is killed", a->name);
+                actor_kill(a);
+            } else if (!a->alive) {
+                TELL("%s is started again", a->name);
+                a->start_us = sim_now();
+                actor_start(a);
+            }
+        } else {
+            TELL("%s %s", a->name, on ? "freezes" : "thaws");
+            actor_freeze(a, on);
+        }
+    }
+    check_woke();
+}
+
+static void finish(void *arg) {
+    fault *f = (fault *)arg;
+    if (!f->active) return;
+    f->active = 0;
+    TELL("--- %s (f%d) is over", fault_name(f->kind), f->index);
+    switch (f->kind) {
+    case FORGET: net_tell_truth(); break;
+    case POWER:
+        down = 0;
+        machine_boot(sim_server);
+        service_open();
+        net_tell_truth();
+        break;
+    case CRASH:
+        down = 0;
+        service_open();
+        break;
+    case FAILOVER:
+        if (down) break;
+        service_shut();
+        restart_server(f);
+        service_open();
+        break;
+    case ACTOR_KILL:
+    case ACTOR_FREEZE: each_actor(f, 0); break;
+    default: break;
+    }
+    apply();
+    if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
+        f->kind != ACTOR_CHURN)
+        active--;
+    if (kinds[f->kind].connections)
+        connections_us = sim_now();
+    else if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
+             f->kind != ACTOR_CHURN)
+        other_us = sim_now();
+}
+
+static void strike(void *arg) {
+    fault *f = (fault *)arg;
+    plan *p = &sim_plan;
+    int k;
+    if (down && (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER ||
+                 f->kind == FREEZE_SERVER || f->kind == FLUSH))
+        return;
+    if (!service_is_open() &&
+        (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER))
+        return; /* it is frozen */
+    TELL("--- %s (f%d) for %lld ms, actor %d, amount %lld",
+         fault_name(f->kind), f->index, (long long)(f->lasts_us / MS),
+         f->actor, (long long)f->amount);
+    f->active = 1;
+    if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
+        f->kind != ACTOR_CHURN)
+        active++;
+    switch (f->kind) {
+    case CUT:
+    case FORGET:
+        for (k = 0; k < p->machine_count; k++) {
+            machine *m = p->machines[k];
+            if (!hits(f, k)) continue;
+            if (f->kind == CUT)
+                net_cut(m, sim_server);
+            else
+                net_forget(m, sim_server,
+                           f->seed % 3 == 0   ? m
+                           : f->seed % 3 == 1 ? sim_server
+                                              : NULL);
+        }
+        break;
+    case CRASH:
+        down = 1;
+        service_shut();
+        restart_server(f);
+        break;
+    case POWER:
+        down = 1;
+        machine_crash(sim_server);
+        service_forget();
+        restart_server(f);
+        break;
+    case FAILOVER: /* until another is the master, this one is read-only */
+        save(f);
+        break;
+    case FLUSH: {
+        const char *argv[1] = {"FLUSHALL"};
+        size_t len = 8, n;
+        redis_command(sim_redis, &n, 1, argv, &len);
+        check_crash(1);
+        break;
+    }
+    case KILL: service_kill((int)(f->seed % 2)); break;
+    case KILL_LOOP:
+    case KILL_PUBSUB:
+    case ACTOR_CHURN: again(f); break;
+    case ACTOR_KILL:
+    case ACTOR_FREEZE: each_actor(f, 1); break;
+    case ACTOR_CLOCK: {
+        machine *m = p->machines[p->actors[f->actor < 0 ? 0 : f->actor].machine];
+        machine_set_clock(m, f->amount);
+        machine_drift(m, (int)(f->seed % 1001) - 500);
+        break;
+    }
+    case SERVER_CLOCK:
+        machine_set_clock(sim_server, f->amount);
+        machine_drift(sim_server, (int)(f->seed % 401) - 200);
+        check_clock_set();
+        break;
+    default: break;
+    }
+    apply();
+    /* those that are but a moment */
+    if (f->kind == CUT || f->kind == FLUSH || f->kind == KILL ||
+        f->kind == ACTOR_CLOCK || f->kind == SERVER_CLOCK)
+        finish(f);
+    else
+        sim_at(sim_now() + f->lasts_us, finish, f);
+}
+
+void faults_begin(void) {
+    int i;
+    active = down = 0;
+    connections_us = other_us = 0;
+    apply();
+    for (i = 0; i < sim_plan.fault_count; i++) {
+        fault *f = &sim_plan.faults[i];
+        if (f->dropped) continue;
+        if ((f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER) &&
+            f->amount)
+            sim_at(f->at_us - f->amount, save, f);
+        sim_at(f->at_us, strike, f);
+    }
+}
+
+/* --- a run --------------------------------------------------------------- */
+
+/* drop: "a3,f1,f2": actors and faults to leave out. */
+static void drop_some(const char *drop) {
+    while (drop && *drop) {
+        int n = atoi(drop + 1);
+        if (*drop == 'a' && n < sim_plan.actor_count)
+            sim_plan.actors[n].dropped = 1;
+        if (*drop == 'f' && n < sim_plan.fault_count)
+            sim_plan.faults[n].dropped = 1;
+        drop = strchr(drop, ',');
+        if (drop) drop++;
+    }
+}
+
+uint64_t sim_last_hash;
+
+int sim_run_seed(uint64_t seed, int64_t seconds, const char *drop) {
+    plan *p = &sim_plan;
+    int i;
+    sim_begin(seed);
+    plan_make(seed, seconds);
+    drop_some(drop);
+    service_begin();
+    check_begin();
+    for (i = 0; i < p->machine_count; i++) {
+        char name[32], address[32];
+        snprintf(name, sizeof name, "m%d", i);
+        snprintf(address, sizeof address, "10.0.1.%d", i + 1);
+        p->machines[i] = machine_new(name, address);
+    }
+    for (i = 0; i < p->actor_count; i++)
+        p->actors[i].m = p->machines[p->actors[i].machine];
+    faults_begin();
+    if (sim_tells) plan_tell();
+    for (i = 0; i < p->actor_count; i++)
+        if (!p->actors[i].dropped) actor_start(&p->actors[i]);
+    sim_run(p->end_us);
+    if (!check_failed[0]) check_end_of_run();
+    sim_last_hash = sim_hash();
+    actors_end();
+    service_end();
+    for (i = 0; i < p->fault_count; i++)
+        if (p->faults[i].image) redis_image_free(p->faults[i].image);
+    sim_end();
+    check_free();
+    return check_failed[0] != '\0';
+}

@@ -1,0 +1,209 @@
+/*
+ * The model of the server, on the network: one thread that handles what has
+ * arrived in the order of arrival, and needs a little time for it.
+ */
+#include "sim.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define SERVICE_US 15 /* of a request, and for its work: */
+#define WORK_NS 300
+
+typedef struct session session;
+struct session {
+    actor *a; /* first: what service_actor finds */
+    net_link *l;
+    client *c; /* NULL: the server has forgotten it */
+    int life;
+    session *next; /* of all in this run */
+};
+
+typedef struct arrival {
+    session *from;
+    size_t len;
+    struct arrival *next;
+    char bytes[];
+} arrival;
+
+redis *sim_redis;
+machine *sim_server;
+static session *sessions;
+static arrival *first, *last;
+static int serving, frozen, open_now;
+static int64_t cost_us;
+
+int64_t service_now_us(void) {
+    return machine_realtime(sim_server);
+}
+
+static int64_t now_us(void *arg) {
+    (void)arg;
+    return service_now_us();
+}
+
+actor *service_actor(client *by) {
+    return by ? *(actor **)client_user(by) : NULL;
+}
+
+static void answered(void *arg, client *by, const char *command, int calls,
+                     int64_t work) {
+    cost_us += SERVICE_US + work * WORK_NS / 1000;
+    check_answered(arg, by, command, calls, work);
+}
+
+static void client_write(void *user, const char *bytes, size_t len) {
+    session *s = (session *)user;
+    if (s->l) link_write(s->l, bytes, len);
+}
+
+static void client_close(void *user) {
+    session *s = (session *)user;
+    net_link *l = s->l;
+    s->l = NULL;
+    s->c = NULL;
+    if (l) link_close(l);
+}
+
+static void *accepted(void *service, net_link *l) {
+    session *s = (session *)calloc(1, sizeof *s);
+    int i;
+    (void)service;
+    s->l = l;
+    s->next = sessions;
+    sessions = s;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        if (sim_plan.actors[i].p && sim_plan.actors[i].p == link_process(l))
+            s->a = &sim_plan.actors[i];
+    if (s->a) check_connected(s->a);
+    s->c = redis_connect(sim_redis, client_write, client_close, s);
+    return s;
+}
+
+static void serve(void *arg);
+
+static void serve_later(void) {
+    if (serving || frozen || !first) return;
+    serving = 1;
+    sim_at(sim_now() + (cost_us > 0 ? cost_us : SERVICE_US), serve, NULL);
+    cost_us = 0;
+}
+
+static void serve(void *arg) {
+    arrival *a = first;
+    (void)arg;
+    serving = 0;
+    if (frozen || !a) return;
+    first = a->next;
+    if (!first) last = NULL;
+    if (a->from->c) redis_feed(a->from->c, a->bytes, a->len);
+    free(a);
+    serve_later();
+}
+
+static void received(void *of, const char *bytes, size_t len) {
+    session *s = (session *)of;
+    arrival *a;
+    if (!s->c) return;
+    a = (arrival *)malloc(sizeof *a + len);
+    a->from = s;
+    a->len = len;
+    a->next = NULL;
+    memcpy(a->bytes, bytes, len);
+    if (last)
+        last->next = a;
+    else
+        first = a;
+    last = a;
+    serve_later();
+}
+
+static void closed(void *of) {
+    session *s = (session *)of;
+    client *c = s->c;
+    s->l = NULL;
+    s->c = NULL;
+    if (c) redis_disconnect(c);
+}
+
+static const net_service how = {accepted, received, closed};
+
+static void forget_arrivals(void) {
+    while (first) {
+        arrival *next = first->next;
+        free(first);
+        first = next;
+    }
+    last = NULL;
+}
+
+void service_begin(void) {
+    static redis_hooks hooks;
+    hooks.arg = NULL;
+    hooks.now_us = now_us;
+    hooks.executed = check_executed;
+    hooks.answered = answered;
+    sessions = NULL;
+    first = last = NULL;
+    serving = frozen = open_now = 0;
+    cost_us = 0;
+    sim_server = machine_new("server", "10.0.0.1");
+    sim_redis = redis_new(&hooks);
+    service_open();
+}
+
+void service_end(void) {
+    forget_arrivals();
+    redis_free(sim_redis);
+    sim_redis = NULL;
+    while (sessions) {
+        session *next = sessions->next;
+        free(sessions);
+        sessions = next;
+    }
+}
+
+void service_open(void) {
+    if (!open_now) net_listen(sim_server, PORT, &how, NULL);
+    open_now = 1;
+}
+
+/* All sessions are forgotten: redis_restart has dropped or will drop them. */
+static void forget_sessions(void) {
+    session *s;
+    for (s = sessions; s; s = s->next) {
+        s->l = NULL;
+        s->c = NULL;
+    }
+    forget_arrivals();
+    cost_us = 0;
+}
+
+void service_shut(void) {
+    forget_sessions();
+    if (open_now) net_close(sim_server, PORT);
+    open_now = 0;
+}
+
+void service_forget(void) {
+    forget_sessions();
+    open_now = 0;
+}
+
+void service_freeze(int on) {
+    if (frozen == on) return;
+    frozen = on;
+    if (on) {
+        machine_freeze(sim_server);
+    } else {
+        machine_thaw(sim_server);
+        serve_later();
+    }
+}
+
+void service_kill(int subscribed_only) {
+    redis_kill_clients(sim_redis, subscribed_only);
+}
+
+int service_is_open(void) {
+    return open_now && !frozen;
+}

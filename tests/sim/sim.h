@@ -1,0 +1,302 @@
+/*
+ * What the simulator of delayq runs: a seed is a plan of actors and faults,
+ * the actors use the header under test, and each thing that happens in the
+ * server is checked against what they were told.
+ *
+ *     scenario.c   makes the plan of a seed, and lets the faults happen
+ *     service.c    the server on the network
+ *     actors.c     the programs that use delayq, and a model of Redisson's
+ *     check.c      what must always hold
+ *     main.c       runs seeds, shrinks those that fail
+ */
+#ifndef SIM_H
+#define SIM_H
+
+#include "redis.h"
+#include "world.h"
+#ifdef SIM_OLD
+#include "../old/delayq.h"
+#else
+#include "../../delayq.h"
+#endif
+
+#define MS INT64_C(1000)
+#define PORT 6379
+#define QUEUES 2
+#define MAX_ACTORS 64 /* one bit each in a word */
+#define MAX_FAULTS 64
+
+/* --- chance of its own: dropping an actor must not change the others ------ */
+
+typedef struct chance {
+    uint64_t state;
+} chance;
+
+uint64_t chance_next(chance *c);
+int64_t chance_between(chance *c, int64_t low, int64_t high);
+int chance_percent(chance *c, int percent);
+
+/* --- the plan -------------------------------------------------------------*/
+
+typedef enum actor_kind {
+    PRODUCER,        /* offers, one call at a time */
+    OUTBOX_PRODUCER, /* offers in frames, with an outbox */
+    WORKER,          /* takes and waits */
+    BATCH_WORKER,    /* take_many and ack_many */
+    LOOP_WORKER,     /* take(0), tick, poll(fds) */
+    OUTBOX_WORKER,   /* the same with an outbox, in frames */
+    WAIT_WORKER,     /* delayq_wait for both queues */
+    MOVER,           /* tick, poll(fds) */
+    SHARER,          /* two handles on one connection: offers and takes */
+    WATCHER,         /* peek, count, dead_peek */
+    REDRIVER,        /* brings dead letters back */
+    READER,          /* of a broadcast */
+    PUSHER,          /* RPUSH into the ready list */
+    JAVA             /* Redisson: offers, transfers by its timer, BLPOP */
+} actor_kind;
+
+typedef struct actor {
+    int index;
+    actor_kind kind;
+    char name[24];
+    uint64_t seed;
+    chance chance;
+    int dropped; /* by --drop */
+
+    /* The plan. */
+    int queue;
+    int64_t gap_us;      /* between two offers, about */
+    int64_t delay_ms;    /* of an offer, at most */
+    int64_t take_ms;     /* timeout of a take */
+    int64_t work_us;     /* with an item */
+    int64_t start_us;    /* begins then */
+    int machine;         /* number of its machine */
+    int loses;           /* percent of the items it forgets */
+    int large;           /* per mille of its payloads have up to 300 KB */
+    int io_timeout_ms;
+    int64_t max_wait_ms; /* 0: the default */
+
+    /* The run. */
+    machine *m;
+    process *p;
+    int life;          /* how often it was started */
+    int alive, frozen; /* frozen: itself, or its machine */
+    delayq *q, *q2;
+    void *outbox;
+    const char *call; /* in a call of delayq, or NULL */
+    int64_t call_us, call_bound_us;
+    int64_t frozen_us, frozen_since_us; /* for so long so far */
+    int64_t free_us;    /* has had nothing to do since; 0: it has */
+    int64_t trouble_us; /* last told of a fault */
+    int64_t outcome_us; /* last outcome of a call */
+    /* counted, and as they were when the last window began */
+    uint64_t logs, connects, items, verbs, commands, bytes;
+    uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
+    uint64_t steps_then, commands_then, idle_verbs_then;
+    uint64_t woken;
+    struct held *held;
+    int held_count;
+    struct outbox_entry *offers, *changes; /* accepted, not yet settled */
+    int offer_count, change_count;
+    uint64_t offers_accepted, changes_accepted;
+    uint64_t last_seen; /* a reader's: place in the stream */
+    void *more;         /* JAVA's */
+} actor;
+
+typedef enum fault_kind {
+    LATENCY,
+    STALL,
+    CUT,
+    FORGET, /* one end forgets all connections */
+    REFUSE,
+    SILENT,
+    FREEZE_SERVER,
+    CRASH,    /* the server's process ends, and starts anew */
+    POWER,    /* its machine does */
+    FAILOVER, /* an older state, and READONLY for a while */
+    LOADING,
+    BUSY,
+    MASTERDOWN,
+    OOM,
+    MISCONF,
+    DENIED, /* ACL */
+    SCRIPTS,
+    FLUSH,
+    KILL,        /* CLIENT KILL, once */
+    KILL_LOOP,   /* again and again */
+    KILL_PUBSUB, /* only those that are subscribed, again and again */
+    MAX_CLIENTS,
+    ACTOR_KILL, /* and restart */
+    ACTOR_CHURN, /* waiters are killed and started, many a second */
+    ACTOR_FREEZE,
+    ACTOR_CLOCK,
+    SERVER_CLOCK,
+    FAULT_KINDS
+} fault_kind;
+
+typedef struct fault {
+    int index;
+    fault_kind kind;
+    int64_t at_us, lasts_us;
+    int actor; /* or -1: all */
+    int count; /* so many actors, beginning with this */
+    int64_t amount;
+    uint64_t seed;
+    int dropped;
+    int active;
+    redis_image *image; /* what a crash will bring back */
+} fault;
+
+typedef struct plan {
+    uint64_t seed;
+    int queues;
+    delayq_wire wire;
+    int broadcast;
+    int64_t lease_ms;
+    int max_attempts;
+    int64_t backoff_ms, backoff_max_ms;
+    int batch;
+    int reconnect_max_ms;
+    int64_t latency_us, jitter_us;
+    int pieces;
+    int64_t faults_until_us, offers_until_us, end_us;
+    int actor_count, fault_count, machine_count;
+    actor actors[MAX_ACTORS];
+    fault faults[MAX_FAULTS];
+    machine *machines[MAX_ACTORS];
+    unsigned kinds; /* bits of the kinds of fault */
+} plan;
+
+extern plan sim_plan;
+extern machine *sim_server;
+extern redis *sim_redis;
+
+void plan_make(uint64_t seed, int64_t seconds);
+void plan_tell(void);
+const char *fault_name(fault_kind kind);
+const char *actor_kind_name(actor_kind kind);
+/* The slowest round trip that the network has now, without a fault. */
+int64_t plan_round_trip_us(void);
+
+/* --- the run ------------------------------------------------------------- */
+
+/* Returns 0, or 1: something did not hold; check_failed says what. */
+int sim_run_seed(uint64_t seed, int64_t seconds, const char *drop);
+extern uint64_t sim_last_hash; /* of that run */
+
+/* faults */
+void faults_begin(void);
+int faults_quiet(void);            /* none is active */
+int64_t faults_connections_us(void); /* the last that touched connections
+                                        ended then */
+int64_t faults_other_us(void);
+
+/* --- the server ---------------------------------------------------------- */
+
+void service_begin(void);
+void service_end(void);
+void service_open(void);     /* listen */
+void service_shut(void);     /* connections are closed, connects refused */
+void service_forget(void);   /* the machine has crashed */
+void service_freeze(int on);
+int64_t service_now_us(void); /* by the server's clock */
+actor *service_actor(client *by);
+void service_kill(int subscribed_only);
+int service_is_open(void);      /* it is neither shut nor frozen */
+
+/* --- actors -------------------------------------------------------------- */
+
+void actor_start(actor *a);
+void actor_kill(actor *a);
+void actor_freeze(actor *a, int on);
+void actors_end(void);
+void java_lost(void); /* the server has dropped all clients */
+int actor_takes(const actor *a);
+
+/* --- what must hold ------------------------------------------------------ */
+
+typedef struct place {
+    int set, ready, retry, dead, stream;
+    int64_t score;
+    uint64_t hash; /* of the element in the set or the retry list */
+} place;
+
+typedef struct item {
+    int id, queue, owner, life, key;
+    size_t len;
+    int64_t delay_ms;
+    int64_t offered_us;   /* the call began, */
+    int64_t offered_ms;   /* by the server's clock */
+    unsigned clock_sets;  /* of the server's clock before */
+    int by_outbox;
+
+    /* what the server's history says */
+    place now, was;
+    int touched;
+    int stored;
+    uint64_t stored_seq;
+    int64_t due_ms;      /* its first */
+    int64_t due_true_us; /* when the score now will have come */
+    int64_t ready_us;    /* when it came into a list; 0: it isn't in one */
+    int64_t overdue_us;  /* seen to be due since then; 0: it isn't */
+    int first_out;       /* was handed out, or left otherwise */
+    int moved;           /* left the set, or its element changed */
+    int handed, hand_actor, hand_life;
+    int64_t hand_us;
+    uint64_t hand_hash;
+    int lost;      /* by the server, which has forgotten it */
+    int disturbed; /* by a crash: what was told of it before may be wrong */
+    uint64_t intents; /* actors that may change it now, */
+    uint64_t changed; /* have since they meant to, */
+    uint64_t unknown; /* or may have, or still will */
+
+    /* what the actors were told */
+    int got;
+    int forbidden; /* that it isn't stored */
+    int acked, cancelled;
+} item;
+
+extern char check_failed[64];  /* the invariant, or "" */
+extern char check_text[512];
+extern int64_t check_when;
+extern const char *check_only; /* names, separated by commas; NULL: all */
+
+void check_begin(void);
+void check_end_of_run(void);
+void check_free(void);
+void check_fail(const char *invariant, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+item *check_new_item(actor *a, int queue, size_t len, int64_t delay_ms);
+item *check_item(int id);
+int check_item_count(void);
+size_t check_payload(const item *it, char *bytes); /* writes it */
+item *check_find(const void *bytes, size_t len);   /* by a payload's bytes */
+
+/* An actor is about to change an item; it has been told that, how it ended. */
+void check_intend(actor *a, item *it);
+void check_settled(actor *a, item *it, delayq_status status, const char *verb);
+void check_offered(actor *a, item *it, delayq_status status);
+void check_got(actor *a, const delayq_item *item, int leases);
+void check_ticket(actor *a, const char *text);
+/* by a hand of the simulator's own, through redis_command */
+void check_act_as(actor *a);
+void check_crash(int flushed);  /* the content has changed by itself */
+void check_clock_set(void);
+void check_woke(void); /* a waiter was killed, frozen or thawed */
+void check_status(actor *a, const char *verb, delayq_status status);
+void check_connected(actor *a);
+
+/* redis_hooks */
+void check_executed(void *arg, client *by, int argc, const char **argv,
+                    const size_t *lens);
+void check_answered(void *arg, client *by, const char *command, int calls,
+                    int64_t work);
+
+#define TELL(...) do { if (sim_tells) sim_tell(__VA_ARGS__); } while (0)
+
+static inline uint64_t bit_of(const actor *a) {
+    return UINT64_C(1) << a->index;
+}
+
+#endif
