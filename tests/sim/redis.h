@@ -19,7 +19,9 @@ typedef struct redis_hooks {
     void *arg;
     int64_t (*now_us)(void *arg); /* since the epoch */
     /* Called after each command that changed something or was one of a script,
-     * with its words; `by` is the client, whose user is client_user. */
+     * with its words; `by` is the client, whose user is client_user, or NULL
+     * for redis_command. What a blocked client is given is told as BLPOP (or
+     * BRPOP) with the key and the element. */
     void (*executed)(void *arg, client *by, int argc, const char **argv,
                      const size_t *lens);
     /* Called after each request that a client sent: what it cost. */
@@ -38,17 +40,25 @@ void redis_free(redis *r);
 client *redis_connect(redis *r,
                       void (*write)(void *user, const char *bytes, size_t len),
                       void (*close)(void *user), void *user);
-/* May call write, of any client (PUBLISH, tracking), and close. */
+/* NULL: too many clients; write and close have been called. */
+/* May call write, of any client (PUBLISH, tracking), and close, after which
+ * the client is freed. */
 void redis_feed(client *c, const char *bytes, size_t len);
 void redis_disconnect(client *c); /* it is gone; calls nothing */
 void *client_user(const client *c);
 
+/* When redis_tick has something to do: a blocked client's timeout, a key that
+ * expires; INT64_MAX: nothing. Ask again after each of the calls here. */
+int64_t redis_next_us(const redis *r);
+void redis_tick(redis *r); /* may call write, of any client */
+
 /* --- faults -------------------------------------------------------------- */
 
 typedef struct redis_faults {
-    const char *error;  /* every command but AUTH, HELLO, CLIENT and PING is
-                           answered so: "LOADING ...", "BUSY ...",
-                           "MASTERDOWN ...", "CLUSTERDOWN ..." */
+    const char *error;  /* "LOADING ...", "BUSY ...", "MASTERDOWN ...": what
+                           Redis answers so then is; "CLUSTERDOWN ...": all
+                           that has keys; another one: all but AUTH, HELLO,
+                           CLIENT and PING */
     int out_of_memory;  /* as at maxmemory with noeviction */
     int read_only;      /* a replica */
     int no_persistence; /* MISCONF */
@@ -58,7 +68,7 @@ typedef struct redis_faults {
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
 
-/* CLIENT KILL: all, or only those that are subscribed. */
+/* CLIENT KILL: all, or only those that are subscribed. Calls close. */
 void redis_kill_clients(redis *r, int subscribed_only);
 
 /* --- what lies in it ------------------------------------------------------ */
@@ -75,8 +85,9 @@ void redis_restart(redis *r, const redis_image *image);
 
 /* Every key, sorted; and every element of one: a zset's with its score, in its
  * order; a list's in its order; a string; a stream's entries as one text. */
-void redis_each_key(redis *r, void (*each)(void *arg, const char *key,
-                                           size_t len, char type),
+void redis_each_key(redis *r,
+                    void (*each)(void *arg, const char *key, size_t len,
+                                 char type),
                     void *arg); /* type: z, l, s, h, S (set), x (stream) */
 void redis_each(redis *r, const char *key, size_t len,
                 void (*each)(void *arg, const char *element, size_t len,

@@ -1,0 +1,123 @@
+/* The replies of the commands, as bytes for a client or as values of Lua. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <lua.h>
+#include <lauxlib.h>
+#include "redis_impl.h"
+
+static void head(call *k, char type, int64_t n) {
+    buf_add(k->to->out, &type, 1);
+    buf_int(k->to->out, n);
+    buf_add(k->to->out, "\r\n", 2);
+}
+
+/* A value lies on top of the stack: put it into the array that it belongs to,
+ * and that one, when it is full, into its own. */
+static void put(reply *to) {
+    while (to->depth > 0) {
+        int d = to->depth - 1;
+        lua_rawseti(to->lua, -2, (int)++to->open[d].at);
+        if (to->open[d].at < to->open[d].n) return;
+        to->depth--;
+    }
+}
+
+void r_int(call *k, int64_t n) {
+    k->r->work++;
+    if (k->to->lua) {
+        lua_pushnumber(k->to->lua, (lua_Number)n);
+        put(k->to);
+    } else {
+        head(k, ':', n);
+    }
+}
+
+void r_bulk(call *k, const char *s, size_t len) {
+    k->r->work += 1 + (int64_t)(len >> 10);
+    if (k->to->lua) {
+        lua_pushlstring(k->to->lua, s, len);
+        put(k->to);
+    } else {
+        head(k, '$', (int64_t)len);
+        buf_add(k->to->out, s, len);
+        buf_add(k->to->out, "\r\n", 2);
+    }
+}
+
+void r_blob(call *k, const blob *b) {
+    r_bulk(k, b->s, b->len);
+}
+
+static void nothing(call *k, const char *bytes) {
+    k->r->work++;
+    if (k->to->lua) {
+        lua_pushboolean(k->to->lua, 0);
+        put(k->to);
+    } else {
+        buf_text(k->to->out, bytes);
+    }
+}
+
+void r_null(call *k) {
+    nothing(k, "$-1\r\n");
+}
+
+void r_null_array(call *k) {
+    nothing(k, "*-1\r\n");
+}
+
+void r_array(call *k, int64_t n) {
+    reply *to = k->to;
+    if (!to->lua) {
+        head(k, '*', n);
+        return;
+    }
+    luaL_checkstack(to->lua, 4, "a reply is nested too deep");
+    lua_createtable(to->lua, (int)n, 0);
+    if (n == 0) {
+        put(to);
+        return;
+    }
+    to->open[to->depth].n = n;
+    to->open[to->depth++].at = 0;
+}
+
+void r_status(call *k, const char *s) {
+    if (k->to->lua) {
+        lua_createtable(k->to->lua, 0, 1);
+        lua_pushstring(k->to->lua, s);
+        lua_setfield(k->to->lua, -2, "ok");
+        put(k->to);
+    } else {
+        buf_add(k->to->out, "+", 1);
+        buf_text(k->to->out, s);
+        buf_add(k->to->out, "\r\n", 2);
+    }
+}
+
+/* The text begins with a '-' and the code, or is an ERR. */
+void r_error(call *k, const char *format, ...) {
+    char text[sizeof k->to->error - 8], *at;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (at = text; *at; at++)
+        if (*at == '\r' || *at == '\n') *at = ' ';
+    k->to->failed = 1;
+    snprintf(k->to->error, sizeof k->to->error, "%s%s",
+             text[0] == '-' ? "" : "-ERR ", text);
+    if (k->to->lua) return; /* redis_lua.c makes an error of it */
+    buf_text(k->to->out, k->to->error);
+    buf_add(k->to->out, "\r\n", 2);
+}
+
+void r_double(call *k, double d) {
+    char text[48];
+    if (isinf(d))
+        r_bulk(k, d > 0 ? "inf" : "-inf", d > 0 ? 3 : 4);
+    else
+        r_bulk(k, text, double_text(d, text));
+}
