@@ -25,11 +25,11 @@ void event_cancel(event *e);
 
 /* --- machines ------------------------------------------------------------ */
 
-typedef struct path { /* from one machine to another */
+typedef struct net_path { /* from one machine to another */
     route route;
     net_connects connects;
     int64_t silent_us, stalled_us; /* since when something waits for it */
-} path;
+} net_path;
 
 struct machine {
     char name[64];
@@ -41,7 +41,7 @@ struct machine {
     int64_t since_us;     /* true time at which the drift was set */
     int64_t monotonic_us; /* its clock at that time */
     int64_t offset_us;    /* CLOCK_REALTIME - CLOCK_MONOTONIC */
-    path **paths;         /* to other machines, by their index */
+    net_path **paths;     /* to other machines, by their index */
     int path_count;
     machine *next;
 };
@@ -67,6 +67,7 @@ typedef enum file_kind {
 typedef struct file {
     file_kind kind;
     int nonblocking, closes_on_exec;
+    int connected;               /* connect has said so */
     int64_t receive_us, send_us; /* SO_RCVTIMEO, SO_SNDTIMEO; 0: none */
     struct conn *conn;           /* NULL: connect wasn't called yet */
     struct pipe_buffer *pipe;
@@ -102,6 +103,9 @@ void process_block(int64_t until_us);
 /* One of its files may have become ready. */
 void process_notice(process *p);
 void process_end(process *p, const char *how);
+/* What a server does is not done in the name of the process that runs. */
+process *process_aside(void);
+void process_go_on(process *before);
 
 /* sys.c: what is ready of these, as poll tells it. */
 int sys_ready(process *p, struct pollfd *fds, nfds_t count);

@@ -19,19 +19,19 @@
 #define SYN_PATIENCE_US (127 * SIM_SECOND)
 #define UNREACHABLE_US (3 * SIM_SECOND)
 
-typedef enum kind {
+typedef enum seg_kind {
     SEG_SYN,
     SEG_SYN_ACK,
     SEG_ACK, /* the third of the handshake */
     SEG_DATA,
     SEG_FIN,
     SEG_RST
-} kind;
+} seg_kind;
 
 typedef struct segment {
     int64_t at;
     size_t len;
-    kind kind;
+    seg_kind kind;
     int passes; /* whatever stands in the way */
 } segment;
 
@@ -101,7 +101,7 @@ static size_t doomed_count, doomed_size;
 
 /* --- routes -------------------------------------------------------------- */
 
-static path *path_between(machine *from, machine *to) {
+static net_path *path_between(machine *from, machine *to) {
     if (to->index >= from->path_count) {
         int n = to->index + 8, i;
         from->paths = realloc(from->paths, (size_t)n * sizeof *from->paths);
@@ -110,7 +110,7 @@ static path *path_between(machine *from, machine *to) {
         from->path_count = n;
     }
     if (!from->paths[to->index]) {
-        path *p = calloc(1, sizeof *p);
+        net_path *p = calloc(1, sizeof *p);
         assert(p);
         p->route.latency_us = from == to ? 20 : 100;
         p->route.jitter_us = from == to ? 10 : 100;
@@ -123,7 +123,7 @@ route *net_route(machine *from, machine *to) {
     return &path_between(from, to)->route;
 }
 
-static path *path_of(const direction *d) {
+static net_path *path_of(const direction *d) {
     return path_between(d->conn->machines[!d->to_server],
                         d->conn->machines[d->to_server]);
 }
@@ -134,7 +134,7 @@ static segment *segment_at(const direction *d, size_t i) {
     return &d->segments[(d->first + i) & (d->size - 1)];
 }
 
-static segment *push(direction *d, kind kind, size_t len) {
+static segment *push(direction *d, seg_kind kind, size_t len) {
     const route *r = &path_of(d)->route;
     segment *s;
     static segment nowhere;
@@ -300,7 +300,9 @@ static void server_ends(conn *c, end_state how) {
 static void serve(conn *c) {
     direction *d = &c->to_server;
     listener *l = c->listener;
+    process *before;
     if (c->machines[1]->frozen) return;
+    before = process_aside();
     if (!c->link.over && c->link.waits) {
         not_waiting(c);
         c->link.accepted = 1;
@@ -323,6 +325,7 @@ static void serve(conn *c) {
         }
         doom(c);
     }
+    process_go_on(before);
 }
 
 void link_write(net_link *l, const char *bytes, size_t len) {
@@ -337,11 +340,13 @@ void link_write(net_link *l, const char *bytes, size_t len) {
     send_bytes(&c->to_client, bytes, len);
 }
 
-/* As the kernel does it: a FIN, or, if something was not read, a reset. */
+/* As the kernel does it: a FIN, or, if something was not read or the connection
+ * was not even accepted, a reset. */
 static void server_closes(conn *c) {
     const direction *d = &c->to_server;
     if (c->server == END_OPEN && !c->severed && !c->swallowed)
-        push(&c->to_client, d->arrived > d->begin ? SEG_RST : SEG_FIN, 0);
+        push(&c->to_client,
+             d->arrived > d->begin || c->link.waits ? SEG_RST : SEG_FIN, 0);
     server_ends(c, END_CLOSED);
 }
 
@@ -411,7 +416,7 @@ static void give_up(void *arg) {
 static int is_held(const direction *d, const segment *s) {
     const conn *c = d->conn;
     const machine *to = c->machines[d->to_server];
-    const path *p;
+    const net_path *p;
     const listener *l;
     if (s->passes) return 0;
     p = path_of(d);
@@ -424,7 +429,7 @@ static int is_held(const direction *d, const segment *s) {
 
 static void arrive_at_server(conn *c, const segment *s) {
     if (s->kind == SEG_SYN) {
-        path *p = path_of(&c->to_server);
+        net_path *p = path_of(&c->to_server);
         c->listener = find_listener(c->machines[1], c->port);
         if (!c->listener || p->connects == NET_REFUSES) {
             push(&c->to_client, SEG_RST, 0);
@@ -716,7 +721,7 @@ void net_connects_are(machine *from, machine *to, net_connects how) {
 }
 
 /* An end is told that it is over. */
-static void push_end(direction *d, kind kind) {
+static void push_end(direction *d, seg_kind kind) {
     push(d, kind, 0)->passes = 1;
     d->parked_us = -1;
     if (d->count > 0) event_set(&d->arrival, segment_at(d, 0)->at);
@@ -736,7 +741,7 @@ static int server_lives(const conn *c) {
 }
 
 static void cut(conn *c) {
-    kind kind = sim_chance(25) && c->client != END_NEW ? SEG_FIN : SEG_RST;
+    seg_kind kind = sim_chance(25) && c->client != END_NEW ? SEG_FIN : SEG_RST;
     lose_some(&c->to_server);
     lose_some(&c->to_client);
     all_pass(&c->to_server);

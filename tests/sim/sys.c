@@ -470,9 +470,16 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t len) {
     }
     if (conn_connecting(f->conn) && wait_for(fd, POLLOUT, f->send_us) != 0)
         return failed(errno == EAGAIN ? EINPROGRESS : errno);
+    if (conn_connected(f->conn)) {
+        if (f->connected) return failed(EISCONN);
+        f->connected = 1;
+        return 0;
+    }
+    if (f->connected) return failed(EISCONN);
     error = conn_take_error(f->conn);
-    if (error != 0) return failed(error);
-    return conn_connected(f->conn) ? 0 : failed(ECONNABORTED);
+    conn_close(f->conn); /* it can be used for another connect */
+    f->conn = NULL;
+    return failed(error != 0 ? error : ECONNABORTED);
 }
 
 int __real_shutdown(int fd, int how);

@@ -309,7 +309,8 @@ typedef struct stack {
 static stack *free_stacks; /* they outlive a world */
 static stack scheduler;    /* of whoever calls sim_run */
 static process *processes, **last_process = &processes;
-static process *self;
+static process *self;    /* in whose name something runs */
+static process *running; /* on whose stack */
 static int process_count;
 
 static stack *stack_new(void) {
@@ -398,7 +399,7 @@ static void switch_first(void) {
 static void give_way(void) {
     process *p = self;
     int saved = errno;
-    assert(!p->borrowed);
+    assert(!p->borrowed && p == running);
     switch_back(p->stack, 0);
     errno = saved;
 }
@@ -422,9 +423,9 @@ static void process_resume(void *arg) {
         return;
     }
     p->steps++;
-    self = p;
+    self = running = p;
     switch_to(p);
-    self = NULL;
+    self = running = NULL;
     if (p->ended) stack_free(p);
 }
 
@@ -476,18 +477,24 @@ void process_end(process *p, const char *how) {
     p->watched = NULL;
     sys_close_all(p);
     p->ended = 1;
-    if (p != self) stack_free(p);
+    if (p != running) stack_free(p);
+}
+
+/* Who was killed while something else ran on his stack notices it here. */
+static void leave_if_ended(void) {
+    if (self && self->ended && self == running && !self->borrowed)
+        switch_back(self->stack, 1);
 }
 
 void process_kill(process *p) {
-    int own = p == self && !p->borrowed;
     process_end(p, "killed");
-    if (own) switch_back(p->stack, 1);
+    leave_if_ended();
 }
 
 void process_charge(int64_t us) {
     int64_t at = now + us;
     if (self->borrowed) return;
+    leave_if_ended();
     if (!stopped && at <= run_until && (heap_count == 0 || heap[1].at > at)) {
         now = at;
         return;
@@ -501,6 +508,7 @@ void process_block(int64_t until_us) {
         fprintf(stderr, "sim: %s waits in a process_call\n", self->name);
         abort();
     }
+    leave_if_ended();
     if (until_us != SIM_NEVER) event_set(&self->resume, until_us);
     give_way();
 }
@@ -522,21 +530,26 @@ void process_call(process *p, void (*call)(void *arg), void *arg) {
     process *before = self;
     int borrowed = p->borrowed;
     if (p->ended) return;
-    if (p == before) {
-        call(arg);
-        return;
-    }
     self = p;
     p->borrowed = 1;
     call(arg);
     p->borrowed = borrowed;
     self = before;
-    if (p->ended) stack_free(p);
+    if (p->ended && p != running) stack_free(p);
+}
+
+process *process_aside(void) {
+    process *before = self;
+    self = NULL;
+    return before;
+}
+
+void process_go_on(process *before) {
+    self = before;
 }
 
 void process_sleep(int64_t us) {
-    event_set(&self->resume, now + us);
-    give_way();
+    process_block(now + us);
 }
 
 void process_spend(int64_t us) {
@@ -595,8 +608,7 @@ void machine_crash(machine *m) {
     net_machine_crashed(m);
     for (p = processes; p; p = p->next)
         if (p->machine == m) process_end(p, NULL);
-    if (self && self->machine == m && !self->borrowed)
-        switch_back(self->stack, 1);
+    leave_if_ended();
 }
 
 void machine_boot(machine *m) {
