@@ -422,7 +422,6 @@ static void process_resume(void *arg) {
         p->resume_due = 1;
         return;
     }
-    p->steps++;
     self = running = p;
     switch_to(p);
     self = running = NULL;
@@ -511,6 +510,7 @@ void process_block(int64_t until_us) {
     leave_if_ended();
     if (until_us != SIM_NEVER) event_set(&self->resume, until_us);
     give_way();
+    self->steps++;
 }
 
 void process_notice(process *p) {

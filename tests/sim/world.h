@@ -84,9 +84,9 @@ const char *process_name(const process *p);
 /* Called in a process: */
 void process_sleep(int64_t us);  /* by true time */
 void process_spend(int64_t us);  /* computing: others run meanwhile */
-/* How often it was scheduled: waits that ended, and calls of the system. A
- * loop that does nothing but ask for the time costs time too, a microsecond
- * per call, so that it can't stop the world. */
+/* Waits that ended; calls of the system. A loop that does nothing but ask for
+ * the time costs time too, a microsecond per call, so that it can't stop the
+ * world; that is no call of the system. */
 uint64_t process_steps(const process *p);
 uint64_t process_calls(const process *p);
 
