@@ -99,6 +99,7 @@ typedef struct actor {
     struct outbox_entry *offers, *changes; /* accepted, not yet settled */
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
+    unsigned replaces; /* bits of the keys that it has replaced */
     uint64_t last_seen; /* a reader's: place in the stream */
     void *more;         /* JAVA's */
 } actor;
@@ -241,7 +242,7 @@ typedef struct item {
     int64_t overdue_us;  /* seen to be due since then; 0: it isn't */
     int first_out;       /* was handed out, or left otherwise */
     int moved;           /* left the set, or its element changed */
-    int handed, hand_actor, hand_life;
+    int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
     uint64_t hand_hash;
     int lost;      /* by the server, which has forgotten it */
