@@ -80,6 +80,8 @@ typedef struct call_event {
     struct call_event *next;
 } call_event;
 
+#define MOST_AT_ONCE 1000000 /* events: more are a loop */
+
 static entry *heap; /* from 1 */
 static size_t heap_count, heap_size;
 static uint64_t heap_seq;
@@ -173,12 +175,19 @@ void sim_stop(void) {
 }
 
 void sim_run(int64_t until_us) {
+    unsigned same = 0;
     assert(!process_self());
     stopped = 0;
     run_until = until_us;
     while (!stopped && heap_count > 0 && heap[1].at <= until_us) {
         event *e = heap[1].event;
+        if (heap[1].at > now) same = 0;
         now = heap[1].at;
+        if (++same > MOST_AT_ONCE) {
+            fprintf(stderr, "sim: time stands still at %lld us\n",
+                    (long long)now);
+            abort();
+        }
         event_cancel(e);
         e->call(e->arg);
         net_reap();

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -760,6 +761,96 @@ static void who_asks_for_the_time_does_not_stop_it(void) {
     sim_end();
 }
 
+/* --- who is killed by what he does --------------------------------------- */
+
+static void *kills_accepted(void *service, net_link *l) {
+    process_kill(link_process(l));
+    return echo_accepted(service, l);
+}
+
+static const net_service killer = {kills_accepted, echo_received, echo_closed};
+
+static void thaws_its_killer(void *arg) {
+    (void)arg;
+    fd = begin_connect("10.0.0.1", 1000);
+    revents(fd, POLLOUT, -1);
+    sleep_ms(10);
+    machine_thaw(server); /* which accepts it, and kills us */
+    pongs++;
+    writes("PING\n");
+    CHECK(0);
+}
+
+static void a_server_may_kill_who_runs(void) {
+    process *p;
+    begin(24);
+    pongs = 0;
+    net_listen(server, 1000, &killer, NULL);
+    machine_freeze(server);
+    p = start("a", thaws_its_killer);
+    sim_run(SIM_SECOND);
+    CHECK(pongs == 1);
+    CHECK(process_ended(p));
+    CHECK(accepted_count == 1);
+    CHECK(closed_count == 1);
+    sim_end();
+}
+
+static void crashes(void *arg) {
+    (void)arg;
+    connected();
+    machine_crash(here);
+    CHECK(0);
+}
+
+static void one_can_crash_ones_machine(void) {
+    process *p;
+    begin(25);
+    p = start("a", crashes);
+    sim_run(SIM_SECOND);
+    CHECK(process_ended(p));
+    CHECK(closed_count == 0);
+    sim_end();
+}
+
+/* Blocking calls, as in hiredis' own connect and in 0.1. */
+static void reads_with_a_timeout(void *arg) {
+    redisContext *c = redisConnect("10.0.0.1", 6379);
+    struct timeval t = {2, 0};
+    int64_t then;
+    int on = 1;
+    (void)arg;
+    fd = c->fd;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t) == 0);
+    then = sim_now();
+    CHECK(reads() == -EAGAIN);
+    CHECK(sim_now() - then >= 2000000 && sim_now() - then < 2001000);
+    ioctl(fd, FIONBIO, &on);
+    CHECK(reads() == -EAGAIN);
+    CHECK(sim_now() - then < 2001000);
+    on = 0;
+    ioctl(fd, FIONBIO, &on);
+    CHECK(writes("PING\n") == 5);
+    CHECK(reads() == 7);
+    CHECK(writes("PING\n") == 5);
+    sleep_ms(10);
+    CHECK(ioctl(fd, FIONREAD, &on) == 0 && on == 7);
+    CHECK(recv(fd, &on, 4, MSG_PEEK) == 4);
+    CHECK(reads() == 7);
+    CHECK(recv(fd, &on, 4, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    redisFree(c);
+    pongs++;
+}
+
+static void a_read_blocks(void) {
+    begin(26);
+    pongs = 0;
+    start("a", reads_with_a_timeout);
+    sim_run(10 * SIM_SECOND);
+    CHECK(pongs == 1);
+    sim_end();
+}
+
 /* Everything at once, for its hash. */
 static void pings_in_vain(void *arg) {
     (void)arg;
@@ -886,6 +977,9 @@ int main(int argc, char **argv) {
     clocks_jump_and_drift();
     another_thread_can_write_to_a_pipe();
     who_asks_for_the_time_does_not_stop_it();
+    a_server_may_kill_who_runs();
+    one_can_crash_ones_machine();
+    a_read_blocks();
     a_seed_gives_the_same_run();
     printf("%d passed, %d failed\n", passed, failures);
     return failures != 0;
