@@ -90,6 +90,9 @@ struct process {
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
     uint64_t steps, calls, chance;
+    uint64_t trap_call; /* before this call of the system, */
+    void (*trap)(void *arg);
+    void *trap_arg;
     int sigpipe_blocked, sigpipe_pending;
     file files[SIM_MAX_FILES];
     int file_count; /* all behind are free */
@@ -98,6 +101,7 @@ struct process {
 
 /* A call of the system takes so long; others may run before it returns. */
 void process_charge(int64_t us);
+void process_called(int64_t us); /* the same, and it is counted */
 /* Sleep until then, or until it is woken. */
 void process_block(int64_t until_us);
 /* One of its files may have become ready. */

@@ -273,12 +273,12 @@ void net_reap(void) {
 }
 
 static void tell(const conn *c, const char *what) {
-    if (sim_tells)
-        sim_tell("connection %u of %s/%s to %s:%d %s", c->number,
-                 c->machines[0]->name, process_name(c->process),
-                 c->machines[1] ? c->machines[1]->name : "?", c->port, what);
-    else
-        sim_hash_add(what, strlen(what));
+    sim_hash_add(&c->number, sizeof c->number);
+    sim_hash_add(what, strlen(what));
+    if (!sim_tells) return;
+    sim_tell("connection %u of %s/%s to %s:%d %s", c->number,
+             c->machines[0]->name, process_name(c->process),
+             c->machines[1] ? c->machines[1]->name : "?", c->port, what);
 }
 
 /* --- the server's end ---------------------------------------------------- */

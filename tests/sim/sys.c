@@ -44,8 +44,7 @@ static int is_ours(int fd) {
 /* A call by a process; NULL and EBADF: it has no such descriptor. */
 static file *enter(int fd) {
     process *p = process_self();
-    p->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     fd -= SIM_FIRST_FD;
     if (fd >= 0 && fd < p->file_count && p->files[fd].kind != FILE_NONE)
         return &p->files[fd];
@@ -184,8 +183,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout) {
     process *p = process_self();
     if (!p) return __real_poll(fds, count, timeout);
     assert(count <= SIM_MAX_FILES);
-    p->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     return wait_ready(fds, count, timeout < 0 ? -1 : timeout * INT64_C(1000));
 }
 
@@ -199,8 +197,7 @@ int __wrap_nanosleep(const struct timespec *t, struct timespec *left) {
     if (t->tv_sec < 0 || t->tv_nsec < 0 || t->tv_nsec > 999999999)
         return failed(EINVAL);
     us = t->tv_sec * SIM_SECOND + (t->tv_nsec + 999) / 1000;
-    p->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     if (us == 0) return 0;
     n = wait_ready(NULL, 0, us);
     if (n < 0 && left) memset(left, 0, sizeof *left);
@@ -389,8 +386,7 @@ int __wrap_open(const char *path, int flags, ...) {
     if (!process_self()) return __real_open(path, flags, mode);
     if (strcmp(path, "/dev/urandom") != 0 && strcmp(path, "/dev/random") != 0)
         return __real_open(path, flags, mode);
-    process_self()->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     return new_file(FILE_RANDOM);
 }
 
@@ -412,8 +408,7 @@ int __wrap_pipe(int fds[2]) {
     pipe_buffer *b;
     int in, out;
     if (!p) return __real_pipe(fds);
-    p->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     in = new_file(FILE_PIPE_IN);
     if (in < 0) return -1;
     out = new_file(FILE_PIPE_OUT);
@@ -436,8 +431,7 @@ int __real_socket(int family, int type, int protocol);
 int __wrap_socket(int family, int type, int protocol) {
     int fd;
     if (!process_self()) return __real_socket(family, type, protocol);
-    process_self()->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     if ((type & 0xf) != SOCK_STREAM) return failed(EPROTONOSUPPORT);
     fd = new_file(FILE_SOCKET);
     if (fd >= 0 && type & SOCK_NONBLOCK)
@@ -630,8 +624,7 @@ int __wrap_getaddrinfo(const char *host, const char *service,
     char text[INET6_ADDRSTRLEN];
     if (!process_self() || !host)
         return __real_getaddrinfo(host, service, hints, all);
-    process_self()->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     if (hints)
         how = *hints;
     else
@@ -653,8 +646,7 @@ int __real_sched_yield(void);
 
 int __wrap_sched_yield(void) {
     if (!process_self()) return __real_sched_yield();
-    process_self()->calls++;
-    process_charge(CALL_US);
+    process_called(CALL_US);
     return 0;
 }
 

@@ -226,11 +226,7 @@ void sim_tell(const char *format, ...) {
     const process *p = process_self();
     char line[2000];
     va_list args;
-    if (!sim_tells) {
-        sim_hash_add(format, strlen(format));
-        return;
-    }
-    sim_hash_add(format, strlen(format));
+    if (!sim_tells) return;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
@@ -511,6 +507,35 @@ void process_charge(int64_t us) {
     give_way();
 }
 
+/* Whoever freezes himself stops at once. */
+static void stop_if_frozen(void) {
+    if (!self || self->borrowed || !process_stands(self)) return;
+    event_set(&self->resume, now);
+    give_way();
+}
+
+void process_at_call(process *p, uint64_t n, void (*call)(void *arg),
+                     void *arg) {
+    p->trap_call = p->calls + n;
+    p->trap = call;
+    p->trap_arg = arg;
+}
+
+void process_called(int64_t us) {
+    process *p = self;
+    p->calls++;
+    if (p->trap && p->calls >= p->trap_call && !p->borrowed) {
+        void (*call)(void *) = p->trap;
+        p->trap = NULL;
+        self = NULL;
+        call(p->trap_arg);
+        self = p;
+        leave_if_ended();
+        stop_if_frozen();
+    }
+    process_charge(us);
+}
+
 void process_block(int64_t until_us) {
     if (self->borrowed) {
         fprintf(stderr, "sim: %s waits in a process_call\n", self->name);
@@ -563,13 +588,6 @@ void process_sleep(int64_t us) {
 
 void process_spend(int64_t us) {
     process_sleep(us);
-}
-
-/* Whoever freezes himself stops at once. */
-static void stop_if_frozen(void) {
-    if (!self || self->borrowed || !process_stands(self)) return;
-    event_set(&self->resume, now);
-    give_way();
 }
 
 static void go_on(process *p) {

@@ -42,8 +42,8 @@ extern int sim_tells;
 void sim_tell(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* The hash of all that happened so far: what was told to whom, and when. Two
- * runs of a seed end with the same. */
+/* The hash of all that happened so far: which bytes came to whom, and when. Two
+ * runs of a seed end with the same, told as a story or not. */
 uint64_t sim_hash(void);
 void sim_hash_add(const void *bytes, size_t len);
 
@@ -61,7 +61,8 @@ void machine_set_clock(machine *m, int64_t by_us); /* CLOCK_REALTIME jumps */
 void machine_drift(machine *m, int ppm);           /* both clocks, from now */
 
 /* Frozen: no process of it runs, and what arrives waits; a server on it reads
- * nothing. Nobody is told. */
+ * nothing. Nobody is told: the kernel goes on, connects succeed as long as the
+ * backlog has room, and writes until the buffers are full. */
 void machine_freeze(machine *m);
 void machine_thaw(machine *m);
 /* The power fails: its processes end, its connections vanish without a word.
@@ -74,7 +75,9 @@ void machine_boot(machine *m);
  * ends. What it allocates is its own business; a killed one leaks it. */
 process *process_start(machine *m, const char *name, void (*main)(void *arg),
                        void *arg);
-void process_kill(process *p); /* kill -9: its connections are closed */
+/* kill -9: its connections are closed; those of which it has not read all are
+ * reset. SIGPIPE kills, too, where it isn't blocked. */
+void process_kill(process *p);
 void process_freeze(process *p);
 void process_thaw(process *p);
 int process_ended(const process *p); /* returned or killed */
@@ -93,6 +96,12 @@ uint64_t process_calls(const process *p);
 /* Call this as another thread of the process would, at once; it must not wait.
  * From an event or from another process; for delayq_wake, for example. */
 void process_call(process *p, void (*call)(void *arg), void *arg);
+/* Before its n-th call of the system from now, 1 is the next, this is called,
+ * by nobody: it may kill or freeze the process or do something to the network,
+ * between two steps that the process takes one right after the other. One at a
+ * time; NULL: none any more. */
+void process_at_call(process *p, uint64_t n, void (*call)(void *arg),
+                     void *arg);
 /* A signal with a handler that does nothing: the wait in which it is, or its
  * next, ends with EINTR. */
 void process_signal(process *p);
@@ -116,7 +125,8 @@ void net_heal(machine *a, machine *b);
  * direction a part of any length arrives before that. */
 void net_cut(machine *a, machine *b);
 /* The same, but only `told` learns of it; the other believes in them until it
- * sends something. With told NULL neither does. */
+ * sends something, which is answered by a reset. With told NULL neither does:
+ * what they send vanishes, until net_tell_truth. */
 void net_forget(machine *a, machine *b, machine *told);
 /* Connections that an end has forgotten are reset at both ends. */
 void net_tell_truth(void);
@@ -139,7 +149,9 @@ typedef struct net_service {
     void (*closed)(void *session); /* by the other side, or the network */
 } net_service;
 
-/* One port, one service, until net_close or a crash of the machine. */
+/* One port, one service, until net_close or a crash of the machine: these call
+ * no `closed`. The three functions are called in nobody's name: process_self is
+ * NULL. */
 void net_listen(machine *m, int port, const net_service *how, void *service);
 void net_close(machine *m, int port); /* connects are refused, links closed */
 void link_write(net_link *l, const char *bytes, size_t len);

@@ -851,6 +851,43 @@ static void a_read_blocks(void) {
     sim_end();
 }
 
+static void freezes_it(void *arg) {
+    CHECK(!process_self());
+    pongs = received_count;
+    process_freeze(*(process **)arg);
+}
+
+static void kills_it(void *arg) {
+    process_kill(*(process **)arg);
+}
+
+static void writes_twice(void *arg) {
+    process **p = arg;
+    connected();
+    process_at_call(*p, 2, freezes_it, p);
+    writes("PING\n");
+    writes("PING\n");
+    process_at_call(*p, 1, kills_it, p);
+    writes("PING\n");
+    CHECK(0);
+}
+
+static void faults_can_hit_any_call(void) {
+    process *p;
+    begin(27);
+    pongs = -1;
+    p = process_start(here, "a", writes_twice, &p);
+    sim_run(SIM_SECOND);
+    CHECK(pongs == 0);
+    CHECK(received_count == 1);
+    CHECK(!process_ended(p));
+    process_thaw(p);
+    sim_run(2 * SIM_SECOND);
+    CHECK(received_count == 2);
+    CHECK(process_ended(p));
+    sim_end();
+}
+
 /* Everything at once, for its hash. */
 static void pings_in_vain(void *arg) {
     (void)arg;
@@ -980,6 +1017,7 @@ int main(int argc, char **argv) {
     a_server_may_kill_who_runs();
     one_can_crash_ones_machine();
     a_read_blocks();
+    faults_can_hit_any_call();
     a_seed_gives_the_same_run();
     printf("%d passed, %d failed\n", passed, failures);
     return failures != 0;
