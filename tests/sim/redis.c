@@ -112,7 +112,7 @@ static void tracking_forget(redis *r) {
     map_free(&r->tracked);
 }
 
-static void track(client *c, const char *key, size_t len) {
+void client_track(client *c, const char *key, size_t len) {
     map_slot *at = map_find(&c->r->tracked, key, len);
     seq *ids;
     size_t i;
@@ -790,6 +790,7 @@ static void end_multi(client *c) {
     queued_free(c);
     unwatch(c);
     c->multi = c->dirty_exec = 0;
+    c->queued_flags = 0;
 }
 
 void cmd_multi(call *k) {
@@ -836,6 +837,7 @@ static void enqueue(call *k) {
     seq_insert(words, 0, (size_t)k->argc);
     for (i = 0; i < k->argc; i++)
         *(blob **)seq_at(words, (size_t)i) = blob_new(ARG(i));
+    c->queued_flags |= k->cmd->flags;
     r_status(k, "QUEUED");
 }
 
@@ -922,17 +924,24 @@ const char *refusal_of(const command *cmd, const redis_faults *f) {
     return f->error;
 }
 
-/* The keys that a reading command names are tracked for its client. */
+/* The keys that a reading command names are tracked for its client; of one in
+ * a script, Redis 7.0 tracks those of the script instead. */
 static void track_keys(call *k) {
     const command *cmd = k->cmd;
     client *c = k->c;
     int i, last;
-    if (!c || !c->tracking || !(cmd->flags & CMD_READ) || cmd->first == 0 ||
-        (c->optin && !c->caching) || (c->optout && c->caching))
+    if (!c || !c->tracking || !(cmd->flags & CMD_READ) ||
+        cmd->run == cmd_eval || (c->optin && !c->caching) ||
+        (c->optout && c->caching))
         return;
+    if (k->in_script) {
+        lua_track_keys();
+        return;
+    }
+    if (cmd->first == 0) return;
     last = cmd->last < 0 ? k->argc + cmd->last : cmd->last;
     for (i = cmd->first; i <= last && i < k->argc; i += cmd->step)
-        track(c, ARG(i));
+        client_track(c, ARG(i));
 }
 
 void call_run(call *k) {
@@ -1007,6 +1016,7 @@ static int refused(call *k, int container) {
     const command *cmd = k->cmd;
     client *c = k->c;
     const char *why;
+    int flags;
     if (!cmd) {
         char args[256] = "";
         size_t len = 0;
@@ -1049,11 +1059,15 @@ static int refused(call *k, int container) {
                 cmd->full);
         return 1;
     }
-    why = r->faults.out_of_memory && cmd->flags & CMD_DENYOOM ? oom_text
+    flags = cmd->flags | (cmd->run == cmd_exec ? c->queued_flags : 0);
+    if (c->multi && cmd->run != cmd_exec && cmd->run != cmd_discard &&
+        cmd->run != cmd_quit)
+        flags |= CMD_DENYOOM;
+    why = r->faults.out_of_memory && flags & CMD_DENYOOM ? oom_text
           : r->faults.no_persistence &&
-                  (cmd->flags & CMD_WRITE || cmd->run == cmd_ping)
+                  (flags & CMD_WRITE || cmd->run == cmd_ping)
               ? misconf_text
-          : r->faults.read_only && cmd->flags & CMD_WRITE ? read_only_text
+          : r->faults.read_only && flags & CMD_WRITE ? read_only_text
                                                           : NULL;
     if (why) {
         r_error(k, "%s", why);
@@ -1087,17 +1101,28 @@ static void request(client *c, int argc, const char **argv,
     reply to = {NULL, say_to(c), 0, 0, {{0, 0}}, ""};
     call k = {r, c, NULL, argc, argv, lens, &to, 0, 0, 0};
     int container;
+    size_t said;
     r->current = c;
     r->calls = 0;
     r->work = 1;
     r->command_ms = redis_now_us(r) / 1000;
     if (r->faults.no_scripts && ++r->flip % 2) lua_forget(r);
     k.cmd = command_find(argc, argv, lens, &container);
+    said = to.out->len;
     if (refused(&k, container)) {
         if (c->multi) c->dirty_exec = 1;
+        if (k.cmd && k.cmd->run == cmd_exec) {
+            char why[sizeof to.error];
+            snprintf(why, sizeof why, "%s",
+                     to.error + (strncmp(to.error, "-ERR ", 5) == 0 ? 5 : 1));
+            to.out->len = said;
+            r_error(&k, "-EXECABORT Transaction discarded because of: %s",
+                    why);
+            end_multi(c);
+        }
     } else if (c->multi && k.cmd->run != cmd_exec &&
                k.cmd->run != cmd_discard && k.cmd->run != cmd_multi &&
-               k.cmd->run != cmd_watch && k.cmd->run != cmd_quit) {
+               strcmp(k.cmd->name, "watch") != 0 && k.cmd->run != cmd_quit) {
         enqueue(&k);
     } else {
         r->calls = k.cmd->run == cmd_exec || k.cmd->run == cmd_eval ? 0 : 1;
@@ -1311,7 +1336,7 @@ int64_t redis_next_us(const redis *r) {
         next = (r->next_expiry_ms + 1) * 1000;
     for (c = r->blocked > 0 ? r->first : NULL; c; c = c->next)
         if (c->blocked && c->deadline_us && c->deadline_us < next)
-            next = c->deadline_us;
+            next = c->deadline_us + 1000;
     return next;
 }
 
@@ -1340,7 +1365,7 @@ void redis_tick(redis *r) {
     r->command_ms = now / 1000;
     expire_keys(r);
     for (c = r->blocked > 0 ? r->first : NULL; c; c = c->next)
-        if (c->blocked && c->deadline_us && c->deadline_us <= now) {
+        if (c->blocked && c->deadline_us && c->deadline_us / 1000 < r->command_ms) {
             buf_text(say_to(c), "*-1\r\n");
             unblock(c);
         }

@@ -1276,6 +1276,11 @@ static void cmd_xadd(call *k) {
         return;
     }
     if (!o) o = make(k, 1, 'x');
+    if (o->last.ms == UINT64_MAX && o->last.seq == UINT64_MAX) {
+        r_error(k, "The stream has exhausted the last possible ID, unable to "
+                   "add more items");
+        return;
+    }
     if (is(k, i, "*")) {
         id.ms = (uint64_t)now_ms(k);
         if (id.ms <= o->last.ms) {

@@ -219,7 +219,8 @@ struct client {
         dirty_exec : 1, dirty_watch : 1, tracking : 1, optin : 1, optout : 1,
         noloop : 1, caching : 1, blocked : 1, from_right : 1;
     seq channels, patterns; /* blob* */
-    seq queued;             /* queued_call */
+    seq queued;             /* seqs of blob* */
+    int queued_flags;       /* of their commands */
     seq watched;            /* blob* */
     seq waits_for;          /* blob* */
     int64_t deadline_us;    /* of what blocks it; 0: none */
@@ -245,6 +246,7 @@ int glob(const char *p, size_t plen, const char *s, size_t slen);
 void say(client *c, const void *bytes, size_t len);
 buf *say_to(client *c);
 void client_close(client *c);
+void client_track(client *c, const char *key, size_t len);
 client *client_of_id(redis *r, uint64_t id);
 void client_block(call *k, int from_right, int64_t deadline_us);
 
@@ -257,6 +259,7 @@ extern const char oom_text[], read_only_text[], misconf_text[];
 void cmd_eval(call *k);
 void cmd_script(call *k);
 void lua_forget(redis *r);
+void lua_track_keys(void); /* those of the script that runs */
 
 void cmd_multi(call *k);
 void cmd_exec(call *k);

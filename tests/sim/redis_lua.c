@@ -86,7 +86,7 @@ static const char *refused_in_script(const call *k) {
     if (r->script_stale && !(cmd->flags & CMD_STALE))
         return "Can not execute the command on a stale replica";
     if (k->c && acl_denies(&r->faults, cmd))
-        return "-NOPERM The user executing the script can't run this command "
+        return "The user executing the script can't run this command "
                "or subcommand";
     if (r->read_only_script && cmd->flags & (CMD_WRITE | CMD_MAYREPL))
         return "Write commands are not allowed from read-only scripts.";
@@ -111,7 +111,7 @@ static int call_from_lua(lua_State *L, int raise) {
     if (n == 0) {
         push_error(L,
                    "Please specify at least one argument for this "
-                   "redis.call()",
+                   "redis lib call",
                    0);
         return raise ? lua_error(L) : 1;
     }
@@ -166,6 +166,24 @@ static int redis_call_(lua_State *L) {
 
 static int redis_pcall_(lua_State *L) {
     return call_from_lua(L, 0);
+}
+
+/* Redis' pcall: of an error that is a table it gives the text. */
+static int pcall_(lua_State *L) {
+    int n = lua_gettop(L);
+    luaL_checkany(L, 1);
+    lua_pushboolean(L, 1);
+    lua_insert(L, 1);
+    if (lua_pcall(L, n - 1, LUA_MULTRET, 0) != 0) {
+        lua_remove(L, 1);
+        if (lua_istable(L, -1)) {
+            lua_getfield(L, -1, "err");
+            if (lua_isstring(L, -1)) lua_replace(L, -2);
+        }
+        lua_pushboolean(L, 0);
+        lua_insert(L, 1);
+    }
+    return lua_gettop(L);
 }
 
 static int redis_sha1hex(lua_State *L) {
@@ -275,7 +293,9 @@ static void control(lua_State *L, int option, const char **f, layout *l) {
         if (l->align == 0 || (l->align & (l->align - 1)) != 0)
             luaL_error(L, "alignment is not a power of 2");
         return;
-    default: luaL_error(L, "invalid format option '%c'", option);
+    default:
+        lua_pushfstring(L, "invalid format option '%c'", option);
+        luaL_argerror(L, 1, lua_tostring(L, -1));
     }
 }
 
@@ -489,6 +509,8 @@ static void lua_begin(void) {
     lua_settop(lua, 0);
     for (i = 0; i < sizeof hidden / sizeof *hidden; i++)
         forget_global(hidden[i]);
+    lua_pushcfunction(lua, pcall_);
+    lua_setglobal(lua, "pcall");
     lua_pushboolean(lua, 0); /* they exist before others are refused */
     lua_setglobal(lua, "KEYS");
     lua_pushboolean(lua, 0);
@@ -684,6 +706,13 @@ void cmd_script(call *k) {
         lua_forget(k->r);
         r_status(k, "OK");
     }
+}
+
+void lua_track_keys(void) {
+    int64_t keys = 0, i;
+    to_int(running->argv[2], running->lens[2], &keys);
+    for (i = 3; i < 3 + keys; i++)
+        client_track(running->c, running->argv[i], running->lens[i]);
 }
 
 void lua_forget(redis *r) {

@@ -1,0 +1,1079 @@
+/*
+ * The model of the server against a real redis-server: both get the same bytes
+ * on the same connections at the same time, and must say the same to each; at
+ * the end the same must lie in them. The bytes are random commands and
+ * scripts, and what delayq's handles send (model_driver.c).
+ *
+ *   sim-model CLOCK.so        CLOCK.so is model_clock.c
+ *   SEED=n: only that one; SECONDS=n: how long, 8
+ *
+ * A sequence that differs is cut down to the events that it takes and printed.
+ * Ends in "N passed, N failed, N skipped".
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "model.h"
+#include "redis_impl.h"
+
+#define CONNS 24
+#define WORDS 24
+#define BEGIN_US INT64_C(1700000000000000)
+
+struct event;
+static const struct event *doing;
+static void print_event(const struct event *e);
+
+static void die(const char *what) {
+    perror(what);
+    if (doing) print_event(doing);
+    exit(2);
+}
+
+static int64_t real_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000) + t.tv_nsec / 1000;
+}
+
+/* --- chance -------------------------------------------------------------- */
+
+static uint64_t chance_state;
+
+static uint64_t chance(void) {
+    uint64_t z = chance_state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static int below(int n) {
+    return (int)(chance() % (uint64_t)n);
+}
+
+/* --- events -------------------------------------------------------------- */
+
+enum kind { CONNECT, CLOSE, SEND, CLOCK, FAULT };
+enum { NO_FAULT, OOM, READ_ONLY, DENIED };
+
+typedef struct event {
+    enum kind kind;
+    int who;      /* the connection */
+    int64_t n;    /* CLOCK: by so many us; FAULT: which */
+    int argc;     /* SEND: words, or 0: bytes as they are */
+    buf text;     /* the bytes; of words: each with its length before it */
+} event;
+
+static void event_free(event *e) {
+    buf_free(&e->text);
+}
+
+static void add_word(event *e, const char *s, size_t len) {
+    buf_add(&e->text, &len, sizeof len);
+    buf_add(&e->text, s, len);
+    e->argc++;
+}
+
+static void print_bytes(const char *s, size_t len) {
+    size_t i;
+    putchar('"');
+    for (i = 0; i < len && i < 3000; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '\n') fputs("\\n", stdout);
+        else if (c == '\r') fputs("\\r", stdout);
+        else if (c < ' ' || c > '~' || c == '"' || c == '\\')
+            printf("\\x%02x", c);
+        else putchar(c);
+    }
+    putchar('"');
+    if (i < len) printf("... %zu bytes", len);
+}
+
+static void print_event(const event *e) {
+    static const char *const kinds[] = {"connect", "close", "send", "clock",
+                                        "fault"};
+    size_t at = 0, len;
+    int i;
+    printf("    %s", kinds[e->kind]);
+    if (e->kind == CLOCK || e->kind == FAULT) printf(" %lld", (long long)e->n);
+    else printf(" %d", e->who);
+    if (e->kind == SEND && e->argc == 0) {
+        putchar(' ');
+        print_bytes(e->text.s, e->text.len);
+    }
+    for (i = 0; i < e->argc; i++) {
+        memcpy(&len, e->text.s + at, sizeof len);
+        at += sizeof len;
+        putchar(' ');
+        print_bytes(e->text.s + at, len);
+        at += len;
+    }
+    if (e->kind == FAULT && e->text.len > 0)
+        printf(" %.*s", (int)e->text.len, e->text.s);
+    putchar('\n');
+}
+
+/* --- the two servers ----------------------------------------------------- */
+
+typedef struct conn {
+    int fd; /* to the real one, -1: none */
+    client *c;
+    uint64_t id;
+    buf real, model;
+    int real_closed, model_closed;
+} conn;
+
+static char dir[64], socket_path[96];
+static const char *clock_so;
+static volatile int64_t *wall;
+static pid_t server;
+static redisContext *control;
+static redis *model;
+static conn conns[CONNS];
+static char difference[65536];
+
+static int64_t model_now(void *arg) {
+    (void)arg;
+    return *wall;
+}
+
+static void model_write(void *user, const char *bytes, size_t len) {
+    buf_add(&((conn *)user)->model, bytes, len);
+}
+
+static void model_close(void *user) {
+    conn *c = user;
+    c->c = NULL;
+    c->model_closed = 1;
+}
+
+static int dial(const char *path) {
+    struct sockaddr_un to;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memset(&to, 0, sizeof to);
+    to.sun_family = AF_UNIX;
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0)
+        return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+static redisReply *ask(const char *format, ...) {
+    va_list args;
+    redisReply *reply;
+    va_start(args, format);
+    reply = redisvCommand(control, format, args);
+    va_end(args);
+    if (!reply) die("the server is gone");
+    return reply;
+}
+
+static void tell(const char *format, ...) {
+    va_list args;
+    redisReply *reply;
+    va_start(args, format);
+    reply = redisvCommand(control, format, args);
+    va_end(args);
+    if (!reply) die("the server is gone");
+    if (reply->type == REDIS_REPLY_ERROR) {
+        fprintf(stderr, "%s: %s\n", format, reply->str);
+        exit(2);
+    }
+    freeReplyObject(reply);
+}
+
+static void server_end(void) {
+    if (control) redisFree(control);
+    control = NULL;
+    if (server > 0) {
+        kill(server, SIGKILL);
+        waitpid(server, NULL, 0);
+    }
+    server = 0;
+}
+
+static void server_begin(void) {
+    char clock_file[96];
+    int i;
+    server_end();
+    unlink(socket_path);
+    snprintf(clock_file, sizeof clock_file, "%s/clock", dir);
+    server = fork();
+    if (server == 0) {
+        int null = open("/dev/null", O_WRONLY);
+        dup2(null, 1);
+        dup2(null, 2);
+        setenv("LD_PRELOAD", clock_so, 1);
+        setenv("SIM_CLOCK", clock_file, 1);
+        execlp("redis-server", "redis-server", "--port", "0", "--unixsocket",
+               socket_path, "--dir", dir, "--save", "", "--appendonly", "no",
+               "--enable-debug-command", "yes",
+               "--hash-max-listpack-value", "100000", (char *)NULL);
+        _exit(127);
+    }
+    for (i = 0; i < 2000 && !control; i++) {
+        int fd = dial(socket_path);
+        if (fd >= 0) {
+            close(fd);
+            control = redisConnectUnix(socket_path);
+        } else {
+            usleep(2000);
+        }
+    }
+    if (!control || control->err) die("redis-server does not answer");
+    tell("DEBUG SET-ACTIVE-EXPIRE 0");
+}
+
+static void conn_end(conn *c) {
+    if (c->fd >= 0) close(c->fd);
+    if (c->c) redis_disconnect(c->c);
+    buf_free(&c->real);
+    buf_free(&c->model);
+    memset(c, 0, sizeof *c);
+    c->fd = -1;
+}
+
+static void pass_by(void) {
+    redisReply *pong = ask("PING");
+    freeReplyObject(pong);
+}
+
+static void no_faults(void) {
+    redis_faults *f = redis_faults_of(model);
+    if (f->read_only) tell("REPLICAOF NO ONE");
+    if (f->out_of_memory) tell("CONFIG SET maxmemory 0");
+    if (f->denied) tell("ACL SETUSER default +@all");
+    free((void *)f->denied);
+    memset(f, 0, sizeof *f);
+}
+
+/* Both empty; `anew`: the real one has the ids that it had the last time. */
+static void begin(int anew) {
+    redis_hooks hooks = {NULL, model_now, NULL, NULL};
+    int i;
+    for (i = 0; i < CONNS; i++) conn_end(&conns[i]);
+    *wall = BEGIN_US;
+    if (model) {
+        no_faults();
+        redis_free(model);
+    }
+    model = redis_new(&hooks);
+    if (anew) server_begin();
+    tell("FLUSHALL");
+    tell("SCRIPT FLUSH");
+    pass_by();
+}
+
+/* Until the real server has done and written all that it was told. The second
+ * answer comes when all that belonged to the first round has been written. */
+static void settle(void) {
+    pass_by();
+    pass_by();
+}
+
+static int compare(void) {
+    int i, differ = 0;
+    for (i = 0; i < CONNS && !differ; i++) {
+        conn *c = &conns[i];
+        if (c->fd < 0) continue;
+        for (;;) {
+            char bytes[65536];
+            ssize_t n = recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+            if (n > 0) buf_add(&c->real, bytes, (size_t)n);
+            else {
+                if (n == 0 || errno != EAGAIN) c->real_closed = 1;
+                break;
+            }
+        }
+        if (c->real.len == c->model.len &&
+            (c->real.len == 0 ||
+             memcmp(c->real.s, c->model.s, c->real.len) == 0) &&
+            c->real_closed == c->model_closed)
+            continue;
+        differ = 1;
+        snprintf(difference, sizeof difference,
+                 "connection %d\n  Redis: %.*s%s\n  model: %.*s%s", i,
+                 (int)(c->real.len < 20000 ? c->real.len : 20000),
+                 c->real.s ? c->real.s : "", c->real_closed ? " closed" : "",
+                 (int)(c->model.len < 20000 ? c->model.len : 20000),
+                 c->model.s ? c->model.s : "",
+                 c->model_closed ? " closed" : "");
+    }
+    return differ;
+}
+
+static void send_all(int fd, const char *s, size_t len) {
+    while (len > 0) {
+        ssize_t n = send(fd, s, len, MSG_NOSIGNAL);
+        if (n <= 0) return;
+        s += n;
+        len -= (size_t)n;
+    }
+}
+
+/* The bytes of a command; a word "@3" is the id of connection 3. */
+static void spell(const event *e, buf *out) {
+    size_t at = 0, len;
+    int i;
+    if (e->argc == 0) {
+        buf_add(out, e->text.s, e->text.len);
+        return;
+    }
+    buf_text(out, "*");
+    buf_int(out, e->argc);
+    buf_text(out, "\r\n");
+    for (i = 0; i < e->argc; i++) {
+        const char *word;
+        char id[24];
+        memcpy(&len, e->text.s + at, sizeof len);
+        word = e->text.s + at + sizeof len;
+        at += sizeof len + len;
+        if (len == 2 && word[0] == '@' && word[1] >= '0' && word[1] <= '9') {
+            len = (size_t)snprintf(
+                id, sizeof id, "%llu",
+                (unsigned long long)conns[word[1] - '0'].id);
+            word = id;
+        }
+        buf_text(out, "$");
+        buf_int(out, (int64_t)len);
+        buf_text(out, "\r\n");
+        buf_add(out, word, len);
+        buf_text(out, "\r\n");
+    }
+}
+
+static void set_fault(const event *e) {
+    redis_faults *f = redis_faults_of(model);
+    char *denied, word[64];
+    no_faults();
+    if (e->n == OOM) {
+        tell("CONFIG SET maxmemory 1");
+        f->out_of_memory = 1;
+    } else if (e->n == READ_ONLY && model->blocked == 0) {
+        tell("REPLICAOF 127.0.0.1 1");
+        f->read_only = 1;
+    } else if (e->n == DENIED) {
+        snprintf(word, sizeof word, "-%.*s", (int)e->text.len, e->text.s);
+        tell("ACL SETUSER default %s", word);
+        denied = calloc(1, e->text.len + 1);
+        memcpy(denied, e->text.s, e->text.len);
+        f->denied = denied;
+    }
+}
+
+static uint64_t ask_id(int fd) {
+    char text[32] = "";
+    send_all(fd, "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", 24);
+    if (read(fd, text, sizeof text - 1) <= 0) die("CLIENT ID");
+    return strtoull(text + 1, NULL, 10);
+}
+
+/* Do it to both; nonzero: they differ. What they said lies in the conns. */
+static int apply(const event *e) {
+    conn *c = &conns[e->who];
+    buf bytes = {NULL, 0, 0};
+    int i;
+    doing = e;
+    for (i = 0; i < CONNS; i++) conns[i].real.len = conns[i].model.len = 0;
+    switch (e->kind) {
+    case CONNECT:
+        conn_end(c);
+        c->fd = dial(socket_path);
+        if (c->fd < 0) die("connect");
+        c->id = ask_id(c->fd);
+        redis_set_next_id(model, c->id);
+        c->c = redis_connect(model, model_write, model_close, c);
+        break;
+    case CLOSE: conn_end(c); break;
+    case SEND:
+        if (c->fd < 0 || c->real_closed) return 0;
+        spell(e, &bytes);
+        send_all(c->fd, bytes.s, bytes.len);
+        if (c->c) redis_feed(c->c, bytes.s, bytes.len);
+        buf_free(&bytes);
+        break;
+    case CLOCK:
+        *wall += e->n;
+        model->next_expiry_ms = INT64_MAX; /* only as keys are looked at */
+        redis_tick(model);
+        break;
+    case FAULT: set_fault(e); break;
+    }
+    settle();
+    return compare();
+}
+
+/* --- what lies in them --------------------------------------------------- */
+
+static void print_reply(buf *out, const redisReply *r, int sorted);
+
+static int by_text(const void *a, const void *b) {
+    const redisReply *x = *(redisReply *const *)a, *y = *(redisReply *const *)b;
+    size_t len = x->len < y->len ? x->len : y->len;
+    int c = memcmp(x->str, y->str, len);
+    return c ? c : (x->len > y->len) - (x->len < y->len);
+}
+
+static void print_reply(buf *out, const redisReply *r, int sorted) {
+    size_t i;
+    switch (r->type) {
+    case REDIS_REPLY_INTEGER: buf_int(out, r->integer); break;
+    case REDIS_REPLY_ARRAY:
+        if (sorted && r->elements > 0)
+            qsort(r->element, r->elements, sizeof *r->element, by_text);
+        buf_text(out, "[");
+        for (i = 0; i < r->elements; i++) {
+            print_reply(out, r->element[i], 0);
+            buf_text(out, ",");
+        }
+        buf_text(out, "]");
+        break;
+    case REDIS_REPLY_NIL: buf_text(out, "nil"); break;
+    default: buf_add(out, r->str, r->len);
+    }
+}
+
+static redisReply *ask_model(int argc, const char **argv, const size_t *lens) {
+    redisReader *reader = redisReaderCreate();
+    void *reply = NULL;
+    size_t len;
+    const char *bytes = redis_command(model, &len, argc, argv, lens);
+    redisReaderFeed(reader, bytes, len);
+    redisReaderGetReply(reader, &reply);
+    redisReaderFree(reader);
+    if (!reply) die("no reply of the model");
+    return reply;
+}
+
+/* One command to both; the real one's reply, if they are the same. */
+static redisReply *same(int argc, const char **argv, const size_t *lens,
+                        int sorted) {
+    redisReply *real = redisCommandArgv(control, argc, argv, lens);
+    redisReply *theirs = ask_model(argc, argv, lens);
+    buf a = {NULL, 0, 0}, b = {NULL, 0, 0};
+    int differ;
+    if (!real) die("the server is gone");
+    print_reply(&a, real, sorted);
+    print_reply(&b, theirs, sorted);
+    differ = a.len != b.len || (a.len > 0 && memcmp(a.s, b.s, a.len) != 0);
+    if (differ) {
+        snprintf(difference, sizeof difference,
+                 "%s %.*s\n  Redis: %.*s\n  model: %.*s", argv[0],
+                 argc > 1 ? (int)lens[1] : 0, argc > 1 ? argv[1] : "",
+                 (int)(a.len < 20000 ? a.len : 20000), a.s ? a.s : "",
+                 (int)(b.len < 20000 ? b.len : 20000), b.s ? b.s : "");
+        freeReplyObject(real);
+        real = NULL;
+    }
+    freeReplyObject(theirs);
+    buf_free(&a);
+    buf_free(&b);
+    return real;
+}
+
+static int same_key(const char *key, size_t len) {
+    static const char *const reads[][2] = {
+        {"string", "GET"},   {"list", "LRANGE"},    {"zset", "ZRANGE"},
+        {"set", "SMEMBERS"}, {"hash", "HGETALL"}, {"stream", "XRANGE"}};
+    const char *words[] = {"TYPE", key, "0", "-1", "WITHSCORES"};
+    size_t lens[] = {4, len, 1, 2, 10}, i;
+    redisReply *r = same(2, words, lens, 0);
+    char type[16];
+    int argc = 2;
+    if (!r) return 0;
+    snprintf(type, sizeof type, "%s", r->str);
+    freeReplyObject(r);
+    words[0] = "PTTL";
+    if (!(r = same(2, words, lens, 0))) return 0;
+    freeReplyObject(r);
+    for (i = 0; i < 6 && strcmp(type, reads[i][0]) != 0; i++) continue;
+    if (i == 6) return 1;
+    words[0] = reads[i][1];
+    lens[0] = strlen(words[0]);
+    if (i == 1) argc = 4;
+    if (i == 2) argc = 5;
+    if (i == 5) {
+        words[2] = "-";
+        words[3] = "+";
+        lens[3] = 1;
+        argc = 4;
+    }
+    if (!(r = same(argc, words, lens, i == 3))) return 0;
+    freeReplyObject(r);
+    return 1;
+}
+
+static int same_contents(void) {
+    const char *words[] = {"KEYS", "*"};
+    size_t lens[] = {4, 1}, i;
+    redisReply *r;
+    int fine = 1;
+    no_faults();
+    if (!(r = same(2, words, lens, 1))) return 0;
+    for (i = 0; i < r->elements && fine; i++)
+        fine = same_key(r->element[i]->str, r->element[i]->len);
+    freeReplyObject(r);
+    return fine;
+}
+
+/* --- sequences ----------------------------------------------------------- */
+
+/* Nonzero: they differ, *at says where (count: in the contents). */
+static int replay(const event *events, int count, int anew, int *at) {
+    begin(anew);
+    for (*at = 0; *at < count; ++*at)
+        if (apply(&events[*at])) return 1;
+    return !same_contents();
+}
+
+/* Leave out what can be left out; what is left is printed. */
+static void shrink(const event *all, int count, int anew) {
+    int64_t end = real_us() + 20000000;
+    int at, size, i, j, n;
+    event *events = malloc((size_t)count * sizeof *events);
+    memcpy(events, all, (size_t)count * sizeof *events);
+    if (!replay(events, count, anew, &at)) {
+        printf("  %s\n  it does not happen again\n", difference);
+        free(events);
+        return;
+    }
+    if (at < count) count = at + 1;
+    for (size = count / 2; size >= 1; size = size > 1 ? size / 2 : 0) {
+        for (i = count - size; i >= 0 && real_us() < end; i -= size) {
+            event *fewer = malloc((size_t)count * sizeof *fewer);
+            for (n = j = 0; j < count; j++)
+                if (j < i || j >= i + size) fewer[n++] = events[j];
+            if (replay(fewer, n, anew, &at)) {
+                memcpy(events, fewer, (size_t)n * sizeof *fewer);
+                count = n;
+            }
+            free(fewer);
+        }
+    }
+    replay(events, count, anew, &at);
+    for (i = 0; i < count; i++) print_event(&events[i]);
+    printf("  %s\n", difference);
+    free(events);
+}
+
+static event *events;
+static int count, room;
+
+static event *new_event(enum kind kind, int who) {
+    event *e;
+    if (count == room) {
+        room = 2 * room + 64;
+        events = realloc(events, (size_t)room * sizeof *events);
+        if (!events) die("memory");
+    }
+    e = &events[count++];
+    memset(e, 0, sizeof *e);
+    e->kind = kind;
+    e->who = who;
+    return e;
+}
+
+static void forget_events(void) {
+    while (count > 0) event_free(&events[--count]);
+}
+
+/* --- random commands ----------------------------------------------------- */
+
+/* Words with a meaning: a capital K and a type is a key of it (K*: any), E an
+ * element, S a score, R a limit of scores, I an index, N a small number, T a
+ * time, C a channel, D a stream's id, @ the id of a client; a + at the end: the
+ * last word, or the last two (++), again, a few times. */
+static const char *const commands[] = {
+    "GET Ks", "SET Ks E", "SET Ks E PX T", "SET Ks E NX", "SET Ks E XX EX N",
+    "SET Ks E XX", "SET Ks N", "SET Ks E PX T NX", "SET Ks E GET",
+    "SET Ks E KEEPTTL", "SET Ks E NX XX", "SET Ks E PXAT 1700000000500",
+    "SETNX Ks E", "SETEX Ks N E", "PSETEX Ks T E", "MGET Ks K*", "STRLEN Ks",
+    "INCR Ks", "DECR Ks", "INCRBY Ks I", "DEL K* +", "UNLINK K*", "DEL K*",
+    "EXISTS K* +", "TYPE K*", "EXPIRE K* N", "PEXPIRE K* T", "PEXPIRE K* T NX",
+    "PEXPIRE K* T GT", "PEXPIRE K* T LT", "PEXPIRE K* T XX", "TTL K*",
+    "PTTL K*", "PEXPIREAT K* 1700000000700", "EXPIRETIME K*", "PERSIST K*",
+    "RENAME K* K*", "FLUSHALL", "FLUSHDB ASYNC", "DBSIZE", "LPUSH Kl E +",
+    "RPUSH Kl E +", "RPUSH Kl E", "RPUSH Kl E", "LPUSHX Kl E", "RPUSHX Kl E",
+    "LPOP Kl", "RPOP Kl", "LPOP Kl N", "RPOP Kl I", "RPOPLPUSH Kl Kl",
+    "LMOVE Kl Kl LEFT RIGHT", "LMOVE Kl Kl RIGHT RIGHT", "LLEN Kl",
+    "LINDEX Kl I", "LRANGE Kl I I", "LRANGE Kl 0 -1", "LTRIM Kl I I",
+    "LTRIM Kl 0 -1", "LREM Kl I E", "LREM Kl 1 E", "LSET Kl I E",
+    "LINSERT Kl BEFORE E E", "LINSERT Kl AFTER E E", "LPOS Kl E",
+    "BLPOP Kl N", "BLPOP Kl Kl 0.2", "BRPOP Kl 1", "BLPOP Kl 0", "ZADD Kz S E",
+    "ZADD Kz S E", "ZADD Kz S E ++", "ZADD Kz NX S E", "ZADD Kz XX S E",
+    "ZADD Kz XX INCR 0 E", "ZADD Kz GT S E", "ZADD Kz LT S E ++",
+    "ZADD Kz CH S E ++", "ZADD Kz INCR S E", "ZADD Kz NX XX S E",
+    "ZADD Kz GT NX S E", "ZADD Kz XX GT CH S E", "ZINCRBY Kz S E",
+    "ZREM Kz E +", "ZREM Kz E", "ZCARD Kz", "ZSCORE Kz E", "ZRANK Kz E",
+    "ZREVRANK Kz E", "ZCOUNT Kz R R", "ZRANGE Kz I I", "ZRANGE Kz I I WITHSCORES",
+    "ZRANGE Kz 0 -1 WITHSCORES", "ZRANGE Kz I I REV", "ZRANGE Kz R R BYSCORE",
+    "ZRANGE Kz R R BYSCORE REV LIMIT N N WITHSCORES",
+    "ZRANGE Kz I I LIMIT 0 1", "ZREVRANGE Kz I I", "ZRANGEBYSCORE Kz R R",
+    "ZRANGEBYSCORE Kz -inf R WITHSCORES LIMIT N N",
+    "ZRANGEBYSCORE Kz R R LIMIT I I", "ZREVRANGEBYSCORE Kz R R WITHSCORES",
+    "ZREMRANGEBYRANK Kz I I", "ZREMRANGEBYRANK Kz 1 0",
+    "ZREMRANGEBYSCORE Kz R R", "ZPOPMIN Kz", "ZPOPMAX Kz N", "HSET Kh E E",
+    "HSET Kh E E ++", "HGET Kh E", "HGETALL Kh", "HLEN Kh", "HDEL Kh E +",
+    "SADD KS E +", "SREM KS E", "SCARD KS", "SISMEMBER KS E", "XADD Kx * E E",
+    "XADD Kx * due E payload E", "XADD Kx MAXLEN ~ N * due N payload E",
+    "XADD Kx MAXLEN N * E E ++", "XADD Kx D E E", "XADD Kx NOMKSTREAM * E E",
+    "XLEN Kx", "XRANGE Kx - +", "XRANGE Kx D + COUNT N", "XRANGE Kx (D D",
+    "XREVRANGE Kx + - COUNT N", "XREVRANGE Kx D D", "XTRIM Kx MAXLEN N",
+    "XTRIM Kx MAXLEN ~ N", "TIME", "ECHO E", "PING", "PING E", "SELECT 0",
+    "PUBLISH C E", "PUBLISH C E", "PUBSUB NUMSUB C C", "PUBSUB NUMPAT",
+    "SUBSCRIBE C", "SUBSCRIBE C C", "SUBSCRIBE __redis__:invalidate",
+    "UNSUBSCRIBE C", "UNSUBSCRIBE C", "PSUBSCRIBE c*", "PUNSUBSCRIBE c*",
+    "CLIENT ID", "CLIENT SETNAME E", "CLIENT GETNAME", "CLIENT GETREDIR",
+    "CLIENT TRACKING ON REDIRECT @ OPTIN NOLOOP",
+    "CLIENT TRACKING ON REDIRECT @ OPTIN", "CLIENT TRACKING ON REDIRECT @",
+    "CLIENT TRACKING ON REDIRECT @ NOLOOP", "CLIENT TRACKING OFF",
+    "CLIENT TRACKING ON OPTOUT", "CLIENT TRACKING ON REDIRECT 99999",
+    "CLIENT CACHING YES", "CLIENT CACHING YES", "CLIENT CACHING NO",
+    "CLIENT KILL ID @", "CLIENT KILL TYPE pubsub", "CLIENT UNBLOCK @",
+    "CLIENT UNBLOCK @ ERROR", "CLIENT", "CLIENT NONE", "CLIENT CACHING",
+    "MULTI", "EXEC", "EXEC", "DISCARD", "WATCH K*", "UNWATCH", "HELLO 2",
+    "AUTH E", "SCRIPT EXISTS E E", "SCRIPT FLUSH", "NONE E E", "GET", "ZADD Kz",
+    "EVALSHA E 0", "EVAL E 0", "EVAL return N", "QUIT", "SET Ks",
+    "CONFIG", "PUBSUB", "SCRIPT LOAD 'return'", "EVALSHA 0000 0"};
+
+static const char *const elements[] = {
+    "a", "b", "c", "", "1", "17", "-3", "x y", "0", "99", "hello",
+    "1700000000000", "a\r\nb", "'\"\\", "007", "2147483648", "12345678901234567890"};
+static const char *const scores[] = {
+    "0", "1", "2", "3", "7", "1.5", "-1", "inf", "-inf", "1700000000000",
+    "1e20", "nan", "abc", "", "0.1", "+5", "0x10", "1e-3", "-0", "3.0",
+    "9007199254740993", " 1", "1e400", "123456789012345678"};
+static const char *const limits_[] = {
+    "-inf", "+inf", "inf", "(0", "0", "(1", "1", "2", "(2", "3", "1.5", "-1",
+    "(-inf", "abc", "(", "1700000000000", "(1700000000000", "nan", ""};
+static const char *const indices[] = {
+    "0", "1", "2", "3", "5", "-1", "-2", "-3", "-6", "100", "-100", "abc", "",
+    "9223372036854775807", "-9223372036854775808", "9223372036854775808",
+    "01", "1.0"};
+static const char *const ids[] = {
+    "1700000000000-1", "1700000000000", "0-0", "0-1", "5-5", "5", "-", "+",
+    "5-*", "1700000000500-3", "abc", "1-", "18446744073709551615-18446744073709551615"};
+
+#define PICK(a) ((a)[below((int)(sizeof(a) / sizeof *(a)))])
+
+static void add_text(event *e, const char *s) {
+    add_word(e, s, strlen(s));
+}
+
+static void add_key(event *e, char type) {
+    static const char types[] = "slzhSx";
+    char name[3] = {0};
+    if (type == '*' || below(20) == 0) type = types[below(6)];
+    name[0] = type;
+    name[1] = (char)(below(3) ? '1' : '2');
+    add_text(e, name);
+}
+
+static void add_element(event *e) {
+    static char big[6000];
+    int what = below(24);
+    size_t len;
+    if (what == 0) {
+        for (len = 0; len < sizeof big; len++) big[len] = (char)('a' + len % 26);
+        add_word(e, big, (size_t)below(below(4) ? 100 : 6000));
+    } else if (what == 1) {
+        add_word(e, "\0\1\xff", 3);
+    } else if (what < 8) {
+        char name[8];
+        snprintf(name, sizeof name, "e%d", below(30));
+        add_text(e, name);
+    } else {
+        add_text(e, what < 16 ? elements[below(8)] : PICK(elements));
+    }
+}
+
+static void add_token(event *e, const char *t, size_t len) {
+    char text[24];
+    if (len == 2 && t[0] == 'K') add_key(e, t[1]);
+    else if (len != 1 && !(len == 2 && t[0] == '(')) add_word(e, t, len);
+    else if (t[0] == 'E') add_element(e);
+    else if (t[0] == 'S') add_text(e, below(3) ? scores[below(8)] : PICK(scores));
+    else if (t[0] == 'R') add_text(e, below(3) ? limits_[below(8)] : PICK(limits_));
+    else if (t[0] == 'I') add_text(e, below(3) ? indices[below(9)] : PICK(indices));
+    else if (t[0] == 'D') add_text(e, PICK(ids));
+    else if (t[0] == 'N' || t[0] == 'T') {
+        snprintf(text, sizeof text, "%d",
+                 t[0] == 'N' ? below(4) : below(50) * 20 - 10);
+        add_text(e, text);
+    } else if (t[0] == 'C') {
+        snprintf(text, sizeof text, "c%d", below(3));
+        add_text(e, text);
+    } else if (t[0] == '@') {
+        snprintf(text, sizeof text, "@%d", below(6));
+        add_text(e, text);
+    } else if (t[0] == '(') {
+        snprintf(text, sizeof text, "(%s", PICK(ids));
+        add_text(e, text);
+    } else {
+        add_word(e, t, len);
+    }
+}
+
+static void add_tokens(event *e, const char *line) {
+    const char *last[2] = {NULL, NULL};
+    size_t lens[2] = {0, 0};
+    while (*line) {
+        size_t len = strcspn(line, " ");
+        if (line[0] == '+' && (len == 1 || line[1] == '+') && !line[len] &&
+            strncmp(line - 2, "- ", 2) != 0 && last[1]) {
+            int times = below(4);
+            while (times-- > 0) {
+                if (len == 2) add_token(e, last[0], lens[0]);
+                add_token(e, last[1], lens[1]);
+            }
+        } else {
+            add_token(e, line, len);
+            last[0] = last[1];
+            lens[0] = lens[1];
+            last[1] = line;
+            lens[1] = len;
+        }
+        line += len;
+        while (*line == ' ') line++;
+    }
+}
+
+/* Scripts that run the command which they are given. */
+static const char *const wrappers[] = {
+    "return redis.call(unpack(ARGV))",
+    "return redis.pcall(unpack(ARGV))",
+    "local r = redis.pcall(unpack(ARGV))\nreturn {type(r), r}",
+    "local ok, e = pcall(redis.call, unpack(ARGV))\n"
+    "if ok then return e end return {tostring(ok), type(e), e.err or e}",
+    "local function f()\n return redis.call(unpack(ARGV))\nend\n\nlocal r = f()"
+    " return {1, r, 2}",
+    "local r = redis.call(unpack(ARGV)) redis.call('PUBLISH', 'c1', 'done')"
+    " return r",
+    "redis.call('INCRBY', 's2', 1)\nreturn redis.call(unpack(ARGV))",
+    "local ok, e = pcall(redis.call, unpack(ARGV)) if ok then return e end "
+    "error(e)",
+    "local ok, e = pcall(redis.call, unpack(ARGV)) if type(e) == 'table' then "
+    "return e end return tostring(e)",
+};
+
+/* Scripts of their own; words follow: keys and arguments. */
+static const char *const scripts[][2] = {
+    {"return {1, 2.9, -3.9, 'a', true, false, {1, {2}}, nil, 5}", "0"},
+    {"return ARGV", "0 E E E"},
+    {"return KEYS", "2 K* K* E"},
+    {"return {ok = ARGV[1]}", "0 E"},
+    {"return {err = ARGV[1]}", "0 E"},
+    {"return redis.error_reply(ARGV[1])", "0 E"},
+    {"return redis.status_reply(ARGV[1])", "0 E"},
+    {"return {redis.error_reply('X y'), redis.status_reply('fine')}", "0"},
+    {"return redis.sha1hex(ARGV[1])", "0 E"},
+    {"error(ARGV[1])", "0 E"},
+    {"error({err = ARGV[1]})", "0 E"},
+    {"error()", "0"},
+    {"local t = nil\nreturn t.x", "0"},
+    {"return nothing", "0"},
+    {"nothing = 1", "0"},
+    {"return 'a' .. nil", "0"},
+    {"return #KEYS + #ARGV", "1 K* E"},
+    {"return tonumber(ARGV[1]) or 'none'", "0 S"},
+    {"return tostring(tonumber(ARGV[1]))", "0 S"},
+    {"return 1e15", "0"},
+    {"return 2^53", "0"},
+    {"return -2^63", "0"},
+    {"return string.format('%.0f %d %5s %q', 1e15, 17, 'a', 'b')", "0"},
+    {"return redis.call()", "0"},
+    {"return redis.pcall()", "0"},
+    {"return redis.call('GET', {})", "0"},
+    {"return redis.call('GET', nil)", "0"},
+    {"return redis.call('ZADD', KEYS[1], 1.5, 7)", "1 Kz"},
+    {"return redis.call('ZADD', KEYS[1], 2^60, 0.1)", "1 Kz"},
+    {"return redis.call('SET', KEYS[1], 10 / 4)", "1 Ks"},
+    {"return redis.call('BLPOP', KEYS[1], 1)", "1 Kl"},
+    {"return redis.call('EVAL', 'return 1', 0)", "0"},
+    {"return redis.replicate_commands()", "0"},
+    {"return redis.log(redis.LOG_NOTICE, 'x')", "0"},
+    {"return {pcall(struct.unpack, ARGV[1], ARGV[2])}", "0 E E"},
+    {"local t = {} for i = 1, 7000 do t[i] = 'x' end "
+     "return redis.call('RPUSH', KEYS[1], unpack(t))", "1 Kl"},
+    {"local t = {} for i = 1, 9000 do t[i] = 'x' end "
+     "return redis.call('RPUSH', KEYS[1], unpack(t))", "1 Kl"},
+    {"return string.rep('x', 100000)", "0"},
+    {"local a = redis.call('TIME') return a[1] * 1000000 + a[2]", "0"},
+    {"local s = struct.pack('dLc0', tonumber(ARGV[1]), string.len(ARGV[2]),"
+     " ARGV[2]) redis.call('ZADD', KEYS[1], ARGV[3], s)"
+     " redis.call('RPUSH', KEYS[2], s) local v = redis.call('ZRANGE', KEYS[1],"
+     " 0, 0) if v[1] == s then redis.call('PUBLISH', 'c1', ARGV[3]) end",
+     "2 Kz Kl S E S"},
+    {"local value = struct.pack('Bc0Lc0', string.len(ARGV[2]), ARGV[2],"
+     " string.len(ARGV[3]), ARGV[3]);redis.call('zadd', KEYS[2], ARGV[1],"
+     " value);redis.call('rpush', KEYS[3], value);local v ="
+     " redis.call('zrange', KEYS[2], 0, 0); if v[1] == value then"
+     " redis.call('publish', KEYS[4], ARGV[1]); end;",
+     "4 Kl Kz Kl C S E E"},
+    {"local expiredValues = redis.call('zrangebyscore', KEYS[2], 0, ARGV[1],"
+     " 'limit', 0, ARGV[2]); if #expiredValues > 0 then for i, v in"
+     " ipairs(expiredValues) do local randomId, value ="
+     " struct.unpack('Bc0Lc0', v);redis.call('rpush', KEYS[1],"
+     " value);redis.call('lrem', KEYS[3], 1, v);end; redis.call('zrem',"
+     " KEYS[2], unpack(expiredValues));end; local v = redis.call('zrange',"
+     " KEYS[2], 0, 0, 'WITHSCORES'); if v[1] ~= nil then return v[2]; end"
+     " return nil;",
+     "3 Kl Kz Kl S 100"},
+    {"return {redis.call('XADD', KEYS[1], 'MAXLEN', '~', 3, '*', 'due', 1,"
+     " 'payload', ARGV[1]), redis.call('XLEN', KEYS[1])}", "1 Kx E"},
+    {"for i = 1, 250 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1],"
+     " '*', 'due', i, 'payload', ARGV[2]) end return redis.call('XLEN',"
+     " KEYS[1])", "1 Kx N E"},
+    {"for i = 1, 40 do redis.call('ZADD', KEYS[1], i % 7, 'm' .. i) end"
+     " return redis.call('ZREMRANGEBYRANK', KEYS[1], ARGV[1], ARGV[2])",
+     "1 Kz I I"},
+    {"return {struct.size(ARGV[1])}", "0 E"},
+};
+
+/* struct with all kinds of formats. */
+static void add_struct(event *e) {
+    static const char *const parts[] = {"b", "B", "h", "H", "i", "I", "l", "L",
+                                        "I1", "I2", "I4", "I8", "i3", "i8",
+                                        "f", "d", "s", "c3", "x", ">", "<",
+                                        "!", "!4", " ", "T", "c0", "I33", "z"};
+    char format[64] = "", script[400];
+    int n = 1 + below(5), i;
+    for (i = 0; i < n; i++) strcat(format, PICK(parts));
+    snprintf(script, sizeof script,
+             below(2) ? "local ok, s = pcall(struct.pack, '%s', 1, 200, -3, "
+                        "'abcdef', 70000, 'xyz', 2.5) return s"
+                      : "local t = {pcall(struct.unpack, '%s', ARGV[1])} for "
+                        "i, v in ipairs(t) do t[i] = tostring(v) end return t",
+             format);
+    add_text(e, "EVAL");
+    add_text(e, script);
+    add_text(e, "0");
+    add_word(e, "\3\2\1\xff\0\0\0\0abcdefgh\xf0zyx\0ghi", 24);
+}
+
+static void add_command(int who) {
+    event *e = new_event(SEND, who), inner;
+    size_t at = 0, len;
+    int i, what = below(100);
+    memset(&inner, 0, sizeof inner);
+    if (what < 60) {
+        add_tokens(e, PICK(commands));
+        return;
+    }
+    if (what < 64) {
+        add_struct(e);
+        return;
+    }
+    if (what < 76) {
+        const char *const *script = PICK(scripts);
+        add_text(e, below(20) ? "EVAL" : "EVAL_RO");
+        add_text(e, script[0]);
+        add_tokens(e, script[1]);
+        return;
+    }
+    add_text(e, below(20) ? "EVAL" : "EVAL_RO");
+    add_text(e, PICK(wrappers));
+    add_text(e, "0");
+    add_tokens(&inner, PICK(commands));
+    for (i = 0; i < inner.argc; i++) {
+        memcpy(&len, inner.text.s + at, sizeof len);
+        add_word(e, inner.text.s + at + sizeof len, len);
+        at += sizeof len + len;
+    }
+    event_free(&inner);
+}
+
+/* Connections 0 to 3 run commands, 4 and 5 listen. */
+static void make_events(uint64_t seed) {
+    static const char *const words[] = {"zadd", "client|tracking", "ltrim",
+                                        "publish", "lpush", "get", "eval",
+                                        "zrange", "client|caching", "script|load"};
+    int i;
+    chance_state = seed * 7919 + 1;
+    forget_events();
+    for (i = 0; i < 6; i++) new_event(CONNECT, i);
+    for (i = 4; i < 6; i++) {
+        event *e = new_event(SEND, i);
+        add_text(e, "SUBSCRIBE");
+        add_text(e, below(3) ? "__redis__:invalidate" : "c1");
+        add_text(e, "c2");
+    }
+    for (i = 0; i < 250; i++) {
+        int what = below(100), who = below(20) ? below(4) : below(6);
+        if (what < 4) {
+            new_event(CLOCK, 0)->n = below(4) ? below(2000) : below(900000);
+        } else if (what < 5) {
+            new_event(CONNECT, who);
+        } else if (what < 6) {
+            event *e = new_event(FAULT, 0);
+            e->n = below(3) ? NO_FAULT : 1 + below(3);
+            if (e->n == DENIED) buf_text(&e->text, PICK(words));
+        } else {
+            add_command(who);
+        }
+    }
+}
+
+/* --- delayq's own requests ----------------------------------------------- */
+
+/* Runs a program of model_driver.c, whose bytes go to both servers, and the
+ * real one's answers back to it. What happened is kept as events. */
+static int drive(unsigned seed) {
+    char path[96], url[112];
+    struct sockaddr_un at;
+    struct pollfd fds[CONNS + 1];
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int ends[CONNS], i, differ = 0;
+    int64_t before;
+    pid_t child;
+    forget_events();
+    begin(1);
+    snprintf(path, sizeof path, "%s/relay", dir);
+    snprintf(url, sizeof url, "unix://%s", path);
+    unlink(path);
+    memset(&at, 0, sizeof at);
+    at.sun_family = AF_UNIX;
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    if (bind(listener, (struct sockaddr *)&at, sizeof at) != 0 ||
+        listen(listener, 20) != 0)
+        die("relay");
+    for (i = 0; i < CONNS; i++) ends[i] = -1;
+    child = fork();
+    if (child == 0) {
+        alarm(60);
+        model_drive(url, seed);
+        _exit(0);
+    }
+    before = real_us();
+    while (!differ) {
+        int n = 0, of[CONNS + 1], j;
+        int64_t now;
+        fds[n].fd = listener;
+        fds[n].events = POLLIN;
+        of[n++] = -1;
+        for (i = 0; i < CONNS; i++) {
+            if (ends[i] < 0) continue;
+            fds[n].fd = ends[i];
+            fds[n].events = POLLIN;
+            of[n++] = i;
+        }
+        if (poll(fds, (nfds_t)n, 20) == 0 &&
+            waitpid(child, NULL, WNOHANG) == child) {
+            child = 0;
+            break;
+        }
+        for (j = 0; j < n && !differ; j++) {
+            static char bytes[65536];
+            ssize_t got;
+            event *e;
+            if (!fds[j].revents) continue;
+            now = real_us();
+            new_event(CLOCK, 0)->n = now - before;
+            before = now;
+            differ = apply(&events[count - 1]);
+            if (differ) break;
+            if (of[j] < 0) {
+                for (i = 0; i < CONNS && ends[i] >= 0; i++) continue;
+                if (i == CONNS) die("too many connections");
+                ends[i] = accept(listener, NULL, NULL);
+                new_event(CONNECT, i);
+            } else if ((got = read(fds[j].fd, bytes, sizeof bytes)) <= 0) {
+                i = of[j];
+                close(ends[i]);
+                ends[i] = -1;
+                new_event(CLOSE, i);
+            } else {
+                e = new_event(SEND, of[j]);
+                buf_add(&e->text, bytes, (size_t)got);
+            }
+            differ = apply(&events[count - 1]);
+            for (i = 0; i < CONNS; i++)
+                if (ends[i] >= 0 && conns[i].real.len > 0)
+                    send_all(ends[i], conns[i].real.s, conns[i].real.len);
+        }
+    }
+    if (child > 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    for (i = 0; i < CONNS; i++)
+        if (ends[i] >= 0) close(ends[i]);
+    close(listener);
+    return differ || !same_contents();
+}
+
+/* --- main ---------------------------------------------------------------- */
+
+static int passed, failed;
+
+static void report(const char *what, uint64_t seed, int differ, int anew) {
+    if (!differ) {
+        passed++;
+        return;
+    }
+    failed++;
+    printf("FAIL %s, SEED=%llu; the shortest that differs:\n", what,
+           (unsigned long long)seed);
+    shrink(events, count, anew);
+    fflush(stdout);
+    begin(1);
+}
+
+int main(int argc, char **argv) {
+    const char *only = getenv("SEED"), *seconds = getenv("SECONDS");
+    int64_t end = real_us() + (seconds ? atoi(seconds) : 8) * INT64_C(1000000);
+    char name[96];
+    uint64_t seed = only ? strtoull(only, NULL, 10) : 1;
+    int fd, i, at, only_driven = getenv("DRIVEN") != NULL;
+    if (argc < 2 || !(clock_so = realpath(argv[1], NULL))) {
+        fprintf(stderr, "usage: %s CLOCK.so\n", argv[0]);
+        return 2;
+    }
+    if (system("redis-server --version >/dev/null 2>&1") != 0) {
+        printf("skip redis-server is missing\n0 passed, 0 failed, 1 skipped\n");
+        return 0;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    snprintf(dir, sizeof dir, "/tmp/sim-model-XXXXXX");
+    if (!mkdtemp(dir)) die("mkdtemp");
+    snprintf(socket_path, sizeof socket_path, "%s/s", dir);
+    snprintf(name, sizeof name, "%s/clock", dir);
+    fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, 8) != 0) die(name);
+    wall = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (wall == MAP_FAILED) die("mmap");
+    for (i = 0; i < CONNS; i++) conns[i].fd = -1;
+    begin(1);
+    for (; failed < 3; seed++) {
+        if (!only_driven && (seed % 8 || only)) {
+            make_events(seed);
+            report("commands", seed, replay(events, count, 0, &at), 0);
+        }
+        if (only_driven || (seed % 8 == 0 && !only))
+            report("delayq", seed, drive((unsigned)seed / 8), 1);
+        if (only || real_us() > end) break;
+    }
+    forget_events();
+    free(events);
+    for (i = 0; i < CONNS; i++) conn_end(&conns[i]);
+    no_faults();
+    redis_free(model);
+    server_end();
+    snprintf(name, sizeof name, "rm -rf %s", dir);
+    if (system(name) != 0) return 2;
+    printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+    return failed > 0;
+}
