@@ -94,6 +94,43 @@ interop: $B/interop $B/redisson/example ## together with real Redisson (needs a 
 	sh tests/interop/run.sh $B/interop
 
 SECONDS ?= 120
+# SECONDS of soak is another default: `make sim SECONDS=60`
+SEEDS ?= 1000
+SIM_LUA_CFLAGS ?= -I/usr/include/lua5.1
+SIM_LUA_LIBS ?= -l:liblua5.1.a -lm -ldl
+SIM := world net sys redis redis_cmd redis_data redis_lua redis_reply \
+       library actors check scenario service main
+SIM_FLAGS = -std=gnu99 -D_GNU_SOURCE -O2 -g -Wall -Wextra
+SIM_SOURCES = $(SIM:%=tests/sim/%.c)
+SIM_HEADERS = $(wildcard tests/sim/*.h) tests/sim/wrap.txt
+SIM_LIBS = @tests/sim/wrap.txt $(LDFLAGS) $(HIREDIS_STATIC) $(SIM_LUA_LIBS)
+# what of it was given on the command line
+SIM_ARGS = $(if $(filter command%,$(origin SEEDS)),--seeds $(SEEDS)) \
+    $(if $(filter command%,$(origin SECONDS)),--seconds $(SECONDS)) \
+    $(if $(filter command%,$(origin SEEDS) $(origin SECONDS)),,--seeds $(SEEDS)) \
+    $(if $(FIRST),--first $(FIRST))
+
+sim: $B/sim ## thousands of hours of faults, simulated; SEEDS=, SECONDS=, or SEED= for one with its story
+	@$(if $(SEED),$B/sim --seed $(SEED) $(if $(DROP),--drop $(DROP)), \
+	    $B/sim --known tests/sim/seeds.txt $(SIM_ARGS))
+
+sim-old: $B/sim-old ## the same with the header of 0.1: the faults that it had
+	@$(if $(SEED),$B/sim-old --seed $(SEED) $(if $(DROP),--drop $(DROP)), \
+	    sh tests/sim/old.sh $B/sim-old)
+
+mutations: ## small breakages of the header: what notices each? (hours); MUTATIONS="1 2" for some
+	@sh tests/sim/mutations.sh $(MUTATIONS)
+
+$B/sim: $(SIM_SOURCES) $(SIM_HEADERS) delayq.h
+	@mkdir -p $B
+	$(CC) $(SIM_FLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) $(SIM_LUA_CFLAGS) \
+	    $(SIM_SOURCES) $(SIM_LIBS) -o $@
+
+$B/sim-old: $(SIM_SOURCES) $(SIM_HEADERS) tests/old/delayq.h
+	@mkdir -p $B
+	$(CC) $(SIM_FLAGS) -DSIM_OLD $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    $(SIM_LUA_CFLAGS) $(SIM_SOURCES) $(SIM_LIBS) -o $@
+
 soak: $B/soak ## C and Java, killed again and again, for SECONDS (120) with each Redisson
 	sh tests/interop/soak.sh $B $(SECONDS) $(VERSIONS)
 
@@ -272,5 +309,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
+        nonblock old sim sim-old mutations fuzz lint lua interop soak bench bench-old bench-peers calls charts \
         cli recipes faults size matrix servers tls format install uninstall clean help

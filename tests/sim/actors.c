@@ -21,6 +21,7 @@ struct outbox_entry {
     uint64_t number;
     item *it;
     const char *verb;
+    int64_t at_us;
 };
 
 /* --- calls --------------------------------------------------------------- */
@@ -146,6 +147,7 @@ static void outbox_add(actor *a, int change, item *it, const char *verb) {
     e->number = change ? ++a->changes_accepted : ++a->offers_accepted;
     e->it = it;
     e->verb = verb;
+    e->at_us = sim_now();
 }
 
 /* What the outbox says is settled. */
@@ -180,7 +182,8 @@ static void outbox_look(actor *a) {
          i < a->change_count && a->changes[i].number <= s.changes_settled;
          i++) {
         struct outbox_entry *e = &a->changes[i];
-        if (sure)
+        /* where an answer was lost, GONE may be its own doing */
+        if (sure && a->trouble_us < e->at_us && strcmp(e->verb, "extend") != 0)
             check_settled(a, e->it, DELAYQ_OK, e->verb);
         else
             e->it->intents &= ~bit_of(a);

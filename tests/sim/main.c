@@ -1,6 +1,6 @@
 /*
  * sim [--seeds N] [--first N] [--seconds S]     many seeds, a process for some
- *     --seed N [--quiet]                        one, told as a story
+ *     --seed N [--quiet | --loud]               one, told as a story
  *     --shrink N                                what of it is needed to fail
  *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...   --jobs N
  *     --known FILE   seeds that have failed once: run first
@@ -226,7 +226,7 @@ static int wanted(uint64_t seed) {
 static int usage(void) {
     fprintf(stderr,
             "usage: sim [--seeds N] [--first N] [--seconds S] [--jobs N]\n"
-            "           [--seed N [--quiet]] [--shrink N] [--drop a1,f2]\n"
+            "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
             "           [--only INVARIANT,...] [--faults KIND,...]\n"
             "           [--known FILE] [--virtual SECONDS] [--stop N]\n");
     return 2;
@@ -296,7 +296,7 @@ static int run_many(uint64_t first, uint64_t seeds, double seconds,
 
 int main(int argc, char **argv) {
     uint64_t first = 1, seeds = UINT64_MAX, stop = UINT64_MAX;
-    int one = 0, quiet = 0, shrinks = 0, again_every = 50, i;
+    int one = 0, quiet = 0, loud = 0, shrinks = 0, again_every = 50, i;
     double seconds = 1e18;
     const char *drop = NULL, *file = NULL;
     binary = argv[0];
@@ -307,6 +307,10 @@ int main(int argc, char **argv) {
         const char *o = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(o, "--quiet") == 0) {
             quiet = 1;
+            continue;
+        }
+        if (strcmp(o, "--loud") == 0) {
+            loud = 1;
             continue;
         }
         if (!v) return usage();
@@ -329,7 +333,7 @@ int main(int argc, char **argv) {
     if (shrinks) return shrink(first, drop);
     if (one) {
         result r;
-        sim_tells = !quiet;
+        sim_tells = quiet ? 0 : loud ? 2 : 1;
         r = run_here(first, drop);
         if (r.failed[0])
             tell_failure(&r, drop);

@@ -51,8 +51,24 @@ static void answered(void *arg, client *by, const char *command, int calls,
     check_answered(arg, by, command, calls, work);
 }
 
+/* The loudest story: what goes over each connection. */
+static void tell_bytes(const session *s, const char *way, const char *bytes,
+                       size_t len) {
+    char text[600];
+    size_t i, n = 0;
+    if (sim_tells < 2) return;
+    for (i = 0; i < len && n < 500; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        if (c == '\r') continue;
+        text[n++] = (char)(c == '\n' ? ' ' : c < 32 || c > 126 ? '.' : c);
+    }
+    text[n] = '\0';
+    sim_tell("    %s %s %zu: %s", s->a ? s->a->name : "?", way, len, text);
+}
+
 static void client_write(void *user, const char *bytes, size_t len) {
     session *s = (session *)user;
+    tell_bytes(s, "<-", bytes, len);
     if (s->l) link_write(s->l, bytes, len);
 }
 
@@ -95,6 +111,7 @@ static void serve(void *arg) {
     if (frozen || !a) return;
     first = a->next;
     if (!first) last = NULL;
+    tell_bytes(a->from, "->", a->bytes, a->len);
     if (a->from->c) redis_feed(a->from->c, a->bytes, a->len);
     free(a);
     serve_later();

@@ -249,6 +249,7 @@ typedef struct item {
     int disturbed; /* by a crash: what was told of it before may be wrong */
     uint64_t intents; /* actors that may change it now, */
     uint64_t changed; /* have since they meant to, */
+    uint64_t removed; /* the same, and it has left */
     uint64_t unknown; /* or may have, or still will */
 
     /* what the actors were told */
