@@ -642,7 +642,9 @@ void check_status(actor *a, const char *verb, delayq_status status) {
         status == DELAYQ_ERR_PROTOCOL)
         check_fail("status", "%s: %s returns %d: %s", a->name, verb, status,
                    delayq_errmsg(a->q));
-    else if (faults_quiet() && now - faults_connections_us() > 2 * SIM_SECOND &&
+    else if (faults_quiet() &&
+             now - faults_connections_us() >
+                 2 * SIM_SECOND + sim_plan.reconnect_max_ms * MS &&
              now - faults_other_us() > 2 * SIM_SECOND &&
              now - a->frozen_since_us > 5 * SIM_SECOND &&
              now - a->start_us > 2 * SIM_SECOND &&
@@ -689,7 +691,7 @@ static void window_of(actor *a, int64_t seconds) {
              items = a->items - a->items_then,
              verbs = a->verbs - a->verbs_then,
              large = (a->bytes - a->bytes_then) / 512,
-             happened = events - events_then, limit;
+             happened = events - events_then, kills = faults_kills(), limit;
     a->steps_then = steps;
     a->logs_then = a->logs;
     a->connects_then = a->connects;
@@ -710,13 +712,14 @@ static void window_of(actor *a, int64_t seconds) {
                    (unsigned long long)verbs, (unsigned long long)items,
                    (unsigned long long)happened, (unsigned long long)connects);
     /* two handles, each with attempts to connect at half the longest pause */
-    if (logs > 10 + 2 * verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms)
+    if (logs > 10 + 2 * verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms + 4 * kills)
         check_fail("logs", "%s writes %llu lines into its log in a second, "
                            "with %llu calls",
                    a->name, (unsigned long long)logs,
                    (unsigned long long)verbs);
-    limit = 10 + 4 * 1000 / (uint64_t)sim_plan.reconnect_max_ms;
-    if (connects > limit * 2)
+    /* one that was of use is replaced at once */
+    limit = 20 + 8 * 1000 / (uint64_t)sim_plan.reconnect_max_ms + 3 * kills;
+    if (connects > limit)
         check_fail("connects", "%s connects %llu times in a second", a->name,
                    (unsigned long long)connects);
 }
@@ -749,7 +752,7 @@ static void check_keys(void) {
         const struct name *n = &names[q][WAITERS];
         int count = 0;
         redis_each(sim_redis, n->text, n->len, count_element, &count);
-        if (count > 3 * handles + 100)
+        if (count > 1024 + handles)
             check_fail("waiters", "%d handles are waiting in %s, and %d live",
                        count, n->text, handles);
     }
@@ -790,6 +793,8 @@ static void check_idle(void) {
         uint64_t verbs = a->verbs - a->idle_verbs_then;
         a->commands_then = a->commands;
         a->idle_verbs_then = a->verbs;
+        if (a->connects != a->idle_connects_then) sent = 0; /* logs in */
+        a->idle_connects_then = a->connects;
         if (!idle_window_us || !a->alive || a->frozen) continue;
         if (a->kind == LOOP_WORKER || a->kind == OUTBOX_WORKER ||
             a->kind == MOVER || a->kind == SHARER)

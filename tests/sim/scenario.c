@@ -241,6 +241,12 @@ void plan_make(uint64_t seed, int64_t seconds) {
     if (seconds) p->end_us = seconds * SIM_SECOND;
     make_actors(&c);
     make_faults(&c);
+    /* Redisson's scripts do a part where an ACL forbids the rest */
+    if (p->kinds & 1u << DENIED) {
+        int i;
+        for (i = 0; i < p->actor_count; i++)
+            if (p->actors[i].kind == JAVA) p->actors[i].dropped = 1;
+    }
 }
 
 void plan_tell(void) {
@@ -393,6 +399,27 @@ static void restart_server(fault *f) {
     check_crash(0);
 }
 
+static int64_t kill_second;
+static uint64_t kills_then, kills_now;
+
+static void kill_clock(void) {
+    int64_t second = sim_now() / SIM_SECOND;
+    if (second == kill_second) return;
+    kills_then = second == kill_second + 1 ? kills_now : 0;
+    kills_now = 0;
+    kill_second = second;
+}
+
+static void note_kill(void) {
+    kill_clock();
+    kills_now++;
+}
+
+uint64_t faults_kills(void) {
+    kill_clock();
+    return kills_then + kills_now;
+}
+
 static void again(void *arg) {
     fault *f = (fault *)arg;
     chance c;
@@ -400,6 +427,7 @@ static void again(void *arg) {
     c.state = f->seed + (uint64_t)sim_now();
     if (f->kind == KILL_LOOP || f->kind == KILL_PUBSUB) {
         service_kill(f->kind == KILL_PUBSUB);
+        if (f->kind == KILL_LOOP) note_kill();
         sim_at(sim_now() + chance_between(&c, MS, 60 * MS), again, f);
     } else { /* ACTOR_CHURN */
         int i, n = 0;
@@ -567,6 +595,8 @@ void faults_begin(void) {
     int i;
     active = down = 0;
     connections_us = other_us = 0;
+    kill_second = 0;
+    kills_then = kills_now = 0;
     apply();
     for (i = 0; i < sim_plan.fault_count; i++) {
         fault *f = &sim_plan.faults[i];

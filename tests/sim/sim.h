@@ -92,7 +92,8 @@ typedef struct actor {
     /* counted, and as they were when the last window began */
     uint64_t logs, connects, items, verbs, commands, bytes;
     uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
-    uint64_t steps_then, commands_then, idle_verbs_then;
+    uint64_t steps_then, commands_then, idle_verbs_then,
+        idle_connects_then;
     uint64_t woken;
     struct held *held;
     int held_count;
@@ -191,6 +192,8 @@ int faults_quiet(void);            /* none is active */
 int64_t faults_connections_us(void); /* the last that touched connections
                                         ended then */
 int64_t faults_other_us(void);
+uint64_t faults_kills(void); /* how often all clients were killed since it was
+                                asked last, in this or the last second */
 
 /* --- the server ---------------------------------------------------------- */
 
