@@ -63,7 +63,9 @@ static void step(delayq *q) {
     case 2:
     case 3: offer(q, rand() % 8 == 0); break;
     case 4:
-    case 5: delayq_take(q, &items[rand() % 8], rand() % 3 ? 0 : rand() % 12); break;
+    case 5:
+        delayq_take(q, &items[rand() % 8], rand() % 3 ? 0 : rand() % 12);
+        break;
     case 6:
     case 7:
     case 8: lease(q); break;
@@ -74,13 +76,18 @@ static void step(delayq *q) {
     case 13: delayq_count(q, &counts); break;
     case 14:
         got = 0;
-        if (rand() % 2) delayq_peek(q, peeked, 8, &got, NULL);
-        else delayq_dead_peek(q, dead, 8, &got, 0);
+        if (rand() % 2)
+            delayq_peek(q, peeked, 8, &got, NULL);
+        else
+            delayq_dead_peek(q, dead, 8, &got, 0);
         break;
     default:
-        if (rand() % 4 == 0) delayq_dead_redrive(q, 8, &got);
-        else if (rand() % 8 == 0) delayq_clear(q, &n);
-        else if (rand() % 8 == 0) delayq_dead_clear(q, &n);
+        if (rand() % 4 == 0)
+            delayq_dead_redrive(q, 8, &got);
+        else if (rand() % 8 == 0)
+            delayq_clear(q, &n);
+        else if (rand() % 8 == 0)
+            delayq_dead_clear(q, &n);
     }
 }
 

@@ -253,8 +253,7 @@ static void unblock(client *c) {
     c->blocked = 0;
     c->r->blocked--;
     blobs_free(&c->waits_for);
-    c->resume = 1;
-    c->r->resuming = 1;
+    *(client **)seq_insert(&c->r->resumed, c->r->resumed.len, 1) = c;
 }
 
 /* Remove it from everything and free it. */
@@ -307,14 +306,11 @@ static void flush(redis *r) {
     size_t i;
     if (r->depth > 0) return;
     r->depth = 1;
-    while (r->pending.len > 0 || r->resuming) {
-        if (r->resuming) {
-            r->resuming = 0;
-            for (c = r->first; c; c = c->next) {
-                if (!c->resume) continue;
-                c->resume = 0;
-                process(c);
-            }
+    while (r->pending.len > 0 || r->resumed.len > 0) {
+        while (r->resumed.len > 0) {
+            c = *(client **)seq_at(&r->resumed, 0);
+            seq_remove(&r->resumed, 0, 1);
+            process(c);
         }
         for (i = 0; i < r->pending.len; i++) {
             buf out;
@@ -725,7 +721,9 @@ void cmd_hello(call *k) {
     }
     r_array(k, 14);
     for (i = 0; i < 14; i++) {
-        if (words[i])
+        if (i == 11 && k->r->faults.read_only)
+            r_bulk(k, "replica", 7);
+        else if (words[i])
             r_bulk(k, words[i], strlen(words[i]));
         else if (i == 13)
             r_array(k, 0);
@@ -870,7 +868,7 @@ void cmd_exec(call *k) {
         seq *words = seq_at(&queued, i);
         const char **argv = must(malloc(words->len * sizeof *argv));
         size_t *lens = must(malloc(words->len * sizeof *lens));
-        reply to = {NULL, k->to->out, 0, 0, {{0, 0}}, ""};
+        reply to = {NULL, k->to->out, 0, 0, {{0, 0}}};
         call one = {k->r, c, NULL, (int)words->len, argv, lens, &to, 0, 1, 0};
         for (j = 0; j < one.argc; j++) {
             const blob *word = *(blob **)seq_at(words, (size_t)j);
@@ -1068,7 +1066,7 @@ static int refused(call *k, int container) {
                   (flags & CMD_WRITE || cmd->run == cmd_ping)
               ? misconf_text
           : r->faults.read_only && flags & CMD_WRITE ? read_only_text
-                                                          : NULL;
+                                                     : NULL;
     if (why) {
         r_error(k, "%s", why);
         return 1;
@@ -1098,7 +1096,7 @@ static void late_invalidations(redis *r, client *c) {
 static void request(client *c, int argc, const char **argv,
                     const size_t *lens) {
     redis *r = c->r;
-    reply to = {NULL, say_to(c), 0, 0, {{0, 0}}, ""};
+    reply to = {NULL, say_to(c), 0, 0, {{0, 0}}};
     call k = {r, c, NULL, argc, argv, lens, &to, 0, 0, 0};
     int container;
     size_t said;
@@ -1112,12 +1110,12 @@ static void request(client *c, int argc, const char **argv,
     if (refused(&k, container)) {
         if (c->multi) c->dirty_exec = 1;
         if (k.cmd && k.cmd->run == cmd_exec) {
-            char why[sizeof to.error];
+            char why[512];
             snprintf(why, sizeof why, "%s",
-                     to.error + (strncmp(to.error, "-ERR ", 5) == 0 ? 5 : 1));
+                     r->error.s +
+                         (strncmp(r->error.s, "-ERR ", 5) == 0 ? 5 : 1));
             to.out->len = said;
-            r_error(&k, "-EXECABORT Transaction discarded because of: %s",
-                    why);
+            r_error(&k, "-EXECABORT Transaction discarded because of: %s", why);
             end_multi(c);
         }
     } else if (c->multi && k.cmd->run != cmd_exec &&
@@ -1261,7 +1259,7 @@ redis *redis_new(const redis_hooks *hooks) {
     r->hooks = *hooks;
     r->next_id = 3;
     r->next_expiry_ms = INT64_MAX;
-    r->pending.size = sizeof(client *);
+    r->pending.size = r->resumed.size = sizeof(client *);
     r->ready.size = r->late.size = sizeof(blob *);
     return r;
 }
@@ -1276,13 +1274,14 @@ static void forget_all(redis *r) {
     lua_forget(r);
     map_free(&r->channels);
     map_free(&r->patterns);
-    r->resuming = 0;
+    seq_free(&r->resumed);
 }
 
 void redis_free(redis *r) {
     if (!r) return;
     forget_all(r);
     buf_free(&r->scratch);
+    buf_free(&r->error);
     blob_drop(r->password);
     free(r);
 }
@@ -1365,7 +1364,8 @@ void redis_tick(redis *r) {
     r->command_ms = now / 1000;
     expire_keys(r);
     for (c = r->blocked > 0 ? r->first : NULL; c; c = c->next)
-        if (c->blocked && c->deadline_us && c->deadline_us / 1000 < r->command_ms) {
+        if (c->blocked && c->deadline_us &&
+            c->deadline_us / 1000 < r->command_ms) {
             buf_text(say_to(c), "*-1\r\n");
             unblock(c);
         }
@@ -1410,7 +1410,7 @@ void redis_image_free(redis_image *image) {
 
 void redis_restart(redis *r, const redis_image *image) {
     forget_all(r);
-    r->pending.size = sizeof(client *);
+    r->pending.size = r->resumed.size = sizeof(client *);
     r->ready.size = r->late.size = sizeof(blob *);
     r->next_id = 3;
     r->next_expiry_ms = 0; /* to be found out by the next tick */
@@ -1477,7 +1477,7 @@ void redis_each(redis *r, const char *key, size_t len,
 
 const char *redis_command(redis *r, size_t *len, int argc, const char **argv,
                           const size_t *lens) {
-    reply to = {NULL, &r->scratch, 0, 0, {{0, 0}}, ""};
+    reply to = {NULL, &r->scratch, 0, 0, {{0, 0}}};
     call k = {r, NULL, NULL, argc, argv, lens, &to, 0, 0, 0};
     redis_faults faults = r->faults;
     client *current = r->current;

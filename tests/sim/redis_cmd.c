@@ -656,7 +656,7 @@ static void cmd_lrem(call *k) {
     obj *o;
     if (!int_arg(k, 2, &count)) return;
     if (!get(k, 1, 'l', &o)) return;
-    most = count < 0 ? -count : count;
+    most = count >= 0 ? count : count == INT64_MIN ? 0 : -count;
     for (step = 0; o && step < o->items.len && (most == 0 || gone < most);) {
         i = count < 0 ? o->items.len - 1 - step : step;
         k->r->work++;

@@ -15,11 +15,14 @@ static void *must(void *p) {
 
 /* --- buffers, strings ---------------------------------------------------- */
 
+void buf_room(buf *b, size_t more) {
+    if (b->len + more <= b->room) return;
+    b->room = (b->len + more) * 2 + 64;
+    b->s = must(realloc(b->s, b->room));
+}
+
 void buf_add(buf *b, const void *bytes, size_t len) {
-    if (b->len + len > b->room) {
-        b->room = (b->len + len) * 2 + 64;
-        b->s = must(realloc(b->s, b->room));
-    }
+    buf_room(b, len);
     if (len > 0) memcpy(b->s + b->len, bytes, len);
     b->len += len;
 }
@@ -243,9 +246,9 @@ map_slot *zset_find(const obj *z, const char *s, size_t len) {
 void zset_add(obj *z, double score, const char *s, size_t len) {
     blob *e = blob_new(s, len);
     zitem *item = seq_insert(&z->items, zset_rank(z, score, e), 1);
-    item->score = score;
+    item->score = score + 0.0; /* no -0 */
     item->e = e;
-    map_put(&z->members, e)->v.score = score;
+    map_put(&z->members, e)->v.score = score + 0.0;
 }
 
 void zset_move(obj *z, map_slot *at, double score) {
@@ -253,9 +256,9 @@ void zset_move(obj *z, map_slot *at, double score) {
     zitem *item;
     seq_remove(&z->items, zset_rank(z, at->v.score, e), 1);
     item = seq_insert(&z->items, zset_rank(z, score, e), 1);
-    item->score = score;
+    item->score = score + 0.0; /* no -0 */
     item->e = e;
-    at->v.score = score;
+    at->v.score = score + 0.0;
     blob_drop(e);
 }
 

@@ -22,6 +22,7 @@ typedef struct buf {
 void buf_add(buf *b, const void *bytes, size_t len);
 void buf_text(buf *b, const char *text);
 void buf_int(buf *b, int64_t n);
+void buf_room(buf *b, size_t more);
 void buf_free(buf *b);
 
 /* An immutable string. */
@@ -129,7 +130,6 @@ typedef struct reply {
     struct {
         int64_t n, at;
     } open[8];
-    char error[512];
 } reply;
 
 /* --- commands ------------------------------------------------------------ */
@@ -194,15 +194,16 @@ struct redis {
     uint64_t next_id;
     int clients, tracking, watching, blocked, depth;
     seq pending; /* client*: something to write */
+    seq resumed; /* client*: unblocked, what it has sent is to be read */
     seq ready;   /* blob*: lists with something for a blocked client */
     seq late;    /* blob* or NULL (all): invalidations after the reply */
     int64_t next_expiry_ms, command_ms;
-    buf scratch;
+    buf scratch, error; /* error: of the last r_error, as a C string */
     blob *password;
     client *flushing;
     uint64_t blocks;
     int lua_running, calls, dirty_script, oom_at_start, read_only_script,
-        script_stale, flip, dying, resuming;
+        script_stale, flip;
     int64_t work;
 };
 
@@ -215,9 +216,9 @@ struct client {
     void *user;
     buf in, out;
     size_t in_at;
-    unsigned closing : 1, pending : 1, authed : 1, resume : 1, multi : 1,
-        dirty_exec : 1, dirty_watch : 1, tracking : 1, optin : 1, optout : 1,
-        noloop : 1, caching : 1, blocked : 1, from_right : 1;
+    unsigned closing : 1, pending : 1, authed : 1, multi : 1, dirty_exec : 1,
+        dirty_watch : 1, tracking : 1, optin : 1, optout : 1, noloop : 1,
+        caching : 1, blocked : 1, from_right : 1;
     seq channels, patterns; /* blob* */
     seq queued;             /* seqs of blob* */
     int queued_flags;       /* of their commands */

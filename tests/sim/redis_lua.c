@@ -105,7 +105,7 @@ static int call_from_lua(lua_State *L, int raise) {
     static char(*numbers)[48];
     static int room;
     int n = lua_gettop(L), i, container;
-    reply to = {L, NULL, 0, 0, {{0, 0}}, ""};
+    reply to = {L, NULL, 0, 0, {{0, 0}}};
     call k = {running->r, running->c, NULL, n, NULL, NULL, &to, 1, 0, 0};
     const char *refused = NULL;
     if (n == 0) {
@@ -156,7 +156,7 @@ static int call_from_lua(lua_State *L, int raise) {
     if (k.cmd->flags & CMD_WRITE) k.r->dirty_script = 1;
     call_run(&k);
     if (!to.failed) return 1;
-    push_error(L, to.error, 1);
+    push_error(L, k.r->error.s, 1);
     return raise ? lua_error(L) : 1;
 }
 
@@ -579,11 +579,7 @@ static void answer(call *k) {
         lua_pushliteral(lua, "ok");
         lua_rawget(lua, -2);
         if (lua_type(lua, -1) == LUA_TSTRING) {
-            char text[512], *at;
-            snprintf(text, sizeof text, "%s", lua_tostring(lua, -1));
-            for (at = text; *at; at++)
-                if (*at == '\r' || *at == '\n') *at = ' ';
-            r_status(k, text);
+            r_status(k, lua_tostring(lua, -1));
             lua_pop(lua, 2);
             return;
         }

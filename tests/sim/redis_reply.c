@@ -92,25 +92,34 @@ void r_status(call *k, const char *s) {
         put(k->to);
     } else {
         buf_add(k->to->out, "+", 1);
-        buf_text(k->to->out, s);
+        for (; *s; s++)
+            buf_add(k->to->out, *s == '\r' || *s == '\n' ? " " : s, 1);
         buf_add(k->to->out, "\r\n", 2);
     }
 }
 
 /* The text begins with a '-' and the code, or is an ERR. */
 void r_error(call *k, const char *format, ...) {
-    char text[sizeof k->to->error - 8], *at;
+    buf *e = &k->r->error;
     va_list args;
+    size_t i;
+    int len;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    len = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    for (at = text; *at; at++)
-        if (*at == '\r' || *at == '\n') *at = ' ';
+    e->len = 0;
+    buf_text(e, "-ERR ");
+    buf_room(e, (size_t)len + 1);
+    va_start(args, format);
+    vsnprintf(e->s + e->len, (size_t)len + 1, format, args);
+    va_end(args);
+    e->len += (size_t)len;
+    for (i = 0; i < e->len; i++)
+        if (e->s[i] == '\r' || e->s[i] == '\n') e->s[i] = ' ';
+    if (e->s[5] == '-') memmove(e->s, e->s + 5, (size_t)len + 1);
     k->to->failed = 1;
-    snprintf(k->to->error, sizeof k->to->error, "%s%s",
-             text[0] == '-' ? "" : "-ERR ", text);
     if (k->to->lua) return; /* redis_lua.c makes an error of it */
-    buf_text(k->to->out, k->to->error);
+    buf_text(k->to->out, e->s);
     buf_add(k->to->out, "\r\n", 2);
 }
 
