@@ -294,9 +294,9 @@ static void run_ours(uint64_t seed) {
 
 static void choose_steps(uint64_t seed) {
     static const step often[] = {
-        WRITE,        WRITE,        WRITE,  READ,  READ,        READ_3,
-        POLL,         POLL,         POLL,   ERROR, CLOSE,       THAW,
-        SERVER_WRITE, SERVER_WRITE, FREEZE, THAW,  SERVER_CLOSE};
+        WRITE, WRITE,        WRITE,        READ,   READ,        READ_3,
+        POLL,  POLL,         POLL,         ERROR,  CLOSE,       FREEZE,
+        THAW,  SERVER_WRITE, SERVER_WRITE, FREEZE, SERVER_CLOSE};
     int i;
     sim_begin(seed);
     step_count = (int)sim_between(3, MOST_STEPS);
