@@ -5489,7 +5489,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
             req->as_waiter = 0;
             dq_waiters_on_refusal(q);
         } else if (!req->resent && conn->cmd.failures == 0 &&
-                   (!conn->cmd.c || req->x.number != conn->cmd.number)) {
+                   (!conn->cmd.c || (req->x.number > 0 &&
+                                     req->x.number != conn->cmd.number))) {
             req->resent = 1;
             req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
             again = req->is_resend || status == DELAYQ_ERR_IO ||

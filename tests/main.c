@@ -387,6 +387,14 @@ delayq_message message(const char *text, int64_t delay_ms) {
     return m;
 }
 
+void look_again(delayq *q) {
+#ifdef DELAYQ_VERSION_MAJOR
+    q->setup.read_us -= 11000000;
+#else /* 0.1 never does */
+    (void)q;
+#endif
+}
+
 void poll_now(delayq *q) {
 #ifdef DELAYQ_VERSION_MAJOR
     q->next_poll_us = 0;

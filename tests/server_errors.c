@@ -351,6 +351,24 @@ TEST(a_busy_server_is_reported_and_waited_out) {
     finish();
 }
 
+/* An offer looks at the queue again after 10 s. If that look is refused, so is
+ * the offer: it does not wait for a connection that was never lost. */
+TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
+    int64_t began;
+    begin(NULL, "");
+    tell("CONFIG SET lua-time-limit 5");
+    keep_busy();
+    look_again(&q);
+    began = now_us();
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_AGAIN);
+    if (now_us() - began > 2000000)
+        FAIL("an answer after %lld us", (long long)(now_us() - began));
+    kill_script();
+    OK(&q, delayq_offer(&q, "x", 1, 0));
+    while (busy_count > 0) redisFree(busy[--busy_count]);
+    finish();
+}
+
 /* Many keys, and a pause at each: loading takes long. */
 static void load_slowly(void) {
     char delay[16];

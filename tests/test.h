@@ -135,6 +135,8 @@ void open_wire(delayq *q, const char *name, delayq_wire wire);
 /* Make the next call ask the server, whatever the handle knows of due times. */
 delayq_message message(const char *text, int64_t delay_ms);
 void poll_now(delayq *q);
+/* Make the next offer look for foreign elements. */
+void look_again(delayq *q);
 /* Act as if another program had emptied the ready list. */
 void forget_ready(delayq *q);
 /* Take one with timeout 0 and compare. */
