@@ -1075,6 +1075,10 @@ static const char *const scripts[][2] = {
      " '*', 'due', i, 'payload', ARGV[2]) end return redis.call('XLEN',"
      " KEYS[1])",
      "1 Kx N E"},
+    {"for i = 1, 120 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 1, '*',"
+     " 'due', i, 'payload', string.rep('x', (i * 37 + #ARGV[1]) % 500)) end"
+     " return redis.call('XLEN', KEYS[1])",
+     "1 Kx E"},
     {"for i = 1, 40 do redis.call('ZADD', KEYS[1], i % 7, 'm' .. i) end"
      " return redis.call('ZREMRANGEBYRANK', KEYS[1], ARGV[1], ARGV[2])",
      "1 Kz I I"},
