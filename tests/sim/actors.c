@@ -49,8 +49,7 @@ static delayq_status end(actor *a, delayq_status status) {
     if (status < 0) a->trouble_us = sim_now();
     if (a->call_bound_us >= 0 && took > a->call_bound_us)
         check_fail("blocks", "%s: %s took %lld us, at most %lld are promised",
-                   a->name, call, (long long)took,
-                   (long long)a->call_bound_us);
+                   a->name, call, (long long)took, (long long)a->call_bound_us);
     if (status != DELAYQ_EMPTY &&
         (status != DELAYQ_OK || call[0] != 't' || call[1] != 'i'))
         TELL("%s: %s: %s%s%s", a->name, call, delayq_strstatus(status),
@@ -59,7 +58,7 @@ static delayq_status end(actor *a, delayq_status status) {
     return status;
 }
 
-#define CALL(a, what, bound, expression)                                    \
+#define CALL(a, what, bound, expression) \
     (begin(a, what, bound), end(a, expression))
 
 /* How long a call that asks once may take. */
@@ -128,8 +127,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
 #endif
     if (!share) a->q = q;
     begin(a, "open",
-          a->outbox ? 2 * MS
-                    : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
+          a->outbox ? 2 * MS : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
     status = delayq_open(q, &o);
     end(a, status);
     a->verbs++;
@@ -158,8 +156,9 @@ static void outbox_look(actor *a) {
     if (!a->outbox || delayq_outbox(a->q, &s) != DELAYQ_OK) return;
     if (s.offers_accepted != a->offers_accepted ||
         s.changes_accepted != a->changes_accepted)
-        check_fail("outbox", "%s: %llu offers and %llu changes were accepted, "
-                             "the outbox counts %llu and %llu",
+        check_fail("outbox",
+                   "%s: %llu offers and %llu changes were accepted, "
+                   "the outbox counts %llu and %llu",
                    a->name, (unsigned long long)a->offers_accepted,
                    (unsigned long long)a->changes_accepted,
                    (unsigned long long)s.offers_accepted,
@@ -215,8 +214,9 @@ static void ended(actor *a, held *h, delayq_status status, const char *verb) {
     if (status == DELAYQ_GONE && h->hash && h->it->now.set &&
         h->it->now.hash == h->hash && !h->it->disturbed &&
         !(h->it->unknown & bit_of(a)))
-        check_fail("status", "%s: %s of item %d is told as gone, and its "
-                             "lease is in the server",
+        check_fail("status",
+                   "%s: %s of item %d is told as gone, and its "
+                   "lease is in the server",
                    a->name, verb, h->it->id);
 }
 
@@ -251,7 +251,8 @@ static int work(actor *a, held *h, int waits) {
         TELL("%s: forgets item %d", a->name, h->it->id);
         return 0;
     }
-    if (waits && what < a->loses * 2) process_sleep(between(a, lease, lease * 2));
+    if (waits && what < a->loses * 2)
+        process_sleep(between(a, lease, lease * 2));
     what = (int)between(a, 0, 99);
     if (what < 6) {
         check_intend(a, h->it);
@@ -286,8 +287,7 @@ static int work(actor *a, held *h, int waits) {
         status =
             CALL(a, "extend", large_us(a), delayq_extend(a->q, &h->got, 0));
         /* in the millisecond of the take: it ends when it would have ended */
-        if (strcmp(before.text, h->got.ticket.text) == 0 &&
-            status == DELAYQ_OK)
+        if (strcmp(before.text, h->got.ticket.text) == 0 && status == DELAYQ_OK)
             h->it->changed |= bit_of(a);
         else if (status == DELAYQ_OK && !a->outbox)
             check_ticket(a, h->got.ticket.text);
@@ -417,8 +417,8 @@ static void take_all(actor *a, int waits) {
     held h;
     int turns = 0;
     for (;;) {
-        delayq_status status = CALL(a, "take(0)", take_us(a, 0),
-                                    delayq_take(a->q, &got, 0));
+        delayq_status status =
+            CALL(a, "take(0)", take_us(a, 0), delayq_take(a->q, &got, 0));
         if (status != DELAYQ_OK) return;
         received(a, &got, &h);
         a->verbs++;
@@ -469,10 +469,10 @@ static void wait_worker(actor *a) {
         is_free(a);
         a->q = first;
         a->verbs++;
-        status = CALL(a, "wait",
-                      a->take_ms < 0 ? -1 : take_us(a, a->take_ms) +
-                                                large_us(a),
-                      delayq_wait(both, 2, a->take_ms));
+        status =
+            CALL(a, "wait",
+                 a->take_ms < 0 ? -1 : take_us(a, a->take_ms) + large_us(a),
+                 delayq_wait(both, 2, a->take_ms));
         if (status == DELAYQ_OK)
             for (i = 0; i < 2; i++) {
                 a->q = both[i];
@@ -566,8 +566,8 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         a->verbs++;
         if (count == 1) {
 #ifdef SIM_OLD
-            status = CALL(a, "offer_many", large_us(a),
-                          delayq_offer_many(q, m, 1));
+            status =
+                CALL(a, "offer_many", large_us(a), delayq_offer_many(q, m, 1));
 #else
             status = CALL(a, "offer_message", large_us(a),
                           delayq_offer_message(q, m));
@@ -583,8 +583,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         /* the others are left out */
         for (i = left = 0; i < count; i++) {
             if (m[i].status != DELAYQ_ERR_UNKNOWN) {
-                if (m[i].status == DELAYQ_OK || m[i].status < 0 ||
-                    !a->outbox)
+                if (m[i].status == DELAYQ_OK || m[i].status < 0 || !a->outbox)
                     check_offered(a, of[i], m[i].status);
                 free((void *)(uintptr_t)m[i].data);
                 continue;
@@ -623,8 +622,7 @@ static void change_offer(actor *a, delayq *q, offered *o) {
     check_intend(a, o->it);
     if (percent(a, 50)) {
         verb = "cancel";
-        status =
-            CALL(a, "cancel", large_us(a), delayq_cancel(q, &o->ticket));
+        status = CALL(a, "cancel", large_us(a), delayq_cancel(q, &o->ticket));
     } else {
         verb = "reschedule";
         status = CALL(a, "reschedule", large_us(a),
@@ -725,10 +723,10 @@ static void watcher(actor *a) {
             if (CALL(a, "count", large_us(a), delayq_count(a->q, &c)) ==
                     DELAYQ_OK &&
                 (c.pending < c.overdue || c.pending < 0 || c.ready < 0))
-                check_fail("status", "%s: count tells of %lld pending, %lld "
-                                     "overdue",
-                           a->name, (long long)c.pending,
-                           (long long)c.overdue);
+                check_fail("status",
+                           "%s: count tells of %lld pending, %lld "
+                           "overdue",
+                           a->name, (long long)c.pending, (long long)c.overdue);
             break;
         case 1:
             CALL(a, "peek", large_us(a),
@@ -1015,8 +1013,9 @@ static void java_served(void *arg) {
         }
         it->got++;
         if (it->got > it->handed + it->maybe)
-            check_fail("twice", "item %d comes to Java %d times, and was "
-                                "handed out %d times",
+            check_fail("twice",
+                       "item %d comes to Java %d times, and was "
+                       "handed out %d times",
                        it->id, it->got, it->handed);
     }
     j->popped_len = 0;
@@ -1070,19 +1069,16 @@ static void java_connect(void *arg) {
     }
     java_drop(a);
     j->timer_us = 0;
-    j->command =
-        redis_connect(sim_redis, java_wrote, java_close_command, j);
+    j->command = redis_connect(sim_redis, java_wrote, java_close_command, j);
     if (j->command)
         j->listens =
             redis_connect(sim_redis, java_listened, java_close_listens, j);
     if (j->listens) {
-        j->blocks =
-            redis_connect(sim_redis, java_popped, java_close_blocks, j);
+        j->blocks = redis_connect(sim_redis, java_popped, java_close_blocks, j);
         java_send(a, j->listens, 2, argv, lens);
         java_block(a);
     }
-    if (!j->command || !j->listens || !j->blocks)
-        java_reconnect(a, 500 * MS);
+    if (!j->command || !j->listens || !j->blocks) java_reconnect(a, 500 * MS);
 }
 
 static void java_offers(void *arg) {

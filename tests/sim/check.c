@@ -247,8 +247,7 @@ static const char *place_name(const place *p) {
 }
 
 static void rescored(item *it) {
-    it->due_true_us =
-        sim_now() + (it->now.score * 1000 - service_now_us());
+    it->due_true_us = sim_now() + (it->now.score * 1000 - service_now_us());
     it->overdue_us = 0;
 }
 
@@ -297,8 +296,9 @@ static void check_early(const item *it, const actor *by, const char *what) {
     else if (!it->first_out && !it->moved && it->clock_sets == clock_sets &&
              it->due_ms && !it->by_outbox &&
              now_ms < it->offered_ms + it->delay_ms)
-        check_fail("early", "item %d is %s %lld ms after its offer, with a "
-                            "delay of %lld ms",
+        check_fail("early",
+                   "item %d is %s %lld ms after its offer, with a "
+                   "delay of %lld ms",
                    it->id, what, (long long)(now_ms - it->offered_ms),
                    (long long)it->delay_ms);
 }
@@ -307,13 +307,13 @@ static void tell_change(const item *it, const actor *by) {
     const place *w = &it->was, *n = &it->now;
     if (!sim_tells) return;
     if (n->set && (!w->set || n->score != w->score || n->hash != w->hash))
-        sim_tell("    server: item %d: %s -> %s, due in %lld ms, by %s",
-                 it->id, place_name(w), place_name(n),
+        sim_tell("    server: item %d: %s -> %s, due in %lld ms, by %s", it->id,
+                 place_name(w), place_name(n),
                  (long long)(n->score - service_now_us() / 1000),
                  by ? by->name : "nobody");
     else
-        sim_tell("    server: item %d: %s -> %s, by %s", it->id,
-                 place_name(w), place_name(n), by ? by->name : "nobody");
+        sim_tell("    server: item %d: %s -> %s, by %s", it->id, place_name(w),
+                 place_name(n), by ? by->name : "nobody");
 }
 
 static void stored(item *it, actor *by) {
@@ -327,8 +327,8 @@ static void stored(item *it, actor *by) {
                    "item %d is stored by %s, which was told that it isn't",
                    it->id, by ? by->name : "nobody");
     if (it->stored > 1 && !it->disturbed && !(it->by_outbox && any_loss))
-        check_fail("twice", "item %d is stored anew by %s: number %d",
-                   it->id, by ? by->name : "nobody", it->stored);
+        check_fail("twice", "item %d is stored anew by %s: number %d", it->id,
+                   by ? by->name : "nobody", it->stored);
 }
 
 static int java_blocks(int queue) {
@@ -341,7 +341,7 @@ static int java_blocks(int queue) {
     return 0;
 }
 
-static void changed(item *it, actor *by) {
+static int changed(item *it, actor *by) {
     const place *w = &it->was, *n = &it->now;
     int before = total(w), after = total(n);
     int meant = by && ((it->intents | it->unknown) & bit_of(by) ||
@@ -350,20 +350,21 @@ static void changed(item *it, actor *by) {
     int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
     if (before == after && n->set == w->set && n->ready == w->ready &&
         n->retry == w->retry && n->dead == w->dead && (!n->set || !anew))
-        return;
+        return 0;
     events++;
     tell_change(it, by);
     if (after > 1) {
-        check_fail("twice", "item %d lies in the server %d times: set %d, "
-                            "ready %d, retry %d, dead %d",
+        check_fail("twice",
+                   "item %d lies in the server %d times: set %d, "
+                   "ready %d, retry %d, dead %d",
                    it->id, after, n->set, n->ready, n->retry, n->dead);
-        return;
+        return 1;
     }
     if (it->now.set && (!w->set || n->score != w->score)) rescored(it);
     it->ready_us = n->ready || n->retry || n->stream ? sim_now() : 0;
     if (before == 0 && after == 1) {
         stored(it, by);
-        return;
+        return 1;
     }
     if (meant) it->changed |= bit_of(by);
     if (meant && after == 0) it->removed |= bit_of(by);
@@ -381,8 +382,9 @@ static void changed(item *it, actor *by) {
             if (w->set) check_early(it, by, "moved");
             handed_out(it, NULL);
         } else if (leases) {
-            check_fail("lost", "item %d is removed by %s, from %s: nobody "
-                               "has acked it",
+            check_fail("lost",
+                       "item %d is removed by %s, from %s: nobody "
+                       "has acked it",
                        it->id, by ? by->name : "nobody", place_name(w));
         } else {
             if (w->set) check_early(it, by, "taken");
@@ -391,7 +393,7 @@ static void changed(item *it, actor *by) {
                            by ? by->name : "nobody");
             handed_out(it, by);
         }
-        return;
+        return 1;
     }
     if (n->set && w->set) { /* leased, extended, nacked, rescheduled */
         if (!meant) {
@@ -417,17 +419,22 @@ static void changed(item *it, actor *by) {
     it->moved++;
     if (it->acked)
         check_fail("status", "item %d is acked, and still there", it->id);
+    return 1;
 }
+
+static int touched_last, moved_now; /* items that the request has changed */
 
 static void settle(actor *by) {
     unsigned d = dirty;
     int q, r, i;
+    touched_last = 0;
     if (!d) return;
     dirty = 0;
     for (q = 0; q < sim_plan.queues; q++)
         for (r = 0; r <= STREAM; r++)
             if (d & 1u << (q * 8 + r)) read_role(q, (role)r);
-    for (i = 0; i < touched_count; i++) changed(items[touched[i]], by);
+    for (i = 0; i < touched_count; i++)
+        touched_last += changed(items[touched[i]], by);
     for (i = 0; i < touched_count; i++) items[touched[i]]->touched = 0;
     touched_count = 0;
 }
@@ -471,11 +478,11 @@ void check_crash(int flushed) {
 
 static int reads(const char *c, size_t n) {
     static const char *const all[] = {
-        "ZRANGE",  "ZSCORE", "ZCARD",     "ZCOUNT",  "LRANGE", "LLEN",
-        "LINDEX",  "GET",    "EXISTS",    "TYPE",    "TIME",   "PUBLISH",
-        "PUBSUB",  "STRLEN", "XRANGE",    "XLEN",    "XINFO",  "XREVRANGE",
-        "EXPIRE",  "PTTL",   "PEXPIRE",   "SET",     "GETRANGE",
-        "ZREVRANGE", "ZRANGEBYSCORE", "MEMORY", "ZRANK", "SETEX", "PSETEX"};
+        "ZRANGE",        "ZSCORE", "ZCARD",   "ZCOUNT", "LRANGE",   "LLEN",
+        "LINDEX",        "GET",    "EXISTS",  "TYPE",   "TIME",     "PUBLISH",
+        "PUBSUB",        "STRLEN", "XRANGE",  "XLEN",   "XINFO",    "XREVRANGE",
+        "EXPIRE",        "PTTL",   "PEXPIRE", "SET",    "GETRANGE", "ZREVRANGE",
+        "ZRANGEBYSCORE", "MEMORY", "ZRANK",   "SETEX",  "PSETEX"};
     size_t i, k;
     for (i = 0; i < sizeof all / sizeof all[0]; i++) {
         for (k = 0; k < n && all[i][k]; k++)
@@ -495,8 +502,7 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
     }
     if (reads(argv[0], lens[0])) return;
     if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */
-        lens[2] == 1 && argv[2][0] == '0' && lens[3] == 2 &&
-        argv[3][0] == '-')
+        lens[2] == 1 && argv[2][0] == '0' && lens[3] == 2 && argv[3][0] == '-')
         return;
     /* the other keys of DEL, UNLINK, RENAME, LMOVE ... */
     if (lens[0] != 3 && lens[0] != 6 && lens[0] != 9) last = 1;
@@ -524,8 +530,7 @@ void check_intend(actor *a, item *it) {
     it->intents |= bit_of(a);
 }
 
-void check_settled(actor *a, item *it, delayq_status status,
-                   const char *verb) {
+void check_settled(actor *a, item *it, delayq_status status, const char *verb) {
     int removes = strcmp(verb, "ack") == 0 || strcmp(verb, "cancel") == 0;
     int done = ((removes ? it->removed : it->changed) & bit_of(a)) != 0;
     it->intents &= ~bit_of(a);
@@ -560,8 +565,8 @@ void check_offered(actor *a, item *it, delayq_status status) {
     }
     it->forbidden = 1;
     if (it->stored && !it->disturbed)
-        check_fail("status", "item %d is stored, and is told as %d: %s",
-                   it->id, status, delayq_strstatus(status));
+        check_fail("status", "item %d is stored, and is told as %d: %s", it->id,
+                   status, delayq_strstatus(status));
 }
 
 void check_got(actor *a, const delayq_item *got, int leases) {
@@ -573,22 +578,23 @@ void check_got(actor *a, const delayq_item *got, int leases) {
                    a->name, got->len);
         return;
     }
-    for (i = 8; i < it->len && i < got->len && bytes[i] == filler(it, i);)
-        i++;
+    for (i = 8; i < it->len && i < got->len && bytes[i] == filler(it, i);) i++;
     if (got->len != it->len || (i < it->len && it->len > 8))
-        check_fail("bytes", "item %d of %zu bytes is delivered with %zu, the "
-                            "same up to %zu",
+        check_fail("bytes",
+                   "item %d of %zu bytes is delivered with %zu, the "
+                   "same up to %zu",
                    it->id, it->len, got->len, i);
     a->free_us = 0;
     it->got++;
     if (sim_plan.broadcast) return;
     if (it->got > it->handed + it->maybe)
-        check_fail("twice", "item %d is delivered %d times, and was handed "
-                            "out %d times",
+        check_fail("twice",
+                   "item %d is delivered %d times, and was handed "
+                   "out %d times",
                    it->id, it->got, it->handed);
     if (it->acked)
-        check_fail("twice", "item %d is delivered to %s after its ack",
-                   it->id, a->name);
+        check_fail("twice", "item %d is delivered to %s after its ack", it->id,
+                   a->name);
     if (it->cancelled)
         check_fail("status", "item %d is delivered to %s after its cancel",
                    it->id, a->name);
@@ -647,32 +653,40 @@ void check_status(actor *a, const char *verb, delayq_status status) {
                  2 * SIM_SECOND + sim_plan.reconnect_max_ms * MS &&
              now - faults_other_us() > 2 * SIM_SECOND &&
              now - a->frozen_since_us > 5 * SIM_SECOND &&
-             now - a->start_us > 2 * SIM_SECOND &&
-             status != DELAYQ_ERR_FULL && status != DELAYQ_ERR_UNKNOWN)
-        check_fail("failure", "%s: %s returns %d without a fault: %s",
-                   a->name, verb, status, delayq_errmsg(a->q));
+             now - a->start_us > 2 * SIM_SECOND && status != DELAYQ_ERR_FULL &&
+             status != DELAYQ_ERR_UNKNOWN)
+        check_fail("failure", "%s: %s returns %d without a fault: %s", a->name,
+                   verb, status, delayq_errmsg(a->q));
 }
 
 /* --- economy ------------------------------------------------------------- */
 
-static int64_t quiet_idle_us;        /* nothing was there or happened since */
+static int64_t quiet_idle_us; /* nothing was there or happened since */
 static int64_t idle_window_us;
 
 void check_answered(void *arg, client *by, const char *command, int calls,
                     int64_t work) {
     actor *a = acting ? acting : service_actor(by);
     int64_t budget;
+    int i;
     (void)arg;
+    moved_now = touched_last;
     settle(a);
+    moved_now = touched_last;
     if (a) a->commands++;
-    /* a batch of up to 100 items, 64 waiters */
-    budget = 1500 + 12 * (int64_t)sim_plan.batch +
-             (sim_plan.wire == DELAYQ_NATIVE
-                  ? 0
-                  : 4 * contents[0][SET].count + 4 * contents[1][SET].count);
-    if (a && a->kind != JAVA && a->kind != PUSHER && work > budget + 3000)
-        check_fail("work", "%s of %s costs %lld, with %d calls", command,
-                   a->name, (long long)work, calls);
+    /* what it walks through: 64 waiters; for each item a few commands; the
+     * mirror, which is a list; large payloads count by their KB */
+    budget = 900 + 30 * (int64_t)moved_now;
+    if (sim_plan.wire != DELAYQ_NATIVE)
+        budget += 6 * (contents[0][MIRROR].count + contents[1][MIRROR].count);
+    for (i = 0; i < sim_plan.actor_count; i++)
+        if (sim_plan.actors[i].large) budget = 20000;
+    if (a && a->kind != JAVA && a->kind != PUSHER &&
+        (work > budget || calls > 250 + 12 * moved_now))
+        check_fail("work",
+                   "%s of %s costs %lld, with %d calls, and changes %d "
+                   "items",
+                   command, a->name, (long long)work, calls, moved_now);
 }
 
 void check_connected(actor *a) {
@@ -688,8 +702,7 @@ static void window_of(actor *a, int64_t seconds) {
     uint64_t steps = a->p ? process_steps(a->p) : 0;
     uint64_t did = steps - a->steps_then, logs = a->logs - a->logs_then,
              connects = a->connects - a->connects_then,
-             items = a->items - a->items_then,
-             verbs = a->verbs - a->verbs_then,
+             items = a->items - a->items_then, verbs = a->verbs - a->verbs_then,
              large = (a->bytes - a->bytes_then) / 512,
              happened = events - events_then, kills = faults_kills(), limit;
     a->steps_then = steps;
@@ -700,21 +713,25 @@ static void window_of(actor *a, int64_t seconds) {
     a->bytes_then = a->bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
     (void)seconds;
-    limit = 50 + (is_framed(a) ? 150 : 0) + 60 * items + 40 * verbs + 12 * happened + large;
+    limit = 50 + (is_framed(a) ? 150 : 0) + 60 * items + 40 * verbs +
+            12 * happened + large;
     if (sim_plan.pieces) limit *= 3;
     if (sim_plan.kinds & 1u << SCRIPTS) limit *= 4; /* each comes twice */
     limit += 40 * connects;
     if (did > limit)
-        check_fail("steps", "%s takes %llu steps in a second with %llu calls, "
-                            "%llu items, %llu events in the queue, %llu "
-                            "connects",
-                   a->name, (unsigned long long)did,
-                   (unsigned long long)verbs, (unsigned long long)items,
-                   (unsigned long long)happened, (unsigned long long)connects);
+        check_fail("steps",
+                   "%s takes %llu steps in a second with %llu calls, "
+                   "%llu items, %llu events in the queue, %llu "
+                   "connects",
+                   a->name, (unsigned long long)did, (unsigned long long)verbs,
+                   (unsigned long long)items, (unsigned long long)happened,
+                   (unsigned long long)connects);
     /* two handles, each with attempts to connect at half the longest pause */
-    if (logs > 10 + 2 * verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms + 4 * kills)
-        check_fail("logs", "%s writes %llu lines into its log in a second, "
-                           "with %llu calls",
+    if (logs > 10 + 2 * verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms +
+                   4 * kills)
+        check_fail("logs",
+                   "%s writes %llu lines into its log in a second, "
+                   "with %llu calls",
                    a->name, (unsigned long long)logs,
                    (unsigned long long)verbs);
     /* one that was of use is replaced at once */
@@ -803,8 +820,9 @@ static void check_idle(void) {
         if (now - a->frozen_since_us < 15 * SIM_SECOND && a->frozen_us)
             continue;
         if (sent > 6 + 4 * verbs)
-            check_fail("idle", "%s sends %llu commands in 3 s in which "
-                               "nothing happens, with %llu calls",
+            check_fail("idle",
+                       "%s sends %llu commands in 3 s in which "
+                       "nothing happens, with %llu calls",
                        a->name, (unsigned long long)sent,
                        (unsigned long long)verbs);
     }
@@ -839,8 +857,8 @@ static void check_live(void) {
     int q, r, i, k;
     if (!faults_quiet()) return;
     calm = faults_other_us();
-    since = faults_connections_us() + sim_plan.reconnect_max_ms * 1000 +
-            6 * trip;
+    since =
+        faults_connections_us() + sim_plan.reconnect_max_ms * 1000 + 6 * trip;
     if (since > calm) calm = since;
     if (woke_us > calm) calm = woke_us;
     if (now < calm + SIM_SECOND + 4 * trip + 50 * MS) return;
@@ -865,8 +883,9 @@ static void check_live(void) {
                 (a->queue != q && a->kind != WAIT_WORKER) ||
                 now - a->free_us < waited)
                 continue;
-            check_fail("liveness", "item %d is %s and could have been taken "
-                                   "for %lld ms, while %s waits in %s",
+            check_fail("liveness",
+                       "item %d is %s and could have been taken "
+                       "for %lld ms, while %s waits in %s",
                        oldest->id, place_name(&oldest->now),
                        (long long)(waited / 1000), a->name,
                        a->call ? a->call : "poll");
@@ -883,8 +902,9 @@ static void check_calls(void) {
         if (!a->alive || !a->call || a->frozen || a->call_bound_us < 0)
             continue;
         if (now - a->call_us - a->frozen_us > a->call_bound_us + 100 * MS)
-            check_fail("blocks", "%s has been in %s for %lld ms, at most %lld "
-                                 "are promised",
+            check_fail("blocks",
+                       "%s has been in %s for %lld ms, at most %lld "
+                       "are promised",
                        a->name, a->call, (long long)((now - a->call_us) / 1000),
                        (long long)(a->call_bound_us / 1000));
     }
@@ -953,8 +973,7 @@ void check_end_of_run(void) {
             continue;
         }
         out++;
-        if (sim_plan.broadcast || it->got || !it->handed ||
-            sim_plan.lease_ms)
+        if (sim_plan.broadcast || it->got || !it->handed || sim_plan.lease_ms)
             continue;
         /* handed out, and never received */
         gone++;
@@ -962,8 +981,9 @@ void check_end_of_run(void) {
         if (!a || a->kind == JAVA) continue;
         if (a->life == it->hand_life && a->alive && !a->call &&
             a->kind != OUTBOX_WORKER && a->trouble_us < it->hand_us)
-            check_fail("lost", "item %d was handed out to %s at %lld us, "
-                               "which was told of nothing",
+            check_fail("lost",
+                       "item %d was handed out to %s at %lld us, "
+                       "which was told of nothing",
                        it->id, a->name, (long long)it->hand_us);
     }
     TELL("at the end: %d items, %d in the server, %d gone, %d lost by faults",

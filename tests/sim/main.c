@@ -30,7 +30,7 @@ typedef struct result {
 static struct shared {
     uint64_t seed; /* is running */
     int64_t now;
-} *shared;
+} * shared;
 
 static const char *binary = "build/sim";
 static int64_t run_seconds; /* virtual; 0: as the plan says */
@@ -160,8 +160,8 @@ static int shrink(uint64_t seed, const char *given) {
                 snprintf(look, sizeof look, ",%s,", what);
                 if (strstr(have, look)) continue;
             }
-            snprintf(tried, sizeof tried, "%s%s%.16s", drop,
-                     drop[0] ? "," : "", what);
+            snprintf(tried, sizeof tried, "%s%s%.16s", drop, drop[0] ? "," : "",
+                     what);
             if (still_fails(seed, tried, invariant))
                 memcpy(drop, tried, sizeof drop);
         }
@@ -224,11 +224,12 @@ static int wanted(uint64_t seed) {
 }
 
 static int usage(void) {
-    fprintf(stderr,
-            "usage: sim [--seeds N] [--first N] [--seconds S] [--jobs N]\n"
-            "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
-            "           [--only INVARIANT,...] [--faults KIND,...]\n"
-            "           [--known FILE] [--virtual SECONDS] [--stop N]\n");
+    fprintf(
+        stderr,
+        "usage: sim [--seeds N] [--first N] [--seconds S] [--jobs N]\n"
+        "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
+        "           [--only INVARIANT,...] [--faults KIND,...]\n"
+        "           [--known FILE] [--virtual SECONDS] [--stop N]\n");
     return 2;
 }
 
@@ -315,20 +316,32 @@ int main(int argc, char **argv) {
         }
         if (!v) return usage();
         i++;
-        if (strcmp(o, "--seed") == 0) one = 1, first = strtoull(v, NULL, 10);
+        if (strcmp(o, "--seed") == 0)
+            one = 1, first = strtoull(v, NULL, 10);
         else if (strcmp(o, "--shrink") == 0)
             shrinks = 1, first = strtoull(v, NULL, 10);
-        else if (strcmp(o, "--seeds") == 0) seeds = strtoull(v, NULL, 10);
-        else if (strcmp(o, "--first") == 0) first = strtoull(v, NULL, 10);
-        else if (strcmp(o, "--seconds") == 0) seconds = atof(v);
-        else if (strcmp(o, "--virtual") == 0) run_seconds = atoll(v);
-        else if (strcmp(o, "--drop") == 0) drop = v;
-        else if (strcmp(o, "--only") == 0) check_only = v;
-        else if (strcmp(o, "--faults") == 0) only_kinds = kinds_of(v);
-        else if (strcmp(o, "--known") == 0) file = v;
-        else if (strcmp(o, "--stop") == 0) stop = strtoull(v, NULL, 10);
-        else if (strcmp(o, "--again") == 0) again_every = atoi(v);
-        else return usage();
+        else if (strcmp(o, "--seeds") == 0)
+            seeds = strtoull(v, NULL, 10);
+        else if (strcmp(o, "--first") == 0)
+            first = strtoull(v, NULL, 10);
+        else if (strcmp(o, "--seconds") == 0)
+            seconds = atof(v);
+        else if (strcmp(o, "--virtual") == 0)
+            run_seconds = atoll(v);
+        else if (strcmp(o, "--drop") == 0)
+            drop = v;
+        else if (strcmp(o, "--only") == 0)
+            check_only = v;
+        else if (strcmp(o, "--faults") == 0)
+            only_kinds = kinds_of(v);
+        else if (strcmp(o, "--known") == 0)
+            file = v;
+        else if (strcmp(o, "--stop") == 0)
+            stop = strtoull(v, NULL, 10);
+        else if (strcmp(o, "--again") == 0)
+            again_every = atoi(v);
+        else
+            return usage();
     }
     if (shrinks) return shrink(first, drop);
     if (one) {

@@ -895,6 +895,15 @@ static const char *const ids[] = {"1700000000000-1",
 
 #define PICK(a) ((a)[below((int)(sizeof(a) / sizeof *(a)))])
 
+/* Each sequence prefers a few of the commands, and many one of few elements,
+ * so that what they do meets. */
+static const char *favourites[24];
+static int few_elements;
+
+static const char *some_command(void) {
+    return below(4) ? PICK(favourites) : PICK(commands);
+}
+
 static void add_text(event *e, const char *s) {
     add_word(e, s, strlen(s));
 }
@@ -910,7 +919,7 @@ static void add_key(event *e, char type) {
 
 static void add_element(event *e) {
     static char big[6000];
-    int what = below(24);
+    int what = few_elements && below(8) ? 12 : below(24);
     size_t len;
     if (what == 0) {
         for (len = 0; len < sizeof big; len++)
@@ -923,7 +932,8 @@ static void add_element(event *e) {
         snprintf(name, sizeof name, "e%d", below(30));
         add_text(e, name);
     } else {
-        add_text(e, what < 16 ? elements[below(8)] : PICK(elements));
+        add_text(e, what < 16 ? elements[below(few_elements ? 4 : 8)]
+                              : PICK(elements));
     }
 }
 
@@ -996,6 +1006,7 @@ static const char *const wrappers[] = {
     " return {1, r, 2}",
     "local r = redis.call(unpack(ARGV)) redis.call('PUBLISH', 'c1', 'done')"
     " return r",
+    "redis.call('DEL', 's2')\nreturn redis.call(unpack(ARGV))",
     "redis.call('INCRBY', 's2', 1)\nreturn redis.call(unpack(ARGV))",
     "local ok, e = pcall(redis.call, unpack(ARGV)) if ok then return e end "
     "error(e)",
@@ -1075,6 +1086,10 @@ static const char *const scripts[][2] = {
      " '*', 'due', i, 'payload', ARGV[2]) end return redis.call('XLEN',"
      " KEYS[1])",
      "1 Kx N E"},
+    {"for i = 1, 120 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 1, '*',"
+     " 'due', i, 'payload', string.rep('x', (i * 37 + #ARGV[1]) % 500)) end"
+     " return redis.call('XLEN', KEYS[1])",
+     "1 Kx E"},
     {"for i = 1, 40 do redis.call('ZADD', KEYS[1], i % 7, 'm' .. i) end"
      " return redis.call('ZREMRANGEBYRANK', KEYS[1], ARGV[1], ARGV[2])",
      "1 Kz I I"},
@@ -1108,7 +1123,7 @@ static void add_command(int who) {
     int i, what = below(100);
     memset(&inner, 0, sizeof inner);
     if (what < 60) {
-        add_tokens(e, PICK(commands));
+        add_tokens(e, some_command());
         return;
     }
     if (what < 64) {
@@ -1125,7 +1140,7 @@ static void add_command(int who) {
     add_text(e, below(20) ? "EVAL" : "EVAL_RO");
     add_text(e, PICK(wrappers));
     add_text(e, "0");
-    add_tokens(&inner, PICK(commands));
+    add_tokens(&inner, some_command());
     for (i = 0; i < inner.argc; i++) {
         memcpy(&len, inner.text.s + at, sizeof len);
         add_word(e, inner.text.s + at + sizeof len, len);
@@ -1144,6 +1159,8 @@ static void make_events(uint64_t seed) {
     int i;
     chance_state = seed * 7919 + 1;
     forget_events();
+    for (i = 0; i < 24; i++) favourites[i] = PICK(commands);
+    few_elements = below(3) > 0;
     for (i = 0; i < 6; i++) new_event(CONNECT, i);
     for (i = 4; i < 6; i++) {
         event *e = new_event(SEND, i);
@@ -1157,7 +1174,7 @@ static void make_events(uint64_t seed) {
             new_event(CLOCK, 0)->n = below(4) ? below(2000) : below(900000);
         } else if (what < 5) {
             new_event(CONNECT, who);
-        } else if (what < 6) {
+        } else if (what < 8) {
             event *e = new_event(FAULT, 0);
             e->n = below(3) ? NO_FAULT : 1 + below(3);
             if (e->n == DENIED) buf_text(&e->text, PICK(words));

@@ -275,6 +275,9 @@ static void client_free(client *c) {
             client **at = seq_at(&r->pending, i);
             if (*at == c) *at = NULL;
         }
+    for (i = 0; i < r->resumed.len; i++)
+        if (*(client **)seq_at(&r->resumed, i) == c)
+            seq_remove(&r->resumed, i--, 1);
     if (c->prev)
         c->prev->next = c->next;
     else

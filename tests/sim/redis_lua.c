@@ -15,6 +15,7 @@
 
 static lua_State *lua;
 static map compiled; /* a function's reference, by SHA1 */
+static map digests;  /* a script's SHA1, by its text: they come often */
 static call *running;
 
 /* --- errors -------------------------------------------------------------- */
@@ -525,6 +526,19 @@ static void lua_begin(void) {
     lua_settop(lua, 0);
 }
 
+static void script_sha1(const char *text, size_t len, char sha[41]) {
+    const map_slot *at = map_find(&digests, text, len);
+    blob *name;
+    if (at) {
+        memcpy(sha, at->v.p, 41);
+        return;
+    }
+    sha1_hex(text, len, sha);
+    name = blob_new(text, len);
+    map_put(&digests, name)->v.p = memcpy(malloc(41), sha, 41);
+    blob_drop(name);
+}
+
 /* Is there such a script now? Else the reply says why not. */
 static map_slot *compile(call *k, const char *text, size_t len,
                          const char sha[41]) {
@@ -682,7 +696,7 @@ void cmd_eval(call *k) {
         }
         script = map_find(&compiled, sha, 40);
     } else {
-        sha1_hex(k->argv[1], k->lens[1], sha);
+        script_sha1(k->argv[1], k->lens[1], sha);
         script = compile(k, k->argv[1], k->lens[1], sha);
     }
     if (script) run_script(k, script, (int)keys);
@@ -692,7 +706,7 @@ void cmd_script(call *k) {
     char sha[41];
     int i;
     if (strcmp(k->cmd->full, "script|load") == 0) {
-        sha1_hex(k->argv[2], k->lens[2], sha);
+        script_sha1(k->argv[2], k->lens[2], sha);
         if (compile(k, k->argv[2], k->lens[2], sha)) r_bulk(k, sha, 40);
     } else if (strcmp(k->cmd->full, "script|exists") == 0) {
         r_array(k, k->argc - 2);

@@ -43,20 +43,15 @@ static const struct kind {
     int weight;
     int connections; /* it touches them */
 } kinds[FAULT_KINDS] = {
-    {"latency", 6, 0},         {"stall", 10, 1},
-    {"cut", 10, 1},            {"forget", 8, 1},
-    {"refuse", 6, 1},          {"silent", 6, 1},
-    {"freeze-server", 10, 1},  {"crash", 10, 1},
-    {"power", 6, 1},           {"failover", 8, 1},
-    {"loading", 5, 1},         {"busy", 6, 1},
-    {"masterdown", 4, 1},      {"oom", 6, 1},
-    {"misconf", 4, 1},         {"denied", 5, 1},
-    {"scripts", 5, 0},         {"flushall", 6, 0},
-    {"kill", 6, 1},            {"kill-loop", 5, 1},
-    {"kill-pubsub", 5, 1},     {"max-clients", 5, 1},
-    {"actor-kill", 12, 0},     {"actor-churn", 5, 0},
-    {"actor-freeze", 12, 0},   {"actor-clock", 5, 0},
-    {"server-clock", 6, 0},
+    {"latency", 6, 0},        {"stall", 10, 1},      {"cut", 10, 1},
+    {"forget", 8, 1},         {"refuse", 6, 1},      {"silent", 6, 1},
+    {"freeze-server", 10, 1}, {"crash", 10, 1},      {"power", 6, 1},
+    {"failover", 8, 1},       {"loading", 5, 1},     {"busy", 6, 1},
+    {"masterdown", 4, 1},     {"oom", 6, 1},         {"misconf", 4, 1},
+    {"denied", 5, 1},         {"scripts", 5, 0},     {"flushall", 6, 0},
+    {"kill", 6, 1},           {"kill-loop", 5, 1},   {"kill-pubsub", 5, 1},
+    {"max-clients", 5, 1},    {"actor-kill", 12, 0}, {"actor-churn", 5, 0},
+    {"actor-freeze", 12, 0},  {"actor-clock", 5, 0}, {"server-clock", 6, 0},
 };
 
 const char *fault_name(fault_kind kind) {
@@ -64,11 +59,13 @@ const char *fault_name(fault_kind kind) {
 }
 
 const char *actor_kind_name(actor_kind kind) {
-    static const char *const all[] = {
-        "producer",      "outbox-producer", "worker",  "batch-worker",
-        "loop-worker",   "outbox-worker",   "waits",   "mover",
-        "sharer",        "watcher",         "redrive", "reader",
-        "pusher",        "java"};
+    static const char *const all[] = {"producer",    "outbox-producer",
+                                      "worker",      "batch-worker",
+                                      "loop-worker", "outbox-worker",
+                                      "waits",       "mover",
+                                      "sharer",      "watcher",
+                                      "redrive",     "reader",
+                                      "pusher",      "java"};
     return all[kind];
 }
 
@@ -83,8 +80,7 @@ static actor *add_actor(chance *c, actor_kind kind, int queue) {
     a->index = p->actor_count++;
     a->kind = kind;
     a->queue = queue;
-    snprintf(a->name, sizeof a->name, "%s-%d", actor_kind_name(kind),
-             a->index);
+    snprintf(a->name, sizeof a->name, "%s-%d", actor_kind_name(kind), a->index);
     a->seed = chance_next(c);
     a->gap_us = scaled(c, 20 * MS, 2 * SIM_SECOND);
     a->delay_ms = scaled(c, 50, 3000);
@@ -111,7 +107,7 @@ static int some_queue(chance *c) {
 }
 
 static void make_actors(chance *c) {
-    static const actor_kind workers[] = {WORKER,      WORKER,      BATCH_WORKER,
+    static const actor_kind workers[] = {WORKER, WORKER, BATCH_WORKER,
                                          LOOP_WORKER, OUTBOX_WORKER};
     plan *p = &sim_plan;
     int i, n, q;
@@ -133,8 +129,8 @@ static void make_actors(chance *c) {
     if (p->queues > 1)
         for (i = 0; i < 2; i++) add_actor(c, WAIT_WORKER, 0);
     if (chance_percent(c, 40)) { /* a crowd */
-        int64_t work = chance_percent(c, 50) ? 0 : scaled(c, 100 * MS,
-                                                          5 * SIM_SECOND);
+        int64_t work =
+            chance_percent(c, 50) ? 0 : scaled(c, 100 * MS, 5 * SIM_SECOND);
         n = (int)chance_between(c, 3, 40);
         for (i = 0; i < n; i++) {
             actor *a = add_actor(c, WORKER, 0);
@@ -232,8 +228,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
 #endif
     p->latency_us = scaled(&c, 50, 40 * MS);
     p->jitter_us = chance_between(&c, 0, p->latency_us / 2);
-    p->pieces =
-        chance_percent(&c, 20) ? (int)chance_between(&c, 10, 60) : 0;
+    p->pieces = chance_percent(&c, 20) ? (int)chance_between(&c, 10, 60) : 0;
     p->faults_until_us = chance_between(&c, 5, 25) * SIM_SECOND;
     p->offers_until_us =
         p->faults_until_us + chance_between(&c, 3, 8) * SIM_SECOND;
@@ -311,18 +306,19 @@ int64_t faults_other_us(void) {
 }
 
 static int hits(const fault *f, int machine_number) {
-    return f->actor < 0 ||
-           sim_plan.actors[f->actor].machine == machine_number;
+    return f->actor < 0 || sim_plan.actors[f->actor].machine == machine_number;
 }
 
 /* Bring the world to what the active faults say. */
 static void apply(void) {
     static char denied[64];
     static const char *const commands[] = {
-        " zadd ",     " client|tracking ", " subscribe ", " publish ",
-        " rpush ",    " zrem ",            " evalsha ",   " pubsub|numsub ",
-        " zrange ",   " lrange ",          " ltrim ",     " script|load ",
-        " lpop ",     " client|setname ",  " exists ",    " pexpire "};
+        " zadd ",    " client|tracking ", " subscribe ",
+        " publish ", " rpush ",           " zrem ",
+        " evalsha ", " pubsub|numsub ",   " zrange ",
+        " lrange ",  " ltrim ",           " script|load ",
+        " lpop ",    " client|setname ",  " exists ",
+        " pexpire "};
     const plan *p = &sim_plan;
     redis_faults *r = redis_faults_of(sim_redis);
     int i, k, freeze = 0;
@@ -520,9 +516,9 @@ static void strike(void *arg) {
     if (!service_is_open() &&
         (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER))
         return; /* it is frozen */
-    TELL("--- %s (f%d) for %lld ms, actor %d, amount %lld",
-         fault_name(f->kind), f->index, (long long)(f->lasts_us / MS),
-         f->actor, (long long)f->amount);
+    TELL("--- %s (f%d) for %lld ms, actor %d, amount %lld", fault_name(f->kind),
+         f->index, (long long)(f->lasts_us / MS), f->actor,
+         (long long)f->amount);
     f->active = 1;
     if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
         f->kind != ACTOR_CHURN)
@@ -570,7 +566,8 @@ static void strike(void *arg) {
     case ACTOR_KILL:
     case ACTOR_FREEZE: each_actor(f, 1); break;
     case ACTOR_CLOCK: {
-        machine *m = p->machines[p->actors[f->actor < 0 ? 0 : f->actor].machine];
+        machine *m =
+            p->machines[p->actors[f->actor < 0 ? 0 : f->actor].machine];
         machine_set_clock(m, f->amount);
         machine_drift(m, (int)(f->seed % 1001) - 500);
         break;

@@ -65,14 +65,14 @@ typedef struct actor {
 
     /* The plan. */
     int queue;
-    int64_t gap_us;      /* between two offers, about */
-    int64_t delay_ms;    /* of an offer, at most */
-    int64_t take_ms;     /* timeout of a take */
-    int64_t work_us;     /* with an item */
-    int64_t start_us;    /* begins then */
-    int machine;         /* number of its machine */
-    int loses;           /* percent of the items it forgets */
-    int large;           /* per mille of its payloads have up to 300 KB */
+    int64_t gap_us;   /* between two offers, about */
+    int64_t delay_ms; /* of an offer, at most */
+    int64_t take_ms;  /* timeout of a take */
+    int64_t work_us;  /* with an item */
+    int64_t start_us; /* begins then */
+    int machine;      /* number of its machine */
+    int loses;        /* percent of the items it forgets */
+    int large;        /* per mille of its payloads have up to 300 KB */
     int io_timeout_ms;
     int64_t max_wait_ms; /* 0: the default */
 
@@ -92,15 +92,14 @@ typedef struct actor {
     /* counted, and as they were when the last window began */
     uint64_t logs, connects, items, verbs, commands, bytes;
     uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
-    uint64_t steps_then, commands_then, idle_verbs_then,
-        idle_connects_then;
+    uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
     uint64_t woken;
     struct held *held;
     int held_count;
     struct outbox_entry *offers, *changes; /* accepted, not yet settled */
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
-    unsigned replaces; /* bits of the keys that it has replaced */
+    unsigned replaces;  /* bits of the keys that it has replaced */
     uint64_t last_seen; /* a reader's: place in the stream */
     void *more;         /* JAVA's */
 } actor;
@@ -128,7 +127,7 @@ typedef enum fault_kind {
     KILL_LOOP,   /* again and again */
     KILL_PUBSUB, /* only those that are subscribed, again and again */
     MAX_CLIENTS,
-    ACTOR_KILL, /* and restart */
+    ACTOR_KILL,  /* and restart */
     ACTOR_CHURN, /* waiters are killed and started, many a second */
     ACTOR_FREEZE,
     ACTOR_CLOCK,
@@ -188,7 +187,7 @@ extern uint64_t sim_last_hash; /* of that run */
 
 /* faults */
 void faults_begin(void);
-int faults_quiet(void);            /* none is active */
+int faults_quiet(void);              /* none is active */
 int64_t faults_connections_us(void); /* the last that touched connections
                                         ended then */
 int64_t faults_other_us(void);
@@ -199,14 +198,14 @@ uint64_t faults_kills(void); /* how often all clients were killed since it was
 
 void service_begin(void);
 void service_end(void);
-void service_open(void);     /* listen */
-void service_shut(void);     /* connections are closed, connects refused */
-void service_forget(void);   /* the machine has crashed */
+void service_open(void);   /* listen */
+void service_shut(void);   /* connections are closed, connects refused */
+void service_forget(void); /* the machine has crashed */
 void service_freeze(int on);
 int64_t service_now_us(void); /* by the server's clock */
 actor *service_actor(client *by);
 void service_kill(int subscribed_only);
-int service_is_open(void);      /* it is neither shut nor frozen */
+int service_is_open(void); /* it is neither shut nor frozen */
 
 /* --- actors -------------------------------------------------------------- */
 
@@ -229,9 +228,9 @@ typedef struct item {
     int id, queue, owner, life, key;
     size_t len;
     int64_t delay_ms;
-    int64_t offered_us;   /* the call began, */
-    int64_t offered_ms;   /* by the server's clock */
-    unsigned clock_sets;  /* of the server's clock before */
+    int64_t offered_us;  /* the call began, */
+    int64_t offered_ms;  /* by the server's clock */
+    unsigned clock_sets; /* of the server's clock before */
     int by_outbox;
 
     /* what the server's history says */
@@ -248,8 +247,8 @@ typedef struct item {
     int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
     uint64_t hand_hash;
-    int lost;      /* by the server, which has forgotten it */
-    int disturbed; /* by a crash: what was told of it before may be wrong */
+    int lost;         /* by the server, which has forgotten it */
+    int disturbed;    /* by a crash: what was told of it before may be wrong */
     uint64_t intents; /* actors that may change it now, */
     uint64_t changed; /* have since they meant to, */
     uint64_t removed; /* the same, and it has left */
@@ -261,7 +260,7 @@ typedef struct item {
     int acked, cancelled;
 } item;
 
-extern char check_failed[64];  /* the invariant, or "" */
+extern char check_failed[64]; /* the invariant, or "" */
 extern char check_text[512];
 extern int64_t check_when;
 extern const char *check_only; /* names, separated by commas; NULL: all */
@@ -286,7 +285,7 @@ void check_got(actor *a, const delayq_item *item, int leases);
 void check_ticket(actor *a, const char *text);
 /* by a hand of the simulator's own, through redis_command */
 void check_act_as(actor *a);
-void check_crash(int flushed);  /* the content has changed by itself */
+void check_crash(int flushed); /* the content has changed by itself */
 void check_clock_set(void);
 void check_woke(void); /* a waiter was killed, frozen or thawed */
 void check_status(actor *a, const char *verb, delayq_status status);
@@ -298,7 +297,10 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
 void check_answered(void *arg, client *by, const char *command, int calls,
                     int64_t work);
 
-#define TELL(...) do { if (sim_tells) sim_tell(__VA_ARGS__); } while (0)
+#define TELL(...)                             \
+    do {                                      \
+        if (sim_tells) sim_tell(__VA_ARGS__); \
+    } while (0)
 
 static inline uint64_t bit_of(const actor *a) {
     return UINT64_C(1) << a->index;

@@ -37,6 +37,48 @@ static int failed(int error) {
     return -1;
 }
 
+const char *sim_traced;
+
+/* Tell of a call of the process that is traced; returns what the call does. */
+static long traced(const char *call, int fd, long result) {
+    const process *p = process_self();
+    int saved = errno;
+    if (!sim_traced || !p || strcmp(sim_traced, p->name) != 0) return result;
+    if (result < 0)
+        sim_tell("%s(%d) = %s", call, fd, strerror(saved));
+    else
+        sim_tell("%s(%d) = %ld", call, fd, result);
+    errno = saved;
+    return result;
+}
+
+/* The same for one that moves bytes, with the first of them. */
+static long traced_bytes(const char *call, int fd, const void *bytes, long n) {
+    const process *p = process_self();
+    const char *from = bytes;
+    char text[161];
+    int i, len = 0;
+    if (n <= 0 || !sim_traced || !p || strcmp(sim_traced, p->name) != 0)
+        return traced(call, fd, n);
+    for (i = 0; i < n && i < (int)sizeof text - 1; i++)
+        if (from[i] != '\r') text[len++] = from[i] < ' ' ? ' ' : from[i];
+    sim_tell("%s(%d) = %ld: %.*s%s", call, fd, n, len, text,
+             i < n ? "..." : "");
+    return n;
+}
+
+static void trace_poll(const struct pollfd *fds, nfds_t count, int timeout) {
+    nfds_t i;
+    if (!sim_traced || strcmp(sim_traced, process_self()->name) != 0) return;
+    for (i = 0; i < count; i++)
+        if (fds[i].revents)
+            sim_tell("poll of %d, %d ms: %s%s%s%s", fds[i].fd, timeout,
+                     fds[i].revents & POLLIN ? " in" : "",
+                     fds[i].revents & POLLOUT ? " out" : "",
+                     fds[i].revents & POLLERR ? " error" : "",
+                     fds[i].revents & POLLHUP ? " hup" : "");
+}
+
 static int is_ours(int fd) {
     return process_self() && fd >= SIM_FIRST_FD;
 }
@@ -181,10 +223,13 @@ int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
 
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout) {
     process *p = process_self();
+    int n;
     if (!p) return __real_poll(fds, count, timeout);
     assert(count <= SIM_MAX_FILES);
     process_called(CALL_US);
-    return wait_ready(fds, count, timeout < 0 ? -1 : timeout * INT64_C(1000));
+    n = wait_ready(fds, count, timeout < 0 ? -1 : timeout * INT64_C(1000));
+    trace_poll(fds, count, timeout);
+    return n > 0 ? n : (int)traced("poll", timeout, n);
 }
 
 int __real_nanosleep(const struct timespec *t, struct timespec *left);
@@ -199,7 +244,7 @@ int __wrap_nanosleep(const struct timespec *t, struct timespec *left) {
     us = t->tv_sec * SIM_SECOND + (t->tv_nsec + 999) / 1000;
     process_called(CALL_US);
     if (us == 0) return 0;
-    n = wait_ready(NULL, 0, us);
+    n = (int)traced("nanosleep", (int)us, wait_ready(NULL, 0, us));
     if (n < 0 && left) memset(left, 0, sizeof *left);
     return n;
 }
@@ -355,22 +400,23 @@ ssize_t __real_write(int fd, const void *from, size_t len);
 ssize_t __real_send(int fd, const void *from, size_t len, int flags);
 
 ssize_t __wrap_read(int fd, void *to, size_t len) {
-    return is_ours(fd) ? do_read(fd, to, len, 0) : __real_read(fd, to, len);
+    if (!is_ours(fd)) return __real_read(fd, to, len);
+    return traced_bytes("read", fd, to, do_read(fd, to, len, 0));
 }
 
 ssize_t __wrap_recv(int fd, void *to, size_t len, int flags) {
-    return is_ours(fd) ? do_read(fd, to, len, flags)
-                       : __real_recv(fd, to, len, flags);
+    if (!is_ours(fd)) return __real_recv(fd, to, len, flags);
+    return traced_bytes("recv", fd, to, do_read(fd, to, len, flags));
 }
 
 ssize_t __wrap_write(int fd, const void *from, size_t len) {
-    return is_ours(fd) ? do_write(fd, from, len, 0)
-                       : __real_write(fd, from, len);
+    if (!is_ours(fd)) return __real_write(fd, from, len);
+    return traced_bytes("write", fd, from, do_write(fd, from, len, 0));
 }
 
 ssize_t __wrap_send(int fd, const void *from, size_t len, int flags) {
-    return is_ours(fd) ? do_write(fd, from, len, flags)
-                       : __real_send(fd, from, len, flags);
+    if (!is_ours(fd)) return __real_send(fd, from, len, flags);
+    return traced_bytes("send", fd, from, do_write(fd, from, len, flags));
 }
 
 /* --- descriptors come and go --------------------------------------------- */
@@ -398,7 +444,7 @@ int __wrap_close(int fd) {
     f = enter(fd);
     if (!f) return -1;
     close_file(process_self(), f);
-    return 0;
+    return (int)traced("close", fd, 0);
 }
 
 int __real_pipe(int fds[2]);
@@ -458,7 +504,8 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t len) {
     if (!f->conn) {
         error = conn_open(process_self(), to, len, &f->conn);
         if (error != 0) return failed(error);
-        if (f->nonblocking) return failed(EINPROGRESS);
+        if (f->nonblocking)
+            return (int)traced("connect", fd, failed(EINPROGRESS));
     } else if (conn_connecting(f->conn)) {
         if (f->nonblocking) return failed(EALREADY);
     }

@@ -42,6 +42,9 @@ extern int sim_tells;
 void sim_tell(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
+/* The name of a process: the story has its calls of the system, too. */
+extern const char *sim_traced;
+
 /* The hash of all that happened so far: which bytes came to whom, and when. Two
  * runs of a seed end with the same, told as a story or not. */
 uint64_t sim_hash(void);
