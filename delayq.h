@@ -4464,7 +4464,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
             cap = cap / 65536 * dq_waiters_random();
         q->next_poll_us = sent_us + cap;
     }
-    if (w->called) dq_sched_lower(q, dq_sys_now());
+    if (w->called && dq_waiters_in_take(q)) dq_sched_lower(q, dq_sys_now());
 }
 
 /* A message on the queue's channel: the next item is due then; 0: now. */

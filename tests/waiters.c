@@ -637,6 +637,7 @@ TEST(handles_of_0_1_go_on_when_those_of_today_die) {
 static void wait_as_if_alone(const char *rights) {
     delayq p;
     static char url[200];
+    long long before;
     int i;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     ask("ACL SETUSER half on resetpass >pw resetkeys resetchannels ~jobs "
@@ -655,6 +656,11 @@ static void wait_as_if_alone(const char *rights) {
     items_come_in_time(&p, 0, 0);
     items_come_in_time(&p, 1, 0);
     CHECK_INT(ask_int("EXISTS " WAITERS), 0);
+    /* called to enter, which it may not: that is no reason to ask and ask */
+    before = calls("evalsha");
+    ask("PUBLISH " WAITERS " 1");
+    usleep(300000);
+    CHECK(calls("evalsha") - before < 100);
     end_all();
     delayq_close(&p);
 }
