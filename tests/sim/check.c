@@ -639,6 +639,14 @@ void check_ticket(actor *a, const char *text) {
     snprintf(tickets[i], sizeof tickets[i], "%s", text);
 }
 
+/* Large payloads may need longer than a short io_timeout. */
+static int is_slow(delayq_status status) {
+    int i;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        if (sim_plan.actors[i].large && status == DELAYQ_ERR_TIMEOUT) return 1;
+    return 0;
+}
+
 /* A failure without a fault. */
 void check_status(actor *a, const char *verb, delayq_status status) {
     int64_t now = sim_now();
@@ -654,7 +662,7 @@ void check_status(actor *a, const char *verb, delayq_status status) {
              now - faults_other_us() > 2 * SIM_SECOND &&
              now - a->frozen_since_us > 5 * SIM_SECOND &&
              now - a->start_us > 2 * SIM_SECOND && status != DELAYQ_ERR_FULL &&
-             status != DELAYQ_ERR_UNKNOWN)
+             !is_slow(status) && status != DELAYQ_ERR_UNKNOWN)
         check_fail("failure", "%s: %s returns %d without a fault: %s", a->name,
                    verb, status, delayq_errmsg(a->q));
 }
@@ -899,9 +907,16 @@ static void check_calls(void) {
     int64_t now = sim_now();
     for (i = 0; i < sim_plan.actor_count; i++) {
         actor *a = &sim_plan.actors[i];
-        if (!a->alive || !a->call || a->frozen || a->call_bound_us < 0)
-            continue;
-        if (now - a->call_us - a->frozen_us > a->call_bound_us + 100 * MS)
+        if (!a->alive || !a->call || a->frozen) continue;
+        if (a->woken_us && a->call && faults_quiet() &&
+            now - a->woken_us > SIM_SECOND + 8 * plan_round_trip_us() &&
+            now - faults_connections_us() >
+                3 * SIM_SECOND + sim_plan.reconnect_max_ms * MS &&
+            now - faults_other_us() > 3 * SIM_SECOND)
+            check_fail("wake", "%s: %s was to end %lld ms ago", a->name,
+                       a->call, (long long)((now - a->woken_us) / 1000));
+        if (a->call_bound_us >= 0 && a->call &&
+            now - a->call_us - a->frozen_us > a->call_bound_us + 100 * MS)
             check_fail("blocks",
                        "%s has been in %s for %lld ms, at most %lld "
                        "are promised",
