@@ -48,7 +48,7 @@ static delayq_status end(actor *a, delayq_status status) {
     a->outcome_us = sim_now();
     if (status == DELAYQ_WOKEN && !a->wakes)
         check_fail("wake", "%s: %s was woken by nobody", a->name, call);
-    if (status == DELAYQ_WOKEN) a->wakes = 0;
+    if (status == DELAYQ_WOKEN && a->wakes) a->wakes--;
     a->woken_us = 0;
     if (status < 0) a->trouble_us = sim_now();
     if (a->call_bound_us >= 0 && took > a->call_bound_us)
@@ -588,7 +588,8 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
                           delayq_offer_message(q, m));
 #endif
         } else {
-            status = CALL(a, "offer_many", large_us(a),
+            status = CALL(a, "offer_many", /* one a key, 8 in a round trip */
+                          a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
         (void)status;
@@ -1246,7 +1247,7 @@ static void wake(void *arg) {
 /* As another thread of it would. */
 void actor_wake(actor *a) {
     if (!a->alive || !a->p || a->frozen || !a->q || !a->awake) return;
-    a->wakes = 1;
+    a->wakes++;
     if (a->call &&
         (strncmp(a->call, "take", 4) == 0 || strcmp(a->call, "wait") == 0) &&
         strcmp(a->call, "take(0)") != 0 && !a->woken_us)

@@ -378,7 +378,6 @@ static void apply(void) {
         case MISCONF: r->no_persistence = 1; break;
         case FAILOVER: r->read_only = 1; break;
         case MAX_CLIENTS: r->max_clients = (int)f->amount; break;
-        case SCRIPTS: r->no_scripts = 1; break;
         case DENIED:
             snprintf(denied, sizeof denied, "%s", commands[f->seed % 16]);
             r->denied = denied;
@@ -437,6 +436,11 @@ static void again(void *arg) {
                    chance_between(&c, MS,
                                   f->kind == KILL_PUBSUB ? 15 * MS : 60 * MS),
                again, f);
+    } else if (f->kind == SCRIPTS) {
+        const char *argv[2] = {"SCRIPT", "FLUSH"};
+        size_t lens[2] = {6, 5}, n;
+        redis_command(sim_redis, &n, 2, argv, lens);
+        sim_at(sim_now() + chance_between(&c, MS, 60 * MS), again, f);
     } else { /* ACTOR_CHURN */
         int i, n = 0;
         for (i = 0; i < sim_plan.actor_count; i++)
@@ -621,6 +625,7 @@ static void strike(void *arg) {
     case KILL: service_kill((int)(f->seed % 2)); break;
     case KILL_LOOP:
     case KILL_PUBSUB:
+    case SCRIPTS:
     case ACTOR_CHURN: again(f); break;
     case ACTOR_KILL:
     case ACTOR_WAKE:

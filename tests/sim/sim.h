@@ -79,7 +79,7 @@ typedef struct actor {
     /* The run. */
     machine *m;
     process *p;
-    int life;          /* how often it was started */
+    int life, life_then; /* how often it was started */
     int alive, frozen; /* frozen: itself, or its machine */
     delayq *q, *q2;
     void *outbox;
@@ -262,6 +262,7 @@ typedef struct item {
     int got;
     int forbidden; /* that it isn't stored */
     int acked, cancelled;
+    int64_t ended_us; /* that it was acked or cancelled */
 } item;
 
 extern char check_failed[64]; /* the invariant, or "" */
