@@ -46,6 +46,10 @@ static delayq_status end(actor *a, delayq_status status) {
     const char *call = a->call;
     a->call = NULL;
     a->outcome_us = sim_now();
+    if (status == DELAYQ_WOKEN && !a->wakes)
+        check_fail("wake", "%s: %s was woken by nobody", a->name, call);
+    if (status == DELAYQ_WOKEN && a->wakes) a->wakes--;
+    a->woken_us = 0;
     if (status < 0) a->trouble_us = sim_now();
     if (a->call_bound_us >= 0 && took > a->call_bound_us)
         check_fail("blocks", "%s: %s took %lld us, at most %lld are promised",
@@ -130,6 +134,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
           a->outbox ? 2 * MS : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
     status = delayq_open(q, &o);
     end(a, status);
+    a->awake = 1;
     a->verbs++;
     return q;
 }
@@ -237,6 +242,17 @@ static void received(actor *a, const delayq_item *got, held *h) {
                   : 0;
 }
 
+/* A nack or an extend that ends a lease when it would have ended changes
+ * nothing. */
+static void same_due(actor *a, const held *h, delayq_status status,
+                     int64_t low_ms, int64_t high_ms) {
+    int64_t left = h->it->now.score - service_now_us() / 1000;
+    int64_t took = (sim_now() - a->call_us) / 1000 + 2;
+    if (status == DELAYQ_OK && h->it->now.set && left >= low_ms - took &&
+        left <= high_ms + 1)
+        h->it->changed |= bit_of(a);
+}
+
 /* Bring an item in hand to an end, one way or another. Returns 1 if it is to be
  * acked by the next call. */
 static int work(actor *a, held *h, int waits) {
@@ -254,17 +270,16 @@ static int work(actor *a, held *h, int waits) {
     if (waits && what < a->loses * 2)
         process_sleep(between(a, lease, lease * 2));
     what = (int)between(a, 0, 99);
-    if (what < 6) {
-        check_intend(a, h->it);
-        status = CALL(a, "nack", large_us(a),
-                      delayq_nack(a->q, &h->got, between(a, 0, 2000)));
-        ended(a, h, status, "nack");
-        return 0;
-    }
     if (what < 9) {
+        int64_t delay = what < 6 ? between(a, 0, 2000) : DELAYQ_BACKOFF;
         check_intend(a, h->it);
-        status = CALL(a, "nack", large_us(a),
-                      delayq_nack(a->q, &h->got, DELAYQ_BACKOFF));
+        status =
+            CALL(a, "nack", large_us(a), delayq_nack(a->q, &h->got, delay));
+        if (what < 6)
+            same_due(a, h, status, delay, delay);
+        else
+            same_due(a, h, status, sim_plan.backoff_ms / 2,
+                     sim_plan.backoff_max_ms);
         ended(a, h, status, "nack");
         return 0;
     }
@@ -573,7 +588,8 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
                           delayq_offer_message(q, m));
 #endif
         } else {
-            status = CALL(a, "offer_many", large_us(a),
+            status = CALL(a, "offer_many", /* one a key, 8 in a round trip */
+                          a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
         (void)status;
@@ -1182,7 +1198,8 @@ void actor_start(actor *a) {
     a->offer_count = a->change_count = 0;
     a->offers_accepted = a->changes_accepted = 0;
     a->steps_then = 0;
-    a->frozen = 0;
+    a->frozen = a->awake = a->wakes = 0;
+    a->woken_us = 0;
     a->chance.state = a->seed + (uint64_t)a->life * 7919;
     if (a->start_us < sim_now()) a->start_us = sim_now();
     if (a->kind == PUSHER) {
@@ -1221,6 +1238,22 @@ void actor_freeze(actor *a, int on) {
         a->steps_then = process_steps(a->p);
         process_thaw(a->p);
     }
+}
+
+static void wake(void *arg) {
+    delayq_wake((delayq *)arg);
+}
+
+/* As another thread of it would. */
+void actor_wake(actor *a) {
+    if (!a->alive || !a->p || a->frozen || !a->q || !a->awake) return;
+    a->wakes++;
+    if (a->call &&
+        (strncmp(a->call, "take", 4) == 0 || strcmp(a->call, "wait") == 0) &&
+        strcmp(a->call, "take(0)") != 0 && !a->woken_us)
+        a->woken_us = sim_now();
+    TELL("%s is woken", a->name);
+    process_call(a->p, wake, a->q);
 }
 
 void actors_end(void) {

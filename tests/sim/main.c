@@ -229,7 +229,8 @@ static int usage(void) {
         "usage: sim [--seeds N] [--first N] [--seconds S] [--jobs N]\n"
         "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
         "           [--only INVARIANT,...] [--faults KIND,...]\n"
-        "           [--known FILE] [--virtual SECONDS] [--stop N]\n");
+        "           [--known FILE] [--virtual SECONDS] [--stop N]\n"
+        "           [--trace ACTOR]\n");
     return 2;
 }
 
@@ -336,6 +337,8 @@ int main(int argc, char **argv) {
             only_kinds = kinds_of(v);
         else if (strcmp(o, "--known") == 0)
             file = v;
+        else if (strcmp(o, "--trace") == 0)
+            sim_traced = v;
         else if (strcmp(o, "--stop") == 0)
             stop = strtoull(v, NULL, 10);
         else if (strcmp(o, "--again") == 0)

@@ -51,7 +51,8 @@ static const struct kind {
     {"denied", 5, 1},         {"scripts", 5, 0},     {"flushall", 6, 0},
     {"kill", 6, 1},           {"kill-loop", 5, 1},   {"kill-pubsub", 5, 1},
     {"max-clients", 5, 1},    {"actor-kill", 12, 0}, {"actor-churn", 5, 0},
-    {"actor-freeze", 12, 0},  {"actor-clock", 5, 0}, {"server-clock", 6, 0},
+    {"actor-freeze", 12, 0},  {"actor-wake", 8, 0},  {"actor-clock", 5, 0},
+    {"server-clock", 6, 0},
 };
 
 const char *fault_name(fault_kind kind) {
@@ -305,6 +306,12 @@ int64_t faults_other_us(void) {
     return other_us;
 }
 
+/* It ends some actors, and the others go on as if nothing were. */
+static int of_actors(const fault *f) {
+    return f->kind == ACTOR_KILL || f->kind == ACTOR_FREEZE ||
+           f->kind == ACTOR_CHURN || f->kind == ACTOR_WAKE;
+}
+
 static int hits(const fault *f, int machine_number) {
     return f->actor < 0 || sim_plan.actors[f->actor].machine == machine_number;
 }
@@ -371,7 +378,6 @@ static void apply(void) {
         case MISCONF: r->no_persistence = 1; break;
         case FAILOVER: r->read_only = 1; break;
         case MAX_CLIENTS: r->max_clients = (int)f->amount; break;
-        case SCRIPTS: r->no_scripts = 1; break;
         case DENIED:
             snprintf(denied, sizeof denied, "%s", commands[f->seed % 16]);
             r->denied = denied;
@@ -416,6 +422,8 @@ uint64_t faults_kills(void) {
     return kills_then + kills_now;
 }
 
+static void finish(void *arg);
+
 static void again(void *arg) {
     fault *f = (fault *)arg;
     chance c;
@@ -424,6 +432,14 @@ static void again(void *arg) {
     if (f->kind == KILL_LOOP || f->kind == KILL_PUBSUB) {
         service_kill(f->kind == KILL_PUBSUB);
         if (f->kind == KILL_LOOP) note_kill();
+        sim_at(sim_now() +
+                   chance_between(&c, MS,
+                                  f->kind == KILL_PUBSUB ? 15 * MS : 60 * MS),
+               again, f);
+    } else if (f->kind == SCRIPTS) {
+        const char *argv[2] = {"SCRIPT", "FLUSH"};
+        size_t lens[2] = {6, 5}, n;
+        redis_command(sim_redis, &n, 2, argv, lens);
         sim_at(sim_now() + chance_between(&c, MS, 60 * MS), again, f);
     } else { /* ACTOR_CHURN */
         int i, n = 0;
@@ -443,6 +459,46 @@ static void again(void *arg) {
     }
 }
 
+/* At a system call of an actor, which no event at a moment by chance meets. */
+typedef struct ambush {
+    fault *f;
+    actor *a;
+    int life;
+} ambush;
+
+static void sprung(void *arg) {
+    ambush *b = (ambush *)arg;
+    actor *a = b->a;
+    fault *f = b->f;
+    int life = b->life;
+    free(b);
+    if (!f->active || a->life != life || !a->alive) return;
+    if (f->kind == CUT) {
+        net_cut(a->m, sim_server);
+        finish(f);
+    } else if (f->kind == ACTOR_FREEZE) {
+        TELL("%s freezes", a->name);
+        actor_freeze(a, 1);
+    } else if (f->kind == ACTOR_WAKE) {
+        actor_wake(a);
+    } else {
+        TELL("%s is killed", a->name);
+        actor_kill(a);
+    }
+    check_woke();
+}
+
+static int lie_in_wait(fault *f, actor *a) {
+    ambush *b;
+    if (!a->p || !a->alive || a->frozen) return 0;
+    b = (ambush *)malloc(sizeof *b);
+    b->f = f;
+    b->a = a;
+    b->life = a->life;
+    process_at_call(a->p, (int)(f->seed >> 8) % 30 + 1, sprung, b);
+    return 1;
+}
+
 static void each_actor(fault *f, int on) {
     int i;
     for (i = 0; i < f->count; i++) {
@@ -451,7 +507,11 @@ static void each_actor(fault *f, int on) {
         if (n >= sim_plan.actor_count) break;
         a = &sim_plan.actors[n];
         if (a->dropped || !a->m) continue;
-        if (f->kind == ACTOR_KILL) {
+        if (f->kind == ACTOR_WAKE) {
+            if (on && !(f->seed & 4 && lie_in_wait(f, a))) actor_wake(a);
+        } else if (on && f->seed & 4 && lie_in_wait(f, a)) {
+            continue;
+        } else if (f->kind == ACTOR_KILL) {
             if (on) {
                 TELL("%s is killed", a->name);
                 actor_kill(a);
@@ -492,24 +552,22 @@ static void finish(void *arg) {
         service_open();
         break;
     case ACTOR_KILL:
+    case ACTOR_WAKE:
     case ACTOR_FREEZE: each_actor(f, 0); break;
     default: break;
     }
     apply();
-    if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
-        f->kind != ACTOR_CHURN)
-        active--;
+    if (!of_actors(f)) active--;
     if (kinds[f->kind].connections)
         connections_us = sim_now();
-    else if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
-             f->kind != ACTOR_CHURN)
+    else if (!of_actors(f))
         other_us = sim_now();
 }
 
 static void strike(void *arg) {
     fault *f = (fault *)arg;
     plan *p = &sim_plan;
-    int k;
+    int k, waits = 0;
     if (down && (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER ||
                  f->kind == FREEZE_SERVER || f->kind == FLUSH))
         return;
@@ -520,12 +578,17 @@ static void strike(void *arg) {
          f->index, (long long)(f->lasts_us / MS), f->actor,
          (long long)f->amount);
     f->active = 1;
-    if (f->kind != ACTOR_KILL && f->kind != ACTOR_FREEZE &&
-        f->kind != ACTOR_CHURN)
-        active++;
+    if (!of_actors(f)) active++;
     switch (f->kind) {
     case CUT:
     case FORGET:
+        if (f->kind == CUT && f->seed & 4 && f->actor >= 0) {
+            waits = lie_in_wait(f, &p->actors[f->actor]);
+            if (waits) {
+                sim_at(sim_now() + f->lasts_us, finish, f);
+                break;
+            }
+        }
         for (k = 0; k < p->machine_count; k++) {
             machine *m = p->machines[k];
             if (!hits(f, k)) continue;
@@ -562,8 +625,10 @@ static void strike(void *arg) {
     case KILL: service_kill((int)(f->seed % 2)); break;
     case KILL_LOOP:
     case KILL_PUBSUB:
+    case SCRIPTS:
     case ACTOR_CHURN: again(f); break;
     case ACTOR_KILL:
+    case ACTOR_WAKE:
     case ACTOR_FREEZE: each_actor(f, 1); break;
     case ACTOR_CLOCK: {
         machine *m =
@@ -581,6 +646,7 @@ static void strike(void *arg) {
     }
     apply();
     /* those that are but a moment */
+    if (f->kind == CUT && waits) return;
     if (f->kind == CUT || f->kind == FLUSH || f->kind == KILL ||
         f->kind == ACTOR_CLOCK || f->kind == SERVER_CLOCK)
         finish(f);

@@ -79,7 +79,7 @@ typedef struct actor {
     /* The run. */
     machine *m;
     process *p;
-    int life;          /* how often it was started */
+    int life, life_then; /* how often it was started */
     int alive, frozen; /* frozen: itself, or its machine */
     delayq *q, *q2;
     void *outbox;
@@ -93,7 +93,9 @@ typedef struct actor {
     uint64_t logs, connects, items, verbs, commands, bytes;
     uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
-    uint64_t woken;
+    int awake;        /* its handle is open */
+    int wakes;        /* delayq_wake was called, and not yet told of */
+    int64_t woken_us; /* its call was to end then */
     struct held *held;
     int held_count;
     struct outbox_entry *offers, *changes; /* accepted, not yet settled */
@@ -130,6 +132,7 @@ typedef enum fault_kind {
     ACTOR_KILL,  /* and restart */
     ACTOR_CHURN, /* waiters are killed and started, many a second */
     ACTOR_FREEZE,
+    ACTOR_WAKE, /* delayq_wake */
     ACTOR_CLOCK,
     SERVER_CLOCK,
     FAULT_KINDS
@@ -212,6 +215,7 @@ int service_is_open(void); /* it is neither shut nor frozen */
 void actor_start(actor *a);
 void actor_kill(actor *a);
 void actor_freeze(actor *a, int on);
+void actor_wake(actor *a);
 void actors_end(void);
 void java_lost(void); /* the server has dropped all clients */
 int actor_takes(const actor *a);
@@ -258,6 +262,7 @@ typedef struct item {
     int got;
     int forbidden; /* that it isn't stored */
     int acked, cancelled;
+    int64_t ended_us; /* that it was acked or cancelled */
 } item;
 
 extern char check_failed[64]; /* the invariant, or "" */
