@@ -118,6 +118,34 @@ sim-old: $B/sim-old ## the same with the header of 0.1: the faults that it had
 	@$(if $(SEED),$B/sim-old --seed $(SEED) $(if $(DROP),--drop $(DROP)), \
 	    sh tests/sim/old.sh $B/sim-old)
 
+sim-test: $B/sim-world-test $B/sim-kernel-test $B/sim-model $B/sim-clock.so ## the simulator itself: its world; its model beside a redis-server
+	@$B/sim-world-test
+	@$B/sim-kernel-test
+	@env -u SECONDS $B/sim-model $B/sim-clock.so
+
+SIM_WORLD = tests/sim/world.c tests/sim/net.c tests/sim/sys.c
+$B/sim-world-test: tests/sim/world_test.c $(SIM_WORLD) $(SIM_HEADERS)
+	@mkdir -p $B
+	$(CC) $(SIM_FLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) $< $(SIM_WORLD) \
+	    @tests/sim/wrap.txt $(LDFLAGS) $(HIREDIS_STATIC) -o $@
+
+$B/sim-kernel-test: tests/sim/kernel_test.c $(SIM_WORLD) $(SIM_HEADERS)
+	@mkdir -p $B
+	$(CC) $(SIM_FLAGS) $(CPPFLAGS) $< $(SIM_WORLD) @tests/sim/wrap.txt \
+	    $(LDFLAGS) -o $@
+
+SIM_REDIS = $(wildcard tests/sim/redis*.c)
+$B/sim-model: tests/sim/model.c tests/sim/model_driver.c $(SIM_REDIS) \
+    $(SIM_HEADERS) delayq.h
+	@mkdir -p $B
+	$(CC) -std=gnu99 -Wall -Wextra -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	    $(SIM_LUA_CFLAGS) tests/sim/model.c tests/sim/model_driver.c \
+	    $(SIM_REDIS) $(LDFLAGS) $(HIREDIS_LIBS) $(SIM_LUA_LIBS) -o $@
+
+$B/sim-clock.so: tests/sim/model_clock.c
+	@mkdir -p $B
+	$(CC) -O1 -shared -fPIC $< -o $@
+
 mutations: ## small breakages of the header: what notices each? (hours); MUTATIONS="1 2" for some
 	@sh tests/sim/mutations.sh $(MUTATIONS)
 
@@ -309,5 +337,5 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock old sim sim-old mutations fuzz lint lua interop soak bench bench-old bench-peers calls charts \
+        nonblock old sim sim-old sim-test mutations fuzz lint lua interop soak bench bench-old bench-peers calls charts \
         cli recipes faults size matrix servers tls format install uninstall clean help

@@ -723,8 +723,8 @@ static void window_of(actor *a, int64_t seconds) {
     a->bytes_then = a->bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
     (void)seconds;
-    limit = 50 + (is_framed(a) ? 150 : 0) + 60 * items + 40 * verbs +
-            12 * happened + large;
+    limit = (a->kind == WAIT_WORKER ? 100 : 50) + (is_framed(a) ? 150 : 0) +
+            60 * items + 40 * verbs + 12 * happened + large;
     if (sim_plan.pieces) limit *= 3;
     if (sim_plan.kinds & 1u << SCRIPTS) limit *= 4; /* each comes twice */
     limit += 40 * connects;
@@ -847,8 +847,13 @@ void check_woke(void) {
     woke_us = sim_now();
 }
 
+/* Who waits has read due times by the clock before: the next poll, after
+ * max_wait_ms at most, corrects it. */
+static int64_t clock_set_us;
+
 void check_clock_set(void) {
     clock_sets++;
+    clock_set_us = sim_now();
 }
 
 /* Since when could it have been taken? 0: it can't. */
@@ -868,6 +873,7 @@ static void check_live(void) {
     int64_t now = sim_now(), trip = plan_round_trip_us(), calm, since;
     int q, r, i, k;
     if (!faults_quiet()) return;
+    if (clock_sets && now < clock_set_us + 62 * SIM_SECOND) return;
     calm = faults_other_us();
     since =
         faults_connections_us() + sim_plan.reconnect_max_ms * 1000 + 6 * trip;

@@ -80,7 +80,7 @@ typedef struct actor {
     machine *m;
     process *p;
     int life, life_then; /* how often it was started */
-    int alive, frozen; /* frozen: itself, or its machine */
+    int alive, frozen;   /* frozen: itself, or its machine */
     delayq *q, *q2;
     void *outbox;
     const char *call; /* in a call of delayq, or NULL */
