@@ -5370,16 +5370,26 @@ static delayq_status dq_conn_on_probe(delayq *q) {
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
+    int outlived;
     if (dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
         return DELAYQ_OK; /* an idle one is looked at before it is used: it may
                              be lost, or have a second answer to read, which
                              the next request would take for its own */
+    /* An attempt whose time was over long before anybody looked says nothing of
+     * now: another one may begin. */
+    outlived = s->state > DELAYQ_SOCKET_CLOSED &&
+               s->state < DELAYQ_SOCKET_OPEN &&
+               dq_sys_now() - s->deadline_us > DQ_BACKOFF_US;
     for (;;) {
         delayq_status status;
         int64_t now;
         if (dq_conn_step(conn) < DELAYQ_OK) {
             now = dq_sys_now();
+            if (outlived && now >= s->retry_us) {
+                outlived = 0;
+                continue;
+            }
             return dq_err_set(q->err, conn->failure,
                               "%s; the next attempt is in %d ms", conn->err,
                               (int)((s->retry_us - now + 999) / 1000));

@@ -160,6 +160,25 @@ static void thaw(void *argument) {
     kill(s->pid, SIGCONT);
 }
 
+/* An attempt to connect goes on after the call that began it. Its time may be
+ * over when the next call comes; that one begins another. */
+TEST(a_call_does_not_fail_of_an_attempt_that_nobody_looked_after) {
+    server s;
+    delayq q = {0};
+    delayq_options o;
+    server_start(&s, NULL);
+    o = options_for(&s, "q");
+    o.connect_timeout_ms = 400;
+    o.io_timeout_ms = 200;
+    server_kill(&s, SIGSTOP);
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_TIMEOUT);
+    usleep(600000);
+    server_kill(&s, SIGCONT);
+    OK(&q, delayq_offer(&q, "x", 1, 0));
+    delayq_close(&q);
+    server_end(&s);
+}
+
 TEST(a_waiting_take_waits_out_a_frozen_server) {
     server s;
     delayq q;
