@@ -7142,6 +7142,7 @@ static delayq_status dq_outbox_answered(delayq *q) {
                      : 0;
     } else {
         b->lost |= status == DELAYQ_ERR_UNKNOWN;
+        q->ready = 0; /* the next poll tells how many, not sooner */
         dq_sched_on_fault(q);
     }
     return status;

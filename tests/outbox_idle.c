@@ -133,6 +133,33 @@ static void refused(const char *what, const char *const *with,
     server_end(&s);
 }
 
+/* Items lie ready, and the server refuses to hand them out: it is asked ten
+ * times a second, with two turns each. */
+TEST(an_outbox_whose_takes_are_refused_wakes_its_program_rarely) {
+    server s;
+    delayq_options o;
+    delayq_item item;
+    redisContext *c;
+    server_start(&s, NULL);
+    if (s.major < 6) test_skip("no ACLs before Redis 6");
+    o = idle_options(&s);
+    c = server_connect(&s);
+    freeReplyObject(run(c, "EVAL %s 0",
+                        "for i = 1, 999 do redis.call('RPUSH', 'jobs', i) "
+                        "end"));
+    OK(&q, delayq_open(&q, &o));
+    UNTIL((delayq_tick(&q, NULL), delayq_take(&q, &item, 0) == DELAYQ_OK));
+    freeReplyObject(run(c, "ACL SETUSER default -ltrim"));
+    lines = 0;
+    UNTIL((sleep_once(1, 100), lines > 0));
+    is_economical("takes are refused", 1, SECONDS * 10);
+    freeReplyObject(run(c, "ACL SETUSER default +ltrim"));
+    UNTIL((delayq_tick(&q, NULL), delayq_take(&q, &item, 0) == DELAYQ_OK));
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&s);
+}
+
 TEST(an_outbox_that_is_refused_wakes_its_program_rarely) {
     const char *const full[] = {"--maxmemory", "1", NULL};
     const char *const locked[] = {"--requirepass", "secret", NULL};
