@@ -1147,11 +1147,14 @@ DELAYQ_API void delayq_wake(delayq *q);
 /*
  * delayq_flush -- wait until everything in the outbox is settled.
  *
- * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the
- * last flush DELAYQ_WOKEN  delayq_wake was called DELAYQ_ERR_TIMEOUT  not yet,
- * and nothing has failed DELAYQ_ERR_ARG      no outbox, or as ever the first
- * failure since the last flush: of what is still there, or was dropped Blocks
- * timeout_ms, as in delayq_take
+ * Returns      DELAYQ_OK           it is empty, and nothing was dropped since
+ *                                  the last flush
+ *              DELAYQ_WOKEN        delayq_wake was called
+ *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
+ *              DELAYQ_ERR_ARG      no outbox, or as ever
+ *              the first failure since the last flush: of what is still there,
+ *                                  or was dropped
+ * Blocks       timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
@@ -6113,6 +6116,13 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
     for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
 }
 
+/* Is there a pause before the next attempt to connect? The log has been told
+ * why, and need not be each time that something else wakes a wait. */
+static int dq_wait_is_paused(const delayq *q) {
+    const delayq_socket *s = &q->conn->cmd;
+    return s->state == DELAYQ_SOCKET_CLOSED && dq_sys_now() < s->retry_us;
+}
+
 /* A passing fault within a take or wait: tell the log, and don't spin. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
     if (q->options.log) q->options.log(q->options.user, status, q->err);
@@ -8419,12 +8429,13 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         delayq_status all = DELAYQ_EMPTY; /* OK where one has something */
         for (i = 0; i < count; i++) {
             delayq_status status;
+            int paused = dq_wait_is_paused(queues[i]);
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             status = queues[i]->outbox ? dq_outbox_turn(queues[i])
                                        : dq_take_turn(queues[i]);
             if (status < 0 && !dq_err_passing(status)) return status;
-            if (status < 0) dq_wait_ride_out(queues[i], status);
+            if (status < 0 && !paused) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)

@@ -177,6 +177,50 @@ TEST(a_wait_on_many_queues_returns_when_one_has_something) {
     delayq_close(&b);
 }
 
+static int wait_lines;
+static void on_wait_log(void *user, delayq_status status, const char *text) {
+    (void)user;
+    (void)status;
+    (void)text;
+    wait_lines++;
+}
+
+static void tell_often(void *unused) {
+    redisContext *c = server_connect(&main_server);
+    int i;
+    (void)unused;
+    for (i = 0; i < 200; i++) {
+        freeReplyObject(
+            run(c, "PUBLISH redisson_delay_queue_channel:{b} %d", 1000 + i));
+        usleep(2000);
+    }
+    redisFree(c);
+}
+
+/* What wakes a wait on two queues says nothing of the one without a server. */
+TEST(a_wait_tells_of_a_lost_server_once_per_attempt) {
+    server gone;
+    delayq a, b;
+    delayq *both[2] = {&a, &b};
+    delayq_options o;
+    pid_t child;
+    server_start(&gone, NULL);
+    o = options_for(&gone, "a");
+    o.log = on_wait_log;
+    o.reconnect_max_ms = 0; /* the default */
+    OK(&a, delayq_open(&a, &o));
+    open_queue(&b, "b");
+    CHECK_STATUS(&a, delayq_wait(both, 2, 50), DELAYQ_EMPTY);
+    server_end(&gone);
+    child = spawn(tell_often, NULL);
+    wait_lines = 0;
+    CHECK(delayq_wait(both, 2, 1500) != DELAYQ_OK);
+    join(child);
+    if (wait_lines > 8) FAIL("%d lines of the log", wait_lines);
+    delayq_close(&a);
+    delayq_close(&b);
+}
+
 static delayq woken;
 
 static void *wake_later(void *unused) {
