@@ -187,7 +187,8 @@ static void outbox_look(actor *a) {
          i++) {
         struct outbox_entry *e = &a->changes[i];
         /* where an answer was lost, GONE may be its own doing */
-        if (sure && a->trouble_us < e->at_us && strcmp(e->verb, "extend") != 0)
+        if (sure && a->trouble_us < e->at_us &&
+            strcmp(e->verb, "extend") != 0 && strcmp(e->verb, "nack") != 0)
             check_settled(a, e->it, DELAYQ_OK, e->verb);
         else
             e->it->intents &= ~bit_of(a);
@@ -640,9 +641,14 @@ static void change_offer(actor *a, delayq *q, offered *o) {
         verb = "cancel";
         status = CALL(a, "cancel", large_us(a), delayq_cancel(q, &o->ticket));
     } else {
+        int64_t delay = some_delay(a);
+        held h;
+        memset(&h, 0, sizeof h);
+        h.it = o->it;
         verb = "reschedule";
         status = CALL(a, "reschedule", large_us(a),
-                      delayq_reschedule(q, &o->ticket, some_delay(a)));
+                      delayq_reschedule(q, &o->ticket, delay));
+        same_due(a, &h, status, delay, delay);
     }
     TELL("%s: that was item %d", a->name, o->it->id);
     if (a->outbox) {
