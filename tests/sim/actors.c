@@ -178,8 +178,9 @@ static void outbox_look(actor *a) {
         else if (!e->it->key)
             check_offered(a, e->it, DELAYQ_OK);
     }
-    memmove(a->offers, a->offers + i,
-            (size_t)(a->offer_count - i) * sizeof *a->offers);
+    if (i)
+        memmove(a->offers, a->offers + i,
+                (size_t)(a->offer_count - i) * sizeof *a->offers);
     a->offer_count -= i;
     sure = !s.gone;
     for (i = 0;
@@ -193,8 +194,9 @@ static void outbox_look(actor *a) {
         else
             e->it->intents &= ~bit_of(a);
     }
-    memmove(a->changes, a->changes + i,
-            (size_t)(a->change_count - i) * sizeof *a->changes);
+    if (i)
+        memmove(a->changes, a->changes + i,
+                (size_t)(a->change_count - i) * sizeof *a->changes);
     a->change_count -= i;
     /* others of the same item may be under way */
     for (i = 0; i < a->offer_count; i++)
