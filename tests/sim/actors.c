@@ -178,8 +178,9 @@ static void outbox_look(actor *a) {
         else if (!e->it->key)
             check_offered(a, e->it, DELAYQ_OK);
     }
-    memmove(a->offers, a->offers + i,
-            (size_t)(a->offer_count - i) * sizeof *a->offers);
+    if (i)
+        memmove(a->offers, a->offers + i,
+                (size_t)(a->offer_count - i) * sizeof *a->offers);
     a->offer_count -= i;
     sure = !s.gone;
     for (i = 0;
@@ -187,13 +188,15 @@ static void outbox_look(actor *a) {
          i++) {
         struct outbox_entry *e = &a->changes[i];
         /* where an answer was lost, GONE may be its own doing */
-        if (sure && a->trouble_us < e->at_us && strcmp(e->verb, "extend") != 0)
+        if (sure && a->trouble_us < e->at_us &&
+            strcmp(e->verb, "extend") != 0 && strcmp(e->verb, "nack") != 0)
             check_settled(a, e->it, DELAYQ_OK, e->verb);
         else
             e->it->intents &= ~bit_of(a);
     }
-    memmove(a->changes, a->changes + i,
-            (size_t)(a->change_count - i) * sizeof *a->changes);
+    if (i)
+        memmove(a->changes, a->changes + i,
+                (size_t)(a->change_count - i) * sizeof *a->changes);
     a->change_count -= i;
     /* others of the same item may be under way */
     for (i = 0; i < a->offer_count; i++)
@@ -640,9 +643,14 @@ static void change_offer(actor *a, delayq *q, offered *o) {
         verb = "cancel";
         status = CALL(a, "cancel", large_us(a), delayq_cancel(q, &o->ticket));
     } else {
+        int64_t delay = some_delay(a);
+        held h;
+        memset(&h, 0, sizeof h);
+        h.it = o->it;
         verb = "reschedule";
         status = CALL(a, "reschedule", large_us(a),
-                      delayq_reschedule(q, &o->ticket, some_delay(a)));
+                      delayq_reschedule(q, &o->ticket, delay));
+        same_due(a, &h, status, delay, delay);
     }
     TELL("%s: that was item %d", a->name, o->it->id);
     if (a->outbox) {

@@ -160,8 +160,10 @@ static int shrink(uint64_t seed, const char *given) {
                 snprintf(look, sizeof look, ",%s,", what);
                 if (strstr(have, look)) continue;
             }
-            snprintf(tried, sizeof tried, "%s%s%.16s", drop, drop[0] ? "," : "",
-                     what);
+            if (strlen(drop) + sizeof what + 1 > sizeof tried) continue;
+            memcpy(tried, drop, sizeof tried);
+            if (drop[0]) strcat(tried, ",");
+            strcat(tried, what);
             if (still_fails(seed, tried, invariant))
                 memcpy(drop, tried, sizeof drop);
         }
