@@ -1214,7 +1214,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *         dq_conn_ensure   connects, logs in, probes, a step at a time
  *         dq_conn_submit   writes it; its exchange is under way
  *       dq_wait_conn     waits until the socket is ready; dq_conn_pump reads
- *     dq_req_judge       gives an error reply its status; notes MOVED
+ *     dq_req_answered    gives an error reply its status; notes MOVED
  *     dq_req_decide      settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
  *     dq_read_next       makes an item of the reply
@@ -1246,7 +1246,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Where to look for:
  *
  *     a MOVED            dq_conn_read_probe meets it when connecting,
- *                        dq_req_judge later; both leave the address to
+ *                        dq_req_answered later; both leave the address to
  *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
  *     an ASK             dq_req_decide sets req->asking; dq_req_socket
  *     what may be sent twice                 dq_req_decide, req->idempotent
@@ -1409,10 +1409,9 @@ static int dq_sys_write(redisContext *c, int *sent) {
 }
 
 /* Under TLS a read may write, too. */
-static int dq_sys_read(redisContext *c, int tls) {
+static int dq_sys_read_tls(redisContext *c) {
     dq_sys_signals old;
     int status;
-    if (!tls) return redisBufferRead(c);
     dq_sys_block_sigpipe(&old);
     status = redisBufferRead(c);
     dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
@@ -1700,15 +1699,14 @@ static size_t dq_elem_payload_start(const unsigned char *e, size_t n, int big,
  * read as either is an old one: its id or payload only looks like a new one. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
                          int old_first, size_t *start) {
-    size_t old = dq_elem_payload_start(e, n, big, 8);
-    *start = old;
-    if (old > 0 && old_first) return DQ_ELEM_OLD;
-    if (n > 0 && (e[0] == 16 || e[0] == 8)) {
-        *start = dq_elem_payload_start(e, n, big, 1 + (size_t)e[0]);
-        if (*start > 0) return e[0];
+    int kind = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
+    for (i = 0; i < 2; i++) {
+        int as = (i == 0) == (old_first != 0) ? DQ_ELEM_OLD : kind;
+        *start = dq_elem_payload_start(e, n, big,
+                                       as == DQ_ELEM_OLD ? 8 : 1 + (size_t)as);
+        if (*start > 0) return as;
     }
-    *start = old;
-    return old > 0 ? DQ_ELEM_OLD : -1;
+    return -1;
 }
 
 /* An element, read as this handle's wire has it. */
@@ -1721,7 +1719,7 @@ static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
 /* The attempt count in an element, or in what a ticket says that it begins
  * with; only an id of 16 bytes has one. */
 static int dq_elem_attempt(const unsigned char *e, int kind) {
-    return kind == 16 ? (int)dq_elem_get_uint(e + 15, 2, 1) : 0;
+    return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
 /* The lower 11 bits of an old id: random, and no infinity or NaN. */
@@ -2251,7 +2249,7 @@ static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
 }
 
 /* What its handshake waits for. */
-static int dq_tls_events(const delayq_socket *s) {
+static short dq_tls_events(const delayq_socket *s) {
     return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
 
@@ -2279,7 +2277,7 @@ static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
     return DELAYQ_ERR_ARG;
 }
 
-static int dq_tls_events(const delayq_socket *s) {
+static short dq_tls_events(const delayq_socket *s) {
     (void)s;
     return POLLIN;
 }
@@ -3738,75 +3736,64 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
 #define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
 #define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
 
-static void dq_resp_scan_item(delayq_reply_scan *r) {
-    r->type = 0;
-    while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
-    if (r->depth == 0) r->bytes = r->items = 0;
-}
-
-static const char *dq_resp_scan_line(delayq_reply_scan *r) {
-    if (r->type == '$') {
-        if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
-            return "more than 1 GB in one answer";
-        r->bytes += r->number;
-        r->number += 2; /* with its line end */
-        r->type = DQ_RESP_BODY;
-        return NULL;
-    }
-    if (r->type == '*' && r->number > 0) {
-        if (r->depth == sizeof r->left / sizeof r->left[0])
-            return "arrays nested too deep";
-        if (r->number > DQ_RESP_ITEMS_MAX - r->items)
-            return "more elements than any answer has";
-        r->items += r->number;
-        r->left[r->depth++] = r->number;
-        r->type = 0;
-        return NULL;
-    }
-    dq_resp_scan_item(r);
-    return NULL;
-}
-
 /* Look at what has come before hiredis does: for an array that would allocate
  * as much as the server claims, and walk through all of it when it frees it; a
  * length may overflow its arithmetic; and it looks for the end of a line from
  * the beginning each time. NULL, or what is wrong. Numbers that are none are
  * left to hiredis. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
-    const char *end = p + n, *wrong = NULL;
-    while (p < end && !wrong) {
-        if (r->type == DQ_RESP_BODY) {
-            size_t step = (size_t)(end - p);
-            if (step > r->number) step = r->number;
-            p += step;
-            r->number -= (unsigned)step;
-            if (r->number == 0) dq_resp_scan_item(r);
-            continue;
-        }
+    const char *end = p + n;
+    while (p < end) {
+        int complete = 0; /* an element, but for an array's own */
         if (r->type == 0) {
+            if (memchr("_#,(!=%~>|", *p, 10))
+                return "this is RESP3, which HELLO 2 did not end";
+            if (!memchr("+-:$*", *p, 5)) return "no reply begins like this";
             r->type = *p++;
             r->last = 0;
             r->line = 0;
             r->number = 0;
-            if (!memchr("+-:$*", r->type, 5))
-                wrong = memchr("_#,(!=%~>|", r->type, 10)
-                            ? "this is RESP3, which HELLO 2 did not end"
-                            : "no reply begins like this";
-            continue;
+        } else if (r->type == DQ_RESP_BODY) {
+            size_t step = (size_t)(end - p);
+            if (step > r->number) step = r->number;
+            p += step;
+            r->number -= (unsigned)step;
+            complete = r->number == 0;
+        } else if (*p != '\n' || r->last != '\r') {
+            if (++r->line > DQ_RESP_LINE_MAX) return "a line without an end";
+            if (*p == '-')
+                r->type = '+'; /* nil: no more than its line */
+            else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
+                r->number = r->number < DQ_RESP_BYTES_MAX / 5
+                                ? r->number * 10 + (unsigned)(*p - '0')
+                                : UINT_MAX;
+            r->last = *p++;
+        } else if (r->type == '$') {
+            if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
+                return "more than 1 GB in one answer";
+            r->bytes += r->number;
+            r->number += 2; /* with its line end */
+            r->type = DQ_RESP_BODY;
+            p++;
+        } else if (r->type == '*' && r->number > 0) {
+            if (r->depth == sizeof r->left / sizeof r->left[0])
+                return "arrays nested too deep";
+            if (r->number > DQ_RESP_ITEMS_MAX - r->items)
+                return "more elements than any answer has";
+            r->items += r->number;
+            r->left[r->depth++] = r->number;
+            r->type = 0;
+            p++;
+        } else {
+            complete = 1;
+            p++;
         }
-        if (*p == '\n' && r->last == '\r')
-            wrong = dq_resp_scan_line(r);
-        else if (++r->line > DQ_RESP_LINE_MAX)
-            wrong = "a line without an end";
-        else if (*p == '-')
-            r->type = '+'; /* nil: no more than its line */
-        else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
-            r->number = r->number < DQ_RESP_BYTES_MAX / 5
-                            ? r->number * 10 + (unsigned)(*p - '0')
-                            : UINT_MAX;
-        r->last = *p++;
+        if (!complete) continue;
+        r->type = 0;
+        while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
+        if (r->depth == 0) r->bytes = r->items = 0;
     }
-    return wrong;
+    return NULL;
 }
 
 #define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
@@ -3817,10 +3804,10 @@ typedef struct dq_resp_writer {
     int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
     int spilled;  /* while counting: it did not fit */
     int failed;   /* no memory */
-    size_t keys, args;
-    const char *body; /* what follows all this, and */
-    size_t body_len;  /* its length */
-    size_t n;         /* bytes in buf */
+    size_t args, keys; /* so many; the first ones are a script's keys */
+    const char *body;  /* what follows all this, and */
+    size_t body_len;   /* its length */
+    size_t n;          /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
 
@@ -3843,26 +3830,23 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* A line of the protocol: a sign and a number. It fits the buffer, and so does
- * what follows, if that is small. */
-static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
-    size_t rest, digits = 1, i;
+/* An argument of len + more bytes: the first ones, which always fit the buffer;
+ * the caller appends the others. */
+static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
+                        size_t more) {
+    size_t value = len + more, rest, digits = 1, i;
+    assert(len <= DQ_RESP_SMALL);
     if (sizeof o->buf - o->n < DQ_RESP_SMALL + 32) dq_resp_flush(o);
     for (rest = value; rest >= 10; rest /= 10) digits++;
-    o->buf[o->n] = sign;
+    o->buf[o->n] = '$';
     for (i = digits; i > 0; i--, value /= 10)
         o->buf[o->n + i] = (char)('0' + value % 10);
     memcpy(o->buf + o->n + digits + 1, "\r\n", 2);
     o->n += digits + 3;
-}
-
-static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
-    assert(len <= DQ_RESP_SMALL);
-    o->args++;
-    dq_resp_line(o, '$', len);
     memcpy(o->buf + o->n, bytes, len);
-    memcpy(o->buf + o->n + len, "\r\n", 2);
-    o->n += len + 2;
+    if (more == 0) memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += more == 0 ? len + 2 : len;
+    o->args++;
 }
 
 /* An argument of any length: something small, then what is copied into the
@@ -3871,10 +3855,8 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len,
                              int last) {
-    o->args++;
-    dq_resp_line(o, '$', head_len + len);
-    memcpy(o->buf + o->n, head, head_len);
-    o->n += head_len;
+    dq_resp_arg(o, head, head_len, len);
+    if (len == 0) return;
     if (last && len > DQ_RESP_SLICE) {
         o->body = (const char *)data;
         o->body_len = len;
@@ -3891,18 +3873,18 @@ static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
 }
 
 static void dq_resp_text(dq_resp_writer *o, const char *text) {
-    dq_resp_arg(o, text, strlen(text));
+    dq_resp_arg(o, text, strlen(text), 0);
 }
 
 static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     char text[24];
-    dq_resp_arg(o, text, dq_num_decimal(text, value));
+    dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
 static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
     size_t len = 0, i;
     for (i = 0; parts[i]; i++) len += strlen(parts[i]);
-    dq_resp_line(o, '$', len);
+    dq_resp_arg(o, "", 0, len);
     dq_resp_flush(o);
     for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
     dq_resp_append(o, "\r\n", 2);
@@ -3912,10 +3894,12 @@ static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
  * others. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
-    dq_resp_line(o, '*', count);
+    assert(count < 10);
+    dq_resp_flush(o);
+    o->n = (size_t)snprintf(o->buf, 8, "*%d\r\n", (int)count);
     while (*words) {
         size_t len = strcspn(words, " ");
-        dq_resp_arg(o, words, len);
+        dq_resp_arg(o, words, len, 0);
         words += len + (words[len] == ' ');
     }
 }
@@ -3939,7 +3923,7 @@ static size_t dq_resp_key_text(const delayq *q, const char *prefix,
 static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
                         const char *rest) {
     char key[DQ_RESP_SMALL];
-    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key));
+    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key), 0);
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -3953,12 +3937,6 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
-
-/* What has been written of a script's call up to here were keys. */
-static void dq_resp_keys_end(dq_resp_writer *o) {
-    o->keys = o->args;
-    o->args = 0;
-}
 
 /* The run of a script. */
 typedef struct dq_req {
@@ -4019,7 +3997,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
         if (!req->asking) q->conn->loaded |= script->bit;
     }
     if (req->asking) dq_resp_command(o, 1, "ASKING");
-    dq_resp_flush(o);
+    if (o->n > 0) dq_resp_flush(o);
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
@@ -4027,7 +4005,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     assert(o->keys > 0 && o->keys < 10);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
-                 (unsigned long)(3 + o->keys + o->args), script->sha,
+                 (unsigned long)(3 + o->args), script->sha,
                  (unsigned long)o->keys);
     o->counting = 0;
     dq_resp_append(o, call, (size_t)n);
@@ -4080,23 +4058,19 @@ static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
 
-/* What is under way on a socket is given up then, if nothing moves. */
-static int64_t dq_sched_silence_us(const delayq_conn *conn,
-                                   const delayq_socket *s) {
-    int64_t end = s->moved_us + dq_sched_patience_us(
-                                    conn, conn->owner->options.io_timeout_ms);
-    if (s == &conn->cmd && !conn->known && s->deadline_us < end)
-        return s->deadline_us; /* the probe is part of connecting */
-    return end;
-}
-
 /* When a socket has to be looked at though it is not ready. */
 static int64_t dq_sched_socket(const delayq_conn *conn,
                                const delayq_socket *s) {
+    int64_t end;
     if (s->state == DELAYQ_SOCKET_CLOSED) return s->retry_us;
     if (s->state == DELAYQ_SOCKET_RESOLVING) return dq_sys_now() + 10000;
     if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
-    return s->first ? dq_sched_silence_us(conn, s) : DQ_NEVER;
+    if (!s->first) return DQ_NEVER;
+    end = s->moved_us +
+          dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
+    if (s == &conn->cmd && !conn->known && s->deadline_us < end)
+        return s->deadline_us; /* the probe is part of connecting */
+    return end; /* what is under way is given up then, if nothing moves */
 }
 
 /* When a quiet subscriber is pinged, or has not answered that. */
@@ -4139,14 +4113,15 @@ static int64_t dq_sched_drift_us(const delayq_conn *conn, int64_t now) {
 }
 
 /* What the server's clock shows at a local moment, at most. */
-static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
+static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us,
+                                  int64_t now) {
     return local_us + conn->clock_offset_us + conn->clock_error_us +
-           dq_sched_drift_us(conn, dq_sys_now());
+           dq_sched_drift_us(conn, now);
 }
 
 /* The earliest local moment at which the server's clock can show due_ms. */
-static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms) {
-    return due_ms * 1000 - dq_sched_server_us(q->conn, 0);
+static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms, int64_t now) {
+    return due_ms * 1000 - dq_sched_server_us(q->conn, 0, now);
 }
 
 static int dq_sched_same_queue(const delayq *a, const delayq *b) {
@@ -4230,16 +4205,17 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     q->asked = 0;
 }
 
-/* The handle itself has stored or moved an item that is due then. */
-static void dq_sched_on_own_item(delayq *q, int64_t due_ms) {
-    dq_sched_lower(q, dq_sched_local_us(q, due_ms));
+/* The handle itself has stored or moved an item that is due then, as an answer
+ * that was read then says. */
+static void dq_sched_on_own_item(delayq *q, int64_t due_ms, int64_t read_us) {
+    dq_sched_lower(q, dq_sched_local_us(q, due_ms, read_us));
 }
 
 /* When a message's item is due by our clock; 0: now. */
 static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
-    if (due_ms > DQ_MAX_DUE / 1000)
-        return dq_sys_now() + q->options.max_wait_ms * 1000;
-    return due_ms > 0 ? dq_sched_local_us(q, due_ms) : dq_sys_now();
+    int64_t now = dq_sys_now();
+    if (due_ms > DQ_MAX_DUE / 1000) return now + q->options.max_wait_ms * 1000;
+    return due_ms > 0 ? dq_sched_local_us(q, due_ms, now) : now;
 }
 
 /* A message tells of an item that is due then. */
@@ -4342,17 +4318,12 @@ static int64_t dq_waiters_slack(void) {
     return 300000 + (int64_t)dq_waiters_random() * 300000 / 65536;
 }
 
-/* Is it in the set? */
-static int dq_waiters_listed(const delayq *q) {
-    return q->waiter.role >= DELAYQ_WAITER_LEADER;
-}
-
 /* --- what the handle's requests and subscriptions depend on --- */
 
 /* Does its next take name the waiters? */
 static int dq_waiters_in_take(const delayq *q) {
     const delayq_waiter *w = &q->waiter;
-    return dq_waiters_listed(q) ||
+    return w->role >= DELAYQ_WAITER_LEADER || /* it is in the set */
            (q->will_wait && w->role == DELAYQ_WAITER_NONE && w->own_heard &&
             w->all_heard);
 }
@@ -4377,11 +4348,6 @@ static const char *dq_waiters_claim(const delayq *q) {
 /* Which of many are standbys: the same in each script. */
 static int dq_waiters_share(const delayq *q) {
     return q->handle_id[6] << 8 | q->handle_id[7];
-}
-
-/* Does it have to hear the queue's channel? */
-static int dq_waiters_need_queue(const delayq *q) {
-    return q->waiter.role != DELAYQ_WAITER_SLEEPER;
 }
 
 /* May it ask to be told of pushes now? */
@@ -4444,7 +4410,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         role = DELAYQ_WAITER_NONE; /* the subscriber was lost meanwhile */
     if (role >= DELAYQ_WAITER_NONE && role <= DELAYQ_WAITER_SLEEPER)
         w->role = (delayq_waiter_role)role;
-    else if (got && dq_waiters_listed(q))
+    else if (got && q->waiter.role >= DELAYQ_WAITER_LEADER)
         w->role = DELAYQ_WAITER_NONE;
     if (role > DELAYQ_WAITER_NONE) w->known = 1;
     w->overdue = 0;
@@ -4537,7 +4503,7 @@ static void dq_waiters_on_heard(delayq *q, int all, int on) {
  */
 static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
-    if (!dq_waiters_listed(q)) return;
+    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
     w->role = DELAYQ_WAITER_LEADER;
     w->promoted = 1;
     w->push_us = 0;
@@ -4560,7 +4526,7 @@ static void dq_waiters_on_call(delayq *q, int64_t count) {
 
 /* It has left the waiters, or tried to. */
 static void dq_waiters_on_leave(delayq *q) {
-    if (dq_waiters_listed(q)) q->next_poll_us = dq_sys_now();
+    if (q->waiter.role >= DELAYQ_WAITER_LEADER) q->next_poll_us = dq_sys_now();
     q->waiter.role = DELAYQ_WAITER_NONE;
     q->waiter.push_us = 0;
 }
@@ -4580,7 +4546,7 @@ static void dq_waiters_on_refusal(delayq *q) {
  * that connects, and that decides when and where to; and the only one that
  * writes and reads, except that the subscriber reads its messages. Nothing
  * here waits: each function goes as far as it can, and is called again when
- * the socket is ready (dq_conn_events) or its time is over. The causes of
+ * the socket is ready (dq_conn_watch) or its time is over. The causes of
  * failures stand in conn->err.
  *---------------------------------------------------------------------------*/
 
@@ -4699,19 +4665,6 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                               : "not sent in time: nothing has happened");
 }
 
-/* Read what is there, for hiredis to make replies of. */
-static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
-    const redisReader *reader = s->c->reader;
-    size_t before = reader->len;
-    const char *wrong;
-    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
-    errno = 0;
-    if (dq_sys_read(s->c, tls) != REDIS_OK) return dq_conn_fault(conn, s);
-    wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
-    if (!wrong) return DELAYQ_OK;
-    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);
-}
-
 /* Write what is in the output buffer, then a slice of a large payload, as far
  * as that goes. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
@@ -4791,27 +4744,44 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
                       "the server says more than it was asked");
 }
 
-/* Write what waits to be written, read what is there. */
-static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
+/* Write what waits to be written, read what is there. What nobody has asked for
+ * is for `hear`; NULL: that is a fault. */
+static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
+                                  void (*hear)(delayq_conn *,
+                                               const redisReply *)) {
     delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    const redisReader *reader = s->c->reader;
+    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
     int reads;
     s->more = 0;
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
-        size_t before = s->c->reader->len;
+        size_t before = reader->len;
+        const char *wrong;
         void *r = NULL;
-        status = dq_conn_read(conn, s);
-        if (status != DELAYQ_OK) return status;
-        if (s->c->reader->len == before) break;
+        errno = 0;
+        if ((tls ? dq_sys_read_tls(s->c) : redisBufferRead(s->c)) != REDIS_OK)
+            return dq_conn_fault(conn, s);
+        if (reader->len == before) return DELAYQ_OK;
+        wrong =
+            dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
+        if (wrong)
+            return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
+                              wrong);
         s->moved_us = dq_sys_now();
-        conn->moved += (unsigned)(s->c->reader->len - before);
+        conn->moved += (unsigned)(reader->len - before);
         do {
             if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
                 return dq_conn_fault(conn, s);
-            if (r) status = dq_conn_match(conn, s, (redisReply *)r);
+            if (r && hear && !s->first) {
+                hear(conn, (const redisReply *)r);
+                freeReplyObject(r);
+            } else if (r) {
+                status = dq_conn_match(conn, s, (redisReply *)r);
+            }
         } while (r && status == DELAYQ_OK);
-        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) return status;
+        if (!s->first && !hear && s->state >= DELAYQ_SOCKET_OPEN) return status;
     }
-    s->more = reads == DQ_READS;
+    s->more = status == DELAYQ_OK;
     return status;
 }
 
@@ -5032,8 +5002,9 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
-    delayq_status status =
-        x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
+    delayq_status status = x->state == DELAYQ_EXCHANGE_SENT
+                               ? dq_conn_pump(conn, s, NULL)
+                               : DELAYQ_OK;
     dq_url u;
     int i;
     if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
@@ -5114,10 +5085,15 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn) {
 }
 
 /* What a socket waits for. */
-static int dq_conn_events(const delayq_socket *s) {
-    if (s->state == DELAYQ_SOCKET_DIALING) return POLLOUT;
-    if (s->state == DELAYQ_SOCKET_TLS) return dq_tls_events(s);
-    return s->unwritten ? POLLIN | POLLOUT : POLLIN;
+static struct pollfd dq_conn_watch(const delayq_socket *s) {
+    struct pollfd p;
+    p.fd = s->c->fd;
+    p.events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
+               : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
+               : s->unwritten                    ? POLLIN | POLLOUT
+                                                 : POLLIN;
+    p.revents = 0;
+    return p;
 }
 
 /* --- the command connection --- */
@@ -5239,9 +5215,9 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = DELAYQ_OK;
     if (s->state >= DELAYQ_SOCKET_OPEN) {
-        status = dq_conn_pump(conn, s);
+        status = dq_conn_pump(conn, s, NULL);
         if (status == DELAYQ_OK && s->first &&
-            dq_sys_now() >= dq_sched_silence_us(conn, s))
+            dq_sys_now() >= dq_sched_socket(conn, s))
             status = dq_conn_timeout(conn, s);
         if (status == DELAYQ_OK) return status;
         dq_conn_close(conn, s, status);
@@ -5291,7 +5267,7 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_key(&o, q, DQ_MIRROR, "");
     dq_resp_text(&o, dq_wire_letter(q));
     dq_resp_command(&o, 4, "EXISTS");
-    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, conn->owner, DQ_ZSET, "");
     q->tracks = 0;
@@ -5398,15 +5374,6 @@ static delayq_status dq_conn_ensure(delayq *q) {
     }
 }
 
-/* A script on cmd was answered; leave: another server may do better. */
-static void dq_conn_note_answer(delayq_conn *conn, int leave) {
-    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
-    if (leave)
-        conn->host++;
-    else
-        conn->cmd.unproven = 0;
-}
-
 /*-----------------------------------------------------------------------------
  * MARK: - Requests
  * >>requests   sending scripts, reading their replies, one retry policy
@@ -5415,49 +5382,45 @@ static void dq_conn_note_answer(delayq_conn *conn, int leave) {
  * place that decides about sending one again. Nothing here waits.
  *---------------------------------------------------------------------------*/
 
-/* A request's answer: its status, and what it says of the connection. That of
- * another node, which ASK has named, says nothing of ours. */
-static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
+/* All replies of a request are there, or its socket is lost: its status, and
+ * what the answer says of the connection. That of another node, which ASK has
+ * named, says nothing of ours. */
+static void dq_req_answered(delayq *q, dq_req *req) {
     delayq_conn *conn = q->conn;
-    int refused = r->type == REDIS_REPLY_ERROR;
-    int leave = refused && dq_err_lookup(r->str)->leave;
+    delayq_exchange *x = &req->x;
+    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    int refused = r && r->type == REDIS_REPLY_ERROR, leave = 0;
     delayq_status status = DELAYQ_OK;
-    if (refused)
+    if (refused && dq_err_lookup(r->str)->status == DQ_NOSCRIPT &&
+        x->wants > 1 && x->replies[0]->type == REDIS_REPLY_ERROR) {
+        r = x->replies[0]; /* why it was not loaded */
+        conn->loaded &= ~req->script->bit;
+    }
+    if (!r)
+        status = dq_err_set(q->err, x->status, "%s", conn->err);
+    else if (refused)
         status = dq_err_reply(q->err, req->what, r);
     else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         status = dq_err_bad_reply(q, req->what);
-    if (req->asking || !conn->cmd.c || req->x.number != conn->cmd.number)
-        return status;
-    if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
-    if (status == DQ_MOVED || status == DQ_ASK) {
-        status = dq_conn_parse_redirect(conn, r->str);
-        if (status == DELAYQ_ERR_REDIS)
-            dq_err_set(q->err, status, "%s", conn->err);
+    if (r && !req->asking && conn->cmd.c && x->number == conn->cmd.number) {
+        leave = refused && dq_err_lookup(r->str)->leave;
+        conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
+        conn->host += leave != 0; /* another server may do better */
+        if (!leave) conn->cmd.unproven = 0;
+        if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
+        if (status == DQ_MOVED || status == DQ_ASK) {
+            status = dq_conn_parse_redirect(conn, r->str);
+            if (status == DELAYQ_ERR_REDIS)
+                dq_err_set(q->err, status, "%s", conn->err);
+        }
+        if (status == DQ_MOVED || leave) {
+            conn->redirected = status == DQ_MOVED;
+            dq_err_set(conn->err, status, "%s", q->err);
+            dq_conn_close(conn, &conn->cmd, status);
+        }
     }
-    dq_conn_note_answer(conn, leave);
-    if (status == DQ_MOVED || leave) {
-        conn->redirected = status == DQ_MOVED;
-        dq_err_set(conn->err, status, "%s", q->err);
-        dq_conn_close(conn, &conn->cmd, status);
-    }
-    return status;
-}
-
-/* All replies of a request are there, or its socket is lost. */
-static void dq_req_answered(delayq *q, dq_req *req) {
-    delayq_exchange *x = &req->x;
-    const redisReply *last = x->got > 0 ? x->replies[x->got - 1] : NULL;
-    req->status = x->status;
-    if (!last) {
-        dq_err_set(q->err, req->status, "%s", q->conn->err);
-    } else {
-        const redisReply *loaded = x->wants > 1 ? x->replies[0] : NULL;
-        req->status = dq_req_judge(q, req, last);
-        if (req->status == DQ_NOSCRIPT && loaded &&
-            loaded->type == REDIS_REPLY_ERROR)
-            req->status = dq_req_judge(q, req, loaded); /* why it failed */
-    }
-    if (req->status == DELAYQ_OK) req->reply = x->replies[--x->got];
+    req->status = status;
+    if (status == DELAYQ_OK) req->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
     req->asking = 0;
 }
@@ -5468,10 +5431,11 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
     delayq_status status = req->status;
     int again = 0;
-    if (status == DELAYQ_OK || req->no_retry) {
+    req->x.state = DELAYQ_EXCHANGE_SETTLED;
+    if (status == DELAYQ_OK) return;
+    if (req->no_retry) {
         int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
         req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
-        req->x.state = DELAYQ_EXCHANGE_SETTLED;
         return;
     }
     if (++req->tries <= DQ_HOPS) {
@@ -5512,7 +5476,6 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     if (req->is_resend && !req->stepwise)
         status = dq_err_unanswered(q, req->what, status);
     req->status = dq_err_public(status);
-    req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
 
 #define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look again so often */
@@ -5736,7 +5699,7 @@ static void dq_sub_follow_role(delayq *q) {
         w->asked = 1;
         dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_OWN | DQ_SUB_WAITERS);
     }
-    off = !dq_waiters_need_queue(q);
+    off = w->role == DELAYQ_WAITER_SLEEPER;
     if (s->state < DELAYQ_SOCKET_OPEN || w->off_queue == off ||
         dq_sub_queue_shared(q))
         return;
@@ -5756,6 +5719,7 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
  * refused subscription leaves a subscriber that hears less. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
+    conn->sub_pinged_us = 0;
     if (r->type == REDIS_REPLY_ERROR) {
         const delayq_options *o = &conn->owner->options;
         delayq_status status = dq_conn_refused(conn, "listening", r);
@@ -5783,25 +5747,8 @@ static int dq_sub_is_deaf(const delayq_conn *conn) {
 /* Read what the subscriber has received, and ping it when it is quiet. */
 static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     delayq_socket *s = &conn->sub;
-    delayq_status status = DELAYQ_OK;
+    delayq_status status = dq_conn_pump(conn, s, dq_sub_receive);
     dq_resp_writer o;
-    int i, any = 1;
-    if (s->unwritten) status = dq_conn_write(conn, s);
-    for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
-        void *reply = NULL;
-        any = 0;
-        status = dq_conn_read(conn, s);
-        if (status != DELAYQ_OK) return status;
-        while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
-            dq_sub_receive(conn, (const redisReply *)reply);
-            freeReplyObject(reply);
-            reply = NULL;
-            any = 1;
-            s->moved_us = now;
-            conn->sub_pinged_us = 0;
-        }
-        if (s->c->err) return dq_conn_fault(conn, s);
-    }
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
         now - s->begun_us > DQ_SECOND_US) {
         if (dq_sub_is_deaf(conn)) /* until the rights are mended */
@@ -5909,7 +5856,7 @@ static void dq_sub_send_track(delayq *q) {
     }
     dq_resp_command(&o, 3, "CLIENT CACHING YES");
     dq_resp_command(&o, 2, "LLEN");
-    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_arg(&o, q->name, q->name_len, 0);
     q->tracks = 1;
     status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
     if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
@@ -5979,22 +5926,21 @@ static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
     struct pollfd p[2];
     nfds_t n = 0;
     int64_t now = dq_sys_now(), until = deadline, next;
-    int ready;
-    if (conn->cmd.c)
-        p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
-    if (conn->ask.c)
-        p[n++] = dq_sys_watch(conn->ask.c->fd, dq_conn_events(&conn->ask));
+    if (now >= deadline && ++*late > 64) return 0;
+    if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
+    if (conn->ask.c) p[n++] = dq_conn_watch(&conn->ask);
     next = dq_sched_socket(conn, &conn->cmd);
     if (next < until) until = next;
     if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
         until = next;
-    ready = poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0);
-    now = dq_sys_now();
-    if (now >= deadline && (ready <= 0 || ++*late > 64)) return 0;
+    if (poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
+        dq_sys_now() >= deadline)
+        return 0;
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
     if (conn->ask.state >= DELAYQ_SOCKET_OPEN) {
-        delayq_status status = dq_conn_pump(conn, &conn->ask);
-        if (status == DELAYQ_OK && now >= dq_sched_socket(conn, &conn->ask))
+        delayq_status status = dq_conn_pump(conn, &conn->ask, NULL);
+        if (status == DELAYQ_OK &&
+            dq_sys_now() >= dq_sched_socket(conn, &conn->ask))
             status = dq_conn_timeout(conn, &conn->ask);
         if (status != DELAYQ_OK) dq_conn_close(conn, &conn->ask, status);
     }
@@ -6029,18 +5975,20 @@ static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
     unsigned moved = conn->moved;
     int late = 0;
     while (dq_req_step(q, reqs, count) > 0) {
+        int64_t over = deadline, end;
         size_t i;
         if (conn->moved - moved >= 1u << 20) {
-            int64_t anew = dq_wait_limit(q);
+            end = dq_wait_limit(q);
             moved = conn->moved;
-            if (anew > deadline) deadline = anew;
+            if (end > deadline) deadline = end;
         }
+        if (dq_wait_conn(q->conn, deadline, &late)) continue;
         for (i = 0; i < count; i++) { /* what was sent late has its time, too */
-            int64_t end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
+            end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
             if (reqs[i].x.state == DELAYQ_EXCHANGE_SENT && end > deadline)
                 deadline = end;
         }
-        if (dq_wait_conn(q->conn, deadline, &late)) continue;
+        if (deadline > over) continue;
         dq_req_expire(q, reqs, count);
         break;
     }
@@ -6093,10 +6041,8 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
         p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
-        if (conn->sub.c)
-            p[n++] = dq_sys_watch(conn->sub.c->fd, dq_conn_events(&conn->sub));
-        if (conn->cmd.c)
-            p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+        if (conn->sub.c) p[n++] = dq_conn_watch(&conn->sub);
+        if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
     }
     dq_sys_poll_until(p, n, until);
     for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
@@ -6118,15 +6064,16 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
 
 /* What the server's clock will show then, at most, in ms. */
 static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
-    return (dq_sched_server_us(q->conn, dq_sys_now()) + 999) / 1000 + delay_ms;
+    int64_t now = dq_sys_now();
+    return (dq_sched_server_us(q->conn, now, now) + 999) / 1000 + delay_ms;
 }
 
 /* Two arguments: the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
-    dq_resp_arg(o, text, due_len);
-    dq_resp_arg(o, key, n);
+    dq_resp_arg(o, text, due_len, 0);
+    dq_resp_arg(o, key, n, 0);
 }
 
 /* --- transfer and take --- */
@@ -6138,7 +6085,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     if (q->options.broadcast)
         dq_resp_key(o, q, DQ_STREAM, "");
     else
-        dq_resp_arg(o, q->name, q->name_len);
+        dq_resp_arg(o, q->name, q->name_len, 0);
     dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY,
                 "");
 }
@@ -6154,7 +6101,7 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_resp_key(o, q, DQ_DEAD, "");
         if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
@@ -6181,7 +6128,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (q->options.wire == DELAYQ_REDISSON_OLD)
         dq_resp_int(o, dq_elem_old_id_low(q));
     else
-        dq_resp_arg(o, id_rest, sizeof id_rest);
+        dq_resp_arg(o, id_rest, sizeof id_rest, 0);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
@@ -6545,7 +6492,7 @@ static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
         n += dq_num_decimal(
             when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
     }
-    dq_resp_arg(o, when, n);
+    dq_resp_arg(o, when, n, 0);
 }
 
 static void dq_write_element(dq_resp_writer *o, const delayq *q,
@@ -6560,7 +6507,7 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
     for (i = 0; i < call->max; i++) {
         dq_write_when(o, m + i, i > 0 ? m + i - 1 : NULL, call->is_resend);
@@ -6578,7 +6525,7 @@ static void dq_write_keyed_message(dq_resp_writer *o, const delayq *q,
     dq_resp_key(o, q, DQ_DEDUP, rest);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     if (order > 0) dq_resp_key(o, q, DQ_SENT, q->id);
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_write_when(o, m, NULL, again);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
@@ -6597,7 +6544,7 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_write_ticket(o, call->ticket);
     dq_resp_int(o, call->due_ms);
     dq_resp_key(o, q, DQ_CHANNEL, "");
@@ -6793,7 +6740,7 @@ static void dq_ring_message(dq_entry *e, delayq_message *m) {
  * its delay counts from the call. Offers keep their order, though what is known
  * varies by some microseconds. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
-    int64_t us = dq_sched_server_us(q->conn, e->begun_us);
+    int64_t us = dq_sched_server_us(q->conn, e->begun_us, dq_sys_now());
     if (us < ring->call_us && us > ring->call_us - DQ_SECOND_US)
         us = ring->call_us;
     ring->call_us = us;
@@ -6829,7 +6776,7 @@ static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
     dq_resp_key(o, q, DQ_ZSET, "");
     dq_resp_key(o, q, DQ_SENT, q->id);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_int(o, (int64_t)req->order);
     for (i = 0; i < req->max; i++) {
@@ -6853,7 +6800,7 @@ static void dq_write_ring_removal(dq_resp_writer *o, delayq *q,
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (req->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     for (i = 0; i < req->max; i++) {
         if (i > 0) e = dq_ring_next(req->ring, e);
         dq_write_ticket(o, (const char *)dq_entry_data(e));
@@ -6883,7 +6830,8 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
         dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
         if (e->due_ms == 0)
             e->due_ms =
-                (dq_sched_server_us(q->conn, e->begun_us) + 999) / 1000 +
+                (dq_sched_server_us(q->conn, e->begun_us, dq_sys_now()) + 999) /
+                    1000 +
                 e->delay_ms;
         req->ticket = (const char *)dq_entry_data(e);
         req->bury = e->bury;
@@ -6965,13 +6913,13 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
         int done = 1;
         if (i > 0) e = dq_ring_next(ring, e);
         if (kind == DQ_ENTRY_OFFER) {
-            dq_sched_on_own_item(q, e->planned_ms);
+            dq_sched_on_own_item(q, e->planned_ms, req->x.read_us);
             q->counts.offered++;
         } else if (kind == DQ_ENTRY_KEYED) {
             done = n[1] != 1;
             b->duplicate += !done;
             q->counts.offered += n[1] == 0;
-            dq_sched_on_own_item(q, n[2]);
+            dq_sched_on_own_item(q, n[2], req->x.read_us);
             continue;
         } else if (kind == DQ_ENTRY_REMOVE) {
             const redisReply *r = req->reply->element[1 + i];
@@ -6982,7 +6930,7 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
             done = n[1] == 1 || i < again;
             q->counts.nacked += done && e->what[0] == 'n';
             q->counts.died += done && e->bury;
-            if (done && !e->bury) dq_sched_on_own_item(q, n[2]);
+            if (done && !e->bury) dq_sched_on_own_item(q, n[2], req->x.read_us);
         }
         b->gone += !done;
     }
@@ -7634,10 +7582,12 @@ static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
     size_t i, at = 1, id_len = dq_elem_id_len(q);
     int64_t us;
     delayq_status status = dq_req_numbers(q, call, &us, 1), first = status;
-    for (i = 0; i < call->max; i++, m++) {
+    for (i = 0; status != DELAYQ_OK && i < call->max; i++)
+        dq_message_set_status(m + i, status);
+    for (i = 0; status == DELAYQ_OK && i < call->max; i++, m++) {
         int64_t due =
             m->due_ms > 0 ? m->due_ms : (us + 999) / 1000 + m->delay_ms;
-        if (status == DELAYQ_OK && at + 1 < call->reply->elements) {
+        if (at + 1 < call->reply->elements) {
             redisReply *const *r = call->reply->element + at;
             if (r[0]->type == REDIS_REPLY_INTEGER &&
                 r[1]->type == REDIS_REPLY_INTEGER &&
@@ -7646,16 +7596,15 @@ static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
                 at += 2;
             }
         }
-        if (status == DELAYQ_OK && due < 0) {
+        if (due < 0) {
             delayq_status late = dq_message_set_late(q, m);
             if (late < DELAYQ_OK) first = late;
             continue;
         }
-        dq_message_set_status(m, status);
-        if (status != DELAYQ_OK) continue;
+        m->status = DELAYQ_OK;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_elem_id_ticket(&m->ticket, due, m->id, id_len);
-        dq_sched_on_own_item(q, due);
+        dq_sched_on_own_item(q, due, call->x.read_us);
         q->counts.offered++;
     }
     if (status == DELAYQ_OK && at != call->reply->elements) {
@@ -7682,7 +7631,7 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     memcpy(m->ticket.text, ticket->str, ticket->len + 1);
     if (n[1] != 0) return m->status = DELAYQ_DUPLICATE;
     q->counts.offered++;
-    dq_sched_on_own_item(q, n[2]);
+    dq_sched_on_own_item(q, n[2], call->x.read_us);
     return DELAYQ_OK;
 }
 
@@ -7735,7 +7684,7 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
             m->first_due_us = now + m->delay_ms * 1000;
             if (m->due_ms > 0) {
                 m->first_due_ms = m->due_ms;
-                m->first_due_us = dq_sched_local_us(q, m->due_ms);
+                m->first_due_us = dq_sched_local_us(q, m->due_ms, now);
             }
             m->ticket.text[0] = '\0';
             dq_elem_next_id(q, m->id);
@@ -7826,17 +7775,15 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms) {
+    delayq_status status;
     delayq_message m;
     memset(&m, 0, sizeof m);
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    if (q && q->outbox) {
-        delayq_status status = dq_check(q, NULL);
-        if (status != DELAYQ_OK) return status;
-        return dq_outbox_offer_many(q, &m, 1, 0);
-    }
-    return delayq_offer_message(q, &m);
+    if (!q || !q->outbox) return delayq_offer_many(q, &m, 1);
+    status = dq_check(q, NULL);
+    return status == DELAYQ_OK ? dq_outbox_offer_many(q, &m, 1, 0) : status;
 }
 
 /* --- ticks and takes --- */
@@ -7876,7 +7823,7 @@ static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
     dq_take_state t;
     q->will_wait = 0;
-    if (!dq_waiters_listed(q)) return;
+    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
@@ -7957,7 +7904,7 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (call->ticket && q->options.wire != DELAYQ_NATIVE)
         dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     if (call->ticket) dq_write_ticket(o, call->ticket);
     for (i = 0; !call->ticket && i < call->max; i++)
         dq_write_ticket(o, call->items[i].ticket.text);
@@ -8114,7 +8061,7 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!call.bury) dq_sched_on_own_item(q, n[2]);
+    if (!call.bury) dq_sched_on_own_item(q, n[2], call.x.read_us);
     return DELAYQ_OK;
 }
 
@@ -8188,7 +8135,7 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_int(o, (int64_t)call->max);
     if (call->ticket) dq_write_ticket(o, call->ticket);
 }
@@ -8219,7 +8166,7 @@ static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
@@ -8283,7 +8230,7 @@ static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
 static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
     (void)call;
     dq_write_three_keys(o, q);
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
 }
 
@@ -8300,8 +8247,8 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_DEAD, "");
     if (strcmp(call->word, "redrive") == 0)
-        dq_resp_arg(o, q->name, q->name_len);
-    dq_resp_keys_end(o);
+        dq_resp_arg(o, q->name, q->name_len, 0);
+    o->keys = o->args;
     dq_resp_text(o, call->word);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_int(o, call->from);
