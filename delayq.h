@@ -1397,10 +1397,13 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
 }
 #endif
 
-/* Write what is in the buffer. *sent: the server has all of it. */
+/* Write what is in the buffer. *sent: the server has all of it. A context that
+ * has failed, as by a want of memory for that, writes nothing. */
 static int dq_sys_write(redisContext *c, int *sent) {
     dq_sys_signals old;
     int status;
+    *sent = 0;
+    if (c->err) return REDIS_ERR;
     dq_sys_block_sigpipe(&old);
     status = redisBufferWrite(c, sent);
     if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
@@ -3803,7 +3806,6 @@ typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
     int spilled;  /* while counting: it did not fit */
-    int failed;   /* no memory */
     size_t args, keys; /* so many; the first ones are a script's keys */
     const char *body;  /* what follows all this, and */
     size_t body_len;   /* its length */
@@ -3814,15 +3816,15 @@ typedef struct dq_resp_writer {
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = o->body_len = 0;
-    o->counting = o->spilled = o->failed = 0;
+    o->counting = o->spilled = 0;
 }
 
+/* What hiredis has no memory for is a fault of the context from then on. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
-    else if (redisAppendFormattedCommand(o->c, (const char *)bytes, len) !=
-             REDIS_OK)
-        o->failed = 1;
+    else
+        redisAppendFormattedCommand(o->c, (const char *)bytes, len);
 }
 
 static void dq_resp_flush(dq_resp_writer *o) {
@@ -4561,9 +4563,10 @@ typedef enum dq_conn_purpose {
     DQ_CONN_SENTINEL /* in the place of cmd */
 } dq_conn_purpose;
 
-static const char *dq_conn_url(const delayq_conn *conn) {
+/* NULL, or what is wrong with it: of an open handle nothing is. */
+static const char *dq_conn_parse_url(const delayq_conn *conn, dq_url *u) {
     const char *url = conn->owner->options.url;
-    return url ? url : "redis://127.0.0.1:6379";
+    return dq_url_parse(url ? url : "redis://127.0.0.1:6379", u);
 }
 
 static delayq_status dq_conn_no_memory(delayq_conn *conn) {
@@ -4630,28 +4633,24 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
 
 #define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
 
-/* Why hiredis gave up on a socket, and what that means for what is under way
- * there. */
+/* Why hiredis gave up on a socket. What was written there may have happened:
+ * dq_conn_close sees to that. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
-    int written = s->first && s->first->written;
     conn->timed_out = 0;
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
-    if (c->err == REDIS_ERR_OOM)
-        return dq_err_set(conn->err,
-                          written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                          "out of memory");
+    if (c->err == REDIS_ERR_OOM) return dq_conn_no_memory(conn);
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
                           c->errstr);
     if (!s->first)
         return dq_err_set(conn->err, DELAYQ_ERR_IO,
                           "the server has closed the connection");
-    return dq_err_set(conn->err, written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
-                      "connection lost %s: %s",
-                      written ? "before the answer: it may have happened"
-                              : "before sending: nothing has happened",
+    return dq_err_set(conn->err, DELAYQ_ERR_IO, "connection lost %s: %s",
+                      s->first->written
+                          ? "before the answer: it may have happened"
+                          : "before sending: nothing has happened",
                       cause);
 }
 
@@ -4669,18 +4668,16 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
  * as that goes. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
-    int done = 0, status;
+    int done, status;
     errno = 0;
     status = dq_sys_write(s->c, &done);
     if (done && s->body_len > 0) {
         size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
-        status = redisAppendFormattedCommand(s->c, s->body, n);
+        redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
         conn->moved += (unsigned)n;
-        if (s->body_len == 0 && status == REDIS_OK)
-            status = redisAppendFormattedCommand(s->c, "\r\n", 2);
-        if (status != REDIS_OK) return dq_conn_no_memory(conn);
+        if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
         s->moved_us = dq_sys_now();
         status = dq_sys_write(s->c, &done);
         done = done && s->body_len == 0;
@@ -4694,9 +4691,8 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
 
 /* The commands in the writer are an exchange from now on. That they can't be
  * written is found by the next pump, which sees what the server has said. */
-static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
-                                    delayq_exchange *x, dq_resp_writer *o,
-                                    int wants) {
+static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
+                           delayq_exchange *x, dq_resp_writer *o, int wants) {
     assert(wants > 0 && wants <= 5 && s->c);
     dq_resp_flush(o);
     x->next = NULL;
@@ -4716,9 +4712,7 @@ static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     s->unwritten = 1;
     s->body = o->body;
     s->body_len = o->body_len;
-    if (o->failed) return dq_conn_no_memory(conn);
     dq_conn_write(conn, s);
-    return DELAYQ_OK;
 }
 
 /* The next reply belongs to the first that is under way. */
@@ -4953,11 +4947,11 @@ static int dq_conn_login_step(const delayq_conn *conn, const delayq_socket *s,
 }
 
 /* Say the login. Nothing of it has an effect. */
-static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
+static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_writer o;
     dq_url u;
     int n, step;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     dq_resp_begin(&o, s->c);
     for (n = 0; (step = dq_conn_login_step(conn, s, &u, n)) < DQ_LOGIN_STEPS;
          n++) {
@@ -4970,7 +4964,7 @@ static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
         if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
     s->state = DELAYQ_SOCKET_GREETING;
-    return dq_conn_submit(conn, s, &s->greeting, &o, n);
+    dq_conn_submit(conn, s, &s->greeting, &o, n);
 }
 
 /* The connection was lost before the login was answered. A server that refuses
@@ -4985,7 +4979,7 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
     if (n < 2 || said[0] != '-') {
         dq_url u;
-        dq_url_parse(dq_conn_url(conn), &u);
+        dq_conn_parse_url(conn, &u);
         return dq_err_set(
             conn->err, DELAYQ_ERR_IO,
             "connected, but the server closed the connection at %s",
@@ -5007,11 +5001,10 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                : DELAYQ_OK;
     dq_url u;
     int i;
-    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
-        return dq_conn_not_greeted(conn, s);
+    if (status == DELAYQ_ERR_IO) return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     for (i = 0; i < x->wants; i++)
         if (x->replies[i]->type == REDIS_REPLY_ERROR &&
             (dq_conn_login_step(conn, s, &u, i) <= DQ_LOGIN_SELECT ||
@@ -5029,24 +5022,22 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     if (s->state == DELAYQ_SOCKET_DIALING) {
         int done = dq_sys_is_connected(s->c->fd);
         dq_url u;
-        dq_url_parse(dq_conn_url(conn), &u);
+        dq_conn_parse_url(conn, &u);
         if (done < 0) {
             status = dq_conn_cant_errno(conn, s);
         } else if (done > 0 && u.tls && !conn->owner->options.connect) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
             if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
         } else if (done > 0) {
-            status = dq_conn_greet(conn, s);
+            dq_conn_greet(conn, s);
         }
     }
     if (s->state == DELAYQ_SOCKET_TLS) {
         status = dq_tls_step(conn, s, dq_conn_target(conn, s)->host);
-        if (status == DELAYQ_OK) status = dq_conn_greet(conn, s);
+        if (status == DELAYQ_OK) dq_conn_greet(conn, s);
     }
-    if (s->state == DELAYQ_SOCKET_GREETING && status >= DELAYQ_OK)
+    if (s->state == DELAYQ_SOCKET_GREETING)
         status = dq_conn_read_greeting(conn, s);
-    else if (s->state == DELAYQ_SOCKET_GREETING && s->c->err)
-        status = dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
     return dq_conn_late(conn, s, "");
 }
@@ -5144,7 +5135,7 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
     const redisReply *said = x->replies[x->wants - 1], *host, *port;
     delayq_address *a = &conn->at;
     dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     host = said->elements == 2 ? said->element[0] : NULL;
     port = said->elements == 2 ? said->element[1] : NULL;
     if (said->type == REDIS_REPLY_ERROR)
@@ -5167,7 +5158,7 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
 static delayq_status dq_conn_attempt(delayq_conn *conn) {
     int purpose = DQ_CONN_CMD;
     dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
         conn->at = conn->redirect;
@@ -5257,7 +5248,6 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
  * in q's queue, and whether this node serves its slot. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
     dq_resp_command(&o, 6, "EVAL");
@@ -5271,8 +5261,7 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, conn->owner, DQ_ZSET, "");
     q->tracks = 0;
-    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
-    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
 }
 
 static delayq_status dq_conn_read_probe(delayq *q) {
@@ -5524,8 +5513,7 @@ static void dq_req_send(delayq *q, dq_req *req) {
     }
     dq_resp_begin(&o, s->c);
     n = dq_req_write(&o, q, req);
-    ready = dq_conn_submit(q->conn, s, &req->x, &o, n);
-    if (ready != DELAYQ_OK) dq_conn_close(q->conn, s, ready);
+    dq_conn_submit(q->conn, s, &req->x, &o, n);
 }
 
 /* Settle those that are answered and send those that wait, as far as it goes
@@ -5655,8 +5643,14 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
 
 enum { DQ_SUB_QUEUE = 1, DQ_SUB_WAITERS = 2, DQ_SUB_OWN = 4 };
 
-/* Ask for messages of some of a handle's channels, or no more. The answers are
- * read like messages. */
+/* Say what is in the writer; what comes is read like messages. */
+static delayq_status dq_sub_say(delayq_conn *conn, dq_resp_writer *o) {
+    dq_resp_flush(o);
+    conn->sub.unwritten = 1;
+    return dq_conn_write(conn, &conn->sub);
+}
+
+/* Ask for messages of some of a handle's channels, or no more. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
     static const char *const prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
     delayq_conn *conn = q->conn;
@@ -5669,9 +5663,7 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
         dq_resp_command(&o, 2, verb);
         dq_resp_key(&o, q, prefixes[i], i == 2 ? q->id : "");
     }
-    dq_resp_flush(&o);
-    conn->sub.unwritten = 1;
-    if (o.failed || dq_conn_write(conn, &conn->sub) != DELAYQ_OK)
+    if (dq_sub_say(conn, &o) != DELAYQ_OK)
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
@@ -5766,9 +5758,7 @@ static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     conn->sub_pinged_us = now;
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 1, "PING");
-    dq_resp_flush(&o);
-    s->unwritten = 1;
-    return o.failed ? dq_conn_no_memory(conn) : dq_conn_write(conn, s);
+    return dq_sub_say(conn, &o);
 }
 
 /* It is logged in: ask for what it is to hear. */
@@ -5788,10 +5778,7 @@ static void dq_sub_opened(delayq_conn *conn) {
     /* The last one, so that tracking begins when all else has been heard. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
-    dq_resp_flush(&o);
-    s->unwritten = 1;
-    if (o.failed || dq_conn_write(conn, s) != DELAYQ_OK)
-        dq_sub_fail(conn, DELAYQ_ERR_IO);
+    if (dq_sub_say(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
 /* Empty the pipe and read both connections, at most once a millisecond; go on
@@ -5842,7 +5829,6 @@ static int dq_sub_wants_track(const delayq *q) {
  * which were pushed before the server began to watch. */
 static void dq_sub_send_track(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
     dq_resp_writer o;
     int n = 2;
     dq_waiters_on_track_sent(q);
@@ -5858,8 +5844,7 @@ static void dq_sub_send_track(delayq *q) {
     dq_resp_command(&o, 2, "LLEN");
     dq_resp_arg(&o, q->name, q->name_len, 0);
     q->tracks = 1;
-    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
-    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
 }
 
 /* The answers to that, if they are there. An error that passes is no refusal:
@@ -7468,7 +7453,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    wrong = dq_url_parse(dq_conn_url(q->conn), &u);
+    wrong = dq_conn_parse_url(q->conn, &u);
     if (wrong)
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
