@@ -2471,14 +2471,18 @@ static const char dq_lua_publish[] =
     "end\n";
 
 /* OFFER
- * KEYS     1 zset, 2 mirror (only where the wire has one)
- * ARGV     1 channel, then pairs, 128 at most: when, element
+ * KEYS     1 zset, then: the mirror (only where the wire has one), an outbox's
+ *          highest number
+ * ARGV     1 channel; of an outbox the number of the first; then pairs, 128 at
+ *          most, of an outbox 1,000: when, element
  *          when: a delay in ms, or - and a due time; '': as the one before;
  *          with !T behind it, it is sent again, and has been due at T if the
  *          first sending was stored
- * returns  clock; due = delay + that time in ms, rounded up. Then, of those
- *          that were sent again, pairs: its number (from 1), and the due time
- *          that stands, or -1 if it may have been delivered meanwhile */
+ * returns  clock; due = delay + that time in ms, rounded up. Of an outbox how
+ *          many were passed over, since their number is not above the highest.
+ *          Then, of those that were sent again, pairs: its number (from 1), and
+ *          the due time that stands, or -1 if it may have been delivered
+ *          meanwhile */
 /* The usual offer, made for speed: one message, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
     "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
@@ -2507,16 +2511,26 @@ static const char dq_lua_when[] =
     "  return delay < 0 and -delay or base + delay, after\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
+    "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
+    "local from, over, number = 2, 0, nil\n"
+    "if #argv % 2 == 0 then\n"
+    "  from, number = 3, tonumber(argv[2])\n"
+    "  if not mark then mirror, mark = nil, mirror end\n"
+    "  local highest = redis.call('GET', mark)\n"
+    "  over = math.max(0, (highest or 0) - number + 1)\n"
+    "  over = math.min(#argv / 2 - 1, over)\n"
+    "  redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
+    "  reply[2] = over\n"
+    "end\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of argv then */
-    "for i = 2, #argv, 2 do\n"
+    /* what is to be stored stands at the beginning of the pairs then */
+    "for i = from, #argv, 2 do\n"
     "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
     "    at, delivered = read_when(when, base)\n"
@@ -2529,6 +2543,8 @@ static const char dq_lua_offer[] =
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "    skipped = skipped + 2\n"
+    "  elseif i < from + 2 * over then\n"
+    "    skipped = skipped + 2\n"
     "  else\n"
     "    argv[i - skipped] = text\n"
     "    if skipped > 0 then argv[i - skipped + 1] = argv[i + 1] end\n"
@@ -2538,52 +2554,16 @@ static const char dq_lua_offer[] =
     "end\n"
     "if not first then return reply end\n"
     "local last = #argv - skipped\n"
-    "for i = 3, mirror and last or 0, 2 do\n"
+    "for i = from + 1, mirror and last or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(argv, 2, last))\n"
+    "redis.call('ZADD', zset, 'NX', unpack(argv, from, last))\n"
+    "if number then\n"
+    "  number = string.format('%.0f', number + #argv / 2 - 2)\n"
+    "  redis.call('SET', mark, number, 'PX', 86400000)\n"
+    "end\n"
     "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
-
-/* OFFER_ONCE: the offers of an outbox, each with a number; those up to the
- * highest that was stored are passed over.
- * KEYS     1 zset, 2 the highest number, 3 mirror (only where the wire has one)
- * ARGV     1 channel, 2 the first one's number, then pairs as above, 1,000 at
- *          most
- * returns  clock; how many were passed over */
-static const char dq_lua_offer_once[] =
-    "local zset, mark, mirror, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]\n"
-    "local us, number, count = clock(), tonumber(ARGV[2]), #ARGV / 2 - 1\n"
-    "local base = math.ceil(us / 1000)\n"
-    "local highest = redis.call('GET', mark)\n"
-    "local over = math.min(count, math.max(0, (highest or 0) - number + 1))\n"
-    "redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
-    "if mirror then\n"
-    "  redis.call('LLEN', mirror)\n"
-    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "end\n"
-    "local first, ties, at, last, text = nil, 0, nil, 0, nil\n"
-    "for i = 3, #ARGV, 2 do\n"
-    "  if ARGV[i] ~= '' then\n"
-    "    at = read_when(ARGV[i], base)\n"
-    "    text = string.format('%.0f', at)\n"
-    "  end\n"
-    "  if i > 2 + 2 * over then\n"
-    "    ARGV[last + 1], ARGV[last + 2] = text, ARGV[i + 1]\n"
-    "    last = last + 2\n"
-    "    if not first or at < first then first, ties = at, 0 end\n"
-    "    if at == first then ties = ties + 1 end\n"
-    "  end\n"
-    "end\n"
-    "if not first then return {us, over} end\n"
-    "for i = 2, mirror and last or 0, 2 do\n"
-    "  redis.call('RPUSH', mirror, ARGV[i])\n"
-    "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 1, last))\n"
-    "number = string.format('%.0f', number + count - 1)\n"
-    "redis.call('SET', mark, number, 'PX', 86400000)\n"
-    "publish_if_head(zset, channel, first, ties)\n"
-    "return {us, over}\n";
 
 /* OFFER_KEYED
  * KEYS     1 zset, 2 the key's ticket, then: the mirror (only where the wire
@@ -3653,14 +3633,12 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "97e6356292d1b32f73431a03086a29ba55251486",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
-DQ_SCRIPT(offer_once, DQ_OFFER, 13, "986451f345d9c1e38c862aa953c0f881b1ad74c7",
-          dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_offer_once);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
@@ -6759,8 +6737,8 @@ static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
     dq_entry *e = req->entry;
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    dq_resp_key(o, q, DQ_SENT, q->id);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_key(o, q, DQ_SENT, q->id);
     o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_int(o, (int64_t)req->order);
@@ -6802,7 +6780,7 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     if (waiting > ring->dated - ring->settled)
         waiting = (size_t)(ring->dated - ring->settled);
     if (e->kind == DQ_ENTRY_OFFER) {
-        dq_req_begin(req, &dq_script_offer_once, e->what, dq_write_ring_offers);
+        dq_req_begin(req, &dq_script_offer, e->what, dq_write_ring_offers);
     } else if (e->kind == DQ_ENTRY_KEYED) {
         dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_ring_keyed);
         limit = 1;
