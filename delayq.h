@@ -1147,11 +1147,14 @@ DELAYQ_API void delayq_wake(delayq *q);
 /*
  * delayq_flush -- wait until everything in the outbox is settled.
  *
- * Returns      DELAYQ_OK     it is empty, and nothing was dropped since the
- * last flush DELAYQ_WOKEN  delayq_wake was called DELAYQ_ERR_TIMEOUT  not yet,
- * and nothing has failed DELAYQ_ERR_ARG      no outbox, or as ever the first
- * failure since the last flush: of what is still there, or was dropped Blocks
- * timeout_ms, as in delayq_take
+ * Returns      DELAYQ_OK           it is empty, and nothing was dropped since
+ *                                  the last flush
+ *              DELAYQ_WOKEN        delayq_wake was called
+ *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
+ *              DELAYQ_ERR_ARG      no outbox, or as ever
+ *              the first failure since the last flush: of what is still there,
+ *              or was dropped
+ * Blocks       timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
@@ -1460,12 +1463,6 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* Is it readable or whatever else is asked, now? */
-static int dq_sys_is_ready(int fd, int events) {
-    struct pollfd p = dq_sys_watch(fd, events);
-    return poll(&p, 1, 0) > 0;
-}
-
 /* The text of an address that a host's name has; `number` counts through them
  * round and round, those of IPv4 first. It may wait for a name server. 0: the
  * name has none. */
@@ -1536,9 +1533,10 @@ static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
 
 /* How far that is: 1 connected, 0 not yet, -1 refused, and errno says why. */
 static int dq_sys_is_connected(int fd) {
+    struct pollfd p = dq_sys_watch(fd, POLLOUT);
     int error = 0;
     socklen_t size = sizeof error;
-    if (!dq_sys_is_ready(fd, POLLOUT)) return 0;
+    if (poll(&p, 1, 0) <= 0) return 0;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return -1;
     errno = error;
     return error == 0 ? 1 : -1;
@@ -4203,13 +4201,6 @@ static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
 }
 
-/* The queue's channel is subscribed: something may have been published
- * before. Or no more: nothing will be heard. */
-static void dq_sched_on_subscribe(delayq *q, int on) {
-    q->subscribed = on != 0;
-    dq_sched_lower(q, dq_sys_now());
-}
-
 /* A call of the handle has written the ready list; so many more lie there. The
  * server tells the others of that, but not this connection, and no longer
  * tracks the list for it. */
@@ -4226,18 +4217,6 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     q->track_us = read_us + DQ_UNHEARD_POLL_US;
     dq_sched_lower(q, q->track_us);
-}
-
-/* A push into the list will be heard; so many lie there already. */
-static void dq_sched_on_track(delayq *q, int64_t ready) {
-    q->list_tracked = 1;
-    if (ready > 0) q->ready = ready;
-}
-
-/* The list has changed; the server tells of that once. */
-static void dq_sched_on_push(delayq *q) {
-    dq_sched_untrack(q);
-    dq_sched_on_message(q, 0);
 }
 
 /*-----------------------------------------------------------------------------
@@ -4323,18 +4302,6 @@ static const char *dq_waiters_claim(const delayq *q) {
                    : "standby";
     default: return "none";
     }
-}
-
-/* Which of many are standbys: the same in each script. */
-static int dq_waiters_share(const delayq *q) {
-    return q->handle_id[6] << 8 | q->handle_id[7];
-}
-
-/* May it ask to be told of pushes now? */
-static int dq_waiters_may_track(const delayq *q) {
-    const delayq_waiter *w = &q->waiter;
-    return w->role != DELAYQ_WAITER_SLEEPER &&
-           (w->push_us == 0 || w->push_us <= dq_sys_now());
 }
 
 /* --- when it acts --- */
@@ -4425,24 +4392,20 @@ static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     }
 }
 
-/* The queue's channel is subscribed, or no more. */
+/* The queue's channel is subscribed: something may have been published before.
+ * Or no more: nothing will be heard. */
 static void dq_waiters_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
-    if (q->waiter.role == DELAYQ_WAITER_STANDBY)
-        dq_waiters_on_message(q, 0);
-    else if (q->waiter.role != DELAYQ_WAITER_SLEEPER)
-        dq_sched_on_subscribe(q, on);
+    dq_waiters_on_message(q, 0);
 }
 
-/* The list has changed. */
+/* The list has changed; the server tells of that once. */
 static void dq_waiters_on_push(delayq *q) {
     delayq_waiter *w = &q->waiter;
-    if (w->role < DELAYQ_WAITER_STANDBY) {
-        dq_sched_on_push(q);
-        return;
-    }
     dq_sched_untrack(q);
-    if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
+    if (w->role < DELAYQ_WAITER_STANDBY)
+        dq_sched_on_message(q, 0);
+    else if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
         w->push_us = dq_sys_now() + dq_waiters_slack();
 }
 
@@ -4458,14 +4421,14 @@ static void dq_waiters_on_track_sent(delayq *q) {
  * leader's at first. */
 static void dq_waiters_on_track(delayq *q, int64_t ready) {
     delayq_waiter *w = &q->waiter;
+    q->list_tracked = 1;
     if (w->role == DELAYQ_WAITER_STANDBY && w->looking) w->push_us = 0;
     if (w->role == DELAYQ_WAITER_STANDBY && !w->looking && ready > 0) {
-        q->list_tracked = 1;
         dq_waiters_on_push(q);
         return;
     }
     w->overdue = w->role == DELAYQ_WAITER_STANDBY && ready > 0;
-    dq_sched_on_track(q, ready);
+    if (ready > 0) q->ready = ready;
 }
 
 /* Its own channel or, all, that of the waiters, is subscribed, or no more. */
@@ -5653,13 +5616,6 @@ static int dq_sub_queue_shared(const delayq *q) {
     return 0;
 }
 
-/* All that a handle has to hear when the subscriber has been opened. */
-static int dq_sub_channels(delayq *q) {
-    q->waiter.asked = q->will_wait;
-    return q->will_wait ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
-                        : DQ_SUB_QUEUE;
-}
-
 /* Subscribe q to what its role among the waiters needs. */
 static void dq_sub_follow_role(delayq *q) {
     const delayq_socket *s = &q->conn->sub;
@@ -5750,8 +5706,13 @@ static void dq_sub_opened(delayq_conn *conn) {
     dq_conn_free_replies(&s->greeting);
     conn->sub_pinged_us = 0;
     s->moved_us = dq_sys_now();
-    for (h = conn->handles; h && s->c; h = h->next)
-        dq_sub_subscribe(h, "SUBSCRIBE", dq_sub_channels(h));
+    for (h = conn->handles; h && s->c; h = h->next) {
+        h->waiter.asked = h->will_wait;
+        dq_sub_subscribe(h, "SUBSCRIBE",
+                         h->will_wait
+                             ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
+                             : DQ_SUB_QUEUE);
+    }
     if (!s->c) return;
     /* The last one, so that tracking begins when all else has been heard. */
     dq_resp_begin(&o, s->c);
@@ -5793,14 +5754,16 @@ static void dq_sub_open(delayq *q) {
     if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
-/* Does it have to ask to be told of pushes into its list? */
+/* Does it have to ask to be told of pushes into its list, and may it now? */
 static int dq_sub_wants_track(const delayq *q) {
+    const delayq_waiter *w = &q->waiter;
+    int64_t now = dq_sys_now();
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q) &&
-           dq_sys_now() >= q->track_us;
+           q->conn->tracking != DELAYQ_TRACK_OFF && now >= q->track_us &&
+           w->role != DELAYQ_WAITER_SLEEPER && w->push_us <= now;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
@@ -6098,7 +6061,8 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    dq_resp_int(o, dq_waiters_share(q));
+    /* which of many are standbys: the same in each script */
+    dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
@@ -6436,73 +6400,6 @@ static delayq_status dq_take_turn(delayq *q) {
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-#define DQ_OFFER_BYTES (256 * 1024)
-
-/* When it is due, as the script explains; nothing where that is as before. What
- * is sent again is stored only if the first sending can't have been due yet,
- * neither by the server's clock, which may have been set back, nor by ours,
- * which may run at another speed: either is enough to make it unknown. */
-static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
-                          const delayq_message *before, int again) {
-    char when[64];
-    size_t n = 0;
-    again |= m->status == DELAYQ_ERR_UNKNOWN;
-    if (!before || again || before->due_ms != m->due_ms ||
-        before->delay_ms != m->delay_ms)
-        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
-    if (again) {
-        when[n++] = '!';
-        n += dq_num_decimal(
-            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
-    }
-    dq_resp_arg(o, when, n, 0);
-}
-
-static void dq_write_element(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m, int last) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    size_t n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_long_arg(o, head, n, m->data, m->len, last);
-}
-
-static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const delayq_message *m = call->messages;
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    o->keys = o->args;
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    for (i = 0; i < call->max; i++) {
-        dq_write_when(o, m + i, i > 0 ? m + i - 1 : NULL, call->is_resend);
-        dq_write_element(o, q, m + i, i + 1 == call->max);
-    }
-}
-
-/* order: 0, or the number of an outbox handle's offer. */
-static void dq_write_keyed_message(dq_resp_writer *o, const delayq *q,
-                                   const delayq_message *m, int again,
-                                   uint64_t order) {
-    char rest[280], id[33];
-    dq_resp_key(o, q, DQ_ZSET, "");
-    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
-    dq_resp_key(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    if (order > 0) dq_resp_key(o, q, DQ_SENT, q->id);
-    o->keys = o->args;
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_when(o, m, NULL, again);
-    dq_num_hex(id, m->id, dq_elem_id_len(q));
-    dq_resp_text(o, id);
-    dq_resp_int(o, m->key_ttl_ms);
-    dq_resp_text(o, m->replace ? "1" : "0");
-    dq_resp_int(o, (int64_t)order);
-    dq_write_element(o, q, m, 1);
-}
-
-static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_write_keyed_message(o, q, call->messages, call->is_resend, 0);
-}
-
 /* What a nack, extend, reschedule or bury says. */
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
@@ -6731,42 +6628,91 @@ static int dq_ring_date_all(delayq *q, dq_ring *ring) {
     return ring->dated == ring->accepted;
 }
 
-static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
-                                 const dq_req *req) {
-    delayq_message m[2];
-    dq_entry *e = req->entry;
+/* When it is due, as the script explains; nothing where that is as before. What
+ * is sent again is stored only if the first sending can't have been due yet,
+ * neither by the server's clock, which may have been set back, nor by ours,
+ * which may run at another speed: either is enough to make it unknown. */
+static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
+                          const delayq_message *before, int again) {
+    char when[64];
+    size_t n = 0;
+    again |= m->status == DELAYQ_ERR_UNKNOWN;
+    if (!before || again || before->due_ms != m->due_ms ||
+        before->delay_ms != m->delay_ms)
+        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+    if (again) {
+        when[n++] = '!';
+        n += dq_num_decimal(
+            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
+    }
+    dq_resp_arg(o, when, n, 0);
+}
+
+static void dq_write_element(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m, int last) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
+    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_long_arg(o, head, n, m->data, m->len, last);
+}
+
+/* The messages are the caller's, or made of entries. */
+static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    delayq_message made[2];
+    const delayq_message *m, *before = NULL;
+    dq_entry *e = call->entry;
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_key(o, q, DQ_SENT, q->id);
+    if (e) dq_resp_key(o, q, DQ_SENT, q->id);
     o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_int(o, (int64_t)req->order);
-    for (i = 0; i < req->max; i++) {
-        if (i > 0) e = dq_ring_next(req->ring, e);
-        dq_ring_message(e, &m[i & 1]);
-        dq_write_when(o, &m[i & 1], i > 0 ? &m[~i & 1] : NULL, 0);
-        dq_write_element(o, q, &m[i & 1], req->max == 1);
+    if (e) dq_resp_int(o, (int64_t)call->order);
+    for (i = 0; i < call->max; i++) {
+        if (e && i > 0) e = dq_ring_next(call->ring, e);
+        if (e) dq_ring_message(e, &made[i & 1]);
+        m = e ? &made[i & 1] : call->messages + i;
+        dq_write_when(o, m, before, call->is_resend && !e);
+        dq_write_element(o, q, m, i + 1 == call->max);
+        before = m;
     }
 }
 
-static void dq_write_ring_keyed(dq_resp_writer *o, delayq *q,
-                                const dq_req *req) {
-    delayq_message m;
-    dq_ring_message(req->entry, &m);
-    dq_write_keyed_message(o, q, &m, 0, req->order);
+static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    const delayq_message *m = call->messages;
+    char rest[280], id[33];
+    delayq_message made;
+    if (call->entry) {
+        dq_ring_message(call->entry, &made);
+        m = &made;
+    }
+    dq_resp_key(o, q, DQ_ZSET, "");
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (call->entry) dq_resp_key(o, q, DQ_SENT, q->id);
+    o->keys = o->args;
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_write_when(o, m, NULL, call->is_resend && !call->entry);
+    dq_num_hex(id, m->id, dq_elem_id_len(q));
+    dq_resp_text(o, id);
+    dq_resp_int(o, m->key_ttl_ms);
+    dq_resp_text(o, m->replace ? "1" : "0");
+    dq_resp_int(o, (int64_t)call->order); /* 0, or its number */
+    dq_write_element(o, q, m, 1);
 }
 
-static void dq_write_ring_removal(dq_resp_writer *o, delayq *q,
-                                  const dq_req *req) {
-    dq_entry *e = req->entry;
+/* By tickets: of items to ack, of entries, or the one of a cancel. */
+static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_entry *e = call->entry;
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (req->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (call->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
     o->keys = o->args;
-    for (i = 0; i < req->max; i++) {
-        if (i > 0) e = dq_ring_next(req->ring, e);
-        dq_write_ticket(o, (const char *)dq_entry_data(e));
+    for (i = 0; i < call->max; i++) {
+        if (e && i > 0) e = dq_ring_next(call->ring, e);
+        dq_write_ticket(o, e             ? (const char *)dq_entry_data(e)
+                           : call->items ? call->items[i].ticket.text
+                                         : call->ticket);
     }
 }
 
@@ -6780,12 +6726,12 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     if (waiting > ring->dated - ring->settled)
         waiting = (size_t)(ring->dated - ring->settled);
     if (e->kind == DQ_ENTRY_OFFER) {
-        dq_req_begin(req, &dq_script_offer, e->what, dq_write_ring_offers);
+        dq_req_begin(req, &dq_script_offer, e->what, dq_write_offer);
     } else if (e->kind == DQ_ENTRY_KEYED) {
-        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_ring_keyed);
+        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_keyed);
         limit = 1;
     } else if (e->kind == DQ_ENTRY_REMOVE) {
-        dq_req_begin(req, &dq_script_remove, e->what, dq_write_ring_removal);
+        dq_req_begin(req, &dq_script_remove, e->what, dq_write_remove);
         req->mirror = e->mirror;
         if (e->mirror) limit = 1;
         if (limit > DQ_RING_ACKS) limit = DQ_RING_ACKS;
@@ -7520,6 +7466,7 @@ DELAYQ_API void delayq_close(delayq *q) {
 /* --- offers --- */
 
 #define DQ_OFFER_MAX 128
+#define DQ_OFFER_BYTES (256 * 1024)
 
 /* A message that may have been stored stays so until the server answers. */
 static void dq_message_set_status(delayq_message *m, delayq_status status) {
@@ -7862,17 +7809,6 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 
 /* --- what is done with a lease, by its ticket --- */
 
-static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->ticket && q->options.wire != DELAYQ_NATIVE)
-        dq_resp_key(o, q, DQ_MIRROR, "");
-    o->keys = o->args;
-    if (call->ticket) dq_write_ticket(o, call->ticket);
-    for (i = 0; !call->ticket && i < call->max; i++)
-        dq_write_ticket(o, call->items[i].ticket.text);
-}
-
 /* Remove elements by their tickets: one, a cancel; or those of items, acks.
  * What became of each item stands in its `acked`. Returns the first that is not
  * DELAYQ_OK. */
@@ -7885,6 +7821,7 @@ static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
     dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
     call.idempotent = 1;
     call.ticket = ticket;
+    call.mirror = ticket && q->options.wire != DELAYQ_NATIVE;
     call.items = items;
     call.max = count;
     status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
@@ -7906,18 +7843,6 @@ static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
     }
     if (call.reply) freeReplyObject(call.reply);
     return first;
-}
-
-DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    delayq_status status =
-        dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
-    delayq_item one;
-    if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        return dq_outbox_change(q, item->ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
-                                0, 0, NULL);
-    one = *item; /* of which `acked` is written */
-    return dq_remove(q, "ack", NULL, &one, 1);
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
@@ -7960,6 +7885,12 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     return first;
 }
 
+DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
+    delayq_item one; /* of which `acked` is written */
+    if (item) one = *item;
+    return delayq_ack_many(q, item ? &one : NULL, 1);
+}
+
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
     const char *wrong = item ? dq_wrong_timeout(timeout_ms) : "item is NULL";
@@ -7975,9 +7906,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     }
     if (q->outbox) {
         size_t count;
-        if (item->ticket.text[0])
-            status = dq_outbox_change(q, item->ticket.text, "ack",
-                                      DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
+        if (item->ticket.text[0]) status = delayq_ack(q, item);
         if (status != DELAYQ_OK) return item->acked = status;
         memset(item, 0, sizeof *item);
         return dq_outbox_take_within(q, item, 1, &count, timeout_ms);
