@@ -668,6 +668,7 @@ typedef struct delayq_socket {
     size_t body_len;         /* a payload of that length */
     delayq_exchange *first, *last; /* under way, in the order of replies */
     delayq_exchange greeting;
+    unsigned char login[8]; /* the steps that it consists of */
 } delayq_socket;
 
 /* Private: whether the server tells of pushes into the lists. */
@@ -1346,6 +1347,13 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
     }
 }
 
+/* A random number below 65,536. */
+static unsigned dq_sys_random16(void) {
+    unsigned char r[2];
+    dq_sys_random(r, 2);
+    return (unsigned)r[0] << 8 | r[1];
+}
+
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
  * does not kill the program, SIGPIPE is blocked in this thread around what may
  * write, and removed where one was raised; but not the program's own, which was
@@ -1616,12 +1624,10 @@ static int dq_num_unhex(int c) {
  * first, at most cap; half of it is random so that a fleet doesn't come back
  * in step. */
 static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
-    unsigned char r[2];
     int64_t d = base;
     while (failures-- > 1 && d < cap) d *= 2;
     if (d > cap) d = cap;
-    dq_sys_random(r, sizeof r);
-    return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
+    return d / 2 + (int64_t)((double)(d / 2) * dq_sys_random16() / 65536);
 }
 
 /*-----------------------------------------------------------------------------
@@ -1972,6 +1978,12 @@ static delayq_status dq_err_wire(delayq *q) {
                           ? "; only ticks of this handle go on, which move "
                             "elements of every format"
                           : "");
+}
+
+/* Tell the program of a fault that a call rides out. */
+static void dq_err_log(const delayq *q, delayq_status status,
+                       const char *text) {
+    if (q->options.log) q->options.log(q->options.user, status, text);
 }
 
 /* Does it pass by itself? */
@@ -4266,15 +4278,9 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
 
 #define DQ_WAITERS_MS 10000 /* a take that may last so long takes part */
 
-static unsigned dq_waiters_random(void) {
-    unsigned char r[2];
-    dq_sys_random(r, 2);
-    return (unsigned)r[0] << 8 | r[1];
-}
-
 /* A standby acts so much later than the leader. */
 static int64_t dq_waiters_slack(void) {
-    return 300000 + (int64_t)dq_waiters_random() * 300000 / 65536;
+    return 300000 + (int64_t)dq_sys_random16() * 300000 / 65536;
 }
 
 /* --- what the handle's requests and subscriptions depend on --- */
@@ -4374,7 +4380,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         dq_waiters_stand_by(q, next_us < 0 ? w->look_us : w->due_us);
     } else if (w->role == DELAYQ_WAITER_SLEEPER) {
         if (before != DELAYQ_WAITER_SLEEPER) /* not all at the same time */
-            cap = cap / 65536 * dq_waiters_random();
+            cap = cap / 65536 * dq_sys_random16();
         q->next_poll_us = sent_us + cap;
     }
     if (w->called) dq_sched_lower(q, dq_sys_now());
@@ -4463,7 +4469,7 @@ static void dq_waiters_on_call(delayq *q, int64_t count) {
     if (!q->will_wait) return; /* it enters when it waits again */
     w->called = 1;
     if (count > 1000) count = 1000;
-    count = count * 1000 * (int64_t)dq_waiters_random() / 65536;
+    count = count * 1000 * (int64_t)dq_sys_random16() / 65536;
     dq_sched_lower(q, dq_sys_now() + count);
 }
 
@@ -4871,32 +4877,24 @@ static const char *const dq_conn_words[] = {"AUTH",
                                             "CLIENT ID",
                                             "the first request"};
 
-/* The step of which a reply tells; `number` counts them from 0. */
-static int dq_conn_login_step(const delayq_conn *conn, const delayq_socket *s,
-                              const dq_url *u, int number) {
-    int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
+/* Say the login. Nothing of it has an effect. */
+static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
+    static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+    int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
     char needs[DQ_LOGIN_STEPS];
-    needs[DQ_LOGIN_AUTH] = (char)u->login;
+    dq_resp_writer o;
+    dq_url u;
+    dq_conn_parse_url(conn, &u);
+    needs[DQ_LOGIN_AUTH] = (char)u.login;
+    needs[DQ_LOGIN_SELECT] = !sentinel && u.db > 0;
     needs[DQ_LOGIN_SENTINEL] = (char)sentinel;
-    needs[DQ_LOGIN_SELECT] = !sentinel && u->db > 0;
     needs[DQ_LOGIN_HELLO] = conn->owner->options.connect != NULL;
     needs[DQ_LOGIN_SETNAME] = !sentinel;
     needs[DQ_LOGIN_ID] = s->purpose == DQ_CONN_SUB;
-    for (step = 0; step < DQ_LOGIN_STEPS; step++)
-        if (needs[step] && number-- == 0) break;
-    return step;
-}
-
-/* Say the login. Nothing of it has an effect. */
-static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
-    dq_resp_writer o;
-    dq_url u;
-    int n, step;
-    dq_conn_parse_url(conn, &u);
     dq_resp_begin(&o, s->c);
-    for (n = 0; (step = dq_conn_login_step(conn, s, &u, n)) < DQ_LOGIN_STEPS;
-         n++) {
-        static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+    for (step = 0; step < DQ_LOGIN_STEPS; step++) {
+        if (!needs[step]) continue;
+        s->login[n++] = (unsigned char)step;
         dq_resp_command(&o, counts[step] + (step == DQ_LOGIN_AUTH && u.user[0]),
                         dq_conn_words[step]);
         if (step == DQ_LOGIN_AUTH && u.user[0]) dq_resp_text(&o, u.user);
@@ -4904,6 +4902,7 @@ static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
         if (step == DQ_LOGIN_SENTINEL) dq_resp_text(&o, u.service);
         if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
+    s->login[n] = DQ_LOGIN_STEPS;
     s->state = DELAYQ_SOCKET_GREETING;
     dq_conn_submit(conn, s, &s->greeting, &o, n);
 }
@@ -4918,14 +4917,11 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
     n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-    if (n < 2 || said[0] != '-') {
-        dq_url u;
-        dq_conn_parse_url(conn, &u);
+    if (n < 2 || said[0] != '-')
         return dq_err_set(
             conn->err, DELAYQ_ERR_IO,
             "connected, but the server closed the connection at %s",
-            dq_conn_words[dq_conn_login_step(conn, s, &u, x->got)]);
-    }
+            dq_conn_words[s->login[x->got]]);
     said[n] = '\0';
     said[strcspn(said, "\r\n")] = '\0';
     refusal.str = said + 1;
@@ -4940,15 +4936,13 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
     delayq_status status = x->state == DELAYQ_EXCHANGE_SENT
                                ? dq_conn_pump(conn, s, NULL)
                                : DELAYQ_OK;
-    dq_url u;
     int i;
     if (status == DELAYQ_ERR_IO) return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
-    dq_conn_parse_url(conn, &u);
     for (i = 0; i < x->wants; i++)
         if (x->replies[i]->type == REDIS_REPLY_ERROR &&
-            (dq_conn_login_step(conn, s, &u, i) <= DQ_LOGIN_SELECT ||
+            (s->login[i] <= DQ_LOGIN_SELECT ||
              dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
             return dq_conn_refused(conn, "login", x->replies[i]);
     s->state = DELAYQ_SOCKET_OPEN;
@@ -5517,6 +5511,13 @@ static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
     req->write = write;
 }
 
+/* Its reply is none of ours. */
+static delayq_status dq_req_reject(delayq *q, dq_req *req) {
+    freeReplyObject(req->reply);
+    req->reply = NULL;
+    return dq_err_bad_reply(q, req->what);
+}
+
 /* Read the numbers that the reply of a settled request begins with. */
 static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
                                     size_t count) {
@@ -5526,9 +5527,7 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
         dq_conn_set_clock(q->conn, n[0], req->x.sent_us, req->x.read_us);
         return DELAYQ_OK;
     }
-    freeReplyObject(req->reply);
-    req->reply = NULL;
-    return dq_err_bad_reply(q, req->what);
+    return dq_req_reject(q, req);
 }
 
 /*-----------------------------------------------------------------------------
@@ -5635,10 +5634,9 @@ static void dq_sub_follow_role(delayq *q) {
 
 /* The subscriber is of no use. */
 static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
-    const delayq_options *o = &conn->owner->options;
     if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
     dq_conn_close(conn, &conn->sub, why);
-    if (o->log) o->log(o->user, dq_err_public(why), conn->err);
+    dq_err_log(conn->owner, dq_err_public(why), conn->err);
 }
 
 /* Something came: a message, the answer to a subscription or to a ping. A
@@ -5646,12 +5644,9 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
     conn->sub_pinged_us = 0;
-    if (r->type == REDIS_REPLY_ERROR) {
-        const delayq_options *o = &conn->owner->options;
-        delayq_status status = dq_conn_refused(conn, "listening", r);
-        if (o->log) o->log(o->user, status, conn->err);
-        return;
-    }
+    if (r->type == REDIS_REPLY_ERROR)
+        dq_err_log(conn->owner, dq_conn_refused(conn, "listening", r),
+                   conn->err);
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
@@ -5976,7 +5971,7 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    if (q->options.log) q->options.log(q->options.user, status, q->err);
+    dq_err_log(q, status, q->err);
     dq_sched_on_fault(q);
 }
 
@@ -6113,9 +6108,7 @@ static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
     if (rest && (rest->type == REDIS_REPLY_INTEGER ||
                  dq_resp_integers(rest, n + DQ_AT_READY, more)))
         return DELAYQ_OK;
-    freeReplyObject(call->reply);
-    call->reply = NULL;
-    return dq_err_bad_reply(q, call->what);
+    return dq_req_reject(q, call);
 }
 
 static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
@@ -6311,14 +6304,13 @@ static void dq_take_begin(delayq *q, dq_req *call, size_t max,
 
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
-static delayq_status dq_take_once(delayq *q, dq_take_state *t,
-                                  int64_t deadline) {
+static delayq_status dq_take_once(delayq *q, dq_take_state *t) {
     int ack = t->ack.ticket.text[0] != '\0';
     delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
     dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
-    dq_wait_settle(q, &call, 1, deadline);
+    dq_wait_settle(q, &call, 1, dq_wait_limit(q));
     acked = status = dq_take_numbers(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
@@ -6370,19 +6362,9 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
         t->ack.ticket.text[0])
-        status = dq_take_once(q, t, dq_wait_limit(q));
+        status = dq_take_once(q, t);
     dq_sub_follow_role(q);
     return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
-}
-
-/* One step of a tick: connect, run the transfer if it is time. */
-static delayq_status dq_take_tick(delayq *q, int64_t deadline) {
-    delayq_status status = dq_take_news(q);
-    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
-    if (status != DELAYQ_OK) return status;
-    dq_sub_open(q);
-    return dq_sys_now() < q->next_poll_us ? DELAYQ_OK
-                                          : dq_take_transfer(q, deadline);
 }
 
 /* Nothing is to be done now: is it time to ask to be told of a push? */
@@ -6391,26 +6373,25 @@ static int dq_take_may_track(const delayq *q) {
            dq_sys_now() < q->next_poll_us;
 }
 
-/* One turn of a wait. OK if something lies ready, else EMPTY. */
-static delayq_status dq_take_turn(delayq *q) {
-    delayq_status status = dq_take_tick(q, dq_wait_limit(q));
-    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
-    if (status == DELAYQ_OK && dq_take_may_track(q)) dq_sub_send_track(q);
+/* One step of a tick: connect, run the transfer if it is time; listen: ask to
+ * be told of a push, if it isn't. */
+static delayq_status dq_take_tick(delayq *q, int64_t deadline, int listen) {
+    delayq_status status = dq_take_news(q);
+    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
     if (status != DELAYQ_OK) return status;
-    return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    dq_sub_open(q);
+    if (dq_sys_now() >= q->next_poll_us) status = dq_take_transfer(q, deadline);
+    if (status == DELAYQ_OK && listen && dq_take_may_track(q))
+        dq_sub_send_track(q);
+    return status;
 }
 
-/* What a nack, extend, reschedule or bury says. */
-static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    o->keys = o->args;
-    dq_write_ticket(o, call->ticket);
-    dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, call->less ? "1" : "0");
-    dq_resp_text(o, call->is_resend ? "1" : "0");
-    dq_resp_int(o, call->from);
+/* One turn of a wait. OK if something lies ready, else EMPTY. */
+static delayq_status dq_take_turn(delayq *q) {
+    delayq_status status = dq_take_tick(q, dq_wait_limit(q), !q->foreign);
+    if (status == DELAYQ_OK && q->foreign) return dq_err_wire(q);
+    if (status != DELAYQ_OK) return status;
+    return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 /*-----------------------------------------------------------------------------
@@ -6582,7 +6563,7 @@ static void dq_ring_pop(dq_ring *ring, size_t n) {
     if (ring->sent < ring->settled) ring->sent = ring->settled;
 }
 
-/* --- writing requests of entries --- */
+/* --- writing offers, removals, changes --- */
 
 static void dq_ring_message(dq_entry *e, delayq_message *m) {
     memset(m, 0, sizeof *m);
@@ -6716,6 +6697,19 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     }
 }
 
+/* What a nack, extend, reschedule or bury says. */
+static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
+    o->keys = o->args;
+    dq_write_ticket(o, call->ticket);
+    dq_resp_int(o, call->due_ms);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, call->less ? "1" : "0");
+    dq_resp_text(o, call->is_resend ? "1" : "0");
+    dq_resp_int(o, call->from);
+}
+
 /* Make a request of the first entries. */
 static void dq_ring_plan(delayq *q, dq_ring *ring) {
     dq_req *req = &ring->req;
@@ -6777,7 +6771,7 @@ static void dq_outbox_note(delayq *q, delayq_status status, const char *text) {
     if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
     b->logged = status;
     b->log_us = now;
-    if (q->options.log) q->options.log(q->options.user, status, text);
+    dq_err_log(q, status, text);
 }
 
 /* Somebody else uses this handle's numbers: a cloned machine. */
@@ -6888,7 +6882,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
                    "%s of %lu bytes: dropped, since the server ends each "
                    "connection over which it is sent",
                    req->what, (unsigned long)dq_ring_first(ring)->len);
-        if (q->options.log) q->options.log(q->options.user, status, q->err);
+        dq_err_log(q, status, q->err);
         dq_ring_pop(ring, 1);
         b->dropped++;
         ring->losses = 0;
@@ -7073,12 +7067,9 @@ static delayq_status dq_outbox_tick(delayq *q) {
 static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
                                     size_t *count) {
     dq_outbox *b = dq_outbox_of(q);
-    delayq_status status = dq_outbox_hand_out(q, items, max, count);
+    size_t most = (size_t)q->options.batch;
+    delayq_status status;
     b->takes |= 1;
-    if (status != DELAYQ_EMPTY) {
-        b->takes |= 2;
-        return status;
-    }
     if (b->ask.x.state != DELAYQ_EXCHANGE_NONE) {
         dq_conn_step(q->conn);
         status = dq_outbox_answered(q);
@@ -7087,15 +7078,13 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
             b->news = status; /* a tick tells, too */
             return dq_err_passing(status) ? DELAYQ_EMPTY : status;
         }
-        status = dq_outbox_hand_out(q, items, max, count);
-        if (status != DELAYQ_EMPTY) {
-            b->takes |= 2;
-            return status;
-        }
     }
-    if (max > 1)
-        b->max =
-            max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
+    status = dq_outbox_hand_out(q, items, max, count);
+    if (status != DELAYQ_EMPTY) {
+        b->takes |= 2;
+        return status;
+    }
+    if (max > 1) b->max = max < most ? max : most;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
         !q->foreign && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
         dq_outbox_ask(q, 1);
@@ -7703,16 +7692,11 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        status = dq_outbox_tick(q);
-    else
-        status = dq_take_tick(q, dq_wait_limit(q));
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    if (status == DELAYQ_OK && q->empty_takes && !q->outbox &&
-        dq_take_may_track(q))
-        dq_sub_send_track(q);
+    status = q->outbox ? dq_outbox_tick(q)
+                       : dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
     left = dq_sched_next(q, 1) - dq_sys_now();
     nap = dq_conn_nap_us(q->conn);
@@ -7737,7 +7721,7 @@ static void dq_take_leave(delayq *q) {
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd.c) dq_take_once(q, &t, dq_wait_limit(q));
+    if (q->conn->cmd.c) dq_take_once(q, &t);
     dq_free_items(q);
     dq_waiters_on_leave(q);
     dq_sub_follow_role(q);
