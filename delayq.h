@@ -1221,7 +1221,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_req_answered    gives an error reply its status; notes MOVED
  *     dq_req_decide      settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
- *     dq_read_next       makes an item of the reply
+ *     dq_read_items      makes items of the reply
  *
  * With an outbox the same request lies in the outbox, and dq_outbox_step moves
  * it on: dq_outbox_ask sends it, dq_outbox_answered keeps its reply, and
@@ -4733,17 +4733,19 @@ static const delayq_address *dq_conn_target(const delayq_conn *conn,
     return s == &conn->ask ? &conn->redirect : &conn->at;
 }
 
-/* "Can't connect to host:port: why". */
+/* "Can't connect to host:port: why"; without a why it is errno's. */
 static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                                   delayq_status status, const char *why) {
     const delayq_address *a = dq_conn_target(conn, s);
+    const char *colon = why ? "" : ": ";
     char port[16] = "";
+    if (!why) why = strerror(errno);
     if (conn->owner->options.connect)
         return dq_err_set(conn->err, status,
-                          "can't connect to the connect hook%s", why);
+                          "can't connect to the connect hook%s%s", colon, why);
     if (a->port) snprintf(port, sizeof port, ":%d", a->port);
-    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s", a->host,
-                      port, why);
+    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s%s",
+                      a->host, port, colon, why);
 }
 
 /* The time to connect is over: how far has it come? */
@@ -4759,13 +4761,6 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                           "connected, but no answer came in time%s", then);
     snprintf(why, sizeof why, " in time%s%s", found, then);
     return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
-}
-
-static delayq_status dq_conn_cant_errno(delayq_conn *conn,
-                                        const delayq_socket *s) {
-    char why[120];
-    snprintf(why, sizeof why, ": %.100s", strerror(errno));
-    return dq_conn_cant(conn, s, DELAYQ_ERR_IO, why);
 }
 
 /* Which server is it? */
@@ -4844,7 +4839,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
             return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
                                 ": the name has no address");
         fd = dq_sys_connect(&to, size);
-        if (fd < 0) return dq_conn_cant_errno(conn, s);
+        if (fd < 0) return dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
         s->c = redisConnectFd(fd);
         if (!s->c) {
             close(fd);
@@ -4959,7 +4954,7 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
         dq_url u;
         dq_conn_parse_url(conn, &u);
         if (done < 0) {
-            status = dq_conn_cant_errno(conn, s);
+            status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
         } else if (done > 0 && u.tls && !conn->owner->options.connect) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
             if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
@@ -5983,10 +5978,12 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * tickets, the ack that goes along.
  *---------------------------------------------------------------------------*/
 
-/* What the server's clock will show then, at most, in ms. */
-static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
-    int64_t now = dq_sys_now();
-    return (dq_sched_server_us(q->conn, now, now) + 999) / 1000 + delay_ms;
+/* What the server's clock shows so long after a local moment, at most, in ms.
+ */
+static int64_t dq_due_after(const delayq *q, int64_t local_us,
+                            int64_t delay_ms) {
+    int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
+    return (us + 999) / 1000 + delay_ms;
 }
 
 /* Two arguments: the due time and the prefix that a ticket names. */
@@ -6229,35 +6226,35 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
     return DELAYQ_OK;
 }
 
-/* The next item; EMPTY behind the last. */
-static delayq_status dq_read_next(delayq *q, dq_reader *reader,
-                                  delayq_item *item) {
+/* The next items, max at most. If one is none, no other is to be believed. */
+static delayq_status dq_read_items(delayq *q, dq_reader *reader,
+                                   delayq_item *items, size_t max,
+                                   size_t *count) {
     const redisReply *r = reader->reply;
-    if (reader->at >= r->elements) return DELAYQ_EMPTY;
-    if (!dq_read_item(q, reader, item, r->element + reader->at))
-        return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
-    reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
-    reader->rank++;
-    reader->due += strcspn(reader->due, " ");
-    reader->due += *reader->due == ' ';
-    return DELAYQ_OK;
+    *count = 0;
+    while (r && *count < max && reader->at < r->elements) {
+        if (!dq_read_item(q, reader, items + *count, r->element + reader->at)) {
+            *count = 0;
+            return dq_err_bad_reply(q,
+                                    reader->verb == DQ_PEEK ? "peek" : "take");
+        }
+        ++*count;
+        reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+        reader->rank++;
+        reader->due += strcspn(reader->due, " ");
+        reader->due += *reader->due == ' ';
+    }
+    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-/* All items at once. */
-static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
-                                   size_t *count, int64_t us) {
+/* All items of a reply. */
+static delayq_status dq_read_all(delayq *q, dq_req *call, delayq_item *items,
+                                 size_t *count, int64_t us) {
     dq_reader reader;
     delayq_status status = dq_read_begin(q, call, us, &reader);
-    size_t got = 0;
     q->reply = reader.reply;
-    *count = 0;
-    while (status == DELAYQ_OK) {
-        status = dq_read_next(q, &reader, items + got);
-        got += status == DELAYQ_OK;
-    }
-    if (status != DELAYQ_EMPTY) return status;
-    *count = got;
-    return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    if (status != DELAYQ_OK) return status;
+    return dq_read_items(q, &reader, items, call->max, count);
 }
 
 static void dq_free_items(delayq *q) {
@@ -6320,7 +6317,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t) {
         if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
         q->counts.acked += ack && acked == DELAYQ_OK;
         applied = dq_take_apply(q, &call, n);
-        read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
+        read = dq_read_all(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (ack) {
@@ -6732,10 +6729,7 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     } else {
         dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
         if (e->due_ms == 0)
-            e->due_ms =
-                (dq_sched_server_us(q->conn, e->begun_us, dq_sys_now()) + 999) /
-                    1000 +
-                e->delay_ms;
+            e->due_ms = dq_due_after(q, e->begun_us, e->delay_ms);
         req->ticket = (const char *)dq_entry_data(e);
         req->bury = e->bury;
         req->due_ms = e->due_ms;
@@ -6991,19 +6985,12 @@ static delayq_status dq_outbox_answered(delayq *q) {
 static delayq_status dq_outbox_hand_out(delayq *q, delayq_item *items,
                                         size_t max, size_t *count) {
     dq_outbox *b = dq_outbox_of(q);
-    *count = 0;
+    delayq_status status;
     if (!dq_outbox_has_items(q) || dq_sys_now() >= b->lease_end_us)
         dq_outbox_free_items(q); /* handed out; or somebody else's by now */
-    while (*count < max && dq_outbox_has_items(q)) {
-        delayq_status status = dq_read_next(q, &b->reader, &items[*count]);
-        if (status != DELAYQ_OK) {
-            dq_outbox_free_items(q);
-            *count = 0; /* nothing of it is to be believed */
-            return status;
-        }
-        ++*count;
-    }
-    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    status = dq_read_items(q, &b->reader, items, max, count);
+    if (status < DELAYQ_OK) dq_outbox_free_items(q);
+    return status;
 }
 
 /* --- the step --- */
@@ -7183,7 +7170,7 @@ static delayq_status dq_outbox_change(delayq *q, const char *ticket,
     e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
     e->mirror =
         kind == DQ_ENTRY_REMOVE && own && q->options.wire != DELAYQ_NATIVE;
-    if (due_ms) *due_ms = e->due_ms = dq_due_in(q, delay_ms);
+    if (due_ms) *due_ms = e->due_ms = dq_due_after(q, dq_sys_now(), delay_ms);
     dq_outbox_kick(q, ring);
     return DELAYQ_OK;
 }
@@ -7930,7 +7917,7 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.ticket = ticket;
     call.bury = delay_ms < 0;
     call.from = call.bury ? 0 : delay_ms;
-    call.due_ms = dq_due_in(q, call.from);
+    call.due_ms = dq_due_after(q, dq_sys_now(), call.from);
     call.less = less;
     status = dq_wait_run(q, &call, deadline, n, 3);
     if (status != DELAYQ_OK) return status;
@@ -8035,7 +8022,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.ticket = ticket;
     status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, n[0]);
+    return dq_read_all(q, &call, items, count, n[0]);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
