@@ -1239,9 +1239,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, asked, ready,
- *     subscribed, list_tracked    Schedule; Waiters, where it isn't the
+ *     q->next_poll_us, asked, ready    Schedule; Waiters, where it isn't the
  *                        handle that acts
+ *     q->subscribed, list_tracked      Waiters; cleared by Schedule
  *     q->waiter, will_wait        Waiters
  *     q->outbox, send_us, and what the memory holds    Outbox
  *     q->reply (what the items point into)   Taking, Verbs
@@ -6404,6 +6404,9 @@ static delayq_status dq_take_turn(delayq *q) {
  * An offer has a number in its ring. The script keeps the highest in a key of
  * this handle, passes over what is not above it, and says how many those were:
  * so resends store nothing twice, even after the item has been delivered.
+ *
+ * What writes offers, removals and changes stands here, since it writes those
+ * of entries, too.
  *---------------------------------------------------------------------------*/
 
 #define DQ_RING_ENTRIES 1000 /* most in one request, */
@@ -8086,7 +8089,7 @@ static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
     delayq_status status = dq_check(q, wrong);
     int64_t n[2];
     if (status == DELAYQ_OK) status = dq_wait_ask(q, call, n, 2);
-    *removed = status == DELAYQ_OK ? n[1] : 0;
+    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
 
@@ -8099,10 +8102,9 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     delayq_status status;
-    int64_t none;
     dq_req call;
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    status = dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    status = dq_run_removal(q, &call, NULL, removed);
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
     return status;
 }
@@ -8193,10 +8195,9 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    int64_t none;
     dq_req call;
     dq_begin_dead(&call, "clear", 1);
-    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    return dq_run_removal(q, &call, NULL, removed);
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
