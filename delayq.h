@@ -3807,11 +3807,12 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->counting = o->spilled = 0;
 }
 
-/* What hiredis has no memory for is a fault of the context from then on. */
+/* What hiredis has no memory for is a fault of the context from then on, which
+ * takes nothing more: it may have lost its buffer. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
-    else
+    else if (!o->c->err)
         redisAppendFormattedCommand(o->c, (const char *)bytes, len);
 }
 
@@ -4618,7 +4619,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     int done, status;
     errno = 0;
     status = dq_sys_write(s->c, &done);
-    if (done && s->body_len > 0) {
+    if (status == REDIS_OK && done && s->body_len > 0) {
         size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
         redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
@@ -4627,9 +4628,8 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
         if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
         s->moved_us = dq_sys_now();
         status = dq_sys_write(s->c, &done);
-        done = done && s->body_len == 0;
     }
-    if (done) {
+    if (done && s->body_len == 0) {
         s->unwritten = 0;
         for (x = s->first; x; x = x->next) x->written = 1;
     }
