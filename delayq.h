@@ -668,6 +668,7 @@ typedef struct delayq_socket {
     size_t body_len;         /* a payload of that length */
     delayq_exchange *first, *last; /* under way, in the order of replies */
     delayq_exchange greeting;
+    unsigned char login[8]; /* the steps that it consists of */
 } delayq_socket;
 
 /* Private: whether the server tells of pushes into the lists. */
@@ -1217,10 +1218,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *         dq_conn_ensure   connects, logs in, probes, a step at a time
  *         dq_conn_submit   writes it; its exchange is under way
  *       dq_wait_conn     waits until the socket is ready; dq_conn_pump reads
- *     dq_req_judge       gives an error reply its status; notes MOVED
+ *     dq_req_answered    gives an error reply its status; notes MOVED
  *     dq_req_decide      settles it, or has it sent again: the retry policy
  *     dq_take_apply      tells the schedule when the next item is due
- *     dq_read_next       makes an item of the reply
+ *     dq_read_items      makes items of the reply
  *
  * With an outbox the same request lies in the outbox, and dq_outbox_step moves
  * it on: dq_outbox_ask sends it, dq_outbox_answered keeps its reply, and
@@ -1238,9 +1239,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, asked, ready,
- *     subscribed, list_tracked    Schedule; Waiters, where it isn't the
+ *     q->next_poll_us, asked, ready    Schedule; Waiters, where it isn't the
  *                        handle that acts
+ *     q->subscribed, list_tracked      Waiters; cleared by Schedule
  *     q->waiter, will_wait        Waiters
  *     q->outbox, send_us, and what the memory holds    Outbox
  *     q->reply (what the items point into)   Taking, Verbs
@@ -1249,7 +1250,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Where to look for:
  *
  *     a MOVED            dq_conn_read_probe meets it when connecting,
- *                        dq_req_judge later; both leave the address to
+ *                        dq_req_answered later; both leave the address to
  *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
  *     an ASK             dq_req_decide sets req->asking; dq_req_socket
  *     what may be sent twice                 dq_req_decide, req->idempotent
@@ -1346,6 +1347,13 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
     }
 }
 
+/* A random number below 65,536. */
+static unsigned dq_sys_random16(void) {
+    unsigned char r[2];
+    dq_sys_random(r, 2);
+    return (unsigned)r[0] << 8 | r[1];
+}
+
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
  * does not kill the program, SIGPIPE is blocked in this thread around what may
  * write, and removed where one was raised; but not the program's own, which was
@@ -1400,10 +1408,13 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
 }
 #endif
 
-/* Write what is in the buffer. *sent: the server has all of it. */
+/* Write what is in the buffer. *sent: the server has all of it. A context that
+ * has failed, as by a want of memory for that, writes nothing. */
 static int dq_sys_write(redisContext *c, int *sent) {
     dq_sys_signals old;
     int status;
+    *sent = 0;
+    if (c->err) return REDIS_ERR;
     dq_sys_block_sigpipe(&old);
     status = redisBufferWrite(c, sent);
     if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
@@ -1412,10 +1423,9 @@ static int dq_sys_write(redisContext *c, int *sent) {
 }
 
 /* Under TLS a read may write, too. */
-static int dq_sys_read(redisContext *c, int tls) {
+static int dq_sys_read_tls(redisContext *c) {
     dq_sys_signals old;
     int status;
-    if (!tls) return redisBufferRead(c);
     dq_sys_block_sigpipe(&old);
     status = redisBufferRead(c);
     dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
@@ -1459,12 +1469,6 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
     while (dq_sys_now() < until) {
     }
-}
-
-/* Is it readable or whatever else is asked, now? */
-static int dq_sys_is_ready(int fd, int events) {
-    struct pollfd p = dq_sys_watch(fd, events);
-    return poll(&p, 1, 0) > 0;
 }
 
 /* The text of an address that a host's name has; `number` counts through them
@@ -1537,9 +1541,10 @@ static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
 
 /* How far that is: 1 connected, 0 not yet, -1 refused, and errno says why. */
 static int dq_sys_is_connected(int fd) {
+    struct pollfd p = dq_sys_watch(fd, POLLOUT);
     int error = 0;
     socklen_t size = sizeof error;
-    if (!dq_sys_is_ready(fd, POLLOUT)) return 0;
+    if (poll(&p, 1, 0) <= 0) return 0;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return -1;
     errno = error;
     return error == 0 ? 1 : -1;
@@ -1619,12 +1624,10 @@ static int dq_num_unhex(int c) {
  * first, at most cap; half of it is random so that a fleet doesn't come back
  * in step. */
 static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
-    unsigned char r[2];
     int64_t d = base;
     while (failures-- > 1 && d < cap) d *= 2;
     if (d > cap) d = cap;
-    dq_sys_random(r, sizeof r);
-    return d / 2 + (int64_t)((double)(d / 2) * (r[0] * 256 + r[1]) / 65536);
+    return d / 2 + (int64_t)((double)(d / 2) * dq_sys_random16() / 65536);
 }
 
 /*-----------------------------------------------------------------------------
@@ -1703,15 +1706,14 @@ static size_t dq_elem_payload_start(const unsigned char *e, size_t n, int big,
  * read as either is an old one: its id or payload only looks like a new one. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
                          int old_first, size_t *start) {
-    size_t old = dq_elem_payload_start(e, n, big, 8);
-    *start = old;
-    if (old > 0 && old_first) return DQ_ELEM_OLD;
-    if (n > 0 && (e[0] == 16 || e[0] == 8)) {
-        *start = dq_elem_payload_start(e, n, big, 1 + (size_t)e[0]);
-        if (*start > 0) return e[0];
+    int kind = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
+    for (i = 0; i < 2; i++) {
+        int as = (i == 0) == (old_first != 0) ? DQ_ELEM_OLD : kind;
+        *start = dq_elem_payload_start(e, n, big,
+                                       as == DQ_ELEM_OLD ? 8 : 1 + (size_t)as);
+        if (*start > 0) return as;
     }
-    *start = old;
-    return old > 0 ? DQ_ELEM_OLD : -1;
+    return -1;
 }
 
 /* An element, read as this handle's wire has it. */
@@ -1724,7 +1726,7 @@ static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
 /* The attempt count in an element, or in what a ticket says that it begins
  * with; only an id of 16 bytes has one. */
 static int dq_elem_attempt(const unsigned char *e, int kind) {
-    return kind == 16 ? (int)dq_elem_get_uint(e + 15, 2, 1) : 0;
+    return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
 /* The lower 11 bits of an old id: random, and no infinity or NaN. */
@@ -1976,6 +1978,12 @@ static delayq_status dq_err_wire(delayq *q) {
                           ? "; only ticks of this handle go on, which move "
                             "elements of every format"
                           : "");
+}
+
+/* Tell the program of a fault that a call rides out. */
+static void dq_err_log(const delayq *q, delayq_status status,
+                       const char *text) {
+    if (q->options.log) q->options.log(q->options.user, status, text);
 }
 
 /* Does it pass by itself? */
@@ -2254,7 +2262,7 @@ static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
 }
 
 /* What its handshake waits for. */
-static int dq_tls_events(const delayq_socket *s) {
+static short dq_tls_events(const delayq_socket *s) {
     return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
 
@@ -2282,7 +2290,7 @@ static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
     return DELAYQ_ERR_ARG;
 }
 
-static int dq_tls_events(const delayq_socket *s) {
+static short dq_tls_events(const delayq_socket *s) {
     (void)s;
     return POLLIN;
 }
@@ -2473,14 +2481,18 @@ static const char dq_lua_publish[] =
     "end\n";
 
 /* OFFER
- * KEYS     1 zset, 2 mirror (only where the wire has one)
- * ARGV     1 channel, then pairs, 128 at most: when, element
+ * KEYS     1 zset, then: the mirror (only where the wire has one), an outbox's
+ *          highest number
+ * ARGV     1 channel; of an outbox the number of the first; then pairs, 128 at
+ *          most, of an outbox 1,000: when, element
  *          when: a delay in ms, or - and a due time; '': as the one before;
  *          with !T behind it, it is sent again, and has been due at T if the
  *          first sending was stored
- * returns  clock; due = delay + that time in ms, rounded up. Then, of those
- *          that were sent again, pairs: its number (from 1), and the due time
- *          that stands, or -1 if it may have been delivered meanwhile */
+ * returns  clock; due = delay + that time in ms, rounded up. Of an outbox how
+ *          many were passed over, since their number is not above the highest.
+ *          Then, of those that were sent again, pairs: its number (from 1), and
+ *          the due time that stands, or -1 if it may have been delivered
+ *          meanwhile */
 /* The usual offer, made for speed: one message, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
     "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
@@ -2509,16 +2521,26 @@ static const char dq_lua_when[] =
     "  return delay < 0 and -delay or base + delay, after\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local zset, mirror, argv, us = KEYS[1], KEYS[2], ARGV, clock()\n"
+    "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
+    "local from, over, number = 2, 0, nil\n"
+    "if #argv % 2 == 0 then\n"
+    "  from, number = 3, tonumber(argv[2])\n"
+    "  if not mark then mirror, mark = nil, mirror end\n"
+    "  local highest = redis.call('GET', mark)\n"
+    "  over = math.max(0, (highest or 0) - number + 1)\n"
+    "  over = math.min(#argv / 2 - 1, over)\n"
+    "  redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
+    "  reply[2] = over\n"
+    "end\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of argv then */
-    "for i = 2, #argv, 2 do\n"
+    /* what is to be stored stands at the beginning of the pairs then */
+    "for i = from, #argv, 2 do\n"
     "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
     "    at, delivered = read_when(when, base)\n"
@@ -2531,6 +2553,8 @@ static const char dq_lua_offer[] =
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "    skipped = skipped + 2\n"
+    "  elseif i < from + 2 * over then\n"
+    "    skipped = skipped + 2\n"
     "  else\n"
     "    argv[i - skipped] = text\n"
     "    if skipped > 0 then argv[i - skipped + 1] = argv[i + 1] end\n"
@@ -2540,52 +2564,16 @@ static const char dq_lua_offer[] =
     "end\n"
     "if not first then return reply end\n"
     "local last = #argv - skipped\n"
-    "for i = 3, mirror and last or 0, 2 do\n"
+    "for i = from + 1, mirror and last or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(argv, 2, last))\n"
+    "redis.call('ZADD', zset, 'NX', unpack(argv, from, last))\n"
+    "if number then\n"
+    "  number = string.format('%.0f', number + #argv / 2 - 2)\n"
+    "  redis.call('SET', mark, number, 'PX', 86400000)\n"
+    "end\n"
     "publish_if_head(zset, argv[1], first, ties)\n"
     "return reply\n";
-
-/* OFFER_ONCE: the offers of an outbox, each with a number; those up to the
- * highest that was stored are passed over.
- * KEYS     1 zset, 2 the highest number, 3 mirror (only where the wire has one)
- * ARGV     1 channel, 2 the first one's number, then pairs as above, 1,000 at
- *          most
- * returns  clock; how many were passed over */
-static const char dq_lua_offer_once[] =
-    "local zset, mark, mirror, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[1]\n"
-    "local us, number, count = clock(), tonumber(ARGV[2]), #ARGV / 2 - 1\n"
-    "local base = math.ceil(us / 1000)\n"
-    "local highest = redis.call('GET', mark)\n"
-    "local over = math.min(count, math.max(0, (highest or 0) - number + 1))\n"
-    "redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
-    "if mirror then\n"
-    "  redis.call('LLEN', mirror)\n"
-    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "end\n"
-    "local first, ties, at, last, text = nil, 0, nil, 0, nil\n"
-    "for i = 3, #ARGV, 2 do\n"
-    "  if ARGV[i] ~= '' then\n"
-    "    at = read_when(ARGV[i], base)\n"
-    "    text = string.format('%.0f', at)\n"
-    "  end\n"
-    "  if i > 2 + 2 * over then\n"
-    "    ARGV[last + 1], ARGV[last + 2] = text, ARGV[i + 1]\n"
-    "    last = last + 2\n"
-    "    if not first or at < first then first, ties = at, 0 end\n"
-    "    if at == first then ties = ties + 1 end\n"
-    "  end\n"
-    "end\n"
-    "if not first then return {us, over} end\n"
-    "for i = 2, mirror and last or 0, 2 do\n"
-    "  redis.call('RPUSH', mirror, ARGV[i])\n"
-    "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(ARGV, 1, last))\n"
-    "number = string.format('%.0f', number + count - 1)\n"
-    "redis.call('SET', mark, number, 'PX', 86400000)\n"
-    "publish_if_head(zset, channel, first, ties)\n"
-    "return {us, over}\n";
 
 /* OFFER_KEYED
  * KEYS     1 zset, 2 the key's ticket, then: the mirror (only where the wire
@@ -3655,14 +3643,12 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "48cae93e80ce85cb79d028c4b68e377d9d3fadf3",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "97e6356292d1b32f73431a03086a29ba55251486",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
-DQ_SCRIPT(offer_once, DQ_OFFER, 13, "986451f345d9c1e38c862aa953c0f881b1ad74c7",
-          dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_offer_once);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
@@ -3741,75 +3727,64 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
 #define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
 #define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
 
-static void dq_resp_scan_item(delayq_reply_scan *r) {
-    r->type = 0;
-    while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
-    if (r->depth == 0) r->bytes = r->items = 0;
-}
-
-static const char *dq_resp_scan_line(delayq_reply_scan *r) {
-    if (r->type == '$') {
-        if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
-            return "more than 1 GB in one answer";
-        r->bytes += r->number;
-        r->number += 2; /* with its line end */
-        r->type = DQ_RESP_BODY;
-        return NULL;
-    }
-    if (r->type == '*' && r->number > 0) {
-        if (r->depth == sizeof r->left / sizeof r->left[0])
-            return "arrays nested too deep";
-        if (r->number > DQ_RESP_ITEMS_MAX - r->items)
-            return "more elements than any answer has";
-        r->items += r->number;
-        r->left[r->depth++] = r->number;
-        r->type = 0;
-        return NULL;
-    }
-    dq_resp_scan_item(r);
-    return NULL;
-}
-
 /* Look at what has come before hiredis does: for an array that would allocate
  * as much as the server claims, and walk through all of it when it frees it; a
  * length may overflow its arithmetic; and it looks for the end of a line from
  * the beginning each time. NULL, or what is wrong. Numbers that are none are
  * left to hiredis. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
-    const char *end = p + n, *wrong = NULL;
-    while (p < end && !wrong) {
-        if (r->type == DQ_RESP_BODY) {
-            size_t step = (size_t)(end - p);
-            if (step > r->number) step = r->number;
-            p += step;
-            r->number -= (unsigned)step;
-            if (r->number == 0) dq_resp_scan_item(r);
-            continue;
-        }
+    const char *end = p + n;
+    while (p < end) {
+        int complete = 0; /* an element, but for an array's own */
         if (r->type == 0) {
+            if (memchr("_#,(!=%~>|", *p, 10))
+                return "this is RESP3, which HELLO 2 did not end";
+            if (!memchr("+-:$*", *p, 5)) return "no reply begins like this";
             r->type = *p++;
             r->last = 0;
             r->line = 0;
             r->number = 0;
-            if (!memchr("+-:$*", r->type, 5))
-                wrong = memchr("_#,(!=%~>|", r->type, 10)
-                            ? "this is RESP3, which HELLO 2 did not end"
-                            : "no reply begins like this";
-            continue;
+        } else if (r->type == DQ_RESP_BODY) {
+            size_t step = (size_t)(end - p);
+            if (step > r->number) step = r->number;
+            p += step;
+            r->number -= (unsigned)step;
+            complete = r->number == 0;
+        } else if (*p != '\n' || r->last != '\r') {
+            if (++r->line > DQ_RESP_LINE_MAX) return "a line without an end";
+            if (*p == '-')
+                r->type = '+'; /* nil: no more than its line */
+            else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
+                r->number = r->number < DQ_RESP_BYTES_MAX / 5
+                                ? r->number * 10 + (unsigned)(*p - '0')
+                                : UINT_MAX;
+            r->last = *p++;
+        } else if (r->type == '$') {
+            if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
+                return "more than 1 GB in one answer";
+            r->bytes += r->number;
+            r->number += 2; /* with its line end */
+            r->type = DQ_RESP_BODY;
+            p++;
+        } else if (r->type == '*' && r->number > 0) {
+            if (r->depth == sizeof r->left / sizeof r->left[0])
+                return "arrays nested too deep";
+            if (r->number > DQ_RESP_ITEMS_MAX - r->items)
+                return "more elements than any answer has";
+            r->items += r->number;
+            r->left[r->depth++] = r->number;
+            r->type = 0;
+            p++;
+        } else {
+            complete = 1;
+            p++;
         }
-        if (*p == '\n' && r->last == '\r')
-            wrong = dq_resp_scan_line(r);
-        else if (++r->line > DQ_RESP_LINE_MAX)
-            wrong = "a line without an end";
-        else if (*p == '-')
-            r->type = '+'; /* nil: no more than its line */
-        else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
-            r->number = r->number < DQ_RESP_BYTES_MAX / 5
-                            ? r->number * 10 + (unsigned)(*p - '0')
-                            : UINT_MAX;
-        r->last = *p++;
+        if (!complete) continue;
+        r->type = 0;
+        while (r->depth > 0 && --r->left[r->depth - 1] == 0) r->depth--;
+        if (r->depth == 0) r->bytes = r->items = 0;
     }
-    return wrong;
+    return NULL;
 }
 
 #define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
@@ -3819,26 +3794,26 @@ typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
     int spilled;  /* while counting: it did not fit */
-    int failed;   /* no memory */
-    size_t keys, args;
-    const char *body; /* what follows all this, and */
-    size_t body_len;  /* its length */
-    size_t n;         /* bytes in buf */
+    size_t args, keys; /* so many; the first ones are a script's keys */
+    const char *body;  /* what follows all this, and */
+    size_t body_len;   /* its length */
+    size_t n;          /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = o->body_len = 0;
-    o->counting = o->spilled = o->failed = 0;
+    o->counting = o->spilled = 0;
 }
 
+/* What hiredis has no memory for is a fault of the context from then on, which
+ * takes nothing more: it may have lost its buffer. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
-    else if (redisAppendFormattedCommand(o->c, (const char *)bytes, len) !=
-             REDIS_OK)
-        o->failed = 1;
+    else if (!o->c->err)
+        redisAppendFormattedCommand(o->c, (const char *)bytes, len);
 }
 
 static void dq_resp_flush(dq_resp_writer *o) {
@@ -3846,26 +3821,23 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* A line of the protocol: a sign and a number. It fits the buffer, and so does
- * what follows, if that is small. */
-static void dq_resp_line(dq_resp_writer *o, char sign, size_t value) {
-    size_t rest, digits = 1, i;
+/* An argument of len + more bytes: the first ones, which always fit the buffer;
+ * the caller appends the others. */
+static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
+                        size_t more) {
+    size_t value = len + more, rest, digits = 1, i;
+    assert(len <= DQ_RESP_SMALL);
     if (sizeof o->buf - o->n < DQ_RESP_SMALL + 32) dq_resp_flush(o);
     for (rest = value; rest >= 10; rest /= 10) digits++;
-    o->buf[o->n] = sign;
+    o->buf[o->n] = '$';
     for (i = digits; i > 0; i--, value /= 10)
         o->buf[o->n + i] = (char)('0' + value % 10);
     memcpy(o->buf + o->n + digits + 1, "\r\n", 2);
     o->n += digits + 3;
-}
-
-static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
-    assert(len <= DQ_RESP_SMALL);
-    o->args++;
-    dq_resp_line(o, '$', len);
     memcpy(o->buf + o->n, bytes, len);
-    memcpy(o->buf + o->n + len, "\r\n", 2);
-    o->n += len + 2;
+    if (more == 0) memcpy(o->buf + o->n + len, "\r\n", 2);
+    o->n += more == 0 ? len + 2 : len;
+    o->args++;
 }
 
 /* An argument of any length: something small, then what is copied into the
@@ -3874,10 +3846,8 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len) {
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len,
                              int last) {
-    o->args++;
-    dq_resp_line(o, '$', head_len + len);
-    memcpy(o->buf + o->n, head, head_len);
-    o->n += head_len;
+    dq_resp_arg(o, head, head_len, len);
+    if (len == 0) return;
     if (last && len > DQ_RESP_SLICE) {
         o->body = (const char *)data;
         o->body_len = len;
@@ -3894,18 +3864,18 @@ static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
 }
 
 static void dq_resp_text(dq_resp_writer *o, const char *text) {
-    dq_resp_arg(o, text, strlen(text));
+    dq_resp_arg(o, text, strlen(text), 0);
 }
 
 static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     char text[24];
-    dq_resp_arg(o, text, dq_num_decimal(text, value));
+    dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
 static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
     size_t len = 0, i;
     for (i = 0; parts[i]; i++) len += strlen(parts[i]);
-    dq_resp_line(o, '$', len);
+    dq_resp_arg(o, "", 0, len);
     dq_resp_flush(o);
     for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
     dq_resp_append(o, "\r\n", 2);
@@ -3915,10 +3885,12 @@ static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
  * others. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
-    dq_resp_line(o, '*', count);
+    assert(count < 10);
+    dq_resp_flush(o);
+    o->n = (size_t)snprintf(o->buf, 8, "*%d\r\n", (int)count);
     while (*words) {
         size_t len = strcspn(words, " ");
-        dq_resp_arg(o, words, len);
+        dq_resp_arg(o, words, len, 0);
         words += len + (words[len] == ' ');
     }
 }
@@ -3942,7 +3914,7 @@ static size_t dq_resp_key_text(const delayq *q, const char *prefix,
 static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
                         const char *rest) {
     char key[DQ_RESP_SMALL];
-    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key));
+    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key), 0);
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -3956,12 +3928,6 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
-
-/* What has been written of a script's call up to here were keys. */
-static void dq_resp_keys_end(dq_resp_writer *o) {
-    o->keys = o->args;
-    o->args = 0;
-}
 
 /* The run of a script. */
 typedef struct dq_req {
@@ -4022,7 +3988,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
         if (!req->asking) q->conn->loaded |= script->bit;
     }
     if (req->asking) dq_resp_command(o, 1, "ASKING");
-    dq_resp_flush(o);
+    if (o->n > 0) dq_resp_flush(o);
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
@@ -4030,7 +3996,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     assert(o->keys > 0 && o->keys < 10);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
-                 (unsigned long)(3 + o->keys + o->args), script->sha,
+                 (unsigned long)(3 + o->args), script->sha,
                  (unsigned long)o->keys);
     o->counting = 0;
     dq_resp_append(o, call, (size_t)n);
@@ -4083,23 +4049,19 @@ static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
 
-/* What is under way on a socket is given up then, if nothing moves. */
-static int64_t dq_sched_silence_us(const delayq_conn *conn,
-                                   const delayq_socket *s) {
-    int64_t end = s->moved_us + dq_sched_patience_us(
-                                    conn, conn->owner->options.io_timeout_ms);
-    if (s == &conn->cmd && !conn->known && s->deadline_us < end)
-        return s->deadline_us; /* the probe is part of connecting */
-    return end;
-}
-
 /* When a socket has to be looked at though it is not ready. */
 static int64_t dq_sched_socket(const delayq_conn *conn,
                                const delayq_socket *s) {
+    int64_t end;
     if (s->state == DELAYQ_SOCKET_CLOSED) return s->retry_us;
     if (s->state == DELAYQ_SOCKET_RESOLVING) return dq_sys_now() + 10000;
     if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
-    return s->first ? dq_sched_silence_us(conn, s) : DQ_NEVER;
+    if (!s->first) return DQ_NEVER;
+    end = s->moved_us +
+          dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
+    if (s == &conn->cmd && !conn->known && s->deadline_us < end)
+        return s->deadline_us; /* the probe is part of connecting */
+    return end; /* what is under way is given up then, if nothing moves */
 }
 
 /* When a quiet subscriber is pinged, or has not answered that. */
@@ -4142,14 +4104,15 @@ static int64_t dq_sched_drift_us(const delayq_conn *conn, int64_t now) {
 }
 
 /* What the server's clock shows at a local moment, at most. */
-static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
+static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us,
+                                  int64_t now) {
     return local_us + conn->clock_offset_us + conn->clock_error_us +
-           dq_sched_drift_us(conn, dq_sys_now());
+           dq_sched_drift_us(conn, now);
 }
 
 /* The earliest local moment at which the server's clock can show due_ms. */
-static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms) {
-    return due_ms * 1000 - dq_sched_server_us(q->conn, 0);
+static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms, int64_t now) {
+    return due_ms * 1000 - dq_sched_server_us(q->conn, 0, now);
 }
 
 static int dq_sched_same_queue(const delayq *a, const delayq *b) {
@@ -4233,28 +4196,22 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     q->asked = 0;
 }
 
-/* The handle itself has stored or moved an item that is due then. */
-static void dq_sched_on_own_item(delayq *q, int64_t due_ms) {
-    dq_sched_lower(q, dq_sched_local_us(q, due_ms));
+/* The handle itself has stored or moved an item that is due then, as an answer
+ * that was read then says. */
+static void dq_sched_on_own_item(delayq *q, int64_t due_ms, int64_t read_us) {
+    dq_sched_lower(q, dq_sched_local_us(q, due_ms, read_us));
 }
 
 /* When a message's item is due by our clock; 0: now. */
 static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
-    if (due_ms > DQ_MAX_DUE / 1000)
-        return dq_sys_now() + q->options.max_wait_ms * 1000;
-    return due_ms > 0 ? dq_sched_local_us(q, due_ms) : dq_sys_now();
+    int64_t now = dq_sys_now();
+    if (due_ms > DQ_MAX_DUE / 1000) return now + q->options.max_wait_ms * 1000;
+    return due_ms > 0 ? dq_sched_local_us(q, due_ms, now) : now;
 }
 
 /* A message tells of an item that is due then. */
 static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
-}
-
-/* The queue's channel is subscribed: something may have been published
- * before. Or no more: nothing will be heard. */
-static void dq_sched_on_subscribe(delayq *q, int on) {
-    q->subscribed = on != 0;
-    dq_sched_lower(q, dq_sys_now());
 }
 
 /* A call of the handle has written the ready list; so many more lie there. The
@@ -4273,18 +4230,6 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     q->track_us = read_us + DQ_UNHEARD_POLL_US;
     dq_sched_lower(q, q->track_us);
-}
-
-/* A push into the list will be heard; so many lie there already. */
-static void dq_sched_on_track(delayq *q, int64_t ready) {
-    q->list_tracked = 1;
-    if (ready > 0) q->ready = ready;
-}
-
-/* The list has changed; the server tells of that once. */
-static void dq_sched_on_push(delayq *q) {
-    dq_sched_untrack(q);
-    dq_sched_on_message(q, 0);
 }
 
 /*-----------------------------------------------------------------------------
@@ -4334,20 +4279,9 @@ static void dq_sched_on_push(delayq *q) {
 
 #define DQ_WAITERS_MS 10000 /* a take that may last so long takes part */
 
-static unsigned dq_waiters_random(void) {
-    unsigned char r[2];
-    dq_sys_random(r, 2);
-    return (unsigned)r[0] << 8 | r[1];
-}
-
 /* A standby acts so much later than the leader. */
 static int64_t dq_waiters_slack(void) {
-    return 300000 + (int64_t)dq_waiters_random() * 300000 / 65536;
-}
-
-/* Is it in the set? */
-static int dq_waiters_listed(const delayq *q) {
-    return q->waiter.role >= DELAYQ_WAITER_LEADER;
+    return 300000 + (int64_t)dq_sys_random16() * 300000 / 65536;
 }
 
 /* --- what the handle's requests and subscriptions depend on --- */
@@ -4355,7 +4289,7 @@ static int dq_waiters_listed(const delayq *q) {
 /* Does its next take name the waiters? */
 static int dq_waiters_in_take(const delayq *q) {
     const delayq_waiter *w = &q->waiter;
-    return dq_waiters_listed(q) ||
+    return w->role >= DELAYQ_WAITER_LEADER || /* it is in the set */
            (q->will_wait && w->role == DELAYQ_WAITER_NONE && w->own_heard &&
             w->all_heard);
 }
@@ -4375,23 +4309,6 @@ static const char *dq_waiters_claim(const delayq *q) {
                    : "standby";
     default: return "none";
     }
-}
-
-/* Which of many are standbys: the same in each script. */
-static int dq_waiters_share(const delayq *q) {
-    return q->handle_id[6] << 8 | q->handle_id[7];
-}
-
-/* Does it have to hear the queue's channel? */
-static int dq_waiters_need_queue(const delayq *q) {
-    return q->waiter.role != DELAYQ_WAITER_SLEEPER;
-}
-
-/* May it ask to be told of pushes now? */
-static int dq_waiters_may_track(const delayq *q) {
-    const delayq_waiter *w = &q->waiter;
-    return w->role != DELAYQ_WAITER_SLEEPER &&
-           (w->push_us == 0 || w->push_us <= dq_sys_now());
 }
 
 /* --- when it acts --- */
@@ -4447,7 +4364,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         role = DELAYQ_WAITER_NONE; /* the subscriber was lost meanwhile */
     if (role >= DELAYQ_WAITER_NONE && role <= DELAYQ_WAITER_SLEEPER)
         w->role = (delayq_waiter_role)role;
-    else if (got && dq_waiters_listed(q))
+    else if (got && q->waiter.role >= DELAYQ_WAITER_LEADER)
         w->role = DELAYQ_WAITER_NONE;
     if (role > DELAYQ_WAITER_NONE) w->known = 1;
     w->overdue = 0;
@@ -4464,7 +4381,7 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         dq_waiters_stand_by(q, next_us < 0 ? w->look_us : w->due_us);
     } else if (w->role == DELAYQ_WAITER_SLEEPER) {
         if (before != DELAYQ_WAITER_SLEEPER) /* not all at the same time */
-            cap = cap / 65536 * dq_waiters_random();
+            cap = cap / 65536 * dq_sys_random16();
         q->next_poll_us = sent_us + cap;
     }
     if (w->called && dq_waiters_in_take(q)) dq_sched_lower(q, dq_sys_now());
@@ -4482,24 +4399,20 @@ static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     }
 }
 
-/* The queue's channel is subscribed, or no more. */
+/* The queue's channel is subscribed: something may have been published before.
+ * Or no more: nothing will be heard. */
 static void dq_waiters_on_subscribe(delayq *q, int on) {
     q->subscribed = on != 0;
-    if (q->waiter.role == DELAYQ_WAITER_STANDBY)
-        dq_waiters_on_message(q, 0);
-    else if (q->waiter.role != DELAYQ_WAITER_SLEEPER)
-        dq_sched_on_subscribe(q, on);
+    dq_waiters_on_message(q, 0);
 }
 
-/* The list has changed. */
+/* The list has changed; the server tells of that once. */
 static void dq_waiters_on_push(delayq *q) {
     delayq_waiter *w = &q->waiter;
-    if (w->role < DELAYQ_WAITER_STANDBY) {
-        dq_sched_on_push(q);
-        return;
-    }
     dq_sched_untrack(q);
-    if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
+    if (w->role < DELAYQ_WAITER_STANDBY)
+        dq_sched_on_message(q, 0);
+    else if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
         w->push_us = dq_sys_now() + dq_waiters_slack();
 }
 
@@ -4515,14 +4428,14 @@ static void dq_waiters_on_track_sent(delayq *q) {
  * leader's at first. */
 static void dq_waiters_on_track(delayq *q, int64_t ready) {
     delayq_waiter *w = &q->waiter;
+    q->list_tracked = 1;
     if (w->role == DELAYQ_WAITER_STANDBY && w->looking) w->push_us = 0;
     if (w->role == DELAYQ_WAITER_STANDBY && !w->looking && ready > 0) {
-        q->list_tracked = 1;
         dq_waiters_on_push(q);
         return;
     }
     w->overdue = w->role == DELAYQ_WAITER_STANDBY && ready > 0;
-    dq_sched_on_track(q, ready);
+    if (ready > 0) q->ready = ready;
 }
 
 /* Its own channel or, all, that of the waiters, is subscribed, or no more. */
@@ -4540,7 +4453,7 @@ static void dq_waiters_on_heard(delayq *q, int all, int on) {
  */
 static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
-    if (!dq_waiters_listed(q)) return;
+    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
     w->role = DELAYQ_WAITER_LEADER;
     w->promoted = 1;
     w->push_us = 0;
@@ -4557,13 +4470,13 @@ static void dq_waiters_on_call(delayq *q, int64_t count) {
     if (!q->will_wait) return; /* it enters when it waits again */
     w->called = 1;
     if (count > 1000) count = 1000;
-    count = count * 1000 * (int64_t)dq_waiters_random() / 65536;
+    count = count * 1000 * (int64_t)dq_sys_random16() / 65536;
     dq_sched_lower(q, dq_sys_now() + count);
 }
 
 /* It has left the waiters, or tried to. */
 static void dq_waiters_on_leave(delayq *q) {
-    if (dq_waiters_listed(q)) q->next_poll_us = dq_sys_now();
+    if (q->waiter.role >= DELAYQ_WAITER_LEADER) q->next_poll_us = dq_sys_now();
     q->waiter.role = DELAYQ_WAITER_NONE;
     q->waiter.push_us = 0;
 }
@@ -4583,7 +4496,7 @@ static void dq_waiters_on_refusal(delayq *q) {
  * that connects, and that decides when and where to; and the only one that
  * writes and reads, except that the subscriber reads its messages. Nothing
  * here waits: each function goes as far as it can, and is called again when
- * the socket is ready (dq_conn_events) or its time is over. The causes of
+ * the socket is ready (dq_conn_watch) or its time is over. The causes of
  * failures stand in conn->err.
  *---------------------------------------------------------------------------*/
 
@@ -4598,9 +4511,10 @@ typedef enum dq_conn_purpose {
     DQ_CONN_SENTINEL /* in the place of cmd */
 } dq_conn_purpose;
 
-static const char *dq_conn_url(const delayq_conn *conn) {
+/* NULL, or what is wrong with it: of an open handle nothing is. */
+static const char *dq_conn_parse_url(const delayq_conn *conn, dq_url *u) {
     const char *url = conn->owner->options.url;
-    return url ? url : "redis://127.0.0.1:6379";
+    return dq_url_parse(url ? url : "redis://127.0.0.1:6379", u);
 }
 
 static delayq_status dq_conn_no_memory(delayq_conn *conn) {
@@ -4667,28 +4581,24 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
 
 #define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
 
-/* Why hiredis gave up on a socket, and what that means for what is under way
- * there. */
+/* Why hiredis gave up on a socket. What was written there may have happened:
+ * dq_conn_close sees to that. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
-    int written = s->first && s->first->written;
     conn->timed_out = 0;
     if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
-    if (c->err == REDIS_ERR_OOM)
-        return dq_err_set(conn->err,
-                          written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_MEMORY,
-                          "out of memory");
+    if (c->err == REDIS_ERR_OOM) return dq_conn_no_memory(conn);
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
                           c->errstr);
     if (!s->first)
         return dq_err_set(conn->err, DELAYQ_ERR_IO,
                           "the server has closed the connection");
-    return dq_err_set(conn->err, written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_IO,
-                      "connection lost %s: %s",
-                      written ? "before the answer: it may have happened"
-                              : "before sending: nothing has happened",
+    return dq_err_set(conn->err, DELAYQ_ERR_IO, "connection lost %s: %s",
+                      s->first->written
+                          ? "before the answer: it may have happened"
+                          : "before sending: nothing has happened",
                       cause);
 }
 
@@ -4702,40 +4612,24 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                               : "not sent in time: nothing has happened");
 }
 
-/* Read what is there, for hiredis to make replies of. */
-static delayq_status dq_conn_read(delayq_conn *conn, delayq_socket *s) {
-    const redisReader *reader = s->c->reader;
-    size_t before = reader->len;
-    const char *wrong;
-    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
-    errno = 0;
-    if (dq_sys_read(s->c, tls) != REDIS_OK) return dq_conn_fault(conn, s);
-    wrong = dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
-    if (!wrong) return DELAYQ_OK;
-    return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL, wrong);
-}
-
 /* Write what is in the output buffer, then a slice of a large payload, as far
  * as that goes. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
-    int done = 0, status;
+    int done, status;
     errno = 0;
     status = dq_sys_write(s->c, &done);
-    if (done && s->body_len > 0) {
+    if (status == REDIS_OK && done && s->body_len > 0) {
         size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
-        status = redisAppendFormattedCommand(s->c, s->body, n);
+        redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
         conn->moved += (unsigned)n;
-        if (s->body_len == 0 && status == REDIS_OK)
-            status = redisAppendFormattedCommand(s->c, "\r\n", 2);
-        if (status != REDIS_OK) return dq_conn_no_memory(conn);
+        if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
         s->moved_us = dq_sys_now();
         status = dq_sys_write(s->c, &done);
-        done = done && s->body_len == 0;
     }
-    if (done) {
+    if (done && s->body_len == 0) {
         s->unwritten = 0;
         for (x = s->first; x; x = x->next) x->written = 1;
     }
@@ -4744,9 +4638,8 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
 
 /* The commands in the writer are an exchange from now on. That they can't be
  * written is found by the next pump, which sees what the server has said. */
-static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
-                                    delayq_exchange *x, dq_resp_writer *o,
-                                    int wants) {
+static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
+                           delayq_exchange *x, dq_resp_writer *o, int wants) {
     assert(wants > 0 && wants <= 5 && s->c);
     dq_resp_flush(o);
     x->next = NULL;
@@ -4766,9 +4659,7 @@ static delayq_status dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     s->unwritten = 1;
     s->body = o->body;
     s->body_len = o->body_len;
-    if (o->failed) return dq_conn_no_memory(conn);
     dq_conn_write(conn, s);
-    return DELAYQ_OK;
 }
 
 /* The next reply belongs to the first that is under way. */
@@ -4794,27 +4685,44 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
                       "the server says more than it was asked");
 }
 
-/* Write what waits to be written, read what is there. */
-static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s) {
+/* Write what waits to be written, read what is there. What nobody has asked for
+ * is for `hear`; NULL: that is a fault. */
+static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
+                                  void (*hear)(delayq_conn *,
+                                               const redisReply *)) {
     delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    const redisReader *reader = s->c->reader;
+    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
     int reads;
     s->more = 0;
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
-        size_t before = s->c->reader->len;
+        size_t before = reader->len;
+        const char *wrong;
         void *r = NULL;
-        status = dq_conn_read(conn, s);
-        if (status != DELAYQ_OK) return status;
-        if (s->c->reader->len == before) break;
+        errno = 0;
+        if ((tls ? dq_sys_read_tls(s->c) : redisBufferRead(s->c)) != REDIS_OK)
+            return dq_conn_fault(conn, s);
+        if (reader->len == before) return DELAYQ_OK;
+        wrong =
+            dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
+        if (wrong)
+            return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
+                              wrong);
         s->moved_us = dq_sys_now();
-        conn->moved += (unsigned)(s->c->reader->len - before);
+        conn->moved += (unsigned)(reader->len - before);
         do {
             if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
                 return dq_conn_fault(conn, s);
-            if (r) status = dq_conn_match(conn, s, (redisReply *)r);
+            if (r && hear && !s->first) {
+                hear(conn, (const redisReply *)r);
+                freeReplyObject(r);
+            } else if (r) {
+                status = dq_conn_match(conn, s, (redisReply *)r);
+            }
         } while (r && status == DELAYQ_OK);
-        if (!s->first && s->state >= DELAYQ_SOCKET_OPEN) return status;
+        if (!s->first && !hear && s->state >= DELAYQ_SOCKET_OPEN) return status;
     }
-    s->more = reads == DQ_READS;
+    s->more = status == DELAYQ_OK;
     return status;
 }
 
@@ -4825,17 +4733,19 @@ static const delayq_address *dq_conn_target(const delayq_conn *conn,
     return s == &conn->ask ? &conn->redirect : &conn->at;
 }
 
-/* "Can't connect to host:port: why". */
+/* "Can't connect to host:port: why"; without a why it is errno's. */
 static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                                   delayq_status status, const char *why) {
     const delayq_address *a = dq_conn_target(conn, s);
+    const char *colon = why ? "" : ": ";
     char port[16] = "";
+    if (!why) why = strerror(errno);
     if (conn->owner->options.connect)
         return dq_err_set(conn->err, status,
-                          "can't connect to the connect hook%s", why);
+                          "can't connect to the connect hook%s%s", colon, why);
     if (a->port) snprintf(port, sizeof port, ":%d", a->port);
-    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s", a->host,
-                      port, why);
+    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s%s",
+                      a->host, port, colon, why);
 }
 
 /* The time to connect is over: how far has it come? */
@@ -4851,13 +4761,6 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                           "connected, but no answer came in time%s", then);
     snprintf(why, sizeof why, " in time%s%s", found, then);
     return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
-}
-
-static delayq_status dq_conn_cant_errno(delayq_conn *conn,
-                                        const delayq_socket *s) {
-    char why[120];
-    snprintf(why, sizeof why, ": %.100s", strerror(errno));
-    return dq_conn_cant(conn, s, DELAYQ_ERR_IO, why);
 }
 
 /* Which server is it? */
@@ -4936,7 +4839,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
             return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
                                 ": the name has no address");
         fd = dq_sys_connect(&to, size);
-        if (fd < 0) return dq_conn_cant_errno(conn, s);
+        if (fd < 0) return dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
         s->c = redisConnectFd(fd);
         if (!s->c) {
             close(fd);
@@ -4969,32 +4872,24 @@ static const char *const dq_conn_words[] = {"AUTH",
                                             "CLIENT ID",
                                             "the first request"};
 
-/* The step of which a reply tells; `number` counts them from 0. */
-static int dq_conn_login_step(const delayq_conn *conn, const delayq_socket *s,
-                              const dq_url *u, int number) {
-    int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
+/* Say the login. Nothing of it has an effect. */
+static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
+    static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+    int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
     char needs[DQ_LOGIN_STEPS];
-    needs[DQ_LOGIN_AUTH] = (char)u->login;
+    dq_resp_writer o;
+    dq_url u;
+    dq_conn_parse_url(conn, &u);
+    needs[DQ_LOGIN_AUTH] = (char)u.login;
+    needs[DQ_LOGIN_SELECT] = !sentinel && u.db > 0;
     needs[DQ_LOGIN_SENTINEL] = (char)sentinel;
-    needs[DQ_LOGIN_SELECT] = !sentinel && u->db > 0;
     needs[DQ_LOGIN_HELLO] = conn->owner->options.connect != NULL;
     needs[DQ_LOGIN_SETNAME] = !sentinel;
     needs[DQ_LOGIN_ID] = s->purpose == DQ_CONN_SUB;
-    for (step = 0; step < DQ_LOGIN_STEPS; step++)
-        if (needs[step] && number-- == 0) break;
-    return step;
-}
-
-/* Say the login. Nothing of it has an effect. */
-static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
-    dq_resp_writer o;
-    dq_url u;
-    int n, step;
-    dq_url_parse(dq_conn_url(conn), &u);
     dq_resp_begin(&o, s->c);
-    for (n = 0; (step = dq_conn_login_step(conn, s, &u, n)) < DQ_LOGIN_STEPS;
-         n++) {
-        static const size_t counts[] = {2, 2, 3, 2, 3, 2};
+    for (step = 0; step < DQ_LOGIN_STEPS; step++) {
+        if (!needs[step]) continue;
+        s->login[n++] = (unsigned char)step;
         dq_resp_command(&o, counts[step] + (step == DQ_LOGIN_AUTH && u.user[0]),
                         dq_conn_words[step]);
         if (step == DQ_LOGIN_AUTH && u.user[0]) dq_resp_text(&o, u.user);
@@ -5002,8 +4897,9 @@ static delayq_status dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
         if (step == DQ_LOGIN_SENTINEL) dq_resp_text(&o, u.service);
         if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
+    s->login[n] = DQ_LOGIN_STEPS;
     s->state = DELAYQ_SOCKET_GREETING;
-    return dq_conn_submit(conn, s, &s->greeting, &o, n);
+    dq_conn_submit(conn, s, &s->greeting, &o, n);
 }
 
 /* The connection was lost before the login was answered. A server that refuses
@@ -5016,14 +4912,11 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
     n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
-    if (n < 2 || said[0] != '-') {
-        dq_url u;
-        dq_url_parse(dq_conn_url(conn), &u);
+    if (n < 2 || said[0] != '-')
         return dq_err_set(
             conn->err, DELAYQ_ERR_IO,
             "connected, but the server closed the connection at %s",
-            dq_conn_words[dq_conn_login_step(conn, s, &u, x->got)]);
-    }
+            dq_conn_words[s->login[x->got]]);
     said[n] = '\0';
     said[strcspn(said, "\r\n")] = '\0';
     refusal.str = said + 1;
@@ -5035,18 +4928,16 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
-    delayq_status status =
-        x->state == DELAYQ_EXCHANGE_SENT ? dq_conn_pump(conn, s) : DELAYQ_OK;
-    dq_url u;
+    delayq_status status = x->state == DELAYQ_EXCHANGE_SENT
+                               ? dq_conn_pump(conn, s, NULL)
+                               : DELAYQ_OK;
     int i;
-    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_IO)
-        return dq_conn_not_greeted(conn, s);
+    if (status == DELAYQ_ERR_IO) return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
-    dq_url_parse(dq_conn_url(conn), &u);
     for (i = 0; i < x->wants; i++)
         if (x->replies[i]->type == REDIS_REPLY_ERROR &&
-            (dq_conn_login_step(conn, s, &u, i) <= DQ_LOGIN_SELECT ||
+            (s->login[i] <= DQ_LOGIN_SELECT ||
              dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
             return dq_conn_refused(conn, "login", x->replies[i]);
     s->state = DELAYQ_SOCKET_OPEN;
@@ -5061,24 +4952,22 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     if (s->state == DELAYQ_SOCKET_DIALING) {
         int done = dq_sys_is_connected(s->c->fd);
         dq_url u;
-        dq_url_parse(dq_conn_url(conn), &u);
+        dq_conn_parse_url(conn, &u);
         if (done < 0) {
-            status = dq_conn_cant_errno(conn, s);
+            status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
         } else if (done > 0 && u.tls && !conn->owner->options.connect) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
             if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
         } else if (done > 0) {
-            status = dq_conn_greet(conn, s);
+            dq_conn_greet(conn, s);
         }
     }
     if (s->state == DELAYQ_SOCKET_TLS) {
         status = dq_tls_step(conn, s, dq_conn_target(conn, s)->host);
-        if (status == DELAYQ_OK) status = dq_conn_greet(conn, s);
+        if (status == DELAYQ_OK) dq_conn_greet(conn, s);
     }
-    if (s->state == DELAYQ_SOCKET_GREETING && status >= DELAYQ_OK)
+    if (s->state == DELAYQ_SOCKET_GREETING)
         status = dq_conn_read_greeting(conn, s);
-    else if (s->state == DELAYQ_SOCKET_GREETING && s->c->err)
-        status = dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
     return dq_conn_late(conn, s, "");
 }
@@ -5117,10 +5006,15 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn) {
 }
 
 /* What a socket waits for. */
-static int dq_conn_events(const delayq_socket *s) {
-    if (s->state == DELAYQ_SOCKET_DIALING) return POLLOUT;
-    if (s->state == DELAYQ_SOCKET_TLS) return dq_tls_events(s);
-    return s->unwritten ? POLLIN | POLLOUT : POLLIN;
+static struct pollfd dq_conn_watch(const delayq_socket *s) {
+    struct pollfd p;
+    p.fd = s->c->fd;
+    p.events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
+               : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
+               : s->unwritten                    ? POLLIN | POLLOUT
+                                                 : POLLIN;
+    p.revents = 0;
+    return p;
 }
 
 /* --- the command connection --- */
@@ -5171,7 +5065,7 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
     const redisReply *said = x->replies[x->wants - 1], *host, *port;
     delayq_address *a = &conn->at;
     dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     host = said->elements == 2 ? said->element[0] : NULL;
     port = said->elements == 2 ? said->element[1] : NULL;
     if (said->type == REDIS_REPLY_ERROR)
@@ -5194,7 +5088,7 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
 static delayq_status dq_conn_attempt(delayq_conn *conn) {
     int purpose = DQ_CONN_CMD;
     dq_url u;
-    dq_url_parse(dq_conn_url(conn), &u);
+    dq_conn_parse_url(conn, &u);
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
         conn->at = conn->redirect;
@@ -5242,9 +5136,9 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = DELAYQ_OK;
     if (s->state >= DELAYQ_SOCKET_OPEN) {
-        status = dq_conn_pump(conn, s);
+        status = dq_conn_pump(conn, s, NULL);
         if (status == DELAYQ_OK && s->first &&
-            dq_sys_now() >= dq_sched_silence_us(conn, s))
+            dq_sys_now() >= dq_sched_socket(conn, s))
             status = dq_conn_timeout(conn, s);
         if (status == DELAYQ_OK) return status;
         dq_conn_close(conn, s, status);
@@ -5284,7 +5178,6 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
  * in q's queue, and whether this node serves its slot. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
     dq_resp_command(&o, 6, "EVAL");
@@ -5294,12 +5187,11 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_key(&o, q, DQ_MIRROR, "");
     dq_resp_text(&o, dq_wire_letter(q));
     dq_resp_command(&o, 4, "EXISTS");
-    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, conn->owner, DQ_ZSET, "");
     q->tracks = 0;
-    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
-    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
 }
 
 static delayq_status dq_conn_read_probe(delayq *q) {
@@ -5411,15 +5303,6 @@ static delayq_status dq_conn_ensure(delayq *q) {
     }
 }
 
-/* A script on cmd was answered; leave: another server may do better. */
-static void dq_conn_note_answer(delayq_conn *conn, int leave) {
-    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
-    if (leave)
-        conn->host++;
-    else
-        conn->cmd.unproven = 0;
-}
-
 /*-----------------------------------------------------------------------------
  * MARK: - Requests
  * >>requests   sending scripts, reading their replies, one retry policy
@@ -5428,49 +5311,45 @@ static void dq_conn_note_answer(delayq_conn *conn, int leave) {
  * place that decides about sending one again. Nothing here waits.
  *---------------------------------------------------------------------------*/
 
-/* A request's answer: its status, and what it says of the connection. That of
- * another node, which ASK has named, says nothing of ours. */
-static delayq_status dq_req_judge(delayq *q, dq_req *req, const redisReply *r) {
+/* All replies of a request are there, or its socket is lost: its status, and
+ * what the answer says of the connection. That of another node, which ASK has
+ * named, says nothing of ours. */
+static void dq_req_answered(delayq *q, dq_req *req) {
     delayq_conn *conn = q->conn;
-    int refused = r->type == REDIS_REPLY_ERROR;
-    int leave = refused && dq_err_lookup(r->str)->leave;
+    delayq_exchange *x = &req->x;
+    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    int refused = r && r->type == REDIS_REPLY_ERROR, leave = 0;
     delayq_status status = DELAYQ_OK;
-    if (refused)
+    if (refused && dq_err_lookup(r->str)->status == DQ_NOSCRIPT &&
+        x->wants > 1 && x->replies[0]->type == REDIS_REPLY_ERROR) {
+        r = x->replies[0]; /* why it was not loaded */
+        conn->loaded &= ~req->script->bit;
+    }
+    if (!r)
+        status = dq_err_set(q->err, x->status, "%s", conn->err);
+    else if (refused)
         status = dq_err_reply(q->err, req->what, r);
     else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
         status = dq_err_bad_reply(q, req->what);
-    if (req->asking || !conn->cmd.c || req->x.number != conn->cmd.number)
-        return status;
-    if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
-    if (status == DQ_MOVED || status == DQ_ASK) {
-        status = dq_conn_parse_redirect(conn, r->str);
-        if (status == DELAYQ_ERR_REDIS)
-            dq_err_set(q->err, status, "%s", conn->err);
+    if (r && !req->asking && conn->cmd.c && x->number == conn->cmd.number) {
+        leave = refused && dq_err_lookup(r->str)->leave;
+        conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
+        conn->host += leave != 0; /* another server may do better */
+        if (!leave) conn->cmd.unproven = 0;
+        if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
+        if (status == DQ_MOVED || status == DQ_ASK) {
+            status = dq_conn_parse_redirect(conn, r->str);
+            if (status == DELAYQ_ERR_REDIS)
+                dq_err_set(q->err, status, "%s", conn->err);
+        }
+        if (status == DQ_MOVED || leave) {
+            conn->redirected = status == DQ_MOVED;
+            dq_err_set(conn->err, status, "%s", q->err);
+            dq_conn_close(conn, &conn->cmd, status);
+        }
     }
-    dq_conn_note_answer(conn, leave);
-    if (status == DQ_MOVED || leave) {
-        conn->redirected = status == DQ_MOVED;
-        dq_err_set(conn->err, status, "%s", q->err);
-        dq_conn_close(conn, &conn->cmd, status);
-    }
-    return status;
-}
-
-/* All replies of a request are there, or its socket is lost. */
-static void dq_req_answered(delayq *q, dq_req *req) {
-    delayq_exchange *x = &req->x;
-    const redisReply *last = x->got > 0 ? x->replies[x->got - 1] : NULL;
-    req->status = x->status;
-    if (!last) {
-        dq_err_set(q->err, req->status, "%s", q->conn->err);
-    } else {
-        const redisReply *loaded = x->wants > 1 ? x->replies[0] : NULL;
-        req->status = dq_req_judge(q, req, last);
-        if (req->status == DQ_NOSCRIPT && loaded &&
-            loaded->type == REDIS_REPLY_ERROR)
-            req->status = dq_req_judge(q, req, loaded); /* why it failed */
-    }
-    if (req->status == DELAYQ_OK) req->reply = x->replies[--x->got];
+    req->status = status;
+    if (status == DELAYQ_OK) req->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
     req->asking = 0;
 }
@@ -5481,10 +5360,11 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     const delayq_conn *conn = q->conn;
     delayq_status status = req->status;
     int again = 0;
-    if (status == DELAYQ_OK || req->no_retry) {
+    req->x.state = DELAYQ_EXCHANGE_SETTLED;
+    if (status == DELAYQ_OK) return;
+    if (req->no_retry) {
         int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
         req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
-        req->x.state = DELAYQ_EXCHANGE_SETTLED;
         return;
     }
     if (++req->tries <= DQ_HOPS) {
@@ -5526,7 +5406,6 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     if (req->is_resend && !req->stepwise)
         status = dq_err_unanswered(q, req->what, status);
     req->status = dq_err_public(status);
-    req->x.state = DELAYQ_EXCHANGE_SETTLED;
 }
 
 #define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look again so often */
@@ -5575,8 +5454,7 @@ static void dq_req_send(delayq *q, dq_req *req) {
     }
     dq_resp_begin(&o, s->c);
     n = dq_req_write(&o, q, req);
-    ready = dq_conn_submit(q->conn, s, &req->x, &o, n);
-    if (ready != DELAYQ_OK) dq_conn_close(q->conn, s, ready);
+    dq_conn_submit(q->conn, s, &req->x, &o, n);
 }
 
 /* Settle those that are answered and send those that wait, as far as it goes
@@ -5639,6 +5517,13 @@ static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
     req->write = write;
 }
 
+/* Its reply is none of ours. */
+static delayq_status dq_req_reject(delayq *q, dq_req *req) {
+    freeReplyObject(req->reply);
+    req->reply = NULL;
+    return dq_err_bad_reply(q, req->what);
+}
+
 /* Read the numbers that the reply of a settled request begins with. */
 static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
                                     size_t count) {
@@ -5648,9 +5533,7 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
         dq_conn_set_clock(q->conn, n[0], req->x.sent_us, req->x.read_us);
         return DELAYQ_OK;
     }
-    freeReplyObject(req->reply);
-    req->reply = NULL;
-    return dq_err_bad_reply(q, req->what);
+    return dq_req_reject(q, req);
 }
 
 /*-----------------------------------------------------------------------------
@@ -5706,8 +5589,14 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
 
 enum { DQ_SUB_QUEUE = 1, DQ_SUB_WAITERS = 2, DQ_SUB_OWN = 4 };
 
-/* Ask for messages of some of a handle's channels, or no more. The answers are
- * read like messages. */
+/* Say what is in the writer; what comes is read like messages. */
+static delayq_status dq_sub_say(delayq_conn *conn, dq_resp_writer *o) {
+    dq_resp_flush(o);
+    conn->sub.unwritten = 1;
+    return dq_conn_write(conn, &conn->sub);
+}
+
+/* Ask for messages of some of a handle's channels, or no more. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
     static const char *const prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
     delayq_conn *conn = q->conn;
@@ -5720,9 +5609,7 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
         dq_resp_command(&o, 2, verb);
         dq_resp_key(&o, q, prefixes[i], i == 2 ? q->id : "");
     }
-    dq_resp_flush(&o);
-    conn->sub.unwritten = 1;
-    if (o.failed || dq_conn_write(conn, &conn->sub) != DELAYQ_OK)
+    if (dq_sub_say(conn, &o) != DELAYQ_OK)
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
@@ -5734,13 +5621,6 @@ static int dq_sub_queue_shared(const delayq *q) {
     return 0;
 }
 
-/* All that a handle has to hear when the subscriber has been opened. */
-static int dq_sub_channels(delayq *q) {
-    q->waiter.asked = q->will_wait;
-    return q->will_wait ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
-                        : DQ_SUB_QUEUE;
-}
-
 /* Subscribe q to what its role among the waiters needs. */
 static void dq_sub_follow_role(delayq *q) {
     const delayq_socket *s = &q->conn->sub;
@@ -5750,7 +5630,7 @@ static void dq_sub_follow_role(delayq *q) {
         w->asked = 1;
         dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_OWN | DQ_SUB_WAITERS);
     }
-    off = !dq_waiters_need_queue(q);
+    off = w->role == DELAYQ_WAITER_SLEEPER;
     if (s->state < DELAYQ_SOCKET_OPEN || w->off_queue == off ||
         dq_sub_queue_shared(q))
         return;
@@ -5760,22 +5640,19 @@ static void dq_sub_follow_role(delayq *q) {
 
 /* The subscriber is of no use. */
 static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
-    const delayq_options *o = &conn->owner->options;
     if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
     dq_conn_close(conn, &conn->sub, why);
-    if (o->log) o->log(o->user, dq_err_public(why), conn->err);
+    dq_err_log(conn->owner, dq_err_public(why), conn->err);
 }
 
 /* Something came: a message, the answer to a subscription or to a ping. A
  * refused subscription leaves a subscriber that hears less. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
-    if (r->type == REDIS_REPLY_ERROR) {
-        const delayq_options *o = &conn->owner->options;
-        delayq_status status = dq_conn_refused(conn, "listening", r);
-        if (o->log) o->log(o->user, status, conn->err);
-        return;
-    }
+    conn->sub_pinged_us = 0;
+    if (r->type == REDIS_REPLY_ERROR)
+        dq_err_log(conn->owner, dq_conn_refused(conn, "listening", r),
+                   conn->err);
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
@@ -5797,25 +5674,8 @@ static int dq_sub_is_deaf(const delayq_conn *conn) {
 /* Read what the subscriber has received, and ping it when it is quiet. */
 static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     delayq_socket *s = &conn->sub;
-    delayq_status status = DELAYQ_OK;
+    delayq_status status = dq_conn_pump(conn, s, dq_sub_receive);
     dq_resp_writer o;
-    int i, any = 1;
-    if (s->unwritten) status = dq_conn_write(conn, s);
-    for (i = 0; i < 16 && any && status == DELAYQ_OK; i++) {
-        void *reply = NULL;
-        any = 0;
-        status = dq_conn_read(conn, s);
-        if (status != DELAYQ_OK) return status;
-        while (redisGetReplyFromReader(s->c, &reply) == REDIS_OK && reply) {
-            dq_sub_receive(conn, (const redisReply *)reply);
-            freeReplyObject(reply);
-            reply = NULL;
-            any = 1;
-            s->moved_us = now;
-            conn->sub_pinged_us = 0;
-        }
-        if (s->c->err) return dq_conn_fault(conn, s);
-    }
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
         now - s->begun_us > DQ_SECOND_US) {
         if (dq_sub_is_deaf(conn)) /* until the rights are mended */
@@ -5833,9 +5693,7 @@ static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
     conn->sub_pinged_us = now;
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 1, "PING");
-    dq_resp_flush(&o);
-    s->unwritten = 1;
-    return o.failed ? dq_conn_no_memory(conn) : dq_conn_write(conn, s);
+    return dq_sub_say(conn, &o);
 }
 
 /* It is logged in: ask for what it is to hear. */
@@ -5849,16 +5707,18 @@ static void dq_sub_opened(delayq_conn *conn) {
     dq_conn_free_replies(&s->greeting);
     conn->sub_pinged_us = 0;
     s->moved_us = dq_sys_now();
-    for (h = conn->handles; h && s->c; h = h->next)
-        dq_sub_subscribe(h, "SUBSCRIBE", dq_sub_channels(h));
+    for (h = conn->handles; h && s->c; h = h->next) {
+        h->waiter.asked = h->will_wait;
+        dq_sub_subscribe(h, "SUBSCRIBE",
+                         h->will_wait
+                             ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
+                             : DQ_SUB_QUEUE);
+    }
     if (!s->c) return;
     /* The last one, so that tracking begins when all else has been heard. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
-    dq_resp_flush(&o);
-    s->unwritten = 1;
-    if (o.failed || dq_conn_write(conn, s) != DELAYQ_OK)
-        dq_sub_fail(conn, DELAYQ_ERR_IO);
+    if (dq_sub_say(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
 /* Empty the pipe and read both connections, at most once a millisecond; go on
@@ -5895,21 +5755,22 @@ static void dq_sub_open(delayq *q) {
     if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
-/* Does it have to ask to be told of pushes into its list? */
+/* Does it have to ask to be told of pushes into its list, and may it now? */
 static int dq_sub_wants_track(const delayq *q) {
+    const delayq_waiter *w = &q->waiter;
+    int64_t now = dq_sys_now();
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     return !q->list_tracked && !q->options.broadcast &&
            q->setup.state == DELAYQ_EXCHANGE_NONE &&
            q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && dq_waiters_may_track(q) &&
-           dq_sys_now() >= q->track_us;
+           q->conn->tracking != DELAYQ_TRACK_OFF && now >= q->track_us &&
+           w->role != DELAYQ_WAITER_SLEEPER && w->push_us <= now;
 }
 
 /* Ask to be told of the next push into N, and how many lie there already,
  * which were pushed before the server began to watch. */
 static void dq_sub_send_track(delayq *q) {
     delayq_conn *conn = q->conn;
-    delayq_status status;
     dq_resp_writer o;
     int n = 2;
     dq_waiters_on_track_sent(q);
@@ -5923,10 +5784,9 @@ static void dq_sub_send_track(delayq *q) {
     }
     dq_resp_command(&o, 3, "CLIENT CACHING YES");
     dq_resp_command(&o, 2, "LLEN");
-    dq_resp_arg(&o, q->name, q->name_len);
+    dq_resp_arg(&o, q->name, q->name_len, 0);
     q->tracks = 1;
-    status = dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
-    if (status != DELAYQ_OK) dq_conn_close(conn, &conn->cmd, status);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
 }
 
 /* The answers to that, if they are there. An error that passes is no refusal:
@@ -5993,22 +5853,21 @@ static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
     struct pollfd p[2];
     nfds_t n = 0;
     int64_t now = dq_sys_now(), until = deadline, next;
-    int ready;
-    if (conn->cmd.c)
-        p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
-    if (conn->ask.c)
-        p[n++] = dq_sys_watch(conn->ask.c->fd, dq_conn_events(&conn->ask));
+    if (now >= deadline && ++*late > 64) return 0;
+    if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
+    if (conn->ask.c) p[n++] = dq_conn_watch(&conn->ask);
     next = dq_sched_socket(conn, &conn->cmd);
     if (next < until) until = next;
     if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
         until = next;
-    ready = poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0);
-    now = dq_sys_now();
-    if (now >= deadline && (ready <= 0 || ++*late > 64)) return 0;
+    if (poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
+        dq_sys_now() >= deadline)
+        return 0;
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
     if (conn->ask.state >= DELAYQ_SOCKET_OPEN) {
-        delayq_status status = dq_conn_pump(conn, &conn->ask);
-        if (status == DELAYQ_OK && now >= dq_sched_socket(conn, &conn->ask))
+        delayq_status status = dq_conn_pump(conn, &conn->ask, NULL);
+        if (status == DELAYQ_OK &&
+            dq_sys_now() >= dq_sched_socket(conn, &conn->ask))
             status = dq_conn_timeout(conn, &conn->ask);
         if (status != DELAYQ_OK) dq_conn_close(conn, &conn->ask, status);
     }
@@ -6043,18 +5902,20 @@ static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
     unsigned moved = conn->moved;
     int late = 0;
     while (dq_req_step(q, reqs, count) > 0) {
+        int64_t over = deadline, end;
         size_t i;
         if (conn->moved - moved >= 1u << 20) {
-            int64_t anew = dq_wait_limit(q);
+            end = dq_wait_limit(q);
             moved = conn->moved;
-            if (anew > deadline) deadline = anew;
+            if (end > deadline) deadline = end;
         }
+        if (dq_wait_conn(q->conn, deadline, &late)) continue;
         for (i = 0; i < count; i++) { /* what was sent late has its time, too */
-            int64_t end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
+            end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
             if (reqs[i].x.state == DELAYQ_EXCHANGE_SENT && end > deadline)
                 deadline = end;
         }
-        if (dq_wait_conn(q->conn, deadline, &late)) continue;
+        if (deadline > over) continue;
         dq_req_expire(q, reqs, count);
         break;
     }
@@ -6107,10 +5968,8 @@ static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
         if (next < until) until = next;
         if (dq_wait_seen_conn(queues, i)) continue;
         p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
-        if (conn->sub.c)
-            p[n++] = dq_sys_watch(conn->sub.c->fd, dq_conn_events(&conn->sub));
-        if (conn->cmd.c)
-            p[n++] = dq_sys_watch(conn->cmd.c->fd, dq_conn_events(&conn->cmd));
+        if (conn->sub.c) p[n++] = dq_conn_watch(&conn->sub);
+        if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
     }
     dq_sys_poll_until(p, n, until);
     for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
@@ -6125,7 +5984,7 @@ static int dq_wait_is_paused(const delayq *q) {
 
 /* A passing fault within a take or wait: tell the log, and don't spin. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    if (q->options.log) q->options.log(q->options.user, status, q->err);
+    dq_err_log(q, status, q->err);
     dq_sched_on_fault(q);
 }
 
@@ -6137,17 +5996,20 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * tickets, the ack that goes along.
  *---------------------------------------------------------------------------*/
 
-/* What the server's clock will show then, at most, in ms. */
-static int64_t dq_due_in(const delayq *q, int64_t delay_ms) {
-    return (dq_sched_server_us(q->conn, dq_sys_now()) + 999) / 1000 + delay_ms;
+/* What the server's clock shows so long after a local moment, at most, in ms.
+ */
+static int64_t dq_due_after(const delayq *q, int64_t local_us,
+                            int64_t delay_ms) {
+    int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
+    return (us + 999) / 1000 + delay_ms;
 }
 
 /* Two arguments: the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
-    dq_resp_arg(o, text, due_len);
-    dq_resp_arg(o, key, n);
+    dq_resp_arg(o, text, due_len, 0);
+    dq_resp_arg(o, key, n, 0);
 }
 
 /* --- transfer and take --- */
@@ -6159,7 +6021,7 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     if (q->options.broadcast)
         dq_resp_key(o, q, DQ_STREAM, "");
     else
-        dq_resp_arg(o, q->name, q->name_len);
+        dq_resp_arg(o, q->name, q->name_len, 0);
     dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY,
                 "");
 }
@@ -6175,7 +6037,7 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_resp_key(o, q, DQ_DEAD, "");
         if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
@@ -6202,14 +6064,15 @@ static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (q->options.wire == DELAYQ_REDISSON_OLD)
         dq_resp_int(o, dq_elem_old_id_low(q));
     else
-        dq_resp_arg(o, id_rest, sizeof id_rest);
+        dq_resp_arg(o, id_rest, sizeof id_rest, 0);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     if (!call->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    dq_resp_int(o, dq_waiters_share(q));
+    /* which of many are standbys: the same in each script */
+    dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
@@ -6260,9 +6123,7 @@ static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
     if (rest && (rest->type == REDIS_REPLY_INTEGER ||
                  dq_resp_integers(rest, n + DQ_AT_READY, more)))
         return DELAYQ_OK;
-    freeReplyObject(call->reply);
-    call->reply = NULL;
-    return dq_err_bad_reply(q, call->what);
+    return dq_req_reject(q, call);
 }
 
 static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
@@ -6383,35 +6244,35 @@ static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
     return DELAYQ_OK;
 }
 
-/* The next item; EMPTY behind the last. */
-static delayq_status dq_read_next(delayq *q, dq_reader *reader,
-                                  delayq_item *item) {
+/* The next items, max at most. If one is none, no other is to be believed. */
+static delayq_status dq_read_items(delayq *q, dq_reader *reader,
+                                   delayq_item *items, size_t max,
+                                   size_t *count) {
     const redisReply *r = reader->reply;
-    if (reader->at >= r->elements) return DELAYQ_EMPTY;
-    if (!dq_read_item(q, reader, item, r->element + reader->at))
-        return dq_err_bad_reply(q, reader->verb == DQ_PEEK ? "peek" : "take");
-    reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
-    reader->rank++;
-    reader->due += strcspn(reader->due, " ");
-    reader->due += *reader->due == ' ';
-    return DELAYQ_OK;
+    *count = 0;
+    while (r && *count < max && reader->at < r->elements) {
+        if (!dq_read_item(q, reader, items + *count, r->element + reader->at)) {
+            *count = 0;
+            return dq_err_bad_reply(q,
+                                    reader->verb == DQ_PEEK ? "peek" : "take");
+        }
+        ++*count;
+        reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
+        reader->rank++;
+        reader->due += strcspn(reader->due, " ");
+        reader->due += *reader->due == ' ';
+    }
+    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-/* All items at once. */
-static delayq_status dq_read_items(delayq *q, dq_req *call, delayq_item *items,
-                                   size_t *count, int64_t us) {
+/* All items of a reply. */
+static delayq_status dq_read_all(delayq *q, dq_req *call, delayq_item *items,
+                                 size_t *count, int64_t us) {
     dq_reader reader;
     delayq_status status = dq_read_begin(q, call, us, &reader);
-    size_t got = 0;
     q->reply = reader.reply;
-    *count = 0;
-    while (status == DELAYQ_OK) {
-        status = dq_read_next(q, &reader, items + got);
-        got += status == DELAYQ_OK;
-    }
-    if (status != DELAYQ_EMPTY) return status;
-    *count = got;
-    return got > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    if (status != DELAYQ_OK) return status;
+    return dq_read_items(q, &reader, items, call->max, count);
 }
 
 static void dq_free_items(delayq *q) {
@@ -6458,14 +6319,13 @@ static void dq_take_begin(delayq *q, dq_req *call, size_t max,
 
 /* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
  * what went wrong. */
-static delayq_status dq_take_once(delayq *q, dq_take_state *t,
-                                  int64_t deadline) {
+static delayq_status dq_take_once(delayq *q, dq_take_state *t) {
     int ack = t->ack.ticket.text[0] != '\0';
     delayq_status status, acked;
     int64_t n[DQ_NUMBERS];
     dq_req call;
     dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
-    dq_wait_settle(q, &call, 1, deadline);
+    dq_wait_settle(q, &call, 1, dq_wait_limit(q));
     acked = status = dq_take_numbers(q, &call, n);
     if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
         q->reply = call.reply;
@@ -6475,7 +6335,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t,
         if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
         q->counts.acked += ack && acked == DELAYQ_OK;
         applied = dq_take_apply(q, &call, n);
-        read = dq_read_items(q, &call, t->items, &t->count, n[DQ_AT_US]);
+        read = dq_read_all(q, &call, t->items, &t->count, n[DQ_AT_US]);
         status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
     }
     if (ack) {
@@ -6517,19 +6377,9 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
         t->ack.ticket.text[0])
-        status = dq_take_once(q, t, dq_wait_limit(q));
+        status = dq_take_once(q, t);
     dq_sub_follow_role(q);
     return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
-}
-
-/* One step of a tick: connect, run the transfer if it is time. */
-static delayq_status dq_take_tick(delayq *q, int64_t deadline) {
-    delayq_status status = dq_take_news(q);
-    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
-    if (status != DELAYQ_OK) return status;
-    dq_sub_open(q);
-    return dq_sys_now() < q->next_poll_us ? DELAYQ_OK
-                                          : dq_take_transfer(q, deadline);
 }
 
 /* Nothing is to be done now: is it time to ask to be told of a push? */
@@ -6538,93 +6388,25 @@ static int dq_take_may_track(const delayq *q) {
            dq_sys_now() < q->next_poll_us;
 }
 
+/* One step of a tick: connect, run the transfer if it is time; listen: ask to
+ * be told of a push, if it isn't. */
+static delayq_status dq_take_tick(delayq *q, int64_t deadline, int listen) {
+    delayq_status status = dq_take_news(q);
+    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
+    if (status != DELAYQ_OK) return status;
+    dq_sub_open(q);
+    if (dq_sys_now() >= q->next_poll_us) status = dq_take_transfer(q, deadline);
+    if (status == DELAYQ_OK && listen && dq_take_may_track(q))
+        dq_sub_send_track(q);
+    return status;
+}
+
 /* One turn of a wait. OK if something lies ready, else EMPTY. */
 static delayq_status dq_take_turn(delayq *q) {
-    delayq_status status = dq_take_tick(q, dq_wait_limit(q));
-    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
-    if (status == DELAYQ_OK && dq_take_may_track(q)) dq_sub_send_track(q);
+    delayq_status status = dq_take_tick(q, dq_wait_limit(q), !q->foreign);
+    if (status == DELAYQ_OK && q->foreign) return dq_err_wire(q);
     if (status != DELAYQ_OK) return status;
     return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
-}
-
-#define DQ_OFFER_BYTES (256 * 1024)
-
-/* When it is due, as the script explains; nothing where that is as before. What
- * is sent again is stored only if the first sending can't have been due yet,
- * neither by the server's clock, which may have been set back, nor by ours,
- * which may run at another speed: either is enough to make it unknown. */
-static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
-                          const delayq_message *before, int again) {
-    char when[64];
-    size_t n = 0;
-    again |= m->status == DELAYQ_ERR_UNKNOWN;
-    if (!before || again || before->due_ms != m->due_ms ||
-        before->delay_ms != m->delay_ms)
-        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
-    if (again) {
-        when[n++] = '!';
-        n += dq_num_decimal(
-            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
-    }
-    dq_resp_arg(o, when, n);
-}
-
-static void dq_write_element(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m, int last) {
-    unsigned char head[DQ_ELEM_HEADER_MAX];
-    size_t n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_long_arg(o, head, n, m->data, m->len, last);
-}
-
-static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const delayq_message *m = call->messages;
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    for (i = 0; i < call->max; i++) {
-        dq_write_when(o, m + i, i > 0 ? m + i - 1 : NULL, call->is_resend);
-        dq_write_element(o, q, m + i, i + 1 == call->max);
-    }
-}
-
-/* order: 0, or the number of an outbox handle's offer. */
-static void dq_write_keyed_message(dq_resp_writer *o, const delayq *q,
-                                   const delayq_message *m, int again,
-                                   uint64_t order) {
-    char rest[280], id[33];
-    dq_resp_key(o, q, DQ_ZSET, "");
-    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
-    dq_resp_key(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    if (order > 0) dq_resp_key(o, q, DQ_SENT, q->id);
-    dq_resp_keys_end(o);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_when(o, m, NULL, again);
-    dq_num_hex(id, m->id, dq_elem_id_len(q));
-    dq_resp_text(o, id);
-    dq_resp_int(o, m->key_ttl_ms);
-    dq_resp_text(o, m->replace ? "1" : "0");
-    dq_resp_int(o, (int64_t)order);
-    dq_write_element(o, q, m, 1);
-}
-
-static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_write_keyed_message(o, q, call->messages, call->is_resend, 0);
-}
-
-/* What a nack, extend, reschedule or bury says. */
-static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
-    dq_write_ticket(o, call->ticket);
-    dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, call->less ? "1" : "0");
-    dq_resp_text(o, call->is_resend ? "1" : "0");
-    dq_resp_int(o, call->from);
 }
 
 /*-----------------------------------------------------------------------------
@@ -6640,6 +6422,9 @@ static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
  * An offer has a number in its ring. The script keeps the highest in a key of
  * this handle, passes over what is not above it, and says how many those were:
  * so resends store nothing twice, even after the item has been delivered.
+ *
+ * What writes offers, removals and changes stands here, since it writes those
+ * of entries, too.
  *---------------------------------------------------------------------------*/
 
 #define DQ_RING_ENTRIES 1000 /* most in one request, */
@@ -6796,7 +6581,7 @@ static void dq_ring_pop(dq_ring *ring, size_t n) {
     if (ring->sent < ring->settled) ring->sent = ring->settled;
 }
 
-/* --- writing requests of entries --- */
+/* --- writing offers, removals, changes --- */
 
 static void dq_ring_message(dq_entry *e, delayq_message *m) {
     memset(m, 0, sizeof *m);
@@ -6814,7 +6599,7 @@ static void dq_ring_message(dq_entry *e, delayq_message *m) {
  * its delay counts from the call. Offers keep their order, though what is known
  * varies by some microseconds. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
-    int64_t us = dq_sched_server_us(q->conn, e->begun_us);
+    int64_t us = dq_sched_server_us(q->conn, e->begun_us, dq_sys_now());
     if (us < ring->call_us && us > ring->call_us - DQ_SECOND_US)
         us = ring->call_us;
     ring->call_us = us;
@@ -6842,43 +6627,105 @@ static int dq_ring_date_all(delayq *q, dq_ring *ring) {
     return ring->dated == ring->accepted;
 }
 
-static void dq_write_ring_offers(dq_resp_writer *o, delayq *q,
-                                 const dq_req *req) {
-    delayq_message m[2];
-    dq_entry *e = req->entry;
+/* When it is due, as the script explains; nothing where that is as before. What
+ * is sent again is stored only if the first sending can't have been due yet,
+ * neither by the server's clock, which may have been set back, nor by ours,
+ * which may run at another speed: either is enough to make it unknown. */
+static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
+                          const delayq_message *before, int again) {
+    char when[64];
+    size_t n = 0;
+    again |= m->status == DELAYQ_ERR_UNKNOWN;
+    if (!before || again || before->due_ms != m->due_ms ||
+        before->delay_ms != m->delay_ms)
+        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
+    if (again) {
+        when[n++] = '!';
+        n += dq_num_decimal(
+            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
+    }
+    dq_resp_arg(o, when, n, 0);
+}
+
+static void dq_write_element(dq_resp_writer *o, const delayq *q,
+                             const delayq_message *m, int last) {
+    unsigned char head[DQ_ELEM_HEADER_MAX];
+    size_t n = dq_elem_write_header(q, m->id, m->len, head);
+    dq_resp_long_arg(o, head, n, m->data, m->len, last);
+}
+
+/* The messages are the caller's, or made of entries. */
+static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    delayq_message made[2];
+    const delayq_message *m, *before = NULL;
+    dq_entry *e = call->entry;
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    dq_resp_key(o, q, DQ_SENT, q->id);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
+    if (e) dq_resp_key(o, q, DQ_SENT, q->id);
+    o->keys = o->args;
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_int(o, (int64_t)req->order);
-    for (i = 0; i < req->max; i++) {
-        if (i > 0) e = dq_ring_next(req->ring, e);
-        dq_ring_message(e, &m[i & 1]);
-        dq_write_when(o, &m[i & 1], i > 0 ? &m[~i & 1] : NULL, 0);
-        dq_write_element(o, q, &m[i & 1], req->max == 1);
+    if (e) dq_resp_int(o, (int64_t)call->order);
+    for (i = 0; i < call->max; i++) {
+        if (e && i > 0) e = dq_ring_next(call->ring, e);
+        if (e) dq_ring_message(e, &made[i & 1]);
+        m = e ? &made[i & 1] : call->messages + i;
+        dq_write_when(o, m, before, call->is_resend && !e);
+        dq_write_element(o, q, m, i + 1 == call->max);
+        before = m;
     }
 }
 
-static void dq_write_ring_keyed(dq_resp_writer *o, delayq *q,
-                                const dq_req *req) {
-    delayq_message m;
-    dq_ring_message(req->entry, &m);
-    dq_write_keyed_message(o, q, &m, 0, req->order);
+static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    const delayq_message *m = call->messages;
+    char rest[280], id[33];
+    delayq_message made;
+    if (call->entry) {
+        dq_ring_message(call->entry, &made);
+        m = &made;
+    }
+    dq_resp_key(o, q, DQ_ZSET, "");
+    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+    dq_resp_key(o, q, DQ_DEDUP, rest);
+    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (call->entry) dq_resp_key(o, q, DQ_SENT, q->id);
+    o->keys = o->args;
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_write_when(o, m, NULL, call->is_resend && !call->entry);
+    dq_num_hex(id, m->id, dq_elem_id_len(q));
+    dq_resp_text(o, id);
+    dq_resp_int(o, m->key_ttl_ms);
+    dq_resp_text(o, m->replace ? "1" : "0");
+    dq_resp_int(o, (int64_t)call->order); /* 0, or its number */
+    dq_write_element(o, q, m, 1);
 }
 
-static void dq_write_ring_removal(dq_resp_writer *o, delayq *q,
-                                  const dq_req *req) {
-    dq_entry *e = req->entry;
+/* By tickets: of items to ack, of entries, or the one of a cancel. */
+static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_entry *e = call->entry;
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (req->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    for (i = 0; i < req->max; i++) {
-        if (i > 0) e = dq_ring_next(req->ring, e);
-        dq_write_ticket(o, (const char *)dq_entry_data(e));
+    if (call->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+    o->keys = o->args;
+    for (i = 0; i < call->max; i++) {
+        if (e && i > 0) e = dq_ring_next(call->ring, e);
+        dq_write_ticket(o, e             ? (const char *)dq_entry_data(e)
+                           : call->items ? call->items[i].ticket.text
+                                         : call->ticket);
     }
+}
+
+/* What a nack, extend, reschedule or bury says. */
+static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
+    o->keys = o->args;
+    dq_write_ticket(o, call->ticket);
+    dq_resp_int(o, call->due_ms);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, call->less ? "1" : "0");
+    dq_resp_text(o, call->is_resend ? "1" : "0");
+    dq_resp_int(o, call->from);
 }
 
 /* Make a request of the first entries. */
@@ -6891,21 +6738,19 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     if (waiting > ring->dated - ring->settled)
         waiting = (size_t)(ring->dated - ring->settled);
     if (e->kind == DQ_ENTRY_OFFER) {
-        dq_req_begin(req, &dq_script_offer_once, e->what, dq_write_ring_offers);
+        dq_req_begin(req, &dq_script_offer, e->what, dq_write_offer);
     } else if (e->kind == DQ_ENTRY_KEYED) {
-        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_ring_keyed);
+        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_keyed);
         limit = 1;
     } else if (e->kind == DQ_ENTRY_REMOVE) {
-        dq_req_begin(req, &dq_script_remove, e->what, dq_write_ring_removal);
+        dq_req_begin(req, &dq_script_remove, e->what, dq_write_remove);
         req->mirror = e->mirror;
         if (e->mirror) limit = 1;
         if (limit > DQ_RING_ACKS) limit = DQ_RING_ACKS;
     } else {
         dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
         if (e->due_ms == 0)
-            e->due_ms =
-                (dq_sched_server_us(q->conn, e->begun_us) + 999) / 1000 +
-                e->delay_ms;
+            e->due_ms = dq_due_after(q, e->begun_us, e->delay_ms);
         req->ticket = (const char *)dq_entry_data(e);
         req->bury = e->bury;
         req->due_ms = e->due_ms;
@@ -6941,7 +6786,7 @@ static void dq_outbox_note(delayq *q, delayq_status status, const char *text) {
     if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
     b->logged = status;
     b->log_us = now;
-    if (q->options.log) q->options.log(q->options.user, status, text);
+    dq_err_log(q, status, text);
 }
 
 /* Somebody else uses this handle's numbers: a cloned machine. */
@@ -6986,13 +6831,13 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
         int done = 1;
         if (i > 0) e = dq_ring_next(ring, e);
         if (kind == DQ_ENTRY_OFFER) {
-            dq_sched_on_own_item(q, e->planned_ms);
+            dq_sched_on_own_item(q, e->planned_ms, req->x.read_us);
             q->counts.offered++;
         } else if (kind == DQ_ENTRY_KEYED) {
             done = n[1] != 1;
             b->duplicate += !done;
             q->counts.offered += n[1] == 0;
-            dq_sched_on_own_item(q, n[2]);
+            dq_sched_on_own_item(q, n[2], req->x.read_us);
             continue;
         } else if (kind == DQ_ENTRY_REMOVE) {
             const redisReply *r = req->reply->element[1 + i];
@@ -7003,7 +6848,7 @@ static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
             done = n[1] == 1 || i < again;
             q->counts.nacked += done && e->what[0] == 'n';
             q->counts.died += done && e->bury;
-            if (done && !e->bury) dq_sched_on_own_item(q, n[2]);
+            if (done && !e->bury) dq_sched_on_own_item(q, n[2], req->x.read_us);
         }
         b->gone += !done;
     }
@@ -7052,7 +6897,7 @@ static void dq_ring_settled(delayq *q, dq_ring *ring) {
                    "%s of %lu bytes: dropped, since the server ends each "
                    "connection over which it is sent",
                    req->what, (unsigned long)dq_ring_first(ring)->len);
-        if (q->options.log) q->options.log(q->options.user, status, q->err);
+        dq_err_log(q, status, q->err);
         dq_ring_pop(ring, 1);
         b->dropped++;
         ring->losses = 0;
@@ -7162,19 +7007,12 @@ static delayq_status dq_outbox_answered(delayq *q) {
 static delayq_status dq_outbox_hand_out(delayq *q, delayq_item *items,
                                         size_t max, size_t *count) {
     dq_outbox *b = dq_outbox_of(q);
-    *count = 0;
+    delayq_status status;
     if (!dq_outbox_has_items(q) || dq_sys_now() >= b->lease_end_us)
         dq_outbox_free_items(q); /* handed out; or somebody else's by now */
-    while (*count < max && dq_outbox_has_items(q)) {
-        delayq_status status = dq_read_next(q, &b->reader, &items[*count]);
-        if (status != DELAYQ_OK) {
-            dq_outbox_free_items(q);
-            *count = 0; /* nothing of it is to be believed */
-            return status;
-        }
-        ++*count;
-    }
-    return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    status = dq_read_items(q, &b->reader, items, max, count);
+    if (status < DELAYQ_OK) dq_outbox_free_items(q);
+    return status;
 }
 
 /* --- the step --- */
@@ -7238,12 +7076,9 @@ static delayq_status dq_outbox_tick(delayq *q) {
 static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
                                     size_t *count) {
     dq_outbox *b = dq_outbox_of(q);
-    delayq_status status = dq_outbox_hand_out(q, items, max, count);
+    size_t most = (size_t)q->options.batch;
+    delayq_status status;
     b->takes |= 1;
-    if (status != DELAYQ_EMPTY) {
-        b->takes |= 2;
-        return status;
-    }
     if (b->ask.x.state != DELAYQ_EXCHANGE_NONE) {
         dq_conn_step(q->conn);
         status = dq_outbox_answered(q);
@@ -7252,15 +7087,13 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
             b->news = status; /* a tick tells, too */
             return dq_err_passing(status) ? DELAYQ_EMPTY : status;
         }
-        status = dq_outbox_hand_out(q, items, max, count);
-        if (status != DELAYQ_EMPTY) {
-            b->takes |= 2;
-            return status;
-        }
     }
-    if (max > 1)
-        b->max =
-            max < (size_t)q->options.batch ? max : (size_t)q->options.batch;
+    status = dq_outbox_hand_out(q, items, max, count);
+    if (status != DELAYQ_EMPTY) {
+        b->takes |= 2;
+        return status;
+    }
+    if (max > 1) b->max = max < most ? max : most;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
         !q->foreign && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
         dq_outbox_ask(q, 1);
@@ -7359,7 +7192,7 @@ static delayq_status dq_outbox_change(delayq *q, const char *ticket,
     e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
     e->mirror =
         kind == DQ_ENTRY_REMOVE && own && q->options.wire != DELAYQ_NATIVE;
-    if (due_ms) *due_ms = e->due_ms = dq_due_in(q, delay_ms);
+    if (due_ms) *due_ms = e->due_ms = dq_due_after(q, dq_sys_now(), delay_ms);
     dq_outbox_kick(q, ring);
     return DELAYQ_OK;
 }
@@ -7542,7 +7375,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    wrong = dq_url_parse(dq_conn_url(q->conn), &u);
+    wrong = dq_conn_parse_url(q->conn, &u);
     if (wrong)
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
@@ -7631,6 +7464,7 @@ DELAYQ_API void delayq_close(delayq *q) {
 /* --- offers --- */
 
 #define DQ_OFFER_MAX 128
+#define DQ_OFFER_BYTES (256 * 1024)
 
 /* A message that may have been stored stays so until the server answers. */
 static void dq_message_set_status(delayq_message *m, delayq_status status) {
@@ -7656,10 +7490,12 @@ static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
     size_t i, at = 1, id_len = dq_elem_id_len(q);
     int64_t us;
     delayq_status status = dq_req_numbers(q, call, &us, 1), first = status;
-    for (i = 0; i < call->max; i++, m++) {
+    for (i = 0; status != DELAYQ_OK && i < call->max; i++)
+        dq_message_set_status(m + i, status);
+    for (i = 0; status == DELAYQ_OK && i < call->max; i++, m++) {
         int64_t due =
             m->due_ms > 0 ? m->due_ms : (us + 999) / 1000 + m->delay_ms;
-        if (status == DELAYQ_OK && at + 1 < call->reply->elements) {
+        if (at + 1 < call->reply->elements) {
             redisReply *const *r = call->reply->element + at;
             if (r[0]->type == REDIS_REPLY_INTEGER &&
                 r[1]->type == REDIS_REPLY_INTEGER &&
@@ -7668,16 +7504,15 @@ static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
                 at += 2;
             }
         }
-        if (status == DELAYQ_OK && due < 0) {
+        if (due < 0) {
             delayq_status late = dq_message_set_late(q, m);
             if (late < DELAYQ_OK) first = late;
             continue;
         }
-        dq_message_set_status(m, status);
-        if (status != DELAYQ_OK) continue;
+        m->status = DELAYQ_OK;
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
         dq_elem_id_ticket(&m->ticket, due, m->id, id_len);
-        dq_sched_on_own_item(q, due);
+        dq_sched_on_own_item(q, due, call->x.read_us);
         q->counts.offered++;
     }
     if (status == DELAYQ_OK && at != call->reply->elements) {
@@ -7704,7 +7539,7 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     memcpy(m->ticket.text, ticket->str, ticket->len + 1);
     if (n[1] != 0) return m->status = DELAYQ_DUPLICATE;
     q->counts.offered++;
-    dq_sched_on_own_item(q, n[2]);
+    dq_sched_on_own_item(q, n[2], call->x.read_us);
     return DELAYQ_OK;
 }
 
@@ -7757,7 +7592,7 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
             m->first_due_us = now + m->delay_ms * 1000;
             if (m->due_ms > 0) {
                 m->first_due_ms = m->due_ms;
-                m->first_due_us = dq_sched_local_us(q, m->due_ms);
+                m->first_due_us = dq_sched_local_us(q, m->due_ms, now);
             }
             m->ticket.text[0] = '\0';
             dq_elem_next_id(q, m->id);
@@ -7848,17 +7683,15 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms) {
+    delayq_status status;
     delayq_message m;
     memset(&m, 0, sizeof m);
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    if (q && q->outbox) {
-        delayq_status status = dq_check(q, NULL);
-        if (status != DELAYQ_OK) return status;
-        return dq_outbox_offer_many(q, &m, 1, 0);
-    }
-    return delayq_offer_message(q, &m);
+    if (!q || !q->outbox) return delayq_offer_many(q, &m, 1);
+    status = dq_check(q, NULL);
+    return status == DELAYQ_OK ? dq_outbox_offer_many(q, &m, 1, 0) : status;
 }
 
 /* --- ticks and takes --- */
@@ -7868,16 +7701,11 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        status = dq_outbox_tick(q);
-    else
-        status = dq_take_tick(q, dq_wait_limit(q));
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    if (status == DELAYQ_OK && q->empty_takes && !q->outbox &&
-        dq_take_may_track(q))
-        dq_sub_send_track(q);
+    status = q->outbox ? dq_outbox_tick(q)
+                       : dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
     left = dq_sched_next(q, 1) - dq_sys_now();
     nap = dq_conn_nap_us(q->conn);
@@ -7898,11 +7726,11 @@ static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
     dq_take_state t;
     q->will_wait = 0;
-    if (!dq_waiters_listed(q)) return;
+    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
     memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
     dq_free_items(q);
-    if (q->conn->cmd.c) dq_take_once(q, &t, dq_wait_limit(q));
+    if (q->conn->cmd.c) dq_take_once(q, &t);
     dq_free_items(q);
     dq_waiters_on_leave(q);
     dq_sub_follow_role(q);
@@ -7974,17 +7802,6 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 
 /* --- what is done with a lease, by its ticket --- */
 
-static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->ticket && q->options.wire != DELAYQ_NATIVE)
-        dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_keys_end(o);
-    if (call->ticket) dq_write_ticket(o, call->ticket);
-    for (i = 0; !call->ticket && i < call->max; i++)
-        dq_write_ticket(o, call->items[i].ticket.text);
-}
-
 /* Remove elements by their tickets: one, a cancel; or those of items, acks.
  * What became of each item stands in its `acked`. Returns the first that is not
  * DELAYQ_OK. */
@@ -7997,6 +7814,7 @@ static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
     dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
     call.idempotent = 1;
     call.ticket = ticket;
+    call.mirror = ticket && q->options.wire != DELAYQ_NATIVE;
     call.items = items;
     call.max = count;
     status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
@@ -8018,18 +7836,6 @@ static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
     }
     if (call.reply) freeReplyObject(call.reply);
     return first;
-}
-
-DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    delayq_status status =
-        dq_check(q, dq_wrong_ticket(item ? item->ticket.text : NULL));
-    delayq_item one;
-    if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        return dq_outbox_change(q, item->ticket.text, "ack", DQ_ENTRY_REMOVE, 0,
-                                0, 0, NULL);
-    one = *item; /* of which `acked` is written */
-    return dq_remove(q, "ack", NULL, &one, 1);
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
@@ -8072,6 +7878,12 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     return first;
 }
 
+DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
+    delayq_item one; /* of which `acked` is written */
+    if (item) one = *item;
+    return delayq_ack_many(q, item ? &one : NULL, 1);
+}
+
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
     const char *wrong = item ? dq_wrong_timeout(timeout_ms) : "item is NULL";
@@ -8087,9 +7899,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     }
     if (q->outbox) {
         size_t count;
-        if (item->ticket.text[0])
-            status = dq_outbox_change(q, item->ticket.text, "ack",
-                                      DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
+        if (item->ticket.text[0]) status = delayq_ack(q, item);
         if (status != DELAYQ_OK) return item->acked = status;
         memset(item, 0, sizeof *item);
         return dq_outbox_take_within(q, item, 1, &count, timeout_ms);
@@ -8129,14 +7939,14 @@ static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
     call.ticket = ticket;
     call.bury = delay_ms < 0;
     call.from = call.bury ? 0 : delay_ms;
-    call.due_ms = dq_due_in(q, call.from);
+    call.due_ms = dq_due_after(q, dq_sys_now(), call.from);
     call.less = less;
     status = dq_wait_run(q, &call, deadline, n, 3);
     if (status != DELAYQ_OK) return status;
     freeReplyObject(call.reply);
     if (n[1] != 1) return dq_ticket_status(q, &call, 0);
     if (stands) *stands = n[2];
-    if (!call.bury) dq_sched_on_own_item(q, n[2]);
+    if (!call.bury) dq_sched_on_own_item(q, n[2], call.x.read_us);
     return DELAYQ_OK;
 }
 
@@ -8210,7 +8020,7 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_int(o, (int64_t)call->max);
     if (call->ticket) dq_write_ticket(o, call->ticket);
 }
@@ -8234,14 +8044,14 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     call.ticket = ticket;
     status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
     if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &call, items, count, n[0]);
+    return dq_read_all(q, &call, items, count, n[0]);
 }
 
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
@@ -8298,23 +8108,22 @@ static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
     delayq_status status = dq_check(q, wrong);
     int64_t n[2];
     if (status == DELAYQ_OK) status = dq_wait_ask(q, call, n, 2);
-    *removed = status == DELAYQ_OK ? n[1] : 0;
+    if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
 
 static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
     (void)call;
     dq_write_three_keys(o, q);
-    dq_resp_keys_end(o);
+    o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
 }
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     delayq_status status;
-    int64_t none;
     dq_req call;
     dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    status = dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    status = dq_run_removal(q, &call, NULL, removed);
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
     return status;
 }
@@ -8322,8 +8131,8 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
 static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_DEAD, "");
     if (strcmp(call->word, "redrive") == 0)
-        dq_resp_arg(o, q->name, q->name_len);
-    dq_resp_keys_end(o);
+        dq_resp_arg(o, q->name, q->name_len, 0);
+    o->keys = o->args;
     dq_resp_text(o, call->word);
     dq_resp_int(o, (int64_t)call->max);
     dq_resp_int(o, call->from);
@@ -8405,10 +8214,9 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    int64_t none;
     dq_req call;
     dq_begin_dead(&call, "clear", 1);
-    return dq_run_removal(q, &call, NULL, removed ? removed : &none);
+    return dq_run_removal(q, &call, NULL, removed);
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,

@@ -11,21 +11,12 @@
 
 static const dq_script probe_script = {"probe", DQ_NOTHING, 0, NULL,
                                        dq_parts_probe};
-static const dq_script *const all_scripts[] = {&dq_script_offer,
-                                               &dq_script_offer_keyed,
-                                               &dq_script_offer_once,
-                                               &dq_script_tick,
-                                               &dq_script_tick_redisson,
-                                               &dq_script_take,
-                                               &dq_script_take_redisson,
-                                               &dq_script_broadcast,
-                                               &dq_script_remove,
-                                               &dq_script_change,
-                                               &dq_script_peek,
-                                               &dq_script_count,
-                                               &dq_script_clear,
-                                               &dq_script_dead,
-                                               &probe_script};
+static const dq_script *const all_scripts[] = {
+    &dq_script_offer,         &dq_script_offer_keyed, &dq_script_tick,
+    &dq_script_tick_redisson, &dq_script_take,        &dq_script_take_redisson,
+    &dq_script_broadcast,     &dq_script_remove,      &dq_script_change,
+    &dq_script_peek,          &dq_script_count,       &dq_script_clear,
+    &dq_script_dead,          &probe_script};
 #define SCRIPTS (sizeof all_scripts / sizeof all_scripts[0])
 
 /* A script's text, to be freed. */
