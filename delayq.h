@@ -1735,12 +1735,12 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
 }
 
 static const char *dq_sys_refuse_path(const char *path) {
-    dq_sys_address to;
-    return dq_sys_parse_path(&to, path) ? NULL : "the path is too long";
+    const struct sockaddr_un *to = NULL;
+    return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
 }
 
 static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
-    if (strlen(path) >= sizeof to->path.sun_path) return 0;
+    if (dq_sys_refuse_path(path)) return 0;
     to->path.sun_family = AF_UNIX;
     memcpy(to->path.sun_path, path, strlen(path) + 1);
     return sizeof to->path;
@@ -1936,12 +1936,26 @@ static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
     return sizeof to->v6;
 }
 
+/* Is it connected to itself? That may happen where nobody listens on a port
+ * that the system also gives to those who connect. */
+static int dq_sys_is_own(int fd) {
+    dq_sys_address a, b;
+    socklen_t n = sizeof a, m = sizeof b;
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    return getsockname((dq_sys_socket)fd, &a.any, &n) == 0 &&
+           (a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6) &&
+           getpeername((dq_sys_socket)fd, &b.any, &m) == 0 && n == m &&
+           memcmp(&a, &b, sizeof a) == 0;
+}
+
 /* How far a connect is: 1 connected, 0 not yet, -1 refused, and errno says why.
  */
 static int dq_sys_is_connected(int fd) {
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
     if (dq_sys_poll(&p, 1, 0) <= 0) return 0;
     errno = dq_sys_socket_error(fd);
+    if (errno == 0 && dq_sys_is_own(fd)) errno = ECONNREFUSED;
     return errno == 0 ? 1 : -1;
 }
 
@@ -2523,6 +2537,7 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
     if (u->local && at == end) return "the path of the socket is missing";
     if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
     for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
+    if (!wrong && u->local) wrong = dq_sys_refuse_path(a.host);
     return wrong ? wrong : dq_url_rest(u, end);
 }
 
@@ -2554,7 +2569,9 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
 static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
                                  const char *file) {
     const char *why = ERR_reason_error_string(ERR_peek_last_error());
-    if (access(file, R_OK) != 0) why = strerror(errno);
+    FILE *f = fopen(file, "rb");
+    if (!f) why = strerror(errno);
+    if (f) fclose(f);
     dq_err_set(conn->err, DELAYQ_ERR_ARG, "options.%s, %.120s: %s", option,
                file, why ? why : "OpenSSL can't use it");
     return conn->err;
@@ -5313,11 +5330,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         char address[64];
         socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
         int fd;
-        const char *wrong = a->port == 0 ? dq_sys_refuse_path(a->host) : NULL;
-        if (wrong)
-            return dq_err_set(conn->err, DELAYQ_ERR_ARG, "options.url: %s",
-                              wrong);
-        if (size == 0) {
+        if (size == 0 && a->port != 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
             if (found == 0) return DELAYQ_EMPTY;
             if (found > 0) size = dq_sys_parse_address(&to, address, a->port);
