@@ -4,12 +4,14 @@
  * Version 0.1.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
- * In one .c file of your program:
+ * One .c file of your program, delayq_impl.c, has these two lines only, since
+ * they need what other system headers may have hidden:
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
  *
- * and in all others just #include "delayq.h". Link with -lhiredis.
+ * All others just #include "delayq.h". A program of one file may begin with the
+ * two. Link with -lhiredis; on Windows also with ws2_32 and bcrypt.
  *
  * Contents (search for the tag)
  *
@@ -30,7 +32,7 @@
  *
  * and in the implementation, from the ground up:
  *
- *     >>system         clock, random bytes, SIGPIPE, sockets, the pipe
+ *     >>system         what a port supplies: clock, random bytes, sockets ...
  *     >>numbers        numbers as text, in hex, in a back-off
  *     >>elements       every byte of an element
  *     >>errors-inside  statuses, what server errors mean, error texts
@@ -183,11 +185,11 @@
  * rounded up.
  *
  * Nothing ever blocks on the server; the handle waits in poll(), sleeps for the
- * last fraction of a millisecond, and spends the last 80 us awake, because
- * sleepers are woken late. A handle that waits opens a second connection, the
- * subscriber, which is told of items that are due earlier and of payloads that
- * anybody pushes into N. It only saves time: without it the handle asks the
- * server every 250 ms; with it at least every max_wait_ms.
+ * last fraction of a millisecond, and spends the last 80 us (on Windows 600)
+ * awake, because sleepers are woken late. A handle that waits opens a second
+ * connection, the subscriber, which is told of items that are due earlier and
+ * of payloads that anybody pushes into N. It only saves time: without it the
+ * handle asks the server every 250 ms; with it at least every max_wait_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -1166,7 +1168,9 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *   fds, max    room for max descriptors; 3 are enough
  *
  * Returns how many were stored. Ask before each poll(): they change at a
- * reconnect. When one is readable call delayq_tick, or take with timeout 0.
+ * reconnect. When one is readable call delayq_tick, or take with timeout 0. On
+ * Windows they are SOCKETs, whose handles fit into an int, for select or
+ * WSAPoll; a wait of the handle ends what WSAEventSelect has been told of them.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1278,7 +1282,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * MARK: - System
  * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
  *
- * Owns everything that differs between operating systems. A port begins here.
+ * Owns everything that differs between operating systems: no other section asks
+ * which one it is. First stands what each has to supply, then how Windows and
+ * POSIX do that, then what is made of it.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1412,9 +1418,7 @@ static void dq_sys_write_pipe(int fd);
 #pragma comment(lib, "bcrypt")
 #pragma warning(disable : 4996) /* strerror */
 #endif
-#ifndef CREATE_WAITABLE_TIMER_HIGH_RESOLUTION
-#define CREATE_WAITABLE_TIMER_HIGH_RESOLUTION 2
-#endif
+#define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
 typedef SOCKET dq_sys_socket;
 #define DQ_SPIN_US 600 /* such a timer ticks every 500 us */
 
@@ -1521,8 +1525,8 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
     size_t i;
     int ready;
     either[0] = CreateEventW(NULL, TRUE, FALSE, NULL);
-    either[1] = CreateWaitableTimerExW(
-        NULL, NULL, CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, TIMER_ALL_ACCESS);
+    either[1] = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
+                                       TIMER_ALL_ACCESS);
     if (!either[1])
         either[1] = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
     for (i = 0; i < count; i++)

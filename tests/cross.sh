@@ -18,7 +18,6 @@ hiredis_version=3.5.0 # of the package
 zig_version=0.17.1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wvla"
 parts="alloc async hiredis net read sds sockcompat"
-examples="hello game_loop worker broadcast small_tool demo"
 server= game=
 trap 'kill -CONT $server 2>/dev/null; kill $server $game 2>/dev/null
     rm -rf "$dir"' EXIT
@@ -66,23 +65,23 @@ build() {
     shift
     rm -rf "$out" && mkdir -p "$out/hiredis" || exit 1
     for part in $parts; do
-        $cc -O2 -c "$source/hiredis/$part.c" -o "$out/hiredis/$part.o" \
+        $cc -O1 -c "$source/hiredis/$part.c" -o "$out/hiredis/$part.o" \
             >"$dir/said" 2>&1 || { bad "hiredis: $part.c"; cat "$dir/said"; }
     done
     printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n' \
         >"$out/delayq_impl.c"
-    for std in c17 c99; do
+    for std in $cs; do
         clean "$row: the header in $std" $cc -std=$std -O1 $warn -I. \
             -isystem "$source" -c "$out/delayq_impl.c" -o "$out/impl.o"
     done
     cp "$out/delayq_impl.c" "$out/delayq_impl.cc"
-    for std in c++11 c++20; do
+    for std in $cxxs; do
         clean "$row: the header in $std" $cxx -std=$std -O1 -Wall -Wextra \
             -Wpedantic -Wshadow -Wconversion -I. -isystem "$source" \
             -c "$out/delayq_impl.cc" -o "$out/impl.oo"
     done
     for example in $examples; do
-        clean "$row: $example" $cc -std=c99 -O2 $warn -I. -isystem "$source" \
+        clean "$row: $example" $cc -std=c99 -O0 $warn -I. -isystem "$source" \
             "examples/$example.c" "$out"/hiredis/*.o "$@" \
             -o "$out/$example$exe"
     done
@@ -168,8 +167,10 @@ play() {
         bad "game_loop, $title: not all orcs came back"
     fi
 }
-windows() {
+on_windows() {
     row=windows cc=x86_64-w64-mingw32-gcc cxx=x86_64-w64-mingw32-g++ exe=.exe
+    cs="c99 c17" cxxs="c++11 c++20"
+    examples="hello game_loop worker broadcast small_tool demo"
     command -v $cc >/dev/null || give_up "$cc is not installed"
     command -v $cxx >/dev/null || give_up "$cxx is not installed"
     say compiler "mingw $($cc -dumpfullversion)"
@@ -213,12 +214,12 @@ find_zig() {
         give_up "zig is not installed, and can't be had"
     }
 }
-zig() {
+by_zig() {
     find_zig
     say compiler "zig $("$zig" version)"
     find_hiredis
     say server -
-    exe=
+    cs=c99 cxxs=c++11 examples="hello game_loop worker" exe=
     export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache"
     export ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
     for row in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd \
@@ -229,7 +230,8 @@ zig() {
 }
 
 case $1 in
-windows | zig) "$1" ;;
+windows) on_windows ;;
+zig) by_zig ;;
 *) echo "usage: tests/cross.sh windows|zig" >&2 && exit 2 ;;
 esac
 summary
