@@ -1529,12 +1529,16 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
                                        TIMER_ALL_ACCESS);
     if (!either[1])
         either[1] = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
-    for (i = 0; i < count; i++)
-        WSAEventSelect(fds[i].fd, either[0],
-                       FD_CLOSE | FD_CONNECT |
-                           (fds[i].events & POLLIN ? FD_READ : 0) |
-                           (fds[i].events & POLLOUT ? FD_WRITE : 0));
-    ready = dq_sys_poll(fds, count, 0);        /* it may have been so before */
+    for (i = 0; i < count; i++) { /* and forget what was recorded before, */
+        WSANETWORKEVENTS old;
+        WSAEventSelect(
+            fds[i].fd, either[0],
+            FD_CLOSE | (fds[i].events & POLLIN ? FD_READ : 0) |
+                (fds[i].events & POLLOUT ? FD_CONNECT | FD_WRITE : 0));
+        WSAEnumNetworkEvents(fds[i].fd, NULL, &old);
+    }
+    ResetEvent(either[0]);
+    ready = dq_sys_poll(fds, count, 0);        /* since this sees it */
     in.QuadPart = (dq_sys_now() - until) * 10; /* < 0: so many 100 ns */
     if (ready == 0 && in.QuadPart < 0) {
         if (in.QuadPart < -3600 * 10LL * DQ_SECOND_US)

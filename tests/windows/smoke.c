@@ -243,6 +243,31 @@ static void wakes(void) {
     delayq_close(&q);
 }
 
+/* In ms: of this process. */
+static double cpu_ms(void) {
+#ifdef _WIN32
+    FILETIME begun, ended, kernel, user;
+    GetProcessTimes(GetCurrentProcess(), &begun, &ended, &kernel, &user);
+    return ((double)kernel.dwLowDateTime + (double)user.dwLowDateTime) / 1e4;
+#else
+    return (double)clock() * 1e3 / (double)CLOCKS_PER_SEC;
+#endif
+}
+
+static void idles(void) {
+    static delayq q;
+    delayq_options o = options_of("idle");
+    delayq_item item;
+    double began;
+    must_open(&q, &o);
+    delayq_take(&q, &item, 500); /* the subscriber is there then */
+    began = cpu_ms();
+    delayq_take(&q, &item, 2000);
+    printf("CPU of a wait of 2 s: %.0f ms\n", cpu_ms() - began);
+    check(cpu_ms() - began < 300, "a wait sleeps", "it spins");
+    delayq_close(&q);
+}
+
 static void leases(void) {
     static delayq q;
     delayq_options o = options_of("lease");
@@ -427,6 +452,7 @@ int main(int argc, char **argv) {
     timers();
     lateness();
     wakes();
+    idles();
     leases();
     faults();
     outbox();
