@@ -173,7 +173,7 @@ on_windows() {
     examples="hello game_loop worker broadcast small_tool demo"
     command -v $cc >/dev/null || give_up "$cc is not installed"
     command -v $cxx >/dev/null || give_up "$cxx is not installed"
-    say compiler "mingw $($cc -dumpfullversion)"
+    say compiler "mingw $($cc -dumpversion | cut -d- -f1)"
     find_hiredis
     libraries="-static -lws2_32 -lbcrypt -lwinpthread"
     build build/windows $libraries
@@ -187,7 +187,8 @@ on_windows() {
     command -v redis-server >/dev/null || give_up "redis-server is not installed"
     find_server || give_up "no port for a server"
     say server "$(redis-cli -p $port info server |
-        sed -n 's/^redis_version:\([0-9.]*\).*/redis \1/p'), $("$wine" --version 2>/dev/null)"
+        sed -n 's/^redis_version:\([0-9.]*\).*/redis \1/p')"
+    say wine "$("$wine" --version 2>/dev/null)"
     export WINEPREFIX="$cache/wine" WINEDEBUG=-all
     timeout 300 "$wine" wineboot -i >"$dir/said" 2>&1
     cr=$(printf '\r')

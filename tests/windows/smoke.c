@@ -9,6 +9,20 @@
  * "please thaw", "please stop" or "please start", and waits for a line, with
  * which tests/cross.sh says that it is done.
  */
+#ifdef _WIN32
+/* Whoever connects first to what the wake-up listens on is a stranger. */
+#include <winsock2.h>
+static int strangers;
+static int connect_second(SOCKET s, const struct sockaddr *to, int size) {
+    if (strangers > 0) {
+        SOCKET stranger = socket(AF_INET, SOCK_STREAM, 0);
+        strangers--;
+        connect(stranger, to, size);
+    }
+    return connect(s, to, size);
+}
+#define connect connect_second
+#endif
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
 #include <stdlib.h>
@@ -428,6 +442,17 @@ static void addresses(void) {
           "others have their number", room);
 #endif
     (void)room;
+#ifdef _WIN32
+    strangers = 1;
+    if (dq_sys_open_pipe(pipes)) {
+        struct pollfd p = dq_sys_watch(pipes[0], POLLIN);
+        dq_sys_write_pipe(pipes[1]);
+        check(strangers == 0 && dq_sys_poll(&p, 1, 2000) == 1,
+              "a stranger who connects to the wake-up is sent away",
+              "it is not our wake-up that is heard");
+        dq_sys_close_pipe(pipes);
+    }
+#endif
     for (i = 0; i < 200 && dq_sys_open_pipe(pipes); i++)
         dq_sys_close_pipe(pipes);
     check(i == 200, "the wake-up is opened 200 times", "it isn't");
