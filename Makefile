@@ -285,6 +285,13 @@ size: ## code, RAM per handle, stack; and that the library allocates nothing
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
 
+windows: ## built for Windows by MinGW-w64; a smoke test and a game run by wine
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
+	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/cross.sh windows
+
+zig: ## built for macOS, FreeBSD, NetBSD and OpenBSD by zig cc
+	@sh tests/cross.sh zig
+
 servers: $B/test-plain ## the tests on other servers: SERVERS="PROGRAM..."
 	@sh tests/servers.sh $B/test-plain $(SERVERS)
 
@@ -338,4 +345,4 @@ help: ## list the targets
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
         nonblock old sim sim-old sim-test mutations fuzz lint lua interop soak bench bench-old bench-peers calls charts \
-        cli recipes faults size matrix servers tls format install uninstall clean help
+        cli recipes faults size matrix windows zig servers tls format install uninstall clean help

@@ -4,12 +4,14 @@
  * Version 0.1.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
- * In one .c file of your program:
+ * One .c file of your program, delayq_impl.c, has these two lines only, since
+ * they need what other system headers may have hidden:
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
  *
- * and in all others just #include "delayq.h". Link with -lhiredis.
+ * All others just #include "delayq.h". A program of one file may begin with the
+ * two. Link with -lhiredis; on Windows also with ws2_32 and bcrypt.
  *
  * Contents (search for the tag)
  *
@@ -30,7 +32,7 @@
  *
  * and in the implementation, from the ground up:
  *
- *     >>system         clock, random bytes, SIGPIPE, sockets, the pipe
+ *     >>system         what a port supplies: clock, random bytes, sockets ...
  *     >>numbers        numbers as text, in hex, in a back-off
  *     >>elements       every byte of an element
  *     >>errors-inside  statuses, what server errors mean, error texts
@@ -183,11 +185,11 @@
  * rounded up.
  *
  * Nothing ever blocks on the server; the handle waits in poll(), sleeps for the
- * last fraction of a millisecond, and spends the last 80 us awake, because
- * sleepers are woken late. A handle that waits opens a second connection, the
- * subscriber, which is told of items that are due earlier and of payloads that
- * anybody pushes into N. It only saves time: without it the handle asks the
- * server every 250 ms; with it at least every max_wait_ms.
+ * last fraction of a millisecond, and spends the last 80 us (on Windows 600)
+ * awake, because sleepers are woken late. A handle that waits opens a second
+ * connection, the subscriber, which is told of items that are due earlier and
+ * of payloads that anybody pushes into N. It only saves time: without it the
+ * handle asks the server every 250 ms; with it at least every max_wait_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -1170,7 +1172,9 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *   fds, max    room for max descriptors; 3 are enough
  *
  * Returns how many were stored. Ask before each poll(): they change at a
- * reconnect. When one is readable call delayq_tick, or take with timeout 0.
+ * reconnect. When one is readable call delayq_tick, or take with timeout 0. On
+ * Windows they are SOCKETs, whose handles fit into an int, for select or
+ * WSAPoll; a wait of the handle ends what WSAEventSelect has been told of them.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1282,29 +1286,43 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * MARK: - System
  * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
  *
- * Owns everything that differs between operating systems. A port begins here.
+ * Owns everything that differs between operating systems: no other section asks
+ * which one it is. First stands what each has to supply, then how Windows and
+ * POSIX do that, then what is made of it.
  *---------------------------------------------------------------------------*/
 
-#include <arpa/inet.h>
+#if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
+#error "<windows.h> came first and brought an old winsock: compile \
+DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
+#endif
+
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#ifdef _WIN32
+#include <winsock2.h>
+
+#include <bcrypt.h>
+#include <ws2tcpip.h>
+#else
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
-
 #ifndef CLOCK_MONOTONIC
-#error "POSIX is hidden: include delayq.h first, or compile with -std=gnu99"
+#error "a system header came first and hides POSIX: compile \
+DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
+#endif
 #endif
 
 #ifdef DELAYQ_HIREDIS
@@ -1323,9 +1341,334 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
+
+/* --- what a system has to supply: a port writes these --- */
+
+/* The local clock, in us, which never steps. It only measures distances. */
+static int64_t dq_sys_now(void);
+
+/* Random bytes, of which ids are made: nobody else may get the same. */
+static void dq_sys_random(unsigned char *bytes, size_t len);
+
+/* Tells a process from its fork. Any constant where there is no fork. */
+static int64_t dq_sys_pid(void);
+
+/* What errno says, in words; `room` is for those that need some. */
+static const char *dq_sys_strerror(int code, char room[40]);
+
+/* These stand around what may write to a lost connection: no SIGPIPE of that
+ * may reach the program. failed: something went wrong in between. */
+typedef struct dq_sys_signals dq_sys_signals;
+static void dq_sys_block_sigpipe(dq_sys_signals *old);
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
+
+/* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
+static void dq_sys_set_modes(int fd);
+
+static void dq_sys_close(int fd);
+
+/* Read what is there. Below 1: nothing. */
+static int dq_sys_receive(int fd, char *to, size_t size);
+
+/* An entry for these two, which wait for POLLIN or POLLOUT. A failed connect
+ * counts as ready, too. */
+static struct pollfd dq_sys_watch(int fd, int events);
+
+/* How many of at most 60 are ready, at the latest after so many ms? */
+static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
+
+/* Sleep until one is ready, which is 1, or the clock says `until`, which is 0.
+ * It may be up to DQ_SPIN_US late for that, and should not be later. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until);
+
+/* Why this can't be the path of a unix socket, or NULL; and its address. */
+typedef union dq_sys_address dq_sys_address;
+static const char *dq_sys_refuse_path(const char *path);
+static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path);
+
+/* A socket that is being connected. -1: errno says why not. */
+static int dq_sys_connect(const dq_sys_address *to, socklen_t size);
+
+/* Why a connect has failed, as errno has it, or 0. */
+static int dq_sys_socket_error(int fd);
+
+/* What delayq_wake writes to, fds[1], and a wait reads from, fds[0], which can
+ * be polled beside sockets; neither ever blocks, and a signal handler may
+ * write. 0: errno says why not. It is the first that an open asks for, the
+ * last that a close gives back. */
+static int dq_sys_open_pipe(int fds[2]);
+static void dq_sys_close_pipe(const int fds[2]);
+static void dq_sys_drain_pipe(int fd);
+static void dq_sys_write_pipe(int fd);
+
+/* Read and write an int that another thread, or a signal handler, writes. */
+#if defined(__GNUC__)
+#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#elif defined(_MSC_VER)
+#define DQ_LOAD(p) InterlockedOr((volatile LONG *)(p), 0)
+#define DQ_STORE(p, v) InterlockedExchange((volatile LONG *)(p), v)
+#else
+#define DQ_LOAD(p) (*(p))
+#define DQ_STORE(p, v) (*(p) = (v))
+#endif
+
+#ifdef _WIN32
+
+/* --- Windows 10 and later; link with ws2_32 and bcrypt --- */
+
+#ifdef _MSC_VER
+#pragma comment(lib, "ws2_32")
+#pragma comment(lib, "bcrypt")
+#pragma warning(disable : 4996) /* strerror */
+#endif
+#define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
+typedef SOCKET dq_sys_socket;
+#define DQ_SPIN_US 600 /* such a timer ticks every 500 us */
+
+union dq_sys_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static int64_t dq_sys_now(void) {
+    LARGE_INTEGER ticks, second;
+    QueryPerformanceFrequency(&second);
+    QueryPerformanceCounter(&ticks);
+    return ticks.QuadPart / second.QuadPart * DQ_SECOND_US +
+           ticks.QuadPart % second.QuadPart * DQ_SECOND_US / second.QuadPart;
+}
+
+static void dq_sys_random(unsigned char *bytes, size_t len) {
+    BCryptGenRandom(NULL, bytes, (ULONG)len, BCRYPT_USE_SYSTEM_PREFERRED_RNG);
+}
+
+static int64_t dq_sys_pid(void) {
+    return 0;
+}
+
+/* Our calls leave Winsock's codes in errno, hiredis those of C, for some of
+ * which strerror has no words. */
+static const char *dq_sys_strerror(int code, char room[40]) {
+    static const struct {
+        int winsock, c;
+        const char *text;
+    } known[] = {
+        {WSAECONNREFUSED, ECONNREFUSED, "Connection refused"},
+        {WSAECONNRESET, ECONNRESET, "Connection reset by peer"},
+        {WSAECONNABORTED, ECONNABORTED, "Connection aborted"},
+        {WSAETIMEDOUT, ETIMEDOUT, "Connection timed out"},
+        {WSAENOTCONN, ENOTCONN, "Not connected"},
+        {WSAEHOSTUNREACH, EHOSTUNREACH, "No route to host"},
+        {WSAENETUNREACH, ENETUNREACH, "Network is unreachable"},
+        {WSAENETRESET, ENETRESET, "Network has reset the connection"},
+        {WSAENETDOWN, ENETDOWN, "Network is down"},
+        {WSAEADDRINUSE, EADDRINUSE, "Address already in use"},
+        {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "Address not available"},
+        {WSAEAFNOSUPPORT, EAFNOSUPPORT, "Address family not supported"},
+        {WSAEACCES, EACCES, "Permission denied"},
+        {WSAEMFILE, EMFILE, "Too many open sockets"},
+        {WSAENOBUFS, ENOBUFS, "No buffer space"},
+    };
+    size_t i;
+    for (i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (code == known[i].winsock || code == known[i].c)
+            return known[i].text;
+    if (code < 10000) return strerror(code);
+    snprintf(room, 40, "Windows Sockets error %d", code);
+    return room;
+}
+
+static void dq_sys_set_modes(int fd) {
+    u_long on = 1;
+    ioctlsocket((dq_sys_socket)fd, (long)FIONBIO, &on);
+    SetHandleInformation((HANDLE)(dq_sys_socket)fd, HANDLE_FLAG_INHERIT, 0);
+}
+
+static void dq_sys_close(int fd) {
+    closesocket((dq_sys_socket)fd);
+}
+
+static int dq_sys_receive(int fd, char *to, size_t size) {
+    return recv((dq_sys_socket)fd, to, (int)size, 0);
+}
+
+static struct pollfd dq_sys_watch(int fd, int events) {
+    struct pollfd p;
+    p.fd = (dq_sys_socket)fd;
+    p.events = (short)events;
+    p.revents = 0;
+    return p;
+}
+
+/* Not by WSAPoll: before Windows 10 2004 it doesn't see a failed connect. */
+static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
+    fd_set in, out, failed;
+    struct timeval t;
+    size_t i;
+    assert(count <= FD_SETSIZE);
+    FD_ZERO(&in);
+    FD_ZERO(&out);
+    FD_ZERO(&failed);
+    for (i = 0; i < count; i++) {
+        if (fds[i].events & POLLIN) FD_SET(fds[i].fd, &in);
+        if (fds[i].events & POLLOUT) FD_SET(fds[i].fd, &out);
+        FD_SET(fds[i].fd, &failed);
+    }
+    t.tv_sec = ms / 1000;
+    t.tv_usec = ms % 1000 * 1000;
+    return select(0, &in, &out, &failed, &t);
+}
+
+/* The timeouts of select, WSAPoll and Sleep end with a tick of the system,
+ * which may take 15.6 ms; this timer's are finer since Windows 10 1803. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
+    HANDLE either[2]; /* an event of the sockets, the timer */
+    LARGE_INTEGER in;
+    size_t i;
+    int ready;
+    either[0] = CreateEventW(NULL, TRUE, FALSE, NULL);
+    either[1] = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
+                                       TIMER_ALL_ACCESS);
+    if (!either[1])
+        either[1] = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
+    for (i = 0; i < count; i++) { /* and forget what was recorded before, */
+        WSANETWORKEVENTS old;
+        WSAEventSelect(
+            fds[i].fd, either[0],
+            FD_CLOSE | (fds[i].events & POLLIN ? FD_READ : 0) |
+                (fds[i].events & POLLOUT ? FD_CONNECT | FD_WRITE : 0));
+        WSAEnumNetworkEvents(fds[i].fd, NULL, &old);
+    }
+    ResetEvent(either[0]);
+    ready = dq_sys_poll(fds, count, 0);        /* since this sees it */
+    in.QuadPart = (dq_sys_now() - until) * 10; /* < 0: so many 100 ns */
+    if (ready == 0 && in.QuadPart < 0) {
+        if (in.QuadPart < -3600 * 10LL * DQ_SECOND_US)
+            in.QuadPart = -3600 * 10LL * DQ_SECOND_US;
+        SetWaitableTimer(either[1], &in, 0, NULL, NULL, FALSE);
+        ready = WaitForMultipleObjects(2, either, FALSE, INFINITE) !=
+                WAIT_OBJECT_0 + 1;
+    }
+    for (i = 0; i < count; i++) WSAEventSelect(fds[i].fd, NULL, 0);
+    CloseHandle(either[0]);
+    CloseHandle(either[1]);
+    return ready != 0;
+}
+
+static const char *dq_sys_refuse_path(const char *path) {
+    (void)path;
+    return "unix:// can't be used on Windows";
+}
+
+static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+    (void)to;
+    (void)path;
+    return 0;
+}
+
+static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+    SOCKET s = socket(to->any.sa_family, SOCK_STREAM, 0);
+    int on = 1, error;
+    errno = WSAGetLastError();
+    if (s == INVALID_SOCKET) return -1;
+    dq_sys_set_modes((int)s);
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+    if (connect(s, &to->any, size) == 0) return (int)s;
+    error = WSAGetLastError();
+    if (error == WSAEWOULDBLOCK) return (int)s;
+    closesocket(s);
+    errno = error;
+    return -1;
+}
+
+static int dq_sys_socket_error(int fd) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (getsockopt((dq_sys_socket)fd, SOL_SOCKET, SO_ERROR, (char *)&error,
+                   &size) != 0)
+        error = WSAGetLastError();
+    return error;
+}
+
+/* Two sockets that are connected over loopback. Whoever else may have connected
+ * to the one that listens has another port than ours, and is sent away. */
+static int dq_sys_open_pipe(int fds[2]) {
+    WSADATA data;
+    struct sockaddr_in at, ours, theirs;
+    SOCKET listener, in = INVALID_SOCKET, out;
+    int error = WSAStartup(MAKEWORD(2, 2), &data), size = sizeof at, on = 1;
+    errno = error;
+    if (error != 0) return 0;
+    memset(&at, 0, sizeof at);
+    memset(&ours, 0, sizeof ours);
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    out = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(listener, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on,
+               sizeof on);
+    if (bind(listener, (struct sockaddr *)&at, sizeof at) == 0 &&
+        getsockname(listener, (struct sockaddr *)&at, &size) == 0 &&
+        listen(listener, SOMAXCONN) == 0 &&
+        connect(out, (struct sockaddr *)&at, sizeof at) == 0 &&
+        getsockname(out, (struct sockaddr *)&ours, &size) == 0)
+        for (;;) {
+            size = sizeof theirs;
+            in = accept(listener, (struct sockaddr *)&theirs, &size);
+            if (in == INVALID_SOCKET ||
+                (theirs.sin_port == ours.sin_port &&
+                 theirs.sin_addr.s_addr == ours.sin_addr.s_addr))
+                break;
+            closesocket(in);
+        }
+    error = WSAGetLastError();
+    closesocket(listener);
+    if (in == INVALID_SOCKET) {
+        closesocket(out);
+        WSACleanup();
+        errno = error;
+        return 0;
+    }
+    setsockopt(out, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+    fds[0] = (int)in;
+    fds[1] = (int)out;
+    dq_sys_set_modes(fds[0]);
+    dq_sys_set_modes(fds[1]);
+    return 1;
+}
+
+static void dq_sys_close_pipe(const int fds[2]) {
+    closesocket((dq_sys_socket)fds[0]);
+    closesocket((dq_sys_socket)fds[1]);
+    WSACleanup();
+}
+
+static void dq_sys_drain_pipe(int fd) {
+    char bytes[64];
+    while (recv((dq_sys_socket)fd, bytes, sizeof bytes, 0) > 0) {
+    }
+}
+
+static void dq_sys_write_pipe(int fd) {
+    send((dq_sys_socket)fd, "w", 1, 0);
+}
+
+#else
+
+/* --- POSIX --- */
+
+typedef int dq_sys_socket;
 #define DQ_SPIN_US 80 /* Linux' timer slack, and a bit */
 
-/* The local clock. It only measures distances. */
+union dq_sys_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_un path;
+};
+
 static int64_t dq_sys_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -1347,6 +1690,189 @@ static void dq_sys_random(unsigned char *bytes, size_t len) {
     }
 }
 
+static int64_t dq_sys_pid(void) {
+    return (int64_t)getpid();
+}
+
+static const char *dq_sys_strerror(int code, char room[40]) {
+    (void)room;
+    return strerror(code);
+}
+
+static void dq_sys_set_modes(int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+#ifdef SO_NOSIGPIPE
+    flags = 1;
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
+#endif
+}
+
+static void dq_sys_close(int fd) {
+    close(fd);
+}
+
+static int dq_sys_receive(int fd, char *to, size_t size) {
+    return (int)recv(fd, to, size, 0);
+}
+
+static struct pollfd dq_sys_watch(int fd, int events) {
+    struct pollfd p;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    return p;
+}
+
+static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
+    return poll(fds, (nfds_t)count, ms);
+}
+
+/* poll counts whole milliseconds; the rest, less than one, is slept without
+ * listening. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
+    int64_t ms = (until - dq_sys_now()) / 1000, left;
+    int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
+    if (poll(fds, (nfds_t)count, n) != 0) return 1;
+    left = until - dq_sys_now();
+    if (left > 1000) return 1; /* an hour is over */
+    if (left > 0) {
+        struct timespec t;
+        t.tv_sec = 0;
+        t.tv_nsec = (long)left * 1000;
+        if (nanosleep(&t, NULL) != 0) return 1;
+    }
+    return 0;
+}
+
+static const char *dq_sys_refuse_path(const char *path) {
+    const struct sockaddr_un *to = NULL;
+    return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
+}
+
+static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+    if (dq_sys_refuse_path(path)) return 0;
+    to->path.sun_family = AF_UNIX;
+    memcpy(to->path.sun_path, path, strlen(path) + 1);
+    return sizeof to->path;
+}
+
+static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+    int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
+    if (fd < 0) return -1;
+    dq_sys_set_modes(fd);
+    if (to->any.sa_family != AF_UNIX)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
+        errno == EINTR)
+        return fd;
+    saved = errno;
+    close(fd);
+    errno = saved;
+    return -1;
+}
+
+static int dq_sys_socket_error(int fd) {
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+    return error;
+}
+
+static int dq_sys_open_pipe(int fds[2]) {
+    if (pipe(fds) != 0) return 0;
+    dq_sys_set_modes(fds[0]);
+    dq_sys_set_modes(fds[1]);
+    return 1;
+}
+
+static void dq_sys_close_pipe(const int fds[2]) {
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void dq_sys_drain_pipe(int fd) {
+    char bytes[64];
+    while (read(fd, bytes, sizeof bytes) > 0) {
+    }
+}
+
+static void dq_sys_write_pipe(int fd) {
+    if (write(fd, "w", 1) < 0) {
+    }
+}
+
+#endif
+
+/* --- SIGPIPE --- */
+
+#if defined(_WIN32) || defined(SO_NOSIGPIPE)
+
+/* There is none, or dq_sys_set_modes has turned it off. */
+struct dq_sys_signals {
+    char none;
+};
+
+static void dq_sys_block_sigpipe(dq_sys_signals *old) {
+    old->none = 0;
+}
+
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
+    (void)old;
+    (void)failed;
+}
+
+#else
+
+/* hiredis and OpenSSL write without MSG_NOSIGNAL. So SIGPIPE is blocked in this
+ * thread, and removed where one was raised; but not the program's own, which
+ * was blocked and pending before. */
+struct dq_sys_signals {
+    sigset_t mask;
+    int pending;
+};
+
+/* Before glibc 2.32 pthread_sigmask is in -lpthread, which nobody has to link
+ * with; there, and on OpenBSD, sigprocmask changes this thread's mask, too. */
+#if defined(__OpenBSD__) || \
+    (defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 32)
+#define DQ_SIGMASK sigprocmask
+#else
+#define DQ_SIGMASK pthread_sigmask
+#endif
+
+/* Is one blocked and pending? */
+static int dq_sys_sigpipe_waits(void) {
+    sigset_t set;
+    return sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
+}
+
+static void dq_sys_block_sigpipe(dq_sys_signals *old) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    DQ_SIGMASK(SIG_BLOCK, &set, &old->mask);
+    old->pending =
+        sigismember(&old->mask, SIGPIPE) == 1 && dq_sys_sigpipe_waits();
+}
+
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
+    if (failed && !old->pending) {
+        int saved = errno, number;
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, SIGPIPE);
+        if (dq_sys_sigpipe_waits()) sigwait(&set, &number);
+        errno = saved;
+    }
+    DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);
+}
+
+#endif
+
+/* --- what is the same everywhere --- */
+
 /* A random number below 65,536. */
 static unsigned dq_sys_random16(void) {
     unsigned char r[2];
@@ -1354,59 +1880,11 @@ static unsigned dq_sys_random16(void) {
     return (unsigned)r[0] << 8 | r[1];
 }
 
-/* hiredis and OpenSSL write without MSG_NOSIGNAL. So that a lost connection
- * does not kill the program, SIGPIPE is blocked in this thread around what may
- * write, and removed where one was raised; but not the program's own, which was
- * blocked and pending before. On macOS and BSD a socket option does this. */
-#ifdef SO_NOSIGPIPE
-typedef int dq_sys_signals;
-
-static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    *old = 0;
+/* Its socket. On Windows hiredis has a SOCKET, which is 64 bits wide there; but
+ * it is a handle, and of these Windows uses 32 bits. */
+static int dq_sys_fd(const redisContext *c) {
+    return (int)c->fd;
 }
-
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    (void)old;
-    (void)failed;
-}
-#else
-
-/* Before glibc 2.32 it is in -lpthread, which nobody has to link with; there
- * sigprocmask is the same system call, which changes this thread's mask. */
-#if defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 32
-#define DQ_SIGMASK sigprocmask
-#else
-#define DQ_SIGMASK pthread_sigmask
-#endif
-
-typedef struct dq_sys_signals {
-    sigset_t mask;
-    int pending;
-} dq_sys_signals;
-
-static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    DQ_SIGMASK(SIG_BLOCK, &set, &old->mask);
-    old->pending = sigismember(&old->mask, SIGPIPE) == 1 &&
-                   sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
-}
-
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    if (failed && !old->pending) {
-        struct timespec none = {0, 0};
-        int saved = errno;
-        sigset_t mask;
-        sigemptyset(&mask);
-        sigaddset(&mask, SIGPIPE);
-        while (sigtimedwait(&mask, NULL, &none) < 0 && errno == EINTR) {
-        }
-        errno = saved;
-    }
-    DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);
-}
-#endif
 
 /* Write what is in the buffer. *sent: the server has all of it. A context that
  * has failed, as by a want of memory for that, writes nothing. */
@@ -1432,41 +1910,10 @@ static int dq_sys_read_tls(redisContext *c) {
     return status;
 }
 
-/* Make a new descriptor non-blocking, closed by exec and, if it is a socket,
- * silent about SIGPIPE. */
-static void dq_sys_set_modes(int fd) {
-    int flags = fcntl(fd, F_GETFL);
-    if (flags >= 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-#ifdef SO_NOSIGPIPE
-    flags = 1;
-    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &flags, sizeof flags);
-#endif
-}
-
-static struct pollfd dq_sys_watch(int fd, int events) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
-    return p;
-}
-
-/* Sleep until a descriptor is readable or the clock says `until`. poll counts
- * whole milliseconds; the rest, less than one, is slept without listening. A
- * sleeper is woken up to DQ_SPIN_US late, so the last of it is spent awake. */
+/* Sleep until a descriptor is ready or the clock says `until`. A sleeper is
+ * woken up to DQ_SPIN_US late, so the last of it is spent awake. */
 static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t ms = (until - dq_sys_now() - DQ_SPIN_US) / 1000, left;
-    int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
-    if (poll(fds, (nfds_t)count, n) != 0) return;
-    left = until - dq_sys_now();
-    if (left > 1000 + DQ_SPIN_US) return; /* an hour is over */
-    if (left > DQ_SPIN_US) {
-        struct timespec t;
-        t.tv_sec = 0;
-        t.tv_nsec = (long)(left - DQ_SPIN_US) * 1000;
-        if (nanosleep(&t, NULL) != 0) return;
-    }
+    if (dq_sys_sleep(fds, count, until - DQ_SPIN_US)) return;
     while (dq_sys_now() < until) {
     }
 }
@@ -1474,8 +1921,7 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
 /* The text of an address that a host's name has; `number` counts through them
  * round and round, those of IPv4 first. It may wait for a name server. 0: the
  * name has none. */
-static int dq_sys_resolve(const char *host, unsigned number, char *address,
-                          size_t size) {
+static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
     struct addrinfo hints, *all = NULL, *a;
     unsigned n[2] = {0, 0};
     int found = 0, v6;
@@ -1488,30 +1934,18 @@ static int dq_sys_resolve(const char *host, unsigned number, char *address,
     if (v6) number -= n[0];
     for (a = all; a && !found; a = a->ai_next)
         if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
-            found = getnameinfo(a->ai_addr, a->ai_addrlen, address,
-                                (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0;
+            found = getnameinfo(a->ai_addr, (socklen_t)a->ai_addrlen, address,
+                                64, NULL, 0, NI_NUMERICHOST) == 0;
     freeaddrinfo(all);
     return found;
 }
 
-typedef union dq_sys_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_un path;
-} dq_sys_address;
-
 /* Read an address and its port, or a path, which has port 0. Returns its
- * length; 0: it is a name, or a path that is too long. */
+ * length; 0: it is a name, or no path. */
 static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
                                       int port) {
     memset(to, 0, sizeof *to);
-    if (port == 0) {
-        if (strlen(text) >= sizeof to->path.sun_path) return 0;
-        to->path.sun_family = AF_UNIX;
-        memcpy(to->path.sun_path, text, strlen(text));
-        return sizeof to->path;
-    }
+    if (port == 0) return dq_sys_parse_path(to, text);
     to->v4.sin_port = htons((unsigned short)port);
     if (inet_pton(AF_INET, text, &to->v4.sin_addr) == 1) {
         to->v4.sin_family = AF_INET;
@@ -1523,44 +1957,27 @@ static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
     return sizeof to->v6;
 }
 
-/* A socket that is being connected. -1: errno says why not. */
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
-    int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
-    if (fd < 0) return -1;
-    dq_sys_set_modes(fd);
-    if (to->any.sa_family != AF_UNIX)
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
-        errno == EINTR)
-        return fd;
-    saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
+/* Is it connected to itself? That may happen where nobody listens on a port
+ * that the system also gives to those who connect. */
+static int dq_sys_is_own(int fd) {
+    dq_sys_address a, b;
+    socklen_t n = sizeof a, m = sizeof b;
+    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b);
+    return getsockname((dq_sys_socket)fd, &a.any, &n) == 0 &&
+           (a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6) &&
+           getpeername((dq_sys_socket)fd, &b.any, &m) == 0 && n == m &&
+           memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* How far that is: 1 connected, 0 not yet, -1 refused, and errno says why. */
+/* How far a connect is: 1 connected, 0 not yet, -1 refused, and errno says why.
+ */
 static int dq_sys_is_connected(int fd) {
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (poll(&p, 1, 0) <= 0) return 0;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return -1;
-    errno = error;
-    return error == 0 ? 1 : -1;
-}
-
-static int dq_sys_open_pipe(int fds[2]) {
-    if (pipe(fds) != 0) return 0;
-    dq_sys_set_modes(fds[0]);
-    dq_sys_set_modes(fds[1]);
-    return 1;
-}
-
-static void dq_sys_drain_pipe(int fd) {
-    char bytes[64];
-    while (read(fd, bytes, sizeof bytes) > 0) {
-    }
+    if (dq_sys_poll(&p, 1, 0) <= 0) return 0;
+    errno = dq_sys_socket_error(fd);
+    if (errno == 0 && dq_sys_is_own(fd)) errno = ECONNREFUSED;
+    return errno == 0 ? 1 : -1;
 }
 
 /*-----------------------------------------------------------------------------
@@ -2144,6 +2561,7 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
     if (u->local && at == end) return "the path of the socket is missing";
     if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
     for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
+    if (!wrong && u->local) wrong = dq_sys_refuse_path(a.host);
     return wrong ? wrong : dq_url_rest(u, end);
 }
 
@@ -2175,7 +2593,9 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
 static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
                                  const char *file) {
     const char *why = ERR_reason_error_string(ERR_peek_last_error());
-    if (access(file, R_OK) != 0) why = strerror(errno);
+    FILE *f = fopen(file, "rb");
+    if (!f) why = strerror(errno);
+    if (f) fclose(f);
     dq_err_set(conn->err, DELAYQ_ERR_ARG, "options.%s, %.120s: %s", option,
                file, why ? why : "OpenSSL can't use it");
     return conn->err;
@@ -4586,8 +5006,10 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
+    char room[40];
     conn->timed_out = 0;
-    if (c->err == REDIS_ERR_IO && errno != 0) cause = strerror(errno);
+    if (c->err == REDIS_ERR_IO && errno != 0)
+        cause = dq_sys_strerror(errno, room);
     if (c->err == REDIS_ERR_OOM) return dq_conn_no_memory(conn);
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
@@ -4738,8 +5160,8 @@ static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                                   delayq_status status, const char *why) {
     const delayq_address *a = dq_conn_target(conn, s);
     const char *colon = why ? "" : ": ";
-    char port[16] = "";
-    if (!why) why = strerror(errno);
+    char port[16] = "", room[40];
+    if (!why) why = dq_sys_strerror(errno, room);
     if (conn->owner->options.connect)
         return dq_err_set(conn->err, status,
                           "can't connect to the connect hook%s%s", colon, why);
@@ -4795,7 +5217,7 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
         return 1;
     }
     found = o->resolve ? o->resolve(o->user, host, address, 64)
-                       : dq_sys_resolve(host, s->failures, address, 64);
+                       : dq_sys_resolve(host, s->failures, address);
     if (found > 0 && name && strlen(address) < sizeof name->text) {
         name->hash = hash;
         name->found_us = now;
@@ -4821,16 +5243,13 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         if (s->c->reader->pos < s->c->reader->len)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "the connect hook has left an answer unread");
-        dq_sys_set_modes(s->c->fd);
+        dq_sys_set_modes(dq_sys_fd(s->c));
     } else {
         dq_sys_address to;
         char address[64];
         socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
         int fd;
-        if (size == 0 && a->port == 0)
-            return dq_conn_cant(conn, s, DELAYQ_ERR_ARG,
-                                ": the path is too long");
-        if (size == 0) {
+        if (size == 0 && a->port != 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
             if (found == 0) return DELAYQ_EMPTY;
             if (found > 0) size = dq_sys_parse_address(&to, address, a->port);
@@ -4840,9 +5259,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
                                 ": the name has no address");
         fd = dq_sys_connect(&to, size);
         if (fd < 0) return dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
-        s->c = redisConnectFd(fd);
+        s->c = redisConnectFd((dq_sys_socket)fd);
         if (!s->c) {
-            close(fd);
+            dq_sys_close(fd);
             return dq_conn_no_memory(conn);
         }
     }
@@ -4908,10 +5327,10 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
     char said[160];
     redisReply refusal;
-    ssize_t n;
+    int n;
     if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
-    n = recv(s->c->fd, said, sizeof said - 1, MSG_DONTWAIT);
+    n = dq_sys_receive(dq_sys_fd(s->c), said, sizeof said - 1);
     if (n < 2 || said[0] != '-')
         return dq_err_set(
             conn->err, DELAYQ_ERR_IO,
@@ -4950,7 +5369,7 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
     if (s->state == DELAYQ_SOCKET_DIALING) {
-        int done = dq_sys_is_connected(s->c->fd);
+        int done = dq_sys_is_connected(dq_sys_fd(s->c));
         dq_url u;
         dq_conn_parse_url(conn, &u);
         if (done < 0) {
@@ -5008,7 +5427,7 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn) {
 /* What a socket waits for. */
 static struct pollfd dq_conn_watch(const delayq_socket *s) {
     struct pollfd p;
-    p.fd = s->c->fd;
+    p.fd = dq_sys_fd(s->c);
     p.events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
                : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
                : s->unwritten                    ? POLLIN | POLLOUT
@@ -5382,8 +5801,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
             req->as_waiter = 0;
             dq_waiters_on_refusal(q);
         } else if (!req->resent && conn->cmd.failures == 0 &&
-                   (!conn->cmd.c || (req->x.number > 0 &&
-                                     req->x.number != conn->cmd.number))) {
+                   (!conn->cmd.c ||
+                    (req->x.number > 0 && req->x.number != conn->cmd.number))) {
             req->resent = 1;
             req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
             again = req->is_resend || status == DELAYQ_ERR_IO ||
@@ -5828,14 +6247,6 @@ static delayq_status dq_sub_on_track(delayq *q) {
 
 #define DQ_MAX_CONNS 20
 
-#if defined(__GNUC__)
-#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#else
-#define DQ_LOAD(p) (*(p))
-#define DQ_STORE(p, v) (*(p) = (v))
-#endif
-
 /* When a call that begins now shall end, reconnecting included. */
 static int64_t dq_wait_limit(const delayq *q) {
     return dq_sys_now() + dq_sched_patience_us(q->conn, q->call_ms);
@@ -5851,7 +6262,7 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
  * read though we may be late: *late counts that. */
 static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
     struct pollfd p[2];
-    nfds_t n = 0;
+    size_t n = 0;
     int64_t now = dq_sys_now(), until = deadline, next;
     if (now >= deadline && ++*late > 64) return 0;
     if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
@@ -5860,7 +6271,8 @@ static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
     if (next < until) until = next;
     if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
         until = next;
-    if (poll(p, n, until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
+    if (dq_sys_poll(p, n,
+                    until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
         dq_sys_now() >= deadline)
         return 0;
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
@@ -7268,7 +7680,7 @@ static delayq_status dq_check(delayq *q, const char *wrong) {
         wrong = "the handle is closed";
     else if (!q->conn)
         wrong = "the handle whose connection this one shares is closed";
-    else if (q->pid != (int64_t)getpid())
+    else if (q->pid != dq_sys_pid())
         wrong = "the handle was opened before a fork(): open one of your own";
     return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
 }
@@ -7289,7 +7701,7 @@ static const char *dq_check_share(delayq_options *o) {
     delayq *owner = o->share;
     if (owner->open != DQ_OPEN || owner->conn != &owner->own)
         return "options.share: not an open handle with a connection of its own";
-    if (owner->pid != (int64_t)getpid())
+    if (owner->pid != dq_sys_pid())
         return "options.share: opened before a fork()";
     if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
         o->tls_ca || o->tls_cert)
@@ -7363,6 +7775,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     delayq_status status;
     const char *wrong;
     int64_t deadline, limit;
+    char room[40];
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
@@ -7380,7 +7793,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
         return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
-                          strerror(errno));
+                          dq_sys_strerror(errno, room));
     if (q->options.share)
         q->call_ms = q->options.share->call_ms;
     else if (q->options.connect_timeout_ms > q->options.io_timeout_ms)
@@ -7393,7 +7806,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     memcpy(q->name, q->options.name, q->name_len + 1);
     q->options.name = NULL; /* the copy counts */
     q->open = DQ_OPEN;
-    q->pid = (int64_t)getpid();
+    q->pid = dq_sys_pid();
     q->next = q->conn->handles;
     q->conn->handles = q;
     dq_handle_identify(q);
@@ -7438,8 +7851,7 @@ DELAYQ_API void delayq_close(delayq *q) {
         for (h = conn->handles; h; h = h->next)
             if (h->waiter.asked && dq_sched_same_queue(h, q))
                 what &= ~DQ_SUB_WAITERS;
-        if (q->pid == (int64_t)getpid())
-            dq_sub_subscribe(q, "UNSUBSCRIBE", what);
+        if (q->pid == dq_sys_pid()) dq_sub_subscribe(q, "UNSUBSCRIBE", what);
         if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
             dq_outbox_is_asking(q)) /* its memory ends */
             dq_conn_close(conn, &conn->cmd,
@@ -7457,8 +7869,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
     dq_conn_free_replies(&q->setup);
     dq_tls_end(conn);
-    close(conn->pipe[0]);
-    close(conn->pipe[1]);
+    dq_sys_close_pipe(conn->pipe);
 }
 
 /* --- offers --- */
@@ -8299,11 +8710,10 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
     if (!q || q->open != DQ_OPEN || !q->conn) return;
-    if (q->pid != (int64_t)getpid()) return; /* the parent's pipe */
+    if (q->pid != dq_sys_pid()) return; /* the parent's pipe */
     DQ_STORE(&q->woken, 1);
     /* A full pipe has been written to before, which is as good. */
-    if (write(q->conn->pipe[1], "w", 1) < 0) {
-    }
+    dq_sys_write_pipe(q->conn->pipe[1]);
     errno = saved;
 }
 
@@ -8312,8 +8722,8 @@ DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
     q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
     if (n < max) fds[n++] = q->conn->pipe[0];
-    if (n < max && q->conn->sub.c) fds[n++] = q->conn->sub.c->fd;
-    if (n < max && q->conn->cmd.c) fds[n++] = q->conn->cmd.c->fd;
+    if (n < max && q->conn->sub.c) fds[n++] = dq_sys_fd(q->conn->sub.c);
+    if (n < max && q->conn->cmd.c) fds[n++] = dq_sys_fd(q->conn->cmd.c);
     return n;
 }
 

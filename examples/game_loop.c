@@ -19,18 +19,39 @@
 #include "delayq.h"
 #include <stdio.h>
 #include <stdlib.h>
+#ifndef _WIN32
 #include <time.h>
+#endif
 
 #define FPS 60
 #define PATIENCE (10 * FPS) /* frames, for the last orcs to come back */
 
 static int died, back;
 
+#ifdef _WIN32
+static double now_ms(void) {
+    LARGE_INTEGER ticks, second;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&second);
+    return (double)ticks.QuadPart * 1e3 / (double)second.QuadPart;
+}
+
+static void sleep_ms(double ms) {
+    Sleep((DWORD)ms);
+}
+#else
 static double now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
+
+static void sleep_ms(double ms) {
+    struct timespec t = {0, 0};
+    t.tv_nsec = (long)(ms * 1e6);
+    nanosleep(&t, NULL);
+}
+#endif
 
 /* The game's use of the queue in one frame: take until it is empty, then
  * offer, then tick. The tick writes the offers and reads what the next frame
@@ -51,13 +72,10 @@ static void frame(delayq *q, int orc_dies) {
 static void sleep_until_next_frame(void) {
     static double next;
     double left;
-    struct timespec t = {0, 0};
     if (next == 0) next = now_ms();
     next += 1000.0 / FPS;
     left = next - now_ms();
-    if (left <= 0) return;
-    t.tv_nsec = (long)(left * 1e6);
-    nanosleep(&t, NULL);
+    if (left > 0) sleep_ms(left);
 }
 
 static void show_second(const delayq *q, int second, double longest) {

@@ -3,12 +3,40 @@
  */
 #define _GNU_SOURCE
 #include "test.h"
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
 /* The kernel's limit is 107 bytes. A path that is cut there may be the path of
  * another socket, whose owner would be told the password. */
+/* As may happen where nobody listens on a port that the system gives out. */
+static redisContext *connect_to_itself(void *user, int ms) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    (void)user;
+    (void)ms;
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &size) == 0);
+    CHECK(connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    return redisConnectFd(fd);
+}
+
+TEST(a_socket_that_is_connected_to_itself_is_a_refused_connection) {
+    delayq_options o;
+    delayq q;
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.connect = connect_to_itself;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "refused");
+    delayq_close(&q);
+}
+
 TEST(a_unix_path_that_is_too_long_reaches_no_other_socket) {
     struct sockaddr_un near;
     char url[300];

@@ -12,6 +12,12 @@ printf '#include "delayq.h"\nint main(void) { return delayq_errmsg(0)[0]; }\n' \
     >"$dir/two.c"
 printf '#include <stdio.h>\n#include <hiredis/hiredis.h>\n' >"$dir/late.c"
 cat "$dir/one.c" >>"$dir/late.c"
+cat >"$dir/user.c" <<'END'
+#define _GNU_SOURCE
+#include <string.h>
+#include "delayq.h"
+int main(void) { return strcasestr("delayq", delayq_errmsg(0)) == NULL; }
+END
 cp "$dir/one.c" "$dir/one.cc"
 cp "$dir/two.c" "$dir/two.cc"
 
@@ -24,6 +30,22 @@ for pair in "gcc g++" "clang clang++"; do
     done
     check "$c -std=gnu99, included after system headers" "$c" -std=gnu99 -O2 \
         $warn -I. -c "$dir/late.c" -o "$dir/late.o"
+    # A unity build that hides POSIX from the header: told in words.
+    if "$c" -std=c99 -I. -c "$dir/late.c" -o "$dir/late.o" 2>"$dir/said"; then
+        ok
+    else
+        check "$c -std=c99, included after system headers: it says what to do" \
+            sh -c 'grep -m 1 error: "$1" | grep -q "in a file of its own"' - \
+            "$dir/said"
+    fi
+    for define in _GNU_SOURCE "_POSIX_C_SOURCE 200809L"; do
+        printf '#define %s\n' "$define" | cat - "$dir/late.c" >"$dir/unity.c"
+        check "$c -std=c99, after system headers and $define" "$c" -std=c99 \
+            $warn -I. -c "$dir/unity.c" -o "$dir/unity.o"
+    done
+    check "$c: a file that defines _GNU_SOURCE itself, beside delayq_impl.c" \
+        "$c" -std=c99 $warn -I. "$dir/user.c" "$dir/one.c" -lhiredis \
+        -o "$dir/user"
     for std in c++11 c++14 c++17 c++20; do
         check "$cxx -std=$std" "$cxx" -std=$std -O2 $warn -I. \
             -c "$dir/one.cc" -o "$dir/one.oo"
@@ -71,7 +93,7 @@ names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     grep -o -w -e '_[A-Z][A-Za-z_0-9]*' -e '[A-Za-z0-9]*__[A-Za-z_0-9]*' |
     sort -u | grep -v -x -e _GNU_SOURCE -e _DEFAULT_SOURCE \
     -e __STRICT_ANSI__ -e __GNUC__ -e '__GLIBC.*__' -e __cplusplus \
-    -e __attribute__ \
+    -e __attribute__ -e _WIN32 -e _MSC_VER -e __OpenBSD__ -e '_WINSOCK.*_' \
     -e '__atomic_.*' -e '__ATOMIC_.*' -e __VA_ARGS__)
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 

@@ -1,0 +1,238 @@
+#!/bin/sh
+# The header on systems that this one can only compile for, with hiredis' C
+# source as it lies in the package `hiredis` of PyPI:
+#
+#     tests/cross.sh windows   by MinGW-w64; wine then runs tests/windows/smoke.c
+#                              and a game, on a Redis of this system
+#     tests/cross.sh zig       by zig cc, of PyPI's `ziglang`: macOS, FreeBSD,
+#                              NetBSD, OpenBSD. Nothing is run
+#
+# DELAYQ_CROSS_CACHE   what is downloaded, and wine's folder
+# DELAYQ_HIREDIS_SOURCE  a folder `hiredis` lies in, instead of the download
+#
+# A lacking compiler is a skip; a lacking wine only a line. The programs go to
+# build/windows and build/zig. Ends in "N passed, N failed, N skipped".
+cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
+cache=${DELAYQ_CROSS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-cross}
+hiredis_version=3.5.0 # of the package
+zig_version=0.17.1
+warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wvla"
+parts="alloc async hiredis net read sds sockcompat"
+server= game=
+trap 'kill -CONT $server 2>/dev/null; kill $server $game 2>/dev/null
+    rm -rf "$dir"' EXIT
+
+say() { echo "$1: $2"; }
+give_up() {
+    skip "$1"
+    summary
+    exit
+}
+# pypi COMMAND...: pip, where there is one
+pypi() { python3 -m pip --disable-pip-version-check -q "$@"; }
+
+# Sets $source: the folder in which `hiredis` lies.
+find_hiredis() {
+    source=${DELAYQ_HIREDIS_SOURCE:-$cache/hiredis-$hiredis_version/vendor}
+    [ -f "$source/hiredis/hiredis.c" ] || {
+        mkdir -p "$cache" &&
+            pypi download --no-deps --no-binary :all: \
+                -d "$dir" "hiredis==$hiredis_version" &&
+            tar -C "$cache" -xf "$dir/hiredis-$hiredis_version.tar.gz"
+    } >"$dir/said" 2>&1 || {
+        cat "$dir/said"
+        give_up "hiredis' source can't be had: set DELAYQ_HIREDIS_SOURCE"
+    }
+    say hiredis "$(awk '/^#define HIREDIS_(MAJOR|MINOR|PATCH) / {
+        printf "%s%s", dot, $3; dot = "." }' "$source/hiredis/hiredis.h")"
+}
+
+# clean SENTENCE COMMAND...: it succeeds and says nothing
+clean() {
+    sentence=$1
+    shift
+    if "$@" >"$dir/said" 2>&1 && [ ! -s "$dir/said" ]; then ok "$sentence"; else
+        bad "$sentence"
+        head -n 40 "$dir/said"
+        return 1
+    fi
+}
+
+# build OUT [LIBRARY...]: hiredis, the examples, the header in C99 and C++11,
+# with $cc and $cxx, into the folder
+build() {
+    out=$1
+    shift
+    rm -rf "$out" && mkdir -p "$out/hiredis" || exit 1
+    for part in $parts; do
+        $cc -O1 -c "$source/hiredis/$part.c" -o "$out/hiredis/$part.o" \
+            >"$dir/said" 2>&1 || { bad "hiredis: $part.c"; cat "$dir/said"; }
+    done
+    printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n' \
+        >"$out/delayq_impl.c"
+    for std in $cs; do
+        clean "$row: the header in $std" $cc -std=$std -O1 $warn -I. \
+            -isystem "$source" -c "$out/delayq_impl.c" -o "$out/impl.o"
+    done
+    cp "$out/delayq_impl.c" "$out/delayq_impl.cc"
+    for std in $cxxs; do
+        clean "$row: the header in $std" $cxx -std=$std -O1 -Wall -Wextra \
+            -Wpedantic -Wshadow -Wconversion -I. -isystem "$source" \
+            -c "$out/delayq_impl.cc" -o "$out/impl.oo"
+    done
+    for example in $examples; do
+        clean "$row: $example" $cc -std=c99 -O0 $warn -I. -isystem "$source" \
+            "examples/$example.c" "$out"/hiredis/*.o "$@" \
+            -o "$out/$example$exe"
+    done
+}
+
+# --- Windows -------------------------------------------------------------------
+
+start_server() {
+    redis-server --port $port --bind 127.0.0.1 --dir "$dir" --save '' \
+        --appendonly yes >>"$dir/redis.log" 2>&1 &
+    server=$!
+    for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        redis-cli -p $port ping 2>/dev/null | grep -q PONG && return
+        kill -0 $server 2>/dev/null || return 1
+        sleep 0.2
+    done
+    return 1
+}
+find_server() {
+    for port in 27411 28533 29657 31771; do start_server && return; done
+    server=
+    return 1
+}
+# What the smoke test asks for.
+obey() {
+    case $1 in
+    freeze) kill -STOP $server ;;
+    thaw) kill -CONT $server ;;
+    stop) kill $server && wait $server ;;
+    start) start_server ;;
+    esac
+}
+# smoke TITLE COMMAND...: runs it and does what it asks for
+smoke() {
+    title=$1
+    shift
+    rm -f "$dir/in" "$dir/out"
+    mkfifo "$dir/in" "$dir/out" || exit 1
+    echo "--- smoke test, $title"
+    timeout 180 "$@" "redis://127.0.0.1:$port" <"$dir/in" >"$dir/out" \
+        2>"$dir/err" &
+    game=$!
+    exec 3>"$dir/in" 4<"$dir/out"
+    last=
+    while read -r line <&4; do
+        line=${line%"$cr"}
+        last=$line
+        case $line in
+        please*)
+            obey "${line#please }"
+            echo done >&3
+            continue
+            ;;
+        ok*) passed=$((passed + 1)) ;;
+        FAIL*) failed=$((failed + 1)) ;;
+        esac
+        echo "$line"
+    done
+    exec 3>&- 4<&-
+    wait $game
+    code=$?
+    game=
+    case $last in
+    *passed,*failed,*skipped) ;;
+    *) bad "the smoke test, $title, ended with $code" && cat "$dir/err" ;;
+    esac
+}
+# A game, while the server is frozen for two seconds: all orcs come back.
+play() {
+    title=$1
+    shift
+    echo "--- game_loop, $title"
+    DELAYQ_URL="redis://127.0.0.1:$port" timeout 60 "$@" 6 >"$dir/game" 2>&1 &
+    game=$!
+    sleep 3
+    kill -STOP $server
+    sleep 2
+    kill -CONT $server
+    wait $game
+    game=
+    tr -d '\r' <"$dir/game"
+    if tail -n 1 "$dir/game" | grep -q '^18 died, 18 came back'; then ok; else
+        bad "game_loop, $title: not all orcs came back"
+    fi
+}
+on_windows() {
+    row=windows cc=x86_64-w64-mingw32-gcc cxx=x86_64-w64-mingw32-g++ exe=.exe
+    cs="c99 c17" cxxs="c++11 c++20"
+    examples="hello game_loop worker broadcast small_tool demo"
+    command -v $cc >/dev/null || give_up "$cc is not installed"
+    command -v $cxx >/dev/null || give_up "$cxx is not installed"
+    say compiler "mingw $($cc -dumpversion | cut -d- -f1)"
+    find_hiredis
+    libraries="-static -lws2_32 -lbcrypt -lwinpthread"
+    build build/windows $libraries
+    clean "windows: the smoke test" $cc -std=c99 -O2 $warn -I. \
+        -isystem "$source" tests/windows/smoke.c build/windows/hiredis/*.o \
+        $libraries -o build/windows/smoke.exe
+    wine=$(command -v wine || command -v wine64) || {
+        say server - && echo "wine is not installed: nothing was run"
+        return
+    }
+    command -v redis-server >/dev/null || give_up "redis-server is not installed"
+    find_server || give_up "no port for a server"
+    say server "$(redis-cli -p $port info server |
+        sed -n 's/^redis_version:\([0-9.]*\).*/redis \1/p')"
+    say wine "$("$wine" --version 2>/dev/null)"
+    export WINEPREFIX="$cache/wine" WINEDEBUG=-all
+    timeout 300 "$wine" wineboot -i >"$dir/said" 2>&1
+    cr=$(printf '\r')
+    ${CC:-cc} -std=gnu99 -O2 $CPPFLAGS $HIREDIS_CFLAGS -I. \
+        tests/windows/smoke.c ${HIREDIS_LIBS:--lhiredis} -lpthread \
+        -o build/windows/smoke && ${CC:-cc} -std=c99 -O2 $CPPFLAGS \
+        $HIREDIS_CFLAGS -I. examples/game_loop.c ${HIREDIS_LIBS:--lhiredis} \
+        -o build/windows/game_loop && {
+        smoke native build/windows/smoke
+        play native build/windows/game_loop
+    }
+    smoke wine "$wine" build/windows/smoke.exe
+    play wine "$wine" build/windows/game_loop.exe
+}
+
+# --- macOS and the BSDs --------------------------------------------------------
+
+find_zig() {
+    zig=$(command -v zig) && return
+    zig=$cache/zig-$zig_version/ziglang/zig
+    [ -x "$zig" ] || pypi install --target "$cache/zig-$zig_version" \
+        "ziglang==$zig_version" >"$dir/said" 2>&1 || {
+        cat "$dir/said"
+        give_up "zig is not installed, and can't be had"
+    }
+}
+by_zig() {
+    find_zig
+    say compiler "zig $("$zig" version)"
+    find_hiredis
+    say server -
+    cs=c99 cxxs=c++11 examples="hello game_loop worker" exe=
+    export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache"
+    export ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
+    for row in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd \
+        x86_64-openbsd; do
+        cc="$zig cc -target $row" cxx="$zig c++ -target $row"
+        build "build/zig/$row"
+    done
+}
+
+case $1 in
+windows) on_windows ;;
+zig) by_zig ;;
+*) echo "usage: tests/cross.sh windows|zig" >&2 && exit 2 ;;
+esac
+summary
