@@ -16,7 +16,7 @@ SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/*/*.c))
-TESTS := $(wildcard tests/*.c)
+TESTS := $(wildcard tests/*.c) tests/old/peer.c
 PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply
@@ -60,7 +60,8 @@ FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
                tests/hostile.c tests/large.c tests/loops.c \
                tests/mixed.c tests/neighbours.c tests/refusals.c \
                tests/statuses.c tests/waiters.c
-OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
+OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c \
+            tests/old/peer.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old
 
@@ -136,20 +137,14 @@ $B/delayq-asan: examples/delayq.c delayq.h
 	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
 	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-# the consumer of version 0.1, with its header, beside which today's is tested
-$B/waiter-0.1: tests/old/waiter.c tests/old/delayq.h
-	@mkdir -p $B
-	$(CC) -std=gnu99 -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -Itests/old $< \
-	    $(LDFLAGS) $(HIREDIS_LIBS) -o $@
-
 $B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    | $B/waiter-0.1
+    tests/old/delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
 $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    | $B/waiter-0.1
+    tests/old/delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
