@@ -176,7 +176,8 @@ static void leases(struct hand x, struct hand y, struct hand z, int native,
         DO(y, nack, &item, DELAYQ_BACKOFF);
         item = taken(x, "e", 3);
         DO(z, nack, &item, 0);
-        DO_(y, DELAYQ_EMPTY, take, &item, 0); /* max_attempts is 3 */
+        UNTIL(y.v->take(y.q, &item, 0) == DELAYQ_EMPTY && /* of 3 attempts */
+              ask_int("LLEN delayq_dead:{jobs}") == 1);
         DO(x, dead_peek, &letter, 1, &n, 0);
         CHECK_TEXT(letter.reason, "attempts");
         CHECK_INT(letter.attempt, 3);
