@@ -255,6 +255,9 @@ install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
 	install -m 644 .package/delayq-config.cmake "$(CMAKE)"
 	chmod 644 "$(PKGCONFIG)/delayq.pc" "$(CMAKE)/delayq-config-version.cmake"
 
+deb: ## Debian packages of the header and of the tool, build/deb/*.deb
+	@sh .package/deb.sh $B
+
 uninstall: ## remove the installed files
 	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
 	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
@@ -268,4 +271,5 @@ help: ## list the targets
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
         nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
-        cli recipes faults size matrix servers tls format install uninstall clean help
+        cli recipes faults size matrix servers tls format \
+        install deb uninstall clean help
