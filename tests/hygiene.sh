@@ -2,8 +2,8 @@
 # Static checks of the header and the documentation: standards and
 # warnings with gcc and clang, two translation units, DELAYQ_STATIC, reserved
 # names, lines of 80 columns, that every example in the documentation compiles,
-# and that the README's first is examples/hello.c. Ends in
-# "N passed, N failed, N skipped".
+# that the README's first is examples/hello.c, and that all places which name
+# the version agree. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
@@ -61,6 +61,27 @@ END
 check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
     -o "$dir/version"
 check "the version's numbers are those of its text" "$dir/version"
+
+# Each other place that names the version.
+version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
+minor=${version%.*}
+next=${minor%.*}.$((${minor#*.} + 1))
+# says FILE TEXT: a line of the file has the text
+says() { check "$1 is of $version: $2" grep -q -F -e "$2" "$1"; }
+says delayq.h " * Version $version. "
+says .github/CHANGELOG.md "## $version"
+says .package/meson.build "version : '$version'"
+says .package/delayq.wrap "revision = v$version"
+says .package/vcpkg/delayq/vcpkg.json "\"version\": \"$version\""
+says .package/debian/changelog "delayq ($version-"
+says .package/README.md "find_package(delayq $minor REQUIRED)"
+says .package/README.md "GIT_TAG v$version"
+says .package/README.md "version : ['>=$minor', '<$next']"
+says .package/README.md "delayq/[>=$minor <$next]"
+says .package/README.md "ask for \`$minor\`"
+for manual in examples/delayq.1 examples/*/delayq.1; do
+    [ ! -f "$manual" ] || says "$manual" ".Os delayq $version"
+done
 
 # Names: macros and types of our own, none reserved.
 names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
@@ -131,7 +152,8 @@ fi
 
 # Every delayq_ name in the documentation exists.
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
-    examples/*.c examples/*/*.c examples/*/*.md | sort -u); do
+    examples/*.c examples/*/*.c examples/*/*.md .github/*.md \
+    .package/README.md | sort -u); do
     case $name in
     delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
