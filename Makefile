@@ -258,6 +258,9 @@ install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
 deb: ## Debian packages of the header and of the tool, build/deb/*.deb
 	@sh .package/deb.sh $B
 
+deb-test: ## these, installed in a bare Debian 12 and 13 (needs root, debootstrap)
+	@sh tests/deb.sh $(SUITES)
+
 uninstall: ## remove the installed files
 	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
 	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
@@ -272,4 +275,4 @@ help: ## list the targets
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
         nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
         cli recipes faults size matrix servers tls format \
-        install deb uninstall clean help
+        install deb deb-test uninstall clean help
