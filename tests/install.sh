@@ -161,16 +161,21 @@ END
     done
 fi
 
-# --- vcpkg: only where somebody has it -----------------------------------------
+# --- vcpkg, where somebody has it; its hiredis is the system's, too -------------
 
 if [ -n "$VCPKG_ROOT" ]; then
+    mkdir -p "$dir/ports/hiredis"
+    echo '{ "name": "hiredis", "version": "1.2.0" }' \
+        >"$dir/ports/hiredis/vcpkg.json"
+    echo 'set(VCPKG_POLICY_EMPTY_PACKAGE enabled)' \
+        >"$dir/ports/hiredis/portfile.cmake"
+    check "vcpkg install" env VCPKG_BINARY_SOURCES=clear \
+        VCPKG_DISABLE_METRICS=1 "$VCPKG_ROOT/vcpkg" install delayq --classic \
+        --overlay-ports="$origin/.package/vcpkg" \
+        --overlay-ports="$dir/ports" --x-install-root="$dir/vcpkg"
     by_vcpkg() {
-        "$VCPKG_ROOT/vcpkg" install delayq --classic \
-            --overlay-ports="$origin/.package/vcpkg" \
-            --x-install-root="$dir/vcpkg" &&
-            cmake -S . -B b -DVCPKG_INSTALLED_DIR="$dir/vcpkg" \
-                -DCMAKE_TOOLCHAIN_FILE="$VCPKG_ROOT/scripts/buildsystems/vcpkg.cmake" \
-                -DVCPKG_MANIFEST_MODE=OFF && cmake --build b
+        by_cmake -DVCPKG_INSTALLED_DIR="$dir/vcpkg" -DVCPKG_MANIFEST_MODE=OFF \
+            -DCMAKE_TOOLCHAIN_FILE="$VCPKG_ROOT/scripts/buildsystems/vcpkg.cmake"
     }
     for lang in c cc; do
         new vcpkg $lang
