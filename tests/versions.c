@@ -293,8 +293,9 @@ enum { OFFERED = 1, STORED, REFUSED };
 
 static struct ledger {
     int next, stop, ends, kills;
+    int crossed[2]; /* offered by that version, ended by the other */
     struct entry {
-        unsigned char offered, ended, maybe;
+        unsigned char offered, ended, maybe, by;
         long long earliest_us; /* due no earlier */
     } ids[IDS];
     struct process {
@@ -310,6 +311,7 @@ static int new_id(int64_t delay_ms) {
     int id = __atomic_add_fetch(&ledger->next, 1, __ATOMIC_SEQ_CST);
     if (id >= IDS) FAIL("there are no ids left");
     ledger->ids[id].earliest_us = now_us() + delay_ms * 1000;
+    ledger->ids[id].by = my.v == versions[1];
     ledger->ids[id].offered = OFFERED;
     return id;
 }
@@ -319,6 +321,9 @@ static void ended(int id) {
     if (id == 0) return;
     __atomic_add_fetch(&ledger->ids[id].ended, 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&ledger->ends, 1, __ATOMIC_SEQ_CST);
+    if (ledger->ids[id].by != (my.v == versions[1]))
+        __atomic_add_fetch(&ledger->crossed[ledger->ids[id].by], 1,
+                           __ATOMIC_SEQ_CST);
 }
 
 /* 1: done, 0: it was gone. Anything else ends the test. */
@@ -649,9 +654,12 @@ static void a_crowd(delayq_wire wire) {
     }
     CHECK_INT(ask_int("EXISTS jobs " ZSET " " MIRROR " delayq_retry:{jobs}"),
               0);
-    printf("    %d stored, %d ended, %d left, %d killed, %d unknown\n", stored,
-           ledger->ends, n, ledger->kills, maybe);
+    printf("    %d stored, %d ended, %d left, %d killed, %d unknown; from 0.1 "
+           "to today's %d, the other way %d\n",
+           stored, ledger->ends, n, ledger->kills, maybe, ledger->crossed[0],
+           ledger->crossed[1]);
     CHECK(stored > 100 && ledger->ends > 100);
+    CHECK(ledger->crossed[0] > 20 && ledger->crossed[1] > 20);
     CHECK(maybe < stored / 10);
 }
 
