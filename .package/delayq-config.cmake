@@ -33,5 +33,6 @@ if(NOT TARGET delayq::delayq)
   add_library(delayq::delayq INTERFACE IMPORTED ${delayq_scope})
   set_target_properties(delayq::delayq PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${delayq_include};${delayq_hiredis_include}"
-    INTERFACE_LINK_LIBRARIES "${delayq_hiredis}")
+    INTERFACE_LINK_LIBRARIES
+    "${delayq_hiredis};$<$<PLATFORM_ID:Windows>:ws2_32;bcrypt>")
 endif()

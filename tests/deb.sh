@@ -13,7 +13,7 @@ builds() {
     inside "$1" "$2" <<'END'
 apt-get update
 apt-get install -y --no-install-recommends build-essential debhelper \
-    libhiredis-dev lintian
+    libhiredis-dev libssl-dev lintian
 cd /root/delayq
 DEBEMAIL=tests@delayq.example make deb
 END
