@@ -16,7 +16,7 @@ SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/*/*.c))
-TESTS := $(wildcard tests/*.c) tests/old/peer.c
+TESTS := $(wildcard tests/*.c)
 PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
 FUZZERS := $B/fuzz-url $B/fuzz-element $B/fuzz-reply
@@ -54,6 +54,9 @@ quick: $B/test-plain ## the tests once, without sanitizers: under a minute
 
 bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
+
+# the library of 0.1, beside which today's is tested
+TESTS += tests/old/peer.c
 
 # tests of faults that 0.1 had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \

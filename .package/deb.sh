@@ -1,7 +1,7 @@
 #!/bin/sh
 # `make deb`: the Debian packages libdelayq-dev (the header) and delayq (the
-# tool), from .package/debian. Needs build-essential, debhelper,
-# libhiredis-dev and libssl-dev; checks the packages with lintian where that is installed.
+# tool), from .package/debian. Needs build-essential, debhelper, libhiredis-dev
+# and libssl-dev; checks the packages with lintian where that is installed.
 #
 #     .package/deb.sh [BUILD]     they come into BUILD/deb/, default build/deb/
 #
