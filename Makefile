@@ -55,12 +55,16 @@ quick: $B/test-plain ## the tests once, without sanitizers: under a minute
 bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
+# the library of 0.1, beside which today's is tested
+TESTS += tests/old/peer.c
+
 # tests of faults that 0.1 had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
                tests/hostile.c tests/large.c tests/loops.c \
                tests/mixed.c tests/neighbours.c tests/refusals.c \
                tests/statuses.c tests/waiters.c
-OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c
+OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c \
+            tests/old/peer.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old
 
@@ -201,20 +205,14 @@ $B/delayq-asan: examples/delayq.c delayq.h
 	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
 	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-# the consumer of version 0.1, with its header, beside which today's is tested
-$B/waiter-0.1: tests/old/waiter.c tests/old/delayq.h
-	@mkdir -p $B
-	$(CC) -std=gnu99 -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -Itests/old $< \
-	    $(LDFLAGS) $(HIREDIS_LIBS) -o $@
-
 $B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    | $B/waiter-0.1
+    tests/old/delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
 $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    | $B/waiter-0.1
+    tests/old/delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
@@ -332,6 +330,12 @@ install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
 	install -m 644 .package/delayq-config.cmake "$(CMAKE)"
 	chmod 644 "$(PKGCONFIG)/delayq.pc" "$(CMAKE)/delayq-config-version.cmake"
 
+deb: ## Debian packages of the header and of the tool, build/deb/*.deb
+	@sh .package/deb.sh $B
+
+deb-test: ## these, installed in a bare Debian 12 and 13 (needs root, debootstrap)
+	@sh tests/deb.sh $(SUITES)
+
 uninstall: ## remove the installed files
 	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
 	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
@@ -344,5 +348,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock old sim sim-old sim-test mutations fuzz lint lua interop soak bench bench-old bench-peers calls charts \
-        cli recipes faults size matrix windows zig servers tls format install uninstall clean help
+        nonblock old sim sim-old sim-test mutations fuzz lint lua interop \
+        soak bench bench-old bench-peers calls charts cli recipes faults \
+        size matrix windows zig servers tls format install uninstall deb \
+        deb-test clean help

@@ -1,7 +1,7 @@
 /*
  * delayq.h -- a distributed delay queue for C programs, on Redis or Valkey.
  *
- * Version 0.1.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
+ * Version 0.2.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
  * One .c file of your program, delayq_impl.c, has these two lines only, since
@@ -177,6 +177,14 @@
  * Redisson that has not offered yet. If elements of two formats have come
  * together all the same, let one handle with DELAYQ_REDISSON_OLD tick until the
  * wrong ones are gone: its ticks move every format, and write none.
+ *
+ * What lies in Redis outlives the programs, so it is a contract of its own.
+ * Versions of delayq with the same first number can work on one queue at once:
+ * they offer, move, take and ack each other's items and know each other's
+ * tickets and keys. So programs can be upgraded one by one, and rolled back,
+ * while they work. What a version adds lies in a key of its own, or in a bit
+ * that older versions pass over. A change that these could not live with raises
+ * the first number, and the newer version refuses their queues in words.
  *
  * >>time -- clocks, waiting, order
  *
@@ -354,9 +362,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DELAYQ_VERSION "0.1.0"
+#define DELAYQ_VERSION "0.2.0"
 #define DELAYQ_VERSION_MAJOR 0
-#define DELAYQ_VERSION_MINOR 1
+#define DELAYQ_VERSION_MINOR 2
 #define DELAYQ_VERSION_PATCH 0
 
 #ifdef DELAYQ_STATIC

@@ -8,7 +8,8 @@
 # test   the tests under ASan and UBSan, in parallel; calls that never wait; the
 #        demo, the command-line tool, the recipes, the hygiene of header and
 #        README
-# all    and the slow suites: the tests on a server with a UTF-8 locale, under
+# all    and the slow suites: processes of version 0.1 and of today's on one
+#        queue for a minute, the tests on a server with a UTF-8 locale, under
 #        valgrind, each allocation failing once, programs that are built against
 #        an installed or copied header
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -93,6 +94,8 @@ else
 fi
 suite "header and README" sh tests/hygiene.sh
 if [ -n "$long" ]; then
+    suite "0.1 and today's on one queue for a minute" env \
+        DELAYQ_TEST_SECONDS=60 "$build/test-plain" -j 3 a_crowd_of_both
     if has_locale; then
         suite "tests on a server with LC_ALL=en_US.UTF-8" env \
             LOCPATH="$PWD/$build" DELAYQ_TEST_LOCALE=en_US.UTF-8 \

@@ -84,6 +84,27 @@ check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
     -o "$dir/version"
 check "the version's numbers are those of its text" "$dir/version"
 
+# Each other place that names the version.
+version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
+minor=${version%.*}
+next=${minor%.*}.$((${minor#*.} + 1))
+# says FILE TEXT: a line of the file has the text
+says() { check "$1 is of $version: $2" grep -q -F -e "$2" "$1"; }
+says delayq.h " * Version $version. "
+says .github/CHANGELOG.md "## $version"
+says .package/meson.build "version : '$version'"
+says .package/delayq.wrap "revision = v$version"
+says .package/vcpkg/delayq/vcpkg.json "\"version\": \"$version\""
+says .package/debian/changelog "delayq ($version-"
+says .package/README.md "find_package(delayq $minor REQUIRED)"
+says .package/README.md "GIT_TAG v$version"
+says .package/README.md "version : ['>=$minor', '<$next']"
+says .package/README.md "delayq/[>=$minor <$next]"
+says .package/README.md "ask for \`$minor\`"
+for manual in examples/delayq.1 examples/*/delayq.1; do
+    [ ! -f "$manual" ] || says "$manual" ".Os delayq $version"
+done
+
 # Names: macros and types of our own, none reserved.
 names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
     grep -v -e '^DELAYQ_' -e '^DQ_' -e '^_DEFAULT_SOURCE$')

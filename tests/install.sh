@@ -1,9 +1,13 @@
 #!/bin/sh
-# Programs outside of this tree: `make install` into a temporary folder; a
-# program is built against it and run, in C and in C++, by -I, pkg-config, CMake
-# and Meson; the same with a copy of delayq.h; and `make uninstall`. The program
-# and the lines that build it are taken from README.md. Ends in "N passed, N
-# failed, N skipped".
+# Programs outside of this tree, built in each of the ways that
+# .package/README.md names, in C and in C++, and run: a copied header; `make
+# install`, found by -I, pkg-config, CMake and Meson; FetchContent,
+# add_subdirectory, a Meson wrap, Conan, vcpkg's port. Then `make uninstall`, and
+# which versions are refused. The program is examples/hello.c, the lines that
+# build it are taken from the documentation. Ends in "N passed, N failed, N
+# skipped".
+#
+# VCPKG_ROOT   where vcpkg is, if its port is to be tried, too
 cd "$(dirname "$0")/.." || exit 1
 if [ "$1" != on-a-server ]; then # a private one, even where DELAYQ_URL is set
     unset DELAYQ_URL
@@ -12,21 +16,23 @@ fi
 . tests/lib.sh
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 
-# block HEADING LANGUAGE: the README's first block of a language below a heading
+# block HEADING LANGUAGE: the first block of a language below a heading
 block() {
     awk -v heading="$1" -v fence="\`\`\`$2" '
         on && /^```$/ { exit }
         on { print; next }
         /^```/ { code = !code }
-        !code && /^#/ { here = $0 ~ heading "$" }
-        here && $0 == fence { on = 1 }' README.md
+        !code && /^#/ { here = $0 == "## " heading }
+        here && $0 == fence { on = 1; found = 1 }
+        END { if (!found) print heading ": no block of " fence }
+        ' .package/README.md
 }
 # new WAY LANGUAGE: a folder with only app.c or app.cc in it, a program that
 # ends soon by itself
 new() {
     project=$dir/$1-$2
     mkdir -p "$project"
-    block Start c | sed -e 's/5000/5/' -e 's/DELAYQ_FOREVER/300/' \
+    sed -e 's/5000/5/' -e 's/DELAYQ_FOREVER/300/' examples/hello.c \
         >"$project/app.$2"
 }
 # as LANGUAGE: translates the README's lines, which are for C
@@ -79,6 +85,105 @@ for lang in c cc; do
     fi
 done
 
+# --- the sources, within a project ---------------------------------------------
+
+# a git repository as a release has it, and a copy of it
+origin=$dir/origin
+mkdir "$origin"
+tar -c --exclude=./build --exclude=./.git . | tar -x -C "$origin"
+(
+    cd "$origin" && git init -q && git add -A &&
+        git -c user.name=test -c user.email=test@localhost commit -q -m test &&
+        git tag "v$version"
+) || bad "no git repository could be made"
+here() { sed "s|https://example.com/delayq.git|$origin|"; }
+for lang in c cc; do
+    if has cmake; then
+        new fetched $lang
+        block "CMake, FetchContent" cmake | as $lang | here \
+            >"$project/CMakeLists.txt"
+        built "FetchContent" $lang by_cmake
+        new subdirectory $lang
+        block "CMake, add_subdirectory" cmake | as $lang \
+            >"$project/CMakeLists.txt"
+        ln -s "$origin" "$project/delayq"
+        built "add_subdirectory" $lang by_cmake
+    fi
+    if has meson ninja pkg-config; then
+        new wrap $lang
+        block "Meson, a wrap" meson | as $lang >"$project/meson.build"
+        mkdir -p "$project/subprojects/packagefiles/delayq"
+        here <.package/delayq.wrap >"$project/subprojects/delayq.wrap"
+        cp .package/meson.build "$project/subprojects/packagefiles/delayq"
+        built "a Meson wrap" $lang by_meson
+        check "it is the wrap's header" \
+            [ -f "$project/subprojects/delayq/delayq.h" ]
+        sed -i -e 's/0\.2/0.1/' -e 's/0\.3/0.2/' "$project/meson.build"
+        check "a Meson wrap refuses another minor version" sh -c \
+            'cd "$1" && ! meson setup other' - "$project"
+    fi
+done
+
+# --- Conan: its hiredis is the system's, so that nothing is downloaded ---------
+
+export CONAN_HOME="$dir/conan"
+by_conan() {
+    conan install . -nr -of b && cmake -S . -B b \
+        -DCMAKE_TOOLCHAIN_FILE=conan_toolchain.cmake \
+        -DCMAKE_BUILD_TYPE=Release && cmake --build b
+}
+if has conan cmake; then
+    mkdir "$dir/hiredis"
+    cat >"$dir/hiredis/conanfile.py" <<'END'
+from conan import ConanFile
+
+
+class Hiredis(ConanFile):
+    name = "hiredis"
+    version = "1.2.0"
+
+    def package_info(self):
+        self.cpp_info.system_libs = ["hiredis"]
+        self.cpp_info.includedirs = []
+END
+    check "a profile" conan profile detect
+    check "a hiredis" conan create "$dir/hiredis" -nr
+    check "conan create" conan create .package/conan -nr
+    check "it is this version" conan cache path "delayq/$version"
+    for lang in c cc; do
+        new conan $lang
+        block "Conan 2" ini >"$project/conanfile.txt"
+        block "Install it" cmake | as $lang >"$project/CMakeLists.txt"
+        built "Conan" $lang by_conan
+        sed -i 's/delayq 0\.2/delayq 0.1/' "$project/CMakeLists.txt"
+        check "Conan's find_package refuses another minor version" sh -c \
+            'cd "$1" && ! cmake -S . -B b' - "$project"
+    done
+fi
+
+# --- vcpkg, where somebody has it; its hiredis is the system's, too -------------
+
+if [ -n "$VCPKG_ROOT" ]; then
+    mkdir -p "$dir/ports/hiredis"
+    echo '{ "name": "hiredis", "version": "1.2.0" }' \
+        >"$dir/ports/hiredis/vcpkg.json"
+    echo 'set(VCPKG_POLICY_EMPTY_PACKAGE enabled)' \
+        >"$dir/ports/hiredis/portfile.cmake"
+    check "vcpkg install" env VCPKG_BINARY_SOURCES=clear \
+        VCPKG_DISABLE_METRICS=1 "$VCPKG_ROOT/vcpkg" install delayq --classic \
+        --overlay-ports="$origin/.package/vcpkg" \
+        --overlay-ports="$dir/ports" --x-install-root="$dir/vcpkg"
+    by_vcpkg() {
+        by_cmake -DVCPKG_INSTALLED_DIR="$dir/vcpkg" -DVCPKG_MANIFEST_MODE=OFF \
+            -DCMAKE_TOOLCHAIN_FILE="$VCPKG_ROOT/scripts/buildsystems/vcpkg.cmake"
+    }
+    for lang in c cc; do
+        new vcpkg $lang
+        block "Install it" cmake | as $lang >"$project/CMakeLists.txt"
+        built "vcpkg" $lang by_vcpkg
+    done
+fi
+
 # --- installed ---------------------------------------------------------------
 
 prefix="$dir/prefix"
@@ -90,17 +195,17 @@ for lang in c cc; do
     built "-I" $lang "$compiler" app.$lang -I"$prefix/include" -lhiredis -o app
     if has pkg-config; then
         new installed-pc $lang
-        block "Or install it" sh | grep pkg-config | as $lang >"$project/build.sh"
+        block "Install it" sh | grep pkg-config | as $lang >"$project/build.sh"
         built "pkg-config" $lang sh -e build.sh
     fi
     if has cmake; then
         new installed-cmake $lang
-        block "Or install it" cmake | as $lang >"$project/CMakeLists.txt"
+        block "Install it" cmake | as $lang >"$project/CMakeLists.txt"
         built "find_package" $lang by_cmake "-DCMAKE_PREFIX_PATH=$prefix"
     fi
     if has meson ninja pkg-config; then
         new installed-meson $lang
-        block "Or install it" meson | as $lang >"$project/meson.build"
+        block "Install it" meson | as $lang >"$project/meson.build"
         built "Meson's dependency()" $lang by_meson
     fi
 done
@@ -109,19 +214,52 @@ if has pkg-config; then
         [ "$(pkg-config --modversion delayq)" = "$version" ]
 fi
 
-# wants VERSION: does CMake find a suitable version?
+# wants VERSION [PREFIX]: does CMake find a suitable version?
 wants() {
     mkdir -p "$dir/wants"
     printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' \
         "find_package(delayq $1 REQUIRED)" >"$dir/wants/CMakeLists.txt"
-    cmake -S "$dir/wants" -B "$dir/wants/b" "-DCMAKE_PREFIX_PATH=$prefix"
+    cmake -S "$dir/wants" -B "$dir/wants/b" -U delayq_DIR \
+        "-DCMAKE_PREFIX_PATH=${2:-$prefix}"
 }
-refuses() { ! wants "$1"; }
+refuses() { ! wants "$@"; }
+major=${version%%.*} minor=${version#*.}
+minor=${minor%%.*}
 if command -v cmake >/dev/null; then
+    check "CMake: any version" wants ""
     check "CMake: its own version" wants "$version EXACT"
-    check "CMake: a lower version" wants "${version%%.*}.0.1"
-    check "CMake: refuses a higher one" refuses "${version%%.*}.99"
-    check "CMake: refuses another major" refuses "$((${version%%.*} + 1)).0"
+    check "CMake: its minor version" wants "$major.$minor"
+    check "CMake: refuses a higher patch" refuses "$major.$minor.99"
+    check "CMake: refuses the next minor" refuses "$major.$((minor + 1))"
+    check "CMake: refuses the minor before, while the major is 0" \
+        refuses "$major.$((minor - 1))"
+    check "CMake: refuses the major alone, while that is 0" refuses "$major"
+    check "CMake: refuses another major" refuses "$((major + 1)).0"
+    check "CMake: a range" wants "$major.$((minor - 1))...$major.99"
+    check "CMake: a range to below the next minor" \
+        wants "$major.$minor...<$major.$((minor + 1))"
+    check "CMake: refuses a range below" \
+        refuses "$major.$((minor - 1))...<$major.$minor"
+    check "CMake: refuses a range above" refuses "$major.90...$major.99"
+    # what will be installed later: VERSION REFUSED ACCEPTED...
+    later=$dir/later
+    mkdir -p "$later/share/cmake/delayq"
+    cp .package/delayq-config.cmake "$later/share/cmake/delayq"
+    while read -r installed refused accepted; do
+        sed "s/@VERSION@/$installed/" .package/delayq-config-version.cmake.in \
+            >"$later/share/cmake/delayq/delayq-config-version.cmake"
+        check "CMake: refuses $installed where $refused is wanted" \
+            refuses "$refused" "$later"
+        for wanted in $accepted; do
+            check "CMake: takes $installed where $wanted is wanted" \
+                wants "$wanted" "$later"
+        done
+    done <<'END'
+0.3.1 0.2 0.3 0.3.0 0.3.1
+1.4.2 0.2 1 1.0 1.4 1.4.2
+1.4.2 1.5 0.9...<2
+1.4.2 2.0 1.4.2
+END
 fi
 
 if [ -f examples/delayq.c ]; then
@@ -153,16 +291,16 @@ check "nothing was written into the tree" [ -z "$(find . -name 'delayq.pc')" ]
 # --- the quick start, as it stands --------------------------------------------
 
 new start c
-block Start c >"$project/app.c"
+cp examples/hello.c "$project/app.c"
 cp delayq.h "$project"
-line=$(block Start sh | grep '^cc ')
-check "the quick start has its line" [ -n "$line" ]
+line=$(grep '^cc app\.c ' README.md)
+check "the README has the line that builds it" [ -n "$line" ]
 check "the quick start builds" sh -c 'cd "$1" && eval "$2"' - "$project" "$line"
 # Line buffered, so that its output is seen before it is killed.
 begun=$(date +%s%N)
 stdbuf -oL "$project/app" >"$dir/said" 2>&1 &
 app=$!
-pushed=$(block Start sh | sed -n 's/^redis-cli \([^#]*\).*/\1/p')
+pushed=$(sed -n 's/^redis-cli \(rpush [^#]*\).*/\1/p' README.md)
 says() { [ "$(cat "$dir/said")" = "$1" ]; }
 soon "it prints what is due" says hello
 check "and not before" [ $(($(date +%s%N) - begun)) -ge 5000000000 ]

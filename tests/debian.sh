@@ -1,0 +1,58 @@
+# Bare Debian systems, for tests/bare.sh and tests/deb.sh, which read this after
+# tests/lib.sh. Needs root and debootstrap.
+#
+# DELAYQ_BARE_CACHE    a folder for the downloaded packages
+# DELAYQ_BARE_MIRROR   Debian's packages, by default the system's own mirror
+# shellcheck shell=sh
+cache=${DELAYQ_BARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-bare}
+mirror=${DELAYQ_BARE_MIRROR:-$(cat /etc/apt/sources.list \
+    /etc/apt/sources.list.d/* 2>/dev/null |
+    grep -v '^#' | grep -o 'https\{0,1\}://[^ ]*/debian/\{0,1\}\( \|$\)' |
+    head -n 1)}
+mirror=${mirror:-http://deb.debian.org/debian}
+logs=build/bare
+mkdir -p "$cache" "$logs" || exit 1
+
+# Says what is lacking, and ends the suite, where there can be no such system.
+needs_systems() {
+    [ "$(id -u)" -eq 0 ] || { skip "it needs root"; summary; exit; }
+    has debootstrap unshare || { summary; exit; }
+}
+
+# alone COMMAND...: in a mount and process namespace that ends with it
+alone() {
+    unshare --mount --pid --fork --kill-child "$@" &
+    job=$!
+    wait $job
+}
+job=
+trap '[ -z "$job" ] || kill -KILL $job 2>/dev/null; rm -rf --one-file-system \
+    "$dir"' EXIT
+
+# new_system SUITE ROOT LOG: with this tree in /root/delayq
+new_system() {
+    debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" "$mirror" \
+        >"$3" 2>&1 || { tail -n 5 "$3"; return 1; }
+    # an installed server must not start on this machine's port 6379
+    printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
+    chmod 755 "$2/usr/sbin/policy-rc.d"
+    cp /etc/resolv.conf "$2/etc/" 2>/dev/null
+    echo '127.0.0.1 localhost' >"$2/etc/hosts"
+    mkdir "$2/root/delayq"
+    tar -c --exclude=./build --exclude=./.git . | tar -x -C "$2/root/delayq"
+}
+
+# inside ROOT LOG: runs the commands on standard input there; what they start
+# ends with them
+inside() {
+    cat >"$1/root/commands"
+    # shellcheck disable=SC2016
+    alone sh -ec '
+        mount --make-rprivate /
+        mount -t proc proc "$1/proc"
+        mount --rbind /dev "$1/dev"
+        mount -t tmpfs tmpfs "$1/tmp"
+        exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            HOME=/root LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+            chroot "$1" sh -e /root/commands' sh "$1" </dev/null >>"$2" 2>&1
+}
