@@ -127,6 +127,9 @@ recipes: examples $B/line ## the README's recipes, built and run
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
 
+operate: $B/delayq-asan ## examples/server: configuration, users, units, a compose file
+	@sh tests/server.sh $B/delayq-asan
+
 $B/line: tests/recipes/line.c
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(CFLAGS) $(CPPFLAGS) $< $(LDFLAGS) -o $@
@@ -273,4 +276,4 @@ help: ## list the targets
 
 .PHONY: all examples demo test check test-all quick bare asan valgrind memory \
         nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
-        cli recipes faults size matrix servers tls format install uninstall clean help
+        cli operate recipes faults size matrix servers tls format install uninstall clean help

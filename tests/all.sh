@@ -6,8 +6,8 @@
 #     tests/all.sh [BUILD [test | all]]
 #
 # test   the tests under ASan and UBSan, in parallel; calls that never wait; the
-#        demo, the command-line tool, the recipes, the hygiene of header and
-#        README
+#        demo, the command-line tool, what an operator copies, the recipes, the
+#        hygiene of the header, the documentation
 # all    and the slow suites: the tests on a server with a UTF-8 locale, under
 #        valgrind, each allocation failing once, programs that are built against
 #        an installed or copied header
@@ -86,6 +86,7 @@ if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "calls that never wait" "$build/test-nonblock"
     suite "demo" demo
     suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
+    suite "examples/server" sh tests/server.sh "$build/delayq-asan"
     [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"
 else
     missing "redis-server is not installed: nothing was tested on a server"
