@@ -92,7 +92,8 @@ else
     missing "redis-server is not installed: nothing was tested on a server"
     long=
 fi
-suite "header and README" sh tests/hygiene.sh
+suite "header" sh tests/hygiene.sh
+suite "documentation" sh tests/docs.sh
 if [ -n "$long" ]; then
     if has_locale; then
         suite "tests on a server with LC_ALL=en_US.UTF-8" env \
