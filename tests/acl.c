@@ -261,8 +261,9 @@ static void take(void) {
     take_all();
 }
 
-/* All requests of the tool's watch, peek, count and dead. */
+/* All requests of the tool's watch, peek, count, dead and list. */
 static void watch(void) {
+    redisContext *c;
     delayq_counts counts;
     delayq_item some[3];
     delayq_dead letters[3];
@@ -276,6 +277,10 @@ static void watch(void) {
     if (why[0]) return;
     TRY(delayq_peek(&q, some, 3, &n, &some[0].ticket), DELAYQ_OK);
     TRY(delayq_dead_peek(&q, letters, 3, &n, 0), DELAYQ_OK);
+    c = server_connect(&main_server);
+    CHECK_TEXT(run(c, "AUTH tested secret")->str, "OK");
+    if (run(c, "SCAN 0")->type == REDIS_REPLY_ERROR) complain("SCAN", "");
+    redisFree(c);
 }
 
 static void work(void) {
