@@ -275,6 +275,6 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check test-all quick bare asan valgrind memory \
+.PHONY: all operate examples demo test check test-all quick bare asan valgrind memory \
         nonblock old fuzz lint lua interop soak bench bench-old bench-peers calls charts \
-        cli operate recipes faults size matrix servers tls format install uninstall clean help
+        cli recipes faults size matrix servers tls format install uninstall clean help

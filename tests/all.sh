@@ -6,8 +6,8 @@
 #     tests/all.sh [BUILD [test | all]]
 #
 # test   the tests under ASan and UBSan, in parallel; calls that never wait; the
-#        demo, the command-line tool, what an operator copies, the recipes, the
-#        hygiene of the header, the documentation
+#        demo, the command-line tool, the recipes, the hygiene of header and
+#        README
 # all    and the slow suites: the tests on a server with a UTF-8 locale, under
 #        valgrind, each allocation failing once, programs that are built against
 #        an installed or copied header
