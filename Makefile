@@ -121,15 +121,15 @@ charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
 
+operate: $B/delayq-asan ## examples/server: configuration, users, units, a compose file
+	@sh tests/server.sh $B/delayq-asan
+
 recipes: examples $B/line ## the recipes of the documentation, built and run
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
 	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
 
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
-
-operate: $B/delayq-asan ## examples/server: configuration, users, units, a compose file
-	@sh tests/server.sh $B/delayq-asan
 
 $B/line: tests/recipes/line.c
 	@mkdir -p $B
