@@ -264,6 +264,7 @@ static void take(void) {
 /* All requests of the tool's watch, peek, count, dead and list. */
 static void watch(void) {
     redisContext *c;
+    redisReply *r;
     delayq_counts counts;
     delayq_item some[3];
     delayq_dead letters[3];
@@ -278,8 +279,10 @@ static void watch(void) {
     TRY(delayq_peek(&q, some, 3, &n, &some[0].ticket), DELAYQ_OK);
     TRY(delayq_dead_peek(&q, letters, 3, &n, 0), DELAYQ_OK);
     c = server_connect(&main_server);
-    CHECK_TEXT(run(c, "AUTH tested secret")->str, "OK");
-    if (run(c, "SCAN 0")->type == REDIS_REPLY_ERROR) complain("SCAN", "");
+    freeReplyObject(run(c, "AUTH tested secret"));
+    r = run(c, "SCAN 0");
+    if (r->type == REDIS_REPLY_ERROR) complain("SCAN", r->str);
+    freeReplyObject(r);
     redisFree(c);
 }
 
@@ -398,6 +401,13 @@ TEST(the_rights_of_a_watcher_suffice_and_are_the_least) {
 static server guarded;      /* whose users are those of the file, no others */
 static redisContext *admin; /* may do everything there */
 
+/* One command on a connection, which answers so. */
+static void says(redisContext *c, const char *command, const char *answer) {
+    redisReply *r = run(c, command);
+    CHECK_HAS(r->str ? r->str : "", answer);
+    freeReplyObject(r);
+}
+
 /* Start it, and paste the README's lines for a queue that Redisson shares. */
 static void start_guarded(void) {
     char path[PATH_MAX], *lines = pasted(), *line, *rest = lines;
@@ -407,11 +417,11 @@ static void start_guarded(void) {
     if (!realpath(FOLDER "users.acl", path)) FAIL("no " FOLDER "users.acl");
     server_start(&guarded, arguments);
     admin = server_connect(&guarded);
-    CHECK_HAS(run(admin, "PING")->str, "NOAUTH");
-    CHECK_TEXT(run(admin, "AUTH admin secret")->str, "OK");
+    says(admin, "PING", "NOAUTH");
+    says(admin, "AUTH admin secret", "OK");
     while ((line = strtok_r(rest, "\n", &rest))) {
         if (strchr(line, '~')) continue; /* those of the file */
-        CHECK_TEXT(run(admin, line)->str, "OK");
+        says(admin, line, "OK");
         n++;
     }
     CHECK_INT(n, 4);
@@ -465,6 +475,8 @@ TEST(with_the_acl_file_of_the_examples_each_role_does_its_part_and_no_other) {
     start_guarded();
     all_roles(DELAYQ_NATIVE);
     all_roles(DELAYQ_REDISSON);
+    redisFree(admin);
+    server_end(&guarded);
 }
 
 TEST(a_watcher_moves_takes_and_changes_nothing) {

@@ -286,5 +286,9 @@ done
 is "of two machines one hands in the report" "report $(date -u +%F)" \
     "$(DELAYQ_URL=$(as watcher) "$tool" peek jobs --json |
         sed 's/.*"payload":"\([^"]*\)".*/\1/')"
+is "due at the time that the timer names" \
+    "$(($(date -u -d "$(date -u +%F) 03:00" +%s) * 1000))" \
+    "$(DELAYQ_URL=$(as watcher) "$tool" peek jobs --json |
+        sed 's/.*"due_ms":\([0-9]*\).*/\1/')"
 
 summary
