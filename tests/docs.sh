@@ -150,8 +150,8 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     delayq_retry | delayq_dead | delayq_sent | delayq_stream | DELAYQ_URL) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
-    delayq_up | delayq_pending | delayq_overdue | delayq_overdue_seconds) ;;
-    delayq_next_due_timestamp_seconds) ;; # metrics of the tool
+    delayq_up | delayq_pending | delayq_ready | delayq_overdue) ;;
+    delayq_overdue_seconds | delayq_next_due_timestamp_seconds) ;; # metrics
     *) if grep -q -w -e "$name" delayq.h; then ok; else
         bad "$name is named, but not in delayq.h"
     fi ;;
