@@ -87,8 +87,9 @@ fuzz: ## fuzz URLs, elements and replies, each for FUZZ_SECONDS (30)
 	    then $(MAKE) --no-print-directory $(FUZZERS); fi
 	@sh tests/fuzz/run.sh $(FUZZ_SECONDS) $B
 
-lint: ## compilers, standards, names, examples in the documentation
+lint: ## compilers, standards, names, the documentation's examples and links
 	sh tests/hygiene.sh
+	sh tests/docs.sh
 	sh tests/lua.sh check $B
 
 lua: ## the scripts as build/lua/NAME.lua, and their SHA1s in delayq.h
@@ -189,7 +190,10 @@ charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)
 	@gnuplot -e "data='$B/charts'; out='tests/bench/charts'" \
 	    tests/bench/charts.gp
 
-recipes: examples $B/line ## the README's recipes, built and run
+operate: $B/delayq-asan ## examples/server: configuration, users, units, a compose file
+	@sh tests/server.sh $B/delayq-asan
+
+recipes: examples $B/line ## the recipes of the documentation, built and run
 	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
 	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/recipes.sh $B $(ONLY)
 
@@ -270,7 +274,7 @@ $B/interop: tests/interop/interop.c tests/main.c tests/test.h delayq.h
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    tests/interop/interop.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-faults: $B/test-plain ## the README's table of faults, measured anew
+faults: $B/test-plain ## the table of faults in tests/README.md, measured anew
 	@rm -f $B/fault-rows
 	@for t in reported killed kill_9_of gone dies packets comes_twice; do \
 	    DELAYQ_TEST_ROWS=$B/fault-rows $B/test-plain $$t >$B/fault-rows.out || \
@@ -347,8 +351,8 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check test-all quick bare asan valgrind memory \
-        nonblock old sim sim-old sim-test mutations fuzz lint lua interop \
-        soak bench bench-old bench-peers calls charts cli recipes faults \
-        size matrix windows zig servers tls format install uninstall deb \
-        deb-test clean help
+        all examples demo test check test-all quick bare asan valgrind \
+        memory nonblock old sim sim-old sim-test mutations fuzz lint lua \
+        interop soak bench bench-old bench-peers calls charts cli recipes \
+        faults size matrix windows zig servers tls format install uninstall \
+        deb deb-test operate clean help

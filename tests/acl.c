@@ -1,14 +1,17 @@
 /*
- * The rights of each role, taken from README.md below "## Rights". With them
- * everything works and the server refuses nothing; without any one of them
- * something fails.
+ * The rights of each role, those of examples/server/users.acl, and beside
+ * Redisson those below "## Rights" in the README there. With them everything
+ * works and the server refuses nothing; without any one of them something
+ * fails.
  */
 #include "test.h"
+#include <limits.h>
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define RIGHTS 64
+#define FOLDER "examples/server/"
 
-/* --- the README's lines -------------------------------------------------- */
+/* --- the lines that an operator copies ----------------------------------- */
 
 struct rights {
     char *text; /* the text that the words point into */
@@ -16,28 +19,33 @@ struct rights {
     int n, common; /* how many of them stand in the user's first line */
 };
 
-/* All lines of code below the heading "## Rights", as they are pasted. */
-static char *pasted(void) {
-    static char text[100000];
-    char *from, *to, *line, *rest, *out;
-    int code = 0;
-    FILE *f = fopen("README.md", "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (!f) FAIL("no README.md: run the tests from the project's root");
+static char *whole(const char *path) {
+    enum { MOST = 100000 };
+    char *text = (char *)calloc(1, MOST);
+    FILE *f = fopen(path, "r");
+    if (!f || fread(text, 1, MOST - 1, f) == 0)
+        FAIL("can't read %s: run the tests from the project's root", path);
     fclose(f);
-    text[n] = '\0';
+    return text;
+}
+
+/* The roles of users.acl as commands, then those in the README's part. */
+static char *pasted(void) {
+    char *acl = whole(FOLDER "users.acl"), *text = whole(FOLDER "README.md");
+    char *out = (char *)calloc(2, strlen(acl) + strlen(text));
+    char *line, *rest = acl, *from, *to;
+    while ((line = strtok_r(rest, "\n", &rest)))
+        if (strncmp(line, "user default ", 13) != 0)
+            strcat(strcat(strcat(out, "ACL SETUSER "), line + 5), "\n");
     from = strstr(text, "\n## Rights\n");
     to = from ? strstr(from + 1, "\n## ") : NULL;
-    if (!to) FAIL("README.md has no part ## Rights, or nothing after it");
+    if (!to) FAIL(FOLDER "README.md has no part ## Rights, or nothing after");
     *to = '\0';
-    out = (char *)calloc(1, (size_t)(to - from) + 2);
-    rest = from + 1;
-    while ((line = strtok_r(rest, "\n", &rest))) {
-        if (strncmp(line, "```", 3) == 0)
-            code = !code;
-        else if (code)
+    while ((line = strtok_r(from, "\n", &from)))
+        if (strncmp(line, "ACL SETUSER ", 12) == 0)
             strcat(strcat(out, line), "\n");
-    }
+    free(acl);
+    free(text);
     return out;
 }
 
@@ -57,7 +65,7 @@ static void read_rights(const char *user, struct rights *r) {
         while ((word = strtok_r(NULL, " ", &after)) && r->n < RIGHTS)
             r->word[r->n++] = word;
     }
-    if (r->n == 0) FAIL("README.md gives no rights to %s", user);
+    if (r->n == 0) FAIL("no rights are given to %s", user);
     if (lines == 1) r->common = r->n;
 }
 
@@ -253,8 +261,10 @@ static void take(void) {
     take_all();
 }
 
-/* All requests of the tool's watch, peek, count and dead. */
+/* All requests of the tool's watch, peek, count, dead and list. */
 static void watch(void) {
+    redisContext *c;
+    redisReply *r;
     delayq_counts counts;
     delayq_item some[3];
     delayq_dead letters[3];
@@ -268,6 +278,12 @@ static void watch(void) {
     if (why[0]) return;
     TRY(delayq_peek(&q, some, 3, &n, &some[0].ticket), DELAYQ_OK);
     TRY(delayq_dead_peek(&q, letters, 3, &n, 0), DELAYQ_OK);
+    c = server_connect(&main_server);
+    freeReplyObject(run(c, "AUTH tested secret"));
+    r = run(c, "SCAN 0");
+    if (r->type == REDIS_REPLY_ERROR) complain("SCAN", r->str);
+    freeReplyObject(r);
+    redisFree(c);
 }
 
 static void work(void) {
@@ -382,75 +398,98 @@ TEST(the_rights_of_a_watcher_suffice_and_are_the_least) {
     least("watcher", watch, 0);
 }
 
-/* Paste the lines as a reader does: one by one, in one session. */
-static void paste(void) {
-    char command[400], reply[400];
-    char *lines = pasted(), *line, *rest = lines;
-    int wanted = 0, got = 0;
-    FILE *f;
+static server guarded;      /* whose users are those of the file, no others */
+static redisContext *admin; /* may do everything there */
+
+/* One command on a connection, which answers so. */
+static void says(redisContext *c, const char *command, const char *answer) {
+    redisReply *r = run(c, command);
+    CHECK_HAS(r->str ? r->str : "", answer);
+    freeReplyObject(r);
+}
+
+/* Start it, and paste the README's lines for a queue that Redisson shares. */
+static void start_guarded(void) {
+    char path[PATH_MAX], *lines = pasted(), *line, *rest = lines;
+    const char *arguments[] = {"--aclfile", path, NULL};
+    int n = 0;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
-    if (system("redis-cli --version >/dev/null 2>&1") != 0)
-        test_skip("no redis-cli");
-    snprintf(command, sizeof command, "%s/pasted", main_server.dir);
-    f = fopen(command, "w");
-    if (!f || fputs(lines, f) < 0 || fclose(f) != 0)
-        FAIL("can't write %s", command);
-    while ((line = strtok_r(rest, "\n", &rest))) wanted++;
-    snprintf(command, sizeof command, "redis-cli -s %s <%s/pasted 2>&1",
-             main_server.socket, main_server.dir);
-    f = popen(command, "r");
-    while (f && fgets(reply, sizeof reply, f)) {
-        if (reply[0] == '\n') continue;
-        if (strcmp(reply, "OK\n") != 0) FAIL("redis-cli answers: %s", reply);
-        got++;
+    if (!realpath(FOLDER "users.acl", path)) FAIL("no " FOLDER "users.acl");
+    server_start(&guarded, arguments);
+    admin = server_connect(&guarded);
+    says(admin, "PING", "NOAUTH");
+    says(admin, "AUTH admin secret", "OK");
+    while ((line = strtok_r(rest, "\n", &rest))) {
+        if (strchr(line, '~')) continue; /* those of the file */
+        says(admin, line, "OK");
+        n++;
     }
-    if (!f || pclose(f) != 0) FAIL("redis-cli failed");
-    CHECK_INT(got, wanted);
-    CHECK(wanted >= 5); /* a line for each role */
+    CHECK_INT(n, 4);
     free(lines);
 }
 
-static void open_role(const char *user, int64_t lease_ms) {
+static void open_role(const char *user, int64_t lease_ms, delayq_wire wire) {
     static char url[200];
-    delayq_options o = options_for(&main_server, "jobs");
-    snprintf(url, sizeof url, "unix://%s:secret@%s", user, main_server.socket);
+    delayq_options o = options_for(&guarded, "jobs");
+    snprintf(url, sizeof url, "unix://%s:secret@%s", user, guarded.socket);
     o.url = url;
     o.lease_ms = lease_ms;
+    o.wire = wire;
     OK(&q, delayq_open(&q, &o));
 }
 
-TEST(the_lines_of_the_readme_can_be_pasted_and_each_role_does_its_part) {
+static long long admin_int(const char *command) {
+    redisReply *r = run(admin, command);
+    long long value = r->integer;
+    if (r->type != REDIS_REPLY_INTEGER) FAIL("%s: %s", command, r->str);
+    freeReplyObject(r);
+    return value;
+}
+
+static void all_roles(delayq_wire wire) {
     delayq_counts counts;
     delayq_item item;
-    paste();
-    open_role("producer", 0);
+    open_role("producer", 0, wire);
     OFFER(&q, "one", 0);
     OFFER(&q, "two", 0);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_AUTH);
     delayq_close(&q);
-    open_role("mover", 0);
-    UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK && ask_int("LLEN jobs") == 2);
+    open_role("mover", 0, wire);
+    UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK && admin_int("LLEN jobs") == 2);
     delayq_close(&q);
-    open_role("watcher", 0);
+    open_role("watcher", 0, wire);
     OK(&q, delayq_count(&q, &counts));
     CHECK_INT(counts.ready, 2);
     delayq_close(&q);
-    open_role("taker", 0);
+    open_role("taker", 0, wire);
     take_is(&q, "one");
     delayq_close(&q);
-    open_role("worker", 60000);
+    open_role("worker", 60000, wire);
     OK(&q, delayq_take(&q, &item, 0));
     OK(&q, delayq_ack(&q, &item));
     delayq_close(&q);
-    CHECK_INT(ask_int("EXISTS jobs " ZSET), 0);
+    CHECK_INT(admin_int("EXISTS jobs " ZSET), 0);
+}
+
+TEST(with_the_acl_file_of_the_examples_each_role_does_its_part_and_no_other) {
+    start_guarded();
+    all_roles(DELAYQ_NATIVE);
+    all_roles(DELAYQ_REDISSON);
+    redisFree(admin);
+    server_end(&guarded);
 }
 
 TEST(a_watcher_moves_takes_and_changes_nothing) {
     delayq_item item;
     delayq_message m;
-    char *before;
+    struct rights r;
+    char *before, url[200];
+    delayq_options o;
     size_t n;
-    paste();
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    read_rights("watcher", &r); /* those beside Redisson, too */
+    set_rights(&r, -1);
+    free(r.text);
     open_queue(&boss, "jobs");
     memset(&m, 0, sizeof m);
     m.data = "later";
@@ -460,7 +499,11 @@ TEST(a_watcher_moves_takes_and_changes_nothing) {
     due_items();
     ask("RPUSH delayq_dead:{jobs} %b", "buried 5\nx", (size_t)10);
     before = strdup(contents(main_connection()));
-    open_role("watcher", 60000);
+    o = options_for(&main_server, "jobs");
+    snprintf(url, sizeof url, "unix://tested:secret@%s", main_server.socket);
+    o.url = url;
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
 #define REFUSED(call) CHECK_STATUS(&q, call, DELAYQ_ERR_AUTH)
     REFUSED(delayq_take(&q, &item, 0));
     CHECK_TEXT(contents(main_connection()), before);

@@ -87,12 +87,14 @@ if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "calls that never wait" "$build/test-nonblock"
     suite "demo" demo
     suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
+    suite "examples/server" sh tests/server.sh "$build/delayq-asan"
     [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"
 else
     missing "redis-server is not installed: nothing was tested on a server"
     long=
 fi
-suite "header and README" sh tests/hygiene.sh
+suite "header" sh tests/hygiene.sh
+suite "documentation" sh tests/docs.sh
 if [ -n "$long" ]; then
     suite "0.1 and today's on one queue for a minute" env \
         DELAYQ_TEST_SECONDS=60 "$build/test-plain" -j 3 a_crowd_of_both

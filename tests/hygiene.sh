@@ -1,9 +1,7 @@
 #!/bin/sh
-# Static checks of the header and the documentation: standards and
-# warnings with gcc and clang, two translation units, DELAYQ_STATIC, reserved
-# names, lines of 80 columns, that every example in the documentation compiles,
-# and that the README's first is examples/hello.c. Ends in
-# "N passed, N failed, N skipped".
+# Static checks of the header: standards and warnings with gcc and clang, two
+# translation units, DELAYQ_STATIC, reserved names, lines of 80 columns, its
+# quick start. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
@@ -139,52 +137,6 @@ check "the header's quick start is examples/hello.c" \
     diff -B -Z "$dir/start.c" "$dir/hello.c"
 check "the header's quick start compiles" cc -std=c99 $warn -I. "$dir/start.c" \
     -lhiredis -o "$dir/start"
-# The README's programs: every ```c block that has a main.
-awk -v dir="$dir" '/^```c$/ { n++; on = 1; next } /^```$/ { on = 0 }
-    on { print > (dir "/readme" n ".c") }' README.md
-for file in "$dir"/readme*.c; do
-    [ -f "$file" ] || { bad "no C in the README"; break; }
-    if grep -q '<event2/' "$file" && ! echo '#include <event2/event.h>' |
-        cc -E - >/dev/null 2>&1; then
-        skip "libevent is not installed: install libevent-dev"
-    elif grep -q 'main(' "$file"; then
-        libs=-lhiredis
-        ! grep -q '<event2/' "$file" || libs="$libs -levent_core"
-        check "the README's program compiles" cc -std=c99 $warn -I. "$file" \
-            $libs -o "$dir/readme"
-    else
-        printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
-            '#include <stdio.h>' '#include <string.h>' '#include <poll.h>' \
-            '#include <time.h>' \
-            'void piece(delayq q, delayq_options options, delayq_item item);' \
-            'void piece(delayq q, delayq_options options, delayq_item item) {' \
-            '(void)q; (void)options; (void)item;' >"$dir/piece.c"
-        cat "$file" >>"$dir/piece.c"
-        echo '}' >>"$dir/piece.c"
-        check "a piece of the README compiles: $(head -1 "$file")" \
-            cc -std=c99 -Wall -Werror -I. -c "$dir/piece.c" -o "$dir/piece.o"
-    fi
-done
-
-# The README's first program is examples/hello.c.
-block=$(awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md)
-if [ "$block" = "$(sed '1,/^ \*\/$/d' examples/hello.c)" ]; then ok; else
-    bad "the README's first program is not that of examples/hello.c"
-fi
-
-# Every delayq_ name in the documentation exists.
-for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
-    examples/*.c examples/*/*.c examples/*/*.md | sort -u); do
-    case $name in
-    delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
-    DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
-    DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
-    *) if grep -q -w -e "$name" delayq.h; then ok; else
-        bad "$name is named, but not in delayq.h"
-    fi ;;
-    esac
-done
-
 # Every target of .PHONY has its line in make help.
 make -s help | cut -c 1-14 >"$dir/help"
 for target in $(sed -n '/^\.PHONY:/,$p' Makefile | tr -d '\\' | cut -d: -f2); do

@@ -173,7 +173,7 @@ within() {
         mount --bind /dev "$root/dev"
         mount -t tmpfs tmpfs "$root/tmp"
         mkdir "$root/tmp/delayq"
-        cp -R Makefile README.md delayq.h tests "$root/tmp/delayq"
+        cp -R Makefile delayq.h examples tests "$root/tmp/delayq"
         exec env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
             HOME=/root LC_ALL=C DELAYQ_MATRIX_MIRROR="$mirror" \
             chroot "$root" sh /tmp/delayq/tests/matrix.sh "$@"

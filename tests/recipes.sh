@@ -1,7 +1,8 @@
 #!/bin/sh
-# The README's recipes, each taken from README.md unchanged, built, and run on a
-# private server: they do what their text says. Also errors of the quick start,
-# and the examples that have a recipe. Only times are replaced by shorter ones.
+# The recipes, each taken from README.md or examples/README.md unchanged, built,
+# and run on a private server: they do what their text says. Also errors of the
+# quick start, and the examples that have a recipe. Only times are replaced by
+# shorter ones.
 # Ends in "N passed, N failed, N skipped".
 #
 #     tests/recipes.sh [BUILD [WORD]]    WORD: as for the other tests
@@ -15,15 +16,16 @@ san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
 # show FILE: below a failure
 show() { sed 's/^/    /' "$1"; }
-# piece NAME HEADING [SED...]: the first C below a heading, with replacements
+# piece NAME HEADING [SED...]: the first C below a heading of $from, with
+# replacements
 piece() {
     awk -v heading="$2" '
         on && /^```$/ { exit }
         on { print; next }
         /^```/ { code = !code }
         !code && sub(/^###* /, "") { here = $0 == heading }
-        here && $0 == "```c" { on = 1 }' README.md >"$dir/$1"
-    [ -s "$dir/$1" ] || bad "README.md has no C below $2"
+        here && $0 == "```c" { on = 1 }' "$from" >"$dir/$1"
+    [ -s "$dir/$1" ] || bad "$from has no C below $2"
     name=$1
     shift 2
     for change; do
@@ -48,19 +50,21 @@ add() {
 
 # --- the recipes, by tests/recipes/recipes.c ----------------------------------
 
-piece outbox "Never wait: an outbox"
+from=README.md
 piece game "A game loop"
 piece device "A device that sleeps between ticks"
-piece cron "A tool like cron" 's/\b60000\b/2000/g' 's/\b10000\b/200/' \
-    's/\b20000\b/3000/'
 piece pool "A pool of worker processes" 's/\b30000\b/1000/'
 piece java "A Java service on the other side" 's/\b5000\b/200/'
+from=examples/README.md
+piece outbox "Never wait: an outbox"
+piece cron "A tool like cron" 's/\b60000\b/2000/g' 's/\b10000\b/200/' \
+    's/\b20000\b/3000/'
 piece cluster "A cluster" 's/\b5000\b/50/' \
     's/"redis:.*"/getenv("RECIPES_CLUSTER")/'
 piece priorities "Two priorities" \
     's/^static delayq urgent;/& open_as(\&urgent, "urgent");/'
 piece unanswered "An offer without an answer"
-piece more More
+piece more "Tickets, keys, times, batches"
 
 cc=${CC:-cc}
 if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O1 -g $CPPFLAGS $CFLAGS \

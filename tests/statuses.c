@@ -116,7 +116,7 @@ TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
     delayq_close(&q);
 }
 
-/* What the README says to do after DELAYQ_ERR_UNKNOWN. */
+/* What examples/README.md says to do after DELAYQ_ERR_UNKNOWN. */
 TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
     struct consumer with = {&main_server, 0};
     delayq_message m = message("x", 0);

@@ -82,7 +82,7 @@ int test_slow(void); /* 1, or more under valgrind */
 /* Zeroed memory that is shared with all processes that this one forks. */
 void *shared(size_t size);
 
-/* A row of the README's table of faults: `make faults` prints them. */
+/* A row of the table of faults in tests/README.md: `make faults` prints it. */
 void report_row(const char *fault, const char *seen, const char *items,
                 long long back_us);
 

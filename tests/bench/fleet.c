@@ -2,7 +2,7 @@
  * fleet -- how many devices one server carries. Measures the cost of each
  * request on the server, simulates devices that offer and consumers that take
  * with a lease and ack, compares the simulation with real runs on this machine,
- * and prints its results for other loads. CAPACITY.md explains the figures.
+ * and prints its results for other loads. README.md explains them.
  *
  * The simulation: a server that does one request after another, each at its
  * measured cost; offers at random times (Poisson), due in whole milliseconds;

@@ -48,9 +48,8 @@ static double idle_kib(double before) {
 static void listen_all(void) {
     int i;
     for (i = 0; i < HANDLES; i++) {
-        int64_t wait_ms = 0;
-        while (wait_ms == 0)
-            if (delayq_tick(&handle[i], &wait_ms) != DELAYQ_OK)
+        while (!handle[i].subscribed) /* a tick or two after it has opened */
+            if (delayq_tick(&handle[i], NULL) != DELAYQ_OK)
                 die(delayq_errmsg(&handle[i]));
     }
 }

@@ -3,7 +3,8 @@
  * layout, for payloads of 16 bytes to 1 KiB. By used_memory of INFO memory,
  * over 50,000 items. An element is a string of 25 bytes and the payload.
  * jemalloc has sizes in steps of up to a quarter: a payload of 100 bytes just
- * misses the next smaller size, so 99 bytes are measured, too.
+ * misses the next smaller size, so 99 bytes are measured, too. Then a ready
+ * item, and a key against duplicates.
  */
 #include "bench.h"
 
@@ -24,7 +25,40 @@ static double empty(void) {
     return used();
 }
 
+/* Bytes of a ready payload of len bytes, by RPUSH. */
+static double ready(size_t len) {
+    static char payload[STORE_MAX];
+    double before = empty();
+    int i;
+    for (i = 0; i < ITEMS; i++)
+        redisAppendCommand(c, "RPUSH bench %b", payload, len);
+    for (i = 0; i < ITEMS; i++) freeReplyObject(reply(c));
+    return (used() - before) / ITEMS;
+}
+
+/* What a pending item of 100 bytes takes more with a key of 12. */
+static double keys(delayq *q, const int64_t *due, double without) {
+    static delayq_message m[100];
+    static char key[100][16], payload[100];
+    double before = empty();
+    int i, k;
+    for (i = 0; i < ITEMS; i += 100) {
+        memset(m, 0, sizeof m);
+        for (k = 0; k < 100; k++) {
+            snprintf(key[k], sizeof key[k], "user%08d", i + k);
+            m[k].data = payload;
+            m[k].len = sizeof payload;
+            m[k].due_ms = due[i + k];
+            m[k].key = key[k];
+            m[k].key_ttl_ms = 3600000;
+        }
+        if (delayq_offer_many(q, m, 100) != DELAYQ_OK) die(delayq_errmsg(q));
+    }
+    return (used() - before) / ITEMS - without;
+}
+
 int main(void) {
+    double plain = 0;
     static const int sizes[] = {16, 64, 99, 100, 256, 1024};
     static const char *const goals[] = {"-", "-", "-", "<= 0.65", "-", "-"};
     static delayq native, mirror;
@@ -51,11 +85,16 @@ int main(void) {
             its[round] = (used() - before) / ITEMS;
             ratio[round] = ours[round] / its[round];
         }
+        if (sizes[k] == 100) plain = median(ours, ROUNDS);
         s = spread_of(ratio, ROUNDS);
         printf("payload of %4d B   %9.0f%8.0f%8.0f%8.2f%8.2f%8.2f%9s\n",
                sizes[k], median(ours, ROUNDS), median(both, ROUNDS),
                median(its, ROUNDS), s.middle, s.least, s.most, goals[k]);
     }
+    printf(
+        "a ready item: %.0f with 100 B, %.0f with 1024 B; a key of 12 B: %.0f"
+        " on top\n",
+        ready(100), ready(1024), keys(&native, due, plain));
     do_command(c, "FLUSHALL");
     delayq_close(&native);
     delayq_close(&mirror);

@@ -1,5 +1,5 @@
 /*
- * A machine that runs the README's cron recipe with shorter minutes. It records
+ * A machine that runs the cron recipe with shorter minutes. It records
  * in Redis by how many seconds its clock is ahead (ahead:NAME), the times of
  * its offers (rounds), and what it has run (runs, attempts). The machine named
  * "dies" kills itself between its first take and the offer.

@@ -1,5 +1,5 @@
 /*
- * The README's recipe for libevent, a whole program, run unchanged in a process
+ * The recipe for libevent, a whole program, run unchanged in a process
  * of its own: what is offered elsewhere reaches it promptly, it does not turn
  * more often than it has to, and it survives servers that freeze or restart.
  */

@@ -1,7 +1,7 @@
 /*
- * The README's recipes, built unchanged except for shorter times, and run on a
- * real server: they do what their text says. tests/recipes.sh copies them from
- * README.md into the piece-*.h that are included below.
+ * The recipes, built unchanged except for shorter times, and run on a real
+ * server: they do what their text says. tests/recipes.sh copies them from
+ * README.md and examples/README.md into the piece-*.h that are included below.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"

@@ -1,0 +1,189 @@
+#!/bin/sh
+# Checks of the documentation, all *.md of the tree: every example in it
+# compiles, every link leads to a file and a heading, every name, target and
+# file in it exists, each peer is named in one version, the README is short and
+# begins with examples/hello.c. Links into the web are checked for their form
+# only. Ends in "N passed, N failed, N skipped".
+cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
+warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
+cc=${CC:-cc}
+documents=$(find . -name '*.md' ! -path './build/*' ! -path './.git/*' \
+    ! -path '*/node_modules/*' | sed 's|^\./||' | sort)
+
+# --- links ---------------------------------------------------------------------
+
+# links DOCUMENT...: a line for each link that leads nowhere, then how many lead
+# somewhere. Anchors are made of headings as the code hosts do it.
+links() { perl -e '
+    use strict; use File::Basename; use File::Spec;
+    my ($good, %anchors) = (0);
+    sub text { # without code, line by line
+        open(my $f, "<", $_[0]) or die "$_[0]: $!\n";
+        my ($code, @lines) = 0;
+        while (<$f>) {
+            if (/^```/) { $code = !$code; $_ = "\n" }
+            push @lines, $code || /^    / ? "\n" : $_;
+        }
+        return @lines;
+    }
+    sub anchors {
+        my ($path) = @_;
+        return $anchors{$path} if $anchors{$path};
+        my (%seen, %all);
+        for (grep { /^#+ / } text($path)) {
+            s/^#+ +//; s/\s+$//; s/\[([^\]]*)\]\([^)]*\)/$1/g;
+            $_ = lc; s/[^\w\- ]//g; s/ /-/g;
+            my $n = $seen{$_}++;
+            $all{$n ? "$_-$n" : $_} = 1;
+        }
+        return $anchors{$path} = \%all;
+    }
+    for my $doc (@ARGV) {
+        my $all = join("", text($doc));
+        $all =~ s/`[^`]*`/x/g;
+        while ($all =~ /\]\(([^)]*)\)/g) {
+            my $to = $1;
+            if ($to =~ /^[a-z]+:/) {
+                $to =~ m{^https?://[\w.-]+\.[a-z]+(:\d+)?(/\S*)?$} ? $good++ :
+                    print "$doc: $to is no address\n";
+                next;
+            }
+            my ($file, $anchor) = $to =~ /^([^#]*)(?:#(.*))?$/;
+            my $path = $file eq "" ? $doc : dirname($doc) . "/$file";
+            if (! -e $path) { print "$doc: no file $to\n" }
+            elsif (defined $anchor && (-d $path || $path !~ /\.md$/ ||
+                !anchors($path)->{$anchor})) { print "$doc: no heading $to\n" }
+            else { $good++ }
+        }
+    }
+    print "$good\n"' "$@"; }
+
+# It finds what is wrong.
+mkdir "$dir/web"
+printf '# A b_c, `d`!\n\n## Same\n\n## Same\n\n```\n[x](in-code)\n```\n' \
+    >"$dir/web/good.md"
+cat >"$dir/web/bad.md" <<'END'
+[1](good.md) [2](good.md#a-b_c-d) [3](good.md#same-1) [4](https://redis.io/x)
+[5](.) `[no](link)` ![6](good.md)
+[broken
+over lines](gone.md) [b](good.md#same-2) [c](#nothing) [d](http:/redis.io)
+END
+if [ "$(links "$dir/web/bad.md" | sed 's|.*/web/||' | tr '\n' ';')" = "bad.md: \
+no file gone.md;bad.md: no heading good.md#same-2;bad.md: no heading #nothing;\
+bad.md: http:/redis.io is no address;6;" ]; then ok; else
+    bad "the test finds links that lead nowhere"
+    links "$dir/web/bad.md"
+fi
+
+# Files that other branches bring: take each off when it is there.
+coming="examples/tool/README.md examples/tool/watch.svg .package/README.md
+    .github/CHANGELOG.md .github/CONTRIBUTING.md .github/SECURITY.md"
+# shellcheck disable=SC2086
+links $documents >"$dir/links"
+sed '$d' "$dir/links" >"$dir/broken"
+while read -r line; do
+    file=$(printf '%s\n' "$line" |
+        sed -n 's/.*: no file \(\.\.\/\)*\([^#]*\).*/\2/p')
+    case $coming in
+    *"${file:-none}"*) skip "$line" ;;
+    *) bad "$line" ;;
+    esac
+done <"$dir/broken"
+passed=$((passed + $(tail -n 1 "$dir/links")))
+
+# --- examples ------------------------------------------------------------------
+
+# Every ```c block: a whole program if it has a main, else a piece of one. Of a
+# shell's, the grammar. DOCUMENT-NUMBER.LANGUAGE in $dir/blocks.
+mkdir "$dir/blocks"
+for document in $documents; do
+    awk -v to="$dir/blocks/$(echo "$document" | tr / -)" '
+        on && /^```$/ { on = 0; close(file); next }
+        on { print > file }
+        /^```(c|sh)$/ { on = 1; n++; file = to "-" n "." substr($0, 4) }
+        ' "$document"
+done
+programs=0
+for file in "$dir"/blocks/*.c; do
+    where=${file##*/}
+    if grep -q '<event2/' "$file" && ! echo '#include <event2/event.h>' |
+        $cc -E - >/dev/null 2>&1; then
+        skip "libevent is not installed: install libevent-dev"
+    elif grep -q 'main(' "$file"; then
+        libs=-lhiredis
+        ! grep -q '<event2/' "$file" || libs="$libs -levent_core"
+        check "the program compiles: $where" $cc -std=c99 $warn -I. "$file" \
+            $libs -o "$dir/program"
+        programs=$((programs + 1))
+    else
+        printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
+            '#include <stdio.h>' '#include <string.h>' '#include <poll.h>' \
+            '#include <time.h>' \
+            'void piece(delayq q, delayq_options options, delayq_item item);' \
+            'void piece(delayq q, delayq_options options, delayq_item item) {' \
+            '(void)q; (void)options; (void)item;' >"$dir/piece.c"
+        cat "$file" >>"$dir/piece.c"
+        echo '}' >>"$dir/piece.c"
+        check "the piece compiles: $where" \
+            $cc -std=c99 -Wall -Werror -I. -c "$dir/piece.c" -o "$dir/piece.o"
+    fi
+done
+check "there are programs among the examples" [ $programs -ge 1 ]
+for file in "$dir"/blocks/*.sh; do
+    check "the shell can read ${file##*/}" sh -n "$file"
+done
+
+# --- the README ----------------------------------------------------------------
+
+check "README.md has at most 250 lines" [ "$(wc -l <README.md)" -le 250 ]
+block=$(awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md)
+if [ "$block" = "$(sed '1,/^ \*\/$/d' examples/hello.c)" ]; then ok; else
+    bad "the README's first program is not that of examples/hello.c"
+fi
+
+# --- names ---------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
+    examples/*.c examples/*/*.c | sort -u); do
+    case $name in
+    delayq_retry | delayq_dead | delayq_sent | delayq_stream | DELAYQ_URL) ;;
+    DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
+    DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
+    delayq_up | delayq_pending | delayq_ready | delayq_overdue) ;;
+    delayq_overdue_seconds | delayq_next_due_timestamp_seconds) ;; # metrics
+    *) if grep -q -w -e "$name" delayq.h; then ok; else
+        bad "$name is named, but not in delayq.h"
+    fi ;;
+    esac
+done
+# fields of options and of the counts, targets of make, sources
+# shellcheck disable=SC2086
+for name in $(grep -o -h 'options\.[a-z_]*' $documents | sort -u); do
+    check "$name is an option" grep -q "[ *]${name#options.}[;)]" delayq.h
+done
+# shellcheck disable=SC2086
+for target in $(grep -o -h '`make [a-z-]*' $documents | sed 's/.* //' |
+    sort -u); do
+    check "make $target exists" grep -q "^[a-z -]*\b$target\b[a-z -]*:" Makefile
+done
+# shellcheck disable=SC2086
+for file in $(grep -o -h '`[a-z_/]*[a-z]\.[ch]`' $documents | tr -d '`' |
+    grep -v -x -e 'app\.c' | sort -u); do
+    check "$file exists" test -n "$(find . -path "*/$file" ! -path './build/*')"
+done
+
+# Each peer in one version, that of the benches.
+peer() {
+    # shellcheck disable=SC2086
+    seen=$(grep -o -h "$1 [0-9][0-9.]*[0-9]" $documents | sort -u |
+        sed 's/.* //' | tr '\n' ' ')
+    check "$1 is named in one version: $seen" [ "$seen" = "$2 " ]
+}
+peers=tests/bench/peers
+peer BullMQ "$(sed -n 's/.*"bullmq": "\(.*\)".*/\1/p' $peers/package.json)"
+peer asynq "$(sed -n 's/.*hibiken\/asynq v//p' $peers/go.mod)"
+peer Sidekiq 8.1.7
+peer beanstalkd 1.12
+
+summary
