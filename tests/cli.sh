@@ -91,15 +91,15 @@ for command in "" offer take tick ack nack extend bury cancel reschedule peek \
         "$(awk 'length > 80 { print } END { if (NR > 24) print NR }' \
             "$dir/help")"
     [ -z "$command" ] && continue
-    grep -q "^.It Cm $command " examples/delayq.1
+    grep -q "^.It Cm $command " examples/tool/delayq.1
     is "the manual has $command" 0 $?
     grep -o -e ' --[a-z-]*' "$dir/help" >>"$dir/options"
 done
 for option in $(sort -u "$dir/options"); do
-    grep -q -e "^.It Fl.* -${option#--}\( \|$\)" examples/delayq.1
+    grep -q -e "^.It Fl.* -${option#--}\( \|$\)" examples/tool/delayq.1
     is "the manual has $option" 0 $?
 done
-for option in $(grep '^.It Fl' examples/delayq.1 |
+for option in $(grep '^.It Fl' examples/tool/delayq.1 |
     grep -o -e ' -[a-z][a-z-]*' | sed 's/ -/--/' | sort -u); do
     case $option in --help | --version) continue ;; esac
     grep -q -w -e "$option" "$dir/options"
@@ -109,7 +109,7 @@ is "--version is the header's" \
     "delayq $(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)" \
     "$(t --version)"
 if has mandoc; then
-    is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/delayq.1)"
+    is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/tool/delayq.1)"
 fi
 
 ends "no command is usage" 2
@@ -119,7 +119,7 @@ ends "another command's option is usage" 2 count q --follow
 ends "a missing value is usage" 2 take q --wait
 ends "a value for a flag is usage" 2 take q --follow=1
 ends "a missing argument is usage" 2 offer q
-ends "too many arguments are usage" 2 take q r
+ends "too many arguments are usage" 2 peek q r
 ends "a bad number is usage" 2 take q -n x
 ends "a bad wire is usage" 2 take q --wire java
 ends "a bad url is usage" 2 count q --url http://x

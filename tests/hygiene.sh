@@ -46,7 +46,7 @@ for pair in "gcc g++" "clang clang++"; do
         cat "$dir/symbols"
     else ok; fi
     check "$c: the command-line tool" "$c" -std=c99 -O2 $warn -I. \
-        examples/delayq.c -lhiredis -o "$dir/tool"
+        examples/tool/*.c -lhiredis -o "$dir/tool"
 done
 
 # The version as text and as numbers.
@@ -136,6 +136,8 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     delayq_retry | delayq_dead | delayq_stream | DELAYQ_URL) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
+    delayq_up | delayq_pending | delayq_overdue | delayq_overdue_seconds) ;;
+    delayq_next_due_timestamp_seconds) ;; # metrics of the tool
     *) if grep -q -w -e "$name" delayq.h; then ok; else
         bad "$name is named, but not in delayq.h"
     fi ;;

@@ -124,7 +124,7 @@ if command -v cmake >/dev/null; then
     check "CMake: refuses another major" refuses "$((${version%%.*} + 1)).0"
 fi
 
-if [ -f examples/delayq.c ]; then
+if [ -f examples/tool/delayq.c ]; then
     check "the installed tool runs" "$prefix/bin/delayq" --version
     check "its manual is there" [ -f "$prefix/share/man/man1/delayq.1" ]
 fi
