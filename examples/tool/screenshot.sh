@@ -28,10 +28,10 @@ for n in 1 2 3 4 5; do
 done
 t take mails -n 3 --exec 'exit 65' --bury-on 65 -q
 t take mails -n 2 --exec 'exit 1' --backoff 40s -q
-mail 0 4001 4002
-t take mails --exec 'exit 1' --backoff 0s -n 1 -q
-t take mails --wait 2s --exec 'exit 1' --backoff 90s -n 1 -q
-mail 0 4003 4004 4005
+mail 0 4001
+t take mails --exec 'exit 1' --backoff 50ms -q
+t take mails --wait 2s --exec 'exit 1' --backoff 90s -q
+mail 0 4002 4003 4004 4005
 t take mails -n 3 --lease 1m >/dev/null
 seq 5000 5007 | sed 's/.*/{"to":"user&@example.org","invoice":&}/' |
     t offer mails 0 - -q
@@ -42,7 +42,7 @@ for delay in 4s 9s 30s 3m 8m 40m 3h 12h 2d; do
         t offer mails $delay - -q
 done
 seq 1 1200 | sed 's/^/thumbnail /' | t offer thumbnails 20s - -q
-seq 1 40 | t offer '概要レポート' 6h - -q
+seq 1 40 | t offer 'Überweisungen' 6h - -q
 
 # --- the terminal --------------------------------------------------------------
 
@@ -53,7 +53,7 @@ trap 'rm -f "$out"' EXIT
     seq 1 12 | sed 's/.*/{"to":"new&@example.org"}/' | t offer mails 15m - -q
 } &
 LC_ALL=C.UTF-8 TERM=xterm script -qec "stty cols 100 rows 34
-    '$build/delayq' watch mails thumbnails '概要レポート' -n 3 -i 1s" \
+    '$build/delayq' watch mails thumbnails 'Überweisungen' -n 3 -i 1s" \
     /dev/null </dev/null >"$out"
 wait
 
@@ -108,20 +108,24 @@ for my $line (split /\n/, $frame) {
                 $left + $at * $w, $y + 3, $eighths * $w / 8, $h - 6;
             printf qq{fill="%s"/>\n}, $style eq '31' ? '#ff7b72' : '#58a6ff';
         }
-        (my $text = $part) =~ s/[\x{2588}-\x{258f}]/ /g;
+        (my $rest = $part) =~ s/[\x{2588}-\x{258f}]/ /g;
         $x += $cells;
-        $text =~ s/\s+$//;
-        next if $text eq '';
-        my $used = 0;
-        $used += columns($_) for split //, $text;
-        $text =~ s/&/&amp;/g;
-        $text =~ s/</&lt;/g;
-        $text =~ s/>/&gt;/g;
-        printf qq{<text xml:space="preserve" x="%.2f" y="%.1f" }.
-            qq{textLength="%.2f" lengthAdjust="spacingAndGlyphs"%s%s>%s}.
-            qq{</text>\n}, $left, $y + $h - 4.5, $used * $w,
-            $fill ? qq{ fill="$fill"} : '',
-            $style eq '1' || $style eq '7' ? ' font-weight="600"' : '', $text;
+        # what lies between two blanks keeps its place in any font
+        for my $text (split /(\s{2,}|^\s+|\s+$)/, $rest) {
+            my $used = 0;
+            $used += columns($_) for split //, $text;
+            my $at = $left;
+            $left += $used * $w;
+            next if $text =~ /^\s*$/;
+            $text =~ s/&/&amp;/g;
+            $text =~ s/</&lt;/g;
+            $text =~ s/>/&gt;/g;
+            printf qq{<text x="%.2f" y="%.1f" textLength="%.2f" }.
+                qq{lengthAdjust="spacingAndGlyphs"%s%s>%s</text>\n}, $at,
+                $y + $h - 4.5, $used * $w, $fill ? qq{ fill="$fill"} : '',
+                $style eq '1' || $style eq '7' ? ' font-weight="600"' : '',
+                $text;
+        }
     }
     $y += $h;
 }

@@ -548,11 +548,13 @@ static void draw_title(const pane *p, int number) {
     const char *more = p->complete        ? ""
                        : number == SCHEDULED ? (screen.blocks ? "\u2264" : "<=")
                                              : (screen.blocks ? "\u2265" : ">=");
-    char count[32], rate[32] = "";
+    char text[32], count[40], rate[32] = "";
+    size_t n = (size_t)snprintf(count, sizeof count, "%s", more);
     if (p->has_rate && p->net != 0)
         snprintf(rate, sizeof rate, "%+.1f/s", p->net);
-    put_line("7", " %d %-10s%s%-8s %9s  %s", number + 1, p->name, more,
-             commas(p->total, count, sizeof count), rate,
+    commas(p->total, text, sizeof text);
+    fit(text, 9 - width_of(more), count + n, sizeof count - n);
+    put_line("7", " %d %-10s %s %9s  %s", number + 1, p->name, count, rate,
              screen.columns >= 60 ? explained[number] : "");
 }
 
