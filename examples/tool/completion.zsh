@@ -39,8 +39,8 @@ _delayq() {
     offer) options=(
         '--key[another offer with KEY stores nothing (exit 1)]:KEY:'
         '--key-ttl[how long the key is remembered]:DURATION:'
-        '--replace[replace the first offer, or store it if that is gone]'
-        '--ndjson[a JSON object per line, see load; DELAY if it has none]'
+        '--replace[replace the first offer, or store it if it is gone]'
+        '--ndjson[an object per line, see load; DELAY if it has none]'
         '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
         '--retry[how long to try again if the server is lost]:DURATION:'
         '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'

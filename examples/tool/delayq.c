@@ -132,8 +132,7 @@ static const verb verbs[] = {
     {CLEAR, "clear", "NAME", 1, 1, run_clear, "remove everything; asks first",
      "Removes the pending, leased and ready items, and the keys of offers; with\n"
      "--dead instead the dead letters."},
-    {WATCH, "watch", "[NAME...]", 0, MANY, run_watch,
-     "a live view, like top",
+    {WATCH, "watch", "[NAME...]", 0, MANY, run_watch, "a live view, like top",
      "Without names of all queues. NET/S: by how many items a queue grows per\n"
      "second. Keys: q; tab, arrows: the queue; 1-5, 0: the pane. Prints plain\n"
      "lines if the output is no terminal."},
@@ -164,7 +163,7 @@ static const flag flags[] = {
     {"replace", 0, FLAG, AT(replace), OFFER, NULL,
      "replace the first offer, or store it if it is gone"},
     {"ndjson", 0, FLAG, AT(ndjson), OFFER, NULL,
-     "an object per line, as for load; DELAY if it has none"},
+     "an object per line, see load; DELAY if it has none"},
     {"tickets", 't', FLAG, AT(tickets), OFFER | LOAD, NULL,
      "print a ticket per line, too, with -"},
     {"retry", 0, DURATION, AT(retry_ms), OFFER | LOAD, "DURATION",
@@ -239,8 +238,7 @@ static void show_help(FILE *to) {
     for (i = 0; i < VERBS; i++) {
         char what[64];
         if (verbs[i].bit == COMPLETION) continue; /* for those who install it */
-        snprintf(what, sizeof what, "%s %s", verbs[i].name,
-                 verbs[i].arguments);
+        snprintf(what, sizeof what, "%s %s", verbs[i].name, verbs[i].arguments);
         fprintf(to, "  %-28s %s\n", what, verbs[i].brief);
     }
     fputs("\n`delayq COMMAND --help` says more. The server is --url URL or "
@@ -293,8 +291,8 @@ static void bash_value(const flag *f) {
     const char *words = f->kind == WIRE ? "-W 'native redisson redisson-old'"
                         : f->meta && strcmp(f->meta, "FILE") == 0    ? "-f"
                         : f->meta && strcmp(f->meta, "COMMAND") == 0 ? "-c"
-                        : f->kind != FLAG ? "-W ''"
-                                          : NULL;
+                        : f->kind != FLAG                            ? "-W ''"
+                                                                     : NULL;
     if (!words) return;
     printf("    --%s", f->name);
     if (f->letter) printf(" | -%c", f->letter);
@@ -354,8 +352,9 @@ static void zsh_text(const char *s) {
 static void zsh_flag(const flag *f) {
     int more = f->kind == RETRY_ON;
     printf("        %s'", more ? "'*'" : "");
-    if (f->letter) printf("(-%c --%s)'{-%c,--%s}'", f->letter, f->name,
-                          f->letter, f->name);
+    if (f->letter)
+        printf("(-%c --%s)'{-%c,--%s}'", f->letter, f->name, f->letter,
+               f->name);
     else
         printf("--%s", f->name);
     putchar('[');

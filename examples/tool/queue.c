@@ -272,7 +272,8 @@ int open_or_list(int argc, char **argv, int how) {
 void close_all(void) {
     size_t i = handle_count;
     handle_count = 0;
-    while (i-- > 0) delayq_close(&handles[i]); /* who shares, before its owner */
+    while (i-- > 0)
+        delayq_close(&handles[i]); /* who shares, before its owner */
     free(handles);
     handles = NULL;
 }

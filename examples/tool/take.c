@@ -208,7 +208,9 @@ static int take_and_print(void) {
  *---------------------------------------------------------------------------*/
 
 #define MAX_JOBS 64
-#define DOUBT_MS 400 /* a job that a signal has ended: is one for us coming? */
+#define DOUBT_MS                                                \
+    400 /* a job that a signal has ended: is one for us coming? \
+         */
 
 typedef enum job_state {
     IDLE,
@@ -513,8 +515,8 @@ static int64_t tend_jobs(void) {
         if (j->state == RUNNING || j->state == LINGERING) tend_processes(j);
         if (j->state == ENDED && clock_ms() >= j->retry_ms) settle_job(j);
         if (j->state == RUNNING || j->state == LINGERING)
-            next = sooner(next,
-                          sooner(j->renew_ms, sooner(j->timeout_ms, j->kill_ms)));
+            next = sooner(
+                next, sooner(j->renew_ms, sooner(j->timeout_ms, j->kill_ms)));
         if (j->state == LINGERING) next = sooner(next, clock_ms() + 50);
         if (j->state == ENDED) next = sooner(next, j->retry_ms);
     }
@@ -656,7 +658,8 @@ static uint64_t moved_so_far(void) {
 
 int run_tick(int argc, char **argv) {
     delayq_status status = DELAYQ_OK;
-    int code = open_all(argv, (size_t)argc, ONLY_TICKS | (set.once ? 0 : PATIENT));
+    int code =
+        open_all(argv, (size_t)argc, ONLY_TICKS | (set.once ? 0 : PATIENT));
     uint64_t moved;
     if (code != DONE) return code;
     while (!stops) {

@@ -196,7 +196,7 @@ typedef struct text_of {
     size_t len;
 } text_of;
 redisReply *command(delayq *q, const text_of *words, size_t count,
-                           char why[256]);
+                    char why[256]);
 /* And the exit code for that. */
 int command_code(const char why[256]);
 text_of word(const char *text);

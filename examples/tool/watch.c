@@ -88,7 +88,8 @@ static void refresh(size_t i) {
     server_offset_ms = v->counts.now_ms - clock_ms();
     total = v->counts.pending + v->counts.ready + v->counts.dead;
     if (had && now > v->asked_ms)
-        v->net = (double)(total - v->total) * 1000 / (double)(now - v->asked_ms);
+        v->net =
+            (double)(total - v->total) * 1000 / (double)(now - v->asked_ms);
     v->has_rate = 1 + (had > 0 && now > v->asked_ms);
     v->total = total;
     v->asked_ms = now;
@@ -266,7 +267,8 @@ static void show_json_view(const view *v) {
         return;
     }
     printf(",\"pending\":%" PRId64 ",\"overdue\":%" PRId64
-           ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64 ",\"dead\":%" PRId64,
+           ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64
+           ",\"dead\":%" PRId64,
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
     if (v->has_rate > 1) printf(",\"net_per_s\":%.1f", v->net);
@@ -545,9 +547,10 @@ static void draw_title(const pane *p, int number) {
         "due in", "handed out once: lease, or pause before a retry, ends in",
         "handed out more often; next in", "may be taken now",
         "the newest first: died ago"};
-    const char *more = p->complete        ? ""
-                       : number == SCHEDULED ? (screen.blocks ? "\u2264" : "<=")
-                                             : (screen.blocks ? "\u2265" : ">=");
+    const char *more = p->complete ? ""
+                       : number == SCHEDULED
+                           ? (screen.blocks ? "\u2264" : "<=")
+                           : (screen.blocks ? "\u2265" : ">=");
     char text[32], count[40], rate[32] = "";
     size_t n = (size_t)snprintf(count, sizeof count, "%s", more);
     if (p->has_rate && p->net != 0)
