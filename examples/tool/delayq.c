@@ -86,11 +86,11 @@ static const verb verbs[] = {
      "all of the input is one. Prints the ticket, which cancel takes."},
     {LOAD, "load", "NAME", 1, 1, run_load,
      "hand in JSON objects from stdin, as dump prints",
-     "One a line: payload or payload_base64; delay (\"5s\"), delay_ms or due_ms,\n"
-     "else it is due at once; key and key_ttl, replace. Others are ignored."},
+     "One a line: payload or payload_base64; delay (\"5s\"), delay_ms or due_ms\n"
+     "(else it is due at once); key and key_ttl, replace. Others are ignored."},
     {TAKE, "take", "NAME...", 1, MANY, run_take,
      "print due items, or run a command for each",
-     "Of several queues the first one goes first. With --exec exit code 0 acks,\n"
+     "Of several queues the first goes first. With --exec exit code 0 acks,\n"
      "others nack; or a line on descriptor 3: retry DELAY, bury, release. Set\n"
      "are DELAYQ_NAME, _TICKET, _ATTEMPT, _DUE_MS, _LATE_MS."},
     {TICK, "tick", "NAME...", 1, MANY, run_tick,
@@ -119,27 +119,27 @@ static const verb verbs[] = {
     {COUNT, "count", "[NAME...]", 0, MANY, run_count,
      "count the items; without names of all queues", NULL},
     {LIST, "list", "[PATTERN]", 0, 1, run_list, "list the queues, with counts",
-     "Looks through all keys of the server (SCAN). Doesn't find a queue that is\n"
-     "empty, or has nothing but ready items that were never leased."},
+     "Looks through all keys of the server (SCAN). Doesn't find a queue that\n"
+     "is empty, or has nothing but ready items that were never leased."},
     {LETTERS, "dead", "NAME", 1, 1, run_dead, "list the dead letters",
-     "Prints number, ticket, time of death, reason, attempts, and payload; the\n"
-     "oldest first. 10 of them, or -n."},
+     "Prints number, ticket, time of death, reason, attempts, and payload;\n"
+     "the oldest first. 10 of them, or -n."},
     {REDRIVE, "redrive", "NAME [TICKET...]", 1, MANY, run_redrive,
      "make dead letters ready again",
      "Those whose tickets `dead` has printed; else all, or the -n oldest."},
     {DROP, "drop", "NAME TICKET...", 2, MANY, run_drop,
      "remove dead letters by their tickets", NULL},
     {CLEAR, "clear", "NAME", 1, 1, run_clear, "remove everything; asks first",
-     "Removes the pending, leased and ready items, and the keys of offers; with\n"
-     "--dead instead the dead letters."},
+     "Removes the pending, leased and ready items, and the keys of offers;\n"
+     "with --dead instead the dead letters."},
     {WATCH, "watch", "[NAME...]", 0, MANY, run_watch, "a live view, like top",
      "Without names of all queues. NET/S: by how many items a queue grows per\n"
      "second. Keys: q; tab, arrows: the queue; 1-5, 0: the pane. Prints plain\n"
      "lines if the output is no terminal."},
     {COMPLETION, "completion", "bash|zsh|queues", 1, 1, run_completion,
      "print a script for the shell's completion",
-     "bash: source <(delayq completion bash). zsh: write it into a file _delayq\n"
-     "in a folder of $fpath. queues: the names that the scripts complete."},
+     "bash: source <(delayq completion bash). zsh: write it into a file\n"
+     "_delayq in a folder of $fpath. queues: the names that they complete."},
 };
 
 typedef enum kind { FLAG, NUMBER, DURATION, TEXT, WIRE, RETRY_ON } kind;
