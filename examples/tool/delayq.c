@@ -86,7 +86,7 @@ static const verb verbs[] = {
      "all of the input is one. Prints the ticket, which cancel takes."},
     {LOAD, "load", "NAME", 1, 1, run_load,
      "hand in JSON objects from stdin, as dump prints",
-     "One a line: payload or payload_base64; delay (\"5s\"), delay_ms or due_ms\n"
+     "One a line: payload or payload_base64; delay (\"5s\"), delay_ms, due_ms\n"
      "(else it is due at once); key and key_ttl, replace. Others are ignored."},
     {TAKE, "take", "NAME...", 1, MANY, run_take,
      "print due items, or run a command for each",
