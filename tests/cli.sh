@@ -850,6 +850,13 @@ soon "and goes on" grep -q 'pending 31' "$dir/behind"
 kill -$INT $child
 wait $child
 is "Ctrl-C ends it with 0" 0 $?
+behind watch -i 200ms
+soon "watch of all queues begins" grep -q ' view pending' "$dir/behind"
+t offer newcomer 1h x -q
+soon "and finds a new one" grep -q ' newcomer pending 1 ' "$dir/behind"
+kill -$INT $child
+wait $child
+t clear newcomer --yes -q
 t offer net 1h x -q
 behind watch net -i 200ms --json
 (while :; do

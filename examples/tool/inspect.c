@@ -442,7 +442,7 @@ int run_list(int argc, char **argv) {
     int code, width = 5;
     char **found = find_queues(argc > 0 ? argv[0] : NULL, &count, &code);
     if (!found) return code;
-    code = open_all(found, count, 0);
+    code = open_all(found, count, ANYHOW);
     if (code != DONE) return code;
     for (i = 0; i < count; i++)
         if (width_of(found[i]) > width && width_of(found[i]) <= 40)

@@ -33,8 +33,9 @@ static void show_ticket(const delayq_message *m) {
 static void show_progress(int last) {
     char n[32], rate[32];
     int64_t now = clock_ms(), took = now - offered.begun_ms;
-    if (set.quiet || offered.begun_ms == 0 || !isatty(2) ||
-        (!last && now - offered.shown_ms < 200))
+    const char *term = getenv("TERM");
+    if (set.quiet || offered.begun_ms == 0 || !isatty(2) || !term ||
+        strcmp(term, "dumb") == 0 || (!last && now - offered.shown_ms < 200))
         return;
     offered.shown_ms = now;
     fprintf(

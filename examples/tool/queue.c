@@ -138,16 +138,21 @@ int passing(delayq_status status) {
 /* The library's words in those of the command line: options.tls_ca is --tls-ca
  * here, and wire = DELAYQ_REDISSON_OLD --wire redisson-old. */
 static const char *in_our_words(const char *text, char to[512]) {
-    static const char *const words[][2] = {
+    const char *url = getenv("DELAYQ_URL");
+    const char *const words[][2] = {
         {"options.name", "the queue's name"},
+        {"options.url", set.url && set.url == url ? "DELAYQ_URL" : "--url"},
+        {"DELAYQ_TLS defined before delayq.h",
+         "a delayq that is built with it"},
         {"wire = DELAYQ_REDISSON_OLD", "--wire redisson-old"},
         {"wire = DELAYQ_REDISSON", "--wire redisson"},
         {"DELAYQ_NATIVE", "--wire native"}};
+    const size_t count = sizeof words / sizeof words[0];
     size_t n = 0, i;
     while (*text && n + 32 < 512) {
-        for (i = 0; i < 4 && strncmp(text, words[i][0], strlen(words[i][0]));)
-            i++;
-        if (i < 4) {
+        for (i = 0; i < count; i++)
+            if (strncmp(text, words[i][0], strlen(words[i][0])) == 0) break;
+        if (i < count) {
             n += (size_t)snprintf(to + n, 512 - n, "%s", words[i][1]);
             text += strlen(words[i][0]);
         } else if (strncmp(text, "options.", 8) == 0) {
@@ -249,6 +254,7 @@ int open_all(char **which, size_t count, int how) {
             continue;
         }
         if ((how & ONLY_TICKS) && status == DELAYQ_ERR_WIRE) continue;
+        if ((how & ANYHOW) && !passing(status)) continue;
         return exit_code(failed(&handles[i], status));
     }
     return DONE;
@@ -266,7 +272,7 @@ int open_or_list(int argc, char **argv, int how) {
     if (argc > 0) return open_all(argv, count, how);
     argv = find_queues(NULL, &count, &code);
     if (!argv) return code;
-    return open_all(argv, count, how);
+    return open_all(argv, count, how | ANYHOW);
 }
 
 void close_all(void) {

@@ -177,6 +177,7 @@ delayq_status failed(const delayq *q, delayq_status status);
 
 #define PATIENT 1    /* a server that can't be reached yet is no failure */
 #define ONLY_TICKS 2 /* nor is a refusal of the wire: the ticks will tell */
+#define ANYHOW 4     /* nor is what is wrong with one queue: its calls tell */
 
 /* Open the queues; returns DONE or an exit code. */
 int open_all(char **which, size_t count, int how);

@@ -28,6 +28,7 @@
 #define BARS 16
 #define NEXT 1000
 #define ROWS 60 /* of the lists */
+#define RELIST_MS 10000
 
 /* The edges between the bars, in ms from now. If the screen has fewer lines,
  * edges of a higher level are left out. */
@@ -59,6 +60,7 @@ static view *views;
 static size_t selected;
 static int64_t server_offset_ms; /* the server's clock less ours */
 static int64_t polled_ms;        /* time of the last poll, server's clock */
+static int64_t listed_ms;        /* when the queues were listed; 0: named */
 
 /* Count what is due by when. */
 static int count_bars(delayq *q, view *v) {
@@ -250,6 +252,34 @@ static void refresh_all(void) {
         panes_ms = 0;
 }
 
+/* Where no queue was named, look now and then for new ones. */
+static void list_anew(void) {
+    char **found, *chosen;
+    size_t count, i;
+    int code;
+    if (listed_ms == 0 || clock_ms() - listed_ms < RELIST_MS) return;
+    listed_ms = clock_ms();
+    found = find_queues(NULL, &count, &code);
+    if (!found) return; /* later, perhaps */
+    for (i = 0; i < count && i < handle_count; i++)
+        if (strcmp(found[i], queue_names[i]) != 0) break;
+    if (i == count && i == handle_count) {
+        for (i = 0; i < count; i++) free(found[i]);
+        free(found);
+        return;
+    }
+    chosen = queue_names[selected];
+    close_all();
+    open_all(found, count, PATIENT | ANYHOW);
+    free(views);
+    views = (view *)must(calloc(handle_count, sizeof *views));
+    for (selected = i = 0; i < handle_count; i++) {
+        views[i].name = queue_names[i];
+        if (strcmp(chosen, queue_names[i]) == 0) selected = i;
+    }
+    panes_ms = 0;
+}
+
 /*-----------------------------------------------------------------------------
  * MARK: - Lines
  * >>lines   if the output is no terminal
@@ -302,6 +332,7 @@ static int watch_plainly(void) {
     while (!stops && left-- > 0) {
         int64_t until = clock_ms() + set.interval_ms;
         size_t i;
+        list_anew();
         for (i = 0; i < handle_count && !stops; i++) {
             selected = i; /* all have bars, in JSON */
             refresh(i);
@@ -725,6 +756,7 @@ static int watch_screen(void) {
     while (!stops && !screen.lost && left-- > 0) {
         int64_t until = clock_ms() + set.interval_ms;
         int key = -1;
+        list_anew();
         measure();
         refresh_all();
         draw();
@@ -752,6 +784,7 @@ int run_watch(int argc, char **argv) {
     io_timeout_ms = 1000;
     code = open_or_list(argc, argv, PATIENT);
     set.quiet = 1; /* the view shows errors */
+    listed_ms = argc > 0 ? 0 : clock_ms();
     if (code != DONE) return code;
     views = (view *)must(calloc(handle_count, sizeof *views));
     for (i = 0; i < handle_count; i++) views[i].name = queue_names[i];
