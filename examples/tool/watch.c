@@ -243,8 +243,19 @@ static void read_panes(void) {
 }
 
 static void refresh_all(void) {
+    int64_t began_ms = clock_ms();
     size_t i;
-    for (i = 0; i < handle_count && !stops; i++) refresh(i);
+    for (i = 0; i < handle_count && !stops; i++) {
+        const view *before = i > 0 ? &views[i - 1] : NULL;
+        if (before && passing(before->status) && clock_ms() - began_ms > 500) {
+            /* the server is away: don't wait for it once per queue */
+            views[i].status = before->status;
+            memcpy(views[i].why, before->why, sizeof before->why);
+            views[i].has_rate = views[i].has_bars = 0;
+        } else {
+            refresh(i);
+        }
+    }
     polled_ms = clock_ms() + server_offset_ms;
     if (views[selected].status == DELAYQ_OK)
         read_panes();
@@ -634,15 +645,17 @@ static void draw_panes(void) {
 }
 
 static void draw_head(void) {
-    char now[64], every[32], line[200];
+    char now[64], every[32], line[200], others[48] = "";
     int room = screen.columns;
+    if (handle_count > 1)
+        snprintf(others, sizeof others, ", tab: %zu of %zu", selected + 1,
+                 handle_count);
     date((int64_t)time(NULL) * 1000, now, sizeof now);
     distance(set.interval_ms, every, sizeof every);
     snprintf(line, sizeof line, " delayq watch  every %s  %s  q quits%s%s",
-             every, now + (strlen(now) > 11 ? 11 : 0),
-             handle_count > 1 ? ", tab: next queue" : "",
+             every, now + (strlen(now) > 11 ? 11 : 0), others,
              enlarged < 0 ? ", 1-5: one pane" : ", 0: all panes");
-    if (room < 60) snprintf(line, sizeof line, " delayq  q quits");
+    if (room < 70) snprintf(line, sizeof line, " delayq  q quits%s", others);
     put_line("7", "%s", line);
 }
 
