@@ -2,11 +2,11 @@
 # zsh completion for delayq, by `delayq completion zsh`
 _delayq_queues() {
     local -a queues
-    queues=(${(f)"$(_call_program queues $words[1] completion queues 2>/dev/null)"})
+    queues=(${(f)"$(_call_program queues $program completion queues 2>/dev/null)"})
     compadd -a queues
 }
 _delayq() {
-    local curcontext=$curcontext state line
+    local curcontext=$curcontext state line program=$words[1]
     local -a verbs options
     verbs=(
         'offer:hand in a payload; -\: one a line from stdin'

@@ -377,12 +377,12 @@ static void zsh_completion(void) {
          "# zsh completion for delayq, by `delayq completion zsh`\n"
          "_delayq_queues() {\n"
          "    local -a queues\n"
-         "    queues=(${(f)\"$(_call_program queues $words[1] completion "
+         "    queues=(${(f)\"$(_call_program queues $program completion "
          "queues 2>/dev/null)\"})\n"
          "    compadd -a queues\n"
          "}\n"
          "_delayq() {\n"
-         "    local curcontext=$curcontext state line\n"
+         "    local curcontext=$curcontext state line program=$words[1]\n"
          "    local -a verbs options\n"
          "    verbs=(");
     for (i = 0; i < VERBS; i++) {
