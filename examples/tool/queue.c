@@ -309,6 +309,12 @@ const char *key_of(const char *name, const char *prefix, char to[1200]) {
     return to;
 }
 
+/* Is it logged in? Also if the server has refused something about the queue. */
+static int is_connected(const delayq *q) {
+    return q->conn && q->conn->cmd.c &&
+           q->conn->cmd.state >= DELAYQ_SOCKET_OPEN;
+}
+
 static redisReply *lost(delayq *q, char why[256], const char *text) {
     snprintf(why, 256, "%s", text);
     /* what would be answered to this must not be taken for another answer */
@@ -325,12 +331,12 @@ redisReply *command(delayq *q, const text_of *words, size_t count,
     redisContext *c;
     delayq_counts counts;
     void *reply = NULL;
-    if (!q->conn->cmd.c) delayq_count(q, &counts); /* connects */
-    c = q->conn->cmd.c;
-    if (!c) {
+    if (!is_connected(q)) delayq_count(q, &counts); /* connects */
+    if (!is_connected(q)) {
         snprintf(why, 256, "%s", reason(q));
         return NULL;
     }
+    c = q->conn->cmd.c;
     for (i = 0; i < count && i < 16; i++) {
         argv[i] = (const char *)words[i].data;
         lens[i] = words[i].len;
@@ -543,9 +549,8 @@ static int scan_by(const char *name, found *f, const char *pattern) {
     int code;
     memset(&q, 0, sizeof q);
     status = delayq_open(&q, &o);
-    code = status < 0 && (!q.conn || !q.conn->cmd.c)
-               ? exit_code(failed(&q, status))
-               : scan(&q, f, pattern);
+    code =
+        is_connected(&q) ? scan(&q, f, pattern) : exit_code(failed(&q, status));
     delayq_close(&q);
     return code;
 }
@@ -601,7 +606,7 @@ char **find_queues(const char *pattern, size_t *count, int *code) {
     memset(&q, 0, sizeof q);
     *code = DONE;
     status = delayq_open(&q, &o);
-    if (status < 0 && (!q.conn || !q.conn->cmd.c))
+    if (!is_connected(&q))
         *code = exit_code(failed(&q, status));
     else if (!scan_cluster(&q, &f, pattern, code))
         *code = scan(&q, &f, pattern);

@@ -14,11 +14,13 @@
 #ifndef TOOL_H
 #define TOOL_H
 
+#ifdef __linux__ /* elsewhere -std=c99 hides nothing */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700 /* wcwidth */
 #endif
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE 1 /* delayq.h, SIGWINCH */
+#endif
 #endif
 
 #include "delayq.h"
