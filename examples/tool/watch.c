@@ -5,8 +5,9 @@
  * the table costs another one (a ZCOUNT per bar, each O(log n)), a peek of at
  * most 1,000 items or 512 KiB, and three LRANGEs of at most 60 items.
  *
- * The rates are net, of two counts: what is offered and taken between them is
- * seen by nobody but the programs that do it, so no "in" and no "out" is shown.
+ * The rates are net, of the counts of ten updates: what is offered and taken
+ * between two of them is seen by nobody but the programs that do it, so no "in"
+ * and no "out" is shown.
  * Only the taker knows how late an item was taken (`take --stats`); this view
  * shows how late the items are that are still in the set.
  */
@@ -44,6 +45,32 @@ static const struct {
     {21600000, 4, "6 h"}, {86400000, 1, "1 d"},  {604800000, 3, "7 d"}};
 #define NOW 4 /* its number: the bars up to this one are overdue */
 
+/* How a number grows: its last values. */
+#define SPAN 11
+typedef struct growth {
+    size_t count;
+    int64_t ms[SPAN], value[SPAN];
+} growth;
+
+static void grow(growth *g, int64_t ms, int64_t value) {
+    if (g->count == SPAN) {
+        g->count--;
+        memmove(g->ms, g->ms + 1, g->count * sizeof *g->ms);
+        memmove(g->value, g->value + 1, g->count * sizeof *g->value);
+    }
+    g->ms[g->count] = ms;
+    g->value[g->count++] = value;
+}
+
+/* Per second, over the last ten updates. 0: it is not known yet. */
+static int net(const growth *g, double *per_s) {
+    size_t last = g->count - 1;
+    if (g->count < 2 || g->ms[last] <= g->ms[0]) return 0;
+    *per_s = (double)(g->value[last] - g->value[0]) * 1000 /
+             (double)(g->ms[last] - g->ms[0]);
+    return 1;
+}
+
 typedef struct view {
     const char *name;
     delayq_status status;
@@ -51,9 +78,7 @@ typedef struct view {
     delayq_counts counts;
     int64_t bars[BARS];
     int has_bars;
-    int64_t asked_ms, total; /* of the last poll, for the rate */
-    int has_rate;            /* 1: there is a last poll; 2: and one before */
-    double net;              /* items a second */
+    growth total;
 } view;
 
 static view *views;
@@ -78,23 +103,17 @@ static int count_bars(delayq *q, view *v) {
 static void refresh(size_t i) {
     delayq *q = &handles[i];
     view *v = &views[i];
-    int64_t now = clock_ms(), total;
-    int had = v->has_rate;
-    v->has_rate = v->has_bars = 0;
+    v->has_bars = 0;
     v->status = delayq_count(q, &v->counts);
     if (v->status == DELAYQ_OK && i == selected) v->has_bars = count_bars(q, v);
     if (v->status != DELAYQ_OK) {
         snprintf(v->why, sizeof v->why, "%s", reason(q));
+        v->total.count = 0;
         return;
     }
     server_offset_ms = v->counts.now_ms - clock_ms();
-    total = v->counts.pending + v->counts.ready + v->counts.dead;
-    if (had && now > v->asked_ms)
-        v->net =
-            (double)(total - v->total) * 1000 / (double)(now - v->asked_ms);
-    v->has_rate = 1 + (had > 0 && now > v->asked_ms);
-    v->total = total;
-    v->asked_ms = now;
+    grow(&v->total, v->counts.now_ms,
+         v->counts.pending + v->counts.ready + v->counts.dead);
 }
 
 /*-----------------------------------------------------------------------------
@@ -120,21 +139,19 @@ typedef struct pane {
     const char *name;
     row *rows;
     size_t count, room;
-    int64_t total, last; /* of all, now and at the poll before */
-    int complete;        /* the total is exact; else more may be behind */
-    int has_rate;
-    double net;
+    int64_t total;
+    int complete; /* the total is exact; else more may be behind */
+    growth grown;
 } pane;
 
-static pane panes[PANES] = {{"SCHEDULED", NULL, 0, 0, 0, 0, 0, 0, 0},
-                            {"LEASED", NULL, 0, 0, 0, 0, 0, 0, 0},
-                            {"RETRYING", NULL, 0, 0, 0, 0, 0, 0, 0},
-                            {"READY", NULL, 0, 0, 0, 0, 0, 0, 0},
-                            {"DEAD", NULL, 0, 0, 0, 0, 0, 0, 0}};
+static pane panes[PANES] = {{.name = "SCHEDULED"},
+                            {.name = "LEASED"},
+                            {.name = "RETRYING"},
+                            {.name = "READY"},
+                            {.name = "DEAD"}};
 static int enlarged = -1; /* the only one that is shown */
 static size_t seen_items; /* of the set, from its head */
 static size_t panes_of;   /* whose they are */
-static int64_t panes_ms;  /* when they were read; 0: not yet */
 
 static row *add_row(pane *p, const void *data, size_t len) {
     row *r;
@@ -197,29 +214,30 @@ static void read_rows(delayq *q, pane *p, const char *key, int64_t from,
     if (r) freeReplyObject(r);
 }
 
+/* Another queue is shown, or this one was away. */
+static void forget_panes(void) {
+    int i;
+    for (i = 0; i < PANES; i++) panes[i].grown.count = 0;
+    panes_of = selected;
+}
+
 static void total_panes(const delayq_counts *c) {
-    int64_t now = clock_ms(), out;
     int all = (int64_t)seen_items >= c->pending, i;
-    int same = panes_ms > 0 && panes_of == selected && now > panes_ms;
-    int was[PANES];
+    int64_t out = (int64_t)(panes[LEASED].count + panes[RETRYING].count);
     for (i = 0; i < PANES; i++) {
-        was[i] = panes[i].complete && same;
-        panes[i].last = panes[i].total;
         panes[i].total = (int64_t)panes[i].count;
         panes[i].complete = all || i >= READY;
     }
-    out = panes[LEASED].total + panes[RETRYING].total;
     panes[SCHEDULED].total = c->pending > out ? c->pending - out : 0;
     panes[READY].total = c->ready;
     panes[DEAD].total = c->dead;
+    if (panes_of != selected) forget_panes();
     for (i = 0; i < PANES; i++) {
-        panes[i].has_rate = was[i] && panes[i].complete;
-        panes[i].net = same ? (double)(panes[i].total - panes[i].last) * 1000 /
-                                  (double)(now - panes_ms)
-                            : 0;
+        if (panes[i].complete)
+            grow(&panes[i].grown, c->now_ms, panes[i].total);
+        else
+            panes[i].grown.count = 0;
     }
-    panes_of = selected;
-    panes_ms = now;
 }
 
 static void read_panes(void) {
@@ -251,7 +269,8 @@ static void refresh_all(void) {
             /* the server is away: don't wait for it once per queue */
             views[i].status = before->status;
             memcpy(views[i].why, before->why, sizeof before->why);
-            views[i].has_rate = views[i].has_bars = 0;
+            views[i].has_bars = 0;
+            views[i].total.count = 0;
         } else {
             refresh(i);
         }
@@ -260,7 +279,7 @@ static void refresh_all(void) {
     if (views[selected].status == DELAYQ_OK)
         read_panes();
     else
-        panes_ms = 0;
+        forget_panes();
 }
 
 /* Where no queue was named, look now and then for new ones. */
@@ -288,7 +307,7 @@ static void list_anew(void) {
         views[i].name = queue_names[i];
         if (strcmp(chosen, queue_names[i]) == 0) selected = i;
     }
-    panes_ms = 0;
+    forget_panes();
 }
 
 /*-----------------------------------------------------------------------------
@@ -297,6 +316,7 @@ static void list_anew(void) {
  *---------------------------------------------------------------------------*/
 
 static void show_json_view(const view *v) {
+    double per_s;
     int i;
     fputs("{\"queue\":", stdout);
     json_text(v->name);
@@ -312,7 +332,7 @@ static void show_json_view(const view *v) {
            ",\"dead\":%" PRId64,
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
-    if (v->has_rate > 1) printf(",\"net_per_s\":%.1f", v->net);
+    if (net(&v->total, &per_s)) printf(",\"net_per_s\":%.1f", per_s);
     if (v->has_bars) fputs(",\"due\":[", stdout);
     for (i = 0; v->has_bars && i < BARS; i++) {
         printf("%s{", i > 0 ? "," : "");
@@ -325,6 +345,7 @@ static void show_json_view(const view *v) {
 static void show_plain_view(const view *v) {
     const delayq_counts *c = &v->counts;
     char now[64], oldest[32];
+    double per_s;
     date((int64_t)time(NULL) * 1000, now, sizeof now);
     if (v->status != DELAYQ_OK) {
         printf("%s %s error: %s\n", now, v->name, v->why);
@@ -334,7 +355,7 @@ static void show_plain_view(const view *v) {
            " oldest %s ready %" PRId64 " dead %" PRId64,
            now, v->name, c->pending, c->overdue,
            distance(c->overdue_ms, oldest, sizeof oldest), c->ready, c->dead);
-    if (v->has_rate > 1) printf(" net %+.1f/s", v->net);
+    if (net(&v->total, &per_s)) printf(" net %+.1f/s", per_s);
     putchar('\n');
 }
 
@@ -512,6 +533,7 @@ static const column columns[] = {
 
 static void cell(const view *v, size_t which, char *to, size_t size) {
     const delayq_counts *c = &v->counts;
+    double per_s;
     snprintf(to, size, "-");
     switch (which) {
     case 0: commas(c->pending, to, size); break;
@@ -522,7 +544,7 @@ static void cell(const view *v, size_t which, char *to, size_t size) {
     case 3: commas(c->ready, to, size); break;
     case 4: commas(c->dead, to, size); break;
     default:
-        if (v->has_rate > 1) snprintf(to, size, "%+.1f", v->net);
+        if (net(&v->total, &per_s)) snprintf(to, size, "%+.1f", per_s);
         break;
     }
 }
@@ -595,8 +617,9 @@ static void draw_title(const pane *p, int number) {
                            : (screen.blocks ? "\u2265" : ">=");
     char text[32], count[40], rate[32] = "";
     size_t n = (size_t)snprintf(count, sizeof count, "%s", more);
-    if (p->has_rate && p->net != 0)
-        snprintf(rate, sizeof rate, "%+.1f/s", p->net);
+    double per_s;
+    if (net(&p->grown, &per_s) && per_s != 0)
+        snprintf(rate, sizeof rate, "%+.1f/s", per_s);
     commas(p->total, text, sizeof text);
     fit(text, 9 - width_of(more), count + n, sizeof count - n);
     put_line("7", " %d %-10s %s %9s  %s", number + 1, p->name, count, rate,
