@@ -309,9 +309,9 @@ is "peek --after goes on" 11 \
 like "count" 'queue    q pending  25 overdue  0 ready    0 dead     0 next .*' \
     "$(t count q | tr '\n' ' ')"
 is "count of two queues" 2 "$(t count q r --json | wc -l)"
-t offer 'a"b\c' 1h x -q
-t offer 'tag{x}' 1h x -q
-t offer élan 1h x -q
+for queue in 'a"b\c' 'tag{x}' élan; do
+    ends "a queue may have any name: $queue" 0 offer "$queue" 1h x
+done
 is "list finds the queues" 'a"b\c q tag{x} times élan' "$(t list --json |
     json queue | xargs -d '\n')"
 is "by a pattern" "q" "$(t list '?' --json | json queue)"

@@ -307,7 +307,8 @@ static int signal_session(pid_t session, int number) {
 static void stop_job(job *j, int number) {
     j->stopping = 1;
     signal_session(j->pid, number);
-    kill(j->pid, number); /* who has just been forked has no session yet */
+    if (j->state == RUNNING) /* who has just been forked has no session yet */
+        kill(j->pid, number);
     if (number == SIGTERM) signal_session(j->pid, SIGCONT);
 }
 
