@@ -692,8 +692,12 @@ if has_terminal; then
     is "a command that asks the terminal fails, and does not hang" 7 $?
     t clear q --yes -q
 fi
-timeout 4 "$tool" take q -f --url unix:///nonexistent 2>"$dir/err"
-is "a lost server is told once, not at each attempt" 1 "$(wc -l <"$dir/err")"
+behind take q -f --url unix:///nonexistent
+sleep 4
+kill -TERM $child
+wait $child
+is "a lost server is told once, not at each attempt" 1 \
+    "$(wc -l <"$dir/behind.err")"
 
 # --- what ends a worker ---
 
