@@ -137,7 +137,7 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' README.md \
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
     delayq_up | delayq_pending | delayq_overdue | delayq_overdue_seconds) ;;
-    delayq_ready | delayq_next_due_timestamp_seconds) ;; # metrics of the tool
+    delayq_next_due_timestamp_seconds) ;; # metrics of the tool
     *) if grep -q -w -e "$name" delayq.h; then ok; else
         bad "$name is named, but not in delayq.h"
     fi ;;
