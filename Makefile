@@ -15,7 +15,9 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
-EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c examples/*/*.c))
+EXAMPLES := $(filter-out tool/%,$(patsubst examples/%.c,%,\
+    $(wildcard examples/*.c examples/*/*.c))) delayq
+TOOL := $(wildcard examples/tool/*.c)
 TESTS := $(wildcard tests/*.c)
 PEERS := peers delayq beanstalkd
 BENCHES := $(patsubst tests/bench/%.c,%,$(wildcard tests/bench/*.c))
@@ -200,14 +202,30 @@ recipes: examples $B/line ## the recipes of the documentation, built and run
 cli: $B/delayq-asan ## the tests of the command-line tool
 	@sh tests/cli.sh $B/delayq-asan
 
+completion: $B/delayq ## write the tool's completion for bash and zsh
+	@for shell in bash zsh; do $B/delayq completion $$shell \
+	    >examples/tool/completion.$$shell || exit 1; done
+
 $B/line: tests/recipes/line.c
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(CFLAGS) $(CPPFLAGS) $< $(LDFLAGS) -o $@
 
-$B/delayq-asan: examples/delayq.c delayq.h
+# the tool: with TLS where hiredis has it
+TOOL_TLS := $(shell printf '\043include <%s>\n' hiredis/hiredis_ssl.h \
+    openssl/ssl.h | $(CC) $(CPPFLAGS) $(HIREDIS_CFLAGS) -E - >/dev/null 2>&1 \
+    && echo yes)
+TOOL_CFLAGS = -std=c99 $(WARN) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
+              $(if $(TOOL_TLS),-DDELAYQ_TLS)
+TOOL_LIBS = $(LDFLAGS) $(if $(TOOL_TLS),-lhiredis_ssl) $(HIREDIS_LIBS) \
+            $(if $(TOOL_TLS),-lssl -lcrypto)
+
+$B/delayq: $(TOOL) examples/tool/tool.h delayq.h
 	@mkdir -p $B
-	$(CC) -std=c99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
-	    $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+	$(CC) $(TOOL_CFLAGS) $(CFLAGS) $(TOOL) $(TOOL_LIBS) -o $@
+
+$B/delayq-asan: $(TOOL) examples/tool/tool.h delayq.h
+	@mkdir -p $B
+	$(CC) $(TOOL_CFLAGS) $(SAN) -O1 -g $(TOOL) $(TOOL_LIBS) -o $@
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
     tests/old/delayq.h
@@ -322,12 +340,18 @@ PKGCONFIG = $(ROOT)/share/pkgconfig
 CMAKE = $(ROOT)/share/cmake/delayq
 BIN = $(ROOT)/bin
 MAN = $(ROOT)/share/man/man1
+BASH = $(ROOT)/share/bash-completion/completions
+ZSH = $(ROOT)/share/zsh/site-functions
+STRIP ?= -s # `make install STRIP=` keeps the tool's symbols
 
-install: $B/delayq ## header, tool, manual; files for pkg-config and CMake
-	install -d "$(INCLUDE)" "$(PKGCONFIG)" "$(CMAKE)" "$(BIN)" "$(MAN)"
+install: $B/delayq ## header, tool, manual, completion; for pkg-config, CMake
+	install -d "$(INCLUDE)" "$(PKGCONFIG)" "$(CMAKE)" "$(BIN)" "$(MAN)" \
+	    "$(BASH)" "$(ZSH)"
 	install -m 644 delayq.h "$(INCLUDE)"
-	install -m 755 $B/delayq "$(BIN)"
-	install -m 644 examples/delayq.1 "$(MAN)"
+	install $(STRIP) -m 755 $B/delayq "$(BIN)"
+	install -m 644 examples/tool/delayq.1 "$(MAN)"
+	install -m 644 examples/tool/completion.bash "$(BASH)/delayq"
+	install -m 644 examples/tool/completion.zsh "$(ZSH)/_delayq"
 	$(call fill,delayq.pc.in) >"$(PKGCONFIG)/delayq.pc"
 	$(call fill,delayq-config-version.cmake.in) \
 	    >"$(CMAKE)/delayq-config-version.cmake"
@@ -342,7 +366,7 @@ deb-test: ## these, installed in a bare Debian 12 and 13 (needs root, debootstra
 
 uninstall: ## remove the installed files
 	rm -f "$(INCLUDE)/delayq.h" "$(PKGCONFIG)/delayq.pc"
-	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1"
+	rm -f "$(BIN)/delayq" "$(MAN)/delayq.1" "$(BASH)/delayq" "$(ZSH)/_delayq"
 	rm -rf "$(CMAKE)"
 
 clean: ## remove build/
@@ -351,8 +375,8 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-        all examples demo test check test-all quick bare asan valgrind \
+.PHONY: all examples demo test check test-all quick bare asan valgrind \
         memory nonblock old sim sim-old sim-test mutations fuzz lint lua \
         interop soak bench bench-old bench-peers calls charts cli recipes \
         faults size matrix windows zig servers tls format install uninstall \
-        deb deb-test operate clean help
+        deb deb-test operate completion clean help

@@ -82,8 +82,8 @@ is_json() { perl -MJSON::PP -0777 -ne 'decode_json($_)' >/dev/null 2>&1; }
 
 # --- help and bad arguments ---
 
-for command in "" offer take tick ack nack extend bury cancel reschedule peek \
-    count dead redrive clear watch; do
+for command in "" offer load take tick ack nack extend bury cancel reschedule \
+    peek dump count list dead redrive drop clear watch completion; do
     # shellcheck disable=SC2086
     t $command --help >"$dir/help"
     is "help on '$command' ends with 0" 0 $?
@@ -91,15 +91,15 @@ for command in "" offer take tick ack nack extend bury cancel reschedule peek \
         "$(awk 'length > 80 { print } END { if (NR > 24) print NR }' \
             "$dir/help")"
     [ -z "$command" ] && continue
-    grep -q "^.It Cm $command " examples/delayq.1
+    grep -q "^.It Cm $command\( \|$\)" examples/tool/delayq.1
     is "the manual has $command" 0 $?
     grep -o -e ' --[a-z-]*' "$dir/help" >>"$dir/options"
 done
 for option in $(sort -u "$dir/options"); do
-    grep -q -e "^.It Fl.* -${option#--}\( \|$\)" examples/delayq.1
+    grep -q -e "^.It Fl.* -${option#--}\( \|$\)" examples/tool/delayq.1
     is "the manual has $option" 0 $?
 done
-for option in $(grep '^.It Fl' examples/delayq.1 |
+for option in $(grep '^.It Fl' examples/tool/delayq.1 |
     grep -o -e ' -[a-z][a-z-]*' | sed 's/ -/--/' | sort -u); do
     case $option in --help | --version) continue ;; esac
     grep -q -w -e "$option" "$dir/options"
@@ -109,22 +109,41 @@ is "--version is the header's" \
     "delayq $(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)" \
     "$(t --version)"
 if has mandoc; then
-    is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/delayq.1)"
+    is "mandoc finds no fault" "" "$(mandoc -Tlint -Wwarning examples/tool/delayq.1)"
 fi
 
 ends "no command is usage" 2
+is "a usage error is told on stderr" "0 usage:" \
+    "$(wc -c <"$dir/out") $(cut -d' ' -f1 "$dir/err" | head -1)"
+t --help >"$dir/help"
+for code in 6 7 128+n; do
+    grep -q "\(^\|[, ]\)$code " "$dir/help"
+    is "help tells of exit code $code" 0 $?
+done
 ends "an unknown command is usage" 2 bogus
 ends "an unknown option is usage" 2 take q --bogus
 ends "another command's option is usage" 2 count q --follow
 ends "a missing value is usage" 2 take q --wait
+ends "-n without a value is usage" 2 take q -n
+is "which names the option" "delayq: -n: a value is missing" \
+    "$(head -1 "$dir/err")"
+ends "a long option may be cut short" 1 take q --cou 1 --nul
+ends "--replace without --key is usage" 2 offer q 1s x --replace
+ends "--timeout without --exec is usage" 2 take q --timeout 1s
+ends "a bad --retry-on is usage" 2 take q -x true --retry-on 75
+ends "--retry-on of no exit code is usage" 2 take q -x true --retry-on 300=1s
 ends "a value for a flag is usage" 2 take q --follow=1
 ends "a missing argument is usage" 2 offer q
-ends "too many arguments are usage" 2 take q r
+ends "too many arguments are usage" 2 peek q r
 ends "a bad number is usage" 2 take q -n x
 ends "a bad wire is usage" 2 take q --wire java
 ends "a bad url is usage" 2 count q --url http://x
+is "named as here, not as in C" 0 "$(grep -c 'options\.' "$dir/err")"
+like "by its option" '.*--url.*' "$(cat "$dir/err")"
 ends "a bad name is usage" 2 count ""
 ends "a bad ticket is usage" 2 cancel q 12
+is "which says no more than that" "delayq: not a ticket: 12" \
+    "$(head -1 "$dir/err")"
 ends "key without its time is usage" 2 offer q 1s x --key k
 ends "max-attempts beside Redisson is refused as usage" 2 take q --wire \
     redisson --max-attempts 3
@@ -166,15 +185,16 @@ is "take -n 2 takes two" "$(printf 'one\n\n|')" "$(t take q -n 2; echo '|')"
 is "and the third is there" two "$(t take q)"
 
 now=$(date +%s)
-for pair in 500ms:1 5s:5 2m:120 1h30m:5400 1.5h:5400 1d:86400 2w:1209600; do
-    due=$(t offer times "${pair%:*}" x)
+for pair in 500ms:1 .5s:1 5s:5 2m:120 1h30m:5400 1.5h:5400 1d:86400 2w:1209600; do
+    due=$(t offer times "${pair%:*}" x || echo 0)
     due=$((${due%%-*} / 1000 - now - ${pair#*:}))
     [ $due -ge -1 ] && [ $due -le 20 ]
     is "${pair%:*} is ${pair#*:} s" 0 $?
 done
 for pair in @1900000000=1900000000000 @1900000000.25=1900000000250 \
     2030-03-17T17:46:40Z=1900000000000 2030-03-17T18:46:40+01:00=1900000000000 \
-    2030-03-17T12:16:40-0530=1900000000000 2030-03-17T17:46=1899999960000 \
+    2030-03-17T12:16:40-0530=1900000000000 \
+    2030-03-17T19:46:40+02=1900000000000 2030-03-17T17:46=1899999960000 \
     "2030-03-17 17:46:40.5=1900000000500" 2028-02-29T00:00Z=1835395200000; do
     due=$(t offer times "${pair%=*}" x)
     is "${pair%=*} is a time" "${pair#*=}" "${due%%-*}"
@@ -190,12 +210,33 @@ ends "a second offer under a key ends with 1" 1 offer q 1h two --key k \
 is "and prints the first one's ticket" "$first" "$(cat "$dir/out")"
 t offer q 0 three --key k --key-ttl 1h --replace -q
 is "--replace takes its place" "three 0 0 0 " "$(t take q) $(left q)"
+ends "its key outlives it" 1 offer q 0 four --key k --key-ttl 1h
+like "which is explained" '.*the key is taken.*--replace.*' "$(cat "$dir/err")"
+first=$(t offer q 1h one --key c --key-ttl 1h)
+ends "cancel with --key" 0 cancel q "$first" --key c
+ends "forgets the key, too" 0 offer q 1h two --key c --key-ttl 1h
+first=$(t offer q 1h one)
+t offer q 1h one --key d --key-ttl 1h -q
+ends "cancel with another's key" 0 cancel q "$first" --key d
+like "says so" '.*does not have this key' "$(cat "$dir/err")"
+ends "and leaves it" 1 offer q 1h two --key d --key-ttl 1h
+t offer 'q?' 1h one --key c --key-ttl 1h -q
+ends "clear" 0 clear 'q?' --yes
+ends "forgets the keys of its queue" 0 offer 'q?' 1h two --key c --key-ttl 1h
+ends "and of no other" 1 offer q 1h two --key d --key-ttl 1h
+t clear 'q?' --yes -q
+t clear q --yes -q
 
 # --- tickets ---
 
 a=$(t offer q 1h a)
 ends "cancel" 0 cancel q "$a"
 ends "what is cancelled is gone" 1 cancel q "$a"
+a=$(t offer q 0 a)
+t tick q --once -q
+ends "what is ready can't be cancelled" 1 cancel q "$a"
+like "for it has been moved" '.*moved or taken.*' "$(cat "$dir/err")"
+t take q >/dev/null
 a=$(t offer q 1h a)
 b=$(t reschedule q "$a" 0)
 like "reschedule prints the new ticket" "$ticket" "$b"
@@ -233,6 +274,26 @@ is "dead shows why" "buried n" \
 like "and for people" '0  .* buried  3  n' "$(t dead q)"
 ends "redrive" 0 redrive q
 is "makes it ready" n "$(t take q)"
+seq 5 | t offer q 0 - -q
+t take q -n 5 -x 'exit 9' --bury-on 9 -q
+printf 'undecodable 1900000000000\nrubbish' |
+    redis -x rpush 'delayq_dead:{q}' >/dev/null
+b=$(t dead q --json | sed -n 3p | json ticket)
+c=$(t dead q --json | sed -n 4p | json ticket)
+d=$(t dead q --json | sed -n 6p | json ticket)
+ends "redrive of one dead letter" 0 redrive q "$b"
+is "makes that ready, and no other" "3 0 0 5 " "$(t take q) $(left q)"
+ends "drop of one" 0 drop q "$c"
+is "removes that, and no other" "1 2 5 rubbish" \
+    "$(t dead q --json | json payload | xargs)"
+ends "what was dropped is gone" 1 drop q "$c"
+ends "what can't be decoded can't be redriven" 4 redrive q "$d"
+ends "but dropped" 0 drop q "$d"
+b=$(t dead q --json | json ticket | head -2)
+# shellcheck disable=SC2086
+ends "several, of which one is missing" 1 drop q $b "$c"
+is "leaves the others" 5 "$(t dead q --json | json payload)"
+t clear q --dead --yes -q
 ends "redrive of nothing ends with 1" 1 redrive q
 ends "dead of nothing ends with 1" 1 dead q
 
@@ -248,6 +309,34 @@ is "peek --after goes on" 11 \
 like "count" 'queue    q pending  25 overdue  0 ready    0 dead     0 next .*' \
     "$(t count q | tr '\n' ' ')"
 is "count of two queues" 2 "$(t count q r --json | wc -l)"
+for queue in 'a"b\c' 'tag{x}' élan; do
+    ends "a queue may have any name: $queue" 0 offer "$queue" 1h x
+done
+is "list finds the queues" 'a"b\c q tag{x} times élan' "$(t list --json |
+    json queue | xargs -d '\n')"
+is "by a pattern" "q" "$(t list '?' --json | json queue)"
+ends "list of none ends with 1" 1 list 'x*'
+is "count without names counts them" 5 "$(t count --json | wc -l)"
+is "watch shows them" 5 "$(t watch -n 1 | wc -l)"
+is "list aligns names that aren't ASCII" 1 "$(t list |
+    perl -CS -ne '$w{length($_)}++; END { print scalar keys %w }')"
+t count q 'a"b\c' --prometheus >"$dir/out"
+is "count --prometheus: a gauge per queue" "1 25" \
+    "$(sed -n -e 's/^delayq_up{queue="q"} //p' \
+        -e 's/^delayq_pending{queue="q"} //p' "$dir/out" | xargs)"
+is "its names are escaped" 1 "$(grep -c -F \
+    'delayq_pending{queue="a\"b\\c"} 1' "$dir/out")"
+is "each metric is described once" "7 7" "$(grep -c '^# HELP' "$dir/out") \
+$(grep '^# TYPE' "$dir/out" | sort -u | wc -l)"
+is "each line is one" "" "$(grep -v -e '^# \(HELP\|TYPE\) delayq_[a-z_]* ' \
+    -e '^delayq_[a-z_]*{queue="\([^"\]\|\\.\)*"} [0-9.e+]*$' "$dir/out")"
+redis set wrong x >/dev/null
+ends "of a queue that can't be counted" 4 count wrong q --prometheus
+is "it tells that, and of the others" "0 1" \
+    "$(sed -n 's/^delayq_up{.*} //p' "$dir/out" | xargs)"
+redis del wrong >/dev/null
+for queue in 'a"b\c' 'tag{x}' élan times; do t clear "$queue" --yes -q; done
+
 ends "clear asks, and where nobody is there it refuses" 2 clear q </dev/null
 is "it has removed nothing" "25 0 0 " "$(left q)"
 if has_terminal; then
@@ -276,12 +365,67 @@ for bytes in '\377\000\001' '\300\200' '\355\240\200' '\364\220\200\200' \
     is "what is no UTF-8 comes as base64: $bytes" \
         "$(base64 <"$dir/bytes")" "$(t take q --json | json payload_base64)"
 done
+printf '%s\n' '{"payload":"a\u00e9\ud83d\ude00\n\/","delay":"1h"}' '' \
+    '{"x":[1,{"payload":"}"}],"payload_base64":"/wAB","due_ms":1900000000000}' \
+    ' { "key" : "j1", "key_ttl":"1h", "payload" : "k", "delay_ms" : 5 } ' \
+    '{"payload":"dup","key":"j1","key_ttl_ms":60000,"x":null}' \
+    '{"payload":"rep","key":"j2","key_ttl":"1h","replace":true,"delay":"2h"}' \
+    '{"payload":""}' >"$dir/ndjson"
+ends "offer --ndjson, in which a key is taken" 1 offer nd 3h --ndjson \
+    <"$dir/ndjson"
+is "it says how many were stored" "delayq: 5 stored" "$(cat "$dir/err")"
+sleep 0.01
+is "what is due at once is" k "$(t take nd --wait 9s)"
+t peek nd --json >"$dir/out"
+is "each payload is what it says" "$(printf 'aé😀\n/') ,rep" \
+    "$(sed -n 1p "$dir/out" | json payload) \
+$(sed -n 2,3p "$dir/out" | json payload | sort | paste -s -d,)"
+is "binary ones, too" /wAB "$(sed -n 4p "$dir/out" | json payload_base64)"
+is "and due when it says" 1900000000000 "$(sed -n 4p "$dir/out" | json due_ms)"
+printf '%s\n' '{"payload":"one"}' '{"payload":2}' '{"payload":"three"}' \
+    >"$dir/ndjson"
+ends "load stops at what it doesn't understand" 2 load nd <"$dir/ndjson"
+is "says where" "delayq: line 2: this is not understood: payload" \
+    "$(head -1 "$dir/err")"
+is "and how far it came" "delayq: 1 stored; stopped before the end" \
+    "$(tail -1 "$dir/err")"
+for bad in '[]' '{' '{"payload":"x"' '{"payload":"x"}}' '{"due_ms":1}' \
+    '{"payload":"\ud800"}' '{"payload_base64":"a"}' '{"payload":"x","key":"k"}' \
+    '{"payload":"x","delay":"5"}' '{"payload":"x' null '{"delay_ms":1e99}'; do
+    printf '%s\n' "$bad" | t load nd >/dev/null 2>&1
+    is "no message: $bad" 2 $?
+done
+t take nd >/dev/null
+printf 'binary\0\377' | t offer nd 0 -q
+t offer nd 0 again -q
+t tick nd --once -q
+t take nd -x 'exit 1' --backoff 1ms -q
+t take nd --lease 1h --wait 9s -q >/dev/null
+sleep 0.05
+t tick nd --once -q
+t dump nd >"$dir/dump"
+t load nd2 -q <"$dir/dump"
+t dump nd2 >"$dir/dump2"
+payloads() {
+    perl -MJSON::PP -ne 'BEGIN { binmode STDOUT, ":utf8" }
+        $m = decode_json($_);
+        print $m->{payload} // $m->{payload_base64}, "\n"' "$1" | sort | cksum
+}
+is "dump and load keep the payloads" "$(payloads "$dir/dump") 6" \
+    "$(payloads "$dir/dump2") $(wc -l <"$dir/dump2")"
+is "and the due times" "1900000000000 1900000000000" \
+    "$(json due_ms <"$dir/dump" | grep 1900000000000) \
+$(json due_ms <"$dir/dump2" | grep 1900000000000)"
+ends "dump of nothing ends with 1" 1 dump nothing
+t clear nd --yes -q
+t clear nd2 --yes -q
 id=$(t offer 'n"a\me' 1h x)
 is "a name is escaped, too" 'n"a\me' "$(t count 'n"a\me' --json | json queue)"
 for line in "offer q 1h x" "offer q 1h y --key j --key-ttl 1m" \
     "offer q 1h y --key j --key-ttl 1m" "peek q" "count q r" "dead q" \
     "take q" "cancel q $id" "reschedule q $id 1s" "tick q --once" "redrive q" \
-    "clear q --yes" "watch q r -n 2 -i 100ms" "take q --exec true"; do
+    "list" "dump q" "drop q 1-2" "clear q --yes" "watch q r -n 2 -i 100ms" \
+    "take q --exec true"; do
     # shellcheck disable=SC2086
     t $line --json >"$dir/out" 2>/dev/null
     is "JSON of: $line" "" "$(while read -r json; do
@@ -298,6 +442,20 @@ is "all are there" "100000 0 0 " "$(left many)"
 is "and come back in their order" "$(cksum <"$dir/many")" \
     "$(t take many -n 100000 | cksum)"
 is "none is left" "0 0 0 " "$(left many)"
+t offer many 1h - -q <"$dir/many"
+t dump many >"$dir/dump"
+is "dump has 100,000" 100000 "$(wc -l <"$dir/dump")"
+t load many2 -q <"$dir/dump"
+is "and load" "100000 0 0 " "$(left many2)"
+for line in "dump many" "peek many -n 0" "offer many 1h - -t -q"; do
+    # shellcheck disable=SC2086
+    { t $line <"$dir/many" 2>"$dir/err"; echo $? >"$dir/code"; } |
+        head -1 >/dev/null
+    is "$line | head ends as others do" "141 " \
+        "$(cat "$dir/code") $(cat "$dir/err")"
+done
+t clear many --yes -q
+t clear many2 --yes -q
 (while :; do
     redis client kill type normal >/dev/null 2>&1
     sleep 0.01
@@ -416,6 +574,133 @@ behind take q -n 4 -j 4 -x 'read -r n; touch "$out.$n"
 wait $child
 is "-j 4 runs four at once" "0 0 0 0 " "$? $(left q)"
 
+# --- several queues, and what a command may say ---
+
+t offer two 0 second -q
+t offer one 0 first -q
+is "take of two queues: the first goes first" "first second" \
+    "$(t take one two -n 2 | xargs)"
+t offer one 0 x -q
+is "and says which" "one" "$(t take two one --json | json queue)"
+t offer two 300ms late -q
+is "it waits for both" late "$(t take one two --wait 20s)"
+ends "and gives up" 1 take one two --wait 50ms
+t offer two 0 x -q
+read -r name b payload <<END
+$(t take one two --lease 1m)
+END
+is "with --lease the name is printed, too" "two x" "$name $payload"
+ends "for the ack" 0 ack two "$b"
+seq 3 | t offer one 0 - -q
+seq 3 | t offer two 0 - -q
+ends "--exec of two queues" 0 take one two -n 6 -j 3 -x true
+is "acks in both" "0 0 0 0 0 0 " "$(left one)$(left two)"
+
+t offer q 0 x -q
+ends "--retry-on: an exit code" 7 take q -x 'exit 75' --retry-on 69=1s \
+    --retry-on 75=2h --json
+is "puts off for so long" 7200000 "$(json retry_ms <"$dir/out")"
+due=$(($(t peek q --json | json due_ms) / 1000 - $(date +%s)))
+[ $due -gt 7100 ] && [ $due -le 7201 ]
+is "as its due time shows" 0 $?
+t clear q --yes -q
+t offer q 0 x -q
+ends "descriptor 3: retry" 7 take q --json -x 'echo retry 1h >&3
+    echo retry 3h >&3'
+is "the last line counts, whatever the exit code" "nacked 10800000" \
+    "$(json result <"$dir/out") $(json retry_ms <"$dir/out")"
+t clear q --yes -q
+t offer q 0 x -q
+ends "at a time" 7 take q -x 'echo retry @1900000000 >&3'
+[ $(($(t peek q --json | json due_ms) / 100000)) -eq 19000000 ]
+is "that it says" 0 $?
+t clear q --yes -q
+t offer q 0 x -q
+t take q --json -x 'echo release >&3; exit 1' >"$dir/out"
+is "descriptor 3: release" "put back" "$(json result <"$dir/out")"
+t take q --wait 9s --json -x 'echo bury >&3' >"$dir/out"
+is "descriptor 3: bury, and the attempt was not counted" "buried 1" \
+    "$(json result <"$dir/out") $(json attempt <"$dir/out")"
+t clear q --dead --yes -q
+t offer q 0 x -q
+ends "what isn't understood" 0 take q -x 'echo hello >&3'
+like "is told, and the exit code counts" '.*descriptor 3.*hello' \
+    "$(cat "$dir/err")"
+seq 2 | t offer q 0 - -q
+t take q -n 2 --json -x 'echo noise' >"$dir/out" 2>"$dir/err"
+is "with --json what commands print is kept apart" "2 2" \
+    "$(json result <"$dir/out" | grep -c acked) $(grep -c noise "$dir/err")"
+
+# --- what ends a command ---
+
+gone() { ! kill -0 "$(cat "$1")" 2>/dev/null; }
+deep='timeout 60 sh -c '\''echo $$ >"$out.pid"; exec sleep 60'\''; true'
+rm -f "$out".*
+t offer q 0 slow -q
+ends "--timeout" 7 take q --timeout 300ms --backoff 1h --json -x "$deep"
+is "nacks" "true nacked" "$(json timed_out <"$dir/out") $(json result <"$dir/out")"
+soon "and nothing of the command is left" gone "$out.pid"
+t clear q --yes -q
+t offer q 0 deaf -q
+ends "--kill-after" 7 take q --timeout 200ms --kill-after 200ms --backoff 1h \
+    -x 'trap "" TERM; (while :; do sleep 0.1; done); sleep 60'
+like "kills what does not hear" '.*--timeout.*signal 9.*' "$(cat "$dir/err")"
+t clear q --yes -q
+t offer q 0 stop -q
+rm -f "$out".*
+behind take q -f --json -x "$deep"
+soon "a command that has a process group of its own" test -s "$out.pid"
+kill -$INT $child
+soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
+kill -$INT $child
+wait $child
+code=$?
+gone "$out.pid"
+is "two of them end it before its item is put back" "0 0 put back" \
+    "$? $code $(json result <"$dir/behind")"
+t clear q --yes -q
+t offer q 0 stop -q
+rm -f "$out".*
+behind take q -f --json -x 'echo $$ >"$out.pid"; sleep 60'
+soon "a command runs" test -s "$out.pid"
+kill -TERM "$(cat "$out.pid")" # as systemd does: to each process
+kill -TERM $child
+wait $child
+is "what the stop signal itself has ended is put back" "put back" \
+    "$(json result <"$dir/behind")"
+is "and the attempt not counted" 1 \
+    "$(t take q --json --wait 9s --lease 9s | json attempt)"
+t clear q --yes -q
+t offer q 0 killed -q
+ends "what another signal ends is nacked" 7 take q -x 'kill $$' --backoff 1h
+t clear q --yes -q
+t offer q 0 stop -q
+rm -f "$out".*
+behind take q -f --json -x 'echo $$ >"$out.pid"; kill -STOP $$; sleep 60'
+soon "a command that has stopped itself" test -s "$out.pid"
+kill -$INT $child
+soon "one Ctrl-C" grep -q stopping "$dir/behind.err"
+kill -$INT $child
+soon "ends, too" gone "$out.pid"
+kill -9 "$(cat "$out.pid")" 2>/dev/null
+wait $child
+t clear q --yes -q
+if has_terminal; then
+    t offer q 0 ask -q
+    timeout 20 script -qec "$tool take q --backoff 1h -x 'read -r x </dev/tty'" \
+        /dev/null >/dev/null </dev/null
+    is "a command that asks the terminal fails, and does not hang" 7 $?
+    t clear q --yes -q
+fi
+behind take q -f --url unix:///nonexistent
+sleep 4
+kill -TERM $child
+wait $child
+is "a lost server is told once, not at each attempt" 1 \
+    "$(wc -l <"$dir/behind.err")"
+
+# --- what ends a worker ---
+
 stopper='touch "$out.on"; until [ -f "$out.go" ]; do sleep 0.05; done'
 t offer q 0 stop -q
 rm -f "$out".*
@@ -486,6 +771,62 @@ wait $child
 is "until Ctrl-C" "0 1 moved" "$? $(cat "$dir/behind")"
 is "take r" x "$(t take r)"
 
+clients() { redis client list | grep -c name=delayq; }
+# shellcheck disable=SC2046
+behind tick $(seq -f many%g 100)
+t offer many77 500ms x -q
+soon "tick of 100 queues moves" moved many77 1
+[ "$(clients)" -le 3 ]
+is "on two connections" 0 $?
+kill -$INT $child
+wait $child
+t clear many77 --yes -q
+
+# --- rights ---
+
+# role NAME FILE...: as the documentation has it, for the queue jobs
+role() {
+    user=$1
+    shift
+    # shellcheck disable=SC2046
+    redis acl setuser "$user" reset $(cat "$@" 2>/dev/null |
+        grep -e "^ACL SETUSER $user " -e "^user $user " | head -1 |
+        sed -e 's/^ACL SETUSER [a-z]* //' -e 's/^user [a-z]* //' \
+            -e 's/>[^ ]*/>secret/' -e 's/#[0-9a-f]*/>secret/') >/dev/null
+}
+# as USER ARGUMENT...
+as() {
+    user=$1
+    shift
+    ends "a $user may $*" 0 "$@" --url "unix://$user:secret@$socket"
+}
+if redis acl whoami 2>/dev/null | grep -q default; then
+    seq 9 | t offer jobs 0 - -q
+    t tick jobs --once -q
+    t take jobs -n 6 -x 'exit 9' --bury-on 9 -q
+    seq 9 | t offer jobs 1h - -q
+    role watcher README.md examples/server/*
+    for line in "count jobs" "watch jobs -n 1" "peek jobs" "dead jobs" \
+        "dump jobs" "count jobs --prometheus"; do
+        # shellcheck disable=SC2086
+        as watcher $line
+    done
+    role operator examples/tool/README.md
+    for line in "list jobs" "count jobs" "dead jobs" "dump jobs --dead" \
+        "redrive jobs $(t dead jobs -n 1 --json | json ticket)" \
+        "drop jobs $(t dead jobs --from 1 -n 1 --json | json ticket)" \
+        "redrive jobs -n 2" "clear jobs --dead --yes" \
+        "cancel jobs $(t offer jobs 1h x --key a --key-ttl 1h) --key a" \
+        "clear jobs --yes"; do
+        # shellcheck disable=SC2086
+        as operator $line
+    done
+    redis acl deluser watcher operator >/dev/null
+    t clear jobs --yes -q
+else
+    skip "the server has no ACLs: nobody's rights"
+fi
+
 # --- --wire ---
 
 t offer java 1h x --wire redisson -q
@@ -513,28 +854,137 @@ soon "and goes on" grep -q 'pending 31' "$dir/behind"
 kill -$INT $child
 wait $child
 is "Ctrl-C ends it with 0" 0 $?
+behind watch -i 200ms
+soon "watch of all queues begins" grep -q ' view pending' "$dir/behind"
+t offer newcomer 1h x -q
+soon "and finds a new one" grep -q ' newcomer pending 1 ' "$dir/behind"
+kill -$INT $child
+wait $child
+t clear newcomer --yes -q
+t offer net 1h x -q
+behind watch net -i 200ms --json
+(while :; do
+    redis lpush net pushed
+    t take net -q
+    t take net -q
+done) >/dev/null 2>&1 &
+killer=$!
+children="$children $killer"
+soon "it goes on" sh -c "[ \$(wc -l <'$dir/behind') -ge 6 ]"
+kill $killer
+wait $killer 2>/dev/null
+kill -$INT $child
+wait $child
+is "no rate is made up of what is pushed and taken at once" "0 0" \
+    "$(sed 1d "$dir/behind" | perl -MJSON::PP -ne '$m = decode_json($_);
+        $made++ if exists $m->{in} || exists $m->{out};
+        $sum += $m->{net_per_s}; $n++;
+        END { printf "%d %d\n", $made, abs($sum / $n) > 4 }')"
+t clear net --yes -q
 is "JSON has the bars, which add up" 31 "$(t watch view -n 1 --json |
     json due | perl -MJSON::PP -ne '
         $sum += $_->{count} for @{decode_json($_)}; print $sum')"
 if has_terminal; then
-    for size in 80x24 40x12 200x50; do
+    for n in 1 2 3 4 5; do t offer w$n 0 x -q; done
+    for size in 80x24 40x12 200x50 80x6 80x7 80x8 80x9 40x12+ 80x13+ 20x3 8x2; do
+        others=q
+        case $size in *+) others="w1 w2 w3 w4 w5" ;; esac
+        size=${size%+}
         TERM=xterm script -qec "stty cols ${size%x*} rows ${size#*x}
-            '$tool' watch view q -n 2 -i 100ms" /dev/null </dev/null \
+            '$tool' watch view $others -n 2 -i 100ms" /dev/null </dev/null \
             >"$dir/screen"
         is "watch at $size" 0 $?
         LC_ALL=C sed -e 's/\r//g' -e 's/\x1b\[H/\n/g' \
             -e 's/\x1b[^a-zA-Z]*[a-zA-Z]//g' -e 's/\xe2\x96./#/g' \
             <"$dir/screen" >"$dir/plain"
-        grep -q '^view  ' "$dir/plain"
+        grep -q -a '(null)' "$dir/screen"
+        is "at $size nothing is (null)" 1 $?
+        [ "${size#*x}" -lt 3 ] || grep -q '^view  ' "$dir/plain"
         is "at $size it shows the queue" 0 $?
         is "at $size no line is longer" "" \
             "$(awk -v w="${size%x*}" 'length > w' "$dir/plain")"
         tail -c 40 "$dir/screen" | grep -q '\[?25h.*\[?1049l'
         is "at $size the terminal is given back" 0 $?
     done
+    for n in 1 2 3 4 5; do t clear w$n --yes -q; done
+    # panes [VARIABLE=VALUE]: what `watch panes` shows on a screen of 100x40
+    panes() {
+        TERM=xterm script -qec "stty cols 100 rows 40
+            $* '$tool' watch panes größe -n 2 -i 300ms" /dev/null \
+            </dev/null >"$dir/screen"
+        LC_ALL=C sed -e 's/\r//g' -e 's/\x1b\[H/\n/g' \
+            -e 's/\x1b[^a-zA-Z]*[a-zA-Z]//g' <"$dir/screen" >"$dir/plain"
+    }
+    t offer panes 0 dead-one -q
+    t take panes -x 'exit 9' --bury-on 9 -q
+    t offer panes 0 retrying-one -q
+    t take panes -x 'exit 9' --backoff 5ms -q
+    t take panes --wait 20s --lease 1h >/dev/null
+    t offer panes 0 leased-one -q
+    t take panes --lease 1h >/dev/null
+    redis lpush panes ready-one >/dev/null
+    t offer panes 2h scheduled-one -q
+    t offer größe 1h x -q
+    panes
+    sed -n '/ SCHEDULED /h; / SCHEDULED /!H; $ { x; p; }' "$dir/plain" |
+        grep -o -E '[0-9] (SCHEDULED|LEASED|RETRYING|READY|DEAD) +[0-9]+|[a-z]+-one' |
+        tr -s ' \n' ' ' >"$dir/seen"
+    is "watch has a pane for each state" "1 SCHEDULED 1 scheduled-one 2 LEASED 1 \
+leased-one 3 RETRYING 1 retrying-one 4 READY 1 ready-one 5 DEAD 1 dead-one " \
+        "$(cat "$dir/seen")"
+    is "a name that isn't ASCII is aligned" "$(grep '^panes ' "$dir/plain" |
+        tail -1 | wc -m)" "$(grep '^größe ' "$dir/plain" | tail -1 | wc -m)"
+    t offer panes 0 late -q
+    panes NO_COLOR=
+    grep -q "$(printf '\033\\[31m')" "$dir/screen"
+    is "an empty NO_COLOR is none" 0 $?
+    panes NO_COLOR=1
+    grep -q "$(printf '\033\\[31m')" "$dir/screen"
+    is "another is" 1 $?
+    panes TERM=dumb
+    grep -q "$(printf '\033')" "$dir/screen"
+    is "a terminal that can do nothing gets plain lines" 1 $?
+    t clear panes --yes -q
+    t clear panes --dead --yes -q
+    t clear größe --yes -q
 else
     skip "no script, or no /dev/pts: the live view"
 fi
 t clear view --yes -q
+
+# --- completion ---
+
+for shell in bash zsh; do
+    t completion $shell >"$dir/out"
+    cmp -s "$dir/out" examples/tool/completion.$shell
+    is "completion.$shell is up to date: make completion" 0 $?
+    command -v $shell >/dev/null || continue # zsh is rare
+    $shell -n "$dir/out"
+    is "$shell can read it" 0 $?
+done
+if has bash; then
+    t offer jobs 1h x -q
+    cat >"$dir/complete" <<'END'
+source "$1"
+shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+_delayq
+echo "${COMPREPLY[@]}"
+END
+    completes() {
+        sentence=$1 wanted=$2
+        shift 2
+        is "$sentence" "$wanted" "$(bash "$dir/complete" \
+            examples/tool/completion.bash "$tool" "$@")"
+    }
+    completes "bash: a command" "reschedule redrive" re
+    completes "bash: a command behind an option" watch -u x wa
+    completes "bash: an option of the command" "--jobs --json" take q --j
+    completes "bash: no other command's" "" count q --jo
+    completes "bash: a queue" jobs take jo
+    completes "bash: a wire" "redisson redisson-old" take --wire r
+    t clear jobs --yes -q
+fi
 
 summary

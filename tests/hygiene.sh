@@ -66,7 +66,7 @@ for pair in "gcc g++" "clang clang++"; do
         cat "$dir/symbols"
     else ok; fi
     check "$c: the command-line tool" "$c" -std=c99 -O2 $warn -I. \
-        examples/delayq.c -lhiredis -o "$dir/tool"
+        examples/tool/*.c -lhiredis -o "$dir/tool"
 done
 
 # The version as text and as numbers.

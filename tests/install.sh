@@ -262,9 +262,13 @@ if command -v cmake >/dev/null; then
 END
 fi
 
-if [ -f examples/delayq.c ]; then
+if [ -f examples/tool/delayq.c ]; then
     check "the installed tool runs" "$prefix/bin/delayq" --version
+    check "without symbols" [ -z "$(nm "$prefix/bin/delayq" 2>/dev/null)" ]
     check "its manual is there" [ -f "$prefix/share/man/man1/delayq.1" ]
+    check "its completion for bash is there" [ -f \
+        "$prefix/share/bash-completion/completions/delayq" ]
+    check "and for zsh" [ -f "$prefix/share/zsh/site-functions/_delayq" ]
 fi
 check "make uninstall" make -s uninstall PREFIX="$prefix"
 check "leaves nothing" [ -z "$(find "$prefix" ! -type d -o -name '*delayq*')" ]

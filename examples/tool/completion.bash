@@ -1,0 +1,69 @@
+# bash completion for delayq, by `delayq completion bash`
+_delayq() {
+    local word=${COMP_WORDS[COMP_CWORD]} verb= i names=
+    COMPREPLY=()
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case ${COMP_WORDS[i]} in
+        -u | --url | --wire | --tls-*) ((i++)) ;;
+        -*) ;;
+        *) verb=${COMP_WORDS[i]}; break ;;
+        esac
+    done
+    case ${COMP_WORDS[COMP_CWORD - 1]} in
+    --key) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --key-ttl) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --retry) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --count | -n) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --wait | -w) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --lease | -l) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --max-attempts) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --exec | -x) COMPREPLY=($(compgen -c -- "$word")); return ;;
+    --jobs | -j) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --timeout) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --kill-after) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --retry-on) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --bury-on) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --backoff) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --backoff-max) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --attempt) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --after) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --from) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --interval | -i) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --url | -u) COMPREPLY=($(compgen -W '' -- "$word")); return ;;
+    --wire) COMPREPLY=($(compgen -W 'native redisson redisson-old' -- "$word")); return ;;
+    --tls-ca) COMPREPLY=($(compgen -f -- "$word")); return ;;
+    --tls-cert) COMPREPLY=($(compgen -f -- "$word")); return ;;
+    --tls-key) COMPREPLY=($(compgen -f -- "$word")); return ;;
+    esac
+    case $verb in
+    offer) words=" --key --key-ttl --replace --ndjson --tickets -t --retry --null -0 --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    load) words=" --tickets -t --retry --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    take) words=" --null -0 --count -n --follow -f --wait -w --lease -l --max-attempts --exec -x --jobs -j --timeout --kill-after --retry-on --bury-on --stats --backoff --backoff-max --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    tick) words=" --once --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    ack) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    nack) words=" --backoff --backoff-max --attempt --release --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    extend) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    bury) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    cancel) words=" --key --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    reschedule) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    peek) words=" --count -n --after --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    dump) words=" --dead --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    count) words=" --prometheus --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    list) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    dead) words=" --count -n --from --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    redrive) words=" --count -n --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    drop) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    clear) words=" --dead --yes -y --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    watch) words=" --count -n --interval -i --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    completion) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    *) words=" offer load take tick ack nack extend bury cancel reschedule peek dump count list dead redrive drop clear watch completion" ;;
+    esac
+    if [[ $verb == completion ]]; then
+        words='bash zsh'
+    elif [[ -n $verb && $word != -* ]]; then
+        words=$("${COMP_WORDS[0]}" completion queues 2>/dev/null)
+    fi
+    local IFS=$' \t\n'
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -F _delayq delayq

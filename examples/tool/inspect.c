@@ -1,0 +1,731 @@
+/*
+ * inspect.c -- tickets; peek, count, list; dead letters; dump, clear.
+ */
+#include "tool.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Tickets
+ * >>tickets   ack, nack, extend, bury, cancel, reschedule
+ *---------------------------------------------------------------------------*/
+
+/* Open the queue and put the ticket into an item. */
+static int open_ticket(char **argv, delayq_item *item) {
+    memset(item, 0, sizeof *item);
+    item->attempt = set.attempt > 65535 ? 65535 : (int)set.attempt;
+    snprintf(item->ticket.text, sizeof item->ticket.text, "%s", argv[1]);
+    if (strlen(argv[1]) >= sizeof item->ticket.text ||
+        !is_ticket(&item->ticket))
+        return usage("not a ticket: %s", argv[1]);
+    return open_one(argv[0], 0);
+}
+
+static const char lease_gone[] =
+    "gone: its lease has ended, or it was acked or nacked before";
+static const char offer_gone[] =
+    "gone: it was due and has been moved or taken, or was cancelled before";
+
+/* Print the outcome, and the new ticket if there is one. */
+static int show_outcome(delayq_status status, const char *done,
+                        const char *gone, const delayq_ticket *now) {
+    if (status == DELAYQ_GONE && !set.quiet) complain("%s", gone);
+    failed(handles, status);
+    if (set.json) {
+        printf("{\"status\":\"%s\"", status == DELAYQ_OK     ? done
+                                     : status == DELAYQ_GONE ? "gone"
+                                                             : "failed");
+        if (status == DELAYQ_OK && now) printf(",\"ticket\":\"%s\"", now->text);
+        puts("}");
+    } else if (status == DELAYQ_OK && now && !set.quiet) {
+        puts(now->text);
+    }
+    return exit_code(status);
+}
+
+int run_ack(int argc, char **argv) {
+    delayq_item item;
+    int code = open_ticket(argv, &item);
+    (void)argc;
+    if (code != DONE) return code;
+    return show_outcome(delayq_ack(handles, &item), "acked", lease_gone, NULL);
+}
+
+/* Forget the key of an item that was cancelled, if it still has that. */
+static int forget_key(const char *ticket) {
+    static const char script[] =
+        "local held = redis.call('GET', KEYS[1]) or ''\n"
+        "if string.match(held, '%x+$') ~= ARGV[1] then return 0 end\n"
+        "return redis.call('DEL', KEYS[1])\n";
+    char key[1200], prefix[1600], why[256];
+    const char *id = strchr(ticket, '-');
+    text_of words[5];
+    redisReply *r;
+    int code = DONE;
+    snprintf(prefix, sizeof prefix, "%s:%zu:%s",
+             key_of(queue_names[0], "delayq_once:", key), strlen(set.key),
+             set.key);
+    words[0] = word("EVAL");
+    words[1] = word(script);
+    words[2] = word("1");
+    words[3] = word(prefix);
+    words[4] = word(id ? id + 1 : "");
+    r = command(handles, words, 5, why);
+    if (!r || r->type != REDIS_REPLY_INTEGER) {
+        complain("cancelled, but its key is kept: %s", why);
+        code = command_code(why) == REFUSED ? REFUSED : UNKNOWN;
+    } else if (r->integer == 0 && !set.quiet) {
+        complain("cancelled; it does not have this key");
+    }
+    if (r) freeReplyObject(r);
+    return code;
+}
+
+int run_cancel(int argc, char **argv) {
+    delayq_item item;
+    delayq_status status;
+    int code, forgot = DONE;
+    (void)argc;
+    if (set.key && (!*set.key || strlen(set.key) > 256))
+        return usage("--key: 1 to 256 bytes");
+    code = open_ticket(argv, &item);
+    if (code != DONE) return code;
+    status = delayq_cancel(handles, &item.ticket);
+    if (status == DELAYQ_OK && set.key) forgot = forget_key(item.ticket.text);
+    code = show_outcome(status, "cancelled", offer_gone, NULL);
+    return code != DONE ? code : forgot;
+}
+
+int run_bury(int argc, char **argv) {
+    delayq_item item;
+    int code = open_ticket(argv, &item);
+    (void)argc;
+    if (code != DONE) return code;
+    return show_outcome(delayq_bury(handles, &item), "buried", lease_gone,
+                        NULL);
+}
+
+/* A DELAY as milliseconds from now, by the server's clock. */
+static int64_t from_now(int64_t delay_ms, int64_t due_ms) {
+    int64_t left = due_ms > 0 ? due_ms - server_ms(handles) : delay_ms;
+    return left > 0 ? left : 0;
+}
+
+int run_nack(int argc, char **argv) {
+    int64_t delay_ms = 0, due_ms = 0;
+    delayq_item item;
+    int code;
+    if (argc > 2 && !read_delay(argv[2], &delay_ms, &due_ms))
+        return usage(not_a_delay, argv[2]);
+    if (argc > 2 && set.release) return usage("--release goes without a DELAY");
+    code = open_ticket(argv, &item);
+    if (code != DONE) return code;
+    delay_ms = set.release ? DELAYQ_RELEASE
+               : argc > 2  ? from_now(delay_ms, due_ms)
+                           : DELAYQ_BACKOFF;
+    return show_outcome(delayq_nack(handles, &item, delay_ms), "nacked",
+                        lease_gone, NULL);
+}
+
+int run_extend(int argc, char **argv) {
+    delayq_item item;
+    int64_t lease_ms;
+    int code;
+    (void)argc;
+    if (!read_duration(argv[2], &lease_ms) || lease_ms == FOREVER ||
+        lease_ms == 0)
+        return usage("not a duration: %s", argv[2]);
+    code = open_ticket(argv, &item);
+    if (code != DONE) return code;
+    return show_outcome(delayq_extend(handles, &item, lease_ms), "extended",
+                        lease_gone, &item.ticket);
+}
+
+int run_reschedule(int argc, char **argv) {
+    int64_t delay_ms, due_ms;
+    delayq_item item;
+    delayq_status status;
+    int code;
+    (void)argc;
+    if (!read_delay(argv[2], &delay_ms, &due_ms))
+        return usage(not_a_delay, argv[2]);
+    code = open_ticket(argv, &item);
+    if (code != DONE) return code;
+    status =
+        delayq_reschedule(handles, &item.ticket, from_now(delay_ms, due_ms));
+    return show_outcome(status, "rescheduled", offer_gone, &item.ticket);
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Peek
+ * >>peek   pending items; dump
+ *---------------------------------------------------------------------------*/
+
+#define PAGE 100
+
+/* Hand each pending item to show(), `most` at most. Returns how many, or -1:
+ * an exit code is in *code. */
+static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
+                            int *code) {
+    static delayq_item items[PAGE];
+    int64_t shown = 0;
+    delayq_ticket after;
+    memset(&after, 0, sizeof after);
+    if (set.after) snprintf(after.text, sizeof after.text, "%s", set.after);
+    while (shown < most && !stops) {
+        size_t i, n, max = most - shown < PAGE ? (size_t)(most - shown) : PAGE;
+        delayq_status status = delayq_peek(handles, items, max, &n, &after);
+        if (status == DELAYQ_EMPTY) break;
+        if (status != DELAYQ_OK) {
+            *code = exit_code(failed(handles, status));
+            return -1;
+        }
+        for (i = 0; i < n; i++) show(&items[i]);
+        after = items[n - 1].ticket;
+        shown += (int64_t)n;
+        if (!written()) {
+            *code = broken();
+            return -1;
+        }
+    }
+    return shown;
+}
+
+static int64_t peeked_ms; /* the server's clock */
+
+static void show_peeked(const delayq_item *item) {
+    char left[32], text[256];
+    int64_t ms = item->due_ms - peeked_ms;
+    if (set.json) {
+        printf("{\"ticket\":\"%s\",\"due_ms\":%" PRId64 ",\"attempt\":%d,",
+               item->ticket.text, item->due_ms, item->attempt);
+        json_payload(item->data, item->len);
+        fputs("}\n", stdout);
+        return;
+    }
+    distance(ms < 0 ? -ms : ms, left, sizeof left);
+    preview(item->data, item->len, text, sizeof text);
+    printf("%s  %s%s  %d  %s\n", item->ticket.text, ms < 0 ? "-" : "+", left,
+           item->attempt, text);
+}
+
+/* What -n says of those that show ten unless told. */
+static int64_t at_most(void) {
+    return set.count > 0 ? set.count : set.count == 0 ? INT64_MAX : 10;
+}
+
+int run_peek(int argc, char **argv) {
+    int64_t shown;
+    delayq_ticket after;
+    int code;
+    (void)argc;
+    if (set.after) {
+        snprintf(after.text, sizeof after.text, "%s", set.after);
+        if (strlen(set.after) >= sizeof after.text || !is_ticket(&after))
+            return usage("not a ticket: %s", set.after);
+    }
+    code = open_one(argv[0], 0);
+    if (code != DONE) return code;
+    peeked_ms = server_ms(handles);
+    shown = each_pending(at_most(), show_peeked, &code);
+    return shown < 0 ? code : shown > 0 ? DONE : NOTHING;
+}
+
+static void dump_head(const char *state) {
+    fputs("{\"queue\":", stdout);
+    json_text(queue_names[0]);
+    printf(",\"state\":\"%s\",", state);
+}
+
+static void dump_pending(const delayq_item *item) {
+    dump_head("pending");
+    printf("\"ticket\":\"%s\",\"due_ms\":%" PRId64 ",\"attempt\":%d,",
+           item->ticket.text, item->due_ms, item->attempt);
+    json_payload(item->data, item->len);
+    fputs("}\n", stdout);
+}
+
+static void dump_ready(text_of item, int is_element) {
+    dump_head("ready");
+    if (is_element) item = payload_of(handles, item);
+    json_payload(item.data, item.len);
+    fputs("}\n", stdout);
+}
+
+static void dump_dead(text_of raw, int is_element) {
+    dead_letter l;
+    (void)is_element;
+    read_letter(handles, raw, &l);
+    dump_head("dead");
+    printf("\"ticket\":\"%s\",\"reason\":\"%s\",\"dead_ms\":%" PRId64
+           ",\"attempt\":%d,",
+           l.ticket.text, l.reason, l.dead_ms, l.attempt);
+    json_payload(l.payload.data, l.payload.len);
+    fputs("}\n", stdout);
+}
+
+/* Hand each of a list to show(), the oldest first. Returns as each_pending. */
+static int64_t each_listed(const char *key, int64_t from, int64_t most,
+                           void (*show)(text_of, int), int is_element,
+                           int *code) {
+    int64_t shown = 0;
+    size_t page = 0, i, n = 1;
+    char why[256];
+    while (n > 0 && shown < most && !stops) {
+        redisReply *r =
+            read_list(handles, key, from + shown, most - shown, &page, why);
+        if (!r) {
+            complain("%s", why);
+            *code = command_code(why);
+            return -1;
+        }
+        n = r->elements;
+        for (i = 0; i < n; i++) {
+            text_of item;
+            item.data = r->element[i]->str;
+            item.len = r->element[i]->len;
+            show(item, is_element);
+        }
+        shown += (int64_t)n;
+        freeReplyObject(r);
+        if (!written()) {
+            *code = broken();
+            return -1;
+        }
+    }
+    return shown;
+}
+
+/* Who moves on meanwhile is shown twice rather than never: so the pending ones
+ * are first. */
+int run_dump(int argc, char **argv) {
+    char key[1200];
+    int64_t n, shown = 0;
+    int code = open_one(argv[0], 0);
+    (void)argc;
+    if (code != DONE) return code;
+    if (set.dead) {
+        shown = each_listed(key_of(argv[0], "delayq_dead:", key), 0, INT64_MAX,
+                            dump_dead, 1, &code);
+        return shown < 0 ? code : shown > 0 ? DONE : NOTHING;
+    }
+    shown = each_pending(INT64_MAX, dump_pending, &code);
+    if (shown < 0) return code;
+    n = each_listed(argv[0], 0, INT64_MAX, dump_ready, 0, &code);
+    if (n < 0) return code;
+    shown += n;
+    n = set.wire == DELAYQ_NATIVE
+            ? each_listed(key_of(argv[0], "delayq_retry:", key), 0, INT64_MAX,
+                          dump_ready, 1, &code)
+            : 0;
+    if (n < 0) return code;
+    if (stops) return stopped();
+    return shown + n > 0 ? DONE : NOTHING;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Count
+ * >>count   count, list, for people, JSON and Prometheus
+ *---------------------------------------------------------------------------*/
+
+static void show_json_counts(const char *name, const delayq_counts *c) {
+    fputs("{\"queue\":", stdout);
+    json_text(name);
+    printf(",\"pending\":%" PRId64 ",\"overdue\":%" PRId64
+           ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64 ",\"dead\":%" PRId64
+           ",\"next_due_ms\":",
+           c->pending, c->overdue, c->overdue_ms, c->ready, c->dead);
+    if (c->next_due_ms > 0)
+        printf("%" PRId64 "}\n", c->next_due_ms);
+    else
+        puts("null}");
+}
+
+static void show_counts(const char *name, const delayq_counts *c) {
+    char text[64];
+    printf("queue    %s\npending  %" PRId64 "\noverdue  %" PRId64, name,
+           c->pending, c->overdue);
+    if (c->overdue > 0)
+        printf("  oldest %s", distance(c->overdue_ms, text, sizeof text));
+    printf("\nready    %" PRId64 "\ndead     %" PRId64 "\n", c->ready, c->dead);
+    if (c->next_due_ms > 0)
+        printf("next     %s\n", date(c->next_due_ms, text, sizeof text));
+}
+
+/* The name of a queue as the value of a label. */
+static void show_label(const char *name) {
+    while (*name) {
+        size_t n = utf8((const unsigned char *)name, strlen(name));
+        if (n == 0)
+            fputs("\xef\xbf\xbd", stdout); /* what can't be read */
+        else if (*name == '\n')
+            fputs("\\n", stdout);
+        else if (*name == '"' || *name == '\\')
+            printf("\\%c", *name);
+        else
+            fwrite(name, 1, n, stdout);
+        name += n > 0 ? n : 1;
+    }
+}
+
+/* Prometheus' text format. A queue that can't be counted is down. */
+static int show_metrics(void) {
+    static const struct {
+        const char *name, *help;
+    } metrics[] = {
+        {"up", "Whether the queue could be counted."},
+        {"pending", "Items that are scheduled, leased or wait for a retry."},
+        {"overdue", "Items that are due and not yet moved or taken."},
+        {"overdue_seconds", "How long the oldest of them has been due."},
+        {"ready", "Items in the ready lists."},
+        {"dead", "Dead letters."},
+        {"next_due_timestamp_seconds", "When the next item is due."}};
+    delayq_counts *counts =
+        (delayq_counts *)must(calloc(handle_count, sizeof *counts));
+    int *up = (int *)must(calloc(handle_count, sizeof *up)), code = DONE;
+    size_t i, k;
+    for (i = 0; i < handle_count; i++) {
+        delayq_status status = delayq_count(&handles[i], &counts[i]);
+        up[i] = status == DELAYQ_OK;
+        if (status != DELAYQ_OK) code = exit_code(failed(&handles[i], status));
+    }
+    for (k = 0; k < sizeof metrics / sizeof metrics[0]; k++) {
+        printf("# HELP delayq_%s %s\n# TYPE delayq_%s gauge\n", metrics[k].name,
+               metrics[k].help, metrics[k].name);
+        for (i = 0; i < handle_count; i++) {
+            const delayq_counts *c = &counts[i];
+            double values[7];
+            values[0] = up[i];
+            values[1] = (double)c->pending;
+            values[2] = (double)c->overdue;
+            values[3] = (double)c->overdue_ms / 1000;
+            values[4] = (double)c->ready;
+            values[5] = (double)c->dead;
+            values[6] = (double)c->next_due_ms / 1000;
+            if ((k > 0 && !up[i]) || (k == 6 && c->next_due_ms == 0)) continue;
+            printf("delayq_%s{queue=\"", metrics[k].name);
+            show_label(queue_names[i]);
+            printf("\"} %.15g\n", values[k]);
+        }
+    }
+    free(counts);
+    free(up);
+    return code;
+}
+
+int run_count(int argc, char **argv) {
+    size_t i;
+    int code = open_or_list(argc, argv, set.prometheus ? PATIENT : 0);
+    if (code != DONE) return code;
+    if (set.prometheus) return show_metrics();
+    for (i = 0; i < handle_count; i++) {
+        delayq_counts counts;
+        delayq_status status = delayq_count(&handles[i], &counts);
+        if (status != DELAYQ_OK) {
+            code = exit_code(failed(&handles[i], status));
+            if (passing(status)) break;
+            continue;
+        }
+        if (i > 0 && !set.json) putchar('\n');
+        if (set.json)
+            show_json_counts(queue_names[i], &counts);
+        else
+            show_counts(queue_names[i], &counts);
+        if (!written()) return broken();
+    }
+    return code;
+}
+
+int run_list(int argc, char **argv) {
+    size_t count, i;
+    int code, width = 5;
+    char **found = find_queues(argc > 0 ? argv[0] : NULL, &count, &code);
+    if (!found) return code;
+    code = open_all(found, count, ANYHOW);
+    if (code != DONE) return code;
+    for (i = 0; i < count; i++)
+        if (width_of(found[i]) > width && width_of(found[i]) <= 40)
+            width = width_of(found[i]);
+    for (i = 0; i < count && !stops; i++) {
+        char name[600], late[32];
+        delayq_counts c;
+        delayq_status status = delayq_count(&handles[i], &c);
+        if (status != DELAYQ_OK) { /* a key of a wrong type, say */
+            code = exit_code(failed(&handles[i], status));
+            if (passing(status)) break;
+            continue;
+        }
+        if (set.json) {
+            show_json_counts(found[i], &c);
+        } else {
+            if (i == 0)
+                printf("%-*s  %10s  %9s  %8s  %9s  %7s\n", width, "QUEUE",
+                       "PENDING", "OVERDUE", "OLDEST", "READY", "DEAD");
+            preview(found[i], strlen(found[i]), name, sizeof name);
+            printf("%s%*s  %10" PRId64 "  %9" PRId64 "  %8s  %9" PRId64
+                   "  %7" PRId64 "\n",
+                   name, width > width_of(name) ? width - width_of(name) : 0,
+                   "", c.pending, c.overdue,
+                   c.overdue > 0 ? distance(c.overdue_ms, late, sizeof late)
+                                 : "-",
+                   c.ready, c.dead);
+        }
+        if (!written()) return broken();
+    }
+    return code;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Dead letters
+ * >>dead   dead, redrive, drop
+ *---------------------------------------------------------------------------*/
+
+static int64_t dead_number;
+
+static void show_dead(text_of raw, int is_element) {
+    char text[256], when[64];
+    int64_t number = dead_number++;
+    dead_letter l;
+    (void)is_element;
+    read_letter(handles, raw, &l);
+    if (set.json) {
+        printf("{\"number\":%" PRId64 ",\"ticket\":\"%s\",\"reason\":\"%s\""
+               ",\"dead_ms\":%" PRId64 ",\"attempt\":%d,",
+               number, l.ticket.text, l.reason, l.dead_ms, l.attempt);
+        json_payload(l.payload.data, l.payload.len);
+        fputs("}\n", stdout);
+        return;
+    }
+    preview(l.payload.data, l.payload.len, text, sizeof text);
+    printf("%" PRId64 "  %s  %s  %s  %d  %s\n", number, l.ticket.text,
+           date(l.dead_ms, when, sizeof when), l.reason, l.attempt, text);
+}
+
+int run_dead(int argc, char **argv) {
+    char key[1200];
+    int64_t shown;
+    int code = open_one(argv[0], 0);
+    (void)argc;
+    if (code != DONE) return code;
+    dead_number = set.from;
+    shown = each_listed(key_of(argv[0], "delayq_dead:", key), set.from,
+                        at_most(), show_dead, 1, &code);
+    return shown < 0 ? code : shown > 0 ? DONE : NOTHING;
+}
+
+/* Dead letters that can't be decoded move to the end. Stop after as many rounds
+ * without success as there are pages: only such letters are left. */
+static delayq_status redrive_oldest(int64_t *done) {
+    int64_t left = set.count > 0 ? set.count : INT64_MAX, in_vain = 0;
+    delayq_counts counts;
+    delayq_status status = delayq_count(handles, &counts);
+    while (status == DELAYQ_OK && *done < left && !stops &&
+           *done < counts.dead && in_vain <= counts.dead / 1000) {
+        size_t n, max = left - *done < 1000 ? (size_t)(left - *done) : 1000;
+        status = delayq_dead_redrive(handles, max, &n);
+        *done += (int64_t)n;
+        in_vain = n > 0 ? 0 : in_vain + 1;
+    }
+    return status;
+}
+
+/* Remove a letter, and make it ready on request. The library has no call for
+ * one. What the server refuses leaves the letter where it is. Returns 1, 0 (it
+ * is no longer there) or -1. */
+static int settle_letter(const char *name, const char *key,
+                         const dead_letter *l, int redrive, char why[256]) {
+    static const char script[] =
+        "redis.call('RPUSH', KEYS[2], ARGV[2])\n"
+        "local n = redis.pcall('LREM', KEYS[1], 1, ARGV[1])\n"
+        "if n ~= 1 then redis.call('RPOP', KEYS[2]) end\n"
+        "return n\n";
+    text_of words[7];
+    redisReply *r;
+    int done;
+    words[0] = word(redrive ? "EVAL" : "LREM");
+    words[1] = word(redrive ? script : key);
+    words[2] = word(redrive ? "2" : "1");
+    words[3] = redrive ? word(key) : l->raw;
+    words[4] = word(name);
+    words[5] = l->raw;
+    words[6] = l->payload;
+    r = command(handles, words, redrive ? 7 : 4, why);
+    done = r && r->type == REDIS_REPLY_INTEGER ? (int)r->integer : -1;
+    if (r) freeReplyObject(r);
+    return done;
+}
+
+/* Redrive or drop those with these tickets. */
+static int settle_letters(const char *name, char **tickets, int count,
+                          int redrive, int64_t *done) {
+    char key[1200], why[256] = "";
+    int64_t from = 0;
+    size_t page = 0, i, n = 1;
+    int code = DONE, k;
+    key_of(name, "delayq_dead:", key);
+    while (n > 0 && *done < count && code == DONE && !stops) {
+        redisReply *r = read_list(handles, key, from, 500, &page, why);
+        if (!r) {
+            complain("%s", why);
+            return command_code(why);
+        }
+        n = r->elements;
+        from += (int64_t)n;
+        for (i = 0; i < n && code == DONE; i++) {
+            text_of raw;
+            dead_letter l;
+            int settled;
+            raw.data = r->element[i]->str;
+            raw.len = r->element[i]->len;
+            read_letter(handles, raw, &l);
+            for (k = 0; k < count && strcmp(tickets[k], l.ticket.text) != 0;)
+                k++;
+            if (k == count) continue;
+            if (redrive && !l.decodable) {
+                complain("%s: it can't be decoded, only dropped",
+                         l.ticket.text);
+                code = REFUSED;
+                break;
+            }
+            settled = settle_letter(name, key, &l, redrive, why);
+            if (settled < 0) {
+                complain("%s: %s", l.ticket.text, why);
+                code = command_code(why) == REFUSED ? REFUSED : UNKNOWN;
+            }
+            if (settled == 1) {
+                ++*done;
+                from--;
+            }
+        }
+        freeReplyObject(r);
+    }
+    if (code == DONE && *done < count && !set.quiet)
+        complain("not among the dead letters: %d of %d", (int)(count - *done),
+                 count);
+    return code;
+}
+
+int run_redrive(int argc, char **argv) {
+    delayq_status status = DELAYQ_OK;
+    int64_t done = 0;
+    int code;
+    if (argc > 1 && set.count >= 0)
+        return usage("redrive: tickets, or -n of the oldest");
+    code = open_one(argv[0], 0);
+    if (code != DONE) return code;
+    if (argc > 1)
+        code = settle_letters(argv[0], argv + 1, argc - 1, 1, &done);
+    else
+        status = redrive_oldest(&done);
+    failed(handles, status);
+    if (set.json)
+        printf("{\"redriven\":%" PRId64 "}\n", done);
+    else if (!set.quiet)
+        printf("%" PRId64 " made ready\n", done);
+    if (status != DELAYQ_OK) return exit_code(status);
+    if (code == DONE && done < argc - 1) code = NOTHING;
+    return code != DONE || done > 0 ? code : NOTHING;
+}
+
+int run_drop(int argc, char **argv) {
+    int64_t done = 0;
+    int code = open_one(argv[0], 0);
+    if (code != DONE) return code;
+    code = settle_letters(argv[0], argv + 1, argc - 1, 0, &done);
+    if (set.json)
+        printf("{\"dropped\":%" PRId64 "}\n", done);
+    else if (!set.quiet)
+        printf("%" PRId64 " dropped\n", done);
+    return code == DONE && done < argc - 1 ? NOTHING : code;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Clear
+ * >>clear   asks first
+ *---------------------------------------------------------------------------*/
+
+/* Ask on the terminal. 1: yes, 0: no, -1: there is no terminal. */
+static int agreed(const char *name, const delayq_counts *c) {
+    char answer[16], n[32];
+    if (set.yes) return 1;
+    if (!isatty(0) || !isatty(2)) return -1;
+    fprintf(stderr, "Remove %s %s of the queue %s? [y/N] ",
+            commas(set.dead ? c->dead : c->pending + c->ready, n, sizeof n),
+            set.dead ? "dead letters" : "items", name);
+    if (!fgets(answer, sizeof answer, stdin)) return 0;
+    return answer[0] == 'y' || answer[0] == 'Y';
+}
+
+/* Forget the keys against duplicates, or what is offered anew under one of them
+ * would not be stored. */
+static void forget_keys(const char *name) {
+    char key[1200], match[2500], cursor[24] = "0", why[256];
+    const char *from = key_of(name, "delayq_once:", key);
+    size_t n = 0, i;
+    for (; *from; from++) {
+        if (strchr("*?[]\\", *from)) match[n++] = '\\';
+        match[n++] = *from;
+    }
+    match[n++] = ':';
+    match[n++] = '*';
+    match[n] = '\0';
+    do {
+        text_of words[6];
+        redisReply *r, *keys;
+        words[0] = word("SCAN");
+        words[1] = word(cursor);
+        words[2] = word("MATCH");
+        words[3] = word(match);
+        words[4] = word("COUNT");
+        words[5] = word("1000");
+        r = command(handles, words, 6, why);
+        if (!r || r->type != REDIS_REPLY_ARRAY || r->elements != 2) {
+            if (r) freeReplyObject(r);
+            complain("the keys of offers are kept: %s", why);
+            return;
+        }
+        snprintf(cursor, sizeof cursor, "%s", r->element[0]->str);
+        keys = r->element[1];
+        for (i = 0; i < keys->elements; i++) {
+            redisReply *removed;
+            words[0] = word("UNLINK");
+            words[1].data = keys->element[i]->str;
+            words[1].len = keys->element[i]->len;
+            removed = command(handles, words, 2, why);
+            if (!removed || removed->type != REDIS_REPLY_INTEGER) {
+                complain("keys of offers are kept: %s", why);
+                snprintf(cursor, sizeof cursor, "0");
+                i = keys->elements - 1;
+            }
+            if (removed) freeReplyObject(removed);
+        }
+        freeReplyObject(r);
+    } while (strcmp(cursor, "0") != 0 && !stops);
+}
+
+int run_clear(int argc, char **argv) {
+    delayq_counts counts;
+    delayq_status status;
+    int64_t removed = 0;
+    int code = open_one(argv[0], 0), yes;
+    (void)argc;
+    if (code != DONE) return code;
+    status = delayq_count(handles, &counts);
+    if (status != DELAYQ_OK) return exit_code(failed(handles, status));
+    yes = agreed(argv[0], &counts);
+    if (yes < 0) return usage("clear asks on a terminal, or needs --yes");
+    if (yes == 0) {
+        complain("nothing was removed");
+        return stops ? stopped() : NOTHING;
+    }
+    status = set.dead ? delayq_dead_clear(handles, &removed)
+                      : delayq_clear(handles, &removed);
+    failed(handles, status);
+    if (status == DELAYQ_OK && !set.dead) forget_keys(argv[0]);
+    if (set.json)
+        printf("{\"removed\":%" PRId64 "}\n", removed);
+    else if (!set.quiet)
+        printf("%" PRId64 " removed\n", removed);
+    return exit_code(status);
+}

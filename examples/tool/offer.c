@@ -1,0 +1,350 @@
+/*
+ * offer.c -- offer, from the command line and a million lines; load.
+ */
+#include "tool.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BATCH 1000
+#define BATCH_BYTES (4 * 1024 * 1024) /* of payloads from JSON */
+#define FEED (256 * 1024)
+
+static struct {
+    int64_t stored, duplicate, unknown, begun_ms, shown_ms;
+    int code; /* the worst so far */
+} offered;
+
+static void worse(int code) {
+    if (code == UNKNOWN || offered.code == DONE || offered.code == NOTHING)
+        offered.code = code;
+}
+
+static void show_ticket(const delayq_message *m) {
+    if (set.json)
+        printf("{\"status\":\"%s\",\"ticket\":\"%s\"}\n",
+               m->status == DELAYQ_OK ? "stored" : "duplicate", m->ticket.text);
+    else
+        printf("%s\n", m->ticket.text);
+}
+
+/* On the terminal, five times a second. */
+static void show_progress(int last) {
+    char n[32], rate[32];
+    int64_t now = clock_ms(), took = now - offered.begun_ms;
+    const char *term = getenv("TERM");
+    if (set.quiet || offered.begun_ms == 0 || !isatty(2) || !term ||
+        strcmp(term, "dumb") == 0 || (!last && now - offered.shown_ms < 200))
+        return;
+    offered.shown_ms = now;
+    fprintf(
+        stderr, "\r%s stored, %s a second \033[K",
+        commas(offered.stored, n, sizeof n),
+        commas(took > 0 ? offered.stored * 1000 / took : 0, rate, sizeof rate));
+    if (last) fputs("\r\033[K", stderr);
+}
+
+/* Nothing is gained by offering it again. GONE: it was sent twice, and nobody
+ * can tell whether the first sending was stored and delivered. */
+static int settled(const delayq_message *m) {
+    return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE ||
+           m->status == DELAYQ_GONE;
+}
+
+/* Offer those that aren't settled, one contiguous run at a time. Messages of
+ * unknown outcome keep their id, so they are stored once. */
+static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
+    delayq_status all = DELAYQ_OK;
+    size_t i = 0, end;
+    while (i < count) {
+        delayq_status status;
+        if (again && settled(&m[i])) {
+            i++;
+            continue;
+        }
+        for (end = i + 1; end < count && !(again && settled(&m[end])); end++)
+            continue;
+        status = delayq_offer_many(handles, m + i, end - i);
+        if (all == DELAYQ_OK || status < 0) all = status;
+        i = end;
+    }
+    return all;
+}
+
+/* Offer all, and try again for --retry after a passing fault. */
+static delayq_status offer_patiently(delayq_message *m, size_t count) {
+    int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
+    int again = 0;
+    for (;;) {
+        delayq_status status = offer_rest(m, count, again);
+        if (status >= 0 || !passing(status)) return status;
+        tell(NULL, status, delayq_errmsg(handles));
+        if (stops || clock_ms() >= until) return status;
+        wait_for(-1, 100);
+        again = 1;
+    }
+}
+
+/* Offer, and print the result. 0: the next batch would fail, too. */
+static int offer_batch(delayq_message *m, size_t count, int show) {
+    delayq_status status = offer_patiently(m, count);
+    size_t i, refused = 0;
+    for (i = 0; i < count; i++) {
+        int gone = m[i].status == DELAYQ_GONE;
+        if (gone) complain("it is unknown whether it was stored");
+        if (settled(&m[i]) && !gone && show) show_ticket(&m[i]);
+        if (set.key && m[i].status == DELAYQ_DUPLICATE && !set.quiet)
+            complain("the key is taken, until its time is over, also if its "
+                     "item is gone: --replace stores it then");
+        offered.stored += m[i].status == DELAYQ_OK;
+        offered.duplicate += m[i].status == DELAYQ_DUPLICATE;
+        offered.unknown += gone || m[i].status == DELAYQ_ERR_UNKNOWN ||
+                           m[i].status == DELAYQ_ERR_PROTOCOL;
+        refused += m[i].status < 0;
+        worse(m[i].status == DELAYQ_OK ? offered.code
+              : gone                   ? UNKNOWN
+                                       : exit_code(m[i].status));
+    }
+    if (status < 0 && !stops) complain("%s", reason(handles));
+    show_progress(0);
+    return refused == 0;
+}
+
+/* Input as it comes: [from, to) of buf is what has been read and not used. */
+typedef struct feed {
+    char *buf;
+    size_t from, to, room;
+    int ended;
+} feed;
+
+/* Wait for input and read it. 0: stopped or broken. */
+static int feed_more(feed *f) {
+    ssize_t n;
+    if (f->from > 0) memmove(f->buf, f->buf + f->from, f->to - f->from);
+    f->to -= f->from;
+    f->from = 0;
+    if (f->room - f->to < FEED) {
+        f->room = 2 * f->room + FEED;
+        f->buf = (char *)must(realloc(f->buf, f->room));
+    }
+    do {
+        while (!stops && !wait_for(0, 3600000)) continue;
+        if (stops) return 0;
+        n = read(0, f->buf + f->to, f->room - f->to);
+    } while (n < 0 && (errno == EINTR || errno == EAGAIN));
+    if (n < 0) complain("can't read: %s", strerror(errno));
+    if (n == 0) f->ended = 1;
+    if (n > 0) f->to += (size_t)n;
+    return n >= 0;
+}
+
+/* The next whole line, or what is left at the end. */
+static int feed_line(feed *f, const char **line, size_t *len) {
+    const char *at = f->buf + f->from;
+    size_t left = f->to - f->from;
+    const char *end =
+        left > 0 ? (const char *)memchr(at, set.null ? 0 : '\n', left) : NULL;
+    if (!end && (!f->ended || left == 0)) return 0;
+    *line = at;
+    *len = end ? (size_t)(end - at) : left;
+    f->from += *len + (end != NULL);
+    return 1;
+}
+
+/* What a batch of JSON objects holds, unescaped: m[i].data and .key are offsets
+ * into it, plus 1, until it has grown to its end. */
+static struct {
+    char *bytes;
+    size_t len, room;
+} store;
+static int64_t line_number;
+
+static const char *keep(const char *bytes, size_t len) {
+    if (store.len + len + 1 > store.room)
+        store.bytes = (char *)must(
+            realloc(store.bytes, store.room = 2 * store.room + len + 1));
+    memcpy(store.bytes + store.len, bytes, len);
+    store.bytes[store.len + len] = '\0';
+    store.len += len + 1;
+    return (const char *)(store.len - len);
+}
+
+/* A field of an object; those that dump and take print besides are ignored.
+ * 0: it isn't understood. */
+static int json_message(json *j, const char *name, delayq_message *m) {
+    int text = j->type == JSON_STRING, number = j->type == JSON_NUMBER;
+    int64_t ms = j->number;
+    if (strcmp(name, "payload") == 0 || strcmp(name, "payload_base64") == 0) {
+        if (!text || (name[7] && !unbase64(j->text, &j->len))) return 0;
+        m->data = keep(j->text, j->len);
+        m->len = j->len;
+    } else if (strcmp(name, "delay") == 0) {
+        return text && read_delay(j->text, &m->delay_ms, &m->due_ms);
+    } else if (strcmp(name, "delay_ms") == 0) {
+        m->delay_ms = ms, m->due_ms = 0;
+        return number && ms >= 0;
+    } else if (strcmp(name, "due_ms") == 0) {
+        m->due_ms = ms > 0 ? ms : 1;
+        return number;
+    } else if (strcmp(name, "key") == 0) {
+        if (!text || strlen(j->text) != j->len) return 0;
+        m->key = keep(j->text, j->len);
+    } else if (strcmp(name, "key_ttl") == 0) {
+        return text && read_duration(j->text, &m->key_ttl_ms);
+    } else if (strcmp(name, "key_ttl_ms") == 0) {
+        m->key_ttl_ms = ms;
+        return number;
+    } else if (strcmp(name, "replace") == 0) {
+        m->replace = ms == 1;
+        return j->type == JSON_OTHER;
+    }
+    return 1;
+}
+
+static int read_json(const char *line, size_t len, delayq_message *m) {
+    static json j;
+    char name[32];
+    int more = -1;
+    if (json_open(&j, line, len))
+        while ((more = json_field(&j, name)) == 1)
+            if (!json_message(&j, name, m)) {
+                complain("line %" PRId64 ": this is not understood: %s",
+                         line_number, name);
+                return 0;
+            }
+    if (more == 0 && m->data && !m->key == !m->key_ttl_ms) return 1;
+    complain("line %" PRId64 ": %s", line_number,
+             more != 0  ? "this is no JSON object"
+             : !m->data ? "there is no payload and no payload_base64"
+                        : "key and key_ttl go together");
+    return 0;
+}
+
+/* Up to a batch of the complete lines that have been read. */
+static size_t read_batch(feed *f, delayq_message *m, int64_t delay_ms,
+                         int64_t due_ms, int *good) {
+    const char *line;
+    size_t len, n = 0, i;
+    store.len = 0;
+    while (n < BATCH && store.len < BATCH_BYTES && feed_line(f, &line, &len)) {
+        line_number++;
+        if (set.ndjson && (len == 0 || (len == 1 && *line == '\r'))) continue;
+        memset(&m[n], 0, sizeof m[n]);
+        m[n].delay_ms = delay_ms;
+        m[n].due_ms = due_ms;
+        if (set.ndjson && !read_json(line, len, &m[n])) {
+            worse(USAGE);
+            *good = 0;
+            break;
+        }
+        if (!set.ndjson) m[n].data = line, m[n].len = len;
+        n++;
+    }
+    for (i = 0; set.ndjson && i < n; i++) {
+        m[i].data = store.bytes + (size_t)m[i].data - 1;
+        if (m[i].key) m[i].key = store.bytes + (size_t)m[i].key - 1;
+    }
+    return n;
+}
+
+/* Offer all complete lines that have been read. */
+static int offer_lines(feed *f, delayq_message *m, int64_t delay_ms,
+                       int64_t due_ms) {
+    int good = 1;
+    size_t n;
+    do {
+        n = read_batch(f, m, delay_ms, due_ms, &good);
+        if (n > 0 && !offer_batch(m, n, set.tickets || set.json)) return 0;
+        if (stops || !good) return 0;
+    } while (n > 0);
+    return 1;
+}
+
+static void show_offered(int whole) {
+    char n[32], d[32];
+    if (set.quiet && whole) return;
+    complain("%s stored%s%s%s%s", commas(offered.stored, n, sizeof n),
+             whole ? "" : "; stopped before the end",
+             offered.unknown ? "; it is unknown whether " : "",
+             offered.unknown ? commas(offered.unknown, d, sizeof d) : "",
+             offered.unknown ? " more are" : "");
+}
+
+static int offer_input(int64_t delay_ms, int64_t due_ms) {
+    delayq_message *m = (delayq_message *)must(calloc(BATCH, sizeof *m));
+    feed f;
+    int good = 1;
+    memset(&f, 0, sizeof f);
+    offered.begun_ms = clock_ms();
+    while (good && !f.ended) {
+        if (!feed_more(&f)) {
+            if (!stops) offered.code = BROKEN;
+            break;
+        }
+        good = offer_lines(&f, m, delay_ms, due_ms);
+    }
+    show_progress(1);
+    show_offered(good && f.ended);
+    free(f.buf);
+    free(store.bytes);
+    free(m);
+    return stops && !(good && f.ended) ? stopped() : offered.code;
+}
+
+/* All of the input as one payload. 0: stopped or broken. */
+static int read_whole(feed *f) {
+    if (isatty(0)) complain("reading the payload; end it with Ctrl-D");
+    while (!f->ended)
+        if (!feed_more(f)) return 0;
+    return 1;
+}
+
+static int offer_one(const char *text, int64_t delay_ms, int64_t due_ms) {
+    delayq_message m;
+    feed f;
+    memset(&m, 0, sizeof m);
+    memset(&f, 0, sizeof f);
+    if (!text && !read_whole(&f)) {
+        free(f.buf);
+        return stops ? stopped() : BROKEN;
+    }
+    m.data = text ? text : f.buf;
+    m.len = text ? strlen(text) : f.to;
+    m.delay_ms = delay_ms;
+    m.due_ms = due_ms;
+    m.key = set.key;
+    m.key_ttl_ms = set.key_ttl_ms;
+    m.replace = set.replace;
+    offer_batch(&m, 1, !set.quiet);
+    free(f.buf);
+    return offered.code;
+}
+
+int run_offer(int argc, char **argv) {
+    const char *text = argc > 2 ? argv[2] : NULL;
+    int lines = set.ndjson || (text && strcmp(text, "-") == 0), code;
+    int64_t delay_ms, due_ms;
+    if (!read_delay(argv[1], &delay_ms, &due_ms))
+        return usage(not_a_delay, argv[1]);
+    if (set.ndjson && text && strcmp(text, "-") != 0)
+        return usage("--ndjson reads the payloads from the input");
+    if (lines && (set.key || set.replace))
+        return usage("%s is for one payload, not for lines",
+                     set.key ? "--key" : "--replace");
+    if (!set.key != !set.key_ttl_ms)
+        return usage("--key and --key-ttl go together");
+    if (set.replace && !set.key) return usage("--replace needs --key");
+    if (!lines && set.retry_ms < 0) set.retry_ms = 3000;
+    code = open_one(argv[0], lines ? PATIENT : 0);
+    if (code != DONE) return code;
+    return lines ? offer_input(delay_ms, due_ms)
+                 : offer_one(text, delay_ms, due_ms);
+}
+
+int run_load(int argc, char **argv) {
+    int code = open_one(argv[0], PATIENT);
+    (void)argc;
+    set.ndjson = 1;
+    return code == DONE ? offer_input(0, 0) : code;
+}
