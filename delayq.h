@@ -1370,7 +1370,8 @@ static int dq_sys_receive(int fd, char *to, size_t size);
  * counts as ready, too. */
 static struct pollfd dq_sys_watch(int fd, int events);
 
-/* How many of at most 60 are ready, at the latest after so many ms? */
+/* How many of up to 60 are ready, at the latest after so many ms? With none it
+ * sleeps. */
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
 
 /* Sleep until one is ready, which is 1, or the clock says `until`, which is 0.
@@ -1504,6 +1505,10 @@ static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
     struct timeval t;
     size_t i;
     assert(count <= FD_SETSIZE);
+    if (count == 0) { /* which select refuses */
+        Sleep((DWORD)ms);
+        return 0;
+    }
     FD_ZERO(&in);
     FD_ZERO(&out);
     FD_ZERO(&failed);
