@@ -1340,6 +1340,10 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 
 /* --- what a system has to supply: a port writes these --- */
 
+/* And it defines struct pollfd, POLLIN and POLLOUT; dq_sys_socket, the type of
+ * hiredis' socket; dq_sys_address and dq_sys_signals; and DQ_SPIN_US, how late
+ * a sleeper is woken at most, as a rule. */
+
 /* The local clock, in us, which never steps. It only measures distances. */
 static int64_t dq_sys_now(void);
 
@@ -1361,13 +1365,14 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
 /* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd);
 
+/* Close a socket that hiredis has not got yet. */
 static void dq_sys_close(int fd);
 
-/* Read what is there. Below 1: nothing. */
+/* Read what has come, without waiting. Below 1: nothing. */
 static int dq_sys_receive(int fd, char *to, size_t size);
 
-/* An entry for these two, which wait for POLLIN or POLLOUT. A failed connect
- * counts as ready, too. */
+/* An entry for the next two functions, which wait for POLLIN or POLLOUT. Where
+ * a connect has failed it is ready for POLLOUT. */
 static struct pollfd dq_sys_watch(int fd, int events);
 
 /* How many of up to 60 are ready, at the latest after so many ms? With none it
