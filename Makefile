@@ -125,7 +125,9 @@ sim-old: $B/sim-old ## the same with the header of 0.1: the faults that it had
 	@$(if $(SEED),$B/sim-old --seed $(SEED) $(if $(DROP),--drop $(DROP)), \
 	    sh tests/sim/old.sh $B/sim-old)
 
-sim-test: $B/sim-world-test $B/sim-kernel-test $B/sim-model $B/sim-clock.so ## the simulator itself: its world; its model beside a redis-server
+SIM_PROGRAMS = $B/sim-world-test $B/sim-kernel-test $B/sim-model $B/sim-clock.so
+sim-programs: $(SIM_PROGRAMS)
+sim-test: $(SIM_PROGRAMS) ## the simulator itself: its world; its model beside a redis-server
 	@$B/sim-world-test
 	@$B/sim-kernel-test
 	@env -u SECONDS $B/sim-model $B/sim-clock.so

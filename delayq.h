@@ -1352,6 +1352,10 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 
 /* --- what a system has to supply: a port writes these --- */
 
+/* And it defines struct pollfd, POLLIN and POLLOUT; dq_sys_socket, the type of
+ * hiredis' socket; dq_sys_address and dq_sys_signals; and DQ_SPIN_US, how late
+ * a sleeper is woken at most, as a rule. */
+
 /* The local clock, in us, which never steps. It only measures distances. */
 static int64_t dq_sys_now(void);
 
@@ -1373,16 +1377,18 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
 /* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd);
 
+/* Close a socket that hiredis has not got yet. */
 static void dq_sys_close(int fd);
 
-/* Read what is there. Below 1: nothing. */
+/* Read what has come, without waiting. Below 1: nothing. */
 static int dq_sys_receive(int fd, char *to, size_t size);
 
-/* An entry for these two, which wait for POLLIN or POLLOUT. A failed connect
- * counts as ready, too. */
+/* An entry for the next two functions, which wait for POLLIN or POLLOUT. Where
+ * a connect has failed it is ready for POLLOUT. */
 static struct pollfd dq_sys_watch(int fd, int events);
 
-/* How many of at most 60 are ready, at the latest after so many ms? */
+/* How many of up to 60 are ready, at the latest after so many ms? With none it
+ * sleeps. */
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
 
 /* Sleep until one is ready, which is 1, or the clock says `until`, which is 0.
@@ -1516,6 +1522,10 @@ static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
     struct timeval t;
     size_t i;
     assert(count <= FD_SETSIZE);
+    if (count == 0) { /* which select refuses */
+        Sleep((DWORD)ms);
+        return 0;
+    }
     FD_ZERO(&in);
     FD_ZERO(&out);
     FD_ZERO(&failed);
@@ -1865,13 +1875,29 @@ static void dq_sys_block_sigpipe(dq_sys_signals *old) {
         sigismember(&old->mask, SIGPIPE) == 1 && dq_sys_sigpipe_waits();
 }
 
+/* Take the pending one. OpenBSD has nothing that is sure not to wait; nobody
+ * else takes what this thread's write has raised. */
+static void dq_sys_take_sigpipe(void) {
+    sigset_t set;
+#ifdef __OpenBSD__
+    int number;
+#else
+    struct timespec none = {0, 0};
+#endif
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+#ifdef __OpenBSD__
+    if (dq_sys_sigpipe_waits()) sigwait(&set, &number);
+#else
+    while (sigtimedwait(&set, NULL, &none) < 0 && errno == EINTR) {
+    }
+#endif
+}
+
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
     if (failed && !old->pending) {
-        int saved = errno, number;
-        sigset_t set;
-        sigemptyset(&set);
-        sigaddset(&set, SIGPIPE);
-        if (dq_sys_sigpipe_waits()) sigwait(&set, &number);
+        int saved = errno;
+        dq_sys_take_sigpipe();
         errno = saved;
     }
     DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);

@@ -89,6 +89,14 @@ if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     suite "command-line tool" sh tests/cli.sh "$build/delayq-asan"
     suite "examples/server" sh tests/server.sh "$build/delayq-asan"
     [ ! -f tests/recipes.sh ] || suite "recipes" sh tests/recipes.sh "$build"
+    if make -s B="$build" sim-programs >"$dir/out" 2>&1; then
+        suite "the simulator's world" "$build/sim-world-test"
+        suite "its network beside the kernel's" "$build/sim-kernel-test"
+        suite "its server beside a real one" "$build/sim-model" \
+            "$build/sim-clock.so"
+    else
+        missing "the simulator needs liblua5.1-0-dev and libhiredis.a"
+    fi
 else
     missing "redis-server is not installed: nothing was tested on a server"
     long=

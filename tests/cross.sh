@@ -220,7 +220,7 @@ by_zig() {
     say compiler "zig $("$zig" version)"
     find_hiredis
     say server -
-    cs=c99 cxxs=c++11 examples="hello game_loop worker" exe=
+    cs=c99 cxxs=c++11 examples="hello game_loop worker device_loop delayq" exe=
     export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache"
     export ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
     for row in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd \

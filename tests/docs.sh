@@ -75,20 +75,9 @@ bad.md: http:/redis.io is no address;6;" ]; then ok; else
     links "$dir/web/bad.md"
 fi
 
-# Files that other branches bring: take each off when it is there.
-coming="examples/tool/README.md examples/tool/watch.svg .package/README.md
-    .github/CHANGELOG.md .github/CONTRIBUTING.md .github/SECURITY.md"
-# shellcheck disable=SC2086
 links $documents >"$dir/links"
 sed '$d' "$dir/links" >"$dir/broken"
-while read -r line; do
-    file=$(printf '%s\n' "$line" |
-        sed -n 's/.*: no file \(\.\.\/\)*\([^#]*\).*/\2/p')
-    case $coming in
-    *"${file:-none}"*) skip "$line" ;;
-    *) bad "$line" ;;
-    esac
-done <"$dir/broken"
+while read -r line; do bad "$line"; done <"$dir/broken"
 passed=$((passed + $(tail -n 1 "$dir/links")))
 
 # --- examples ------------------------------------------------------------------

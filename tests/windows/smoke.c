@@ -155,6 +155,9 @@ static int by_value(const void *a, const void *b) {
 static void timers(void) {
     static double late[ITEMS], spun[ITEMS];
     int pipes[2], i, early = 0;
+    double began = now_ms();
+    check(dq_sys_poll(NULL, 0, 50) == 0 && now_ms() - began > 30,
+          "a poll of nothing sleeps", "it doesn't");
     if (!dq_sys_open_pipe(pipes)) exit(2);
     for (i = 0; i < ITEMS; i++) {
         struct pollfd p = dq_sys_watch(pipes[0], POLLIN);
