@@ -6208,24 +6208,21 @@ static void dq_sub_open(delayq *q) {
     if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
-/* Does it have to ask to be told of pushes into its list, and may it now? */
-static int dq_sub_wants_track(const delayq *q) {
+/* Ask to be told of the next push into N, and how many lie there already,
+ * which were pushed before the server began to watch; unless it is told anyway,
+ * or this is not the time to ask. */
+static void dq_sub_track(delayq *q) {
+    delayq_conn *conn = q->conn;
     const delayq_waiter *w = &q->waiter;
     int64_t now = dq_sys_now();
-    assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
-    return !q->list_tracked && !q->options.broadcast &&
-           q->setup.state == DELAYQ_EXCHANGE_NONE &&
-           q->conn->cmd.body_len == 0 &&
-           q->conn->tracking != DELAYQ_TRACK_OFF && now >= q->track_us &&
-           w->role != DELAYQ_WAITER_SLEEPER && w->push_us <= now;
-}
-
-/* Ask to be told of the next push into N, and how many lie there already,
- * which were pushed before the server began to watch. */
-static void dq_sub_send_track(delayq *q) {
-    delayq_conn *conn = q->conn;
     dq_resp_writer o;
     int n = 2;
+    assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
+    if (q->list_tracked || q->options.broadcast || !conn->known || !q->probed ||
+        q->setup.state != DELAYQ_EXCHANGE_NONE || conn->cmd.body_len > 0 ||
+        conn->tracking == DELAYQ_TRACK_OFF || now < q->track_us ||
+        w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now)
+        return;
     dq_waiters_on_track_sent(q);
     dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
@@ -6802,12 +6799,9 @@ static delayq_status dq_take_news(delayq *q) {
 
 /* See to it that the next item is heard of. EMPTY, or what is wrong. */
 static delayq_status dq_take_listen(delayq *q) {
-    const delayq_conn *conn = q->conn;
     delayq_status status = dq_sub_on_track(q); /* read with the take's answer */
     dq_sub_open(q);
-    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && q->probed &&
-        dq_sub_wants_track(q))
-        dq_sub_send_track(q);
+    dq_sub_track(q);
     return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
                                                          : status;
 }
@@ -6828,12 +6822,6 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
 }
 
-/* Nothing is to be done now: is it time to ask to be told of a push? */
-static int dq_take_may_track(const delayq *q) {
-    return q->ready == 0 && q->conn->known && dq_sub_wants_track(q) &&
-           dq_sys_now() < q->next_poll_us;
-}
-
 /* One step of a tick: connect, run the transfer if it is time; listen: ask to
  * be told of a push, if it isn't. */
 static delayq_status dq_take_tick(delayq *q, int64_t deadline, int listen) {
@@ -6842,8 +6830,9 @@ static delayq_status dq_take_tick(delayq *q, int64_t deadline, int listen) {
     if (status != DELAYQ_OK) return status;
     dq_sub_open(q);
     if (dq_sys_now() >= q->next_poll_us) status = dq_take_transfer(q, deadline);
-    if (status == DELAYQ_OK && listen && dq_take_may_track(q))
-        dq_sub_send_track(q);
+    if (status == DELAYQ_OK && listen && q->ready == 0 &&
+        dq_sys_now() < q->next_poll_us)
+        dq_sub_track(q);
     return status;
 }
 
@@ -7510,8 +7499,8 @@ static delayq_status dq_outbox_tick(delayq *q) {
         b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
         if ((b->takes && q->ready > 0) || dq_sys_now() >= q->next_poll_us)
             dq_outbox_ask(q, b->takes && !q->foreign);
-        else if (b->takes && dq_take_may_track(q))
-            dq_sub_send_track(q);
+        else if (b->takes)
+            dq_sub_track(q);
     }
     if (b->takes && left && b->want > 1) b->want /= 2;
     b->takes = 0;
