@@ -2978,13 +2978,14 @@ static const char dq_lua_offer[] =
     "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
     "local base, reply = math.ceil(us / 1000), {us}\n"
     "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
-    "local from, over, number = 2, 0, nil\n"
+    "local from, fresh, number = 2, 2, nil\n"
     "if #argv % 2 == 0 then\n"
     "  from, number = 3, tonumber(argv[2])\n"
     "  if not mark then mirror, mark = nil, mirror end\n"
     "  local highest = redis.call('GET', mark)\n"
-    "  over = math.max(0, (highest or 0) - number + 1)\n"
+    "  local over = math.max(0, (highest or 0) - number + 1)\n"
     "  over = math.min(#argv / 2 - 1, over)\n"
+    "  fresh = from + 2 * over\n"
     "  redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
     "  reply[2] = over\n"
     "end\n"
@@ -3007,7 +3008,7 @@ static const char dq_lua_offer[] =
     "    reply[#reply + 1] = i / 2\n"
     "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
     "    skipped = skipped + 2\n"
-    "  elseif i < from + 2 * over then\n"
+    "  elseif i < fresh then\n"
     "    skipped = skipped + 2\n"
     "  else\n"
     "    argv[i - skipped] = text\n"
@@ -4097,7 +4098,7 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "97e6356292d1b32f73431a03086a29ba55251486",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "dd3524fea9d325d83107d287e784743c06edc640",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
