@@ -249,10 +249,10 @@ static void received(actor *a, const delayq_item *got, held *h) {
  * nothing. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    int64_t left = h->it->now.score - service_now_us() / 1000;
+    /* it may have been moved meanwhile */
+    int64_t left = (h->it->due_true_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
-    if (status == DELAYQ_OK && h->it->now.set && left >= low_ms - took &&
-        left <= high_ms + 1)
+    if (status == DELAYQ_OK && left >= low_ms - took && left <= high_ms + 1)
         h->it->changed |= bit_of(a);
 }
 

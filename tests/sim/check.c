@@ -501,6 +501,7 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
         return;
     }
     if (reads(argv[0], lens[0])) return;
+    if (lens[0] == 5 && (argv[0][1] | 32) == 'p') events++; /* LPUSH, RPUSH */
     if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */
         lens[2] == 1 && argv[2][0] == '0' && lens[3] == 2 && argv[3][0] == '-')
         return;

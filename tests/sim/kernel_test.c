@@ -328,7 +328,7 @@ int main(int argc, char **argv) {
         choose_steps(first + i);
         failures += !is_same(first + i);
     }
-    printf("%llu passed, %u failed, 0 skipped\n", (unsigned long long)(runs - failures),
-           failures);
+    printf("%llu passed, %u failed, 0 skipped\n",
+           (unsigned long long)(runs - failures), failures);
     return failures != 0;
 }
