@@ -30,13 +30,17 @@ is() {
 as() { echo "unix://$1:${2:-secret}@$dir/s"; }
 redis() { redis-cli -s "$dir/s" --user admin --pass secret --no-auth-warning \
     "$@"; }
-# session PID: all processes that it has started, as systemd knows them
-session() { ps -e -o pid=,sess= | awk -v s="$1" '$2 == s { print $1 }'; }
+# session: all processes of the unit, also those in sessions of their own, as
+# systemd knows them; zombies have no environment
+session() {
+    grep -l -z -s -x -e "DELAYQ_TEST_UNIT=$dir" /proc/[0-9]*/environ |
+        cut -d/ -f3
+}
 end_session() {
-    for pid in $(session "$1"); do kill -KILL "$pid" 2>/dev/null; done
+    for pid in $(session); do kill -KILL "$pid" 2>/dev/null; done
 }
 end_all() {
-    [ -z "$worker" ] || end_session "$worker"
+    [ -z "$worker" ] || end_session
     [ -z "$server" ] || kill -KILL "$server" 2>/dev/null
 }
 
@@ -217,12 +221,12 @@ at_least() { [ "$(lines "$1")" -ge "$2" ]; }
 # process ends by itself
 start() {
     # shellcheck disable=SC2046
-    DELAYQ_URL=$(as worker) setsid $(says $unit ExecStart) \
+    DELAYQ_TEST_UNIT=$dir DELAYQ_URL=$(as worker) setsid $(says $unit ExecStart) \
         >>"$dir/journal" 2>&1 &
     worker=$!
 }
 alive() { [ -d "/proc/$worker" ] && ! grep -q '^State:.Z' "/proc/$worker/status"; }
-nothing() { [ -z "$(session $worker)" ]; }
+nothing() { [ -z "$(session)" ]; }
 stop() {
     kill -TERM $worker
     tries=$(($1 * 20))
@@ -230,7 +234,7 @@ stop() {
         sleep 0.05
         tries=$((tries - 1))
     done
-    end_session $worker
+    end_session
     wait $worker 2>/dev/null
     code=$?
     soon "nothing of it is left" nothing
@@ -247,7 +251,7 @@ check "and it has begun no more" [ "$(lines "$dir/begun")" -lt 40 ]
 
 start
 soon "started again it goes on" at_least "$dir/done" 12
-end_session $worker # it crashes, or the machine does
+end_session # it crashes, or the machine does
 wait $worker 2>/dev/null
 DELAYQ_URL=$(as producer) "$tool" offer jobs 0 slow -q
 start
