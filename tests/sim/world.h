@@ -158,7 +158,8 @@ typedef struct net_service {
 void net_listen(machine *m, int port, const net_service *how, void *service);
 void net_close(machine *m, int port); /* connects are refused, links closed */
 void link_write(net_link *l, const char *bytes, size_t len);
-void link_close(net_link *l); /* what was written arrives; `closed` isn't called */
+/* What was written arrives; `closed` isn't called. */
+void link_close(net_link *l);
 machine *link_peer(const net_link *l);      /* the machine at the other end */
 process *link_process(const net_link *l);   /* whose connection it is */
 
