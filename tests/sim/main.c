@@ -2,7 +2,7 @@
  * sim [--seeds N] [--first N] [--seconds S]     many seeds, a process for some
  *     --seed N [--quiet | --loud]               one, told as a story
  *     --shrink N                                what of it is needed to fail
- *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...   --jobs N
+ *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...
  *     --known FILE   seeds that have failed once: run first
  *
  * Ends with 0 if all that must hold did hold, 1 if not, 2 for a usage error.
@@ -228,7 +228,7 @@ static int wanted(uint64_t seed) {
 static int usage(void) {
     fprintf(
         stderr,
-        "usage: sim [--seeds N] [--first N] [--seconds S] [--jobs N]\n"
+        "usage: sim [--seeds N] [--first N] [--seconds S]\n"
         "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
         "           [--only INVARIANT,...] [--faults KIND,...]\n"
         "           [--known FILE] [--virtual SECONDS] [--stop N]\n"
