@@ -368,6 +368,9 @@ static int changed(item *it, actor *by) {
     }
     if (meant) it->changed |= bit_of(by);
     if (meant && after == 0) it->removed |= bit_of(by);
+    /* or it was moved before, and popped at once */
+    if (meant && after == 0 && w->set && java_blocks(it->queue))
+        it->unknown |= bit_of(by);
     if (meant && (n->set || after == 0)) { /* it may be a take all the same */
         it->maybe++;
         it->hand_actor = by->index;
@@ -689,9 +692,10 @@ void check_answered(void *arg, client *by, const char *command, int calls,
     settle(a);
     moved_now = touched_last;
     if (a) a->commands++;
-    /* what it walks through: 64 waiters; for each item a few commands; the
+    /* what it walks through: 64 waiters; for each item a few commands, and
+     * those that look for a lease among those that end in the same ms; the
      * mirror, which is a list; large payloads count by their KB */
-    budget = 900 + 30 * (int64_t)moved_now;
+    budget = 900 + (sim_plan.lease_ms ? 130 : 30) * (int64_t)moved_now;
     if (sim_plan.wire != DELAYQ_NATIVE)
         budget += 6 * (contents[0][MIRROR].count + contents[1][MIRROR].count);
     for (i = 0; i < sim_plan.actor_count; i++)
@@ -825,10 +829,16 @@ static void check_idle(void) {
         actor *a = &sim_plan.actors[i];
         uint64_t sent = a->commands - a->commands_then;
         uint64_t verbs = a->verbs - a->idle_verbs_then;
+        int logs_in = 0;
         a->commands_then = a->commands;
         a->idle_verbs_then = a->verbs;
-        if (a->connects != a->idle_connects_then) sent = 0; /* logs in */
+        if (a->connects != a->idle_connects_then)
+            logs_in = 2;
+        else if (a->idle_logs_in)
+            logs_in = a->idle_logs_in - 1;
         a->idle_connects_then = a->connects;
+        a->idle_logs_in = logs_in;
+        if (logs_in) sent = 0; /* it may do so on the edge of two windows */
         if (!idle_window_us || !a->alive || a->frozen) continue;
         if (a->kind == LOOP_WORKER || a->kind == OUTBOX_WORKER ||
             a->kind == MOVER || a->kind == SHARER)

@@ -93,6 +93,7 @@ typedef struct actor {
     uint64_t logs, connects, items, verbs, commands, bytes;
     uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
+    int idle_logs_in;
     int awake;        /* its handle is open */
     int wakes;        /* delayq_wake was called, and not yet told of */
     int64_t woken_us; /* its call was to end then */
