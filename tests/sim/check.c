@@ -736,6 +736,8 @@ static void window_of(actor *a, int64_t seconds) {
             60 * items + 40 * verbs + 12 * happened + large;
     if (sim_plan.pieces) limit *= 3;
     if (sim_plan.kinds & 1u << SCRIPTS) limit *= 4; /* each comes twice */
+    /* each worker that starts announces itself to the leader */
+    if (sim_plan.kinds & 1u << ACTOR_CHURN) limit *= 4;
     limit += 40 * connects;
     if (did > limit)
         check_fail("steps",
