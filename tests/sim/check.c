@@ -345,7 +345,9 @@ static int changed(item *it, actor *by) {
     const place *w = &it->was, *n = &it->now;
     int before = total(w), after = total(n);
     int meant = by && ((it->intents | it->unknown) & bit_of(by) ||
-                       (it->key && by->replaces & 1u << it->key));
+                       (it->key && by->replaces & 1u << it->key) ||
+                       /* died while the request was under way */
+                       (by->kind == REDRIVER && w->dead));
     int anew = n->hash != w->hash || n->score != w->score;
     int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
     if (before == after && n->set == w->set && n->ready == w->ready &&
