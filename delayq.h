@@ -246,8 +246,9 @@
  * a lost connection raises no SIGPIPE.
  *
  * A call that asks the server blocks for io_timeout_ms at most, reconnecting
- * included, or for connect_timeout_ms if that is given and longer; with each
- * MB of a payload that moves, the time begins anew. A take or a wait may take
+ * included, or for connect_timeout_ms if that is given and longer; what it
+ * sends late in that time is given two measured round trips. With each MB of a
+ * payload that moves, the time begins anew. A take or a wait may take
  * its timeout on top. An attempt to connect that needs more time goes on in the
  * next call. A host name in the URL is looked up by getaddrinfo at each
  * connect, which has no time limit: use an address, or options.resolve, where
@@ -788,6 +789,8 @@ struct delayq {
     void *outbox;         /* in options.outbox, or NULL */
     int64_t send_us;      /* that has something to send then */
     unsigned char asked;  /* its transfer or take is under way */
+    unsigned char paused; /* the last one failed: none is sent before
+                             next_poll_us, whatever is heard */
 
     /* What is heard; all 0 while conn->sub is NULL. */
     unsigned char subscribed;   /* to the queue's channel */
@@ -4547,9 +4550,14 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     return next < sub ? next : sub;
 }
 
-/* Poll no later than that. */
+/* Poll no later than that, unless there is a pause. */
 static void dq_sched_lower(delayq *q, int64_t when) {
-    if (q->next_poll_us > when) q->next_poll_us = when;
+    if (q->next_poll_us > when && !q->paused) q->next_poll_us = when;
+}
+
+/* Does something lie ready that may be asked for? */
+static int dq_sched_has_ready(const delayq *q) {
+    return q->ready > 0 && !q->paused;
 }
 
 /* What is known of the server's clock grows older: two clocks may drift apart
@@ -4589,7 +4597,7 @@ static void dq_sched_untrack(delayq *q) {
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = h->asked = 0;
+        h->list_tracked = h->asked = h->paused = 0;
         h->waiter.push_us = 0;
         h->next_poll_us = conn->cmd.retry_us;
     }
@@ -4598,7 +4606,10 @@ static void dq_sched_on_conn_lost(delayq_conn *conn) {
 /* One of the two connections is open: what has happened meanwhile? */
 static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     delayq *h;
-    for (h = conn->handles; h; h = h->next) h->next_poll_us = now;
+    for (h = conn->handles; h; h = h->next) {
+        h->paused = 0;
+        h->next_poll_us = now;
+    }
 }
 
 /* The subscriber is closed; sub.retry_us is set. */
@@ -4616,7 +4627,15 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
 static void dq_sched_on_fault(delayq *q) {
     q->asked = 0;
     q->waiter.push_us = 0;
-    if (q->conn->cmd.c) q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+    if (!q->conn->cmd.c) return;
+    q->paused = 1;
+    q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+}
+
+/* The program asks: that is no less than it wants, pause or not. */
+static void dq_sched_on_take(delayq *q) {
+    if (q->paused) q->next_poll_us = dq_sys_now();
+    q->paused = 0;
 }
 
 /* --- events of the queue --- */
@@ -4625,6 +4644,7 @@ static void dq_sched_on_fault(delayq *q) {
  * the next one is, unless what is heard meanwhile makes it sooner. */
 static void dq_sched_on_sent(delayq *q) {
     q->asked = 1;
+    q->paused = 0;
     q->next_poll_us = DQ_NEVER;
 }
 
@@ -4642,6 +4662,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
+        h->paused = 0;
         h->ready = ready < 0 ? 0 : ready;
         if (!h->asked || sent_us + next_us < h->next_poll_us)
             h->next_poll_us = sent_us + next_us;
@@ -6789,6 +6810,7 @@ static delayq_status dq_take_once(delayq *q, dq_take_state *t) {
             t->ack.ticket.text[0] = '\0'; /* it is settled */
     }
     t->lost |= status == DELAYQ_ERR_UNKNOWN;
+    if (status < DELAYQ_OK) dq_sched_on_fault(q);
     return status;
 }
 
@@ -6816,7 +6838,7 @@ static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
     status = DELAYQ_EMPTY;
     if (q->foreign) return dq_err_wire(q);
     if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
-        q->ready > 0 || dq_sys_now() >= q->next_poll_us ||
+        dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us ||
         t->ack.ticket.text[0])
         status = dq_take_once(q, t);
     dq_sub_follow_role(q);
@@ -6842,7 +6864,7 @@ static delayq_status dq_take_turn(delayq *q) {
     delayq_status status = dq_take_tick(q, dq_wait_limit(q), !q->foreign);
     if (status == DELAYQ_OK && q->foreign) return dq_err_wire(q);
     if (status != DELAYQ_OK) return status;
-    return q->ready > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+    return dq_sched_has_ready(q) ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 /*-----------------------------------------------------------------------------
@@ -7433,7 +7455,6 @@ static delayq_status dq_outbox_answered(delayq *q) {
                      : 0;
     } else {
         b->lost |= status == DELAYQ_ERR_UNKNOWN;
-        q->ready = 0; /* the next poll tells how many, not sooner */
         dq_sched_on_fault(q);
     }
     return status;
@@ -7498,7 +7519,8 @@ static delayq_status dq_outbox_tick(delayq *q) {
     delayq_status status = dq_outbox_step(q);
     if (q->conn->known && q->probed && dq_conn_may_use(q) == DELAYQ_OK &&
         b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
-        if ((b->takes && q->ready > 0) || dq_sys_now() >= q->next_poll_us)
+        if ((b->takes && dq_sched_has_ready(q)) ||
+            dq_sys_now() >= q->next_poll_us)
             dq_outbox_ask(q, b->takes && !q->foreign);
         else if (b->takes)
             dq_sub_track(q);
@@ -7531,7 +7553,8 @@ static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
     }
     if (max > 1) b->max = max < most ? max : most;
     if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
-        !q->foreign && (q->ready > 0 || dq_sys_now() >= q->next_poll_us))
+        !q->foreign &&
+        (dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us))
         dq_outbox_ask(q, 1);
     return q->foreign ? dq_err_wire(q) : DELAYQ_EMPTY;
 }
@@ -8145,7 +8168,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     left = dq_sched_next(q, 1) - dq_sys_now();
     nap = dq_conn_nap_us(q->conn);
     left = ((left < nap ? left : nap) + 999) / 1000;
-    if (q->empty_takes && q->ready > 0)
+    if (q->empty_takes && dq_sched_has_ready(q))
         left = 0; /* it takes: there is something */
     if (q->outbox && (q->conn->cmd.more || dq_outbox_has_items(q))) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
@@ -8178,6 +8201,7 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
     delayq_status status;
     dq_free_items(q);
+    dq_sched_on_take(q);
     dq_waiters_begin(q, timeout_ms);
     for (;;) {
         /* The ack in hand goes first: a wake must not lose it. */

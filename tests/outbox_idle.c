@@ -160,6 +160,57 @@ TEST(an_outbox_whose_takes_are_refused_wakes_its_program_rarely) {
     server_end(&s);
 }
 
+/* How many scripts the server has run. */
+static int scripts_run(redisContext *c) {
+    redisReply *r = run(c, "INFO commandstats");
+    const char *at = strstr(r->str, "cmdstat_evalsha:calls=");
+    int n = at ? atoi(strchr(at, '=') + 1) : 0;
+    freeReplyObject(r);
+    return n;
+}
+
+/* What is pushed meanwhile is heard, and is no reason to ask sooner. */
+TEST(takes_that_are_refused_are_sent_rarely_though_others_push) {
+    int with_outbox;
+    for (with_outbox = 0; with_outbox < 2; with_outbox++) {
+        server s;
+        delayq_options o;
+        delayq_item item;
+        redisContext *c;
+        long long end;
+        int before, ran;
+        server_start(&s, NULL);
+        if (s.major < 6) test_skip("no ACLs before Redis 6");
+        o = idle_options(&s);
+        if (!with_outbox) o.outbox = NULL, o.outbox_size = 0;
+        c = server_connect(&s);
+        OK(&q, delayq_open(&q, &o));
+        freeReplyObject(run(c, "RPUSH jobs first"));
+        UNTIL((delayq_tick(&q, NULL), delayq_take(&q, &item, 0) == DELAYQ_OK));
+        freeReplyObject(run(c, "ACL SETUSER default -ltrim"));
+        before = scripts_run(c);
+        for (end = now_us() + 1000000; now_us() < end;) {
+            freeReplyObject(run(c, "RPUSH jobs x"));
+            if (with_outbox) {
+                sleep_once(1, 2);
+            } else {
+                delayq *queue = &q;
+                if (delayq_wait(&queue, 1, 2) == DELAYQ_OK)
+                    delayq_take(&q, &item, 0);
+            }
+        }
+        ran = scripts_run(c) - before;
+        if (ran > 50)
+            FAIL("%s: %d scripts in a second",
+                 with_outbox ? "an outbox" : "wait and take", ran);
+        freeReplyObject(run(c, "ACL SETUSER default +ltrim"));
+        UNTIL((delayq_tick(&q, NULL), delayq_take(&q, &item, 0) == DELAYQ_OK));
+        redisFree(c);
+        delayq_close(&q);
+        server_end(&s);
+    }
+}
+
 TEST(an_outbox_that_is_refused_wakes_its_program_rarely) {
     const char *const full[] = {"--maxmemory", "1", NULL};
     const char *const locked[] = {"--requirepass", "secret", NULL};

@@ -65,10 +65,12 @@ static delayq_status end(actor *a, delayq_status status) {
 #define CALL(a, what, bound, expression) \
     (begin(a, what, bound), end(a, expression))
 
-/* How long a call that asks once may take. */
+/* How long a call that asks once may take. What it sends late has two round
+ * trips. */
 static int64_t once_us(const actor *a) {
     if (a->outbox) return 2 * MS;
-    return a->io_timeout_ms * MS * 103 / 100 + 50 * MS;
+    return a->io_timeout_ms * MS * 103 / 100 + 50 * MS +
+           4 * (sim_plan.latency_us + sim_plan.jitter_us);
 }
 
 /* One that moves a large payload has that time again; so has a take, which
