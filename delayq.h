@@ -3060,8 +3060,8 @@ static const char dq_lua_offer_keyed[] =
     "  return {us, 3, due, ''}\n"
     "end\n"
     "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
-    "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
     "if delivered then return {us, 2, due, ''} end\n"
+    "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
     "local prefix, old\n"
     "if held_id then\n"
     "  prefix = string.gsub(held_id, '%x%x', function(digits)\n"
@@ -4104,7 +4104,7 @@ typedef struct dq_script {
 DQ_SCRIPT(offer, DQ_OFFER, 0, "dd3524fea9d325d83107d287e784743c06edc640",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "f523201489dadd30fc42ea6b8a4ef4f9ca821d79",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",

@@ -116,6 +116,29 @@ TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
     delayq_close(&q);
 }
 
+/* It was stored and delivered; its key has ended, and is another's. */
+TEST(a_lost_answer_is_no_duplicate_because_another_has_the_key_since) {
+    struct consumer with = {&main_server, 0};
+    delayq_message m = message("x", 0), other = message("y", 60000);
+    delayq q, b;
+    taken = (volatile int *)shared(sizeof *taken);
+    proxy_start(&main_server);
+    spawn(consume, &with);
+    open_proxied(&q, &main_server);
+    lose_an_answer();
+    m.key = other.key = "key";
+    m.key_ttl_ms = 1;
+    other.key_ttl_ms = 60000;
+    CHECK_STATUS(&q, delayq_offer_many(&q, &m, 1), DELAYQ_ERR_UNKNOWN);
+    UNTIL(*taken == 1);
+    open_queue(&b, "jobs");
+    UNTIL(delayq_offer_many(&b, &other, 1) == DELAYQ_OK);
+    delayq_offer_many(&q, &m, 1);
+    CHECK_INT(m.status, DELAYQ_GONE);
+    delayq_close(&b);
+    delayq_close(&q);
+}
+
 /* What examples/README.md says to do after DELAYQ_ERR_UNKNOWN. */
 TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
     struct consumer with = {&main_server, 0};
