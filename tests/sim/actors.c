@@ -70,7 +70,8 @@ static delayq_status end(actor *a, delayq_status status) {
 static int64_t once_us(const actor *a) {
     if (a->outbox) return 2 * MS;
     return a->io_timeout_ms * MS * 103 / 100 + 50 * MS +
-           4 * (sim_plan.latency_us + sim_plan.jitter_us);
+           4 * (sim_plan.latency_us + sim_plan.jitter_us) +
+           (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
 }
 
 /* One that moves a large payload has that time again; so has a take, which
