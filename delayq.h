@@ -7055,11 +7055,14 @@ static void dq_ring_message(dq_entry *e, delayq_message *m) {
 
 /* Give an offer an id and a due time, by what is known of the server's clock:
  * its delay counts from the call. Offers keep their order, though what is known
- * varies by some microseconds. */
+ * varies: one comes no earlier than the one before it, nor than by its former
+ * date, behind which those before it may be stored. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
     int64_t us = dq_sched_server_us(q->conn, e->begun_us, dq_sys_now());
-    if (us < ring->call_us && us > ring->call_us - DQ_SECOND_US)
-        us = ring->call_us;
+    int64_t least = e->has_id && e->due_ms == 0
+                        ? (e->planned_ms - e->delay_ms) * 1000
+                        : ring->call_us;
+    if (us < least && us > least - DQ_SECOND_US) us = least;
     ring->call_us = us;
     e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
     if (e->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */

@@ -569,6 +569,35 @@ TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
     delayq_close(&q);
 }
 
+/* What is known of the server's clock on a slow connection is off by more than
+ * on a fast one. */
+TEST(offers_keep_their_order_when_a_better_known_clock_dates_them_again) {
+    delayq_options o = box_options(&main_server, BOX);
+    redisReply *r;
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    proxy->pace_us = 2000000; /* 60 ms for a probe */
+    OK(&q, delayq_open(&q, &o));
+    UNTIL((turn(&q), q.conn->known));
+    OFFER(&q, "0", 60000);
+    proxy->pace_us = 0;
+    SETTLE(&q);
+    proxy_strike(DROP, 0, 0, 1);
+    proxy->only = proxy_number(q.conn->cmd.c);
+    OFFER(&q, "1", 60000);
+    usleep(1100000);
+    OFFER(&q, "2", 60000);
+    proxy_calm();
+    freeReplyObject(run(main_connection(), "CLIENT KILL TYPE normal"));
+    SETTLE(&q);
+    r = run(main_connection(), "ZRANGE " ZSET " 0 -1");
+    CHECK_INT(r->elements, 3);
+    CHECK_INT(r->element[0]->str[r->element[0]->len - 1], '0');
+    CHECK_INT(r->element[1]->str[r->element[1]->len - 1], '1');
+    freeReplyObject(r);
+    delayq_close(&q);
+}
+
 /* --- many offers --------------------------------------------------------- */
 
 static server own;
