@@ -7059,9 +7059,11 @@ static void dq_ring_message(dq_entry *e, delayq_message *m) {
  * date, behind which those before it may be stored. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
     int64_t us = dq_sched_server_us(q->conn, e->begun_us, dq_sys_now());
-    int64_t least = e->has_id && e->due_ms == 0
-                        ? (e->planned_ms - e->delay_ms) * 1000
-                        : ring->call_us;
+    int64_t least = ring->call_us, former;
+    if (e->has_id && e->due_ms == 0) {
+        former = (e->planned_ms - e->delay_ms) * 1000;
+        if (former > least) least = former;
+    }
     if (us < least && us > least - DQ_SECOND_US) us = least;
     ring->call_us = us;
     e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
@@ -7080,6 +7082,7 @@ static int dq_ring_date_all(delayq *q, dq_ring *ring) {
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < ring->settled) {
         ring->dated_on = q->conn->clock_number;
+        if (ring->dated > ring->settled) ring->call_us = 0; /* of the last */
         ring->dated = ring->settled;
         ring->date_at = ring->head;
     }
