@@ -5410,11 +5410,15 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
     if (status == DELAYQ_ERR_IO) return dq_conn_not_greeted(conn, s);
     if (status != DELAYQ_OK) return status;
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
-    for (i = 0; i < x->wants; i++)
-        if (x->replies[i]->type == REDIS_REPLY_ERROR &&
-            (s->login[i] <= DQ_LOGIN_SELECT ||
-             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN))
+    for (i = 0; i < x->wants; i++) {
+        if (x->replies[i]->type != REDIS_REPLY_ERROR) continue;
+        if (s->purpose == DQ_CONN_SENTINEL && i + 1 < x->wants &&
+            x->replies[i + 1]->type != REDIS_REPLY_ERROR)
+            continue; /* it has no password */
+        if (s->login[i] <= DQ_LOGIN_SELECT ||
+            dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN)
             return dq_conn_refused(conn, "login", x->replies[i]);
+    }
     s->state = DELAYQ_SOCKET_OPEN;
     return DELAYQ_OK;
 }

@@ -37,6 +37,8 @@ static void start_node(server *s, int port, int of, const char *password) {
     server_start(s, argv);
 }
 
+static int open_sentinels; /* they have no password */
+
 static void start_sentinel(int i, const char *password) {
     char path[160];
     FILE *f;
@@ -50,9 +52,8 @@ static void start_sentinel(int i, const char *password) {
             "sentinel down-after-milliseconds service 500\n"
             "sentinel failover-timeout service 3000\n",
             sentinel_ports[i], master.dir, master.dir, i, master_port);
-    if (password)
-        fprintf(f, "sentinel auth-pass service %s\nrequirepass %s\n", password,
-                password);
+    if (password) fprintf(f, "sentinel auth-pass service %s\n", password);
+    if (password && !open_sentinels) fprintf(f, "requirepass %s\n", password);
     fclose(f);
     fflush(stdout);
     sentinels[i] = fork();
@@ -70,7 +71,7 @@ static int sentinel_int(int i, const char *password, const char *field) {
     redisReply *r = NULL;
     int value = -1;
     size_t k;
-    if (c && !c->err && password)
+    if (c && !c->err && password && !open_sentinels)
         freeReplyObject(redisCommand(c, "AUTH %s", password));
     if (c && !c->err)
         r = (redisReply *)redisCommand(c, "SENTINEL master service");
@@ -156,6 +157,19 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     OFFER(&q, "after", 10);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
     CHECK_INT(item.len, 5);
+    delayq_close(&q);
+    end_service();
+}
+
+/* As they are by default. */
+TEST(sentinels_without_a_password_tell_of_a_master_that_has_one) {
+    delayq q;
+    delayq_options o;
+    open_sentinels = 1;
+    start_service("secret");
+    o = service_options();
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 100);
     delayq_close(&q);
     end_service();
 }
