@@ -2381,12 +2381,15 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
 }
 
 /* Turn an error reply into a status and a text. What Redis repeats of a
- * command's arguments may hold a password, and is cut off. */
+ * command's arguments may hold a password, and is cut off; so is the script's
+ * SHA1, which takes the room of the advice. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
     const char *text = dq_err_cause(r->str);
-    const char *cut = strstr(text, ", with args");
-    int len = (int)(cut ? (size_t)(cut - text) : strlen(text));
+    const char *cut = strstr(text, " script: ");
+    int len;
+    if (!cut) cut = strstr(text, ", with args");
+    len = (int)(cut ? (size_t)(cut - text) : strlen(text));
     const dq_err_entry *e = dq_err_lookup(text);
     return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
                       len > 120 ? 120 : len, text, e->hint ? e->hint : "");

@@ -310,6 +310,7 @@ TEST(a_key_of_the_wrong_type_is_an_error_and_changes_nothing) {
         elapse(main_connection(), 1);
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_TYPE);
+        CHECK_HAS(delayq_errmsg(&q), "wrong kind of value; a key of this");
         CHECK(wait > 0);
         CHECK_TEXT(contents(main_connection()), before);
         CHECK_STATUS(&q, delayq_take(&q, &item, DELAYQ_FOREVER),
