@@ -5819,6 +5819,9 @@ static void dq_req_answered(delayq *q, dq_req *req) {
         conn->host += leave != 0; /* another server may do better */
         if (!leave) conn->cmd.unproven = 0;
         if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
+        if (status == DELAYQ_OK && r->element[0]->type == REDIS_REPLY_INTEGER)
+            dq_conn_set_clock(conn, r->element[0]->integer, x->sent_us,
+                              x->read_us);
         if (status == DQ_MOVED || status == DQ_ASK) {
             status = dq_conn_parse_redirect(conn, r->str);
             if (status == DELAYQ_ERR_REDIS)
@@ -6011,10 +6014,7 @@ static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
                                     size_t count) {
     memset(n, 0, count * sizeof *n);
     if (req->status != DELAYQ_OK) return req->status;
-    if (dq_resp_integers(req->reply, n, count)) {
-        dq_conn_set_clock(q->conn, n[0], req->x.sent_us, req->x.read_us);
-        return DELAYQ_OK;
-    }
+    if (dq_resp_integers(req->reply, n, count)) return DELAYQ_OK;
     return dq_req_reject(q, req);
 }
 
