@@ -349,6 +349,8 @@
  *                             -lhiredis_ssl -lssl -lcrypto
  *     DELAYQ_HIREDIS          the header to include for hiredis,
  *                             <hiredis/hiredis.h> unless defined
+ *     DELAYQ_PORT             a file with what >>system asks for, where that is
+ *                             neither Windows nor POSIX: a device
  */
 
 #ifndef DELAYQ_H
@@ -840,8 +842,9 @@ struct delayq {
  *
  * Returns     DELAYQ_OK        open and connected
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
- *                              or on a cluster a name that lies in two slots;
- *                              the handle is closed
+ *                              a system without random bytes, or on a cluster
+ *                              a name that lies in two slots; the handle is
+ *                              closed
  *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
@@ -1295,8 +1298,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
  *
  * Owns everything that differs between operating systems: no other section asks
- * which one it is. First stands what each has to supply, then how Windows and
- * POSIX do that, then what is made of it.
+ * which one it is. First stands what each has to supply, then how a port,
+ * Windows and POSIX do that, then what is made of it.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1310,7 +1313,9 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#ifdef _WIN32
+#if defined(DELAYQ_PORT)
+/* included below, as one more column */
+#elif defined(_WIN32)
 #include <winsock2.h>
 
 #include <bcrypt.h>
@@ -1353,26 +1358,26 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 /* --- what a system has to supply: a port writes these --- */
 
 /* And it defines struct pollfd, POLLIN and POLLOUT; dq_sys_socket, the type of
- * hiredis' socket; dq_sys_address and dq_sys_signals; and DQ_SPIN_US, how late
- * a sleeper is woken at most, as a rule. */
+ * hiredis' socket; the addresses of IPv4 and IPv6, and dq_sys_address for any
+ * of them; socklen_t, getsockname, getpeername and inet_pton; and DQ_SPIN_US,
+ * how late a sleeper is woken at most, as a rule.
+ *
+ * A port to another system is a file with all this, which DELAYQ_PORT names:
+ * examples/device/lwip.h is one. */
+struct pollfd;
 
 /* The local clock, in us, which never steps. It only measures distances. */
 static int64_t dq_sys_now(void);
 
-/* Random bytes, of which ids are made: nobody else may get the same. */
-static void dq_sys_random(unsigned char *bytes, size_t len);
+/* Random bytes, of which ids are made: nobody else may get the same. 1; 0: it
+ * has none, and delayq_open refuses. */
+static int dq_sys_random(unsigned char *bytes, size_t len);
 
 /* Tells a process from its fork. Any constant where there is no fork. */
 static int64_t dq_sys_pid(void);
 
 /* What errno says, in words; `room` is for those that need some. */
 static const char *dq_sys_strerror(int code, char room[40]);
-
-/* These stand around what may write to a lost connection: no SIGPIPE of that
- * may reach the program. failed: something went wrong in between. */
-typedef struct dq_sys_signals dq_sys_signals;
-static void dq_sys_block_sigpipe(dq_sys_signals *old);
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
 
 /* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd);
@@ -1398,10 +1403,15 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until);
 /* Why this can't be the path of a unix socket, or NULL; and its address. */
 typedef union dq_sys_address dq_sys_address;
 static const char *dq_sys_refuse_path(const char *path);
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path);
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path);
+
+/* The text of an address that a host's name has; `number` counts through them
+ * round and round, those of IPv4 first. It may wait for a name server. 0: the
+ * name has none. */
+static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 /* A socket that is being connected. -1: errno says why not. */
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size);
+static int dq_sys_connect(const dq_sys_address *to, size_t size);
 
 /* Why a connect has failed, as errno has it, or 0. */
 static int dq_sys_socket_error(int fd);
@@ -1427,7 +1437,11 @@ static void dq_sys_write_pipe(int fd);
 #define DQ_STORE(p, v) (*(p) = (v))
 #endif
 
-#ifdef _WIN32
+#if defined(DELAYQ_PORT)
+
+#include DELAYQ_PORT
+
+#elif defined(_WIN32)
 
 /* --- Windows 10 and later; link with ws2_32 and bcrypt --- */
 
@@ -1438,7 +1452,7 @@ static void dq_sys_write_pipe(int fd);
 #endif
 #define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
 typedef SOCKET dq_sys_socket;
-#define DQ_SPIN_US 600 /* such a timer ticks every 500 us */
+#define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
 
 union dq_sys_address {
     struct sockaddr any;
@@ -1454,8 +1468,9 @@ static int64_t dq_sys_now(void) {
            ticks.QuadPart % second.QuadPart * DQ_SECOND_US / second.QuadPart;
 }
 
-static void dq_sys_random(unsigned char *bytes, size_t len) {
-    BCryptGenRandom(NULL, bytes, (ULONG)len, BCRYPT_USE_SYSTEM_PREFERRED_RNG);
+static int dq_sys_random(unsigned char *bytes, size_t len) {
+    return BCryptGenRandom(NULL, bytes, (ULONG)len,
+                           BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
 static int64_t dq_sys_pid(void) {
@@ -1580,20 +1595,20 @@ static const char *dq_sys_refuse_path(const char *path) {
     return "unix:// can't be used on Windows";
 }
 
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
     (void)to;
     (void)path;
     return 0;
 }
 
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     SOCKET s = socket(to->any.sa_family, SOCK_STREAM, 0);
     int on = 1, error;
     errno = WSAGetLastError();
     if (s == INVALID_SOCKET) return -1;
     dq_sys_set_modes((int)s);
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
-    if (connect(s, &to->any, size) == 0) return (int)s;
+    if (connect(s, &to->any, (socklen_t)size) == 0) return (int)s;
     error = WSAGetLastError();
     if (error == WSAEWOULDBLOCK) return (int)s;
     closesocket(s);
@@ -1693,19 +1708,11 @@ static int64_t dq_sys_now(void) {
     return (int64_t)t.tv_sec * DQ_SECOND_US + t.tv_nsec / 1000;
 }
 
-static void dq_sys_random(unsigned char *bytes, size_t len) {
+static int dq_sys_random(unsigned char *bytes, size_t len) {
     int fd = open("/dev/urandom", O_RDONLY);
     ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
     if (fd >= 0) close(fd);
-    if (got != (ssize_t)len) { /* no urandom: time, process and address */
-        uint64_t x = (uint64_t)dq_sys_now() ^ ((uint64_t)getpid() << 40) ^
-                     (uint64_t)(uintptr_t)bytes;
-        size_t i;
-        for (i = 0; i < len; i++) {
-            x = x * 6364136223846793005u + 1442695040888963407u;
-            bytes[i] = (unsigned char)(x >> 56);
-        }
-    }
+    return got == (ssize_t)len;
 }
 
 static int64_t dq_sys_pid(void) {
@@ -1769,20 +1776,20 @@ static const char *dq_sys_refuse_path(const char *path) {
     return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
 }
 
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
     if (dq_sys_refuse_path(path)) return 0;
     to->path.sun_family = AF_UNIX;
     memcpy(to->path.sun_path, path, strlen(path) + 1);
     return sizeof to->path;
 }
 
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
     if (fd < 0) return -1;
     dq_sys_set_modes(fd);
     if (to->any.sa_family != AF_UNIX)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
+    if (connect(fd, &to->any, (socklen_t)size) == 0 || errno == EINPROGRESS ||
         errno == EINTR)
         return fd;
     saved = errno;
@@ -1825,7 +1832,13 @@ static void dq_sys_write_pipe(int fd) {
 
 /* --- SIGPIPE --- */
 
-#if defined(_WIN32) || defined(SO_NOSIGPIPE)
+/* These stand around what may write to a lost connection: no SIGPIPE of that
+ * may reach the program. failed: something went wrong in between. */
+typedef struct dq_sys_signals dq_sys_signals;
+static void dq_sys_block_sigpipe(dq_sys_signals *old);
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
+
+#if defined(DELAYQ_PORT) || defined(_WIN32) || defined(SO_NOSIGPIPE)
 
 /* There is none, or dq_sys_set_modes has turned it off. */
 struct dq_sys_signals {
@@ -1905,11 +1918,36 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
 
 #endif
 
+/* --- names --- */
+
+#ifndef DELAYQ_PORT
+
+static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
+    struct addrinfo hints, *all = NULL, *a;
+    unsigned n[2] = {0, 0};
+    int found = 0, v6;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
+    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
+    number %= n[0] + n[1];
+    v6 = number >= n[0];
+    if (v6) number -= n[0];
+    for (a = all; a && !found; a = a->ai_next)
+        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
+            found = getnameinfo(a->ai_addr, (socklen_t)a->ai_addrlen, address,
+                                64, NULL, 0, NI_NUMERICHOST) == 0;
+    freeaddrinfo(all);
+    return found;
+}
+
+#endif
+
 /* --- what is the same everywhere --- */
 
-/* A random number below 65,536. */
+/* A random number below 65,536, for pauses. */
 static unsigned dq_sys_random16(void) {
-    unsigned char r[2];
+    unsigned char r[2] = {0, 0};
     dq_sys_random(r, 2);
     return (unsigned)r[0] << 8 | r[1];
 }
@@ -1952,32 +1990,10 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* The text of an address that a host's name has; `number` counts through them
- * round and round, those of IPv4 first. It may wait for a name server. 0: the
- * name has none. */
-static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
-    struct addrinfo hints, *all = NULL, *a;
-    unsigned n[2] = {0, 0};
-    int found = 0, v6;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
-    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
-    number %= n[0] + n[1];
-    v6 = number >= n[0];
-    if (v6) number -= n[0];
-    for (a = all; a && !found; a = a->ai_next)
-        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
-            found = getnameinfo(a->ai_addr, (socklen_t)a->ai_addrlen, address,
-                                64, NULL, 0, NI_NUMERICHOST) == 0;
-    freeaddrinfo(all);
-    return found;
-}
-
 /* Read an address and its port, or a path, which has port 0. Returns its
  * length; 0: it is a name, or no path. */
-static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
-                                      int port) {
+static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
+                                   int port) {
     memset(to, 0, sizeof *to);
     if (port == 0) return dq_sys_parse_path(to, text);
     to->v4.sin_port = htons((unsigned short)port);
@@ -4389,7 +4405,7 @@ typedef struct dq_req {
     delayq_exchange x;
     const dq_script *script;
     const char *what; /* for error texts */
-    void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
+    void (*writer)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
     int no_retry;   /* one round trip and no more; DELAYQ_EMPTY: the next one
@@ -4447,7 +4463,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
-    req->write(o, q, req);
+    req->writer(o, q, req);
     assert(o->keys > 0 && o->keys < 10);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
@@ -4458,7 +4474,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     if (o->spilled) {
         size_t keys = o->keys, args = o->args;
         o->n = o->keys = o->args = 0;
-        req->write(o, q, req);
+        req->writer(o, q, req);
         assert(o->keys == keys && o->args == args);
         (void)keys, (void)args; /* without asserts */
     }
@@ -5267,7 +5283,8 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_address *a = dq_conn_target(conn, s);
     if (o->connect) {
         int64_t left = (s->deadline_us - dq_sys_now() + 999) / 1000;
-        s->c = o->connect(o->user, left > 1 ? (int)left : 1);
+        /* in brackets, since lwIP has a macro of this name */
+        s->c = (o->connect)(o->user, left > 1 ? (int)left : 1);
         if (!s->c)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "the connect hook gave nothing");
@@ -5282,7 +5299,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     } else {
         dq_sys_address to;
         char address[64];
-        socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
+        size_t size = dq_sys_parse_address(&to, a->host, a->port);
         int fd;
         if (size == 0 && a->port != 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
@@ -5962,13 +5979,13 @@ static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
 }
 
 static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
-                         void (*write)(dq_resp_writer *, delayq *,
-                                       const dq_req *)) {
+                         void (*writer)(dq_resp_writer *, delayq *,
+                                        const dq_req *)) {
     memset(req, 0, sizeof *req);
     req->x.state = DELAYQ_EXCHANGE_WAITING;
     req->script = script;
     req->what = what;
-    req->write = write;
+    req->writer = writer;
 }
 
 /* Its reply is none of ours. */
@@ -6932,11 +6949,15 @@ static dq_outbox *dq_outbox_of(const delayq *q) {
     return (dq_outbox *)q->outbox;
 }
 
-/* Numbers of its own, by which the queue knows the handle. */
-static void dq_handle_identify(delayq *q) {
-    dq_sys_random(q->handle_id, sizeof q->handle_id);
+/* Numbers of its own, by which the queue knows the handle. 0: there are none,
+ * and it keeps those that it has. */
+static int dq_handle_identify(delayq *q) {
+    unsigned char bytes[sizeof q->handle_id];
+    if (!dq_sys_random(bytes, sizeof bytes)) return 0;
+    memcpy(q->handle_id, bytes, sizeof bytes);
     q->id[0] = ':';
-    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+    dq_num_hex(q->id + 1, bytes, sizeof bytes);
+    return 1;
 }
 
 /* --- the ring --- */
@@ -7233,8 +7254,8 @@ static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
         if (i > ring->settled) e = dq_ring_next(ring, e);
         e->has_id = 0;
     }
-    ring->dated_on = 0; /* due times and ids anew */
-    dq_handle_identify(q);
+    ring->dated_on = 0;    /* due times and ids anew */
+    dq_handle_identify(q); /* else it meets the twin again */
     dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->sent = ring->settled;
 }
@@ -7739,7 +7760,7 @@ static const char *dq_check_share(delayq_options *o) {
 static const char *dq_check_options(delayq_options *o) {
     size_t len = o->name ? strlen(o->name) : 0;
     if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
-    if ((int)o->wire < DELAYQ_NATIVE || (int)o->wire > DELAYQ_REDISSON_OLD)
+    if ((unsigned)o->wire > DELAYQ_REDISSON_OLD)
         return "options.wire: none of the three";
     if (o->batch < 0 || o->batch > 1000)
         return "options.batch: 1 to 1,000, or 0 for the default";
@@ -7833,14 +7854,17 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->pid = dq_sys_pid();
     q->next = q->conn->handles;
     q->conn->handles = q;
-    dq_handle_identify(q);
+    if (!dq_handle_identify(q))
+        wrong = "the system gives no random bytes: two machines would make the "
+                "same ids";
     dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_QUEUE);
+    if (!wrong && q->outbox && u.tls && q->conn == &q->own)
+        wrong = dq_tls_prepare(q->conn);
+    if (wrong) {
+        delayq_close(q);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+    }
     if (q->outbox) {
-        wrong = u.tls && q->conn == &q->own ? dq_tls_prepare(q->conn) : NULL;
-        if (wrong) {
-            delayq_close(q);
-            return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-        }
         dq_conn_ensure(q);
         q->err[0] = '\0'; /* a tick tells what goes wrong */
         return DELAYQ_OK;

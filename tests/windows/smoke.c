@@ -68,6 +68,9 @@ static void please(const char *what) {
     printf("please %s\n", what);
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) exit(2);
+#ifdef DELAYQ_PORT
+    bridge_obey(what);
+#endif
 }
 
 static delayq_options options_of(const char *name) {
@@ -423,6 +426,9 @@ static void addresses(void) {
     const char *port = strrchr(url, ':');
     snprintf(name, sizeof name, "redis://localhost%s", port ? port : "");
     o.url = name;
+#ifdef DELAYQ_PORT
+    o.resolve = bridge_resolve;
+#endif
     status = delayq_open(&q, &o);
     check(status == DELAYQ_OK, "a host's name is looked up", delayq_errmsg(&q));
     delayq_close(&q);
@@ -475,6 +481,9 @@ static void ids(void) {
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     url = argv[1];
+#ifdef DELAYQ_PORT
+    bridge_start(url);
+#endif
     ids();
     addresses();
     timers();
