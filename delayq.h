@@ -5646,9 +5646,11 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 /* --- the probe --- */
 
 /* Ask for the server's clock, its unsigned long, whether foreign elements lie
- * in q's queue, and whether this node serves its slot. */
+ * in q's queue, and whether this node serves its slot; and where a broadcast's
+ * stream ends, if q begins there. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
+    int begins = q->cursor[0] == '$' && q->options.broadcast;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
     dq_resp_command(&o, 6, "EVAL");
@@ -5661,8 +5663,30 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, conn->owner, DQ_ZSET, "");
+    if (begins) {
+        dq_resp_command(&o, 6, "XREVRANGE");
+        dq_resp_key(&o, q, DQ_STREAM, "");
+        dq_resp_text(&o, "+");
+        dq_resp_text(&o, "-");
+        dq_resp_text(&o, "COUNT");
+        dq_resp_int(&o, 1);
+    }
     q->tracks = 0;
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, begins ? 3 : 2);
+}
+
+/* The stream's last entry. A refusal is left to the first take. */
+static void dq_conn_read_end(delayq *q, const redisReply *r) {
+    const redisReply *last =
+        r->type == REDIS_REPLY_ARRAY && r->elements > 0 ? r->element[0] : NULL;
+    const redisReply *id =
+        last && last->type == REDIS_REPLY_ARRAY && last->elements > 0
+            ? last->element[0]
+            : NULL;
+    if (id && id->type == REDIS_REPLY_STRING && id->len < sizeof q->cursor)
+        memcpy(q->cursor, id->str, id->len + 1);
+    else if (r->type == REDIS_REPLY_ARRAY && !last)
+        memcpy(q->cursor, "0-0", 4);
 }
 
 static delayq_status dq_conn_read_probe(delayq *q) {
@@ -5692,6 +5716,7 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     conn->long_big = value->str[0] == 0;
     dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] > 0) q->foreign = (unsigned char)n[1];
+    if (x->got == 3) dq_conn_read_end(q, x->replies[2]);
     q->probed = 1;
     return DELAYQ_OK;
 }
@@ -6929,6 +6954,9 @@ typedef struct dq_ring {
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
+    /* What sends a ring: dq_ring_step, once a step has run, before which there
+     * is no connection. So a program that only offers does not link it. */
+    void (*send)(delayq *q, dq_ring *ring);
     dq_req ask;            /* a transfer or take under way, as above */
     int taking;            /* it is a take */
     dq_reader reader;      /* of what it has brought */
@@ -7498,6 +7526,7 @@ static delayq_status dq_outbox_step(delayq *q) {
     }
     if (status >= DELAYQ_OK && b->news < DELAYQ_OK) status = b->news;
     b->news = DELAYQ_OK;
+    b->send = dq_ring_step;
     dq_ring_step(q, &b->changes);
     dq_ring_step(q, &b->offers);
     q->send_us = dq_outbox_next(&b->offers);
@@ -7591,7 +7620,8 @@ static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
 
 /* Something was put in: send it now, if nothing is under way. */
 static void dq_outbox_kick(delayq *q, dq_ring *ring) {
-    if (ring->req.x.state == DELAYQ_EXCHANGE_NONE) dq_ring_step(q, ring);
+    const dq_outbox *b = dq_outbox_of(q);
+    if (b->send && ring->req.x.state == DELAYQ_EXCHANGE_NONE) b->send(q, ring);
 }
 
 static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
@@ -7872,9 +7902,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     deadline = dq_wait_limit(q);
     limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
     if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
-    status = q->options.broadcast && q->cursor[0] == '$'
-                 ? dq_take_transfer(q, deadline) /* finds the stream's end */
-                 : dq_wait_ensure(q, deadline);
+    status = dq_wait_ensure(q, deadline);
     if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
@@ -8002,6 +8030,18 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     return DELAYQ_OK;
 }
 
+/* What is different of messages with a key. delayq_offer, which has none, does
+ * not name that kind, so a program that calls no other does not link it. */
+typedef struct dq_offer_kind {
+    const dq_script *script;
+    void (*writer)(dq_resp_writer *o, delayq *q, const dq_req *call);
+    delayq_status (*apply)(delayq *q, dq_req *call);
+} dq_offer_kind;
+static const dq_offer_kind dq_offer_plain = {&dq_script_offer, dq_write_offer,
+                                             dq_apply_offer};
+static const dq_offer_kind dq_offer_keyed = {&dq_script_offer_keyed,
+                                             dq_write_keyed, dq_apply_keyed};
+
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
@@ -8022,7 +8062,8 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
  * id, unless it keeps the one of a sending whose outcome is unknown. Returns
  * how many messages were looked at. */
 static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
-                            dq_req *reqs, size_t *n, int *bad) {
+                            const dq_offer_kind *keyed, dq_req *reqs, size_t *n,
+                            int *bad) {
     int64_t now = dq_sys_now();
     int64_t now_ms =
         (now + q->conn->clock_offset_us - dq_sched_drift_us(q->conn, now)) /
@@ -8033,6 +8074,7 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
     *bad = 0;
     for (at = 0; at < count; at++) {
         delayq_message *m = &messages[at];
+        const dq_offer_kind *kind;
         const char *wrong;
         int joins = req && req->script == &dq_script_offer && !m->key &&
                     req->messages + req->max == m && req->max < DQ_OFFER_MAX &&
@@ -8058,11 +8100,8 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
         }
         if (!joins) {
             req = &reqs[(*n)++];
-            if (m->key)
-                dq_req_begin(req, &dq_script_offer_keyed, "offer",
-                             dq_write_keyed);
-            else
-                dq_req_begin(req, &dq_script_offer, "offer", dq_write_offer);
+            kind = m->key ? keyed : &dq_offer_plain;
+            dq_req_begin(req, kind->script, "offer", kind->writer);
             req->idempotent = 1;
             req->messages = m;
             bytes = 0;
@@ -8095,8 +8134,8 @@ static delayq_status dq_outbox_offer_many(delayq *q, delayq_message *m,
     return first;
 }
 
-DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
-                                           size_t count) {
+static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
+                                  size_t count, const dq_offer_kind *keyed) {
     delayq_status first =
         dq_check(q, messages || count == 0 ? NULL : "messages is NULL");
     delayq_status rest; /* of those that are not sent */
@@ -8113,12 +8152,13 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     rest = first;
     /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
-        at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
+        at +=
+            dq_offer_plan(q, messages + at, count - at, keyed, reqs, &n, &bad);
         if (n > 0) dq_wait_settle(q, reqs, n, deadline);
         for (i = 0; i < n; i++) {
-            delayq_status status = reqs[i].messages->key
-                                       ? dq_apply_keyed(q, &reqs[i])
-                                       : dq_apply_offer(q, &reqs[i]);
+            const dq_offer_kind *kind =
+                reqs[i].messages->key ? keyed : &dq_offer_plain;
+            delayq_status status = kind->apply(q, &reqs[i]);
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
@@ -8132,6 +8172,11 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     for (; messages && at < count; at++)
         dq_message_set_status(&messages[at], rest);
     return first;
+}
+
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count) {
+    return dq_offer_all(q, messages, count, &dq_offer_keyed);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
@@ -8148,7 +8193,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    if (!q || !q->outbox) return delayq_offer_many(q, &m, 1);
+    if (!q || !q->outbox) return dq_offer_all(q, &m, 1, NULL);
     status = dq_check(q, NULL);
     return status == DELAYQ_OK ? dq_outbox_offer_many(q, &m, 1, 0) : status;
 }
