@@ -314,6 +314,9 @@ windows: ## built for Windows by MinGW-w64; a smoke test and a game run by wine
 zig: ## built for macOS, FreeBSD, NetBSD and OpenBSD by zig cc
 	@sh tests/cross.sh zig
 
+device: ## for a Cortex-M4 with newlib and lwIP; a smoke test runs here, on lwIP
+	@CC='$(CC)' sh tests/cross.sh device
+
 servers: $B/test-plain ## the tests on other servers: SERVERS="PROGRAM..."
 	@sh tests/servers.sh $B/test-plain $(SERVERS)
 
@@ -380,5 +383,5 @@ help: ## list the targets
 .PHONY: all examples demo test check test-all quick bare asan valgrind \
         memory nonblock old sim sim-old sim-test mutations fuzz lint lua \
         interop soak bench bench-old bench-peers calls charts cli recipes \
-        faults size matrix windows zig servers tls format install uninstall \
+        faults size matrix windows zig device servers tls format install uninstall \
         deb deb-test operate completion clean help

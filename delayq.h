@@ -6956,7 +6956,7 @@ typedef struct dq_outbox {
     dq_ring offers, changes;
     /* What sends a ring: dq_ring_step, once a step has run, before which there
      * is no connection. So a program that only offers does not link it. */
-    void (*send)(delayq *q, dq_ring *ring);
+    void (*sender)(delayq *q, dq_ring *ring);
     dq_req ask;            /* a transfer or take under way, as above */
     int taking;            /* it is a take */
     dq_reader reader;      /* of what it has brought */
@@ -7526,7 +7526,7 @@ static delayq_status dq_outbox_step(delayq *q) {
     }
     if (status >= DELAYQ_OK && b->news < DELAYQ_OK) status = b->news;
     b->news = DELAYQ_OK;
-    b->send = dq_ring_step;
+    b->sender = dq_ring_step;
     dq_ring_step(q, &b->changes);
     dq_ring_step(q, &b->offers);
     q->send_us = dq_outbox_next(&b->offers);
@@ -7621,7 +7621,8 @@ static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
 /* Something was put in: send it now, if nothing is under way. */
 static void dq_outbox_kick(delayq *q, dq_ring *ring) {
     const dq_outbox *b = dq_outbox_of(q);
-    if (b->send && ring->req.x.state == DELAYQ_EXCHANGE_NONE) b->send(q, ring);
+    if (b->sender && ring->req.x.state == DELAYQ_EXCHANGE_NONE)
+        b->sender(q, ring);
 }
 
 static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,

@@ -13,12 +13,18 @@
 #include "lwip/sockets.h"
 
 /* Microseconds since any moment, never backwards; not wrapping, in 64 bits. */
+#ifdef __cplusplus
+extern "C" {
+#endif
 int64_t board_now_us(void);
 
 /* Random bytes of a hardware source: 1. 0: there are none, and delayq_open
  * refuses. Numbers that the next board draws, too, make its items and its
  * leases look like this one's. */
 int board_random(void *bytes, size_t len);
+#ifdef __cplusplus
+}
+#endif
 
 typedef int dq_sys_socket;
 #define DQ_SPIN_US 0 /* no time is spent awake; a tick of the system late */

@@ -476,6 +476,19 @@ static void ids(void) {
     dq_sys_random(b, sizeof b);
     check(memcmp(a, b, 16) != 0 && a[0] + a[5] + a[10] + a[15] != 0,
           "random bytes are random", "they are not");
+#ifdef DELAYQ_PORT
+    {
+        static delayq q;
+        delayq_options o = options_of("ids");
+        delayq_status status;
+        bridge_obey("lose random");
+        status = delayq_open(&q, &o);
+        check(status == DELAYQ_ERR_ARG && strstr(delayq_errmsg(&q), "random"),
+              "a board without random bytes is refused", delayq_errmsg(&q));
+        printf("%s\n", delayq_errmsg(&q));
+        bridge_obey("find random");
+    }
+#endif
 }
 
 int main(int argc, char **argv) {

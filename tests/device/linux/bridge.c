@@ -33,8 +33,10 @@ int64_t board_now_us(void) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+static int has_random = 1;
+
 int board_random(void *bytes, size_t len) {
-    return getrandom(bytes, len, 0) == (ssize_t)len;
+    return has_random && getrandom(bytes, len, 0) == (ssize_t)len;
 }
 
 /* Debian's liblwip has no DNS. */
@@ -134,8 +136,9 @@ void bridge_obey(const char *what) {
     else if (strcmp(what, "start") == 0)
         stopped = 0, spawn(serve, NULL);
     else
-        return;
-    sem_wait(&changed);
+        has_random = strcmp(what, "lose random") != 0;
+    if (strcmp(what, "stop") == 0 || strcmp(what, "start") == 0)
+        sem_wait(&changed);
 }
 
 static err_t loop_output(struct netif *n, struct pbuf *p,
