@@ -1351,6 +1351,16 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
+/* Stands before a function with buffers: merged into its caller, it would keep
+ * these on the stack below whatever that calls next. */
+#if defined(__GNUC__)
+#define DQ_APART __attribute__((noinline))
+#elif defined(_MSC_VER)
+#define DQ_APART __declspec(noinline)
+#else
+#define DQ_APART
+#endif
+
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
@@ -5343,8 +5353,14 @@ static const char *const dq_conn_words[] = {"AUTH",
                                             "CLIENT ID",
                                             "the first request"};
 
+DQ_APART static int dq_conn_wants_tls(const delayq_conn *conn) {
+    dq_url u;
+    dq_conn_parse_url(conn, &u);
+    return u.tls && !conn->owner->options.connect;
+}
+
 /* Say the login. Nothing of it has an effect. */
-static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
+DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     static const size_t counts[] = {2, 2, 3, 2, 3, 2};
     int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
     char needs[DQ_LOGIN_STEPS];
@@ -5422,11 +5438,9 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
     if (s->state == DELAYQ_SOCKET_DIALING) {
         int done = dq_sys_is_connected(dq_sys_fd(s->c));
-        dq_url u;
-        dq_conn_parse_url(conn, &u);
         if (done < 0) {
             status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
-        } else if (done > 0 && u.tls && !conn->owner->options.connect) {
+        } else if (done > 0 && dq_conn_wants_tls(conn)) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
             if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
         } else if (done > 0) {
@@ -5554,23 +5568,29 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
                       "sentinel: the answer has no port");
 }
 
-/* Begin an attempt: at the node to which a redirection has pointed, or the
- * next host of the URL. Each host has its share of the time. */
-static delayq_status dq_conn_attempt(delayq_conn *conn) {
-    int purpose = DQ_CONN_CMD;
+/* Where the next attempt goes, to conn->at, and what for: to the node to which
+ * a redirection has pointed, or the next host of the URL. Returns its share of
+ * the time to connect. */
+DQ_APART static int64_t dq_conn_choose(delayq_conn *conn,
+                                       dq_conn_purpose *purpose) {
     dq_url u;
     dq_conn_parse_url(conn, &u);
+    *purpose = DQ_CONN_CMD;
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
         conn->at = conn->redirect;
         conn->redirected = 0;
     } else if (!conn->owner->options.connect) {
         dq_url_host(&u, conn->host, &conn->at);
-        if (u.sentinel) purpose = DQ_CONN_SENTINEL;
+        if (u.sentinel) *purpose = DQ_CONN_SENTINEL;
     }
-    return dq_conn_dial(conn, &conn->cmd, (dq_conn_purpose)purpose,
-                        conn->owner->options.connect_timeout_ms * 1000LL /
-                            u.count);
+    return conn->owner->options.connect_timeout_ms * 1000LL / u.count;
+}
+
+static delayq_status dq_conn_attempt(delayq_conn *conn) {
+    dq_conn_purpose purpose;
+    int64_t within_us = dq_conn_choose(conn, &purpose);
+    return dq_conn_dial(conn, &conn->cmd, purpose, within_us);
 }
 
 /* An attempt has come to nothing. 1: the next one may begin at once; 0: all
@@ -5935,12 +5955,18 @@ static delayq_status dq_req_socket(delayq *q, const dq_req *req,
     return dq_err_set(q->err, status, "%s", conn->err);
 }
 
+DQ_APART static void dq_req_submit(delayq *q, dq_req *req, delayq_socket *s) {
+    dq_resp_writer o;
+    int n;
+    dq_resp_begin(&o, s->c);
+    n = dq_req_write(&o, q, req);
+    dq_conn_submit(q->conn, s, &req->x, &o, n);
+}
+
 /* Send it, if its socket is open. */
 static void dq_req_send(delayq *q, dq_req *req) {
     delayq_socket *s;
     delayq_status ready = dq_req_socket(q, req, &s);
-    dq_resp_writer o;
-    int n;
     if (ready == DELAYQ_EMPTY || (ready == DELAYQ_OK && s->body_len > 0))
         return; /* nor while somebody else's payload is being written */
     if (ready != DELAYQ_OK) {
@@ -5948,9 +5974,7 @@ static void dq_req_send(delayq *q, dq_req *req) {
         dq_req_decide(q, req);
         return;
     }
-    dq_resp_begin(&o, s->c);
-    n = dq_req_write(&o, q, req);
-    dq_conn_submit(q->conn, s, &req->x, &o, n);
+    dq_req_submit(q, req, s);
 }
 
 /* Settle those that are answered and send those that wait, as far as it goes
