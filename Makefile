@@ -301,8 +301,9 @@ faults: $B/test-plain ## the table of faults in tests/README.md, measured anew
 	    { grep -a -v '^ok ' $B/fault-rows.out; exit 1; }; done
 	@sort -u -t'|' -k2,2 $B/fault-rows
 
-size: ## code, RAM per handle, stack; and that the library allocates nothing
-	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
+size: ## code by program, RAM per handle, stack, heap; and that the library allocates nothing
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
+	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/size.sh
 
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)

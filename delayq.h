@@ -337,9 +337,9 @@
  * a replace twice: a few ms per 100,000 pending items. One walk serves up to
  * 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
- * The handle is plain memory of a few KB. A call needs up to 28 KB of stack,
- * most of it hiredis' read buffer. The library itself allocates nothing;
- * hiredis does.
+ * The handle is plain memory of a few KB. A call needs up to 22 KB of stack, 16
+ * of these for hiredis' read buffer, and more under TLS. The library itself
+ * allocates nothing; hiredis does.
  *
  * >>macros -- option macros
  *

@@ -298,6 +298,13 @@ on_device() {
         -c $out/delayq_impl.c -o $out/impl.o
     clean "$row: a program" $cc -std=c99 -Os $warn -I. \
         -c tests/size/loop.c -o $out/loop.o
+    $cc -nostdlib -r -Wl,--gc-sections,-e,program $out/*.o -o "$dir/flash" &&
+        $cc -nostdlib -r -Wl,--gc-sections,-e,program $out/impl.o $out/loop.o \
+            -o "$dir/own" &&
+        arm-none-eabi-size "$dir/own" "$dir/flash" | awk '
+            NR == 2 { own = $1 + $2 }
+            NR == 3 { print "flash of a program that offers, takes and ticks: " \
+                "delayq " own ", hiredis " $1 + $2 - own }'
     check "$row: a program lacks lwIP and two functions of the board" \
         lacks_lwip_only $cc --specs=nano.specs --specs=nosys.specs \
         -nostartfiles -Wl,--gc-sections,-e,program $out/*.o -o $out/program

@@ -15,7 +15,7 @@ trap 'rm -rf "$dir"' EXIT
 printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n%s\n%s\n' \
     'char handle[sizeof(delayq)]; char item[sizeof(delayq_item)];' \
     'char options[sizeof(delayq_options)];' >"$dir/one.c"
-cp tests/size/*.c "$dir"
+cp tests/size/offer.c tests/size/loop.c "$dir"
 {
     printf '#include "delayq.h"\nint program(void);\n%s\n' \
         'void (*volatile every[])(void) = {'
@@ -85,5 +85,9 @@ row "armv7, Thumb" arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb
 cortex="-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb"
 row Cortex-M4 arm-linux-gnueabihf-gcc $cortex
 row aarch64 aarch64-linux-gnu-gcc
+"${CC:-cc}" -std=gnu99 -Os -I. $HIREDIS_CFLAGS tests/size/run.c \
+    ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/run" &&
+    echo "at run time, here, with hiredis and libc:" &&
+    sh tests/with-server.sh "$dir/run" || failed=1
 [ $failed -eq 0 ] && echo 'allocators that any of them refers to: none'
 exit $failed
