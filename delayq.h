@@ -1355,8 +1355,6 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
  * these on the stack below whatever that calls next. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
-#elif defined(_MSC_VER)
-#define DQ_APART __declspec(noinline)
 #else
 #define DQ_APART
 #endif
@@ -5492,14 +5490,11 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn) {
 
 /* What a socket waits for. */
 static struct pollfd dq_conn_watch(const delayq_socket *s) {
-    struct pollfd p;
-    p.fd = dq_sys_fd(s->c);
-    p.events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
-               : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
-               : s->unwritten                    ? POLLIN | POLLOUT
-                                                 : POLLIN;
-    p.revents = 0;
-    return p;
+    int events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
+                 : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
+                 : s->unwritten                    ? POLLIN | POLLOUT
+                                                   : POLLIN;
+    return dq_sys_watch(dq_sys_fd(s->c), events);
 }
 
 /* --- the command connection --- */
