@@ -850,7 +850,8 @@ struct delayq {
  *             any server failure: the handle is open and connects when it is
  *                              used
  * Blocks      up to connect_timeout_ms
- * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n)
+ * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n); a
+ *             broadcast also XREVRANGE
  *
  * delayq_errmsg and delayq_close work in every case.
  */

@@ -225,13 +225,16 @@ by_zig() {
     say compiler "zig $("$zig" version)"
     find_hiredis
     say server -
-    cs=c99 cxxs=c++11 examples="hello game_loop worker device_loop delayq" exe=
+    cs=c99 cxxs=c++11 examples="hello game_loop worker device_loop" exe=
     export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache"
     export ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
     for row in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd \
         x86_64-openbsd; do
         cc="$zig cc -target $row" cxx="$zig c++ -target $row"
         build "build/zig/$row"
+        clean "$row: the tool" $cc -std=c99 -O0 $warn -I. -isystem "$source" \
+            examples/tool/*.c "build/zig/$row"/hiredis/*.o \
+            -o "build/zig/$row/delayq"
     done
 }
 
