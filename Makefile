@@ -15,7 +15,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
-EXAMPLES := $(filter-out tool/%,$(patsubst examples/%.c,%,\
+EXAMPLES := $(filter-out tool/% device/%,$(patsubst examples/%.c,%,\
     $(wildcard examples/*.c examples/*/*.c))) delayq
 TOOL := $(wildcard examples/tool/*.c)
 TESTS := $(wildcard tests/*.c)
@@ -336,7 +336,8 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 
 format: ## format the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
-	    tests/bench/peers/*.[ch] examples/*.c examples/*/*.c
+	    tests/bench/peers/*.[ch] tests/device/linux/*.[ch] \
+	    examples/*.c examples/*/*.[ch]
 
 # $(call fill,FILE): a template of .package/ with prefix and version filled in
 fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' .package/$1
