@@ -6,7 +6,7 @@
 # RAM per handle, and the deepest stack of any public function. For this machine
 # and, if its cross compiler is installed, for ARM. The Cortex-M4 row is code
 # for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler; that
-# of `make device`, with newlib and lwIP, has the same size within 0.5 %.
+# of `make device`, with newlib and lwIP, has the same size within 1 %.
 #
 # Fails if an object refers to an allocator: the library allocates nothing.
 cd "$(dirname "$0")/.." || exit 1
