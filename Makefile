@@ -15,7 +15,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined \
        -fno-omit-frame-pointer
 ALL_CFLAGS = $(CFLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I.
-EXAMPLES := $(filter-out tool/%,$(patsubst examples/%.c,%,\
+EXAMPLES := $(filter-out tool/% device/%,$(patsubst examples/%.c,%,\
     $(wildcard examples/*.c examples/*/*.c))) delayq
 TOOL := $(wildcard examples/tool/*.c)
 TESTS := $(wildcard tests/*.c)
@@ -301,8 +301,9 @@ faults: $B/test-plain ## the table of faults in tests/README.md, measured anew
 	    { grep -a -v '^ok ' $B/fault-rows.out; exit 1; }; done
 	@sort -u -t'|' -k2,2 $B/fault-rows
 
-size: ## code, RAM per handle, stack; and that the library allocates nothing
-	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' sh tests/size.sh
+size: ## code by program, RAM per handle, stack, heap; and that the library allocates nothing
+	@CC='$(CC)' HIREDIS_CFLAGS='$(HIREDIS_CFLAGS)' \
+	    HIREDIS_LIBS='$(HIREDIS_LIBS)' sh tests/size.sh
 
 matrix: ## other systems and machines (needs root, debootstrap; ROWS=... for some)
 	@sh tests/matrix.sh $(ROWS)
@@ -313,6 +314,9 @@ windows: ## built for Windows by MinGW-w64; a smoke test and a game run by wine
 
 zig: ## built for macOS, FreeBSD, NetBSD and OpenBSD by zig cc
 	@sh tests/cross.sh zig
+
+device: ## for a Cortex-M4 with newlib and lwIP; a smoke test runs here, on lwIP
+	@CC='$(CC)' sh tests/cross.sh device
 
 servers: $B/test-plain ## the tests on other servers: SERVERS="PROGRAM..."
 	@sh tests/servers.sh $B/test-plain $(SERVERS)
@@ -332,7 +336,8 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 
 format: ## format the sources with clang-format
 	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
-	    tests/bench/peers/*.[ch] examples/*.c examples/*/*.c
+	    tests/bench/peers/*.[ch] tests/device/linux/*.[ch] \
+	    examples/*.c examples/*/*.[ch]
 
 # $(call fill,FILE): a template of .package/ with prefix and version filled in
 fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' .package/$1
@@ -380,5 +385,5 @@ help: ## list the targets
 .PHONY: all examples demo test check test-all quick bare asan valgrind \
         memory nonblock old sim sim-old sim-test mutations fuzz lint lua \
         interop soak bench bench-old bench-peers calls charts cli recipes \
-        faults size matrix windows zig servers tls format install uninstall \
+        faults size matrix windows zig device servers tls format install uninstall \
         deb deb-test operate completion clean help

@@ -338,9 +338,9 @@
  * a replace twice: a few ms per 100,000 pending items. One walk serves up to
  * 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
- * The handle is plain memory of a few KB. A call needs up to 28 KB of stack,
- * most of it hiredis' read buffer. The library itself allocates nothing;
- * hiredis does.
+ * The handle is plain memory of a few KB. A call needs up to 22 KB of stack, 16
+ * of these for hiredis' read buffer, and more under TLS. The library itself
+ * allocates nothing; hiredis does.
  *
  * >>macros -- option macros
  *
@@ -350,6 +350,8 @@
  *                             -lhiredis_ssl -lssl -lcrypto
  *     DELAYQ_HIREDIS          the header to include for hiredis,
  *                             <hiredis/hiredis.h> unless defined
+ *     DELAYQ_PORT             a file with what >>system asks for, where that is
+ *                             neither Windows nor POSIX: a device
  */
 
 #ifndef DELAYQ_H
@@ -843,14 +845,16 @@ struct delayq {
  *
  * Returns     DELAYQ_OK        open and connected
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
- *                              or on a cluster a name that lies in two slots;
- *                              the handle is closed
+ *                              a system without random bytes, or on a cluster
+ *                              a name that lies in two slots; the handle is
+ *                              closed
  *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
  *                              used
  * Blocks      up to connect_timeout_ms
- * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n)
+ * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n); a
+ *             broadcast also XREVRANGE
  *
  * delayq_errmsg and delayq_close work in every case.
  */
@@ -1298,8 +1302,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
  *
  * Owns everything that differs between operating systems: no other section asks
- * which one it is. First stands what each has to supply, then how Windows and
- * POSIX do that, then what is made of it.
+ * which one it is. First stands what each has to supply, then how a port,
+ * Windows and POSIX do that, then what is made of it.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1313,7 +1317,9 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#ifdef _WIN32
+#if defined(DELAYQ_PORT)
+/* included below, as one more column */
+#elif defined(_WIN32)
 #include <winsock2.h>
 
 #include <bcrypt.h>
@@ -1349,6 +1355,14 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
+/* Stands before a function with buffers: merged into its caller, it would keep
+ * these on the stack below whatever that calls next. */
+#if defined(__GNUC__)
+#define DQ_APART __attribute__((noinline))
+#else
+#define DQ_APART
+#endif
+
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
@@ -1356,26 +1370,26 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 /* --- what a system has to supply: a port writes these --- */
 
 /* And it defines struct pollfd, POLLIN and POLLOUT; dq_sys_socket, the type of
- * hiredis' socket; dq_sys_address and dq_sys_signals; and DQ_SPIN_US, how late
- * a sleeper is woken at most, as a rule. */
+ * hiredis' socket; the addresses of IPv4 and IPv6, and dq_sys_address for any
+ * of them; socklen_t, getsockname, getpeername and inet_pton; and DQ_SPIN_US,
+ * how late a sleeper is woken at most, as a rule.
+ *
+ * A port to another system is a file with all this, which DELAYQ_PORT names:
+ * examples/device/lwip.h is one. */
+struct pollfd;
 
 /* The local clock, in us, which never steps. It only measures distances. */
 static int64_t dq_sys_now(void);
 
-/* Random bytes, of which ids are made: nobody else may get the same. */
-static void dq_sys_random(unsigned char *bytes, size_t len);
+/* Random bytes, of which ids are made: nobody else may get the same. 1; 0: it
+ * has none, and delayq_open refuses. */
+static int dq_sys_random(unsigned char *bytes, size_t len);
 
 /* Tells a process from its fork. Any constant where there is no fork. */
 static int64_t dq_sys_pid(void);
 
 /* What errno says, in words; `room` is for those that need some. */
 static const char *dq_sys_strerror(int code, char room[40]);
-
-/* These stand around what may write to a lost connection: no SIGPIPE of that
- * may reach the program. failed: something went wrong in between. */
-typedef struct dq_sys_signals dq_sys_signals;
-static void dq_sys_block_sigpipe(dq_sys_signals *old);
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
 
 /* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
 static void dq_sys_set_modes(int fd);
@@ -1401,10 +1415,15 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until);
 /* Why this can't be the path of a unix socket, or NULL; and its address. */
 typedef union dq_sys_address dq_sys_address;
 static const char *dq_sys_refuse_path(const char *path);
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path);
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path);
+
+/* The text of an address that a host's name has; `number` counts through them
+ * round and round, those of IPv4 first. It may wait for a name server. 0: the
+ * name has none. */
+static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 /* A socket that is being connected. -1: errno says why not. */
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size);
+static int dq_sys_connect(const dq_sys_address *to, size_t size);
 
 /* Why a connect has failed, as errno has it, or 0. */
 static int dq_sys_socket_error(int fd);
@@ -1430,7 +1449,11 @@ static void dq_sys_write_pipe(int fd);
 #define DQ_STORE(p, v) (*(p) = (v))
 #endif
 
-#ifdef _WIN32
+#if defined(DELAYQ_PORT)
+
+#include DELAYQ_PORT
+
+#elif defined(_WIN32)
 
 /* --- Windows 10 and later; link with ws2_32 and bcrypt --- */
 
@@ -1441,7 +1464,7 @@ static void dq_sys_write_pipe(int fd);
 #endif
 #define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
 typedef SOCKET dq_sys_socket;
-#define DQ_SPIN_US 600 /* such a timer ticks every 500 us */
+#define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
 
 union dq_sys_address {
     struct sockaddr any;
@@ -1457,8 +1480,9 @@ static int64_t dq_sys_now(void) {
            ticks.QuadPart % second.QuadPart * DQ_SECOND_US / second.QuadPart;
 }
 
-static void dq_sys_random(unsigned char *bytes, size_t len) {
-    BCryptGenRandom(NULL, bytes, (ULONG)len, BCRYPT_USE_SYSTEM_PREFERRED_RNG);
+static int dq_sys_random(unsigned char *bytes, size_t len) {
+    return BCryptGenRandom(NULL, bytes, (ULONG)len,
+                           BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
 static int64_t dq_sys_pid(void) {
@@ -1583,20 +1607,20 @@ static const char *dq_sys_refuse_path(const char *path) {
     return "unix:// can't be used on Windows";
 }
 
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
     (void)to;
     (void)path;
     return 0;
 }
 
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     SOCKET s = socket(to->any.sa_family, SOCK_STREAM, 0);
     int on = 1, error;
     errno = WSAGetLastError();
     if (s == INVALID_SOCKET) return -1;
     dq_sys_set_modes((int)s);
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
-    if (connect(s, &to->any, size) == 0) return (int)s;
+    if (connect(s, &to->any, (socklen_t)size) == 0) return (int)s;
     error = WSAGetLastError();
     if (error == WSAEWOULDBLOCK) return (int)s;
     closesocket(s);
@@ -1696,19 +1720,11 @@ static int64_t dq_sys_now(void) {
     return (int64_t)t.tv_sec * DQ_SECOND_US + t.tv_nsec / 1000;
 }
 
-static void dq_sys_random(unsigned char *bytes, size_t len) {
+static int dq_sys_random(unsigned char *bytes, size_t len) {
     int fd = open("/dev/urandom", O_RDONLY);
     ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
     if (fd >= 0) close(fd);
-    if (got != (ssize_t)len) { /* no urandom: time, process and address */
-        uint64_t x = (uint64_t)dq_sys_now() ^ ((uint64_t)getpid() << 40) ^
-                     (uint64_t)(uintptr_t)bytes;
-        size_t i;
-        for (i = 0; i < len; i++) {
-            x = x * 6364136223846793005u + 1442695040888963407u;
-            bytes[i] = (unsigned char)(x >> 56);
-        }
-    }
+    return got == (ssize_t)len;
 }
 
 static int64_t dq_sys_pid(void) {
@@ -1772,20 +1788,20 @@ static const char *dq_sys_refuse_path(const char *path) {
     return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
 }
 
-static socklen_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
+static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
     if (dq_sys_refuse_path(path)) return 0;
     to->path.sun_family = AF_UNIX;
     memcpy(to->path.sun_path, path, strlen(path) + 1);
     return sizeof to->path;
 }
 
-static int dq_sys_connect(const dq_sys_address *to, socklen_t size) {
+static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
     if (fd < 0) return -1;
     dq_sys_set_modes(fd);
     if (to->any.sa_family != AF_UNIX)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, &to->any, size) == 0 || errno == EINPROGRESS ||
+    if (connect(fd, &to->any, (socklen_t)size) == 0 || errno == EINPROGRESS ||
         errno == EINTR)
         return fd;
     saved = errno;
@@ -1828,7 +1844,13 @@ static void dq_sys_write_pipe(int fd) {
 
 /* --- SIGPIPE --- */
 
-#if defined(_WIN32) || defined(SO_NOSIGPIPE)
+/* These stand around what may write to a lost connection: no SIGPIPE of that
+ * may reach the program. failed: something went wrong in between. */
+typedef struct dq_sys_signals dq_sys_signals;
+static void dq_sys_block_sigpipe(dq_sys_signals *old);
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
+
+#if defined(DELAYQ_PORT) || defined(_WIN32) || defined(SO_NOSIGPIPE)
 
 /* There is none, or dq_sys_set_modes has turned it off. */
 struct dq_sys_signals {
@@ -1908,11 +1930,36 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
 
 #endif
 
+/* --- names --- */
+
+#ifndef DELAYQ_PORT
+
+static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
+    struct addrinfo hints, *all = NULL, *a;
+    unsigned n[2] = {0, 0};
+    int found = 0, v6;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
+    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
+    number %= n[0] + n[1];
+    v6 = number >= n[0];
+    if (v6) number -= n[0];
+    for (a = all; a && !found; a = a->ai_next)
+        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
+            found = getnameinfo(a->ai_addr, (socklen_t)a->ai_addrlen, address,
+                                64, NULL, 0, NI_NUMERICHOST) == 0;
+    freeaddrinfo(all);
+    return found;
+}
+
+#endif
+
 /* --- what is the same everywhere --- */
 
-/* A random number below 65,536. */
+/* A random number below 65,536, for pauses. */
 static unsigned dq_sys_random16(void) {
-    unsigned char r[2];
+    unsigned char r[2] = {0, 0};
     dq_sys_random(r, 2);
     return (unsigned)r[0] << 8 | r[1];
 }
@@ -1955,32 +2002,10 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
     }
 }
 
-/* The text of an address that a host's name has; `number` counts through them
- * round and round, those of IPv4 first. It may wait for a name server. 0: the
- * name has none. */
-static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
-    struct addrinfo hints, *all = NULL, *a;
-    unsigned n[2] = {0, 0};
-    int found = 0, v6;
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
-    for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
-    number %= n[0] + n[1];
-    v6 = number >= n[0];
-    if (v6) number -= n[0];
-    for (a = all; a && !found; a = a->ai_next)
-        if ((a->ai_family == AF_INET6) == v6 && number-- == 0)
-            found = getnameinfo(a->ai_addr, (socklen_t)a->ai_addrlen, address,
-                                64, NULL, 0, NI_NUMERICHOST) == 0;
-    freeaddrinfo(all);
-    return found;
-}
-
 /* Read an address and its port, or a path, which has port 0. Returns its
  * length; 0: it is a name, or no path. */
-static socklen_t dq_sys_parse_address(dq_sys_address *to, const char *text,
-                                      int port) {
+static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
+                                   int port) {
     memset(to, 0, sizeof *to);
     if (port == 0) return dq_sys_parse_path(to, text);
     to->v4.sin_port = htons((unsigned short)port);
@@ -4395,7 +4420,7 @@ typedef struct dq_req {
     delayq_exchange x;
     const dq_script *script;
     const char *what; /* for error texts */
-    void (*write)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
+    void (*writer)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
     int no_retry;   /* one round trip and no more; DELAYQ_EMPTY: the next one
@@ -4453,7 +4478,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
-    req->write(o, q, req);
+    req->writer(o, q, req);
     assert(o->keys > 0 && o->keys < 10);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
@@ -4464,7 +4489,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     if (o->spilled) {
         size_t keys = o->keys, args = o->args;
         o->n = o->keys = o->args = 0;
-        req->write(o, q, req);
+        req->writer(o, q, req);
         assert(o->keys == keys && o->args == args);
         (void)keys, (void)args; /* without asserts */
     }
@@ -5291,7 +5316,8 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_address *a = dq_conn_target(conn, s);
     if (o->connect) {
         int64_t left = (s->deadline_us - dq_sys_now() + 999) / 1000;
-        s->c = o->connect(o->user, left > 1 ? (int)left : 1);
+        /* in brackets, since lwIP has a macro of this name */
+        s->c = (o->connect)(o->user, left > 1 ? (int)left : 1);
         if (!s->c)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "the connect hook gave nothing");
@@ -5306,7 +5332,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     } else {
         dq_sys_address to;
         char address[64];
-        socklen_t size = dq_sys_parse_address(&to, a->host, a->port);
+        size_t size = dq_sys_parse_address(&to, a->host, a->port);
         int fd;
         if (size == 0 && a->port != 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
@@ -5350,8 +5376,14 @@ static const char *const dq_conn_words[] = {"AUTH",
                                             "CLIENT ID",
                                             "the first request"};
 
+DQ_APART static int dq_conn_wants_tls(const delayq_conn *conn) {
+    dq_url u;
+    dq_conn_parse_url(conn, &u);
+    return u.tls && !conn->owner->options.connect;
+}
+
 /* Say the login. Nothing of it has an effect. */
-static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
+DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     static const size_t counts[] = {2, 2, 3, 2, 3, 2};
     int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
     char needs[DQ_LOGIN_STEPS];
@@ -5433,11 +5465,9 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
     if (s->state == DELAYQ_SOCKET_DIALING) {
         int done = dq_sys_is_connected(dq_sys_fd(s->c));
-        dq_url u;
-        dq_conn_parse_url(conn, &u);
         if (done < 0) {
             status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
-        } else if (done > 0 && u.tls && !conn->owner->options.connect) {
+        } else if (done > 0 && dq_conn_wants_tls(conn)) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
             if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
         } else if (done > 0) {
@@ -5489,14 +5519,11 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn) {
 
 /* What a socket waits for. */
 static struct pollfd dq_conn_watch(const delayq_socket *s) {
-    struct pollfd p;
-    p.fd = dq_sys_fd(s->c);
-    p.events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
-               : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
-               : s->unwritten                    ? POLLIN | POLLOUT
-                                                 : POLLIN;
-    p.revents = 0;
-    return p;
+    int events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
+                 : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
+                 : s->unwritten                    ? POLLIN | POLLOUT
+                                                   : POLLIN;
+    return dq_sys_watch(dq_sys_fd(s->c), events);
 }
 
 /* --- the command connection --- */
@@ -5565,23 +5592,29 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
                       "sentinel: the answer has no port");
 }
 
-/* Begin an attempt: at the node to which a redirection has pointed, or the
- * next host of the URL. Each host has its share of the time. */
-static delayq_status dq_conn_attempt(delayq_conn *conn) {
-    int purpose = DQ_CONN_CMD;
+/* Where the next attempt goes, to conn->at, and what for: to the node to which
+ * a redirection has pointed, or the next host of the URL. Returns its share of
+ * the time to connect. */
+DQ_APART static int64_t dq_conn_choose(delayq_conn *conn,
+                                       dq_conn_purpose *purpose) {
     dq_url u;
     dq_conn_parse_url(conn, &u);
+    *purpose = DQ_CONN_CMD;
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
         conn->at = conn->redirect;
         conn->redirected = 0;
     } else if (!conn->owner->options.connect) {
         dq_url_host(&u, conn->host, &conn->at);
-        if (u.sentinel) purpose = DQ_CONN_SENTINEL;
+        if (u.sentinel) *purpose = DQ_CONN_SENTINEL;
     }
-    return dq_conn_dial(conn, &conn->cmd, (dq_conn_purpose)purpose,
-                        conn->owner->options.connect_timeout_ms * 1000LL /
-                            u.count);
+    return conn->owner->options.connect_timeout_ms * 1000LL / u.count;
+}
+
+static delayq_status dq_conn_attempt(delayq_conn *conn) {
+    dq_conn_purpose purpose;
+    int64_t within_us = dq_conn_choose(conn, &purpose);
+    return dq_conn_dial(conn, &conn->cmd, purpose, within_us);
 }
 
 /* An attempt has come to nothing. 1: the next one may begin at once; 0: all
@@ -5657,9 +5690,11 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 /* --- the probe --- */
 
 /* Ask for the server's clock, its unsigned long, whether foreign elements lie
- * in q's queue, and whether this node serves its slot. */
+ * in q's queue, and whether this node serves its slot; and where a broadcast's
+ * stream ends, if q begins there. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
+    int begins = q->cursor[0] == '$' && q->options.broadcast;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
     dq_resp_command(&o, 6, "EVAL");
@@ -5672,8 +5707,30 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, conn->owner, DQ_ZSET, "");
+    if (begins) {
+        dq_resp_command(&o, 6, "XREVRANGE");
+        dq_resp_key(&o, q, DQ_STREAM, "");
+        dq_resp_text(&o, "+");
+        dq_resp_text(&o, "-");
+        dq_resp_text(&o, "COUNT");
+        dq_resp_int(&o, 1);
+    }
     q->tracks = 0;
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, 2);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, begins ? 3 : 2);
+}
+
+/* The stream's last entry. A refusal is left to the first take. */
+static void dq_conn_read_end(delayq *q, const redisReply *r) {
+    const redisReply *last =
+        r->type == REDIS_REPLY_ARRAY && r->elements > 0 ? r->element[0] : NULL;
+    const redisReply *id =
+        last && last->type == REDIS_REPLY_ARRAY && last->elements > 0
+            ? last->element[0]
+            : NULL;
+    if (id && id->type == REDIS_REPLY_STRING && id->len < sizeof q->cursor)
+        memcpy(q->cursor, id->str, id->len + 1);
+    else if (r->type == REDIS_REPLY_ARRAY && !last)
+        memcpy(q->cursor, "0-0", 4);
 }
 
 static delayq_status dq_conn_read_probe(delayq *q) {
@@ -5703,6 +5760,7 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     conn->long_big = value->str[0] == 0;
     dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] > 0) q->foreign = (unsigned char)n[1];
+    if (x->got == 3) dq_conn_read_end(q, x->replies[2]);
     q->probed = 1;
     return DELAYQ_OK;
 }
@@ -5924,12 +5982,18 @@ static delayq_status dq_req_socket(delayq *q, const dq_req *req,
     return dq_err_set(q->err, status, "%s", conn->err);
 }
 
+DQ_APART static void dq_req_submit(delayq *q, dq_req *req, delayq_socket *s) {
+    dq_resp_writer o;
+    int n;
+    dq_resp_begin(&o, s->c);
+    n = dq_req_write(&o, q, req);
+    dq_conn_submit(q->conn, s, &req->x, &o, n);
+}
+
 /* Send it, if its socket is open. */
 static void dq_req_send(delayq *q, dq_req *req) {
     delayq_socket *s;
     delayq_status ready = dq_req_socket(q, req, &s);
-    dq_resp_writer o;
-    int n;
     if (ready == DELAYQ_EMPTY || (ready == DELAYQ_OK && s->body_len > 0))
         return; /* nor while somebody else's payload is being written */
     if (ready != DELAYQ_OK) {
@@ -5937,9 +6001,7 @@ static void dq_req_send(delayq *q, dq_req *req) {
         dq_req_decide(q, req);
         return;
     }
-    dq_resp_begin(&o, s->c);
-    n = dq_req_write(&o, q, req);
-    dq_conn_submit(q->conn, s, &req->x, &o, n);
+    dq_req_submit(q, req, s);
 }
 
 /* Settle those that are answered and send those that wait, as far as it goes
@@ -5993,13 +6055,13 @@ static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
 }
 
 static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
-                         void (*write)(dq_resp_writer *, delayq *,
-                                       const dq_req *)) {
+                         void (*writer)(dq_resp_writer *, delayq *,
+                                        const dq_req *)) {
     memset(req, 0, sizeof *req);
     req->x.state = DELAYQ_EXCHANGE_WAITING;
     req->script = script;
     req->what = what;
-    req->write = write;
+    req->writer = writer;
 }
 
 /* Its reply is none of ours. */
@@ -6941,6 +7003,9 @@ typedef struct dq_ring {
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
+    /* What sends a ring: dq_ring_step, once a step has run, before which there
+     * is no connection. So a program that only offers does not link it. */
+    void (*sender)(delayq *q, dq_ring *ring);
     dq_req ask;            /* a transfer or take under way, as above */
     int taking;            /* it is a take */
     dq_reader reader;      /* of what it has brought */
@@ -6961,11 +7026,15 @@ static dq_outbox *dq_outbox_of(const delayq *q) {
     return (dq_outbox *)q->outbox;
 }
 
-/* Numbers of its own, by which the queue knows the handle. */
-static void dq_handle_identify(delayq *q) {
-    dq_sys_random(q->handle_id, sizeof q->handle_id);
+/* Numbers of its own, by which the queue knows the handle. 0: there are none,
+ * and it keeps those that it has. */
+static int dq_handle_identify(delayq *q) {
+    unsigned char bytes[sizeof q->handle_id];
+    if (!dq_sys_random(bytes, sizeof bytes)) return 0;
+    memcpy(q->handle_id, bytes, sizeof bytes);
     q->id[0] = ':';
-    dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+    dq_num_hex(q->id + 1, bytes, sizeof bytes);
+    return 1;
 }
 
 /* --- the ring --- */
@@ -7268,8 +7337,8 @@ static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
         if (i > ring->settled) e = dq_ring_next(ring, e);
         e->has_id = 0;
     }
-    ring->dated_on = 0; /* due times and ids anew */
-    dq_handle_identify(q);
+    ring->dated_on = 0;    /* due times and ids anew */
+    dq_handle_identify(q); /* else it meets the twin again */
     dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->sent = ring->settled;
 }
@@ -7511,6 +7580,7 @@ static delayq_status dq_outbox_step(delayq *q) {
     }
     if (status >= DELAYQ_OK && b->news < DELAYQ_OK) status = b->news;
     b->news = DELAYQ_OK;
+    b->sender = dq_ring_step;
     dq_ring_step(q, &b->changes);
     dq_ring_step(q, &b->offers);
     q->send_us = dq_outbox_next(&b->offers);
@@ -7606,7 +7676,9 @@ static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
 
 /* Something was put in: send it now, if nothing is under way. */
 static void dq_outbox_kick(delayq *q, dq_ring *ring) {
-    if (ring->req.x.state == DELAYQ_EXCHANGE_NONE) dq_ring_step(q, ring);
+    const dq_outbox *b = dq_outbox_of(q);
+    if (b->sender && ring->req.x.state == DELAYQ_EXCHANGE_NONE)
+        b->sender(q, ring);
 }
 
 static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
@@ -7775,7 +7847,7 @@ static const char *dq_check_share(delayq_options *o) {
 static const char *dq_check_options(delayq_options *o) {
     size_t len = o->name ? strlen(o->name) : 0;
     if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
-    if ((int)o->wire < DELAYQ_NATIVE || (int)o->wire > DELAYQ_REDISSON_OLD)
+    if ((unsigned)o->wire > DELAYQ_REDISSON_OLD)
         return "options.wire: none of the three";
     if (o->batch < 0 || o->batch > 1000)
         return "options.batch: 1 to 1,000, or 0 for the default";
@@ -7869,14 +7941,17 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->pid = dq_sys_pid();
     q->next = q->conn->handles;
     q->conn->handles = q;
-    dq_handle_identify(q);
+    if (!dq_handle_identify(q))
+        wrong = "the system gives no random bytes: two machines would make the "
+                "same ids";
     dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_QUEUE);
+    if (!wrong && q->outbox && u.tls && q->conn == &q->own)
+        wrong = dq_tls_prepare(q->conn);
+    if (wrong) {
+        delayq_close(q);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+    }
     if (q->outbox) {
-        wrong = u.tls && q->conn == &q->own ? dq_tls_prepare(q->conn) : NULL;
-        if (wrong) {
-            delayq_close(q);
-            return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-        }
         dq_conn_ensure(q);
         q->err[0] = '\0'; /* a tick tells what goes wrong */
         return DELAYQ_OK;
@@ -7884,9 +7959,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     deadline = dq_wait_limit(q);
     limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
     if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
-    status = q->options.broadcast && q->cursor[0] == '$'
-                 ? dq_take_transfer(q, deadline) /* finds the stream's end */
-                 : dq_wait_ensure(q, deadline);
+    status = dq_wait_ensure(q, deadline);
     if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
@@ -8014,6 +8087,18 @@ static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
     return DELAYQ_OK;
 }
 
+/* What is different of messages with a key. delayq_offer, which has none, does
+ * not name that kind, so a program that calls no other does not link it. */
+typedef struct dq_offer_kind {
+    const dq_script *script;
+    void (*writer)(dq_resp_writer *o, delayq *q, const dq_req *call);
+    delayq_status (*apply)(delayq *q, dq_req *call);
+} dq_offer_kind;
+static const dq_offer_kind dq_offer_plain = {&dq_script_offer, dq_write_offer,
+                                             dq_apply_offer};
+static const dq_offer_kind dq_offer_keyed = {&dq_script_offer_keyed,
+                                             dq_write_keyed, dq_apply_keyed};
+
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
     if (!m->data && m->len > 0) return "data is NULL";
@@ -8034,7 +8119,8 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
  * id, unless it keeps the one of a sending whose outcome is unknown. Returns
  * how many messages were looked at. */
 static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
-                            dq_req *reqs, size_t *n, int *bad) {
+                            const dq_offer_kind *keyed, dq_req *reqs, size_t *n,
+                            int *bad) {
     int64_t now = dq_sys_now();
     int64_t now_ms =
         (now + q->conn->clock_offset_us - dq_sched_drift_us(q->conn, now)) /
@@ -8045,6 +8131,7 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
     *bad = 0;
     for (at = 0; at < count; at++) {
         delayq_message *m = &messages[at];
+        const dq_offer_kind *kind;
         const char *wrong;
         int joins = req && req->script == &dq_script_offer && !m->key &&
                     req->messages + req->max == m && req->max < DQ_OFFER_MAX &&
@@ -8070,11 +8157,8 @@ static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
         }
         if (!joins) {
             req = &reqs[(*n)++];
-            if (m->key)
-                dq_req_begin(req, &dq_script_offer_keyed, "offer",
-                             dq_write_keyed);
-            else
-                dq_req_begin(req, &dq_script_offer, "offer", dq_write_offer);
+            kind = m->key ? keyed : &dq_offer_plain;
+            dq_req_begin(req, kind->script, "offer", kind->writer);
             req->idempotent = 1;
             req->messages = m;
             bytes = 0;
@@ -8107,8 +8191,8 @@ static delayq_status dq_outbox_offer_many(delayq *q, delayq_message *m,
     return first;
 }
 
-DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
-                                           size_t count) {
+static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
+                                  size_t count, const dq_offer_kind *keyed) {
     delayq_status first =
         dq_check(q, messages || count == 0 ? NULL : "messages is NULL");
     delayq_status rest; /* of those that are not sent */
@@ -8125,12 +8209,13 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     rest = first;
     /* As many in one go as fit, each go with its own deadline. */
     while (at < count && rest == DELAYQ_OK) {
-        at += dq_offer_plan(q, messages + at, count - at, reqs, &n, &bad);
+        at +=
+            dq_offer_plan(q, messages + at, count - at, keyed, reqs, &n, &bad);
         if (n > 0) dq_wait_settle(q, reqs, n, deadline);
         for (i = 0; i < n; i++) {
-            delayq_status status = reqs[i].messages->key
-                                       ? dq_apply_keyed(q, &reqs[i])
-                                       : dq_apply_offer(q, &reqs[i]);
+            const dq_offer_kind *kind =
+                reqs[i].messages->key ? keyed : &dq_offer_plain;
+            delayq_status status = kind->apply(q, &reqs[i]);
             if (reqs[i].reply) freeReplyObject(reqs[i].reply);
             if (status >= DELAYQ_OK) continue;
             if (first == DELAYQ_OK) first = status;
@@ -8144,6 +8229,11 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
     for (; messages && at < count; at++)
         dq_message_set_status(&messages[at], rest);
     return first;
+}
+
+DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
+                                           size_t count) {
+    return dq_offer_all(q, messages, count, &dq_offer_keyed);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
@@ -8160,7 +8250,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    if (!q || !q->outbox) return delayq_offer_many(q, &m, 1);
+    if (!q || !q->outbox) return dq_offer_all(q, &m, 1, NULL);
     status = dq_check(q, NULL);
     return status == DELAYQ_OK ? dq_outbox_offer_many(q, &m, 1, 0) : status;
 }

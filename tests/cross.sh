@@ -6,12 +6,17 @@
 #                              and a game, on a Redis of this system
 #     tests/cross.sh zig       by zig cc, of PyPI's `ziglang`: macOS, FreeBSD,
 #                              NetBSD, OpenBSD. Nothing is run
+#     tests/cross.sh device    for a Cortex-M4, newlib and lwIP, by Debian's
+#                              gcc-arm-none-eabi. The smoke test runs here, on
+#                              Debian's build of lwIP for this system
 #
 # DELAYQ_CROSS_CACHE   what is downloaded, and wine's folder
+# DELAYQ_LWIP          a folder with liblwip-dev and liblwip0 unpacked, instead
+#                      of the download
 # DELAYQ_HIREDIS_SOURCE  a folder `hiredis` lies in, instead of the download
 #
 # A lacking compiler is a skip; a lacking wine only a line. The programs go to
-# build/windows and build/zig. Ends in "N passed, N failed, N skipped".
+# build/windows, build/zig and build/device. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 cache=${DELAYQ_CROSS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-cross}
 hiredis_version=3.5.0 # of the package
@@ -220,19 +225,113 @@ by_zig() {
     say compiler "zig $("$zig" version)"
     find_hiredis
     say server -
-    cs=c99 cxxs=c++11 examples="hello game_loop worker device_loop delayq" exe=
+    cs=c99 cxxs=c++11 examples="hello game_loop worker device_loop" exe=
     export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache"
     export ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
     for row in x86_64-macos aarch64-macos x86_64-freebsd x86_64-netbsd \
         x86_64-openbsd; do
         cc="$zig cc -target $row" cxx="$zig c++ -target $row"
         build "build/zig/$row"
+        clean "$row: the tool" $cc -std=c99 -O0 $warn -I. -isystem "$source" \
+            examples/tool/*.c "build/zig/$row"/hiredis/*.o \
+            -o "build/zig/$row/delayq"
     done
 }
 
+# --- lwIP ----------------------------------------------------------------------
+
+# Sets $lwip: the folder in which usr/include/lwip lies.
+find_lwip() {
+    lwip=${DELAYQ_LWIP:-$cache/lwip}
+    [ -f "$lwip/usr/include/lwip/lwip/sockets.h" ] || {
+        (cd "$dir" && apt-get -q -o APT::Sandbox::User=root download \
+            liblwip-dev liblwip0) &&
+            for package in "$dir"/liblwip*.deb; do
+                dpkg -x "$package" "$lwip" || return
+            done
+    } >"$dir/said" 2>&1 || {
+        cat "$dir/said"
+        give_up "lwIP can't be had: set DELAYQ_LWIP"
+    }
+    library=$(find "$lwip" -name 'liblwip.so.0')
+    say lwip "$(sed -n 's/^.*LWIP_VERSION_\(MAJOR\|MINOR\|REVISION\) *\([0-9]*\).*/\2/p' \
+        "$lwip/usr/include/lwip/lwip/init.h" | head -n 3 | paste -s -d .)"
+}
+# What a program lacks that is linked with newlib: lwIP and two functions.
+lacks_lwip_only() {
+    "$@" 2>&1 | sed -n "s/.*undefined reference to \`\(.*\)'/\1/p" |
+        sort -u >"$dir/lacks"
+    ! grep -v -e '^lwip_' "$dir/lacks" >"$dir/board" || :
+    [ "$(tr '\n' ' ' <"$dir/board")" = "board_now_us board_random " ] ||
+        { cat "$dir/board" && false; }
+}
+on_device() {
+    row=Cortex-M4 cc="arm-none-eabi-gcc -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 \
+        -mfloat-abi=hard -mthumb -ffunction-sections -fdata-sections"
+    out=build/device
+    command -v ${cc%% *} >/dev/null || give_up "${cc%% *} is not installed"
+    say compiler "gcc $(${cc%% *} -dumpversion)"
+    find_hiredis
+    find_lwip
+    rm -rf $out && mkdir -p $out || exit 1
+    board="-Itests/device/cortex-m4 -isystem $lwip/usr/include/lwip \
+        -isystem $source"
+    for part in hiredis read sds alloc; do
+        clean "hiredis: $part.c" $cc -std=gnu99 -Os -DSSIZE_MAX=INT_MAX \
+            -c "$source/hiredis/$part.c" -o $out/$part.o
+    done
+    clean "$row: hiredis_net.c" $cc -std=c99 -Os $warn $board \
+        -isystem "$source/hiredis" -c examples/device/hiredis_net.c \
+        -o $out/hiredis_net.o
+    printf '#define DELAYQ_IMPLEMENTATION\n#define DELAYQ_PORT "%s"\n%s\n' \
+        examples/device/lwip.h '#include "delayq.h"' >$out/delayq_impl.c
+    # its sockets as macros, as functions; with IPv6, without a name server
+    for config in "" -DLWIP_COMPAT_SOCKETS=2 "-DLWIP_IPV6=1 -DLWIP_DNS=0"; do
+        for std in c99 c17; do
+            clean "$row: the header in $std $config" $cc -std=$std -Os $warn \
+                $config -I. $board -c $out/delayq_impl.c -o $out/impl.o
+        done
+    done
+    cp $out/delayq_impl.c $out/delayq_impl.cc
+    cxx="arm-none-eabi-g++ ${cc#* }"
+    clean "$row: the header in c++11" $cxx -std=c++11 -Os -Wall -Wextra \
+        -Wpedantic -Wshadow -Wconversion -I. $board -c $out/delayq_impl.cc \
+        -o $out/impl.oo
+    clean "$row: the header in c99" $cc -std=c99 -Os $warn -I. $board \
+        -c $out/delayq_impl.c -o $out/impl.o
+    clean "$row: a program" $cc -std=c99 -Os $warn -I. \
+        -c tests/size/loop.c -o $out/loop.o
+    $cc -nostdlib -r -Wl,--gc-sections,-e,program $out/*.o -o "$dir/flash" &&
+        $cc -nostdlib -r -Wl,--gc-sections,-e,program $out/impl.o $out/loop.o \
+            -o "$dir/own" &&
+        arm-none-eabi-size "$dir/own" "$dir/flash" | awk '
+            NR == 2 { own = $1 + $2 }
+            NR == 3 { print "flash of a program that offers, takes and ticks: " \
+                "delayq " own ", hiredis " $1 + $2 - own }'
+    check "$row: a program lacks lwIP and two functions of the board" \
+        lacks_lwip_only $cc --specs=nano.specs --specs=nosys.specs \
+        -nostartfiles -Wl,--gc-sections,-e,program $out/*.o -o $out/program
+
+    command -v redis-server >/dev/null || give_up "redis-server is not installed"
+    find_server || give_up "no port for a server"
+    say server "$(redis-cli -p $port info server |
+        sed -n 's/^redis_version:\([0-9.]*\).*/redis \1/p')"
+    here="-O2 -isystem $lwip/usr/include/lwip -isystem $source"
+    for part in hiredis read sds alloc; do
+        ${CC:-cc} -O2 -w -c "$source/hiredis/$part.c" -o "$dir/$part.o"
+    done
+    clean "the board" ${CC:-cc} -std=gnu99 $here -isystem "$source/hiredis" \
+        -Wall -Wextra -I. -DDELAYQ_PORT='"tests/device/linux/port.h"' \
+        tests/windows/smoke.c tests/device/linux/bridge.c \
+        examples/device/hiredis_net.c "$dir"/*.o "$library" -lpthread \
+        -Wl,-rpath,"$(cd "${library%/*}" && pwd)" -o $out/smoke || return
+    smoke lwIP $out/smoke
+}
+
 case $1 in
+device) on_device ;;
 windows) on_windows ;;
 zig) by_zig ;;
-*) echo "usage: tests/cross.sh windows|zig" >&2 && exit 2 ;;
+*) echo "usage: tests/cross.sh windows|zig|device" >&2 && exit 2 ;;
 esac
 summary

@@ -1,5 +1,6 @@
 /* Bad arguments, refusals by the server, lost connections. */
 #include "test.h"
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
@@ -649,4 +650,27 @@ TEST(connections_that_every_script_breaks_are_not_replaced_endlessly) {
     waitpid(child, NULL, 0);
     delayq_close(&q);
     server_end(&s);
+}
+
+/* Ids that are made of the time and the like come twice on boards that are
+ * alike. Here the pipe is there, and no descriptor for /dev/urandom. */
+TEST(an_open_where_there_are_no_random_bytes_is_refused) {
+    delayq q;
+    delayq_item item;
+    delayq_options o;
+    struct rlimit limit, few;
+    int lowest = dup(0);
+    CHECK(lowest >= 0 && close(lowest) == 0);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit;
+    few.rlim_cur = (rlim_t)lowest + 2;
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
+    CHECK_INT(delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "random");
+    CHECK_INT(delayq_take(&q, &item, 0), DELAYQ_ERR_ARG); /* it is closed */
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK_INT(dup(0), lowest); /* and has given its pipe back */
+    close(lowest);
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
 # `make matrix`: the tests on other systems and machines. Each row has its own
 # Debian in a cache folder, so nothing is installed here; for another machine
-# the client is cross compiled and run by qemu-user. windows and zig are those
-# of tests/cross.sh, which needs neither root nor a Debian.
+# the client is cross compiled and run by qemu-user. windows, zig and
+# device are those of tests/cross.sh, which need neither root nor a chroot.
 #
 #     tests/matrix.sh [ROW...]     default: all rows
 #
@@ -16,7 +16,7 @@ cache=${DELAYQ_MATRIX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-matrix}
 mirror=${DELAYQ_MATRIX_MIRROR:-http://deb.debian.org/debian}
 logs=build/matrix
 rows="deb11 deb12 deb13 deb13-valkey i386 arm64 armhf s390x s390x-server musl
-    windows zig"
+    windows zig device"
 
 # settings ROW: its system, compiler, packages
 settings() {
@@ -43,7 +43,7 @@ settings() {
         musl=/opt/musl cc=musl-gcc cxx=''
         packages=$packages,gcc,libc6-dev,musl-tools,dpkg-dev
         ;;
-    windows | zig) chroot='' ;; # cross.sh has these, on this system
+    windows | zig | device) chroot='' ;; # cross.sh has these, on this system
     *) return 1 ;;
     esac
     [ "$cc" != gcc ] || packages=$packages,gcc,g++,libc6-dev,libhiredis-dev

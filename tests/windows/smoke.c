@@ -68,6 +68,9 @@ static void please(const char *what) {
     printf("please %s\n", what);
     fflush(stdout);
     if (!fgets(line, sizeof line, stdin)) exit(2);
+#ifdef DELAYQ_PORT
+    bridge_obey(what);
+#endif
 }
 
 static delayq_options options_of(const char *name) {
@@ -423,6 +426,9 @@ static void addresses(void) {
     const char *port = strrchr(url, ':');
     snprintf(name, sizeof name, "redis://localhost%s", port ? port : "");
     o.url = name;
+#ifdef DELAYQ_PORT
+    o.resolve = bridge_resolve;
+#endif
     status = delayq_open(&q, &o);
     check(status == DELAYQ_OK, "a host's name is looked up", delayq_errmsg(&q));
     delayq_close(&q);
@@ -470,11 +476,27 @@ static void ids(void) {
     dq_sys_random(b, sizeof b);
     check(memcmp(a, b, 16) != 0 && a[0] + a[5] + a[10] + a[15] != 0,
           "random bytes are random", "they are not");
+#ifdef DELAYQ_PORT
+    {
+        static delayq q;
+        delayq_options o = options_of("ids");
+        delayq_status status;
+        bridge_obey("lose random");
+        status = delayq_open(&q, &o);
+        check(status == DELAYQ_ERR_ARG && strstr(delayq_errmsg(&q), "random"),
+              "a board without random bytes is refused", delayq_errmsg(&q));
+        printf("%s\n", delayq_errmsg(&q));
+        bridge_obey("find random");
+    }
+#endif
 }
 
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     url = argv[1];
+#ifdef DELAYQ_PORT
+    bridge_start(url);
+#endif
     ids();
     addresses();
     timers();
