@@ -4,8 +4,8 @@
  * Version 0.2.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
- * One .c file of your program, delayq_impl.c, has these two lines only, since
- * they need what other system headers may have hidden:
+ * One .c file of your program, delayq_impl.c, has these two lines and nothing
+ * else: a system header before them might hide what they need.
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
@@ -202,19 +202,18 @@
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
  * standbys, step in if the leader has not acted 0.3 to 0.6 s after something
- * was due or pushed. The rest sleep until the others are busy. So of a hundred
- * that wait few wake for an item, and one that waits alone pays nothing for
- * them.
+ * was due or pushed. The rest sleep until one of those takes an item and needs
+ * a successor. So of a hundred that wait few wake for an item, and one that
+ * waits alone pays nothing for them.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
  * exception: where more than 16 wait, and a fault hits the leader and every
  * standby, a sleeper finds the item, each of which looks every max_wait_ms.
  *
- * What is due in the same millisecond comes in the order of the offers. Of two
- * handles each offer bears the time at which it should reach the server: one
- * that begins when another has returned comes behind it, unless they are closer
- * together than a handle's round trips differ, or than its clock drifts from
- * the server's while it is idle.
+ * What one handle offers for the same millisecond comes in the order of the
+ * offers. Between handles that holds, too, for an offer that begins after
+ * another has returned; but two that follow each other within the jitter of the
+ * network, less than a millisecond mostly, may change places.
  *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
@@ -309,8 +308,9 @@
  * then fails of is DELAYQ_ERR_UNKNOWN, and the sentence tells of both.
  *
  * What a server or a proxy says unasked closes the connection before the next
- * request is written. One such fault can't be seen in time: the second copy of
- * an answer, if it comes while the next answer is awaited, is taken for that.
+ * request is written. One such fault can't be noticed: if a proxy sends an
+ * answer twice, and the copy comes while the next answer is awaited, it is
+ * taken for that.
  *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
@@ -330,7 +330,8 @@
  * that is moved alone. Of 1 to 64 MB it blocks the server for so many ms per
  * MB: an offer or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or
  * extend 3 to 6, a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A
- * take or tick needs twice as long if the next item is as large. An item of 60
+ * take or tick needs twice as long if the next item is as large, since it looks
+ * at that to know when it is due. An item of 60
  * MB goes through with the default options; for larger ones raise
  * io_timeout_ms, since nothing moves while the script runs.
  *
@@ -480,11 +481,13 @@ typedef struct delayq_options {
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
                                time between two polls; default 10,000 */
-    int connect_timeout_ms; /* to connect and log in; default 2,000, of which
-                               a call waits for io_timeout_ms */
-    int io_timeout_ms;      /* for one round trip; with an outbox: from the last
-                               byte that came or went. At least twice the round
-                               trip that was measured; default 3,000 */
+    int connect_timeout_ms; /* to connect and log in; default 2,000. If given
+                               and longer than io_timeout_ms, calls may take
+                               that long */
+    int io_timeout_ms;      /* for a call that asks the server; with an outbox:
+                               without a byte that comes or goes. On a slow
+                               line twice the measured round trip is used, if
+                               that is longer; default 3,000 */
 
     int reconnect_max_ms; /* longest pause between two attempts to connect;
                              default 5,000 */
@@ -543,9 +546,9 @@ typedef struct delayq_message {
     int replace;        /* instead take the place of the first item, if that
                            is still pending */
 
-    delayq_status status; /* out: the result. After DELAYQ_ERR_UNKNOWN offer
-                             the same struct again, unchanged, until it is
-                             another: the item is stored once at most */
+    delayq_status status; /* out: the result. While it is DELAYQ_ERR_UNKNOWN
+                             offer the same struct again, unchanged: the item
+                             is stored once at most */
     delayq_ticket ticket; /* out: of the item, or of the one that has the key */
     unsigned char id[16]; /* private */
     /* Private: it may have been due from then on, */
@@ -610,8 +613,9 @@ typedef struct delayq_outbox_state {
     size_t bytes, size; /* used, of so many */
 } delayq_outbox_state;
 
-/* A handle, in memory of yours. {0} is a closed handle. An open handle must
- * not be copied or moved. All its fields are private. */
+/* From here to the functions (>>functions): what a handle is made of, private.
+ * It is here so that a handle can lie in memory of yours. */
+
 typedef struct delayq_address {
     char host[256]; /* or the path of a unix socket, */
     int port;       /* which has port 0 */
@@ -633,7 +637,8 @@ typedef struct delayq_exchange {
     delayq_status status;          /* why there are no replies, or OK */
     unsigned char wants, got;      /* replies */
     unsigned number;               /* the socket's, when it was sent */
-    unsigned char written;         /* the server has all of it, or may have */
+    unsigned char written;         /* the server has all of it, or may have;
+                                      what stands before another is, too */
     unsigned char alone;           /* nothing else was lost with it */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
@@ -668,7 +673,7 @@ typedef struct delayq_socket {
     delayq_socket_state state;
     unsigned number;         /* counts the attempts to connect it */
     unsigned char purpose;   /* dq_conn_purpose */
-    unsigned char unwritten; /* c's output buffer is not empty */
+    unsigned char unwritten; /* c's output buffer, or `body`, is not empty */
     unsigned char more;      /* there may be more to read */
     unsigned char unproven;  /* so many in a row were lost before of use */
     unsigned failures;       /* so many attempts in a row have failed */
@@ -710,7 +715,8 @@ typedef struct delayq_conn {
     delayq_address redirect;  /* the node that MOVED or ASK has named */
     unsigned char redirected; /* cmd's next attempt goes there */
     unsigned char hops;       /* redirections in a row while connecting */
-    unsigned char timed_out;  /* cmd was given up, not closed by the server */
+    unsigned char timed_out;  /* the last fault: given up, not closed by the
+                                 server */
     unsigned host;            /* number of the URL's host to try next */
     delayq_name *names;       /* three, in the owner's outbox; or NULL */
     unsigned hosts_left;      /* to try before a pause */
@@ -749,7 +755,7 @@ typedef enum delayq_waiter_role {
     DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
 } delayq_waiter_role;
 
-/* All 0 while conn->sub is NULL. */
+/* All 0 while the subscriber is closed. */
 typedef struct delayq_waiter {
     delayq_waiter_role role;
     unsigned char asked;     /* SUBSCRIBE of these two channels is written: */
@@ -768,6 +774,7 @@ typedef struct delayq_waiter {
     int64_t look_us;       /* ask no later than then */
 } delayq_waiter;
 
+/* A handle. {0} is a closed one. An open one must not be copied or moved. */
 struct delayq {
     unsigned open;
     int call_ms; /* how long a call that asks may take */
@@ -794,7 +801,7 @@ struct delayq {
     unsigned char paused; /* the last one failed: none is sent before
                              next_poll_us, whatever is heard */
 
-    /* What is heard; all 0 while conn->sub is NULL. */
+    /* What is heard; all 0 while the subscriber is closed. */
     unsigned char subscribed;   /* to the queue's channel */
     unsigned char list_tracked; /* the next push into N will be heard: only
                                    while conn->tracking is DELAYQ_TRACK_ON */
@@ -803,8 +810,9 @@ struct delayq {
                                 of the waiters */
     delayq_waiter waiter;
 
-    unsigned char empty_takes; /* the last take was empty and did not wait */
-    unsigned char retry_turn;  /* which list the next take looks at first */
+    unsigned char empty_takes; /* 1: the last take was empty, and one of the
+                                  empty ones since the last item didn't wait */
+    unsigned char retry_turn;  /* which list the last take looked at first */
     unsigned char probed;      /* a probe of this queue has been answered */
     unsigned char foreign;     /* dq_foreign: what was met there */
     volatile int woken;        /* by delayq_wake */
@@ -1053,7 +1061,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *              DELAYQ_RELEASE: at once, without counting this attempt (for an
  *              item that was taken and not begun)
  *
- * Returns, blocks and costs as delayq_ack. It may be called again.
+ * Returns, blocks and costs as delayq_ack. Called again for the same item, the
+ * last one counts, until it is delivered.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
@@ -1169,7 +1178,7 @@ DELAYQ_API void delayq_wake(delayq *q);
  *                                  the last flush
  *              DELAYQ_WOKEN        delayq_wake was called
  *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
- *              DELAYQ_ERR_ARG      no outbox, or as ever
+ *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
  *              the first failure since the last flush: of what is still there,
  *                                  or was dropped
  * Blocks       timeout_ms, as in delayq_take
@@ -1220,8 +1229,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * A connection is a delayq_socket, whose state dq_conn_advance moves on, and a
  * queue of exchanges under way on it, which dq_conn_pump writes and reads. No
- * function above Waiting waits, and below it only delayq_... of handles without
- * an outbox, and those that want an answer, call what waits.
+ * section in this list before Waiting waits, but for a connect hook and the
+ * look-up of a host name. Behind it, what a handle with an outbox does without
+ * waiting is in Outbox; the verbs that want an answer call what waits.
  *
  * The way of one request, a take:
  *
@@ -1258,8 +1268,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, asked, ready    Schedule; Waiters, where it isn't the
- *                        handle that acts
+ *     q->next_poll_us, asked, paused, ready    Schedule; Waiters, where it
+ *                        isn't the handle that acts
  *     q->subscribed, list_tracked      Waiters; cleared by Schedule
  *     q->waiter, will_wait        Waiters
  *     q->outbox, send_us, and what the memory holds    Outbox
@@ -1274,11 +1284,16 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     an ASK             dq_req_decide sets req->asking; dq_req_socket
  *     what may be sent twice                 dq_req_decide, req->idempotent
  *     when the server is asked next          dq_sched_on_..., dq_waiters_on_
- *                        ...: an event each
+ *                        ...: an event each. dq_take_step, dq_take_tick,
+ *                        dq_outbox_tick go by it; dq_sched_next says when to
+ *                        wake for it
  *     an element that can't be decoded       of a tick or take, in the
  *                        scripts: split() gives nil, and drain or take_listed
  *                        puts it to the dead letters. In C dq_elem_parse gives
  *                        -1, and a peek shows all its bytes as the payload
+ *     a new argument of a script     its writer, the Lua that reads it, the
+ *                        list above that; then `make lua`. TAKE is read by
+ *                        take_usual, too, and its first three by RUN
  *     a new option       delayq_options; range and default dq_check_options;
  *                        where it comes from options.share, dq_check_share
  *     a new error of the server              dq_err_table
@@ -1286,12 +1301,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        keys and arguments beside its verb; then `make lua`
  *
  * Words: a transfer moves due items from the zset to the ready list. The probe
- * is the first request about a queue on a connection. Tracking is Redis' client
- * tracking, which tells the subscriber of a push into the list. The waiters are
- * the handles in a take of 10 s or longer: the leader acts, a standby acts if
- * the leader doesn't, sleepers only look now and then. A poll asks the server
- * without having been told to. A request is idempotent if sending it twice does
- * what sending it once does.
+ * is the first request about a queue, and on a connection. Tracking is Redis'
+ *client tracking, which tells the subscriber of a push into the list. The
+ *waiters are the handles in a take of 10 s or longer: the leader acts, a
+ *standby acts if the leader doesn't, sleepers only look now and then. A poll
+ *asks the server without having been told to. A request is idempotent if
+ *sending it twice does what sending it once does.
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -3723,7 +3738,7 @@ static const char dq_lua_waiters_stay[] =
  * what is left over is moved too, since Java waits for it.
  *
  * What has been acknowledged stays so, too, where the rest is refused. */
-/* take_usual(keys, argv): the usual take, made for speed: a native queue,
+/* take_usual(call, zset, argv): the usual take, made for speed: a native queue,
  * nothing in its lists, one item to hand out or none.
  * Returns TAKE's reply; or nil, and has written nothing. */
 static const char dq_lua_take_usual[] =
@@ -4501,13 +4516,13 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * >>schedule   when the server is asked next
  *
  * Owns next_poll_us: one function per event, and nobody else writes it but
- * section Waiters, which puts off what a handle does not see to. The relative
- * time in a reply is counted from when its request
- * was sent: at worst the poll is some microseconds early and is repeated.
- * Counted from the reply it would be late by a round trip. Messages read since
- * then lower it. The subscriber is never read between a request and its
- * reply, so nothing else can get in between. Without a connection the next
- * poll is the next attempt to connect.
+ * section Waiters, which decides for those that wait beside others. The
+ * relative time in a reply is counted from when its request was sent: at worst
+ * the poll is some microseconds early and is repeated. Counted from the reply
+ * it would be late by a round trip. A call that waits for a reply does not read
+ * the subscriber before it has that; an outbox does, so a message that comes
+ * while its take is under way counts beside the reply. Without a connection the
+ * next poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -4631,7 +4646,7 @@ static void dq_sched_on_conn_lost(delayq_conn *conn) {
     }
 }
 
-/* One of the two connections is open: what has happened meanwhile? */
+/* The command connection is open: what has happened meanwhile? */
 static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
@@ -4732,6 +4747,9 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
 
 /* The server was asked to track the list, and has refused it then. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
+    delayq *h;
+    if (q->conn->tracking == DELAYQ_TRACK_OFF) /* for all */
+        for (h = q->conn->handles; h; h = h->next) dq_sched_untrack(h);
     q->track_us = read_us + DQ_UNHEARD_POLL_US;
     dq_sched_lower(q, q->track_us);
 }
@@ -5773,7 +5791,8 @@ static delayq_status dq_conn_may_use(delayq *q) {
 }
 
 /* The probe of q's queue is answered. A refusal of the first one on a
- * connection sends it to the next host; later ones leave it to the others. */
+ * connection sends it to the next host; later ones leave it to the other
+ * handles, unless the queue has moved or the answer is nonsense. */
 static delayq_status dq_conn_on_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status = dq_conn_read_probe(q);
@@ -5801,7 +5820,8 @@ static delayq_status dq_conn_on_probe(delayq *q) {
 }
 
 /* See to an open connection on which q's queue is known. OK: it is there;
- * EMPTY: not yet; else why not. Whatever asks the server begins here. */
+ * EMPTY: not yet; else why not. What asks the server begins here, but for what
+ * asks another node, or on the way. */
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
@@ -5851,6 +5871,17 @@ static delayq_status dq_conn_ensure(delayq *q) {
  * place that decides about sending one again. Nothing here waits.
  *---------------------------------------------------------------------------*/
 
+/* Its connection was lost before the answer: conn->err says of the first one
+ * under way whether that may have happened. */
+static delayq_status dq_req_lost(delayq *q, const delayq_exchange *x) {
+    int may = x->status == DELAYQ_ERR_UNKNOWN;
+    if ((strstr(q->conn->err, "may have happened") != NULL) == may)
+        return dq_err_set(q->err, x->status, "%s", q->conn->err);
+    return dq_err_set(q->err, x->status, "the connection was lost %s",
+                      may ? "before the answer: it may have happened"
+                          : "before sending: nothing has happened");
+}
+
 /* All replies of a request are there, or its socket is lost: its status, and
  * what the answer says of the connection. That of another node, which ASK has
  * named, says nothing of ours. */
@@ -5866,7 +5897,7 @@ static void dq_req_answered(delayq *q, dq_req *req) {
         conn->loaded &= ~req->script->bit;
     }
     if (!r)
-        status = dq_err_set(q->err, x->status, "%s", conn->err);
+        status = dq_req_lost(q, x);
     else if (refused)
         status = dq_err_reply(q->err, req->what, r);
     else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
@@ -6707,7 +6738,8 @@ typedef struct dq_reader {
     redisReply *reply;
 } dq_reader;
 
-/* One item, and its due time as text. A peek shows what can't be decoded, too.
+/* One item; its due time stands in the reader, as text. A peek shows what can't
+ * be decoded, too.
  */
 static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
                         redisReply *const *r) {
@@ -6973,7 +7005,7 @@ typedef struct dq_entry {
     size_t size; /* of all of it */
     dq_entry_kind kind;
     unsigned char has_id, replace, less, bury, mirror;
-    const char *what;   /* for error texts */
+    const char *what;   /* the verb, for error texts; its counter goes by it */
     int64_t begun_us;   /* when the call was made */
     int64_t delay_ms;   /* from then; */
     int64_t due_ms;     /* > 0: due then instead */
@@ -7010,9 +7042,11 @@ typedef struct dq_outbox {
     int taking;            /* it is a take */
     dq_reader reader;      /* of what it has brought */
     int64_t lease_end_us;  /* of that, by our clock */
-    size_t want, max;      /* items of the next take; at least; */
+    size_t want;           /* so many items the next take asks for, */
+    size_t max;            /* at least these, if the program can hold them */
     size_t got;            /* of the last one */
-    int takes;             /* the program takes: it did since the last tick */
+    int takes;             /* since the last tick 1: the program has taken,
+                              2: and got something */
     int lost;              /* the answer to a take was lost in this call */
     delayq_status news;    /* a take has failed: the next tick tells */
     delayq_status failure; /* the first one since a flush */
@@ -7805,7 +7839,8 @@ static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
  * reply means to the caller.
  *---------------------------------------------------------------------------*/
 
-/* Every verb begins here. wrong: NULL, or what is wrong with its arguments. */
+/* Every verb that may ask the server begins here. wrong: NULL, or what is wrong
+ * with its arguments. */
 static delayq_status dq_check(delayq *q, const char *wrong) {
     if (!q) return DELAYQ_ERR_ARG;
     if (q->open != DQ_OPEN)

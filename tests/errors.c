@@ -453,6 +453,32 @@ TEST(without_tracking_a_take_polls_four_times_a_second) {
     delayq_close(&q);
 }
 
+/* Two handles share a connection; the second asks for what the first has. */
+TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
+    delayq q, b;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    acl_user("half", "~* &* +@all");
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    memset(&o, 0, sizeof o);
+    o.name = "others";
+    o.share = &q;
+    OK(&b, delayq_open(&b, &o));
+    UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
+    ask("ACL SETUSER half -client");
+    UNTIL((delayq_take(&b, &item, 1), q.conn->tracking == DELAYQ_TRACK_OFF));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 1), DELAYQ_EMPTY);
+    OFFER(&b, "x", 0);
+    ask("RPUSH jobs y");
+    OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+    delayq_close(&b);
+    delayq_close(&q);
+}
+
 static delayq_status logged;
 static void note(void *user, delayq_status status, const char *text) {
     CHECK_TEXT((const char *)user, "me");
