@@ -4481,7 +4481,7 @@ typedef struct dq_req {
     int as_waiter;  /* a take: the waiters' key, too */
     int zset_alone; /* a take: the zset and no other key */
     int bury;       /* a change: the dead letters, where it puts the item */
-    int uncounted;  /* not the counters: they lie on another node */
+    int uncounted;  /* not the counters, which lie on another node now */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -4507,8 +4507,7 @@ typedef struct dq_req {
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
-/* Does it count? Not on a node that is about to get the slot: counters made
- * there would be in the way of those that come. */
+/* A node that is about to get the slot would refuse one key more. */
 static int dq_req_counts(const delayq *q, const dq_req *req) {
     return q->options.counters && req->script->counted_sha && !req->uncounted &&
            !req->asking;
@@ -5926,7 +5925,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
             again = 1;
             req->asking = conn->cmd.c != NULL;
         } else if (status == DQ_TRYAGAIN && dq_req_counts(q, req)) {
-            again = req->uncounted = 1;
+            again = req->uncounted = 1; /* rather than not done */
         } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
                    !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
             again = req->zset_alone = 1; /* one key lies on one node */

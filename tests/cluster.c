@@ -306,8 +306,7 @@ TEST(producers_and_consumers_go_on_while_their_slot_is_moved) {
     go_on_while_their_slot_is_moved(0);
 }
 
-/* What is done on the node that is getting the slot isn't counted: counters
- * made there would be in the way of those that come. */
+/* Not all is counted meanwhile: the counters may lie on the other node. */
 TEST(handles_that_count_go_on_while_their_slot_is_moved) {
     go_on_while_their_slot_is_moved(1);
 }

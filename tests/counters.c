@@ -259,6 +259,8 @@ TEST(only_handles_with_the_option_count_also_on_one_connection) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq counts, plain, shares;
     delayq_item item;
+    ask("SCRIPT FLUSH");
+    ask("CONFIG RESETSTAT");
     open_counting(&counts, DELAYQ_NATIVE, 60000);
     o.lease_ms = 60000;
     OK(&plain, delayq_open(&plain, &o));
@@ -279,6 +281,8 @@ TEST(only_handles_with_the_option_count_also_on_one_connection) {
     OK(&counts, delayq_ack_take(&counts, &item, 20000));
     OK(&plain, delayq_nack(&plain, &item, 0));
     TOTALS(&shares, "1 3 2 0 0 0");
+    if (main_server.major >= 7) /* each knows which of its scripts are there */
+        CHECK(!strstr(ask("INFO errorstats"), "NOSCRIPT"));
     delayq_close(&shares);
     delayq_close(&counts);
     delayq_close(&plain);
