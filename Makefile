@@ -179,7 +179,8 @@ bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a 
 	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
 	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
 	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
-	    $B/memory && $B/large && $B/handles && $B/lifecycle && $B/fleet"
+	    $B/memory && $B/large && $B/handles && $B/lifecycle && \
+	    $B/counters && $B/fleet"
 	@$B/frame
 	@sh tests/with-cluster.sh $B/cluster
 

@@ -164,6 +164,8 @@
  *                                            the channel that calls all of them
  *     delayq_turn:T:HANDLE            channel  tells one of them to lead
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
+ *     delayq_counters:T               hash   what handles with options.counters
+ *                                            have done
  *
  * The first four are the keys, the bytes and the channel of Redisson's
  * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
@@ -177,6 +179,15 @@
  * Redisson that has not offered yet. If elements of two formats have come
  * together all the same, let one handle with DELAYQ_REDISSON_OLD tick until the
  * wrong ones are gone: its ticks move every format, and write none.
+ *
+ * Handles with options.counters add what they do to the counters, in the script
+ * that does it: so what is sent again after a lost answer counts once, and the
+ * totals that delayq_count tells make the rates of the fleet. Not counted is
+ * what Redisson and handles without the option do, a redrive, what delayq_clear
+ * removes, and some of what is done while the slot moves to another node. Each
+ * counter that a call changes costs the server about 1.5 us, and 85 bytes in
+ * the append-only file. They stay until somebody deletes their key, and begin
+ * at 0 then.
  *
  * What lies in Redis outlives the programs, so it is a contract of its own.
  * Versions of delayq with the same first number can work on one queue at once:
@@ -491,6 +502,8 @@ typedef struct delayq_options {
 
     int reconnect_max_ms; /* longest pause between two attempts to connect;
                              default 5,000 */
+    int counters; /* 1: count in Redis what this handle does, for the totals of
+                     delayq_count: see >>keys */
 
     /* A handle that never waits: see >>outbox. */
     void *outbox;       /* memory of yours, which outlives the handle; what lay
@@ -583,7 +596,8 @@ typedef struct delayq_dead {
 } delayq_dead;
 
 /* What delayq_count tells. The first block describes the queue; the second
- * counts what this handle has done since it was opened. */
+ * counts what this handle has done since it was opened, the third what all
+ * have. */
 typedef struct delayq_counts {
     int64_t pending;     /* in the set, leased ones included */
     int64_t overdue;     /* of these: due, and not yet moved or taken */
@@ -599,6 +613,17 @@ typedef struct delayq_counts {
     uint64_t reconnects;
     uint64_t lateness[24]; /* [n]: items taken less than 2^n us late, but at
                               least half of that; the last: all above */
+
+    /* What all handles with options.counters have done: see >>keys. All 0
+     * where there was none, or an ACL hides it. */
+    struct {
+        uint64_t offered; /* stored; a duplicate isn't */
+        uint64_t taken;   /* handed out, redeliveries included; of a broadcast:
+                             put into the stream */
+        uint64_t acked, nacked;
+        uint64_t died;     /* sent to the dead letters */
+        uint64_t canceled; /* or replaced */
+    } total;
 } delayq_counts;
 
 /* What delayq_outbox tells, counted since the open. Offers: and what cancels
@@ -2837,6 +2862,17 @@ static const char dq_lua_clock[] = "local function clock()\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
+/* tally(field, n): add n to the queue's counters. One of these two begins each
+ * script that counts: the second for a handle with options.counters, which
+ * names the counters' key behind all others. What is counted has been done, so
+ * a refusal (of HINCRBY, or for the key's type) is ignored. */
+static const char dq_lua_no_tally[] = "local tally = nil\n";
+static const char dq_lua_tally[] =
+    "local counters = table.remove(KEYS)\n"
+    "local function tally(field, n)\n"
+    "  if n > 0 then redis.pcall('HINCRBY', counters, field, n) end\n"
+    "end\n";
+
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
  * start of its payload, or nil. attempts(e): the count in one of kind 16. */
 static const char dq_lua_elements[] =
@@ -2936,8 +2972,8 @@ static const char dq_lua_find[] =
 /* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
  * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
  * named. Appends to reply, and returns it: of each pair 1 (done) or 0 (not
- * there). Where a millisecond holds not many more than are asked for, as after
- * a take of many, it is read once. */
+ * there); and how many have left, if any. Where a millisecond holds not many
+ * more than are asked for, as after a take of many, it is read once. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, page, page_name = {}, nil, nil\n"
@@ -2965,8 +3001,7 @@ static const char dq_lua_remove[] =
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end\n"
-    "  return reply\n"
+    "  return reply, #found > 0 and redis.call('ZREM', zset, unpack(found))\n"
     "end\n";
 
 /* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
@@ -3003,10 +3038,11 @@ static const char dq_lua_offer_usual[] =
     "  local due = wait < 0 and -wait or (us + 999) / 1000 + wait\n"
     /* cuts a fraction off; faster than %.0f; a %d may have 32 bits */
     "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  call('ZADD', zset, 'NX', text, argv[3])\n"
+    "  local added = call('ZADD', zset, 'NX', text, argv[3])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
     "    redis.pcall('PUBLISH', argv[1], text)\n"
     "  end\n"
+    "  if tally then tally('offered', added) end\n"
     "  return {us}\n"
     "end\n";
 /* read_when(when, base): the due time; and, if it is sent again, whether the
@@ -3068,12 +3104,13 @@ static const char dq_lua_offer[] =
     "for i = from + 1, mirror and last or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', unpack(argv, from, last))\n"
+    "local added = redis.call('ZADD', zset, 'NX', unpack(argv, from, last))\n"
     "if number then\n"
     "  number = string.format('%.0f', number + #argv / 2 - 2)\n"
     "  redis.call('SET', mark, number, 'PX', 86400000)\n"
     "end\n"
     "publish_if_head(zset, argv[1], first, ties)\n"
+    "if tally then tally('offered', added) end\n"
     "return reply\n";
 
 /* OFFER_KEYED
@@ -3132,6 +3169,10 @@ static const char dq_lua_offer_keyed[] =
     "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
     "if old then redis.call('ZREM', zset, old) end\n"
     "publish_if_head(zset, channel, due, 1)\n"
+    "if tally then\n"
+    "  tally('offered', 1)\n"
+    "  tally('canceled', old and 1 or 0)\n"
+    "end\n"
     "return {us, 0, due, ticket}\n";
 
 /* What TICK, TAKE and BROADCAST know and count while they run.
@@ -3178,6 +3219,7 @@ static const char dq_lua_run[] =
     "    reply[4] = {ready, run.moved, run.dead, run.foreign, 0}\n"
     "  end\n"
     "  reply[2], reply[5] = next, table.concat(run.dues, ' ')\n"
+    "  if tally then tally('died', run.dead) end\n"
     "  return reply\n"
     "end\n"
     "local function attempt(run, f, ...)\n"
@@ -3821,6 +3863,10 @@ static const char dq_lua_take_usual[] =
     "if in_ready + in_retry == 0 and ARGV[4] == '1' then\n"
     "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
+    "if usual and tally and not usual.err then\n"
+    "  tally('acked', usual[3])\n"
+    "  tally('taken', usual[6] and 1 or 0)\n"
+    "end\n"
     "if usual and (usual.err or not KEYS[5]) then return usual end\n";
 /* the same for one of the waiters */
 static const char dq_lua_take_usual_waits[] =
@@ -3860,6 +3906,10 @@ static const char dq_lua_take[] =
     "  end\n"
     "  reply[3] = run.acked or 0\n"
     "  finish_run(run)\n"
+    "  if tally then\n"
+    "    tally('acked', reply[3])\n"
+    "    tally('taken', #run.dues)\n"
+    "  end\n"
     "  return keys[5] and give_role(reply, keys[5], argv) or reply\n"
     "end\n";
 static const char dq_lua_take_native[] =
@@ -3939,20 +3989,25 @@ static const char dq_lua_broadcast[] =
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
     "end\n"
+    "if tally then tally('taken', run.moved) end\n"
     "return finish_run(run)\n";
 
 /* REMOVE, by ticket: acks, or a cancel.
  * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
- * ARGV     pairs, 500 at most: due, prefix
+ * ARGV     pairs, 500 at most: due, prefix; then, of one that counts, what it
+ *          counts
  * returns  clock, and of each 1 (done) or 0 (not there) */
 static const char dq_lua_remove_main[] =
-    "return remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n";
+    "local field = tally and table.remove(ARGV)\n"
+    "local reply, n = remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n"
+    "if tally and n then tally(field, n) end\n"
+    "return reply\n";
 
 /* CHANGE, by ticket: nack, extend, reschedule; or bury.
  * KEYS     1 zset, 2 dead (only of a bury)
  * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
  *          doesn't count, 6 '1': sent again, 7 delay, or -1: the due
- *          time counts in any case
+ *          time counts in any case, 8 of one that counts '1': a nack
  * returns  clock; 1: done, 0: not there; the due time
  *
  * The new due time is the handle's reckoning, so that what is sent again finds
@@ -3983,6 +4038,7 @@ static const char dq_lua_change[] =
     "  local letter = string.format('buried %.0f\\n', now) .. e\n"
     "  redis.call('RPUSH', dead_list, letter)\n"
     "  redis.call('ZREM', zset, e)\n"
+    "  if tally then tally('died', 1) end\n"
     "  return {us, 1, 0}\n"
     "end\n"
     "local delay = tonumber(ARGV[7])\n"
@@ -3995,6 +4051,7 @@ static const char dq_lua_change[] =
     "redis.call('ZADD', zset, new_due, again)\n"
     "if again ~= e then redis.call('ZREM', zset, e) end\n"
     "publish_if_head(zset, channel, new_due, 1)\n"
+    "if tally and ARGV[8] == '1' then tally('nacked', 1) end\n"
     "return {us, 1, new_due}\n";
 
 /* PEEK
@@ -4032,10 +4089,12 @@ static const char dq_lua_peek[] =
 
 /* COUNT
  * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
- * ARGV     1 wire, then due times
+ * ARGV     1 wire, 2 counters, then due times
  * returns  clock, pending, overdue, ready, dead; next: the earliest due time,
- *          -1 where nothing is pending; of each due time how many are due by
- *          then */
+ *          -1 where nothing is pending; the six counters; of each due time how
+ *          many are due by then
+ *
+ * The counters aren't declared, so that it works where an ACL hides them. */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
@@ -4045,8 +4104,14 @@ static const char dq_lua_count[] =
     "local reply = {us, redis.call('ZCARD', zset),\n"
     "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
     "  redis.call('LLEN', KEYS[4]), tonumber(first[2] or -1)}\n"
-    "for i = 2, #ARGV do\n"
-    "  reply[5 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
+    "local totals = redis.pcall('HMGET', ARGV[2], 'offered', 'taken',\n"
+    "  'acked', 'nacked', 'died', 'canceled')\n"
+    "for i = 1, 6 do\n"
+    "  local n = tonumber(totals[i] or 0) or 0\n"
+    "  reply[6 + i] = math.max(0, math.min(n, 2 ^ 53 - 1))\n"
+    "end\n"
+    "for i = 3, #ARGV do\n"
+    "  reply[10 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
     "return reply\n";
 
@@ -4119,19 +4184,20 @@ typedef enum dq_req_verb {
 
 /* A request points at its script, and there is no table of all: so a program
  * links only the Lua of the calls that it makes. `sha` is the SHA1 of the text,
- * by which EVALSHA names it: `make lua` writes it here, a test checks it. */
+ * by which EVALSHA names it: `make lua` writes it here, a test checks it. One
+ * that counts has another, of its text with dq_lua_tally as first part. */
 typedef struct dq_script {
     const char *name; /* of the file in build/lua */
     dq_req_verb verb;
-    unsigned bit; /* in conn->loaded: this connection has loaded it */
-    const char *sha;
-    const char *const *parts; /* up to NULL */
+    unsigned bit; /* in conn->loaded: this connection has loaded it; and */
+    const char *sha, *counted_sha; /* that, 16 bits higher; or NULL */
+    const char *const *parts;      /* up to NULL */
 } dq_script;
 
-#define DQ_SCRIPT(name, verb, bit, sha, ...)                                \
-    static const char *const dq_parts_##name[] = {__VA_ARGS__, NULL};       \
-    static const dq_script dq_script_##name = {#name, verb, 1u << bit, sha, \
-                                               dq_parts_##name}
+#define DQ_SCRIPT(name, verb, bit, sha, counted_sha, ...)             \
+    static const char *const dq_parts_##name[] = {__VA_ARGS__, NULL}; \
+    static const dq_script dq_script_##name = {                       \
+        #name, verb, 1u << bit, sha, counted_sha, dq_parts_##name}
 
 #define DQ_LUA_RUN                                                            \
     dq_lua_clock, dq_lua_elements, dq_lua_foreign, dq_lua_chunks, dq_lua_run, \
@@ -4144,40 +4210,49 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "dd3524fea9d325d83107d287e784743c06edc640",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "fe12df0808a7520e60f4a7564586e6e6090ecc7f",
+          "acf2eb96c43d2b7284397066b54e76eab3517e20", dq_lua_no_tally,
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "f523201489dadd30fc42ea6b8a4ef4f9ca821d79",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "1dc39745d361117fef8811f9465dc5f38d4619d1",
+          "9eb58336e55691421a33906777a7ab462401b0d9", dq_lua_no_tally,
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "fd74bb012266de77621d2532da47d0554170071e",
+          "fc9798807428e5eeb57ae43fac64845ed1675fa4", dq_lua_no_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
-          dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "bf0a0e0e6f05f1c11d906de94713241f04696f34",
+          "767c6b66ccb5d23799501561428d486012f892f9",
+          "e9a9d033beba86590e4c2bb7db11ec30851c5780", dq_lua_no_tally,
+          DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, DQ_TAKE, 4, "1d5cd7d9d5bb87c05bfbc59ab5ff431964f40e2b",
+          "60bf86aa1a9c3f29a55484fae747f4bfd0187b81", dq_lua_no_tally,
           dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
           dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
           dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2be41a9ff6b8971cdc3aec17f8324d2160d89594",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "739e7640d6fdebde043d586ca8a23975da79ebef",
+          "a439662b8dfc4a5c9e90612d515a18cad5fcf82a", dq_lua_no_tally,
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
-          dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
+          "f6ba0fbcd0172b3d568b2b4deba3fa0a3ec27394",
+          "1fb0ba7693aa068029aef67cbef4b1a7b38d6813", dq_lua_no_tally,
+          DQ_LUA_RUN, dq_lua_broadcast);
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "2930254bbe91e287c4fd39e98b40c7c1f14c08d8",
+          "175950b432b613e6a27c8464da1c1cd1c0cce6e6", dq_lua_no_tally,
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
+DQ_SCRIPT(change, DQ_NOTHING, 8, "efc22bfb977cb68aed3284a27da9ab3b1309c9d3",
+          "e3ac858f376f3de3d04544fe4646c4bbd79f1931", dq_lua_no_tally,
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8",
+DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8", NULL,
           dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_NOTHING, 10, "b539c561d2510a4e48719736ee49c335bd930e8c",
-          dq_lua_clock, dq_lua_count);
+DQ_SCRIPT(count, DQ_NOTHING, 10, "5dd494d6473e1956a89de34fa5ac739834a68fc1",
+          NULL, dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
-          dq_lua_clock, dq_lua_clear);
+          NULL, dq_lua_clock, dq_lua_clear);
 DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
-          dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
+          NULL, dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, seldom. */
 static const char *const dq_parts_probe[] = {
@@ -4373,12 +4448,15 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
-static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
-    size_t len = 0, i;
-    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
+static void dq_resp_script(dq_resp_writer *o, const char *const *parts,
+                           int counts) {
+    const char *first = counts ? dq_lua_tally : parts[0];
+    size_t len = strlen(first), i;
+    for (i = 1; parts[i]; i++) len += strlen(parts[i]);
     dq_resp_arg(o, "", 0, len);
     dq_resp_flush(o);
-    for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
+    dq_resp_append(o, first, strlen(first));
+    for (i = 1; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
     dq_resp_append(o, "\r\n", 2);
 }
 
@@ -4426,6 +4504,7 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_STREAM "delayq_stream:"
 #define DQ_DEDUP "delayq_once:"
 #define DQ_SENT "delayq_sent:"
+#define DQ_COUNTERS "delayq_counters:"
 #define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
@@ -4448,6 +4527,7 @@ typedef struct dq_req {
     int as_waiter;  /* a take: the waiters' key, too */
     int zset_alone; /* a take: the zset and no other key */
     int bury;       /* a change: the dead letters, where it puts the item */
+    int uncounted;  /* not the counters, which lie on another node now */
 
     delayq_message *messages; /* an offer's, `max` of them */
     size_t max;               /* how many of these, or of those to come */
@@ -4473,6 +4553,19 @@ typedef struct dq_req {
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
+/* A node that is about to get the slot would refuse one key more. */
+static int dq_req_counts(const delayq *q, const dq_req *req) {
+    return q->options.counters && req->script->counted_sha && !req->uncounted &&
+           !req->asking;
+}
+
+/* The last key of what counts; arguments follow. */
+static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q,
+                             const dq_req *req) {
+    if (dq_req_counts(q, req)) dq_resp_key(o, q, DQ_COUNTERS, "");
+    o->keys = o->args;
+}
+
 /* Write a request's call of its script. How many keys and arguments that has
  * is known when its callback has run: what fits the buffer waits there for the
  * line with the counts; only for what doesn't, the callback runs again. On a
@@ -4481,12 +4574,14 @@ typedef struct dq_req {
  * replies come. */
 static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     const dq_script *script = req->script;
-    int loads = req->asking || !(q->conn->loaded & script->bit), n;
+    int counts = dq_req_counts(q, req);
+    unsigned bit = counts ? script->bit << 16 : script->bit;
+    int loads = req->asking || !(q->conn->loaded & bit), n;
     char call[120];
     if (loads) {
         dq_resp_command(o, 3, "SCRIPT LOAD");
-        dq_resp_script(o, script->parts);
-        if (!req->asking) q->conn->loaded |= script->bit;
+        dq_resp_script(o, script->parts, counts);
+        if (!req->asking) q->conn->loaded |= bit;
     }
     if (req->asking) dq_resp_command(o, 1, "ASKING");
     if (o->n > 0) dq_resp_flush(o);
@@ -4497,7 +4592,8 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
     assert(o->keys > 0 && o->keys < 10);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
-                 (unsigned long)(3 + o->args), script->sha,
+                 (unsigned long)(3 + o->args),
+                 counts ? script->counted_sha : script->sha,
                  (unsigned long)o->keys);
     o->counting = 0;
     dq_resp_append(o, call, (size_t)n);
@@ -5716,7 +5812,7 @@ static void dq_conn_send_probe(delayq *q) {
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
     dq_resp_command(&o, 6, "EVAL");
-    dq_resp_script(&o, dq_parts_probe);
+    dq_resp_script(&o, dq_parts_probe, 0);
     dq_resp_int(&o, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
     dq_resp_key(&o, q, DQ_MIRROR, "");
@@ -5894,7 +5990,7 @@ static void dq_req_answered(delayq *q, dq_req *req) {
     if (refused && dq_err_lookup(r->str)->status == DQ_NOSCRIPT &&
         x->wants > 1 && x->replies[0]->type == REDIS_REPLY_ERROR) {
         r = x->replies[0]; /* why it was not loaded */
-        conn->loaded &= ~req->script->bit;
+        conn->loaded &= ~(req->script->bit * 0x10001u);
     }
     if (!r)
         status = dq_req_lost(q, x);
@@ -5907,7 +6003,8 @@ static void dq_req_answered(delayq *q, dq_req *req) {
         conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
         conn->host += leave != 0; /* another server may do better */
         if (!leave) conn->cmd.unproven = 0;
-        if (status == DQ_NOSCRIPT) conn->loaded &= ~req->script->bit;
+        if (status == DQ_NOSCRIPT)
+            conn->loaded &= ~(req->script->bit * 0x10001u);
         if (status == DELAYQ_OK && r->element[0]->type == REDIS_REPLY_INTEGER)
             dq_conn_set_clock(conn, r->element[0]->integer, x->sent_us,
                               x->read_us);
@@ -5947,6 +6044,8 @@ static void dq_req_decide(delayq *q, dq_req *req) {
         } else if (status == DQ_ASK && !req->stepwise) {
             again = 1;
             req->asking = conn->cmd.c != NULL;
+        } else if (status == DQ_TRYAGAIN && dq_req_counts(q, req)) {
+            again = req->uncounted = 1; /* rather than not done */
         } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
                    !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
             again = req->zset_alone = 1; /* one key lies on one node */
@@ -6602,7 +6701,7 @@ static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
         dq_resp_key(o, q, DQ_DEAD, "");
         if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
-    o->keys = o->args;
+    dq_resp_end_keys(o, q, call);
     dq_resp_text(o, dq_wire_letter(q));
     dq_resp_int(o, q->options.batch);
     dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
@@ -7237,7 +7336,7 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     if (e) dq_resp_key(o, q, DQ_SENT, q->id);
-    o->keys = o->args;
+    dq_resp_end_keys(o, q, call);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     if (e) dq_resp_int(o, (int64_t)call->order);
     for (i = 0; i < call->max; i++) {
@@ -7263,7 +7362,7 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_DEDUP, rest);
     if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
     if (call->entry) dq_resp_key(o, q, DQ_SENT, q->id);
-    o->keys = o->args;
+    dq_resp_end_keys(o, q, call);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_write_when(o, m, NULL, call->is_resend && !call->entry);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
@@ -7280,26 +7379,30 @@ static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (call->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-    o->keys = o->args;
+    dq_resp_end_keys(o, q, call);
     for (i = 0; i < call->max; i++) {
         if (e && i > 0) e = dq_ring_next(call->ring, e);
         dq_write_ticket(o, e             ? (const char *)dq_entry_data(e)
                            : call->items ? call->items[i].ticket.text
                                          : call->ticket);
     }
+    if (dq_req_counts(q, call))
+        dq_resp_text(o, call->what[0] == 'a' ? "acked" : "canceled");
 }
 
 /* What a nack, extend, reschedule or bury says. */
 static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    o->keys = o->args;
+    dq_resp_end_keys(o, q, call);
     dq_write_ticket(o, call->ticket);
     dq_resp_int(o, call->due_ms);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_text(o, call->less ? "1" : "0");
     dq_resp_text(o, call->is_resend ? "1" : "0");
     dq_resp_int(o, call->from);
+    if (dq_req_counts(q, call))
+        dq_resp_text(o, call->what[0] == 'n' ? "1" : "0");
 }
 
 /* Make a request of the first entries. */
@@ -7343,7 +7446,7 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
         bytes += sizeof *e + e->len;
         if (n >= limit) break;
         e = dq_ring_next(ring, e);
-        if (e->kind != first->kind || e->mirror != first->mirror ||
+        if (e->kind != first->kind || e->what[0] != first->what[0] ||
             bytes + sizeof *e + e->len > DQ_RING_BYTES)
             break;
     }
@@ -8644,24 +8747,27 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     return dq_read_all(q, &call, items, count, n[0]);
 }
 
+#define DQ_COUNTS 12 /* numbers that a count's reply begins with */
+
 static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
     size_t i;
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
     o->keys = o->args;
     dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_key(o, q, DQ_COUNTERS, "");
     for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
 }
 
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     delayq_status status = dq_check(q, counts ? NULL : "counts is NULL");
-    int64_t n[6];
+    int64_t n[DQ_COUNTS];
     dq_req call;
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
     dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
     call.read_only = 1;
-    status = dq_wait_ask(q, &call, n, 6);
+    status = dq_wait_ask(q, &call, n, DQ_COUNTS);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -8671,6 +8777,12 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     counts->next_due_ms = n[5] < 0 ? 0 : n[5];
     if (n[2] > 0 && counts->now_ms > n[5])
         counts->overdue_ms = counts->now_ms - n[5];
+    counts->total.offered = (uint64_t)n[6];
+    counts->total.taken = (uint64_t)n[7];
+    counts->total.acked = (uint64_t)n[8];
+    counts->total.nacked = (uint64_t)n[9];
+    counts->total.died = (uint64_t)n[10];
+    counts->total.canceled = (uint64_t)n[11];
     return DELAYQ_OK;
 }
 
@@ -8680,7 +8792,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
         dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
                     : n < 1 || n > 1000 ? "n: 1 to 1,000"
                                         : NULL);
-    int64_t head[6];
+    int64_t head[DQ_COUNTS];
     size_t i;
     dq_req call;
     if (status != DELAYQ_OK) return status;
@@ -8688,10 +8800,10 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     call.read_only = 1;
     call.times = due_ms;
     call.max = n;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), head, 6);
+    status = dq_wait_run(q, &call, dq_wait_limit(q), head, DQ_COUNTS);
     if (status != DELAYQ_OK) return status;
-    for (i = 0; i < n && call.reply->elements == n + 6; i++) {
-        const redisReply *r = call.reply->element[i + 6];
+    for (i = 0; i < n && call.reply->elements == n + DQ_COUNTS; i++) {
+        const redisReply *r = call.reply->element[i + DQ_COUNTS];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }

@@ -350,6 +350,7 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
     o.lease_ms = lease_ms;
     o.log = on_fault;
     o.max_wait_ms = 1800000; /* so that polls find nothing */
+    o.counters = 1;          /* which is the only use of +hincrby */
     TRY(delayq_open(&q, &o), DELAYQ_OK);
     if (!why[0]) role();
     check_log();

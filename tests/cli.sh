@@ -134,7 +134,7 @@ ends "a missing value is usage" 2 take q --wait
 ends "-n without a value is usage" 2 take q -n
 is "which names the option" "delayq: -n: a value is missing" \
     "$(head -1 "$dir/err")"
-ends "a long option may be cut short" 1 take q --cou 1 --nul
+ends "a long option may be cut short" 1 take q --foll --wai 0 --nul
 ends "--replace without --key is usage" 2 offer q 1s x --replace
 ends "--timeout without --exec is usage" 2 take q --timeout 1s
 ends "a bad --retry-on is usage" 2 take q -x true --retry-on 75
@@ -337,6 +337,26 @@ is "each metric is described once" "7 7" "$(grep -c '^# HELP' "$dir/out") \
 $(grep '^# TYPE' "$dir/out" | sort -u | wc -l)"
 is "each line is one" "" "$(grep -v -e '^# \(HELP\|TYPE\) delayq_[a-z_]* ' \
     -e '^delayq_[a-z_]*{queue="\([^"\]\|\\.\)*"} [0-9.e+]*$' "$dir/out")"
+is "without counters there are none" 0 "$(grep -c _total "$dir/out")"
+t offer counted 0 x --counters -q
+t offer counted 0 x -q
+t take counted -n 2 --counters -q >/dev/null
+t count q counted --prometheus >"$dir/out"
+is "what --counters has counted" "6 1 2 0" "$(grep -c 'TYPE.*counter' "$dir/out") \
+$(sed -n -e 's/^delayq_offered_total{queue="counted"} //p' \
+    -e 's/^delayq_taken_total{queue="counted"} //p' \
+    -e 's/^delayq_died_total{queue="counted"} //p' "$dir/out" | xargs)"
+is "of the others nothing" 0 "$(grep -c 'total{queue="q"}' "$dir/out")"
+is "each line is one of Prometheus' format" "" "$(grep -v \
+    -e '^# \(HELP\|TYPE\) delayq_[a-z_]* ' \
+    -e '^delayq_[a-z_]*{queue="[a-z]*"} [0-9.e+]*$' "$dir/out")"
+is "in JSON, too" "1 2" "$(t count counted --json |
+    perl -MJSON::PP -ne '$m = decode_json($_); print "$m->{offered} $m->{taken}"')"
+like "and for people" 'counted  offered 1  taken 2  acked .*' \
+    "$(t count counted | grep counted..offered)"
+is "a counted queue is listed while it is empty" counted \
+    "$(t list counted --json | json queue)"
+redis del 'delayq_counters:{counted}' >/dev/null
 redis set wrong x >/dev/null
 ends "of a queue that can't be counted" 4 count wrong q --prometheus
 is "it tells that, and of the others" "0 1" \
@@ -884,10 +904,30 @@ kill -$INT $child
 wait $child
 is "no rate is made up of what is pushed and taken at once" "0 0" \
     "$(sed 1d "$dir/behind" | perl -MJSON::PP -ne '$m = decode_json($_);
-        $made++ if exists $m->{in} || exists $m->{out};
+        $made++ if exists $m->{offered_per_s} || exists $m->{taken_per_s};
         $sum += $m->{net_per_s}; $n++;
         END { printf "%d %d\n", $made, abs($sum / $n) > 4 }')"
 t clear net --yes -q
+t offer net 1h x --counters -q
+behind watch net -i 100ms --json
+(while :; do t offer net 0 x --counters -q; t take net --counters -q; done) \
+    >/dev/null 2>&1 &
+killer=$!
+children="$children $killer"
+soon "of a queue with counters it shows what comes and what goes" \
+    grep -q '"offered_per_s":[1-9].*"taken_per_s":[1-9]' "$dir/behind"
+kill $killer
+wait $killer 2>/dev/null
+kill -$INT $child
+wait $child
+if has_terminal; then
+    TERM=xterm script -qec "stty cols 100 rows 24
+        '$tool' watch net view -n 2 -i 100ms" /dev/null >"$dir/out" </dev/null
+    is "on a wide screen in columns" 1 \
+        "$(grep -c 'NET/S  OFFERED/S  TAKEN/S' "$dir/out" | sed 's/[2-9]/1/')"
+fi
+t clear net --yes -q
+redis del 'delayq_counters:{net}' >/dev/null
 is "JSON has the bars, which add up" 31 "$(t watch view -n 1 --json |
     json due | perl -MJSON::PP -ne '
         $sum += $_->{count} for @{decode_json($_)}; print $sum')"

@@ -137,6 +137,9 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     examples/*.c examples/*/*.c | sort -u); do
     case $name in
     delayq_retry | delayq_dead | delayq_sent | delayq_stream | DELAYQ_URL) ;;
+    delayq_counters | delayq_offered_total | delayq_taken_total) ;;
+    delayq_acked_total | delayq_nacked_total | delayq_died_total) ;;
+    delayq_canceled_total) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
     delayq_up | delayq_pending | delayq_ready | delayq_overdue) ;;

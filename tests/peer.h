@@ -21,8 +21,8 @@ struct peer_options {
 
 struct peer {
     const char *version;
-    size_t item_size, dead_size, counts_size; /* the same in both */
-    size_t message_size;                      /* at most today's */
+    size_t item_size, dead_size;      /* the same in both */
+    size_t counts_size, message_size; /* at most today's */
 
     /* A new handle, opened; NULL and the reason on stdout if it can't be. */
     delayq *(*open)(const struct peer_options *options);

@@ -482,6 +482,9 @@ static void try_all_verbs(delayq_wire wire, int broadcast,
         o.max_attempts = mode->max_attempts;
         o.broadcast = mode->broadcast;
         if (o.broadcast) o.broadcast_after = "";
+#ifdef DELAYQ_VERSION_MAJOR
+        o.counters = (mode - modes) % 2 == 0; /* every other one counts */
+#endif
         OK(&q, delayq_open(&q, &o));
         for (layout = 0; layout < LAYOUTS; layout++) {
             fill((enum layout)layout);

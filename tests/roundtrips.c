@@ -137,8 +137,8 @@ static const struct cost {
     {"nack", 60000, lease_1, nack, 1, 9},
     {"cancel among 100", 0, offer_100, cancel, 1, 13},
     {"reschedule among 100", 0, offer_100, reschedule, 1, 16},
-    {"count", 0, offer_100, count, 1, 8},
-    {"count_due of 3", 0, offer_100, count_due, 1, 11},
+    {"count", 0, offer_100, count, 1, 9},
+    {"count_due of 3", 0, offer_100, count_due, 1, 12},
     {"peek of 100", 0, offer_100, peek, 1, 9},
 };
 

@@ -76,7 +76,7 @@ TEST(versions_have_the_same_items_and_tickets) {
     CHECK_TEXT(peer_today.version, DELAYQ_VERSION);
     CHECK_INT(peer_0_1.item_size, sizeof(delayq_item));
     CHECK_INT(peer_0_1.dead_size, sizeof(delayq_dead));
-    CHECK_INT(peer_0_1.counts_size, sizeof(delayq_counts));
+    CHECK(peer_0_1.counts_size <= sizeof(delayq_counts));
     CHECK(peer_0_1.message_size <= sizeof(delayq_message));
 }
 

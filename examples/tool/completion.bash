@@ -36,15 +36,15 @@ _delayq() {
     --tls-key) COMPREPLY=($(compgen -f -- "$word")); return ;;
     esac
     case $verb in
-    offer) words=" --key --key-ttl --replace --ndjson --tickets -t --retry --null -0 --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    load) words=" --tickets -t --retry --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    take) words=" --null -0 --count -n --follow -f --wait -w --lease -l --max-attempts --exec -x --jobs -j --timeout --kill-after --retry-on --bury-on --stats --backoff --backoff-max --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    tick) words=" --once --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    ack) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    nack) words=" --backoff --backoff-max --attempt --release --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    offer) words=" --key --key-ttl --replace --ndjson --tickets -t --retry --null -0 --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    load) words=" --tickets -t --retry --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    take) words=" --null -0 --count -n --follow -f --wait -w --lease -l --max-attempts --exec -x --jobs -j --timeout --kill-after --retry-on --bury-on --stats --backoff --backoff-max --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    tick) words=" --counters --once --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    ack) words=" --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    nack) words=" --backoff --backoff-max --attempt --release --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
     extend) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    bury) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    cancel) words=" --key --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    bury) words=" --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    cancel) words=" --key --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
     reschedule) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
     peek) words=" --count -n --after --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
     dump) words=" --dead --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;

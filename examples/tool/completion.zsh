@@ -44,6 +44,7 @@ _delayq() {
         '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
         '--retry[how long to try again if the server is lost]:DURATION:'
         '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -57,6 +58,7 @@ _delayq() {
     load) options=(
         '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
         '--retry[how long to try again if the server is lost]:DURATION:'
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -83,6 +85,7 @@ _delayq() {
         '--stats[print at the end how many were taken, how late]'
         '--backoff[after the first failure (1s), doubled for each]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -94,6 +97,7 @@ _delayq() {
         '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     tick) options=(
+        '--counters[count in Redis what this does, see count]'
         '--once[end when nothing more is due]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
@@ -106,6 +110,7 @@ _delayq() {
         '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     ack) options=(
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -121,6 +126,7 @@ _delayq() {
         '--backoff-max[the longest back-off (5m)]:DURATION:'
         '--attempt[the attempt that take has printed]:N:'
         '--release[deliver at once, don'\''t count this attempt]'
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -143,6 +149,7 @@ _delayq() {
         '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     bury) options=(
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
@@ -155,6 +162,7 @@ _delayq() {
     ) ;;
     cancel) options=(
         '--key[another offer with KEY stores nothing (exit 1)]:KEY:'
+        '--counters[count in Redis what this does, see count]'
         '--json[one JSON object per line]'
         '(-q --quiet)'{-q,--quiet}'[say less]'
         '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'

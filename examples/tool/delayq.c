@@ -117,10 +117,12 @@ static const verb verbs[] = {
      "print pending and ready items as JSON, for load",
      "An item that moves on meanwhile may be printed twice."},
     {COUNT, "count", "[NAME...]", 0, MANY, run_count,
-     "count the items; without names of all queues", NULL},
+     "count the items; without names of all queues",
+     "And what was done by all who count it, with --counters in the tool."},
     {LIST, "list", "[PATTERN]", 0, 1, run_list, "list the queues, with counts",
-     "Looks through all keys of the server (SCAN). Doesn't find a queue that\n"
-     "is empty, or has nothing but ready items that were never leased."},
+     "Looks through all keys of the server (SCAN). Unless it has counters, it\n"
+     "doesn't find a queue that is empty, or has nothing but ready items that\n"
+     "were never leased."},
     {LETTERS, "dead", "NAME", 1, 1, run_dead, "list the dead letters",
      "Prints number, ticket, time of death, reason, attempts, and payload;\n"
      "the oldest first. 10 of them, or -n."},
@@ -202,6 +204,9 @@ static const flag flags[] = {
      "the attempt that take has printed"},
     {"release", 0, FLAG, AT(release), NACK, NULL,
      "deliver at once, don't count this attempt"},
+    {"counters", 0, FLAG, AT(counters),
+     OFFER | LOAD | TAKE | TICK | ACK | NACK | BURY | CANCEL, NULL,
+     "count in Redis what this does, see count"},
     {"once", 0, FLAG, AT(once), TICK, NULL, "end when nothing more is due"},
     {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin behind this item"},
     {"from", 0, NUMBER, AT(from), LETTERS, "N", "begin with number N (0)"},
@@ -250,7 +255,6 @@ static void show_help(FILE *to) {
 
 static void show_verb_help(const verb *v) {
     size_t i;
-    int any = 0;
     printf("usage: delayq %s [OPTION...] %s\n\n%c%s.\n", v->name, v->arguments,
            toupper((unsigned char)v->brief[0]), v->brief + 1);
     if (v->more) puts(v->more);
@@ -263,11 +267,9 @@ static void show_verb_help(const verb *v) {
         snprintf(text, sizeof text, "%s--%s%s%s", letter, f->name,
                  f->meta ? " " : "", f->meta ? f->meta : "");
         printf("  %-26s %s\n", text, f->help);
-        any = 1;
     }
-    printf("%sAll: --json --quiet --url URL --wire FLEET --tls-ca --tls-cert "
-           "--tls-key FILE\n",
-           any ? "\n" : "");
+    puts("All: --json --quiet --url URL --wire FLEET --tls-ca --tls-cert "
+         "--tls-key FILE");
 }
 
 /*-----------------------------------------------------------------------------

@@ -329,7 +329,24 @@ int run_dump(int argc, char **argv) {
  * >>count   count, list, for people, JSON and Prometheus
  *---------------------------------------------------------------------------*/
 
+#define TOTALS 6
+static const char *const total_names[TOTALS] = {"offered", "taken", "acked",
+                                                "nacked",  "died",  "canceled"};
+
+/* What all handles that count have done. 0: none has. */
+static int read_totals(const delayq_counts *c, double to[TOTALS]) {
+    to[0] = (double)c->total.offered;
+    to[1] = (double)c->total.taken;
+    to[2] = (double)c->total.acked;
+    to[3] = (double)c->total.nacked;
+    to[4] = (double)c->total.died;
+    to[5] = (double)c->total.canceled;
+    return to[0] + to[1] + to[2] + to[3] + to[4] + to[5] > 0;
+}
+
 static void show_json_counts(const char *name, const delayq_counts *c) {
+    double totals[TOTALS];
+    int i;
     fputs("{\"queue\":", stdout);
     json_text(name);
     printf(",\"pending\":%" PRId64 ",\"overdue\":%" PRId64
@@ -337,13 +354,19 @@ static void show_json_counts(const char *name, const delayq_counts *c) {
            ",\"next_due_ms\":",
            c->pending, c->overdue, c->overdue_ms, c->ready, c->dead);
     if (c->next_due_ms > 0)
-        printf("%" PRId64 "}\n", c->next_due_ms);
+        printf("%" PRId64, c->next_due_ms);
     else
-        puts("null}");
+        fputs("null", stdout);
+    if (read_totals(c, totals))
+        for (i = 0; i < TOTALS; i++)
+            printf(",\"%s\":%.0f", total_names[i], totals[i]);
+    puts("}");
 }
 
 static void show_counts(const char *name, const delayq_counts *c) {
+    double totals[TOTALS];
     char text[64];
+    int i;
     printf("queue    %s\npending  %" PRId64 "\noverdue  %" PRId64, name,
            c->pending, c->overdue);
     if (c->overdue > 0)
@@ -351,6 +374,12 @@ static void show_counts(const char *name, const delayq_counts *c) {
     printf("\nready    %" PRId64 "\ndead     %" PRId64 "\n", c->ready, c->dead);
     if (c->next_due_ms > 0)
         printf("next     %s\n", date(c->next_due_ms, text, sizeof text));
+    if (!read_totals(c, totals)) return;
+    printf("counted");
+    for (i = 0; i < TOTALS; i++)
+        printf("  %s %s", total_names[i],
+               commas((int64_t)totals[i], text, sizeof text));
+    putchar('\n');
 }
 
 /* The name of a queue as the value of a label. */
@@ -381,6 +410,9 @@ static int show_metrics(void) {
         {"ready", "Items in the ready lists."},
         {"dead", "Dead letters."},
         {"next_due_timestamp_seconds", "When the next item is due."}};
+    static const char *const total_helps[TOTALS] = {
+        "offered",  "handed out", "acknowledged",
+        "put back", "given up",   "canceled or replaced"};
     delayq_counts *counts =
         (delayq_counts *)must(calloc(handle_count, sizeof *counts));
     int *up = (int *)must(calloc(handle_count, sizeof *up)), code = DONE;
@@ -407,6 +439,20 @@ static int show_metrics(void) {
             printf("delayq_%s{queue=\"", metrics[k].name);
             show_label(queue_names[i]);
             printf("\"} %.15g\n", values[k]);
+        }
+    }
+    for (k = 0; k < TOTALS; k++) {
+        int described = 0;
+        for (i = 0; i < handle_count; i++) {
+            double totals[TOTALS];
+            if (!up[i] || !read_totals(&counts[i], totals)) continue;
+            if (!described++)
+                printf("# HELP delayq_%s_total Items that were %s, by all that "
+                       "count.\n# TYPE delayq_%s_total counter\n",
+                       total_names[k], total_helps[k], total_names[k]);
+            printf("delayq_%s_total{queue=\"", total_names[k]);
+            show_label(queue_names[i]);
+            printf("\"} %.15g\n", totals[k]);
         }
     }
     free(counts);

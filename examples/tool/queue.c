@@ -220,6 +220,7 @@ static delayq_options options_for(const char *name, delayq *share) {
     o.max_attempts = set.max_attempts > 65535 ? -1 : (int)set.max_attempts;
     o.backoff_ms = set.backoff_ms;
     o.backoff_max_ms = set.backoff_max_ms;
+    o.counters = set.counters;
     o.log = tell;
     o.share = share;
     if (share) return o; /* the rest is that one's */
@@ -478,14 +479,17 @@ static redisReply *ask(delayq *q, const char *a, const char *b, const char *c,
  * MARK: - List
  * >>list   the queues on a server
  *
- * A queue is found by its keys that begin with one of these words: not while it
- * is empty, nor while it has only fresh ready items, whose list has a name like
- * any other.
+ * A queue is found by its keys that begin with one of these words: unless it
+ * has counters, not while it is empty, nor while it has only fresh ready items,
+ * whose list has a name like any other.
  *---------------------------------------------------------------------------*/
 
-static const char *const prefixes[] = {
-    "redisson_delay_queue_timeout:", "delayq_retry:", "delayq_dead:",
-    "delayq_waiters:", "delayq_stream:"};
+static const char *const prefixes[] = {"redisson_delay_queue_timeout:",
+                                       "delayq_retry:",
+                                       "delayq_dead:",
+                                       "delayq_waiters:",
+                                       "delayq_stream:",
+                                       "delayq_counters:"};
 
 typedef struct found {
     char **name;

@@ -74,7 +74,7 @@ typedef struct settings {
     } retry_on[MAX_RETRY_ON];
     int retry_ons;
     int json, null, follow, replace, yes, once, quiet, tickets, release, dead;
-    int stats, ndjson, prometheus, help, version;
+    int stats, ndjson, prometheus, counters, help, version;
 } settings;
 
 extern settings set;

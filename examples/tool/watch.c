@@ -5,9 +5,10 @@
  * the table costs another one (a ZCOUNT per bar, each O(log n)), a peek of at
  * most 1,000 items or 512 KiB, and three LRANGEs of at most 60 items.
  *
- * The rates are net, of the counts of ten updates: what is offered and taken
- * between two of them is seen by nobody but the programs that do it, so no "in"
- * and no "out" is shown.
+ * The rates are of the counts of ten updates. NET/S is by how many items the
+ * queue has grown: what is offered and taken between two updates is seen only
+ * by the programs that do it. So what is offered and taken is shown only of
+ * queues where these count it (options.counters).
  * Only the taker knows how late an item was taken (`take --stats`); this view
  * shows how late the items are that are still in the set.
  */
@@ -62,6 +63,12 @@ static void grow(growth *g, int64_t ms, int64_t value) {
     g->value[g->count++] = value;
 }
 
+/* The same of a counter, which begins anew when somebody deletes it. */
+static void rise(growth *g, int64_t ms, uint64_t value) {
+    if (g->count > 0 && (int64_t)value < g->value[g->count - 1]) g->count = 0;
+    grow(g, ms, (int64_t)value);
+}
+
 /* Per second, over the last ten updates. 0: it is not known yet. */
 static int net(const growth *g, double *per_s) {
     size_t last = g->count - 1;
@@ -78,7 +85,7 @@ typedef struct view {
     delayq_counts counts;
     int64_t bars[BARS];
     int has_bars;
-    growth total;
+    growth total, offered, taken;
 } view;
 
 static view *views;
@@ -86,6 +93,7 @@ static size_t selected;
 static int64_t server_offset_ms; /* the server's clock less ours */
 static int64_t polled_ms;        /* time of the last poll, server's clock */
 static int64_t listed_ms;        /* when the queues were listed; 0: named */
+static int counted;              /* one of them has counters */
 
 /* Count what is due by when. */
 static int count_bars(delayq *q, view *v) {
@@ -108,12 +116,18 @@ static void refresh(size_t i) {
     if (v->status == DELAYQ_OK && i == selected) v->has_bars = count_bars(q, v);
     if (v->status != DELAYQ_OK) {
         snprintf(v->why, sizeof v->why, "%s", reason(q));
-        v->total.count = 0;
+        v->total.count = v->offered.count = v->taken.count = 0;
         return;
     }
     server_offset_ms = v->counts.now_ms - clock_ms();
     grow(&v->total, v->counts.now_ms,
          v->counts.pending + v->counts.ready + v->counts.dead);
+    if (v->counts.total.offered + v->counts.total.taken == 0 &&
+        v->offered.count == 0)
+        return;
+    rise(&v->offered, v->counts.now_ms, v->counts.total.offered);
+    rise(&v->taken, v->counts.now_ms, v->counts.total.taken);
+    counted = 1;
 }
 
 /*-----------------------------------------------------------------------------
@@ -270,7 +284,8 @@ static void refresh_all(void) {
             views[i].status = before->status;
             memcpy(views[i].why, before->why, sizeof before->why);
             views[i].has_bars = 0;
-            views[i].total.count = 0;
+            views[i].total.count = views[i].offered.count = 0;
+            views[i].taken.count = 0;
         } else {
             refresh(i);
         }
@@ -333,6 +348,8 @@ static void show_json_view(const view *v) {
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
     if (net(&v->total, &per_s)) printf(",\"net_per_s\":%.1f", per_s);
+    if (net(&v->offered, &per_s)) printf(",\"offered_per_s\":%.1f", per_s);
+    if (net(&v->taken, &per_s)) printf(",\"taken_per_s\":%.1f", per_s);
     if (v->has_bars) fputs(",\"due\":[", stdout);
     for (i = 0; v->has_bars && i < BARS; i++) {
         printf("%s{", i > 0 ? "," : "");
@@ -356,6 +373,8 @@ static void show_plain_view(const view *v) {
            now, v->name, c->pending, c->overdue,
            distance(c->overdue_ms, oldest, sizeof oldest), c->ready, c->dead);
     if (net(&v->total, &per_s)) printf(" net %+.1f/s", per_s);
+    if (net(&v->offered, &per_s)) printf(" offered %.1f/s", per_s);
+    if (net(&v->taken, &per_s)) printf(" taken %.1f/s", per_s);
     putchar('\n');
 }
 
@@ -526,10 +545,15 @@ typedef struct column {
 } column;
 
 static const column columns[] = {
-    {"PENDING", 11, 0}, {"OVERDUE", 9, 36}, {"OLDEST", 8, 62},
-    {"READY", 9, 28},   {"DEAD", 8, 48},    {"NET/S", 9, 70},
+    {"PENDING", 11, 0},    {"OVERDUE", 9, 36}, {"OLDEST", 8, 62},
+    {"READY", 9, 28},      {"DEAD", 8, 48},    {"NET/S", 9, 70},
+    {"OFFERED/S", 11, 90}, {"TAKEN/S", 9, 90}, /* if they are counted */
 };
 #define COLUMNS (sizeof columns / sizeof columns[0])
+
+static int is_shown(size_t which) {
+    return screen.columns >= columns[which].need && (which < 6 || counted);
+}
 
 static void cell(const view *v, size_t which, char *to, size_t size) {
     const delayq_counts *c = &v->counts;
@@ -543,9 +567,12 @@ static void cell(const view *v, size_t which, char *to, size_t size) {
         break;
     case 3: commas(c->ready, to, size); break;
     case 4: commas(c->dead, to, size); break;
-    default:
+    case 5:
         if (net(&v->total, &per_s)) snprintf(to, size, "%+.1f", per_s);
         break;
+    default:
+        if (net(which == 6 ? &v->offered : &v->taken, &per_s))
+            snprintf(to, size, "%.1f", per_s);
     }
 }
 
@@ -555,7 +582,7 @@ static void draw_row(const view *v, const char *style) {
     size_t i, n;
     int used = 0, width;
     for (i = 0; i < COLUMNS; i++)
-        if (screen.columns >= columns[i].need) used += columns[i].width;
+        if (is_shown(i)) used += columns[i].width;
     width = screen.columns - used;
     if (width > 50) width = 50;
     if (width < 8) width = 8;
@@ -567,7 +594,7 @@ static void draw_row(const view *v, const char *style) {
         return;
     }
     for (i = 0; i < COLUMNS; i++) {
-        if (screen.columns < columns[i].need) continue;
+        if (!is_shown(i)) continue;
         if (v)
             cell(v, i, text, sizeof text);
         else

@@ -127,6 +127,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     if (!share) o.io_timeout_ms = a->io_timeout_ms;
 #ifndef SIM_OLD
     if (!share) o.reconnect_max_ms = sim_plan.reconnect_max_ms;
+    o.counters = sim_plan.counters;
     if (uses_outbox(a)) {
         o.outbox = a->outbox = malloc(OUTBOX_BYTES);
         o.outbox_size = OUTBOX_BYTES;

@@ -50,6 +50,7 @@ typedef enum role {
     DEAD,
     STREAM,
     WAITERS,
+    COUNTERS,
     ONCE, /* strings, by their beginning */
     SENT,
     ROLES
@@ -802,6 +803,59 @@ static void check_keys(void) {
     }
 }
 
+static struct {
+    int64_t offered, taken, acked, nacked, died, canceled, *next;
+} counters;
+static void read_counter(void *arg, const char *bytes, size_t len,
+                         double score) {
+    static const struct {
+        const char *name;
+        int64_t *value;
+    } all[] = {
+        {"offered", &counters.offered}, {"taken", &counters.taken},
+        {"acked", &counters.acked},     {"nacked", &counters.nacked},
+        {"died", &counters.died},       {"canceled", &counters.canceled}};
+    size_t i;
+    (void)arg, (void)score;
+    if (counters.next) *counters.next = atoll(bytes);
+    if (counters.next) {
+        counters.next = NULL;
+        return;
+    }
+    for (i = 0; i < 6; i++)
+        if (len == strlen(all[i].name) && memcmp(bytes, all[i].name, len) == 0)
+            counters.next = all[i].value;
+}
+
+/* What was counted in is there, or was counted out, also after the server has
+ * come back with an older state. Java counts nothing, nor does who pushes. */
+static void check_counters(void) {
+    int q, r, i, uncounted = sim_plan.broadcast || !sim_plan.counters;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        uncounted |=
+            !sim_plan.actors[i].dropped && (sim_plan.actors[i].kind == JAVA ||
+                                            sim_plan.actors[i].kind == PUSHER);
+    if (uncounted) return;
+    for (q = 0; q < sim_plan.queues; q++) {
+        const struct name *n = &names[q][COUNTERS];
+        int64_t in = 0, out;
+        for (r = 0; r <= STREAM; r++)
+            if (r != MIRROR) in += contents[q][r].count;
+        memset(&counters, 0, sizeof counters);
+        redis_each(sim_redis, n->text, n->len, read_counter, NULL);
+        out = counters.acked + counters.canceled;
+        if (!sim_plan.lease_ms) out += counters.taken;
+        if (counters.offered != in + out)
+            check_fail("counters",
+                       "%lld offered, %lld taken, %lld acked, %lld nacked, "
+                       "%lld died, %lld canceled, and %lld lie in the server",
+                       (long long)counters.offered, (long long)counters.taken,
+                       (long long)counters.acked, (long long)counters.nacked,
+                       (long long)counters.died, (long long)counters.canceled,
+                       (long long)in);
+    }
+}
+
 static void tick_second(void) {
     static int64_t seconds;
     int i;
@@ -963,6 +1017,7 @@ static void watch(void *arg) {
     (void)arg;
     if (sim_now() == 0) turn = 0;
     check_live();
+    check_counters();
     check_idle();
     check_calls();
     if (turn++ % 10 == 9) tick_second();
@@ -997,6 +1052,7 @@ void check_begin(void) {
 #else
         name_set(q, WAITERS, "delayq_waiters:", 1);
 #endif
+        name_set(q, COUNTERS, "delayq_counters:", 1);
         name_set(q, ONCE, "delayq_once:", 1);
         name_set(q, SENT, "delayq_sent:", 1);
     }

@@ -104,6 +104,7 @@ void model_drive(const char *url, unsigned seed) {
         if (kind == 4) o->broadcast = 1, o->broadcast_keep = 20;
         if (kind == 1 || (kind != 4 && kind != 0 && i % 2))
             o->lease_ms = 10 + rand() % 20;
+        o->counters = (int)(seed / 6 + (unsigned)i) % 2;
         if (kind == 1) o->max_attempts = rand() % 2 ? 2 : 0;
         open[i] = delayq_open(&handles[i], o) == DELAYQ_OK;
     }

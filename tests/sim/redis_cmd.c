@@ -1099,6 +1099,51 @@ static void cmd_hget(call *k) {
         r_blob(k, ((blob **)seq_at(&o->items, at))[1]);
 }
 
+static void cmd_hmget(call *k) {
+    int i;
+    obj *o;
+    if (!get(k, 1, 'h', &o)) return;
+    r_array(k, k->argc - 2);
+    for (i = 2; i < k->argc; i++) {
+        size_t at = o ? pair_find(o, ARG(i)) : 0;
+        if (!o || at == o->items.len)
+            r_null(k);
+        else
+            r_blob(k, ((blob **)seq_at(&o->items, at))[1]);
+    }
+}
+
+static void cmd_hincrby(call *k) {
+    int64_t by, n = 0;
+    char text[24];
+    size_t at;
+    blob **pair;
+    obj *o;
+    if (!int_arg(k, 3, &by) || !get(k, 1, 'h', &o)) return;
+    at = o ? pair_find(o, ARG(2)) : 0;
+    pair = o && at < o->items.len ? seq_at(&o->items, at) : NULL;
+    if (pair && !to_int(pair[1]->s, pair[1]->len, &n)) {
+        r_error(k, "hash value is not an integer");
+        return;
+    }
+    if ((by > 0 && n > INT64_MAX - by) || (by < 0 && n < INT64_MIN - by)) {
+        r_error(k, "increment or decrement would overflow");
+        return;
+    }
+    if (!o) o = make(k, 1, 'h');
+    if (pair) {
+        blob_drop(pair[1]);
+    } else {
+        pair = seq_insert(&o->items, at, 1);
+        pair[0] = blob_new(ARG(2));
+    }
+    n += by;
+    pair[1] = blob_new(
+        text, (size_t)snprintf(text, sizeof text, "%lld", (long long)n));
+    changed(k, 1);
+    r_int(k, n);
+}
+
 static void all_pairs(call *k, char type) {
     size_t i;
     obj *o;
@@ -1497,6 +1542,8 @@ static const command commands[] = {
     {"zpopmax", "zpopmax", -2, W, 1, 1, 1, cmd_zpopmax},
     {"hset", "hset", -4, W | M, 1, 1, 1, cmd_hset},
     {"hget", "hget", 3, R, 1, 1, 1, cmd_hget},
+    {"hmget", "hmget", -3, R, 1, 1, 1, cmd_hmget},
+    {"hincrby", "hincrby", 4, W | M, 1, 1, 1, cmd_hincrby},
     {"hgetall", "hgetall", 2, R, 1, 1, 1, cmd_hgetall},
     {"hlen", "hlen", 2, R, 1, 1, 1, cmd_hlen},
     {"hdel", "hdel", -3, W, 1, 1, 1, cmd_hdel},

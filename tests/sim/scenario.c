@@ -227,6 +227,9 @@ void plan_make(uint64_t seed, int64_t seconds) {
 #else
     p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
 #endif
+#ifndef SIM_OLD
+    p->counters = seed % 3 == 1; /* no chance of its own: as for 0.1 */
+#endif
     p->latency_us = scaled(&c, 50, 40 * MS);
     p->jitter_us = chance_between(&c, 0, p->latency_us / 2);
     p->pieces = chance_percent(&c, 20) ? (int)chance_between(&c, 10, 60) : 0;
@@ -249,13 +252,14 @@ void plan_tell(void) {
     static const char *const wires[] = {"native", "Redisson", "old Redisson"};
     const plan *p = &sim_plan;
     int i;
-    sim_tell("seed %llu: %s%s, lease %lld ms, %d attempts, batch %d, "
+    sim_tell("seed %llu: %s%s%s, lease %lld ms, %d attempts, batch %d, "
              "reconnect_max %d ms, latency %lld + %lld us, pieces %d %%; "
              "faults until %lld s, offers until %lld s, ends at %lld s",
              (unsigned long long)p->seed, wires[p->wire],
-             p->broadcast ? ", broadcast" : "", (long long)p->lease_ms,
-             p->max_attempts, p->batch, p->reconnect_max_ms,
-             (long long)p->latency_us, (long long)p->jitter_us, p->pieces,
+             p->broadcast ? ", broadcast" : "", p->counters ? ", counters" : "",
+             (long long)p->lease_ms, p->max_attempts, p->batch,
+             p->reconnect_max_ms, (long long)p->latency_us,
+             (long long)p->jitter_us, p->pieces,
              (long long)(p->faults_until_us / SIM_SECOND),
              (long long)(p->offers_until_us / SIM_SECOND),
              (long long)(p->end_us / SIM_SECOND));

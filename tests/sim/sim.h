@@ -161,6 +161,7 @@ typedef struct plan {
     int max_attempts;
     int64_t backoff_ms, backoff_max_ms;
     int batch;
+    int counters; /* all handles count */
     int reconnect_max_ms;
     int64_t latency_us, jitter_us;
     int pieces;
