@@ -818,13 +818,13 @@ struct delayq {
 
     /* The schedule. */
     int64_t next_poll_us; /* ask the server no later than then */
+    int64_t pause_us;     /* the last request failed: none before then, whatever
+                             is heard */
     int64_t track_us;     /* ask it to track the list no sooner than then */
     int64_t ready;        /* how many lay ready by the last answer */
     void *outbox;         /* in options.outbox, or NULL */
     int64_t send_us;      /* that has something to send then */
     unsigned char asked;  /* its transfer or take is under way */
-    unsigned char paused; /* the last one failed: none is sent before
-                             next_poll_us, whatever is heard */
 
     /* What is heard; all 0 while the subscriber is closed. */
     unsigned char subscribed;   /* to the queue's channel */
@@ -1293,7 +1293,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Requests (NOSCRIPT) and with the connection
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, asked, paused, ready    Schedule; Waiters, where it
+ *     q->next_poll_us, pause_us, asked, ready    Schedule; Waiters, where it
  *                        isn't the handle that acts
  *     q->subscribed, list_tracked      Waiters; cleared by Schedule
  *     q->waiter, will_wait        Waiters
@@ -4689,14 +4689,15 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     return next < sub ? next : sub;
 }
 
-/* Poll no later than that, unless there is a pause. */
+/* Poll no later than that, or than a pause ends. */
 static void dq_sched_lower(delayq *q, int64_t when) {
-    if (q->next_poll_us > when && !q->paused) q->next_poll_us = when;
+    if (when < q->pause_us) when = q->pause_us;
+    if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
 /* Does something lie ready that may be asked for? */
 static int dq_sched_has_ready(const delayq *q) {
-    return q->ready > 0 && !q->paused;
+    return q->ready > 0 && (!q->pause_us || dq_sys_now() >= q->pause_us);
 }
 
 /* What is known of the server's clock grows older: two clocks may drift apart
@@ -4736,8 +4737,8 @@ static void dq_sched_untrack(delayq *q) {
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = h->asked = h->paused = 0;
-        h->waiter.push_us = 0;
+        h->list_tracked = h->asked = 0;
+        h->waiter.push_us = h->pause_us = 0;
         h->next_poll_us = conn->cmd.retry_us;
     }
 }
@@ -4746,7 +4747,7 @@ static void dq_sched_on_conn_lost(delayq_conn *conn) {
 static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->paused = 0;
+        h->pause_us = 0;
         h->next_poll_us = now;
     }
 }
@@ -4767,14 +4768,14 @@ static void dq_sched_on_fault(delayq *q) {
     q->asked = 0;
     q->waiter.push_us = 0;
     if (!q->conn->cmd.c) return;
-    q->paused = 1;
-    q->next_poll_us = dq_sys_now() + DQ_BACKOFF_US;
+    q->next_poll_us = q->pause_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
 /* The program asks: that is no less than it wants, pause or not. */
 static void dq_sched_on_take(delayq *q) {
-    if (q->paused) q->next_poll_us = dq_sys_now();
-    q->paused = 0;
+    int64_t pause_us = q->pause_us;
+    q->pause_us = 0;
+    if (pause_us) dq_sched_lower(q, dq_sys_now());
 }
 
 /* --- events of the queue --- */
@@ -4783,7 +4784,7 @@ static void dq_sched_on_take(delayq *q) {
  * the next one is, unless what is heard meanwhile makes it sooner. */
 static void dq_sched_on_sent(delayq *q) {
     q->asked = 1;
-    q->paused = 0;
+    q->pause_us = 0;
     q->next_poll_us = DQ_NEVER;
 }
 
@@ -4801,7 +4802,7 @@ static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
-        h->paused = 0;
+        h->pause_us = 0;
         h->ready = ready < 0 ? 0 : ready;
         if (!h->asked || sent_us + next_us < h->next_poll_us)
             h->next_poll_us = sent_us + next_us;
