@@ -222,6 +222,7 @@ TOOL_LIBS = $(LDFLAGS) $(if $(TOOL_TLS),-lhiredis_ssl) $(HIREDIS_LIBS) \
             $(if $(TOOL_TLS),-lssl -lcrypto)
 
 # changes when hiredis or OpenSSL come or go: then the tool is built anew
+always:
 $B/tool-tls: always
 	@mkdir -p $(@D)
 	@echo '$(TOOL_TLS)' | cmp -s - $@ || echo '$(TOOL_TLS)' >$@
@@ -386,4 +387,4 @@ help: ## list the targets
         memory nonblock old sim sim-old sim-test mutations fuzz lint lua \
         interop soak bench bench-old bench-peers calls charts cli recipes \
         faults size matrix windows zig servers tls format install uninstall \
-        deb deb-test operate completion clean help always
+        deb deb-test operate completion clean help
