@@ -222,11 +222,17 @@ TOOL_CFLAGS = -std=c99 $(WARN) $(CPPFLAGS) $(HIREDIS_CFLAGS) -I. \
 TOOL_LIBS = $(LDFLAGS) $(if $(TOOL_TLS),-lhiredis_ssl) $(HIREDIS_LIBS) \
             $(if $(TOOL_TLS),-lssl -lcrypto)
 
-$B/delayq: $(TOOL) examples/tool/tool.h delayq.h
+# changes when hiredis or OpenSSL come or go: then the tool is built anew
+always:
+$B/tool-tls: always
+	@mkdir -p $(@D)
+	@echo '$(TOOL_TLS)' | cmp -s - $@ || echo '$(TOOL_TLS)' >$@
+
+$B/delayq: $(TOOL) examples/tool/tool.h delayq.h $B/tool-tls
 	@mkdir -p $B
 	$(CC) $(TOOL_CFLAGS) $(CFLAGS) $(TOOL) $(TOOL_LIBS) -o $@
 
-$B/delayq-asan: $(TOOL) examples/tool/tool.h delayq.h
+$B/delayq-asan: $(TOOL) examples/tool/tool.h delayq.h $B/tool-tls
 	@mkdir -p $B
 	$(CC) $(TOOL_CFLAGS) $(SAN) -O1 -g $(TOOL) $(TOOL_LIBS) -o $@
 

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 out=${1:-build}/deb
 name=${DEBFULLNAME:-delayq}
-email=${DEBEMAIL:-$(git config user.email || echo "$USER@$(hostname)")}
+email=${DEBEMAIL:-$(git config user.email 2>/dev/null || echo "$USER@$(hostname)")}
 for tool in dpkg-buildpackage dh; do
     command -v $tool >/dev/null || {
         echo "make deb needs $tool: apt-get install build-essential debhelper" >&2

@@ -127,6 +127,9 @@ for code in 6 7 128+n; do
     grep -q "\(^\|[, ]\)$code " "$dir/help"
     is "help tells of exit code $code" 0 $?
 done
+is "help lists every command" "$(sed -n 's/^\.It Cm \([a-z]*\).*/\1/p' \
+    examples/tool/delayq.1 | sort -u | xargs)" \
+    "$(sed -n 's/^  \([a-z]*\) .*/\1/p' "$dir/help" | sort -u | xargs)"
 ends "an unknown command is usage" 2 bogus
 ends "an unknown option is usage" 2 take q --bogus
 ends "another command's option is usage" 2 count q --follow
@@ -136,8 +139,14 @@ is "which names the option" "delayq: -n: a value is missing" \
     "$(head -1 "$dir/err")"
 ends "a long option may be cut short" 1 take q --foll --wai 0 --nul
 ends "--replace without --key is usage" 2 offer q 1s x --replace
-ends "--timeout without --exec is usage" 2 take q --timeout 1s
 ends "a bad --retry-on is usage" 2 take q -x true --retry-on 75
+for option in "--timeout 1s" "--retry-on 75=1s" "--bury-on 9" "--jobs 4" \
+    "--count 0" "--lease 0"; do
+    # shellcheck disable=SC2086
+    ends "take $option alone is usage" 2 take q $option
+    like "which names the option" "delayq: ${option%% *}.*" \
+        "$(head -1 "$dir/err")"
+done
 ends "--retry-on of no exit code is usage" 2 take q -x true --retry-on 300=1s
 ends "a value for a flag is usage" 2 take q --follow=1
 ends "a missing argument is usage" 2 offer q
@@ -147,6 +156,10 @@ ends "a bad wire is usage" 2 take q --wire java
 ends "a bad url is usage" 2 count q --url http://x
 is "named as here, not as in C" 0 "$(grep -c 'options\.' "$dir/err")"
 like "by its option" '.*--url.*' "$(cat "$dir/err")"
+ends "TLS in a build without it is usage" 2 count q --url rediss://127.0.0.1:1 \
+    --tls-ca /nonexistent
+grep -q -e 'TLS needs.*libssl-dev' -e /nonexistent "$dir/err"
+is "and says what that needs" 0 $?
 ends "a bad name is usage" 2 count ""
 ends "a bad ticket is usage" 2 cancel q 12
 is "which says no more than that" "delayq: not a ticket: 12" \
@@ -159,6 +172,12 @@ for delay in 5 5x -5s '' s 1h30 1..5s @ @x 2026-13-01T00:00 2026-02-30T00:00 \
     forever; do
     ends "no delay: '$delay'" 2 offer q -- "$delay" x
 done
+t offer q 0 x -q
+for option in "--jobs 4" "--count 0" "--lease 0"; do
+    # shellcheck disable=SC2086
+    t take q $option >/dev/null 2>&1
+done
+is "and takes nothing" x "$(t take q)"
 is "nothing was stored by all that" "0 0 0 " "$(left q)"
 
 # --- offer and take ---
@@ -218,7 +237,8 @@ is "and prints the first one's ticket" "$first" "$(cat "$dir/out")"
 t offer q 0 three --key k --key-ttl 1h --replace -q
 is "--replace takes its place" "three 0 0 0 " "$(t take q) $(left q)"
 ends "its key outlives it" 1 offer q 0 four --key k --key-ttl 1h
-like "which is explained" '.*the key is taken.*--replace.*' "$(cat "$dir/err")"
+like "which is explained" '.*not stored.*even if .* delivered; --replace.*' \
+    "$(cat "$dir/err")"
 first=$(t offer q 1h one --key c --key-ttl 1h)
 ends "cancel with --key" 0 cancel q "$first" --key c
 ends "forgets the key, too" 0 offer q 1h two --key c --key-ttl 1h
@@ -254,7 +274,10 @@ END
 is "take --lease prints ticket and payload" a "$payload"
 ends "it is not acked" 1 take q
 is "but leased" "1 0 0 " "$(left q)"
+c=$b
 b=$(t extend q "$b" 2m)
+ends "the ticket from before is gone" 1 ack q "$c"
+like "for it was extended" '.* or extended .*' "$(cat "$dir/err")"
 ends "ack" 0 ack q "$b"
 ends "what is acked is gone" 1 ack q "$b"
 t offer q 0 n -q
@@ -362,6 +385,24 @@ ends "of a queue that can't be counted" 4 count wrong q --prometheus
 is "it tells that, and of the others" "0 1" \
     "$(sed -n 's/^delayq_up{.*} //p' "$dir/out" | xargs)"
 redis del wrong >/dev/null
+redis set 'redisson_delay_queue_timeout:{Wrong}' x >/dev/null
+ends "list of queues, of which the first can't be counted" 4 list
+is "has its head, and the others" "QUEUE a\"b\\c" \
+    "$(awk 'NR < 3 { print $1 }' "$dir/out" | xargs -d '\n')"
+like "and names it" 'delayq: Wrong: .*' "$(cat "$dir/err")"
+ends "so does count" 4 count
+like "without names" 'delayq: Wrong: .*' "$(cat "$dir/err")"
+ends "and with two" 4 count q Wrong
+like "names it" 'delayq: Wrong: .*' "$(cat "$dir/err")"
+redis del 'redisson_delay_queue_timeout:{Wrong}' >/dev/null
+ends "count --prometheus without a server" 3 count --prometheus \
+    --url unix:///nonexistent
+is "tells that it is down, also where no queue was named" "delayq_up 0" \
+    "$(grep '^delayq_' "$dir/out")"
+ends "count --prometheus of two queues without a server" 3 count q r \
+    --prometheus --url unix:///nonexistent
+is "tells it of both" 'delayq_up{queue="q"} 0 delayq_up{queue="r"} 0' \
+    "$(grep '^delayq_' "$dir/out" | xargs -d '\n')"
 for queue in 'a"b\c' 'tag{x}' élan times; do t clear "$queue" --yes -q; done
 
 ends "clear asks, and where nobody is there it refuses" 2 clear q </dev/null
@@ -373,9 +414,16 @@ if has_terminal; then
     is "it asks how many" 0 $?
     echo y | script -qec "$tool clear q" /dev/null >"$dir/out"
     is "clear on a terminal, yes" "0 0 0 0 " "$? $(left q)"
+    t offer q 1h x -q
+    script -qec "$tool peek q" /dev/null </dev/null >"$dir/out"
+    is "a terminal sees what the columns of peek are" "TICKET PAYLOAD x" \
+        "$(tr -d '\r' <"$dir/out" |
+            awk 'NR == 1 { printf "%s ", $1 } { printf "%s ", $NF }' | xargs)"
+    is "a pipe only the items" 1 "$(t peek q | wc -l)"
 else
     skip "no script, or no /dev/pts: nobody was asked"
 fi
+t clear q --yes -q
 t offer q 1h x -q
 is "clear --yes" "1 removed" "$(t clear q --yes)"
 
@@ -411,7 +459,7 @@ is "binary ones, too" /wAB "$(sed -n 4p "$dir/out" | json payload_base64)"
 is "and due when it says" 1900000000000 "$(sed -n 4p "$dir/out" | json due_ms)"
 printf '%s\n' '{"payload":"one"}' '{"payload":2}' '{"payload":"three"}' \
     >"$dir/ndjson"
-ends "load stops at what it doesn't understand" 2 load nd <"$dir/ndjson"
+ends "load stops at what it doesn't understand" 6 load nd <"$dir/ndjson"
 is "says where" "delayq: line 2: this is not understood: payload" \
     "$(head -1 "$dir/err")"
 is "and how far it came" "delayq: 1 stored; stopped before the end" \
@@ -420,7 +468,7 @@ for bad in '[]' '{' '{"payload":"x"' '{"payload":"x"}}' '{"due_ms":1}' \
     '{"payload":"\ud800"}' '{"payload_base64":"a"}' '{"payload":"x","key":"k"}' \
     '{"payload":"x","delay":"5"}' '{"payload":"x' null '{"delay_ms":1e99}'; do
     printf '%s\n' "$bad" | t load nd >/dev/null 2>&1
-    is "no message: $bad" 2 $?
+    is "no message: $bad" 6 $?
 done
 t take nd >/dev/null
 printf 'binary\0\377' | t offer nd 0 -q
@@ -515,6 +563,17 @@ is "which says how far it came" "delayq: 10 stored; stopped before the end" \
 # --- failures ---
 
 ends "no server ends with 3" 3 count q --url redis://127.0.0.1:1
+for line in "take q" "offer q 1h x --retry 0" "list"; do
+    # shellcheck disable=SC2086
+    ends "$line without a server" 3 $line --url unix:///nonexistent
+    grep -q -e 'attempt' -e 'trying again' "$dir/err"
+    is "promises no other attempt" 1 $?
+done
+redis freeze
+ends "nor does one that is frozen" 3 take q
+redis resume
+grep -q 'attempt' "$dir/err"
+is "make it promise one" 1 $?
 ends "and a take that waits with 3, too" 3 take q --wait 200ms -q \
     --url unix:///nonexistent
 ends "and an offer of lines" 3 offer q 1s - -q --retry 200ms \
@@ -528,6 +587,22 @@ ends "a key of a wrong type ends with 4" 4 take wrong
 redis config set maxmemory 1 >/dev/null
 ends "a full server ends with 4" 4 offer q 1s x
 redis config set maxmemory 0 >/dev/null
+behind offer patient 1h x --retry 60s --url "unix://$dir/later"
+soon "an offer without a server tries again" \
+    grep -q "trying again" "$dir/behind.err"
+ln -s "$socket" "$dir/later"
+wait $child
+is "until it is there" "0 1 0 0 " "$? $(left patient)"
+grep -q "answers again" "$dir/behind.err"
+is "and says that it is" 0 $?
+redis freeze
+behind offer patient 1h y --retry 60s
+soon "an offer to a server that is frozen, too" \
+    grep -q "trying again" "$dir/behind.err"
+redis resume
+wait $child
+is "until it goes on" "0 2 0 0 " "$? $(left patient)"
+t clear patient --yes -q
 "$tool" offer unknown 1h - --retry 0 <"$dir/fifo" >"$dir/out" 2>"$dir/err" &
 child=$!
 children="$children $child"
@@ -579,6 +654,8 @@ ends "a command that fails ends with 7" 7 take q -x 'exit 3' --backoff 10ms
 ends "and comes again" 7 take q -x 'kill -9 $$' --backoff 10ms --wait 20s
 ends "until its attempts are used up" 1 take q -x true --max-attempts 2 \
     --wait 300ms
+like "as the take that meets it says" 'delayq: q: 1 to the dead letters.*' \
+    "$(cat "$dir/err")"
 is "to the dead letters" "0 0 1 " "$(left q)"
 t clear q --dead --yes -q
 t offer q 0 hopeless -q
@@ -586,6 +663,17 @@ ends "--bury-on" 7 take q -x 'exit 65' --bury-on 65
 is "gives up" "0 0 1 " "$(left q)"
 t clear q --dead --yes -q
 ends "nothing to run a command for ends with 1" 1 take q -x true
+seq 3 | t offer q 0 - -q
+ends "a command that isn't there" 6 take q -f -x /no/such/command \
+    --backoff 1h --json
+is "ends the worker, one item nacked" "nacked 3 0 0 " \
+    "$(json result <"$dir/out") $(left q)"
+grep -q 'not found a command.*--retry-on 127' "$dir/err"
+is "which says why" 0 $?
+: >"$dir/not-executable"
+ends "or can't be executed" 6 take q -n 1 -x "$dir/not-executable" --backoff 1h
+ends "unless that code has a meaning" 7 take q -x 'exit 127' --retry-on 127=1h
+t clear q --yes -q
 
 t offer q 0 long -q
 behind take q -x 'touch "$out.on"; sleep 2' --lease 600ms
@@ -725,6 +813,12 @@ kill -TERM $child
 wait $child
 is "a lost server is told once, not at each attempt" 1 \
     "$(wc -l <"$dir/behind.err")"
+behind take q -f --url "unix://$dir/later2"
+soon "a worker waits for its server" grep -q "trying again" "$dir/behind.err"
+ln -s "$socket" "$dir/later2"
+soon "and says when it is there" grep -q "answers again" "$dir/behind.err"
+kill -TERM $child
+wait $child
 
 # --- what ends a worker ---
 
@@ -871,6 +965,9 @@ like "watch prints plain lines" \
     '[0-9: -]* view pending 31 overdue 1 oldest .* ready 0 dead 0' \
     "$(t watch view -n 1)"
 is "one a look and queue" 6 "$(t watch view q -n 3 -i 100ms | wc -l)"
+t watch view -n 1 --json --url unix:///nonexistent >"$dir/out" 2>/dev/null
+[ $(($(json time_ms <"$dir/out") / 1000 - $(date +%s))) -ge -60 ]
+is "without a server the time is ours" 0 $?
 behind watch view -i 100ms
 soon "it begins" grep -q pending "$dir/behind"
 redis freeze

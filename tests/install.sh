@@ -184,6 +184,30 @@ if [ -n "$VCPKG_ROOT" ]; then
     done
 fi
 
+# --- the tool's TLS --------------------------------------------------------------
+
+# a compiler that notes what it was to do
+cat >"$dir/cc" <<'END'
+#!/bin/sh
+case " $* " in *" -E "*) exit 1 ;; esac
+while [ $# -gt 0 ]; do
+    case $1 in
+    -DDELAYQ_TLS) tls=with ;;
+    -o) : >"$2" ;;
+    esac
+    shift
+done
+echo "${tls:-without}" >>"$0.log"
+END
+chmod +x "$dir/cc"
+builds() { make -s CC="$dir/cc" B="$dir/b" "$dir/b/delayq" "$@"; }
+check "the tool is built without TLS" builds TOOL_TLS=
+check "and is up to date" builds TOOL_TLS=
+check "libssl-dev comes" builds TOOL_TLS=yes
+check "and it is up to date" builds TOOL_TLS=yes
+check "it is built anew, with TLS" \
+    [ "$(xargs <"$dir/cc.log")" = "without with" ]
+
 # --- installed ---------------------------------------------------------------
 
 prefix="$dir/prefix"

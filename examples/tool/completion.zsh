@@ -26,7 +26,7 @@ _delayq() {
         'dead:list the dead letters'
         'redrive:make dead letters ready again'
         'drop:remove dead letters by their tickets'
-        'clear:remove everything; asks first'
+        'clear:remove all but dead letters; asks first'
         'watch:a live view, like top'
         'completion:print a script for the shell'\''s completion'
     )

@@ -31,6 +31,7 @@ settings set = {
     .wait_ms = -1,
     .jobs = 1,
     .retry_ms = -1,
+    .lease_ms = -1,
     .bury_on = -1,
     .interval_ms = 1000,
     .kill_after_ms = 5000,
@@ -131,7 +132,8 @@ static const verb verbs[] = {
      "Those whose tickets `dead` has printed; else all, or the -n oldest."},
     {DROP, "drop", "NAME TICKET...", 2, MANY, run_drop,
      "remove dead letters by their tickets", NULL},
-    {CLEAR, "clear", "NAME", 1, 1, run_clear, "remove everything; asks first",
+    {CLEAR, "clear", "NAME", 1, 1, run_clear,
+     "remove all but dead letters; asks first",
      "Removes the pending, leased and ready items, and the keys of offers;\n"
      "with --dead instead the dead letters."},
     {WATCH, "watch", "[NAME...]", 0, MANY, run_watch, "a live view, like top",
@@ -242,11 +244,10 @@ static void show_help(FILE *to) {
     fputs("usage: delayq COMMAND [OPTION...] NAME [ARGUMENT...]\n", to);
     for (i = 0; i < VERBS; i++) {
         char what[64];
-        if (verbs[i].bit == COMPLETION) continue; /* for those who install it */
         snprintf(what, sizeof what, "%s %s", verbs[i].name, verbs[i].arguments);
         fprintf(to, "  %-28s %s\n", what, verbs[i].brief);
     }
-    fputs("\n`delayq COMMAND --help` says more. The server is --url URL or "
+    fputs("`delayq COMMAND --help` says more. The server is --url URL or "
           "DELAYQ_URL.\nExit codes: 0 done, 1 nothing there, 2 usage, 3 no "
           "server, 4 refused, 5 unknown,\n6 can't read, write or run, 7 a "
           "command of --exec failed, 128+n by signal n.\n",

@@ -23,7 +23,8 @@ static int open_ticket(char **argv, delayq_item *item) {
 }
 
 static const char lease_gone[] =
-    "gone: its lease has ended, or it was acked or nacked before";
+    "gone: its lease has ended, or it was acked, nacked or extended before "
+    "(extend prints a new ticket)";
 static const char offer_gone[] =
     "gone: it was due and has been moved or taken, or was cancelled before";
 
@@ -193,6 +194,12 @@ static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
 }
 
 static int64_t peeked_ms; /* the server's clock */
+static int headed;        /* columns below a head: on a terminal */
+
+static void show_head(const char *head) {
+    if (!headed && isatty(1)) puts(head);
+    headed = isatty(1);
+}
 
 static void show_peeked(const delayq_item *item) {
     char left[32], text[256];
@@ -204,10 +211,12 @@ static void show_peeked(const delayq_item *item) {
         fputs("}\n", stdout);
         return;
     }
+    show_head("TICKET                                          DUE IN     "
+              "ATTEMPTS  PAYLOAD");
     distance(ms < 0 ? -ms : ms, left, sizeof left);
     preview(item->data, item->len, text, sizeof text);
-    printf("%s  %s%s  %d  %s\n", item->ticket.text, ms < 0 ? "-" : "+", left,
-           item->attempt, text);
+    printf("%s  %s%-*s  %*d  %s\n", item->ticket.text, ms < 0 ? "-" : "+",
+           headed ? 8 : 0, left, headed ? 8 : 0, item->attempt, text);
 }
 
 /* What -n says of those that show ten unless told. */
@@ -398,8 +407,9 @@ static void show_label(const char *name) {
     }
 }
 
-/* Prometheus' text format. A queue that can't be counted is down. */
-static int show_metrics(void) {
+/* Prometheus' text format. A queue that can't be counted is down; if not even
+ * the queues could be found out, for which the code is, all of it is. */
+static int show_metrics(int code) {
     static const struct {
         const char *name, *help;
     } metrics[] = {
@@ -414,8 +424,8 @@ static int show_metrics(void) {
         "offered",  "handed out", "acknowledged",
         "put back", "given up",   "canceled or replaced"};
     delayq_counts *counts =
-        (delayq_counts *)must(calloc(handle_count, sizeof *counts));
-    int *up = (int *)must(calloc(handle_count, sizeof *up)), code = DONE;
+        (delayq_counts *)must(calloc(handle_count + 1, sizeof *counts));
+    int *up = (int *)must(calloc(handle_count + 1, sizeof *up));
     size_t i, k;
     for (i = 0; i < handle_count; i++) {
         delayq_status status = delayq_count(&handles[i], &counts[i]);
@@ -425,6 +435,7 @@ static int show_metrics(void) {
     for (k = 0; k < sizeof metrics / sizeof metrics[0]; k++) {
         printf("# HELP delayq_%s %s\n# TYPE delayq_%s gauge\n", metrics[k].name,
                metrics[k].help, metrics[k].name);
+        if (k == 0 && handle_count == 0 && code != NOTHING) puts("delayq_up 0");
         for (i = 0; i < handle_count; i++) {
             const delayq_counts *c = &counts[i];
             double values[7];
@@ -462,9 +473,9 @@ static int show_metrics(void) {
 
 int run_count(int argc, char **argv) {
     size_t i;
-    int code = open_or_list(argc, argv, set.prometheus ? PATIENT : 0);
+    int code = open_or_list(argc, argv, set.prometheus ? PATIENT | ANYHOW : 0);
+    if (set.prometheus) return show_metrics(code);
     if (code != DONE) return code;
-    if (set.prometheus) return show_metrics();
     for (i = 0; i < handle_count; i++) {
         delayq_counts counts;
         delayq_status status = delayq_count(&handles[i], &counts);
@@ -485,7 +496,7 @@ int run_count(int argc, char **argv) {
 
 int run_list(int argc, char **argv) {
     size_t count, i;
-    int code, width = 5;
+    int code, width = 5, shown = 0;
     char **found = find_queues(argc > 0 ? argv[0] : NULL, &count, &code);
     if (!found) return code;
     code = open_all(found, count, ANYHOW);
@@ -505,7 +516,7 @@ int run_list(int argc, char **argv) {
         if (set.json) {
             show_json_counts(found[i], &c);
         } else {
-            if (i == 0)
+            if (!shown++)
                 printf("%-*s  %10s  %9s  %8s  %9s  %7s\n", width, "QUEUE",
                        "PENDING", "OVERDUE", "OLDEST", "READY", "DEAD");
             preview(found[i], strlen(found[i]), name, sizeof name);
@@ -543,9 +554,12 @@ static void show_dead(text_of raw, int is_element) {
         fputs("}\n", stdout);
         return;
     }
+    show_head("NUMBER  TICKET                                          TIME"
+              "                 REASON       ATTEMPTS  PAYLOAD");
     preview(l.payload.data, l.payload.len, text, sizeof text);
-    printf("%" PRId64 "  %s  %s  %s  %d  %s\n", number, l.ticket.text,
-           date(l.dead_ms, when, sizeof when), l.reason, l.attempt, text);
+    printf("%*" PRId64 "  %s  %s  %*s  %*d  %s\n", headed ? 6 : 0, number,
+           l.ticket.text, date(l.dead_ms, when, sizeof when), headed ? -11 : 0,
+           l.reason, headed ? 8 : 0, l.attempt, text);
 }
 
 int run_dead(int argc, char **argv) {

@@ -78,6 +78,7 @@ static delayq_status offer_patiently(delayq_message *m, size_t count) {
     int again = 0;
     for (;;) {
         delayq_status status = offer_rest(m, count, again);
+        heard(status);
         if (status >= 0 || !passing(status)) return status;
         tell(NULL, status, delayq_errmsg(handles));
         if (stops || clock_ms() >= until) return status;
@@ -95,8 +96,9 @@ static int offer_batch(delayq_message *m, size_t count, int show) {
         if (gone) complain("it is unknown whether it was stored");
         if (settled(&m[i]) && !gone && show) show_ticket(&m[i]);
         if (set.key && m[i].status == DELAYQ_DUPLICATE && !set.quiet)
-            complain("the key is taken, until its time is over, also if its "
-                     "item is gone: --replace stores it then");
+            complain("not stored: the key is taken until its time is over, "
+                     "even if the first offer has been delivered; --replace "
+                     "stores in any case");
         offered.stored += m[i].status == DELAYQ_OK;
         offered.duplicate += m[i].status == DELAYQ_DUPLICATE;
         offered.unknown += gone || m[i].status == DELAYQ_ERR_UNKNOWN ||
@@ -234,7 +236,7 @@ static size_t read_batch(feed *f, delayq_message *m, int64_t delay_ms,
         m[n].delay_ms = delay_ms;
         m[n].due_ms = due_ms;
         if (set.ndjson && !read_json(line, len, &m[n])) {
-            worse(USAGE);
+            worse(BROKEN);
             *good = 0;
             break;
         }
@@ -336,7 +338,7 @@ int run_offer(int argc, char **argv) {
         return usage("--key and --key-ttl go together");
     if (set.replace && !set.key) return usage("--replace needs --key");
     if (!lines && set.retry_ms < 0) set.retry_ms = 3000;
-    code = open_one(argv[0], lines ? PATIENT : 0);
+    code = open_one(argv[0], lines || set.retry_ms > 0 ? PATIENT : 0);
     if (code != DONE) return code;
     return lines ? offer_input(delay_ms, due_ms)
                  : offer_one(text, delay_ms, due_ms);

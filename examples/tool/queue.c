@@ -28,6 +28,7 @@ delayq *handles;
 size_t handle_count;
 char **queue_names;
 int io_timeout_ms;
+static int listed; /* the queues were not named on the command line */
 volatile sig_atomic_t stops;
 volatile sig_atomic_t suspended; /* Ctrl-Z, seen by watch */
 static volatile sig_atomic_t stop_signal;
@@ -143,7 +144,8 @@ static const char *in_our_words(const char *text, char to[512]) {
         {"options.name", "the queue's name"},
         {"options.url", set.url && set.url == url ? "DELAYQ_URL" : "--url"},
         {"DELAYQ_TLS defined before delayq.h",
-         "a delayq that is built with it"},
+         "a delayq that was built where hiredis >= 1.0 and libssl-dev are "
+         "installed"},
         {"wire = DELAYQ_REDISSON_OLD", "--wire redisson-old"},
         {"wire = DELAYQ_REDISSON", "--wire redisson"},
         {"DELAYQ_NATIVE", "--wire native"}};
@@ -153,6 +155,7 @@ static const char *in_our_words(const char *text, char to[512]) {
         for (i = 0; i < count; i++)
             if (strncmp(text, words[i][0], strlen(words[i][0])) == 0) break;
         if (i < count) {
+            if (n + strlen(words[i][1]) + 32 >= 512) break;
             n += (size_t)snprintf(to + n, 512 - n, "%s", words[i][1]);
             text += strlen(words[i][0]);
         } else if (strncmp(text, "options.", 8) == 0) {
@@ -168,10 +171,21 @@ static const char *in_our_words(const char *text, char to[512]) {
     return to;
 }
 
+/* What was tried is over: there will be no other attempt. */
 const char *reason(const delayq *q) {
+    static const char *const promises[] = {"; the next attempt is in ",
+                                           "; the attempt goes on"};
     static char text[512];
-    return in_our_words(delayq_errmsg(q), text);
+    size_t i;
+    in_our_words(delayq_errmsg(q), text);
+    for (i = 0; i < 2; i++) {
+        char *at = strstr(text, promises[i]);
+        if (at) *at = '\0';
+    }
+    return text;
 }
+
+int away; /* a passing fault was told, and nothing was heard since */
 
 /* Print a fault that a call waits out. The same text but for its numbers
  * ("next attempt in 4800 ms") is printed once a minute. */
@@ -185,7 +199,6 @@ void tell(void *user, delayq_status status, const char *text) {
     int64_t now = clock_ms();
     size_t i, n = 0;
     (void)user;
-    (void)status;
     if (set.quiet) return;
     for (i = 0; text[i] && n + 1 < sizeof shape; i++)
         if (!isdigit((unsigned char)text[i])) shape[n++] = text[i];
@@ -199,10 +212,25 @@ void tell(void *user, delayq_status status, const char *text) {
     memcpy(last[i].text, shape, n + 1);
     last[i].told_ms = now;
     complain("%s; trying again", in_our_words(text, words));
+    away = passing(status);
 }
 
+/* A call has got an answer: said once after a fault was told. */
+void heard(delayq_status status) {
+    if (!away || status < 0 || status == DELAYQ_WOKEN) return;
+    away = 0;
+    complain("the server answers again");
+}
+
+/* What is wrong with one of several queues is said with its name. */
 delayq_status failed(const delayq *q, delayq_status status) {
-    if (status < 0) complain("%s", reason(q));
+    size_t i = 0;
+    while (i < handle_count && q != &handles[i]) i++;
+    if (status < 0 && !passing(status) && i < handle_count &&
+        (handle_count > 1 || listed))
+        complain("%s: %s", queue_names[i], reason(q));
+    else if (status < 0)
+        complain("%s", reason(q));
     return status;
 }
 
@@ -216,7 +244,7 @@ static delayq_options options_for(const char *name, delayq *share) {
     memset(&o, 0, sizeof o);
     o.name = name;
     o.wire = (delayq_wire)set.wire;
-    o.lease_ms = set.lease_ms;
+    o.lease_ms = set.lease_ms > 0 ? set.lease_ms : 0;
     o.max_attempts = set.max_attempts > 65535 ? -1 : (int)set.max_attempts;
     o.backoff_ms = set.backoff_ms;
     o.backoff_max_ms = set.backoff_max_ms;
@@ -334,7 +362,7 @@ redisReply *command(delayq *q, const text_of *words, size_t count,
     void *reply = NULL;
     if (!is_connected(q)) delayq_count(q, &counts); /* connects */
     if (!is_connected(q)) {
-        snprintf(why, 256, "%s", reason(q));
+        snprintf(why, 256, "%.255s", reason(q));
         return NULL;
     }
     c = q->conn->cmd.c;
@@ -369,6 +397,10 @@ redisReply *command(delayq *q, const text_of *words, size_t count,
 
 int command_code(const char why[256]) {
     return strncmp(why, "the server says", 15) == 0 ? REFUSED : UNREACHABLE;
+}
+
+uint64_t deaths(const delayq *q) {
+    return q->counts.died;
 }
 
 int is_ticket(const delayq_ticket *ticket) {
@@ -609,6 +641,7 @@ char **find_queues(const char *pattern, size_t *count, int *code) {
     memset(&f, 0, sizeof f);
     memset(&q, 0, sizeof q);
     *code = DONE;
+    listed = 1;
     status = delayq_open(&q, &o);
     if (!is_connected(&q))
         *code = exit_code(failed(&q, status));

@@ -28,8 +28,8 @@ static int hands_out; /* --lease: the reader of the output acks */
 
 /* Take from the first queue that has something, in the order in which they were
  * named. *from: which, also of a failure. */
-static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
-                               size_t *n, int64_t wait_ms) {
+static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
+                                size_t *n, int64_t wait_ms) {
     int64_t until = clock_ms() + wait_ms;
     const delayq **all;
     delayq_status status;
@@ -58,6 +58,26 @@ static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
         if (status != DELAYQ_OK) break;
     }
     free(all);
+    return status;
+}
+
+/* The same, and say what it has sent to the dead letters. */
+static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
+                               size_t *n, int64_t wait_ms) {
+    uint64_t *died = (uint64_t *)must(calloc(handle_count, sizeof *died));
+    delayq_status status;
+    size_t i;
+    for (i = 0; i < handle_count; i++) died[i] = deaths(&handles[i]);
+    status = take_first(from, items, max, n, wait_ms);
+    heard(status);
+    for (i = 0; i < handle_count; i++) {
+        uint64_t more = deaths(&handles[i]) - died[i];
+        if (more > 0 && !set.quiet)
+            complain("%s: %" PRIu64 " to the dead letters: `delayq dead` says "
+                     "why",
+                     queue_names[i], more);
+    }
+    free(died);
     return status;
 }
 
@@ -139,6 +159,12 @@ static int64_t patience(void) {
     return set.follow || set.wait_ms == FOREVER ? DELAYQ_FOREVER : 0;
 }
 
+/* What is to be said is said between two takes: so none lasts for ever. */
+static int64_t one_wait(int64_t wait_ms) {
+    if (wait_ms >= 0) return wait_ms;
+    return away ? 1000 : 9000;
+}
+
 static int64_t take_most(void) {
     return set.count >= 0 ? set.count : set.follow ? INT64_MAX : 1;
 }
@@ -177,7 +203,10 @@ static int take_and_print(void) {
     while (left > 0 && !stops && code == DONE) {
         int64_t before = shown;
         size_t from, n, max = left < PRINT_BATCH ? (size_t)left : PRINT_BATCH;
-        delayq_status status = take_from(&from, items, max, &n, patience());
+        delayq_status status =
+            take_from(&from, items, max, &n, one_wait(patience()));
+        if (patience() < 0 && (status == DELAYQ_EMPTY || passing(status)))
+            continue;
         if (status == DELAYQ_EMPTY) break;
         if (status == DELAYQ_OK)
             code = hand_out(from, items, n, &shown);
@@ -239,6 +268,7 @@ typedef struct job {
 static job jobs[MAX_JOBS];
 static int job_count; /* that are not idle */
 static int64_t exec_failures;
+static int not_run; /* sh has not found a command, or may not run it */
 
 /* An unnamed file; -1: no space. */
 static int unnamed_file(const void *data, size_t len) {
@@ -428,6 +458,16 @@ static int judge_job(job *j) {
         for (i = 0; i < set.retry_ons; i++)
             if (code == set.retry_on[i].code)
                 j->delay_ms = set.retry_on[i].delay_ms;
+        /* a typo in --exec must not use up the attempts of all items */
+        if ((code == 126 || code == 127) && strcmp(j->result, "nacked") == 0 &&
+            j->delay_ms == DELAYQ_BACKOFF) {
+            if (!not_run)
+                complain("exit code %d: sh %s a command; no more items are "
+                         "taken, but with --retry-on %d=DELAY",
+                         code, code == 127 ? "has not found" : "can't run",
+                         code);
+            not_run = 1;
+        }
     }
     return 1;
 }
@@ -440,6 +480,7 @@ static void settle_job(job *j) {
     status = *j->result == 'a'   ? delayq_ack(q, &j->item)
              : *j->result == 'b' ? delayq_bury(q, &j->item)
                                  : delayq_nack(q, &j->item, j->delay_ms);
+    heard(status);
     if (status >= 0) {
         exec_failures += *j->result == 'n' || *j->result == 'b';
         if (status == DELAYQ_GONE && !j->uncertain)
@@ -459,6 +500,7 @@ static void settle_job(job *j) {
 static void renew_job(job *j) {
     delayq *q = &handles[j->from];
     delayq_status status = delayq_extend(q, &j->item, 0);
+    heard(status);
     if (status == DELAYQ_GONE)
         complain("%s: the lease was lost; it may run twice",
                  j->item.ticket.text);
@@ -539,12 +581,12 @@ static void heed_stops(void) {
 
 /* Take an item and start its command. 0: take no more, for the reason *code. */
 static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
-    int64_t now = clock_ms(), wait = patience();
+    int64_t now = clock_ms(), wait = one_wait(patience());
     delayq_status status;
     delayq_item item;
     size_t from, n;
-    if (wait > 0) wait = idle_ms + wait > now ? idle_ms + wait - now : 0;
-    if (job_count > 0 && wait != 0 && (wait < 0 || now + wait > next_ms))
+    if (patience() > 0) wait = idle_ms + wait > now ? idle_ms + wait - now : 0;
+    if (job_count > 0 && wait != 0 && now + wait > next_ms)
         wait = next_ms > now ? next_ms - now : 1;
     status = take_from(&from, &item, 1, &n, wait);
     if (status == DELAYQ_OK && stops) {
@@ -574,7 +616,7 @@ static int take_and_run(void) {
         int64_t next = tend_jobs();
         int before = job_count;
         heed_stops();
-        more = more && !stops && taken < left;
+        more = more && !stops && !not_run && taken < left;
         if (!more && job_count == 0) break;
         if (more && job_count < set.jobs) {
             more = take_job(idle_ms, next, &code);
@@ -584,7 +626,7 @@ static int take_and_run(void) {
             idle_ms = clock_ms();
         }
     }
-    if (code != DONE) return code;
+    if (code != DONE || not_run) return code != DONE ? code : BROKEN;
     if (exec_failures > 0 && !set.follow) return FAILED;
     if (stops && !set.follow && taken < left) return stopped();
     return taken > 0 || stops ? DONE : NOTHING;
@@ -593,13 +635,18 @@ static int take_and_run(void) {
 int run_take(int argc, char **argv) {
     int code;
     hands_out = set.lease_ms > 0 && !set.exec;
-    if (set.lease_ms == 0) set.lease_ms = PRINT_LEASE_MS;
+    if (set.count == 0) return usage("--count: 1 or more");
+    if (set.lease_ms == 0) return usage("--lease: more than 0");
+    if (set.lease_ms < 0) set.lease_ms = PRINT_LEASE_MS;
     if (set.jobs < 1 || set.jobs > MAX_JOBS) return usage("--jobs: 1 to 64");
     if (set.exec && set.lease_ms < 100)
         return usage("--lease: 100ms or more with --exec");
-    if (!set.exec && (set.timeout_ms > 0 || set.retry_ons > 0))
-        return usage("%s needs --exec",
-                     set.timeout_ms > 0 ? "--timeout" : "--retry-on");
+    if (!set.exec && (set.timeout_ms > 0 || set.retry_ons > 0 || set.jobs > 1 ||
+                      set.bury_on >= 0))
+        return usage("%s needs --exec", set.timeout_ms > 0  ? "--timeout"
+                                        : set.retry_ons > 0 ? "--retry-on"
+                                        : set.jobs > 1      ? "--jobs"
+                                                            : "--bury-on");
     code = open_all(argv, (size_t)argc, patience() != 0 ? PATIENT : 0);
     if (code == DONE) code = set.exec ? take_and_run() : take_and_print();
     if (set.stats && handle_count > 0) show_lateness();
@@ -635,6 +682,7 @@ static int64_t tick_all(delayq_status *status) {
     for (i = 0; i < handle_count; i++) {
         int64_t wait_ms;
         *status = delayq_tick(&handles[i], &wait_ms);
+        heard(*status);
         if (*status < 0 && (set.once || !passing(*status))) {
             failed(&handles[i], *status);
             return -1;

@@ -173,6 +173,8 @@ extern int io_timeout_ms; /* 0: the library's default */
 int exit_code(delayq_status status);
 int passing(delayq_status status);
 void tell(void *user, delayq_status status, const char *text);
+void heard(delayq_status status); /* what a call has returned */
+extern int away; /* a fault was told, and nothing was heard since */
 /* The library's text, with the names that the command line has. */
 const char *reason(const delayq *q);
 delayq_status failed(const delayq *q, delayq_status status);
@@ -203,6 +205,9 @@ redisReply *command(delayq *q, const text_of *words, size_t count,
 /* And the exit code for that. */
 int command_code(const char why[256]);
 text_of word(const char *text);
+
+/* How many items this handle's calls have sent to the dead letters. */
+uint64_t deaths(const delayq *q);
 
 int is_ticket(const delayq_ticket *ticket);
 text_of payload_of(const delayq *q, text_of element);

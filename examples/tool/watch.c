@@ -848,6 +848,7 @@ int run_watch(int argc, char **argv) {
     code = open_or_list(argc, argv, PATIENT);
     set.quiet = 1; /* the view shows errors */
     listed_ms = argc > 0 ? 0 : clock_ms();
+    server_offset_ms = (int64_t)time(NULL) * 1000 - clock_ms(); /* as yet */
     if (code != DONE) return code;
     views = (view *)must(calloc(handle_count, sizeof *views));
     for (i = 0; i < handle_count; i++) views[i].name = queue_names[i];
