@@ -99,13 +99,19 @@ static int twice(int from, int to, const char *bytes, size_t n) {
     return put(to, whole, 2 * n);
 }
 
-/* Each array at the beginning of a line is a command; payloads of the tests
- * contain none. */
+static int begins_array(const char *bytes, size_t n) {
+    size_t i = 1;
+    while (i < n && bytes[i] >= '0' && bytes[i] <= '9') i++;
+    return bytes[0] == '*' && i > 1 && i < n && bytes[i] == '\r';
+}
+
+/* Each array at the beginning of a line is a command; payloads and ids of the
+ * tests contain none. */
 static int forge(int fd, const char *bytes, size_t n) {
     size_t i, len = strlen(proxy->forged);
     for (i = 0; i < n; i++)
-        if (bytes[i] == '*' && (i == 0 || bytes[i - 1] == '\n') &&
-            !put(fd, proxy->forged, len))
+        if ((i == 0 || bytes[i - 1] == '\n') &&
+            begins_array(bytes + i, n - i) && !put(fd, proxy->forged, len))
             return 0;
     return 1;
 }
