@@ -192,12 +192,13 @@
  * one, can offer and take. Due times are whole milliseconds since the epoch,
  * rounded up.
  *
- * Nothing ever blocks on the server; the handle waits in poll(), sleeps for the
- * last fraction of a millisecond, and spends the last 80 us (on Windows 600)
- * awake, because sleepers are woken late. A handle that waits opens a second
- * connection, the subscriber, which is told of items that are due earlier and
- * of payloads that anybody pushes into N. It only saves time: without it the
- * handle asks the server every 250 ms; with it at least every max_wait_ms.
+ * Nothing ever blocks on the server; the handle waits in poll(), and sleeps for
+ * the last fraction of a millisecond. Sleepers are woken up to 50 us late (on
+ * Windows 600), so it sleeps for so much less, and spends the rest awake. A
+ * handle that waits opens a second connection, the subscriber, which is told of
+ * items that are due earlier and of payloads that anybody pushes into N. It
+ * only saves time: without it the handle asks the server every 250 ms; with it
+ * at least every max_wait_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -1678,7 +1679,7 @@ static void dq_sys_write_pipe(int fd) {
 /* --- POSIX --- */
 
 typedef int dq_sys_socket;
-#define DQ_SPIN_US 80 /* Linux' timer slack, and a bit */
+#define DQ_SPIN_US 50 /* Linux' timer slack */
 
 union dq_sys_address {
     struct sockaddr any;
@@ -1748,13 +1749,16 @@ static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
 }
 
 /* poll counts whole milliseconds; the rest, less than one, is slept without
- * listening. */
+ * listening. Linux lets a poll be late by a thousandth of its time: it is asked
+ * for that much less. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t ms = (until - dq_sys_now()) / 1000, left;
-    int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
-    if (poll(fds, (nfds_t)count, n) != 0) return 1;
-    left = until - dq_sys_now();
-    if (left > 1000) return 1; /* an hour is over */
+    int64_t left = until - dq_sys_now(), ms;
+    do {
+        ms = (left - left / 1000) / 1000;
+        ms = ms > 3600000 ? 3600000 : ms > 0 ? ms : 0;
+        if (poll(fds, (nfds_t)count, (int)ms) != 0) return 1;
+        left = until - dq_sys_now();
+    } while (left > 1000);
     if (left > 0) {
         struct timespec t;
         t.tv_sec = 0;
