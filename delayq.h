@@ -4475,12 +4475,12 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  *
  * Owns next_poll_us: one function per event, and nobody else writes it but
  * section Waiters, which puts off what a handle does not see to. The relative
- * time in a reply is counted from when its request
- * was sent: at worst the poll is some microseconds early and is repeated.
- * Counted from the reply it would be late by a round trip. Messages read since
- * then lower it. The subscriber is never read between a request and its
- * reply, so nothing else can get in between. Without a connection the next
- * poll is the next attempt to connect.
+ * time in a reply is counted from when its request was sent: at worst the poll
+ * is some microseconds early and is repeated, once. Counted from the reply it
+ * would be late by a round trip. Messages read since then lower it. The
+ *subscriber is never read between a request and its reply, so nothing else can
+ *get in between. Without a connection the next poll is the next attempt to
+ *connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -4632,23 +4632,29 @@ static void dq_sched_on_sent(delayq *q) {
     q->next_poll_us = DQ_NEVER;
 }
 
-/* A transfer or take, sent then, was answered: so long until the next item is
- * due, so many ready. That holds for every handle on the same queue and
- * connection. unheard: the next push would not be heard; taken: the list has
- * changed. */
-static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                              int64_t ready, int unheard, int taken) {
+/* A transfer or take was answered: so long until the next item is due, so many
+ * ready. That holds for every handle on the same queue and connection.
+ * unheard: the next push would not be heard; taken: the list has changed.
+ *
+ * If an item is due within a millisecond, this poll came too early, and took
+ * longer to get there than the next one will, since all are awake now: counted
+ * from when it was sent, that one would be too early, too. */
+static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
+                              int64_t next_us, int64_t ready, int unheard,
+                              int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
+    int64_t sent_us = x->sent_us, from_us = sent_us;
     delayq *h;
     if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
+    if (next_us < 1000) from_us += (x->read_us - sent_us) / 2;
     for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
         h->ready = ready < 0 ? 0 : ready;
-        if (!h->asked || sent_us + next_us < h->next_poll_us)
-            h->next_poll_us = sent_us + next_us;
+        if (!h->asked || from_us + next_us < h->next_poll_us)
+            h->next_poll_us = from_us + next_us;
         if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
         if (taken) dq_sched_untrack(h);
     }
@@ -6541,11 +6547,16 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     int takes = verb == DQ_TAKE || (verb == DQ_NOTHING && q->empty_takes);
     int unheard =
         takes && (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
+    const redisReply *dues = r->element[DQ_AT_DUES];
+    /* what comes from the list has no due time; what is taken straight from the
+     * zset leaves the list as it is */
+    int taken = n[DQ_AT_MOVED] > 0 ||
+                (dues->type == REDIS_REPLY_STRING && dues->len > 0 &&
+                 (*dues->str < '0' || *dues->str > '9'));
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
-                      unheard, taken);
+    dq_sched_on_reply(q, &call->x, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
+                      taken);
     if (verb == DQ_TAKE)
         dq_waiters_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT],
                             r->elements > DQ_AT_DUES + 1,
