@@ -5453,9 +5453,9 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
 /* delayq_fds tells of what is to be read. How long a program may sleep while a
  * socket waits to become writable: 10 ms, or a quarter of the time that it has
  * waited so far. */
-static int64_t dq_conn_nap_us(const delayq_conn *conn) {
+static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     const delayq_socket *both[2];
-    int64_t nap = DQ_NEVER, now = dq_sys_now(), us;
+    int64_t nap = DQ_NEVER, us;
     int i;
     both[0] = &conn->cmd;
     both[1] = &conn->sub;
@@ -8146,19 +8146,40 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 /* --- ticks and takes --- */
 
+/* Would a tick, or a take that does not wait, do no more than look at the
+ * clock? Nothing is due, what comes next will be heard of, and the connections
+ * were read within this millisecond. Asked before dq_check, whose look at the
+ * process costs more than all of this: no socket is touched. */
+static int dq_is_idle(const delayq *q) {
+    const delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
+    int64_t now;
+    if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
+        q->ready > 0 || conn->cmd.state < DELAYQ_SOCKET_OPEN ||
+        conn->sub.state == DELAYQ_SOCKET_CLOSED ||
+        (q->empty_takes && !q->list_tracked &&
+         conn->tracking != DELAYQ_TRACK_OFF))
+        return 0;
+    now = dq_sys_now();
+    return now < q->next_poll_us && now - conn->sub_read_us < DQ_SUB_POLL_US;
+}
+
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    delayq_status status = dq_check(q, NULL);
-    int64_t left, nap;
+    int idle = dq_is_idle(q);
+    delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
+    int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    status = q->outbox ? dq_outbox_tick(q)
-                       : dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
+    if (q->outbox)
+        status = dq_outbox_tick(q);
+    else if (!idle)
+        status = dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
-    left = dq_sched_next(q, 1) - dq_sys_now();
-    nap = dq_conn_nap_us(q->conn);
+    now = dq_sys_now();
+    left = dq_sched_next(q, 1) - now;
+    nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     if (q->empty_takes && q->ready > 0)
         left = 0; /* it takes: there is something */
@@ -8226,12 +8247,18 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms) {
-    delayq_status status =
-        dq_check(q, !items || !count         ? "items or count is NULL"
-                    : max < 1 || max > 10000 ? "max: 1 to 10,000"
-                                             : dq_wrong_timeout(timeout_ms));
+    const char *wrong = !items || !count         ? "items or count is NULL"
+                        : max < 1 || max > 10000 ? "max: 1 to 10,000"
+                                                 : dq_wrong_timeout(timeout_ms);
+    delayq_status status;
     dq_take_state t;
     if (count) *count = 0;
+    if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
+        dq_free_items(q);
+        q->empty_takes = 1;
+        return DELAYQ_EMPTY;
+    }
+    status = dq_check(q, wrong);
     if (status != DELAYQ_OK) return status;
     if (q->outbox)
         return dq_outbox_take_within(q, items, max, count, timeout_ms);
