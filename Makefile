@@ -176,8 +176,8 @@ $B/soak: tests/interop/soak.c delayq.h
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
 # In the order of tests/bench/README.md; under 8 minutes in all.
-BENCHED := rates batch growth stall lateness idle waiters tickets aof memory \
-    large handles lifecycle fleet frame cluster
+BENCHED := rates batch growth stall lateness lone idle waiters tickets aof \
+    memory large handles lifecycle fleet frame cluster
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
 	@sh tests/bench/run.sh $B $(BENCHED)
 
