@@ -4374,6 +4374,7 @@ static size_t dq_resp_key_text(const delayq *q, const char *prefix,
     parts[4] = rest;
     for (i = 0; i < 5; i++) { /* each take has three: snprintf is slow */
         len = strlen(parts[i]);
+        assert(n + len <= DQ_RESP_SMALL);
         memcpy(to + n, parts[i], len);
         n += len;
     }
