@@ -203,12 +203,13 @@
  * one, can offer and take. Due times are whole milliseconds since the epoch,
  * rounded up.
  *
- * Nothing ever blocks on the server; the handle waits in poll(), sleeps for the
- * last fraction of a millisecond, and spends the last 80 us (on Windows 600)
- * awake, because sleepers are woken late. A handle that waits opens a second
- * connection, the subscriber, which is told of items that are due earlier and
- * of payloads that anybody pushes into N. It only saves time: without it the
- * handle asks the server every 250 ms; with it at least every max_wait_ms.
+ * Nothing ever blocks on the server; the handle waits in poll(), and sleeps for
+ * the last fraction of a millisecond. Sleepers are woken up to 50 us late (on
+ * Windows 600), so it sleeps for so much less, and spends the rest awake. A
+ * handle that waits opens a second connection, the subscriber, which is told of
+ * items that are due earlier and of payloads that anybody pushes into N. It
+ * only saves time: without it the handle asks the server every 250 ms; with it
+ * at least every max_wait_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -1745,7 +1746,7 @@ static void dq_sys_write_pipe(int fd) {
 /* --- POSIX --- */
 
 typedef int dq_sys_socket;
-#define DQ_SPIN_US 80 /* Linux' timer slack, and a bit */
+#define DQ_SPIN_US 50 /* Linux' timer slack */
 
 union dq_sys_address {
     struct sockaddr any;
@@ -1807,13 +1808,16 @@ static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
 }
 
 /* poll counts whole milliseconds; the rest, less than one, is slept without
- * listening. */
+ * listening. Linux lets a poll be late by a thousandth of its time: it is asked
+ * for that much less. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t ms = (until - dq_sys_now()) / 1000, left;
-    int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
-    if (poll(fds, (nfds_t)count, n) != 0) return 1;
-    left = until - dq_sys_now();
-    if (left > 1000) return 1; /* an hour is over */
+    int64_t left = until - dq_sys_now(), ms;
+    do {
+        ms = (left - left / 1000) / 1000;
+        ms = ms > 3600000 ? 3600000 : ms > 0 ? ms : 0;
+        if (poll(fds, (nfds_t)count, (int)ms) != 0) return 1;
+        left = until - dq_sys_now();
+    } while (left > 1000);
     if (left > 0) {
         struct timespec t;
         t.tv_sec = 0;
@@ -4485,9 +4489,20 @@ static const char *dq_wire_letter(const delayq *q) {
 static size_t dq_resp_key_text(const delayq *q, const char *prefix,
                                const char *rest, char to[DQ_RESP_SMALL]) {
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    return (size_t)snprintf(to, DQ_RESP_SMALL, "%s%s%s%s%s", prefix,
-                            tagged ? "" : "{", q->name, tagged ? "" : "}",
-                            rest);
+    const char *parts[5];
+    size_t n = 0, len, i;
+    parts[0] = prefix;
+    parts[1] = tagged ? "" : "{";
+    parts[2] = q->name;
+    parts[3] = tagged ? "" : "}";
+    parts[4] = rest;
+    for (i = 0; i < 5; i++) { /* each take has three: snprintf is slow */
+        len = strlen(parts[i]);
+        assert(n + len <= DQ_RESP_SMALL);
+        memcpy(to + n, parts[i], len);
+        n += len;
+    }
+    return n;
 }
 
 static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
@@ -4614,11 +4629,11 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * Owns next_poll_us: one function per event, and nobody else writes it but
  * section Waiters, which decides for those that wait beside others. The
  * relative time in a reply is counted from when its request was sent: at worst
- * the poll is some microseconds early and is repeated. Counted from the reply
- * it would be late by a round trip. A call that waits for a reply does not read
- * the subscriber before it has that; an outbox does, so a message that comes
- * while its take is under way counts beside the reply. Without a connection the
- * next poll is the next attempt to connect.
+ * the poll is some microseconds early and is repeated, once. Counted from the
+ * reply it would be late by a round trip. A call that waits for a reply does
+ *not read the subscriber before it has that; an outbox does, so a message that
+ *comes while its take is under way counts beside the reply. Without a
+ *connection the next poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -4788,24 +4803,30 @@ static void dq_sched_on_sent(delayq *q) {
     q->next_poll_us = DQ_NEVER;
 }
 
-/* A transfer or take, sent then, was answered: so long until the next item is
- * due, so many ready. That holds for every handle on the same queue and
- * connection. unheard: the next push would not be heard; taken: the list has
- * changed. */
-static void dq_sched_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                              int64_t ready, int unheard, int taken) {
+/* A transfer or take was answered: so long until the next item is due, so many
+ * ready. That holds for every handle on the same queue and connection.
+ * unheard: the next push would not be heard; taken: the list has changed.
+ *
+ * If an item is due within a millisecond, this poll came too early, and took
+ * longer to get there than the next one will, since all are awake now: counted
+ * from when it was sent, that one would be too early, too. */
+static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
+                              int64_t next_us, int64_t ready, int unheard,
+                              int taken) {
     int64_t cap = q->options.max_wait_ms * 1000;
+    int64_t sent_us = x->sent_us, from_us = sent_us;
     delayq *h;
     if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
         cap = DQ_UNHEARD_POLL_US;
     if (next_us < 0 || next_us > cap) next_us = cap;
+    if (next_us < 1000) from_us += (x->read_us - sent_us) / 2;
     for (h = q->conn->handles; h; h = h->next) {
         if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
             continue;
         h->pause_us = 0;
         h->ready = ready < 0 ? 0 : ready;
-        if (!h->asked || sent_us + next_us < h->next_poll_us)
-            h->next_poll_us = sent_us + next_us;
+        if (!h->asked || from_us + next_us < h->next_poll_us)
+            h->next_poll_us = from_us + next_us;
         if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
         if (taken) dq_sched_untrack(h);
     }
@@ -5616,9 +5637,9 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
 /* delayq_fds tells of what is to be read. How long a program may sleep while a
  * socket waits to become writable: 10 ms, or a quarter of the time that it has
  * waited so far. */
-static int64_t dq_conn_nap_us(const delayq_conn *conn) {
+static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     const delayq_socket *both[2];
-    int64_t nap = DQ_NEVER, now = dq_sys_now(), us;
+    int64_t nap = DQ_NEVER, us;
     int i;
     both[0] = &conn->cmd;
     both[1] = &conn->sub;
@@ -6758,11 +6779,16 @@ static delayq_status dq_take_apply(delayq *q, const dq_req *call,
     int takes = verb == DQ_TAKE || (verb == DQ_NOTHING && q->empty_takes);
     int unheard =
         takes && (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    int taken = n[DQ_AT_MOVED] > 0 || r->elements > DQ_AT_DUES + 1;
+    const redisReply *dues = r->element[DQ_AT_DUES];
+    /* what comes from the list has no due time; what is taken straight from the
+     * zset leaves the list as it is */
+    int taken = n[DQ_AT_MOVED] > 0 ||
+                (dues->type == REDIS_REPLY_STRING && dues->len > 0 &&
+                 (*dues->str < '0' || *dues->str > '9'));
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT], n[DQ_AT_READY],
-                      unheard, taken);
+    dq_sched_on_reply(q, &call->x, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
+                      taken);
     if (verb == DQ_TAKE)
         dq_waiters_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT],
                             r->elements > DQ_AT_DUES + 1,
@@ -8396,19 +8422,40 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 /* --- ticks and takes --- */
 
+/* Would a tick, or a take that does not wait, do no more than look at the
+ * clock? Nothing is due, what comes next will be heard of, and the connections
+ * were read within this millisecond. Asked before dq_check, whose look at the
+ * process costs more than all of this: no socket is touched. */
+static int dq_is_idle(const delayq *q) {
+    const delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
+    int64_t now;
+    if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
+        q->ready > 0 || conn->cmd.state < DELAYQ_SOCKET_OPEN ||
+        conn->sub.state == DELAYQ_SOCKET_CLOSED ||
+        (q->empty_takes && !q->list_tracked &&
+         conn->tracking != DELAYQ_TRACK_OFF))
+        return 0;
+    now = dq_sys_now();
+    return now < q->next_poll_us && now - conn->sub_read_us < DQ_SUB_POLL_US;
+}
+
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    delayq_status status = dq_check(q, NULL);
-    int64_t left, nap;
+    int idle = dq_is_idle(q);
+    delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
+    int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask to be told of a push, as
      * a take that waits does. */
-    status = q->outbox ? dq_outbox_tick(q)
-                       : dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
+    if (q->outbox)
+        status = dq_outbox_tick(q);
+    else if (!idle)
+        status = dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
-    left = dq_sched_next(q, 1) - dq_sys_now();
-    nap = dq_conn_nap_us(q->conn);
+    now = dq_sys_now();
+    left = dq_sched_next(q, 1) - now;
+    nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     if (q->empty_takes && dq_sched_has_ready(q))
         left = 0; /* it takes: there is something */
@@ -8477,12 +8524,18 @@ static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms) {
-    delayq_status status =
-        dq_check(q, !items || !count         ? "items or count is NULL"
-                    : max < 1 || max > 10000 ? "max: 1 to 10,000"
-                                             : dq_wrong_timeout(timeout_ms));
+    const char *wrong = !items || !count         ? "items or count is NULL"
+                        : max < 1 || max > 10000 ? "max: 1 to 10,000"
+                                                 : dq_wrong_timeout(timeout_ms);
+    delayq_status status;
     dq_take_state t;
     if (count) *count = 0;
+    if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
+        dq_free_items(q);
+        q->empty_takes = 1;
+        return DELAYQ_EMPTY;
+    }
+    status = dq_check(q, wrong);
     if (status != DELAYQ_OK) return status;
     if (q->outbox)
         return dq_outbox_take_within(q, items, max, count, timeout_ms);

@@ -339,3 +339,27 @@ TEST(a_push_is_noticed_after_another_one_was_taken) {
     join(child);
     delayq_close(&q);
 }
+
+/* What is taken straight from the zset leaves the list as it is. */
+TEST(a_consumer_of_delayed_items_asks_once_to_be_told_of_pushes) {
+    delayq q;
+    delayq_item item;
+    pid_t child;
+    int i;
+    if (main_server.major < 6) test_skip("no client tracking before Redis 6");
+    open_without_polls(&q, DELAYQ_NATIVE);
+    do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    while (!q.list_tracked);
+    ask("CONFIG RESETSTAT");
+    for (i = 0; i < 3; i++) {
+        OFFER(&q, "x", 20);
+        OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+        CHECK(q.list_tracked);
+    }
+    CHECK(!strstr(ask("INFO commandstats"), "cmdstat_client"));
+    child = spawn(push_bare, NULL);
+    OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+    CHECK(memcmp(item.data, "early", 5) == 0);
+    join(child);
+    delayq_close(&q);
+}

@@ -5,8 +5,7 @@
  */
 #include "bench.h"
 
-#define ROUNDS 3
-#define ITEMS 10000
+#define ITEMS 3000
 
 static redisContext *c;
 static delayq q;
@@ -73,7 +72,7 @@ static double bytes_of(void (*run)(void)) {
     return (size() - before) / ITEMS;
 }
 
-static const struct row {
+static const struct row_of_bytes {
     const char *title, *yardstick, *goal;
     void (*run)(void), (*yard)(void);
     delayq_wire wire;
@@ -93,31 +92,24 @@ static const struct row {
 
 int main(void) {
     size_t i;
-    int round;
     c = bare();
     sha = load(c, published_transfer);
     turn_on();
-    printf("%-24s%-20s%7s%7s%7s%7s%7s%9s\n", "AOF bytes an item", "beside",
-           "ours", "its", "ratio", "least", "most", "goal");
+    printf("%-24s%-20s%7s%7s%7s%9s\n", "AOF bytes an item", "beside", "ours",
+           "its", "ratio", "goal");
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const struct row *r = &rows[i];
+        const struct row_of_bytes *r = &rows[i];
         int64_t *due = due_times(ITEMS, ITEMS, r->shuffled);
-        double ours[ROUNDS], its[ROUNDS], ratio[ROUNDS];
-        struct spread s;
+        double ours, its;
         open_bench(&q, r->wire, r->lease_ms);
-        for (round = 0; round < ROUNDS; round++) {
-            empty_bench(c, &q);
-            store(&q, due, ITEMS, 100);
-            ours[round] = bytes_of(r->run);
-            do_command(c, "FLUSHALL");
-            store_published(c, due, ITEMS, 100);
-            its[round] = bytes_of(r->yard);
-            ratio[round] = ours[round] / its[round];
-        }
-        s = spread_of(ratio, ROUNDS);
-        printf("%-24s%-20s%7.0f%7.0f%7.2f%7.2f%7.2f%9s\n", r->title,
-               r->yardstick, median(ours, ROUNDS), median(its, ROUNDS),
-               s.middle, s.least, s.most, r->goal);
+        empty_bench(c, &q);
+        store(&q, due, ITEMS, 100);
+        ours = bytes_of(r->run);
+        do_command(c, "FLUSHALL");
+        store_published(c, due, ITEMS, 100);
+        its = bytes_of(r->yard);
+        printf("%-24s%-20s%7.0f%7.0f%7.2f%9s\n", r->title, r->yardstick, ours,
+               its, ours / its, r->goal);
         delayq_close(&q);
         free(due);
     }

@@ -5,7 +5,7 @@
  * trips of 0 to 100 ms and beside a server that is frozen, killed, restarted or
  * unreachable?
  *
- *     frame [frames a second, default 200 [seconds a row, default 4]]
+ *     frame [frames a second, default 200 [seconds a row, default 2]]
  *
  * After each step the loop spins for as much CPU time as the step has used. The
  * wall time of that is what the machine itself steals: "empty". Below follow
@@ -755,7 +755,7 @@ static void turns(const char *title, int with_box, enum event what) {
 int main(int argc, char **argv) {
     static const int rtts[] = {0, 2, 10, 50, 100};
     int fps = argc > 1 ? atoi(argv[1]) : 200, with_box;
-    double for_s = argc > 2 ? atof(argv[2]) : 4;
+    double for_s = argc > 2 ? atof(argv[2]) : 2;
     size_t i;
     if (fps < 1 || for_s < 1 || fps * for_s > FRAMES ||
         RATE * for_s > ITEMS / 2)

@@ -1,17 +1,15 @@
 /*
  * lifecycle -- what a job costs the server over its whole life at least once:
  * it is offered, taken with a lease and acknowledged; payloads of 100 bytes,
- * batches of 1, 10 and 100. Each round runs all of them. Printed are median,
- * least and most of the rounds in microseconds of the server's processor time
- * per job (INFO cpu, user and system): of all its threads, of the main one, and
- * of scripts alone (INFO commandstats), that is without reading, parsing and
+ * batches of 1, 10 and 100. Each lap runs all of them. Printed are median and
+ * quartiles of the laps in microseconds of the server's processor time per job
+ * (INFO cpu, user and system): of all its threads, of the main one, and of
+ * scripts alone (INFO commandstats), that is without reading, parsing and
  * answering.
  *
  * "1 ack_take" acks a job and takes the next in one round trip.
  */
 #include "bench.h"
-
-#define ROUNDS 9
 
 static redisContext *c;
 static delayq q;
@@ -69,16 +67,16 @@ static void many(int n, int batch) {
 
 /* --- the table ----------------------------------------------------------- */
 
-static const struct row {
+static const struct life {
     const char *title;
     int batch, jobs;
     void (*take_all)(int n, int batch);
     double goal; /* microseconds a job, at most */
 } rows[] = {
-    {"1", 1, 2000, one_by_one, 0},
-    {"1, ack_take", 1, 2000, ack_take, 0},
-    {"10", 10, 10000, many, 0},
-    {"100", 100, 20000, many, 8},
+    {"1", 1, 1000, one_by_one, 0},
+    {"1, ack_take", 1, 1000, ack_take, 0},
+    {"10", 10, 5000, many, 0},
+    {"100", 100, 10000, many, 8},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
@@ -104,11 +102,11 @@ static double main_us(void) {
     return info_us("used_cpu_user_main_thread:", "used_cpu_sys_main_thread:");
 }
 
-static double cpu[ROWS][ROUNDS], thread[ROWS][ROUNDS], script[ROWS][ROUNDS],
-    rate[ROWS][ROUNDS];
+static double cpu[ROWS][LAPS], thread[ROWS][LAPS], script[ROWS][LAPS],
+    rate[ROWS][LAPS];
 
 static void live(size_t i, int round) {
-    const struct row *r = &rows[i];
+    const struct life *r = &rows[i];
     delayq_counts n;
     double all, own, begin, jobs = r->jobs;
     do_command(c, "CONFIG RESETSTAT");
@@ -136,15 +134,15 @@ int main(void) {
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
     memset(payload, 'x', sizeof payload);
     check(delayq_clear(&q, NULL));
-    for (round = 0; round < ROUNDS; round++)
+    for (round = 0; round < LAPS; round++)
         for (i = 0; i < ROWS; i++) live(i, round);
-    printf("%-18s%8s%8s%8s%8s%8s%10s%8s\n", "server us a job", "cpu", "least",
-           "most", "main", "script", "jobs/s", "goal");
+    printf("%-18s%8s%8s%8s%8s%8s%10s%8s\n", "server us a job", "cpu", "low",
+           "high", "main", "script", "jobs/s", "goal");
     for (i = 0; i < ROWS; i++) {
-        double middle = median(cpu[i], ROUNDS);
+        struct spread m = spread_of(cpu[i], LAPS);
         printf("batch %-12s%8.1f%8.1f%8.1f%8.1f%8.1f%10.0f", rows[i].title,
-               middle, cpu[i][0], cpu[i][ROUNDS - 1], median(thread[i], ROUNDS),
-               median(script[i], ROUNDS), median(rate[i], ROUNDS));
+               m.middle, m.low, m.high, median(thread[i], LAPS),
+               median(script[i], LAPS), median(rate[i], LAPS));
         if (rows[i].goal > 0) printf("%8.1f", rows[i].goal);
         printf("\n");
     }

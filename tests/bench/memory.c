@@ -8,7 +8,6 @@
  */
 #include "bench.h"
 
-#define ROUNDS 3
 #define ITEMS 50000
 
 static redisContext *c;
@@ -63,33 +62,27 @@ int main(void) {
     static const char *const goals[] = {"-", "-", "-", "<= 0.65", "-", "-"};
     static delayq native, mirror;
     int64_t *due = due_times(ITEMS, 0, 1);
-    int k, round;
+    int k;
     c = bare();
     open_bench(&native, DELAYQ_NATIVE, 0);
     open_bench(&mirror, DELAYQ_REDISSON, 0);
-    printf("%-20s%8s%8s%8s%8s%8s%8s%9s\n", "bytes a pending item", "native",
-           "mirror", "publ.", "ratio", "least", "most", "goal");
+    printf("%-20s%8s%8s%8s%8s%9s\n", "bytes a pending item", "native", "mirror",
+           "publ.", "ratio", "goal");
     for (k = 0; k < 6; k++) {
-        double ours[ROUNDS], both[ROUNDS], its[ROUNDS], ratio[ROUNDS], before;
+        double ours, both, its, before;
         size_t len = (size_t)sizes[k];
-        struct spread s;
-        for (round = 0; round < ROUNDS; round++) {
-            before = empty();
-            store(&native, due, ITEMS, len);
-            ours[round] = (used() - before) / ITEMS;
-            before = empty();
-            store(&mirror, due, ITEMS, len);
-            both[round] = (used() - before) / ITEMS;
-            before = empty();
-            store_published(c, due, ITEMS, len);
-            its[round] = (used() - before) / ITEMS;
-            ratio[round] = ours[round] / its[round];
-        }
-        if (sizes[k] == 100) plain = median(ours, ROUNDS);
-        s = spread_of(ratio, ROUNDS);
-        printf("payload of %4d B   %9.0f%8.0f%8.0f%8.2f%8.2f%8.2f%9s\n",
-               sizes[k], median(ours, ROUNDS), median(both, ROUNDS),
-               median(its, ROUNDS), s.middle, s.least, s.most, goals[k]);
+        before = empty();
+        store(&native, due, ITEMS, len);
+        ours = (used() - before) / ITEMS;
+        before = empty();
+        store(&mirror, due, ITEMS, len);
+        both = (used() - before) / ITEMS;
+        before = empty();
+        store_published(c, due, ITEMS, len);
+        its = (used() - before) / ITEMS;
+        if (sizes[k] == 100) plain = ours;
+        printf("payload of %4d B   %9.0f%8.0f%8.0f%8.2f%9s\n", sizes[k], ours,
+               both, its, ours / its, goals[k]);
     }
     printf(
         "a ready item: %.0f with 100 B, %.0f with 1024 B; a key of 12 B: %.0f"

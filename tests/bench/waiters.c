@@ -1,25 +1,31 @@
 /*
- * waiters -- what an item costs when 1, 2, 10 or 100 consumers wait for it:
- * server CPU, scripts, how many of the consumers wake, lateness. Items come one
- * at a time, ten a second, delayed by 20 ms or pushed. Then what the waiters
- * cost a consumer that is alone, against one whose takes are too short to be
- * one of them. Then the leader is killed or frozen 40 times. Each consumer is a
- * process.
+ * waiters -- what an item costs the server when 1, 10 or 100 consumers wait for
+ * it; scripts, how many of the consumers wake, lateness. The three queues are
+ * waited on at once, and their items alternate, delayed by 20 ms or pushed;
+ * what as long a time without an item costs is subtracted. Then the leader of
+ * 10 is killed or frozen 20 times. Each consumer is a process.
  */
 #include "bench.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ITEMS 50
-#define ROUNDS 3
-#define LONE_ITEMS 200
-#define LONE_ROUNDS 12
-#define LOSSES 40
-#define MOST 100
+#define ITEMS 3 /* a lap, of each queue, delayed and pushed */
+#define WINDOW_S 0.05
+#define LOSSES 20
+#define MOST 111
+#define QUEUES 3
 
 static redisContext *c;
 static pid_t pids[MOST];
+static const struct queue {
+    const char *name, *waiters, *push;
+    int first, count; /* of the pids */
+} queues[QUEUES] = {
+    {"one", "ZCARD delayq_waiters:{one}", "RPUSH one x", 0, 1},
+    {"ten", "ZCARD delayq_waiters:{ten}", "RPUSH ten x", 1, 10},
+    {"many", "ZCARD delayq_waiters:{many}", "RPUSH many x", 11, 100},
+};
 static volatile struct shared {
     int taken;
     double last;     /* when */
@@ -27,30 +33,25 @@ static volatile struct shared {
     char id[MOST][18];
 } * shared;
 
-static void consume(int number, int64_t timeout_ms) {
-    static delayq q;
+static void open_on(delayq *q, const char *name) {
     delayq_options o = {0};
-    delayq_item item;
-    delayq_status status;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    o.name = "bench";
+    o.name = name;
     o.url = getenv("DELAYQ_URL");
-    if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
+    if (delayq_open(q, &o) != DELAYQ_OK) die(delayq_errmsg(q));
+}
+
+static void consume(int number, const char *name) {
+    static delayq q;
+    delayq_item item;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_on(&q, name);
     strcpy((char *)shared->id[number], q.id);
-    while ((status = delayq_take(&q, &item, timeout_ms)) >= DELAYQ_OK) {
-        if (status != DELAYQ_OK) continue;
+    while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK) {
         shared->last = seconds();
         shared->late_us = item.late_us;
         __sync_fetch_and_add(&shared->taken, 1);
     }
     _exit(1);
-}
-
-static void open_producer(delayq *p) {
-    delayq_options o = {0};
-    o.name = "bench";
-    o.url = getenv("DELAYQ_URL");
-    if (delayq_open(p, &o) != DELAYQ_OK) die(delayq_errmsg(p));
 }
 
 static long long number(const char *command) {
@@ -63,33 +64,26 @@ static long long number(const char *command) {
     return n;
 }
 
-static void start(int i, int64_t timeout_ms) {
+static void start(const struct queue *w, int i) {
     fflush(stdout);
     pids[i] = fork();
-    if (pids[i] == 0) consume(i, timeout_ms);
+    if (pids[i] == 0) consume(i, w->name);
 }
 
-static void await_waiters(int n) {
-    if (n == 1)
-        usleep(100000); /* alone: it is not in the set */
-    else
-        while (number("ZCARD delayq_waiters:{bench}") < n) usleep(1000);
+static void await_waiters(const struct queue *w) {
+    while (w->count > 1 && number(w->waiters) < w->count) usleep(1000);
 }
 
-static void start_all(int n, int64_t timeout_ms) {
+static void start_all(const struct queue *w) {
     int i;
-    do_command(c, "FLUSHALL");
-    shared->taken = 0;
-    for (i = 0; i < n; i++) start(i, timeout_ms);
-    await_waiters(n);
-    /* each has looked again, and knows how many wait */
-    usleep(n > 16 ? 12000000 : 100000);
+    for (i = 0; i < w->count; i++) start(w, w->first + i);
+    await_waiters(w);
 }
 
-static void end_all(int n) {
+static void end_all(const struct queue *w) {
     int i;
-    for (i = 0; i < n; i++) kill(pids[i], SIGKILL);
-    for (i = 0; i < n; i++) waitpid(pids[i], NULL, 0);
+    for (i = 0; i < w->count; i++) kill(pids[w->first + i], SIGKILL);
+    for (i = 0; i < w->count; i++) waitpid(pids[w->first + i], NULL, 0);
 }
 
 /* Seconds of CPU that a process has used. */
@@ -136,119 +130,98 @@ static double scripts(void) {
     return n;
 }
 
-struct result {
-    double cpu_us, scripts, woken, late_us;
-};
+enum { CPU_US, SCRIPTS, WOKEN, LATE_US, FIGURES };
 
-static double one_item(delayq *p, int pushed, int i) {
+/* An item; how late it was. */
+static double one_item(delayq *p, const struct queue *w, int pushed) {
     double asked = seconds();
+    int before = shared->taken;
     if (pushed)
-        do_command(c, "RPUSH bench x");
+        do_command(c, w->push);
     else if (delayq_offer(p, "x", 1, 20) != DELAYQ_OK)
         die(delayq_errmsg(p));
-    while (shared->taken <= i) usleep(100);
+    while (shared->taken == before) usleep(100);
     return pushed ? (shared->last - asked) * 1e6 : (double)shared->late_us;
 }
 
-/* n consumers wait, and have got items of earlier rounds. */
-static struct result measure(delayq *p, int n, int pushed) {
-    struct result r;
-    double late[ITEMS], before, scripts_before, next;
-    long was[MOST], woken = 0;
-    int i, k, taken = shared->taken;
-    pid_t pid = server();
-    before = cpu_of(pid);
-    scripts_before = scripts();
-    next = seconds();
-    for (k = 0; k < n; k++) was[k] = slept(pids[k]);
-    for (i = 0; i < ITEMS; i++) {
-        late[i] = one_item(p, pushed, taken + i);
-        next += 0.1;
-        while (seconds() < next) usleep(1000);
-        for (k = 0; k < n; k++) {
-            long now = slept(pids[k]);
-            woken += now != was[k];
-            was[k] = now;
-        }
+/* What happens within a window of time in which an item comes; or, without a
+ * producer, none. */
+static void window(delayq *p, const struct queue *w, int pushed, double *to) {
+    static pid_t pid;
+    long was[MOST];
+    double end = seconds() + WINDOW_S, cpu, before;
+    int k;
+    if (!pid) pid = server();
+    before = scripts();
+    for (k = 0; k < w->count; k++) was[k] = slept(pids[w->first + k]);
+    cpu = cpu_of(pid);
+    to[LATE_US] = p ? one_item(p, w, pushed) : 0;
+    while (seconds() < end) usleep(2000);
+    to[CPU_US] = (cpu_of(pid) - cpu) * 1e6;
+    to[WOKEN] = 0;
+    for (k = 0; k < w->count; k++)
+        to[WOKEN] += slept(pids[w->first + k]) != was[k];
+    to[SCRIPTS] = scripts() - before - (p && !pushed); /* the offer */
+}
+
+static double v[QUEUES][2][FIGURES][LAPS];
+
+/* The figures of each lap; without what a window of no item has. */
+static void laps(void) {
+    static delayq p[QUEUES];
+    int lap, k, n, pushed, f;
+    for (k = 0; k < QUEUES; k++) open_on(&p[k], queues[k].name);
+    for (lap = 0; lap < LAPS; lap++) {
+        double none[FIGURES], one[FIGURES];
+        progress(lap, LAPS);
+        for (n = 0; n < ITEMS; n++)
+            for (k = 0; k < QUEUES; k++) {
+                window(NULL, &queues[k], 0, none);
+                for (pushed = 0; pushed < 2; pushed++) {
+                    window(&p[k], &queues[k], pushed, one);
+                    for (f = 0; f < FIGURES; f++)
+                        v[k][pushed][f][lap] += (one[f] - none[f]) / ITEMS;
+                }
+            }
     }
-    r.cpu_us = (cpu_of(pid) - before) / ITEMS * 1e6;
-    r.scripts =
-        (scripts() - scripts_before) / ITEMS - (pushed ? 0 : 1); /* the offer */
-    r.woken = (double)woken / ITEMS;
-    r.late_us = median(late, ITEMS);
-    return r;
+    progress(1, 1);
+    for (k = 0; k < QUEUES; k++) delayq_close(&p[k]);
 }
 
 static void print_many(void) {
-    static const int counts[] = {1, 2, 10, MOST};
-    static delayq p;
-    int pushed, k, round;
+    int k, pushed, lap;
+    print_head("server's CPU", "over that of");
+    for (pushed = 0; pushed < 2; pushed++)
+        for (k = 1; k < QUEUES; k++) {
+            double ratio[LAPS];
+            for (lap = 0; lap < LAPS; lap++)
+                ratio[lap] =
+                    v[k][pushed][CPU_US][lap] / v[0][pushed][CPU_US][lap];
+            print_row(pushed ? "pushed" : "delayed", "one waiting consumer",
+                      k == 1 ? "10 wait" : "100 wait", spread_of(ratio, LAPS),
+                      "");
+        }
     printf("%-9s%10s%12s%10s%12s%14s\n", "", "waiting", "cpu us", "scripts",
            "woken", "late us p50");
-    open_producer(&p);
     for (pushed = 0; pushed < 2; pushed++)
-        for (k = 0; k < 4; k++) {
-            double us[ROUNDS], s[ROUNDS], w[ROUNDS], l[ROUNDS];
-            start_all(counts[k], DELAYQ_FOREVER);
-            for (round = 0; round < ROUNDS; round++) {
-                struct result r = measure(&p, counts[k], pushed);
-                us[round] = r.cpu_us;
-                s[round] = r.scripts;
-                w[round] = r.woken;
-                l[round] = r.late_us;
-            }
-            end_all(counts[k]);
+        for (k = 0; k < QUEUES; k++)
             printf("%-9s%10d%12.0f%10.1f%12.1f%14.0f\n",
-                   pushed ? "pushed" : "delayed", counts[k], median(us, ROUNDS),
-                   median(s, ROUNDS), median(w, ROUNDS), median(l, ROUNDS));
-            fflush(stdout);
-        }
-    delayq_close(&p);
-}
-
-/* CPU that the server and a lone consumer use for an item. */
-static double lone(delayq *p, int64_t timeout_ms, int pushed) {
-    double before, us;
-    int i;
-    pid_t pid = server();
-    start_all(1, timeout_ms);
-    one_item(p, pushed, 0);
-    usleep(50000);
-    before = cpu_of(pid) + cpu_of(pids[0]);
-    for (i = 1; i <= LONE_ITEMS; i++) {
-        one_item(p, pushed, i);
-        usleep(3000); /* until it waits again */
-    }
-    us = (cpu_of(pid) + cpu_of(pids[0]) - before) / LONE_ITEMS * 1e6;
-    end_all(1);
-    return us;
-}
-
-static void print_lone(void) {
-    static delayq p;
-    int pushed, round;
-    open_producer(&p);
-    for (pushed = 0; pushed < 2; pushed++) {
-        double with[LONE_ROUNDS], without[LONE_ROUNDS];
-        for (round = 0; round < LONE_ROUNDS; round++) {
-            with[round] = lone(&p, DELAYQ_FOREVER, pushed);
-            without[round] = lone(&p, DQ_WAITERS_MS - 1, pushed);
-        }
-        printf("alone, %s: %.0f us of CPU an item, server and consumer; %.0f "
-               "where its takes are short (medians of %d)\n",
-               pushed ? "pushed" : "delayed", median(with, LONE_ROUNDS),
-               median(without, LONE_ROUNDS), LONE_ROUNDS);
-    }
-    delayq_close(&p);
+                   pushed ? "pushed" : "delayed", queues[k].count,
+                   median(v[k][pushed][CPU_US], LAPS),
+                   median(v[k][pushed][SCRIPTS], LAPS),
+                   median(v[k][pushed][WOKEN], LAPS),
+                   median(v[k][pushed][LATE_US], LAPS));
+    fflush(stdout);
 }
 
 /* The number of the leader, or -1. */
-static int leader(int n) {
+static int leader(const struct queue *w) {
     redisReply *r;
     int i, found = -1;
-    redisAppendCommand(c, "ZRANGE delayq_waiters:{bench} -1 -1 WITHSCORES");
+    redisAppendCommand(c, "ZRANGE delayq_waiters:{%s} -1 -1 WITHSCORES",
+                       w->name);
     r = reply(c);
-    for (i = 0; i < n && r->elements == 2; i++)
+    for (i = w->first; i < w->first + w->count && r->elements == 2; i++)
         if (strcmp((const char *)shared->id[i], r->element[0]->str) == 0 &&
             atof(r->element[1]->str) >= 2e14)
             found = i;
@@ -256,43 +229,50 @@ static int leader(int n) {
     return found;
 }
 
-static void lose_leaders(int n, int sig) {
+static void lose_leaders(const struct queue *w, int sig) {
     static delayq p;
     double late[LOSSES];
     int i, k;
-    start_all(n, DELAYQ_FOREVER);
-    open_producer(&p);
+    start_all(w);
+    usleep(100000);
+    open_on(&p, w->name);
     for (i = 0; i < LOSSES; i++) {
-        while ((k = leader(n)) < 0) usleep(1000);
+        progress(i, LOSSES);
+        while ((k = leader(w)) < 0) usleep(1000);
         kill(pids[k], sig);
         if (sig == SIGKILL) waitpid(pids[k], NULL, 0);
-        late[i] = one_item(&p, 0, i);
+        late[i] = one_item(&p, w, 0);
         if (sig == SIGKILL)
-            start(k, DELAYQ_FOREVER);
+            start(w, k);
         else
             kill(pids[k], SIGCONT);
-        await_waiters(n);
+        await_waiters(w);
         usleep(20000);
     }
+    progress(1, 1);
     median(late, LOSSES);
     printf("leader %s before each of %d items, %d wait: late by %.1f ms at "
-           "p50, %.1f at p95, %.1f at most\n",
-           sig == SIGKILL ? "killed" : "frozen", LOSSES, n,
-           late[LOSSES / 2] / 1000, late[LOSSES * 95 / 100] / 1000,
-           late[LOSSES - 1] / 1000);
+           "p50, %.1f at most\n",
+           sig == SIGKILL ? "killed" : "frozen", LOSSES, w->count,
+           late[LOSSES / 2] / 1000, late[LOSSES - 1] / 1000);
     delayq_close(&p);
-    end_all(n);
+    end_all(w);
 }
 
 int main(void) {
+    int k;
     c = bare();
     shared = (volatile struct shared *)mmap(NULL, sizeof *shared,
                                             PROT_READ | PROT_WRITE,
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (k = 0; k < QUEUES; k++) start_all(&queues[k]);
+    sleep(12); /* each has looked again, and knows how many wait */
+    laps();
+    for (k = 0; k < QUEUES; k++) end_all(&queues[k]);
     print_many();
-    print_lone();
-    lose_leaders(10, SIGKILL);
-    lose_leaders(10, SIGSTOP);
+    do_command(c, "FLUSHALL");
+    lose_leaders(&queues[1], SIGKILL);
+    lose_leaders(&queues[1], SIGSTOP);
     do_command(c, "FLUSHALL");
     return 0;
 }
