@@ -3776,6 +3776,74 @@ static const char dq_lua_take_usual[] =
     "  usual = take_usual(call, KEYS[1], ARGV)\n"
     "end\n"
     "if usual and (usual.err or not KEYS[5]) then return usual end\n";
+/* take_many_usual(zset, argv): the same for many. It reads chunks as
+ * in_chunks does, and removes them all at the end. */
+static const char dq_lua_take_many_usual[] =
+    "local function take_many_usual(zset, argv)\n"
+    "  local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
+    "  local most, lease = tonumber(argv[6] or 0), tonumber(argv[7] or 0)\n"
+    "  local time, n, bytes, size = call('TIME'), 0, 0, 1\n"
+    "  local us = time[1] * 1000000 + time[2]\n"
+    "  local due = call('ZCOUNT', zset, '-inf', us / 1000)\n"
+    "  local want = math.min(due, argv[4])\n"
+    "  local reply, dues, held = {us, 0, 0, 0, ''}, {}, {}\n"
+    "  local lease_end = math.ceil(us / 1000) + lease\n"
+    "  local text = string.format('%.0f', lease_end)\n"
+    "  if want == 0 or want > 1000 then return nil end\n"
+    "  repeat\n"
+    "    local found = call('ZRANGE', zset, n, math.min(n + size, want) - 1,\n"
+    "      'WITHSCORES')\n"
+    "    for i = 1, #found, 2 do\n"
+    "      local e = found[i]\n"
+    "      local length = #e - 25\n"
+    "      if length < 0 or byte(e) ~= 16 or\n"
+    "        unpacked('I8', e, 18) ~= length then\n"
+    "        return nil\n"
+    "      end\n"
+    "      n, bytes = n + 1, bytes + length + 89\n"
+    "      dues[n], reply[n + 5] = found[i + 1], e\n"
+    "      if lease > 0 or most > 0 then\n"
+    "        local high, low = byte(e, 16, 17)\n"
+    "        local tried = high * 256 + low\n"
+    "        if most > 0 and tried >= most or tried == 65535 then\n"
+    "          return nil\n"
+    "        elseif lease > 0 then\n"
+    "          tried = tried + 1\n"
+    "          reply[n + 5] = sub(e, 1, 15) ..\n"
+    "            string.char(math.floor(tried / 256), tried % 256) .. sub(e, 18)\n"
+    "          held[2 * n - 1], held[2 * n] = text, reply[n + 5]\n"
+    "        end\n"
+    "      end\n"
+    "    end\n"
+    "    local room = math.floor((" DQ_BUDGET " - bytes) * n / bytes)\n"
+    "    size = math.min(128, 8 * size, math.max(1, room))\n"
+    "  until n == want or bytes >= " DQ_BUDGET "\n"
+    "  if byte(dues[1]) == 45 then return nil end\n"
+    "  if lease > 0 then\n"
+    "    call('ZREMRANGEBYRANK', zset, '1', '0')\n"
+    "    local added = redis.pcall('ZADD', zset, unpack(held))\n"
+    "    if type(added) == 'table' then return added end\n"
+    "  end\n"
+    "  local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', n - 1)\n"
+    "  if type(removed) == 'table' then return removed end\n"
+    "  if n == due then\n"
+    "    local soon = call('ZRANGEBYSCORE', zset, '-inf',\n"
+    "      us / 1000 + math.abs(argv[3]), 'WITHSCORES', 'LIMIT', '0', '1')[2]\n"
+    "    if lease > 0 and (not soon or soon + 0 >= lease_end) then\n"
+    "      soon = lease_end\n"
+    "      publish_if_head(zset, argv[12], soon, n)\n"
+    "    end\n"
+    "    reply[2] = soon and\n"
+    "      math.max(0, math.min(1e13, soon * 1000 - us)) or -1\n"
+    "  end\n"
+    "  reply[5] = table.concat(dues, ' ')\n"
+    "  return reply\n"
+    "end\n"
+    "if in_ready + in_retry == 0 and ARGV[4] ~= '1' and\n"
+    "  (ARGV[8] or '') == '' then\n"
+    "  usual = take_many_usual(KEYS[1], ARGV)\n"
+    "end\n"
+    "if usual and (usual.err or not KEYS[5]) then return usual end\n";
 /* the same for one of the waiters */
 static const char dq_lua_take_usual_waits[] =
     "if usual then return give_role(usual, KEYS[5], ARGV) end\n";
@@ -4109,10 +4177,10 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "bf0a0e0e6f05f1c11d906de94713241f04696f34",
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
-          dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
-          dq_lua_take_native);
+DQ_SCRIPT(take, DQ_TAKE, 4, "ef857efb9f36e1ee91e285995615856f6ceb68ee",
+          dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
+          DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
+          DQ_LUA_TAKE, dq_lua_take_native);
 DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2be41a9ff6b8971cdc3aec17f8324d2160d89594",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
