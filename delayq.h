@@ -2894,32 +2894,40 @@ static const char dq_lua_find[] =
  * a take of many, it is read once. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
-    "  local found, page, page_name = {}, nil, nil\n"
-    "  local many = to - from + 1\n"
+    "  local found, many, n = {}, to - from + 1, #reply\n"
+    "  local page, page_due, length, held, began\n"
     "  for i = from, to, 2 do\n"
     "    local due, prefix, e = argv[i], argv[i + 1]\n"
-    "    local name = due .. ':' .. #prefix\n"
-    "    if many > 2 and name ~= page_name and\n"
-    "      redis.call('ZCOUNT', zset, due, due) <= many then\n"
-    "      page, page_name = {}, name\n"
-    "      local all = redis.call('ZRANGEBYSCORE', zset, due, due)\n"
-    "      for _, each in ipairs(all) do\n"
-    "        page[string.sub(each, 1, #prefix)] = each\n"
+    "    if many > 2 and (due ~= page_due or #prefix ~= length) then\n"
+    "      page, page_due, length, began = nil, due, #prefix, i\n"
+    "      if redis.call('ZCOUNT', zset, due, due) <= many then\n"
+    "        page, held = {}, redis.call('ZRANGEBYSCORE', zset, due, due)\n"
+    "        for _, each in ipairs(held) do\n"
+    "          page[string.sub(each, 1, length)] = each\n"
+    "        end\n"
     "      end\n"
     "    end\n"
-    "    if name == page_name then\n"
+    "    if page then\n"
     "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
     "      e = find(zset, due, prefix)\n"
     "    end\n"
-    "    found[#found + 1] = e\n"
-    "    reply[#reply + 1] = e and 1 or 0\n"
+    "    found[#found + 1], n = e, n + 1\n"
+    "    reply[n] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, mirror and #found or 0 do\n"
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  if #found > 0 then redis.call('ZREM', zset, unpack(found)) end\n"
+    /* the whole millisecond leaves by its ranks, where that is allowed */
+    "  local gone\n"
+    "  if page and began == from and #found == #held and not mirror then\n"
+    "    local rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
+    "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + #found - 1)\n"
+    "  end\n"
+    "  if #found > 0 and type(gone) ~= 'number' then\n"
+    "    redis.call('ZREM', zset, unpack(found))\n"
+    "  end\n"
     "  return reply\n"
     "end\n";
 
@@ -4177,17 +4185,17 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "ef857efb9f36e1ee91e285995615856f6ceb68ee",
+DQ_SCRIPT(take, DQ_TAKE, 4, "a8611651c86f8e30a4f85d21f50821fb51242da5",
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2be41a9ff6b8971cdc3aec17f8324d2160d89594",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "be32c93848c26b4da8dffd4d3e5be7fd9bb68a2e",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "b2e3191260b0c3288f2456b0750d0ccf75ed25ea",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "bbfc909f29e4044e122cca55b870b7b30d728005",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
