@@ -175,13 +175,11 @@ $B/soak: tests/interop/soak.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
+# In the order of tests/bench/README.md; under 8 minutes in all.
+BENCHED := rates batch growth stall lateness idle waiters tickets aof memory \
+    large handles lifecycle fleet frame cluster
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
-	@DELAYQ_BENCH_PINNED=1 taskset -c 0 sh tests/with-server.sh $B/rates
-	@sh tests/with-server.sh sh -c "$B/rates && $B/batch && $B/growth && \
-	    $B/stall && $B/lateness && $B/idle && $B/waiters && $B/tickets && $B/aof && \
-	    $B/memory && $B/large && $B/handles && $B/lifecycle && $B/fleet"
-	@$B/frame
-	@sh tests/with-cluster.sh $B/cluster
+	@sh tests/bench/run.sh $B $(BENCHED)
 
 CHARTED := batch growth lateness
 charts: ## the benches' charts, tests/bench/charts/*.svg (needs gnuplot)

@@ -2,16 +2,26 @@
  * What the benches share: clocks, medians, a bare connection, prepared queues,
  * and as a reference the published protocol of Redisson <= 3.21.0.
  *
+ * A figure that has to come out the same on another day is a ratio, of ours to
+ * a yardstick that is measured beside it, again and again: see "comparing".
+ *
  * If DELAYQ_BENCH_DATA names a folder, the benches write the data for `make
  * charts` into it.
  */
 #ifndef BENCH_H
 #define BENCH_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1 /* sched_setaffinity */
+#endif
 #define DELAYQ_IMPLEMENTATION
 #include "../../delayq.h"
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef __linux__
+#include <dirent.h>
+#include <sched.h>
+#endif
 
 #define ZSET "redisson_delay_queue_timeout:{bench}"
 #define MIRROR "redisson_delay_queue:{bench}"
@@ -43,6 +53,7 @@ BENCH double median(double *v, int n) {
 /* The middle of n figures, and how far they lie apart. */
 struct spread {
     double middle, least, most;
+    double low, high; /* quartiles: half of the figures lie between them */
 };
 
 BENCH struct spread spread_of(double *v, int n) {
@@ -50,6 +61,8 @@ BENCH struct spread spread_of(double *v, int n) {
     s.middle = median(v, n);
     s.least = v[0];
     s.most = v[n - 1];
+    s.low = v[n / 4];
+    s.high = v[n - 1 - n / 4];
     return s;
 }
 
@@ -170,6 +183,157 @@ BENCH const char published_transfer[] =
     "end\n"
     "if #es > 0 then redis.call('ZREM', KEYS[2], unpack(es)) end\n"
     "return redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]\n";
+
+/* --- comparing ----------------------------------------------------------- */
+
+/*
+ * Other work on the machine changes what a thing costs from one second to the
+ * next, up to twice. So each lap measures ours and the yardstick one right
+ * after the other, every second lap the other way round, and notes their
+ * ratio; the laps of all rows of a table take turns, so that a bad minute meets
+ * each of them. Printed are the median of the ratios and their quartiles, and
+ * what that says of the goal:
+ *
+ *     met, missed   the median lies further from the goal than the quartiles
+ *                   lie apart
+ *     unclear       it doesn't: another day may say the contrary
+ *
+ * Either a table of rows, measured by compare():
+ *
+ *     static const struct row rows[] = {
+ *         {"take", "bare script", ">= 0.85", fill, d_take, fill, y_take, 1}};
+ *     compare("rate of", rows, 1, seconds);
+ *
+ * or the ratios of a bench's own laps: print_head(), then print_row() with
+ * spread_of(ratios, LAPS).
+ */
+#define LAPS 20
+#define ROWS_MAX 24 /* of a table */
+
+/* Where the processes of a bench run: wherever the system puts them, or, with
+ * the server of tests/with-server.sh, all on one core. */
+enum where { FREE, ONE_CORE, WHERES };
+
+/* Put this process and its server there. 0: that can't be done. */
+BENCH int put(enum where where) {
+#ifdef __linux__
+    static cpu_set_t all;
+    const char *pid = getenv("DELAYQ_SERVER_PID");
+    cpu_set_t set;
+    char path[64];
+    struct dirent *task;
+    DIR *tasks;
+    size_t cpu = 0;
+    if (CPU_COUNT(&all) == 0) sched_getaffinity(0, sizeof all, &all);
+    set = all;
+    if (where == ONE_CORE) {
+        while (!CPU_ISSET(cpu, &all)) cpu++;
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+    }
+    snprintf(path, sizeof path, "/proc/%s/task", pid ? pid : "none");
+    tasks = opendir(path);
+    if (!tasks) return where == FREE;
+    while ((task = readdir(tasks)) != NULL)
+        if (atoi(task->d_name) > 0)
+            sched_setaffinity(atoi(task->d_name), sizeof set, &set);
+    closedir(tasks);
+    return sched_setaffinity(0, sizeof set, &set) == 0;
+#else
+    return where == FREE;
+#endif
+}
+
+/* How far a bench is, for somebody who sits before it. */
+BENCH void progress(int done, int of) {
+    if (!isatty(2)) return;
+    fprintf(stderr, done < of ? "\r%d of %d " : "\r\033[K", done, of);
+}
+
+/* What the figures say of a goal, such as ">= 0.85", or "" for none. */
+BENCH const char *verdict(const struct spread *s, const char *goal) {
+    int most = strncmp(goal, "<= ", 3) == 0;
+    double wanted, over;
+    if (strlen(goal) < 4) return "";
+    wanted = atof(goal + 3);
+    over = most ? wanted - s->middle : s->middle - wanted;
+    if (s->high - s->low > (over < 0 ? -over : over)) return "unclear";
+    return over >= 0 ? "met" : "missed";
+}
+
+BENCH void print_head(const char *title, const char *yardstick) {
+    printf("%-17s%-22s%-10s%6s%14s%9s\n", title, yardstick, "", "ratio",
+           "quartiles", "goal");
+}
+
+BENCH void print_row(const char *title, const char *yardstick,
+                     const char *where, struct spread s, const char *goal) {
+    int digits = s.middle < 10 ? 2 : s.middle < 100 ? 1 : 0;
+    char quartiles[40];
+    snprintf(quartiles, sizeof quartiles, "%.*f..%.*f", digits, s.low, digits,
+             s.high);
+    printf("%-17s%-22s%-10s%6.*f%14s%9s %s\n", title, yardstick, where, digits,
+           s.middle, quartiles, goal, verdict(&s, goal));
+    fflush(stdout);
+}
+
+struct row {
+    const char *title, *yardstick;
+    const char *goal; /* ">= ": the ratio is one of rates, "<= ": of costs */
+    void (*before)(void), (*ours)(void);      /* only the second is measured */
+    void (*before_yard)(void), (*yard)(void);
+    double scale; /* the yardstick does 1 / scale as many */
+};
+
+/* What a run costs by a meter: seconds(), or one of CPU. */
+BENCH double cost(void (*before)(void), void (*run)(void),
+                  double (*meter)(void)) {
+    double begin;
+    before();
+    begin = meter();
+    run();
+    return meter() - begin;
+}
+
+/* One lap of a row. */
+BENCH double lap(const struct row *r, int turned, double (*meter)(void)) {
+    double ours = 0, yard;
+    if (!turned) ours = cost(r->before, r->ours, meter);
+    yard = cost(r->before_yard, r->yard, meter) * r->scale;
+    if (turned) ours = cost(r->before, r->ours, meter);
+    return strncmp(r->goal, "<=", 2) == 0 ? ours / yard : yard / ours;
+}
+
+/* Measure and print a table, unpinned and on one core. */
+BENCH void compare(const char *title, const struct row *rows, size_t n,
+                   double (*meter)(void)) {
+    static const char *const names[] = {"", "one core"};
+    static double ratios[ROWS_MAX][WHERES][LAPS];
+    int i, where, wheres = WHERES;
+    size_t k;
+    if (n > ROWS_MAX) die("too many rows");
+    for (i = -1; i < LAPS; i++) { /* the first one warms up */
+        progress(i + 1, LAPS);
+        for (where = 0; where < wheres; where++) {
+            if (!put((enum where)where)) {
+                wheres = where;
+                break;
+            }
+            for (k = 0; k < n; k++) {
+                double ratio = lap(&rows[k], i & 1, meter);
+                if (i >= 0) ratios[k][where][i] = ratio;
+            }
+        }
+    }
+    put(FREE);
+    progress(1, 1);
+    print_head(title, "over that of");
+    for (k = 0; k < n; k++)
+        for (where = 0; where < wheres; where++)
+            print_row(where == 0 ? rows[k].title : "",
+                      where == 0 ? rows[k].yardstick : "", names[where],
+                      spread_of(ratios[k][where], LAPS), rows[k].goal);
+}
 
 /* --- what lies in the queue before --------------------------------------- */
 
