@@ -2971,16 +2971,19 @@ static const char dq_lua_offer_usual[] =
     "  end\n"
     "  return {us}\n"
     "end\n";
-/* read_when(when, base): the due time; and, if it is sent again, whether the
- * first sending may have been delivered. */
+/* read_when(when, base): the due time, and as text; and, if it is sent again,
+ * whether the first sending may have been delivered. */
 static const char dq_lua_when[] =
     "local function read_when(when, base)\n"
     "  local delay, after = tonumber(when), nil\n"
     "  if not delay then\n"
-    "    delay, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
-    "    delay, after = tonumber(delay), base >= tonumber(after)\n"
+    "    when, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
+    "    delay, after = tonumber(when), base >= tonumber(after)\n"
     "  end\n"
-    "  return delay < 0 and -delay or base + delay, after\n"
+    "  if delay < 0 then return -delay, string.sub(when, 2), after end\n"
+    "  local due = base + delay\n"
+    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
+    "  return due, text, after\n"
     "end\n";
 static const char dq_lua_offer[] =
     "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
@@ -3006,8 +3009,7 @@ static const char dq_lua_offer[] =
     "for i = from, #argv, 2 do\n"
     "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
-    "    at, delivered = read_when(when, base)\n"
-    "    text = string.format('%.0f', at)\n"
+    "    at, text, delivered = read_when(when, base)\n"
     "    if delivered ~= nil then\n"
     "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
     "    end\n"
@@ -3051,7 +3053,7 @@ static const char dq_lua_offer_keyed[] =
     "local channel, when, id, ttl_ms, replace, number, e = unpack(ARGV)\n"
     "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
-    "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
+    "local due, text, delivered = read_when(when, math.ceil(us / 1000))\n"
     /* its key may have ended, or be another's by now */
     "local stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
     "if stands then\n"
@@ -3088,8 +3090,8 @@ static const char dq_lua_offer_keyed[] =
     "  redis.call('RPUSH', mirror, e)\n"
     "  if old then redis.call('LREM', mirror, 1, old) end\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', due, e)\n"
-    "local ticket = string.format('%.0f', due) .. '-' .. id\n"
+    "redis.call('ZADD', zset, 'NX', text, e)\n"
+    "local ticket = text .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
     "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
     "if old then redis.call('ZREM', zset, old) end\n"
@@ -4174,10 +4176,10 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "dd3524fea9d325d83107d287e784743c06edc640",
+DQ_SCRIPT(offer, DQ_OFFER, 0, "70fef908651708fde93ad4955d06cc3549fdc62e",
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "4a16fa54e7257c38e1aaf01252cf7a6e83f35d39",
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "1c4d79ea09afc57dd1b0ebce8ffc3994dbc3cf64",
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
