@@ -2921,7 +2921,8 @@ static const char dq_lua_remove[] =
     "  end\n"
     /* the whole millisecond leaves by its ranks, where that is allowed */
     "  local gone\n"
-    "  if page and began == from and #found == #held and not mirror then\n"
+    "  if #found > 0 and page and began == from and #found == #held and\n"
+    "    not mirror then\n"
     "    local rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
     "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + #found - 1)\n"
     "  end\n"
@@ -4187,17 +4188,17 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "a8611651c86f8e30a4f85d21f50821fb51242da5",
+DQ_SCRIPT(take, DQ_TAKE, 4, "21cd2f1e10e57d7e3c6be05a057a79f338fa01f2",
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "be32c93848c26b4da8dffd4d3e5be7fd9bb68a2e",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "19713156aae9537ea190648985c0d4b72dc32f55",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "bbfc909f29e4044e122cca55b870b7b30d728005",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "3d30d94cc57b014eb6823513647cdcce75b61789",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,

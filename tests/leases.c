@@ -434,6 +434,23 @@ TEST(acks_of_many_leave_what_is_due_before_behind_and_beside_them) {
     }
 }
 
+TEST(acks_of_many_that_are_gone_remove_nothing) {
+    delayq q;
+    delayq_item items[2];
+    size_t count;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&q, "a", 0);
+    OFFER(&q, "b", 0);
+    elapse(main_connection(), 1);
+    OK(&q, delayq_take_many(&q, items, 2, &count, 0));
+    CHECK_INT(count, 2);
+    OK(&q, delayq_clear(&q, NULL));
+    OFFER(&q, "c", 3600000);
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 2), DELAYQ_GONE);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
 TEST(acks_of_many_need_no_right_to_remove_by_rank) {
     delayq_options o = options_for(&main_server, "jobs");
     static char url[200];
