@@ -2895,7 +2895,7 @@ static const char dq_lua_find[] =
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, many, n = {}, to - from + 1, #reply\n"
-    "  local page, page_due, length, held, began\n"
+    "  local page, page_due, length, held, began, rank\n"
     "  for i = from, to, 2 do\n"
     "    local due, prefix, e = argv[i], argv[i + 1]\n"
     "    if many > 2 and (due ~= page_due or #prefix ~= length) then\n"
@@ -2910,7 +2910,7 @@ static const char dq_lua_remove[] =
     "    if page then\n"
     "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
-    "      e = find(zset, due, prefix)\n"
+    "      e, rank = find(zset, due, prefix)\n"
     "    end\n"
     "    found[#found + 1], n = e, n + 1\n"
     "    reply[n] = e and 1 or 0\n"
@@ -2919,11 +2919,15 @@ static const char dq_lua_remove[] =
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    /* the whole millisecond leaves by its ranks, where that is allowed */
+    /* by ranks, where that is allowed, what is long as an argument, also for
+     * replicas: a whole millisecond, or one large element */
     "  local gone\n"
-    "  if #found > 0 and page and began == from and #found == #held and\n"
-    "    not mirror then\n"
-    "    local rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
+    "  if page and began == from and #found == #held then\n"
+    "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
+    "  elseif many > 2 or #found > 0 and #found[1] < 65536 then\n"
+    "    rank = nil\n"
+    "  end\n"
+    "  if rank and #found > 0 and not mirror then\n"
     "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + #found - 1)\n"
     "  end\n"
     "  if #found > 0 and type(gone) ~= 'number' then\n"
@@ -4188,17 +4192,17 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "21cd2f1e10e57d7e3c6be05a057a79f338fa01f2",
+DQ_SCRIPT(take, DQ_TAKE, 4, "cf790e151fb8d7a6842431e4e53896e401640f45",
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "19713156aae9537ea190648985c0d4b72dc32f55",
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "729f9038b691fbb4d7d6b454c0d91156b9c15a63",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
           dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "3d30d94cc57b014eb6823513647cdcce75b61789",
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "5b0c8115180c000b0b0f0b05a71319aeb1edec99",
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "3126a950636a9a19e1851f805698c1826d0cc87e",
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
