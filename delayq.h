@@ -3801,7 +3801,7 @@ static const char dq_lua_take_many_usual[] =
     "  local us = time[1] * 1000000 + time[2]\n"
     "  local due = call('ZCOUNT', zset, '-inf', us / 1000)\n"
     "  local want = math.min(due, argv[4])\n"
-    "  local reply, dues, held = {us, 0, 0, 0, ''}, {}, {}\n"
+    "  local reply, dues, held, counts = {us, 0, 0, 0, ''}, {}, {}, {}\n"
     "  local lease_end = math.ceil(us / 1000) + lease\n"
     "  local text = string.format('%.0f', lease_end)\n"
     "  if want == 0 or want > 1000 then return nil end\n"
@@ -3823,9 +3823,10 @@ static const char dq_lua_take_many_usual[] =
     "        if most > 0 and tried >= most or tried == 65535 then\n"
     "          return nil\n"
     "        elseif lease > 0 then\n"
-    "          tried = tried + 1\n"
-    "          reply[n + 5] = sub(e, 1, 15) ..\n"
-    "            string.char(math.floor(tried / 256), tried % 256) .. sub(e, 18)\n"
+    "          local more = counts[tried] or string.char(\n"
+    "            math.floor((tried + 1) / 256), (tried + 1) % 256)\n"
+    "          counts[tried] = more\n"
+    "          reply[n + 5] = sub(e, 1, 15) .. more .. sub(e, 18)\n"
     "          held[2 * n - 1], held[2 * n] = text, reply[n + 5]\n"
     "        end\n"
     "      end\n"
@@ -4192,7 +4193,7 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "cf790e151fb8d7a6842431e4e53896e401640f45",
+DQ_SCRIPT(take, DQ_TAKE, 4, "16ef11d8c9f82e3830f42aa3fbf54f3cebd91fdd",
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
           DQ_LUA_TAKE, dq_lua_take_native);

@@ -54,25 +54,30 @@ static const char lean_offer[] =
 
 /* As much as a take tells: when each was due, when to come again, what lies on
  * the two lists. KEYS 1 zset, 2 and 3 lists; ARGV 1 how many. */
-static const char lean_take[] =
-    "local call = redis.call\n"
-    "local t = call('TIME')\n"
-    "local us, want = t[1] * 1000000 + t[2], 2 * ARGV[1]\n"
-    "local ready = call('LLEN', KEYS[2]) + call('LLEN', KEYS[3])\n"
-    "local es = call('ZRANGE', KEYS[1], '0', ARGV[1], 'WITHSCORES')\n"
-    "local n, next = #es, -1\n"
-    "while n > want or n > 0 and es[n] * 1000 > us do\n"
-    "  next = math.max(0, es[n] * 1000 - us)\n"
-    "  n = n - 2\n"
-    "end\n"
-    "local out, dues, k = {us, next, ready, ''}, {}, 0\n"
-    "for i = 1, n, 2 do\n"
-    "  k = k + 1\n"
-    "  out[k + 4], dues[k] = es[i], es[i + 1]\n"
-    "end\n"
-    "if n > 0 then call('ZREMRANGEBYRANK', KEYS[1], '0', k - 1) end\n"
-    "out[4] = table.concat(dues, ' ')\n"
-    "return out\n";
+#define LEAN_TAKE(check)                                               \
+    "local call = redis.call\n"                                        \
+    "local t = call('TIME')\n"                                         \
+    "local us, want = t[1] * 1000000 + t[2], 2 * ARGV[1]\n"            \
+    "local ready = call('LLEN', KEYS[2]) + call('LLEN', KEYS[3])\n"    \
+    "local es = call('ZRANGE', KEYS[1], '0', ARGV[1], 'WITHSCORES')\n" \
+    "local n, next = #es, -1\n"                                        \
+    "while n > want or n > 0 and es[n] * 1000 > us do\n"               \
+    "  next = math.max(0, es[n] * 1000 - us)\n"                        \
+    "  n = n - 2\n"                                                    \
+    "end\n"                                                            \
+    "local out, dues, k = {us, next, ready, ''}, {}, 0\n"              \
+    "for i = 1, n, 2 do\n"                                             \
+    "  local e = es[i]\n" check "  k = k + 1\n"                        \
+    "  out[k + 4], dues[k] = e, es[i + 1]\n"                           \
+    "end\n"                                                            \
+    "if n > 0 then call('ZREMRANGEBYRANK', KEYS[1], '0', k - 1) end\n" \
+    "out[4] = table.concat(dues, ' ')\n"                               \
+    "return out\n"
+static const char lean_take[] = LEAN_TAKE("");
+/* and sees that each is an element, or it would lose what it can't decode */
+static const char safe_take[] = LEAN_TAKE(
+    "  if #e < 25 or string.byte(e) ~= 16 or\n"
+    "    struct.unpack('I8', e, 18) ~= #e - 25 then return nil end\n");
 
 /* The same with a lease of ARGV 2 ms. */
 static const char lean_lease[] =
@@ -115,7 +120,7 @@ static const char head_told[] =
     "end\n"
     "return redis.call('TIME')\n";
 
-static char *sha_offer, *sha_take, *sha_lease, *sha_ack, *sha_head;
+static char *sha_offer, *sha_take, *sha_safe, *sha_lease, *sha_ack, *sha_head;
 
 /* --- what is measured ---------------------------------------------------- */
 
@@ -250,6 +255,10 @@ static void y_take(void) {
     int i;
     for (i = 0; i < MOST; i += 100) freeReplyObject(taken(sha_take));
 }
+static void y_safe(void) {
+    int i;
+    for (i = 0; i < MOST; i += 100) freeReplyObject(taken(sha_safe));
+}
 static void y_lease(void) {
     const char *argv[110] = {"EVALSHA", sha_ack, "1", ZSET};
     size_t lens[110], k;
@@ -305,6 +314,8 @@ static const struct row rows[] = {
     {"ZADD and head", "one ZADD", "", empty, y_zadd_head, empty, y_zadd_1000,
      1},
     {"take_many(100)", "lean script", ">= 0.95", fill, d_take, fill, y_take, 1},
+    {"take_many(100)", "one that checks each", "", fill, d_take, fill, y_safe,
+     1},
     {"lease, ack_many", "lean scripts", "", fill, d_lease, fill, y_lease, 1},
 };
 
@@ -392,6 +403,7 @@ int main(void) {
     past = due_times(MOST, MOST, 0);
     sha_offer = load(c, lean_offer);
     sha_take = load(c, lean_take);
+    sha_safe = load(c, safe_take);
     sha_lease = load(c, lean_lease);
     sha_ack = load(c, lean_ack);
     sha_head = load(c, head_told);
