@@ -2760,10 +2760,10 @@ static void dq_tls_end(delayq_conn *conn) {
  * >>scripts   the Lua that runs in the server
  *
  * A script is its fragments, complete chunks that define functions, and one
- * main at the end. Two fragments for the usual case, offer_usual and
- * take_usual, also run by themselves, before the rest. `make lua` writes the
- * scripts to build/lua/NAME.lua, where the line in an error message can be
- * looked up.
+ * main at the end. Three fragments for the usual case, offer_usual, take_usual
+ * and take_many_usual, also run by themselves, before the rest. `make lua`
+ * writes the scripts to build/lua/NAME.lua, where the line in an error message
+ * can be looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
@@ -2773,8 +2773,8 @@ static void dq_tls_end(delayq_conn *conn) {
  * chunks, all of the chunk: see attempt() for what was done before.
  *
  * A script measures its work, not time, which stands still inside scripts
- * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
- * or DQ_BUDGET. Strings are never compared with <, which follows the server's
+ * since Redis 7.2: it reads chunks that grow to 64 elements (in the usual take
+ * of many 128), until its limit or DQ_BUDGET. Strings are never compared with <, which follows the server's
  * locale. A number becomes text by string.format('%.0f'): `..` writes only 14
  * digits. As an argument of redis.call it needs no text: Redis writes 17.
  *
