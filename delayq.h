@@ -2773,10 +2773,11 @@ static void dq_tls_end(delayq_conn *conn) {
  * chunks, all of the chunk: see attempt() for what was done before.
  *
  * A script measures its work, not time, which stands still inside scripts
- * since Redis 7.2: it reads chunks that grow to 64 elements (in the usual take
- * of many 128), until its limit or DQ_BUDGET. Strings are never compared with <, which follows the server's
- * locale. A number becomes text by string.format('%.0f'): `..` writes only 14
- * digits. As an argument of redis.call it needs no text: Redis writes 17.
+ * since Redis 7.2: it reads chunks that grow to 64 elements (128 in the usual
+ * take of many), until its limit or DQ_BUDGET. Strings are never compared with
+ * <, which follows the server's locale. A number becomes text by
+ * string.format('%.0f'): `..` writes only 14 digits. As an argument of
+ * redis.call it needs no text: Redis writes 17.
  *
  * Every reply is an array that begins with the server's clock in microseconds.
  * Whole numbers are sent as integers.

@@ -68,7 +68,7 @@ static void do_ack(delayq *q) {
 /* The yardstick of an offer: what a sorted set costs itself. */
 static void do_zadd(delayq *q) {
     static unsigned char e[BATCH][125];
-    static char due[BATCH][24], key[64];
+    static char due[BATCH][24], key[600];
     static const char *argv[2 + 2 * BATCH] = {"ZADD"};
     static size_t lens[2 + 2 * BATCH] = {4};
     static uint64_t id;
@@ -81,7 +81,7 @@ static void do_zadd(delayq *q) {
         dq_elem_put_uint(e[i] + 1, 8, 1, ++id);
         dq_elem_put_uint(e[i] + 17, 8, 0, sizeof payload);
         snprintf(due[i], sizeof due[i], "%.0f",
-                 wall_us() / 1e3 + 86400000 + drand48() * 3e10);
+                 (double)wall_us() / 1e3 + 86400000 + drand48() * 3e10);
         argv[2 + 2 * i] = due[i], lens[2 + 2 * i] = strlen(due[i]);
         argv[3 + 2 * i] = (const char *)e[i], lens[3 + 2 * i] = sizeof e[i];
     }
