@@ -4177,9 +4177,8 @@ typedef struct dq_script {
         dq_lua_read_due, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
-#define DQ_LUA_TAKE                                                           \
-    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
-        dq_lua_take
+#define DQ_LUA_TAKE \
+    dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
@@ -4194,13 +4193,13 @@ DQ_SCRIPT(tick, DQ_NOTHING, 2, "cb3739c09bcfbc87227439d1be66bf483bf4f286",
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "99b79abbb3327196d0b018479e709b8e1876b6d3", DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "16ef11d8c9f82e3830f42aa3fbf54f3cebd91fdd",
+DQ_SCRIPT(take, DQ_TAKE, 4, "814274e34241ce662cfcc3e3203d30785f1770e5",
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
-          DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror,
-          DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "729f9038b691fbb4d7d6b454c0d91156b9c15a63",
+          dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
+          dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "6a40d3f49459ac0d4a5d9940cc9b04e930a508f4",
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
-          DQ_LUA_TAKE, dq_lua_take_redisson);
+          dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "f97c523a2af35fad3b619e78488127398d25eb9c", DQ_LUA_RUN,
           dq_lua_broadcast);
