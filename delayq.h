@@ -2835,10 +2835,10 @@ static void dq_tls_end(delayq_conn *conn) {
  * >>scripts   the Lua that runs in the server
  *
  * A script is its fragments, complete chunks that define functions, and one
- * main at the end. Two fragments for the usual case, offer_usual and
- * take_usual, also run by themselves, before the rest. `make lua` writes the
- * scripts to build/lua/NAME.lua, where the line in an error message can be
- * looked up.
+ * main at the end. Three fragments for the usual case, offer_usual, take_usual
+ * and take_many_usual, also run by themselves, before the rest. `make lua`
+ * writes the scripts to build/lua/NAME.lua, where the line in an error message
+ * can be looked up.
  *
  * Each script that moves items works in four steps: read (also what it will
  * write: a wrong type ends it here), probe (the later removal with an empty
@@ -2848,10 +2848,11 @@ static void dq_tls_end(delayq_conn *conn) {
  * chunks, all of the chunk: see attempt() for what was done before.
  *
  * A script measures its work, not time, which stands still inside scripts
- * since Redis 7.2: it reads chunks that grow to 64 elements, until its limit
- * or DQ_BUDGET. Strings are never compared with <, which follows the server's
- * locale. A number becomes text by string.format('%.0f'): `..` writes only 14
- * digits. As an argument of redis.call it needs no text: Redis writes 17.
+ * since Redis 7.2: it reads chunks that grow to 64 elements (128 in the usual
+ * take of many), until its limit or DQ_BUDGET. Strings are never compared with
+ * <, which follows the server's locale. A number becomes text by
+ * string.format('%.0f'): `..` writes only 14 digits. As an argument of
+ * redis.call it needs no text: Redis writes 17.
  *
  * Every reply is an array that begins with the server's clock in microseconds.
  * Whole numbers are sent as integers.
@@ -2980,32 +2981,46 @@ static const char dq_lua_find[] =
  * more than are asked for, as after a take of many, it is read once. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
-    "  local found, page, page_name = {}, nil, nil\n"
-    "  local many = to - from + 1\n"
+    "  local found, many, n = {}, to - from + 1, #reply\n"
+    "  local page, page_due, length, held, began, rank\n"
     "  for i = from, to, 2 do\n"
     "    local due, prefix, e = argv[i], argv[i + 1]\n"
-    "    local name = due .. ':' .. #prefix\n"
-    "    if many > 2 and name ~= page_name and\n"
-    "      redis.call('ZCOUNT', zset, due, due) <= many then\n"
-    "      page, page_name = {}, name\n"
-    "      local all = redis.call('ZRANGEBYSCORE', zset, due, due)\n"
-    "      for _, each in ipairs(all) do\n"
-    "        page[string.sub(each, 1, #prefix)] = each\n"
+    "    if many > 2 and (due ~= page_due or #prefix ~= length) then\n"
+    "      page, page_due, length, began = nil, due, #prefix, i\n"
+    "      if redis.call('ZCOUNT', zset, due, due) <= many then\n"
+    "        page, held = {}, redis.call('ZRANGEBYSCORE', zset, due, due)\n"
+    "        for _, each in ipairs(held) do\n"
+    "          page[string.sub(each, 1, length)] = each\n"
+    "        end\n"
     "      end\n"
     "    end\n"
-    "    if name == page_name then\n"
+    "    if page then\n"
     "      e, page[prefix] = page[prefix], nil\n"
     "    else\n"
-    "      e = find(zset, due, prefix)\n"
+    "      e, rank = find(zset, due, prefix)\n"
     "    end\n"
-    "    found[#found + 1] = e\n"
-    "    reply[#reply + 1] = e and 1 or 0\n"
+    "    found[#found + 1], n = e, n + 1\n"
+    "    reply[n] = e and 1 or 0\n"
     "  end\n"
     "  for i = 1, mirror and #found or 0 do\n"
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  return reply, #found > 0 and redis.call('ZREM', zset, unpack(found))\n"
+    /* by ranks, where that is allowed, what is long as an argument, also for
+     * replicas: a whole millisecond, or one large element */
+    "  local gone\n"
+    "  if page and began == from and #found == #held then\n"
+    "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
+    "  elseif many > 2 or #found > 0 and #found[1] < 65536 then\n"
+    "    rank = nil\n"
+    "  end\n"
+    "  if rank and #found > 0 and not mirror then\n"
+    "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + #found - 1)\n"
+    "  end\n"
+    "  if #found > 0 and type(gone) ~= 'number' then\n"
+    "    gone = redis.call('ZREM', zset, unpack(found))\n"
+    "  end\n"
+    "  return reply, gone\n"
     "end\n";
 
 /* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
@@ -3049,16 +3064,19 @@ static const char dq_lua_offer_usual[] =
     "  if tally then tally('offered', added) end\n"
     "  return {us}\n"
     "end\n";
-/* read_when(when, base): the due time; and, if it is sent again, whether the
- * first sending may have been delivered. */
+/* read_when(when, base): the due time, and as text; and, if it is sent again,
+ * whether the first sending may have been delivered. */
 static const char dq_lua_when[] =
     "local function read_when(when, base)\n"
     "  local delay, after = tonumber(when), nil\n"
     "  if not delay then\n"
-    "    delay, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
-    "    delay, after = tonumber(delay), base >= tonumber(after)\n"
+    "    when, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
+    "    delay, after = tonumber(when), base >= tonumber(after)\n"
     "  end\n"
-    "  return delay < 0 and -delay or base + delay, after\n"
+    "  if delay < 0 then return -delay, string.sub(when, 2), after end\n"
+    "  local due = base + delay\n"
+    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
+    "  return due, text, after\n"
     "end\n";
 static const char dq_lua_offer[] =
     "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
@@ -3084,8 +3102,7 @@ static const char dq_lua_offer[] =
     "for i = from, #argv, 2 do\n"
     "  local when, delivered, stands = argv[i], nil, nil\n"
     "  if when ~= '' then\n"
-    "    at, delivered = read_when(when, base)\n"
-    "    text = string.format('%.0f', at)\n"
+    "    at, text, delivered = read_when(when, base)\n"
     "    if delivered ~= nil then\n"
     "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
     "    end\n"
@@ -3130,7 +3147,7 @@ static const char dq_lua_offer_keyed[] =
     "local channel, when, id, ttl_ms, replace, number, e = unpack(ARGV)\n"
     "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
     "local us = clock()\n"
-    "local due, delivered = read_when(when, math.ceil(us / 1000))\n"
+    "local due, text, delivered = read_when(when, math.ceil(us / 1000))\n"
     /* its key may have ended, or be another's by now */
     "local stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
     "if stands then\n"
@@ -3167,8 +3184,8 @@ static const char dq_lua_offer_keyed[] =
     "  redis.call('RPUSH', mirror, e)\n"
     "  if old then redis.call('LREM', mirror, 1, old) end\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', due, e)\n"
-    "local ticket = string.format('%.0f', due) .. '-' .. id\n"
+    "redis.call('ZADD', zset, 'NX', text, e)\n"
+    "local ticket = text .. '-' .. id\n"
     "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
     "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
     "if old then redis.call('ZREM', zset, old) end\n"
@@ -3872,6 +3889,78 @@ static const char dq_lua_take_usual[] =
     "  tally('taken', usual[6] and 1 or 0)\n"
     "end\n"
     "if usual and (usual.err or not KEYS[5]) then return usual end\n";
+/* take_many_usual(zset, argv): the same for many. It reads chunks as
+ * in_chunks does, and removes them all at the end. */
+static const char dq_lua_take_many_usual[] =
+    "local function take_many_usual(zset, argv)\n"
+    "  local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
+    "  local most, lease = tonumber(argv[6] or 0), tonumber(argv[7] or 0)\n"
+    "  local time, n, bytes, size = call('TIME'), 0, 0, 1\n"
+    "  local us = time[1] * 1000000 + time[2]\n"
+    "  local due = call('ZCOUNT', zset, '-inf', us / 1000)\n"
+    "  local want = math.min(due, argv[4])\n"
+    "  local reply, dues, held, counts = {us, 0, 0, 0, ''}, {}, {}, {}\n"
+    "  local lease_end = math.ceil(us / 1000) + lease\n"
+    "  local text = string.format('%.0f', lease_end)\n"
+    "  if want == 0 or want > 1000 then return nil end\n"
+    "  repeat\n"
+    "    local found = call('ZRANGE', zset, n, math.min(n + size, want) - 1,\n"
+    "      'WITHSCORES')\n"
+    "    for i = 1, #found, 2 do\n"
+    "      local e = found[i]\n"
+    "      local length = #e - 25\n"
+    "      if length < 0 or byte(e) ~= 16 or\n"
+    "        unpacked('I8', e, 18) ~= length then\n"
+    "        return nil\n"
+    "      end\n"
+    "      n, bytes = n + 1, bytes + length + 89\n"
+    "      dues[n], reply[n + 5] = found[i + 1], e\n"
+    "      if lease > 0 or most > 0 then\n"
+    "        local high, low = byte(e, 16, 17)\n"
+    "        local tried = high * 256 + low\n"
+    "        if most > 0 and tried >= most or tried == 65535 then\n"
+    "          return nil\n"
+    "        elseif lease > 0 then\n"
+    "          local more = counts[tried] or string.char(\n"
+    "            math.floor((tried + 1) / 256), (tried + 1) % 256)\n"
+    "          counts[tried] = more\n"
+    "          reply[n + 5] = sub(e, 1, 15) .. more .. sub(e, 18)\n"
+    "          held[2 * n - 1], held[2 * n] = text, reply[n + 5]\n"
+    "        end\n"
+    "      end\n"
+    "    end\n"
+    "    local room = math.floor((" DQ_BUDGET " - bytes) * n / bytes)\n"
+    "    size = math.min(128, 8 * size, math.max(1, room))\n"
+    "  until n == want or bytes >= " DQ_BUDGET "\n"
+    "  if byte(dues[1]) == 45 then return nil end\n"
+    "  if lease > 0 then\n"
+    "    call('ZREMRANGEBYRANK', zset, '1', '0')\n"
+    "    local added = redis.pcall('ZADD', zset, unpack(held))\n"
+    "    if type(added) == 'table' then return added end\n"
+    "  end\n"
+    "  local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', n - 1)\n"
+    "  if type(removed) == 'table' then return removed end\n"
+    "  if n == due then\n"
+    "    local soon = call('ZRANGEBYSCORE', zset, '-inf',\n"
+    "      us / 1000 + math.abs(argv[3]), 'WITHSCORES', 'LIMIT', '0', '1')[2]\n"
+    "    if lease > 0 and (not soon or soon + 0 >= lease_end) then\n"
+    "      soon = lease_end\n"
+    "      publish_if_head(zset, argv[12], soon, n)\n"
+    "    end\n"
+    "    reply[2] = soon and\n"
+    "      math.max(0, math.min(1e13, soon * 1000 - us)) or -1\n"
+    "  end\n"
+    "  reply[5] = table.concat(dues, ' ')\n"
+    "  return reply\n"
+    "end\n"
+    "if in_ready + in_retry == 0 and ARGV[4] ~= '1' and\n"
+    "  (ARGV[8] or '') == '' then\n"
+    "  usual = take_many_usual(KEYS[1], ARGV)\n"
+    "  if usual and tally and not usual.err then\n"
+    "    tally('taken', #usual - 5)\n"
+    "  end\n"
+    "end\n"
+    "if usual and (usual.err or not KEYS[5]) then return usual end\n";
 /* the same for one of the waiters */
 static const char dq_lua_take_usual_waits[] =
     "if usual then return give_role(usual, KEYS[5], ARGV) end\n";
@@ -4208,18 +4297,17 @@ typedef struct dq_script {
         dq_lua_read_due, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
-#define DQ_LUA_TAKE                                                           \
-    dq_lua_move, dq_lua_find, dq_lua_remove, dq_lua_give, dq_lua_take_listed, \
-        dq_lua_take
+#define DQ_LUA_TAKE \
+    dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, dq_lua_take
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "fe12df0808a7520e60f4a7564586e6e6090ecc7f",
-          "acf2eb96c43d2b7284397066b54e76eab3517e20", dq_lua_no_tally,
+DQ_SCRIPT(offer, DQ_OFFER, 0, "2d8c17717f818f74a0eb89592c2911756470e325",
+          "68d340751aa48d1464bcd61cc32b06dfbcff66f7", dq_lua_no_tally,
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "1dc39745d361117fef8811f9465dc5f38d4619d1",
-          "9eb58336e55691421a33906777a7ab462401b0d9", dq_lua_no_tally,
+DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "dcdb92ebaac963134b4223bb24f77f36e60add1d",
+          "e52bfa0eac0ba83fc739812b65e87946c4d9277f", dq_lua_no_tally,
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
 DQ_SCRIPT(tick, DQ_NOTHING, 2, "fd74bb012266de77621d2532da47d0554170071e",
@@ -4229,21 +4317,21 @@ DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "767c6b66ccb5d23799501561428d486012f892f9",
           "e9a9d033beba86590e4c2bb7db11ec30851c5780", dq_lua_no_tally,
           DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "1d5cd7d9d5bb87c05bfbc59ab5ff431964f40e2b",
-          "60bf86aa1a9c3f29a55484fae747f4bfd0187b81", dq_lua_no_tally,
-          dq_lua_publish, dq_lua_take_usual, DQ_LUA_WAITERS,
-          dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
-          dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "739e7640d6fdebde043d586ca8a23975da79ebef",
-          "a439662b8dfc4a5c9e90612d515a18cad5fcf82a", dq_lua_no_tally,
+DQ_SCRIPT(take, DQ_TAKE, 4, "f938a7cefdc17e0e367df1e60bdd92acb98694d5",
+          "95eb957703f6883d5a2da62aff491a3cea14675a", dq_lua_no_tally,
+          dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
+          dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
+          dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "544a940fa307aa2296efd7fdf39ba496970f7f94",
+          "f691c7276dd10ced784d2816b68ca45030744955", dq_lua_no_tally,
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
-          DQ_LUA_TAKE, dq_lua_take_redisson);
+          dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
           "f6ba0fbcd0172b3d568b2b4deba3fa0a3ec27394",
           "1fb0ba7693aa068029aef67cbef4b1a7b38d6813", dq_lua_no_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "2930254bbe91e287c4fd39e98b40c7c1f14c08d8",
-          "175950b432b613e6a27c8464da1c1cd1c0cce6e6", dq_lua_no_tally,
+DQ_SCRIPT(remove, DQ_NOTHING, 7, "d470f4c30eb5c26bdf40a13f7a2e5ddcf4133b49",
+          "13dba760f87f70b96985ffc611cb0d6b6b3b4482", dq_lua_no_tally,
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
 DQ_SCRIPT(change, DQ_NOTHING, 8, "efc22bfb977cb68aed3284a27da9ab3b1309c9d3",
           "e3ac858f376f3de3d04544fe4646c4bbd79f1931", dq_lua_no_tally,

@@ -118,6 +118,39 @@ TEST(an_item_of_60_mb_goes_through_with_the_default_options) {
     free(payload);
 }
 
+/* The bytes that replicas and the append-only file are sent. */
+TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
+    static const char *const arguments[] = {"--appendonly", "yes", NULL};
+    char *payload = payload_of(MB);
+    delayq_item item;
+    delayq_options o;
+    server s;
+    redisContext *c;
+    redisReply *r;
+    long long before, after;
+    delayq q = {0};
+    server_start(&s, arguments);
+    c = server_connect(&s);
+    o = options_for(&s, "large");
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_offer(&q, payload, MB, 0));
+    OK(&q, delayq_take(&q, &item, 20000));
+    r = run(c, "INFO persistence");
+    before = atoll(strstr(r->str, "aof_current_size:") + 17);
+    freeReplyObject(r);
+    OK(&q, delayq_ack(&q, &item));
+    r = run(c, "INFO persistence");
+    after = atoll(strstr(r->str, "aof_current_size:") + 17);
+    freeReplyObject(r);
+    CHECK(before > 2000000);
+    if (after - before > 1000) FAIL("%lld bytes", after - before);
+    delayq_close(&q);
+    redisFree(c);
+    server_end(&s);
+    free(payload);
+}
+
 /* 4 MB/s: 2 s for the item, of which each MB has the whole timeout. */
 TEST(a_large_item_goes_through_a_line_that_needs_longer_than_io_timeout_ms) {
     size_t len = 8 * MB;

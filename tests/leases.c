@@ -405,6 +405,101 @@ TEST(ack_many_sets_the_outcome_of_each_item) {
     delayq_close(&q);
 }
 
+/* Acks of all that ends in one millisecond remove it by its ranks. */
+TEST(acks_of_many_leave_what_is_due_before_behind_and_beside_them) {
+    static const int shifts[] = {-1, 1, 0};
+    unsigned char e[64];
+    size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0\0", "other", 5), count, i;
+    delayq q;
+    delayq_item items[3];
+    for (i = 0; i < 3; i++) {
+        long long due;
+        ask("FLUSHALL");
+        open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+        OFFER(&q, "a", 0);
+        OFFER(&q, "b", 0);
+        OFFER(&q, "c", 0);
+        elapse(main_connection(), 1);
+        OK(&q, delayq_take_many(&q, items, 3, &count, 0));
+        CHECK_INT(count, 3);
+        due = atoll(items[0].ticket.text);
+        CHECK_INT(atoll(items[2].ticket.text), due);
+        ask("ZADD " ZSET " %lld %b", due + shifts[i], e, n);
+        OK(&q, delayq_ack_many(&q, items, 3));
+        CHECK_INT(ask_int("ZCARD " ZSET), 1);
+        CHECK_INT(ask_int("ZCOUNT " ZSET " %lld %lld", due + shifts[i],
+                          due + shifts[i]),
+                  1);
+        delayq_close(&q);
+    }
+}
+
+TEST(acks_of_many_that_are_gone_remove_nothing) {
+    delayq q;
+    delayq_item items[2];
+    size_t count;
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&q, "a", 0);
+    OFFER(&q, "b", 0);
+    elapse(main_connection(), 1);
+    OK(&q, delayq_take_many(&q, items, 2, &count, 0));
+    CHECK_INT(count, 2);
+    OK(&q, delayq_clear(&q, NULL));
+    OFFER(&q, "c", 3600000);
+    CHECK_STATUS(&q, delayq_ack_many(&q, items, 2), DELAYQ_GONE);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    delayq_close(&q);
+}
+
+TEST(acks_of_many_need_no_right_to_remove_by_rank) {
+    delayq_options o = options_for(&main_server, "jobs");
+    static char url[200];
+    delayq q, acking;
+    delayq_item items[3];
+    size_t count;
+    if (main_server.major < 7) test_skip("rights as of Redis 7");
+    open_leased(&q, DELAYQ_NATIVE, 60000, 0);
+    OFFER(&q, "a", 0);
+    OFFER(&q, "b", 0);
+    OFFER(&q, "c", 0);
+    elapse(main_connection(), 1);
+    OK(&q, delayq_take_many(&q, items, 3, &count, 0));
+    CHECK_INT(count, 3);
+    ask("ACL SETUSER acker on >secret ~* &* +@all -zremrangebyrank");
+    snprintf(url, sizeof url, "unix://acker:secret@%s", main_server.socket);
+    o.url = url;
+    o.lease_ms = 60000;
+    OK(&acking, delayq_open(&acking, &o));
+    OK(&acking, delayq_ack_many(&acking, items, 3));
+    ask("ACL DELUSER acker");
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&acking);
+    delayq_close(&q);
+}
+
+TEST(a_take_of_many_makes_dead_letters_of_what_has_no_attempts_left) {
+    unsigned char e[64];
+    size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0\3", "tired", 5), count;
+    delayq q;
+    delayq_item items[9];
+    delayq_counts counts;
+    int lease;
+    for (lease = 0; lease < 2; lease++) {
+        ask("FLUSHALL");
+        open_leased(&q, DELAYQ_NATIVE, 60000 * lease, 3);
+        OFFER(&q, "a", 0);
+        ask("ZADD " ZSET " 1 %b", e, n);
+        OFFER(&q, "b", 0);
+        elapse(main_connection(), 1);
+        OK(&q, delayq_take_many(&q, items, 9, &count, 0));
+        CHECK_INT(count, 2);
+        CHECK_INT(items[1].attempt, 1);
+        OK(&q, delayq_count(&q, &counts));
+        CHECK_INT(counts.dead, 1);
+        delayq_close(&q);
+    }
+}
+
 TEST(bad_input_of_the_lease_verbs_changes_nothing) {
     delayq q, plain;
     delayq_item item, zero;

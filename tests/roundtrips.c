@@ -133,7 +133,7 @@ static const struct cost {
     {"take_many(100) with a lease", 60000, due_100, take_100, 1, 20},
     {"ack", 60000, lease_1, ack, 1, 7},
     {"ack_take", 60000, lease_1, ack_take, 1, 15},
-    {"ack_many(100)", 60000, lease_100, ack_100, 1, 5},
+    {"ack_many(100)", 60000, lease_100, ack_100, 1, 6},
     {"nack", 60000, lease_1, nack, 1, 9},
     {"cancel among 100", 0, offer_100, cancel, 1, 13},
     {"reschedule among 100", 0, offer_100, reschedule, 1, 16},

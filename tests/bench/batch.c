@@ -1,21 +1,135 @@
 /*
- * batch -- offers and takes a second of 1, 10, 100 or 1,000 items of 100 bytes
- * at a time, compared with the published protocol: its offers pipelined, its
- * transfer followed by an LPOP of as many. Each round runs all of them; printed
- * is the median of the rounds' ratios, with the least and the most.
+ * batch -- offers and takes of many items of 100 bytes, compared with the
+ * leanest scripts that store as much and tell as much, with one plain ZADD, and
+ * with a ZADD whose due times the program reckons by itself: by the CPU time of
+ * program and server.
+ *
+ * For the chart: items a second of 1, 10, 100 or 1,000 at a time, beside the
+ * published protocol.
  */
 #include "bench.h"
 
-#define ROUNDS 7
 #define MOST 20000
+#define ELEMENT 125
 
 static redisContext *c;
-static delayq q;
+static delayq q, leased;
 static char payload[100];
-static char *sha_offer, *sha_transfer;
 static int64_t *far, *past;
 
-static void offer(int items, int n) {
+/* --- the leanest scripts ------------------------------------------------- */
+
+/*
+ * What is stored, and who is told, is the same as by an offer: the server's
+ * clock, due times in ms rounded up, no element twice, a PUBLISH of a new head.
+ * KEYS 1 zset; ARGV 1 channel, then pairs: due time with a - before it, or
+ * delay, or nothing: as the one before; element.
+ */
+static const char lean_offer[] =
+    "local t = redis.call('TIME')\n"
+    "local us = t[1] * 1000000 + t[2]\n"
+    "local base, argv, sub = math.ceil(us / 1000), ARGV, string.sub\n"
+    "local first, ties, at, text = 1 / 0, 0, nil, nil\n"
+    "for i = 2, #argv, 2 do\n"
+    "  local when = argv[i]\n"
+    "  if when ~= '' then\n"
+    "    at = tonumber(when)\n"
+    "    if at < 0 then\n"
+    "      at, text = -at, sub(when, 2)\n"
+    "    else\n"
+    "      at = base + at\n"
+    "      text = string.format('%d%07d', at / 10000000, at % 10000000)\n"
+    "    end\n"
+    "  end\n"
+    "  argv[i] = text\n"
+    "  if at == first then ties = ties + 1\n"
+    "  elseif at < first then first, ties = at, 1 end\n"
+    "end\n"
+    "redis.call('ZADD', KEYS[1], 'NX', unpack(argv, 2))\n"
+    "text = string.format('%.0f', first)\n"
+    "if redis.call('ZCOUNT', KEYS[1], '0', text) == ties then\n"
+    "  redis.call('PUBLISH', argv[1], text)\n"
+    "end\n"
+    "return {us}\n";
+
+/* As much as a take tells: when each was due, when to come again, what lies on
+ * the two lists. KEYS 1 zset, 2 and 3 lists; ARGV 1 how many. */
+#define LEAN_TAKE(check)                                               \
+    "local call = redis.call\n"                                        \
+    "local t = call('TIME')\n"                                         \
+    "local us, want = t[1] * 1000000 + t[2], 2 * ARGV[1]\n"            \
+    "local ready = call('LLEN', KEYS[2]) + call('LLEN', KEYS[3])\n"    \
+    "local es = call('ZRANGE', KEYS[1], '0', ARGV[1], 'WITHSCORES')\n" \
+    "local n, next = #es, -1\n"                                        \
+    "while n > want or n > 0 and es[n] * 1000 > us do\n"               \
+    "  next = math.max(0, es[n] * 1000 - us)\n"                        \
+    "  n = n - 2\n"                                                    \
+    "end\n"                                                            \
+    "local out, dues, k = {us, next, ready, ''}, {}, 0\n"              \
+    "for i = 1, n, 2 do\n"                                             \
+    "  local e = es[i]\n" check "  k = k + 1\n"                        \
+    "  out[k + 4], dues[k] = e, es[i + 1]\n"                           \
+    "end\n"                                                            \
+    "if n > 0 then call('ZREMRANGEBYRANK', KEYS[1], '0', k - 1) end\n" \
+    "out[4] = table.concat(dues, ' ')\n"                               \
+    "return out\n"
+static const char lean_take[] = LEAN_TAKE("");
+/* and sees that each is an element, or it would lose what it can't decode */
+static const char safe_take[] = LEAN_TAKE(
+    "  if #e < 25 or string.byte(e) ~= 16 or\n"
+    "    struct.unpack('I8', e, 18) ~= #e - 25 then return nil end\n");
+
+/* The same with a lease of ARGV 2 ms. */
+static const char lean_lease[] =
+    "local call, sub, byte = redis.call, string.sub, string.byte\n"
+    "local t = call('TIME')\n"
+    "local us, want = t[1] * 1000000 + t[2], 2 * ARGV[1]\n"
+    "local ready = call('LLEN', KEYS[2]) + call('LLEN', KEYS[3])\n"
+    "local es = call('ZRANGE', KEYS[1], '0', ARGV[1], 'WITHSCORES')\n"
+    "local n, next = #es, -1\n"
+    "while n > want or n > 0 and es[n] * 1000 > us do\n"
+    "  next = math.max(0, es[n] * 1000 - us)\n"
+    "  n = n - 2\n"
+    "end\n"
+    "local out, dues, k, again = {us, next, ready, ''}, {}, 0, {}\n"
+    "local ends = string.format('%.0f', math.ceil(us / 1000) + ARGV[2])\n"
+    "for i = 1, n, 2 do\n"
+    "  local e = es[i]\n"
+    "  local high, low = byte(e, 16, 17)\n"
+    "  k, low = k + 1, high * 256 + low + 1\n"
+    "  e = sub(e, 1, 15) .. string.char(math.floor(low / 256), low % 256) ..\n"
+    "    sub(e, 18)\n"
+    "  out[k + 4], dues[k], again[i], again[i + 1] = e, es[i + 1], ends, e\n"
+    "end\n"
+    "if k > 0 then\n"
+    "  call('ZADD', KEYS[1], unpack(again))\n"
+    "  call('ZREMRANGEBYRANK', KEYS[1], '0', k - 1)\n"
+    "end\n"
+    "out[4] = table.concat(dues, ' ')\n"
+    "return out\n";
+
+/* KEYS 1 zset; ARGV elements. */
+static const char lean_ack[] =
+    "return redis.call('ZREM', KEYS[1], unpack(ARGV))\n";
+
+/* Tells a new head: KEYS 1 zset; ARGV 1 channel, 2 the earliest due time that
+ * was added, 3 how many are due then. */
+static const char head_told[] =
+    "if redis.call('ZCOUNT', KEYS[1], '0', ARGV[2]) == ARGV[3] + 0 then\n"
+    "  redis.call('PUBLISH', ARGV[1], ARGV[2])\n"
+    "end\n"
+    "return redis.call('TIME')\n";
+
+static char *sha_offer, *sha_take, *sha_safe, *sha_lease, *sha_ack, *sha_head;
+
+/* --- what is measured ---------------------------------------------------- */
+
+static void check(delayq *h, delayq_status status) {
+    if (status != DELAYQ_OK) die(delayq_errmsg(h));
+}
+
+/* due: an absolute due time, another for each; else delays, one for all */
+static void offer(int items, int n, int due) {
     static delayq_message m[1000];
     int i, k;
     for (i = 0; i < items; i += n) {
@@ -23,12 +137,193 @@ static void offer(int items, int n) {
         for (k = 0; k < n; k++) {
             m[k].data = payload;
             m[k].len = sizeof payload;
-            m[k].due_ms = far[i + k];
+            if (due)
+                m[k].due_ms = far[i + k];
+            else
+                m[k].delay_ms = 3600000;
         }
-        if (delayq_offer_many(&q, m, (size_t)n) != DELAYQ_OK)
-            die(delayq_errmsg(&q));
+        check(&q, delayq_offer_many(&q, m, (size_t)n));
     }
 }
+static void d_offer_100(void) {
+    offer(MOST, 100, 0);
+}
+static void d_offer_1000(void) {
+    offer(MOST, 1000, 0);
+}
+static void d_due_1000(void) {
+    offer(MOST, 1000, 1);
+}
+
+static void element_of(char *e, int i) {
+    memset(e, 0, ELEMENT);
+    e[0] = 16;
+    e[1] = (char)(i >> 24);
+    e[2] = (char)(i >> 16);
+    e[3] = (char)(i >> 8);
+    e[4] = (char)i;
+    e[17] = 100;
+    memcpy(e + 25, payload, 100);
+}
+
+/* One command of n pairs; head: the words before them, NULL at the end. */
+static void send_pairs(const char **head, int from, int n, int due,
+                       const char *other) {
+    static char e[1000][ELEMENT], when[1000][24];
+    static const char *argv[2010];
+    static size_t lens[2010];
+    int i, k = 0;
+    for (; head[k]; k++) argv[k] = head[k], lens[k] = strlen(head[k]);
+    for (i = 0; i < n; i++, k += 2) {
+        element_of(e[i], from + i);
+        if (due)
+            snprintf(when[i], sizeof when[i], "%s%lld", other ? "-" : "",
+                     (long long)far[from + i]);
+        else
+            strcpy(when[i], !other ? "1900000000000" : i == 0 ? other : "");
+        argv[k] = when[i], lens[k] = strlen(when[i]);
+        argv[k + 1] = e[i], lens[k + 1] = ELEMENT;
+    }
+    redisAppendCommandArgv(c, k, argv, lens);
+}
+
+static void y_script(int items, int n, int due) {
+    const char *head[] = {"EVALSHA", sha_offer, "1", ZSET, CHANNEL, NULL};
+    int i;
+    for (i = 0; i < items; i += n) {
+        send_pairs(head, i, n, due, "3600000");
+        freeReplyObject(reply(c));
+    }
+}
+static void y_script_100(void) {
+    y_script(MOST, 100, 0);
+}
+static void y_script_1000(void) {
+    y_script(MOST, 1000, 0);
+}
+static void y_script_due(void) {
+    y_script(MOST, 1000, 1);
+}
+
+static void y_zadd_1000(void) {
+    const char *head[] = {"ZADD", ZSET, NULL};
+    int i;
+    for (i = 0; i < MOST; i += 1000) {
+        send_pairs(head, i, 1000, 0, NULL);
+        freeReplyObject(reply(c));
+    }
+}
+
+/* A ZADD with due times that the program has reckoned, and a script that tells
+ * the new head, in one write. */
+static void y_zadd_head(void) {
+    const char *head[] = {"ZADD", ZSET, "NX", NULL};
+    int i;
+    for (i = 0; i < MOST; i += 1000) {
+        send_pairs(head, i, 1000, 0, NULL);
+        redisAppendCommand(
+            c, "EVALSHA %s 1 " ZSET " " CHANNEL " 1900000000000 1000",
+            sha_head);
+        freeReplyObject(reply(c));
+        freeReplyObject(reply(c));
+    }
+}
+
+static void take(delayq *h, int n) {
+    static delayq_item item[1000];
+    size_t got = 0, count;
+    for (; got < MOST; got += count) {
+        check(h, delayq_take_many(h, item, (size_t)n, &count, 0));
+        if (h == &leased) check(h, delayq_ack_many(h, item, count));
+    }
+}
+static void d_take(void) {
+    take(&q, 100);
+}
+static void d_lease(void) {
+    take(&leased, 100);
+}
+
+static redisReply *taken(const char *sha) {
+    redisAppendCommand(c,
+                       "EVALSHA %s 3 " ZSET " bench delayq_retry:{bench} "
+                       "100 60000",
+                       sha);
+    return reply(c);
+}
+static void y_take(void) {
+    int i;
+    for (i = 0; i < MOST; i += 100) freeReplyObject(taken(sha_take));
+}
+static void y_safe(void) {
+    int i;
+    for (i = 0; i < MOST; i += 100) freeReplyObject(taken(sha_safe));
+}
+static void y_lease(void) {
+    const char *argv[110] = {"EVALSHA", sha_ack, "1", ZSET};
+    size_t lens[110], k;
+    int i;
+    for (k = 0; k < 4; k++) lens[k] = strlen(argv[k]);
+    for (i = 0; i < MOST; i += 100) {
+        redisReply *r = taken(sha_lease);
+        for (k = 4; k < r->elements; k++)
+            argv[k] = r->element[k]->str, lens[k] = r->element[k]->len;
+        redisAppendCommandArgv(c, (int)r->elements, argv, lens);
+        freeReplyObject(reply(c));
+        freeReplyObject(r);
+    }
+}
+
+/* CPU time of this program and of its server: other work on the machine lets
+ * both wait, but hardly changes what they use. On one core it is the rate. */
+static double cpu_seconds(void) {
+    const char *pid = getenv("DELAYQ_SERVER_PID");
+    struct timespec own, its;
+    clockid_t clock;
+    if (!pid || clock_getcpuclockid(atoi(pid), &clock) ||
+        clock_gettime(clock, &its) ||
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own))
+        return seconds();
+    return (double)(own.tv_sec + its.tv_sec) +
+           (double)(own.tv_nsec + its.tv_nsec) / 1e9;
+}
+
+/* --- what lies there before ---------------------------------------------- */
+
+static void empty(void) {
+    empty_bench(c, &q);
+    leased.ready = 0;
+    leased.next_poll_us = 0;
+}
+static void fill(void) {
+    empty();
+    store(&q, past, MOST, sizeof payload);
+}
+
+static const struct row rows[] = {
+    {"offer_many(100)", "lean script", ">= 0.95", empty, d_offer_100, empty,
+     y_script_100, 1},
+    {"offer_many(1000)", "lean script", ">= 0.95", empty, d_offer_1000, empty,
+     y_script_1000, 1},
+    {"each at a time", "lean script", ">= 0.95", empty, d_due_1000, empty,
+     y_script_due, 1},
+    {"offer_many(1000)", "one ZADD", "", empty, d_offer_1000, empty,
+     y_zadd_1000, 1},
+    {"lean script", "one ZADD", "", empty, y_script_1000, empty, y_zadd_1000,
+     1},
+    {"ZADD and head", "one ZADD", "", empty, y_zadd_head, empty, y_zadd_1000,
+     1},
+    {"take_many(100)", "lean script", ">= 0.95", fill, d_take, fill, y_take, 1},
+    {"take_many(100)", "one that checks each", "", fill, d_take, fill, y_safe,
+     1},
+    {"lease, ack_many", "lean scripts", "", fill, d_lease, fill, y_lease, 1},
+};
+
+/* --- the chart ----------------------------------------------------------- */
+
+#define ROUNDS 7
+
+static char *sha_published, *sha_transfer;
 
 static void offer_published(int items, int n) {
     int i, k;
@@ -36,20 +331,11 @@ static void offer_published(int items, int n) {
         for (k = 0; k < n; k++)
             redisAppendCommand(
                 c, "EVALSHA %s 3 " ZSET " " MIRROR " " CHANNEL " %lld %d %b",
-                sha_offer, (long long)far[i + k], i + k, payload,
+                sha_published, (long long)far[i + k], i + k, payload,
                 sizeof payload);
         for (k = 0; k < n; k++) freeReplyObject(reply(c));
     }
 }
-
-static void take(int items, int n) {
-    static delayq_item item[1000];
-    size_t got = 0, count;
-    for (; got < (size_t)items; got += count)
-        if (delayq_take_many(&q, item, (size_t)n, &count, 0) != DELAYQ_OK)
-            die(delayq_errmsg(&q));
-}
-
 static void take_published(int items, int n) {
     int i;
     for (i = 0; i < items; i += n) {
@@ -60,7 +346,18 @@ static void take_published(int items, int n) {
         freeReplyObject(reply(c));
     }
 }
-
+static void offer_due(int items, int n) {
+    offer(items, n, 1);
+}
+static void take_by(int items, int n) {
+    static delayq_item item[1000];
+    size_t got = 0, count;
+    for (; got < (size_t)items; got += count)
+        check(&q, delayq_take_many(&q, item, (size_t)n, &count, 0));
+}
+static void none(int items) {
+    (void)items;
+}
 static void stored(int items) {
     store(&q, past, items, sizeof payload);
 }
@@ -68,72 +365,55 @@ static void stored_published(int items) {
     store_published(c, past, items, sizeof payload);
 }
 
-static const struct verb {
-    const char *title;
-    void (*before)(int items), (*before_yard)(int items);
-    void (*run)(int items, int n), (*yard)(int items, int n);
-    const char *goal[4];
-} verbs[] = {
-    {"offer",
-     NULL,
-     NULL,
-     offer,
-     offer_published,
-     {"-", "-", ">= 2.5", ">= 2.5"}},
-    {"take",
-     stored,
-     stored_published,
-     take,
-     take_published,
-     {"-", "-", ">= 2", "-"}},
-};
-
-/* Items a second. */
+/* Items a second, the median of some rounds. */
 static double rate(void (*before)(int), void (*run)(int, int), int items,
                    int n) {
-    double begin;
-    empty_bench(c, &q);
-    if (before) before(items);
-    begin = seconds();
-    run(items, n);
-    return items / (seconds() - begin);
+    double v[ROUNDS];
+    int round;
+    for (round = 0; round < ROUNDS; round++) {
+        double begin;
+        empty();
+        before(items);
+        begin = seconds();
+        run(items, n);
+        v[round] = items / (seconds() - begin);
+    }
+    return median(v, ROUNDS);
 }
 
-static void row(const struct verb *v, int k, int n, FILE *data) {
-    int items = n == 1 ? MOST / 10 : MOST, round;
-    double ours[ROUNDS], its[ROUNDS], ratio[ROUNDS];
-    struct spread s, a, b;
-    for (round = 0; round < ROUNDS; round++) {
-        ours[round] = rate(v->before, v->run, items, n);
-        its[round] = rate(v->before_yard, v->yard, items, n);
-        ratio[round] = ours[round] / its[round];
+static void chart(const char *name, void (*before)(int), void (*run)(int, int),
+                  void (*before_yard)(int), void (*yard)(int, int)) {
+    FILE *data = data_file(name);
+    int n;
+    for (n = 1; data && n <= 1000; n *= 10) {
+        int items = n == 1 ? MOST / 10 : MOST;
+        double ours = rate(before, run, items, n);
+        fprintf(data, "%d %.0f %.0f\n", n, ours,
+                rate(before_yard, yard, items, n));
     }
-    s = spread_of(ratio, ROUNDS);
-    a = spread_of(ours, ROUNDS);
-    b = spread_of(its, ROUNDS);
-    printf("%-8s%8d%12.0f%12.0f%8.2f%8.2f%8.2f%9s\n", v->title, n, a.middle,
-           b.middle, s.middle, s.least, s.most, v->goal[k]);
-    if (data) fprintf(data, "%d %.0f %.0f\n", n, a.middle, b.middle);
+    if (data) fclose(data);
 }
 
 int main(void) {
-    size_t i;
-    int k, n;
     c = bare();
     open_bench(&q, DELAYQ_NATIVE, 0);
+    open_bench(&leased, DELAYQ_NATIVE, 60000);
     memset(payload, 'x', sizeof payload);
     far = due_times(MOST, 0, 1);
     past = due_times(MOST, MOST, 0);
-    sha_offer = load(c, published_offer);
+    sha_offer = load(c, lean_offer);
+    sha_take = load(c, lean_take);
+    sha_safe = load(c, safe_take);
+    sha_lease = load(c, lean_lease);
+    sha_ack = load(c, lean_ack);
+    sha_head = load(c, head_told);
+    sha_published = load(c, published_offer);
     sha_transfer = load(c, published_transfer);
-    printf("%-8s%8s%12s%12s%8s%8s%8s%9s\n", "a second", "at once", "delayq",
-           "published", "ratio", "least", "most", "goal");
-    for (i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
-        FILE *data = data_file(i ? "take.dat" : "offer.dat");
-        for (k = 0, n = 1; n <= 1000; k++, n *= 10) row(&verbs[i], k, n, data);
-        if (data) fclose(data);
-    }
+    compare("rate of", rows, sizeof rows / sizeof rows[0], cpu_seconds);
+    chart("offer.dat", none, offer_due, none, offer_published);
+    chart("take.dat", stored, take_by, stored_published, take_published);
     do_command(c, "FLUSHALL");
     delayq_close(&q);
+    delayq_close(&leased);
     return 0;
 }

@@ -1,10 +1,12 @@
 /*
- * delayq as a peer, and the floor: sleep until due, then one PING.
+ * delayq as a peer; the protocol of Redisson <= 3.21.0, sent by bare hiredis;
+ * and the floor: sleep until due, then one PING.
  *
- *     delayq URL at-least-once | at-most-once | floor
+ *     delayq URL at-least-once | at-most-once | protocol | floor
  *
  * A batch of 1 is delayq_offer, and delayq_ack_take or delayq_take; larger
- * ones the functions whose names end in _many.
+ * ones the functions whose names end in _many. Of the protocol a batch is so
+ * many offers in one write, and a transfer of so many with an LPOP of as many.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../../../delayq.h"
@@ -12,11 +14,89 @@
 
 static delayq q, producer;
 static delayq_options options;
-static redisContext *bare; /* the floor's */
+static redisContext *bare;             /* the floor's, or the protocol's */
+static char *sha_offer, *sha_transfer; /* the protocol's, else NULL */
 
 static void check(delayq *d, delayq_status status) {
     if (status < 0) die(delayq_errmsg(d));
     if (status > 0) die(delayq_strstatus(status));
+}
+
+/* --- the protocol -------------------------------------------------------- */
+
+#define ZSET "redisson_delay_queue_timeout:{peer}"
+#define MIRROR "redisson_delay_queue:{peer}"
+#define CHANNEL "redisson_delay_queue_channel:{peer}"
+
+/* KEYS 1 zset, 2 mirror, 3 channel; ARGV 1 due, 2 id, 3 payload */
+static const char protocol_offer[] =
+    "local e = struct.pack('dLc0', tonumber(ARGV[2]), #ARGV[3], ARGV[3])\n"
+    "redis.call('ZADD', KEYS[1], ARGV[1], e)\n"
+    "redis.call('RPUSH', KEYS[2], e)\n"
+    "if redis.call('ZRANGE', KEYS[1], 0, 0)[1] == e then\n"
+    "  redis.call('PUBLISH', KEYS[3], ARGV[1])\n"
+    "end\n";
+/* KEYS 1 ready, 2 zset, 3 mirror; ARGV 1 now, 2 limit */
+static const char protocol_transfer[] =
+    "local es = redis.call('ZRANGEBYSCORE', KEYS[2], 0, ARGV[1], 'LIMIT', 0,\n"
+    "  ARGV[2])\n"
+    "for _, e in ipairs(es) do\n"
+    "  local id, v = struct.unpack('dLc0', e)\n"
+    "  redis.call('RPUSH', KEYS[1], v)\n"
+    "  redis.call('LREM', KEYS[3], 1, e)\n"
+    "end\n"
+    "if #es > 0 then redis.call('ZREM', KEYS[2], unpack(es)) end\n"
+    "return redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]\n";
+
+static redisReply *answer(void) {
+    redisReply *r = NULL;
+    if (redisGetReply(bare, (void **)&r) != REDIS_OK) die(bare->errstr);
+    if (r->type == REDIS_REPLY_ERROR) die(r->str);
+    return r;
+}
+
+static char *load(const char *script) {
+    redisReply *r;
+    char *sha;
+    redisAppendCommand(bare, "SCRIPT LOAD %s", script);
+    r = answer();
+    sha = strdup(r->str);
+    freeReplyObject(r);
+    return sha;
+}
+
+static void protocol_offers(int batch, int count, int delay_ms) {
+    int i, k;
+    for (i = 0; i < count; i += batch) {
+        for (k = 0; k < batch; k++) {
+            char payload[PAYLOAD];
+            fill(payload, i + k);
+            redisAppendCommand(
+                bare, "EVALSHA %s 3 " ZSET " " MIRROR " " CHANNEL " %lld %d %b",
+                sha_offer,
+                (long long)clock_us(CLOCK_REALTIME) / 1000 + delay_ms, rand(),
+                payload, (size_t)PAYLOAD);
+        }
+        for (k = 0; k < batch; k++) freeReplyObject(answer());
+    }
+}
+
+static void protocol_takes(int batch, int count) {
+    int done = 0;
+    while (done < count) {
+        redisReply *r;
+        size_t i;
+        redisAppendCommand(
+            bare, "EVALSHA %s 3 {peer} " ZSET " " MIRROR " %lld %d",
+            sha_transfer, (long long)clock_us(CLOCK_REALTIME) / 1000, batch);
+        redisAppendCommand(bare, "LPOP {peer} %d", batch);
+        freeReplyObject(answer());
+        r = answer();
+        for (i = 0; i < r->elements; i++)
+            note(r->element[i]->str, r->element[i]->len, count);
+        done += (int)r->elements;
+        freeReplyObject(r);
+    }
 }
 
 /* --- a job's life -------------------------------------------------------- */
@@ -25,6 +105,10 @@ static void offer(int batch, int count, int delay_ms) {
     static char payload[100][PAYLOAD];
     static delayq_message m[100];
     int i, k;
+    if (sha_offer) {
+        protocol_offers(batch, count, delay_ms);
+        return;
+    }
     for (i = 0; i < count; i += batch) {
         memset(m, 0, sizeof m);
         for (k = 0; k < batch; k++) {
@@ -70,6 +154,10 @@ static void take_many(int batch, int count) {
 
 static void take(int batch, int count) {
     delayq_counts n;
+    if (sha_offer) {
+        protocol_takes(batch, count);
+        return;
+    }
     if (batch == 1)
         take_singly(count);
     else
@@ -114,9 +202,20 @@ static void late(int count) {
         take_many(100, count);
 }
 
-static const char *floor_of(const char *url) {
+static void connect_bare(const char *url) {
     bare = redisConnect("127.0.0.1", atoi(strrchr(url, ':') + 1));
     if (!bare || bare->err) die("can't connect");
+}
+
+static const char *protocol_of(const char *url) {
+    connect_bare(url);
+    sha_offer = load(protocol_offer);
+    sha_transfer = load(protocol_transfer);
+    return "protocol: that of Redisson <= 3.21.0 by bare hiredis, pipelined";
+}
+
+static const char *floor_of(const char *url) {
+    connect_bare(url);
     in_order = 1;
     return "sleep, PING: clock_nanosleep until due, then one PING";
 }
@@ -136,7 +235,11 @@ static const char *delayq_of(const char *url, const char *mode) {
 
 int main(int argc, char **argv) {
     if (argc != 3) die("usage: delayq URL MODE");
-    serve(strcmp(argv[2], "floor") == 0 ? floor_of(argv[1])
-                                        : delayq_of(argv[1], argv[2]));
+    if (strcmp(argv[2], "floor") == 0)
+        serve(floor_of(argv[1]));
+    else if (strcmp(argv[2], "protocol") == 0)
+        serve(protocol_of(argv[1]));
+    else
+        serve(delayq_of(argv[1], argv[2]));
     return 0;
 }

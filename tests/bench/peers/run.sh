@@ -3,8 +3,8 @@
 # Fetches them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the
 # package beanstalkd has to be installed); what can't be had is skipped by name.
 # Each Redis peer uses the same private redis-server, on loopback, without
-# persistence; beanstalkd is its own server. All ends with this script, after
-# less than six minutes, fetching aside.
+# persistence; beanstalkd is its own server. Each server has one core. All ends
+# with this script, after less than seven minutes, fetching aside.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -47,9 +47,11 @@ until_true() {
 }
 
 command -v redis-server >/dev/null || { echo "redis-server is missing"; exit 1; }
+pin=''
+command -v taskset >/dev/null && pin='taskset -c 0'
 free_port
 redis=$port
-redis-server --port $redis --bind 127.0.0.1 --dir "$dir" --save '' \
+$pin redis-server --port $redis --bind 127.0.0.1 --dir "$dir" --save '' \
     --appendonly no >"$dir/log" 2>&1 &
 server=$!
 pids=$server
@@ -60,7 +62,8 @@ url=redis://127.0.0.1:$redis
 c="exec $build/delayq $url"
 set -- "sleep, PING|-|0|1|$server|$c floor" \
     "delayq, lease|at least|1|1|$server|$c at-least-once" \
-    "delayq|at most|1|1|$server|$c at-most-once"
+    "delayq|at most|1|1|$server|$c at-most-once" \
+    "the protocol|at most|1|0|$server|$c protocol"
 
 peer=Redisson
 rm -rf "$build/redisson"
@@ -92,7 +95,7 @@ fi
 peer=beanstalkd
 if have beanstalkd; then
     free_port
-    beanstalkd -l 127.0.0.1 -p $port >"$dir/beanstalkd.log" 2>&1 &
+    $pin beanstalkd -l 127.0.0.1 -p $port >"$dir/beanstalkd.log" 2>&1 &
     own=$!
     pids="$pids $own"
     sleep 0.5
@@ -101,7 +104,7 @@ if have beanstalkd; then
         "$peer 1 s|at least|0|1|$own|$c whole-seconds"
 fi
 
-timeout --foreground 345 "$build/peers" "$@" &
+timeout --foreground 400 "$build/peers" "$@" &
 pids="$pids $!"
 wait $! || { cat "$dir"/*.log >&2; exit 1; }
 redis-server --version | sed 's/ sha.*//'
