@@ -58,7 +58,7 @@ static void by_100(delayq *q, int jobs) {
     }
 }
 
-static const struct row {
+static const struct cost {
     const char *title;
     void (*live)(delayq *q, int jobs);
     int jobs;
