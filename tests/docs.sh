@@ -145,6 +145,7 @@ fi
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     examples/*.c examples/*/*.c | sort -u); do
     case $name in
+    delayq_) ;; # the name of a package
     delayq_retry | delayq_dead | delayq_sent | delayq_stream | DELAYQ_URL) ;;
     delayq_counters | delayq_offered_total | delayq_taken_total) ;;
     delayq_acked_total | delayq_nacked_total | delayq_died_total) ;;
