@@ -3982,6 +3982,9 @@ static const char dq_lua_take[] =
     "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
     "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
     "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
+    /* few bits of an old id are random: the server's own microsecond is no
+     * other take's */
+    "  if run.wire == 'o' then run.order = run.us end\n"
     "  if lease_ms > 0 then\n"
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
     "  end\n"
@@ -4317,13 +4320,13 @@ DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "767c6b66ccb5d23799501561428d486012f892f9",
           "e9a9d033beba86590e4c2bb7db11ec30851c5780", dq_lua_no_tally,
           DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "f938a7cefdc17e0e367df1e60bdd92acb98694d5",
-          "95eb957703f6883d5a2da62aff491a3cea14675a", dq_lua_no_tally,
+DQ_SCRIPT(take, DQ_TAKE, 4, "0a4efdc6d97cd80f78e5710bfba8deecba1b7478",
+          "3753adedb969524052eb8c46e5e412207a804d8d", dq_lua_no_tally,
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
           dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "544a940fa307aa2296efd7fdf39ba496970f7f94",
-          "f691c7276dd10ced784d2816b68ca45030744955", dq_lua_no_tally,
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "4fe892be755343a5f1b892c833fb38d52839f36d",
+          "678fb3ca566d7ab188bb7b8ee6a9229df07b8c65", dq_lua_no_tally,
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,

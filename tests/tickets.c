@@ -618,3 +618,25 @@ TEST(a_sharing_handle_survives_a_lost_connection) {
     delayq_close(&b);
     delayq_close(&a);
 }
+
+/* Few bits of an old id are random. */
+TEST(handles_that_lease_old_elements_at_one_moment_have_tickets_of_their_own) {
+    delayq q[2];
+    delayq_item items[2];
+    uint64_t order = 3000000000000000u; /* long after today */
+    int i;
+    for (i = 0; i < 2; i++) {
+        delayq_options o = options_for(&main_server, "jobs");
+        o.wire = DELAYQ_REDISSON_OLD;
+        o.lease_ms = 60000;
+        OK(&q[i], delayq_open(&q[i], &o));
+        memcpy(q[i].handle_id, q[0].handle_id, sizeof q[i].handle_id);
+        q[i].last_order = order; /* the same moment by their clocks */
+        ask("RPUSH jobs x");
+        OK(&q[i], delayq_take(&q[i], &items[i], 0));
+    }
+    if (strcmp(strchr(items[0].ticket.text, '-'),
+               strchr(items[1].ticket.text, '-')) == 0)
+        FAIL("both have %s", items[0].ticket.text);
+    for (i = 0; i < 2; i++) delayq_close(&q[i]);
+}
