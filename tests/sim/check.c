@@ -910,7 +910,7 @@ static void check_idle(void) {
             continue;
         /* without tracking, which an ACL has forbidden, four times a second,
          * until the connection is another */
-        if (sent > 6 + 4 * verbs + (sim_plan.kinds & 1u << DENIED ? 8u : 0u))
+        if (sent > 6 + 6 * verbs + (sim_plan.kinds & 1u << DENIED ? 8u : 0u))
             check_fail("idle",
                        "%s sends %llu commands in 3 s in which "
                        "nothing happens, with %llu calls",
