@@ -733,9 +733,10 @@ typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
     delayq *handles;     /* all that use this connection */
 
-    delayq_socket cmd; /* requests and their replies */
-    delayq_socket sub; /* the subscriber */
-    delayq_socket ask; /* one request, to the node that ASK has named */
+    delayq_socket cmd;  /* requests and their replies */
+    delayq_socket sub;  /* the subscriber */
+    delayq_socket *ask; /* to the node that ASK has named: dq_wait_settle's, or
+                           NULL */
 
     delayq_address at;        /* where cmd leads, or is to lead */
     delayq_address redirect;  /* the node that MOVED or ASK has named */
@@ -5463,7 +5464,7 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
 
 static const delayq_address *dq_conn_target(const delayq_conn *conn,
                                             const delayq_socket *s) {
-    return s == &conn->ask ? &conn->redirect : &conn->at;
+    return s == conn->ask ? &conn->redirect : &conn->at;
 }
 
 /* "Can't connect to host:port: why"; without a why it is errno's. */
@@ -6203,7 +6204,7 @@ static delayq_status dq_req_socket(delayq *q, const dq_req *req,
                                    delayq_socket **s) {
     delayq_conn *conn = q->conn;
     delayq_status status = DELAYQ_OK;
-    *s = req->asking ? &conn->ask : &conn->cmd;
+    *s = req->asking ? conn->ask : &conn->cmd;
     if (!req->asking) {
         dq_req_verb verb = req->script->verb;
         if (verb == DQ_OFFER && q->setup.state == DELAYQ_EXCHANGE_NONE &&
@@ -6215,10 +6216,10 @@ static delayq_status dq_req_socket(delayq *q, const dq_req *req,
             status = dq_err_wire(q);
         return status;
     }
-    if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
+    if ((*s)->state == DELAYQ_SOCKET_CLOSED)
         status = dq_conn_dial(conn, *s, DQ_CONN_ASK,
                               q->options.connect_timeout_ms * 1000LL);
-    else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
+    else if ((*s)->state < DELAYQ_SOCKET_OPEN)
         status = dq_conn_advance(conn, *s);
     if (status >= DELAYQ_OK) return status;
     dq_conn_close(conn, *s, status);
@@ -6276,7 +6277,7 @@ static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
     size_t i;
     for (i = 0; i < count; i++) {
         dq_req *req = &reqs[i];
-        delayq_socket *s = req->asking ? &conn->ask : &conn->cmd;
+        delayq_socket *s = req->asking ? conn->ask : &conn->cmd;
         if (req->x.state == DELAYQ_EXCHANGE_SENT)
             dq_conn_close(conn, s, dq_conn_timeout(conn, s));
         if (req->x.state == DELAYQ_EXCHANGE_ANSWERED) {
@@ -6626,27 +6627,26 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
  * that sends byte by byte does not hold us for ever, but what came in time is
  * read though we may be late: *late counts that. */
 static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
+    delayq_socket *ask = conn->ask && conn->ask->c ? conn->ask : NULL;
     struct pollfd p[2];
     size_t n = 0;
     int64_t now = dq_sys_now(), until = deadline, next;
     if (now >= deadline && ++*late > 64) return 0;
     if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
-    if (conn->ask.c) p[n++] = dq_conn_watch(&conn->ask);
+    if (ask) p[n++] = dq_conn_watch(ask);
     next = dq_sched_socket(conn, &conn->cmd);
     if (next < until) until = next;
-    if (conn->ask.c && (next = dq_sched_socket(conn, &conn->ask)) < until)
-        until = next;
+    if (ask && (next = dq_sched_socket(conn, ask)) < until) until = next;
     if (dq_sys_poll(p, n,
                     until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
         dq_sys_now() >= deadline)
         return 0;
     if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
-    if (conn->ask.state >= DELAYQ_SOCKET_OPEN) {
-        delayq_status status = dq_conn_pump(conn, &conn->ask, NULL);
-        if (status == DELAYQ_OK &&
-            dq_sys_now() >= dq_sched_socket(conn, &conn->ask))
-            status = dq_conn_timeout(conn, &conn->ask);
-        if (status != DELAYQ_OK) dq_conn_close(conn, &conn->ask, status);
+    if (ask && ask->state >= DELAYQ_SOCKET_OPEN) {
+        delayq_status status = dq_conn_pump(conn, ask, NULL);
+        if (status == DELAYQ_OK && dq_sys_now() >= dq_sched_socket(conn, ask))
+            status = dq_conn_timeout(conn, ask);
+        if (status != DELAYQ_OK) dq_conn_close(conn, ask, status);
     }
     return 1;
 }
@@ -6675,9 +6675,12 @@ static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
  * payload. */
 static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
                            int64_t deadline) {
-    const delayq_conn *conn = q->conn;
+    delayq_conn *conn = q->conn;
+    delayq_socket ask, *outer = conn->ask;
     unsigned moved = conn->moved;
     int late = 0;
+    memset(&ask, 0, sizeof ask);
+    conn->ask = &ask;
     while (dq_req_step(q, reqs, count) > 0) {
         int64_t over = deadline, end;
         size_t i;
@@ -6696,7 +6699,8 @@ static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
         dq_req_expire(q, reqs, count);
         break;
     }
-    if (q->conn->ask.c) dq_conn_close(q->conn, &q->conn->ask, DELAYQ_ERR_IO);
+    if (ask.c) dq_conn_close(conn, &ask, DELAYQ_ERR_IO);
+    conn->ask = outer; /* NULL but within a hook of another call */
 }
 
 /* Run one request. After DELAYQ_OK the caller has its reply, which begins with
