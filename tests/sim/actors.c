@@ -253,10 +253,13 @@ static void received(actor *a, const delayq_item *got, held *h) {
  * nothing. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    /* it may have been moved meanwhile */
+    /* it may have been moved, or leased, meanwhile */
     int64_t left = (h->it->due_true_us - sim_now()) / 1000;
+    int64_t before = (h->it->due_former_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
-    if (status == DELAYQ_OK && left >= low_ms - took && left <= high_ms + 1)
+    if (status == DELAYQ_OK &&
+        ((left >= low_ms - took && left <= high_ms + 1) ||
+         (before >= low_ms - took && before <= high_ms + 1)))
         h->it->changed |= bit_of(a);
 }
 

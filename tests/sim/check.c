@@ -248,6 +248,7 @@ static const char *place_name(const place *p) {
 }
 
 static void rescored(item *it) {
+    it->due_former_us = it->due_true_us;
     it->due_true_us = sim_now() + (it->now.score * 1000 - service_now_us());
     it->overdue_us = 0;
 }
