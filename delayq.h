@@ -2458,7 +2458,8 @@ static delayq_status dq_err_reply(char *err, const char *what,
     const char *text = dq_err_cause(r->str);
     const char *cut = strstr(text, " script: ");
     int len;
-    if (!cut) cut = strstr(text, ", with args");
+    if (!cut || strspn(cut + 9, "0123456789abcdef") != 40)
+        cut = strstr(text, ", with args");
     len = (int)(cut ? (size_t)(cut - text) : strlen(text));
     const dq_err_entry *e = dq_err_lookup(text);
     return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
