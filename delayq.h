@@ -224,8 +224,9 @@
  *
  * What one handle offers for the same millisecond comes in the order of the
  * offers. Between handles that holds, too, for an offer that begins after
- * another has returned; but two that follow each other within the jitter of the
- * network, less than a millisecond mostly, may change places.
+ * another has returned. The exception: two that follow each other more closely
+ * than round trips of a handle differ, or than its clock has drifted from the
+ * server's since it last asked, may change places.
  *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
@@ -257,10 +258,10 @@
  * a lost connection raises no SIGPIPE.
  *
  * A call that asks the server blocks for io_timeout_ms at most, reconnecting
- * included, or for connect_timeout_ms if that is given and longer; what it
+ * included, or for connect_timeout_ms if that is given and longer. What it
  * sends late in that time is given two measured round trips. With each MB of a
- * payload that moves, the time begins anew. A take or a wait may take
- * its timeout on top. An attempt to connect that needs more time goes on in the
+ * payload that moves, the time begins anew. A take or a wait may take its
+ * timeout on top. An attempt to connect that needs more time goes on in the
  * next call. A host name in the URL is looked up by getaddrinfo at each
  * connect, which has no time limit: use an address, or options.resolve, where
  * that matters. A handle with an outbox does not block: see there.
@@ -343,9 +344,9 @@
  * MB: an offer or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or
  * extend 3 to 6, a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A
  * take or tick needs twice as long if the next item is as large, since it looks
- * at that to know when it is due. An item of 60
- * MB goes through with the default options; for larger ones raise
- * io_timeout_ms, since nothing moves while the script runs.
+ * at that to know when it is due. An item of 60 MB goes through with the
+ * default options; for larger ones raise io_timeout_ms, since nothing moves
+ * while the script runs.
  *
  * With a Redisson wire each script walks through the mirror list once, that of
  * a replace twice: a few ms per 100,000 pending items. One walk serves up to
@@ -663,8 +664,8 @@ typedef struct delayq_exchange {
     delayq_status status;          /* why there are no replies, or OK */
     unsigned char wants, got;      /* replies */
     unsigned number;               /* the socket's, when it was sent */
-    unsigned char written;         /* the server has all of it, or may have;
-                                      what stands before another is, too */
+    unsigned char written;         /* the server has all of it, or may have; so
+                                      it has where another one follows */
     unsigned char alone;           /* nothing else was lost with it */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
@@ -1189,7 +1190,7 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Redis        the transfers of all of them
  *
  * For programs that take: while any of the queues has a ready item it returns
- * at once, so take that item first.
+ * at once, so take that item first. If that take fails, it waits 0.1 s.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
@@ -1256,9 +1257,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * A connection is a delayq_socket, whose state dq_conn_advance moves on, and a
  * queue of exchanges under way on it, which dq_conn_pump writes and reads. No
- * section in this list before Waiting waits, but for a connect hook and the
- * look-up of a host name. Behind it, what a handle with an outbox does without
- * waiting is in Outbox; the verbs that want an answer call what waits.
+ * section before Waiting waits, but for a connect hook and the look-up of a
+ * host name. Outbox doesn't either, unless its call has a timeout.
  *
  * The way of one request, a take:
  *
@@ -1328,12 +1328,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        keys and arguments beside its verb; then `make lua`
  *
  * Words: a transfer moves due items from the zset to the ready list. The probe
- * is the first request about a queue, and on a connection. Tracking is Redis'
- *client tracking, which tells the subscriber of a push into the list. The
- *waiters are the handles in a take of 10 s or longer: the leader acts, a
- *standby acts if the leader doesn't, sleepers only look now and then. A poll
- *asks the server without having been told to. A request is idempotent if
- *sending it twice does what sending it once does.
+ * is the first request on a connection, and the first about a queue. Tracking
+ * is Redis' client tracking, which tells the subscriber of a push into the
+ * list. The waiters are the handles in a take of 10 s or longer: the leader
+ * acts, a standby acts if the leader doesn't, sleepers only look now and then.
+ * A poll asks the server without having been told to. A request is idempotent
+ * if sending it twice does what sending it once does.
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -2077,8 +2077,7 @@ static int dq_sys_is_own(int fd) {
            memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* How far a connect is: 1 connected, 0 not yet, -1 refused, and errno says why.
- */
+/* How far is a connect? 1 connected, 0 not yet, -1 refused: errno says why. */
 static int dq_sys_is_connected(int fd) {
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
     if (dq_sys_poll(&p, 1, 0) <= 0) return 0;
@@ -2457,11 +2456,11 @@ static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
     const char *text = dq_err_cause(r->str);
     const char *cut = strstr(text, " script: ");
+    const dq_err_entry *e = dq_err_lookup(text);
     int len;
     if (!cut || strspn(cut + 9, "0123456789abcdef") != 40)
         cut = strstr(text, ", with args");
     len = (int)(cut ? (size_t)(cut - text) : strlen(text));
-    const dq_err_entry *e = dq_err_lookup(text);
     return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
                       len > 120 ? 120 : len, text, e->hint ? e->hint : "");
 }
@@ -4621,7 +4620,7 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 typedef struct dq_req {
     delayq_exchange x;
     const dq_script *script;
-    const char *what; /* for error texts */
+    const char *what; /* the verb, for error texts; its counter goes by it */
     void (*writer)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
     int idempotent; /* it may be sent again though it may have run */
     int read_only;  /* it changes nothing */
@@ -4724,9 +4723,9 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * relative time in a reply is counted from when its request was sent: at worst
  * the poll is some microseconds early and is repeated, once. Counted from the
  * reply it would be late by a round trip. A call that waits for a reply does
- *not read the subscriber before it has that; an outbox does, so a message that
- *comes while its take is under way counts beside the reply. Without a
- *connection the next poll is the next attempt to connect.
+ * not read the subscriber before it has that; an outbox does, so a message that
+ * comes while its take is under way counts beside the reply. Without a
+ * connection the next poll is the next attempt to connect.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -4879,7 +4878,7 @@ static void dq_sched_on_fault(delayq *q) {
     q->next_poll_us = q->pause_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
-/* The program asks: that is no less than it wants, pause or not. */
+/* The program itself asks: no pause holds it back. */
 static void dq_sched_on_take(delayq *q) {
     int64_t pause_us = q->pause_us;
     q->pause_us = 0;
@@ -6778,8 +6777,7 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * tickets, the ack that goes along.
  *---------------------------------------------------------------------------*/
 
-/* What the server's clock shows so long after a local moment, at most, in ms.
- */
+/* What the server's clock shows, at most, so long after a local moment. */
 static int64_t dq_due_after(const delayq *q, int64_t local_us,
                             int64_t delay_ms) {
     int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
@@ -6960,9 +6958,8 @@ typedef struct dq_reader {
     redisReply *reply;
 } dq_reader;
 
-/* One item; its due time stands in the reader, as text. A peek shows what can't
- * be decoded, too.
- */
+/* One item; its due time stands in the reader, as text. A peek also shows what
+ * can't be decoded. */
 static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
                         redisReply *const *r) {
     dq_req_verb verb = reader->verb;
@@ -8526,7 +8523,7 @@ static int dq_is_idle(const delayq *q) {
     const delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
     if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
-        q->ready > 0 || conn->cmd.state < DELAYQ_SOCKET_OPEN ||
+        q->ready > 0 || q->pause_us || conn->cmd.state < DELAYQ_SOCKET_OPEN ||
         conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         (q->empty_takes && !q->list_tracked &&
          conn->tracking != DELAYQ_TRACK_OFF))

@@ -479,6 +479,27 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq_close(&q);
 }
 
+/* Also within the millisecond in which an idle handle asks nothing. */
+TEST(a_take_that_is_refused_says_so_each_time) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    int i;
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    acl_user("half", "~* &* +@all");
+    o.url = url;
+    OK(&q, delayq_open(&q, &o));
+    UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
+    ask("ACL SETUSER half -zrange -zremrangebyrank");
+    OFFER(&q, "x", 0);
+    elapse(main_connection(), 1);
+    for (i = 0; i < 20; i++)
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_AUTH);
+    delayq_close(&q);
+}
+
 static delayq_status logged;
 static void note(void *user, delayq_status status, const char *text) {
     CHECK_TEXT((const char *)user, "me");

@@ -127,6 +127,9 @@ for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
     tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
+    # what clang-format makes of a comment's line that was too long
+    glued=$(grep -n '^ \*[A-Za-z]' "$file" /dev/null)
+    if [ -n "$glued" ]; then bad "a comment's line: $glued"; else ok; fi
 done
 
 # The header's quick start, out of its comment.
