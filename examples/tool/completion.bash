@@ -1,6 +1,7 @@
 # bash completion for delayq, by `delayq completion bash`
 _delayq() {
-    local word=${COMP_WORDS[COMP_CWORD]} verb= i names=
+    local word=${COMP_WORDS[COMP_CWORD]} verb= i words
+    local all=' --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V'
     COMPREPLY=()
     for ((i = 1; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
@@ -36,26 +37,26 @@ _delayq() {
     --tls-key) COMPREPLY=($(compgen -f -- "$word")); return ;;
     esac
     case $verb in
-    offer) words=" --key --key-ttl --replace --ndjson --tickets -t --retry --null -0 --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    load) words=" --tickets -t --retry --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    take) words=" --null -0 --count -n --follow -f --wait -w --lease -l --max-attempts --exec -x --jobs -j --timeout --kill-after --retry-on --bury-on --stats --backoff --backoff-max --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    tick) words=" --counters --once --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    ack) words=" --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    nack) words=" --backoff --backoff-max --attempt --release --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    extend) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    bury) words=" --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    cancel) words=" --key --counters --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    reschedule) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    peek) words=" --count -n --after --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    dump) words=" --dead --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    count) words=" --prometheus --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    list) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    dead) words=" --count -n --from --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    redrive) words=" --count -n --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    drop) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    clear) words=" --dead --yes -y --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    watch) words=" --count -n --interval -i --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
-    completion) words=" --json --quiet -q --url -u --wire --tls-ca --tls-cert --tls-key --help -h --version -V" ;;
+    offer) words=" --key --key-ttl --replace --ndjson --tickets -t --retry --null -0 --counters$all" ;;
+    load) words=" --tickets -t --retry --counters$all" ;;
+    take) words=" --null -0 --count -n --follow -f --wait -w --lease -l --max-attempts --exec -x --jobs -j --timeout --kill-after --retry-on --bury-on --stats --backoff --backoff-max --counters$all" ;;
+    tick) words=" --counters --once$all" ;;
+    ack) words=" --counters$all" ;;
+    nack) words=" --backoff --backoff-max --attempt --release --counters$all" ;;
+    extend) words="$all" ;;
+    bury) words=" --counters$all" ;;
+    cancel) words=" --key --counters$all" ;;
+    reschedule) words="$all" ;;
+    peek) words=" --count -n --after$all" ;;
+    dump) words=" --dead$all" ;;
+    count) words=" --prometheus$all" ;;
+    list) words="$all" ;;
+    dead) words=" --count -n --from$all" ;;
+    redrive) words=" --count -n$all" ;;
+    drop) words="$all" ;;
+    clear) words=" --dead --yes -y$all" ;;
+    watch) words=" --count -n --interval -i$all" ;;
+    completion) words="$all" ;;
     *) words=" offer load take tick ack nack extend bury cancel reschedule peek dump count list dead redrive drop clear watch completion" ;;
     esac
     if [[ $verb == completion ]]; then

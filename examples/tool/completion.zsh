@@ -7,7 +7,7 @@ _delayq_queues() {
 }
 _delayq() {
     local curcontext=$curcontext state line program=$words[1]
-    local -a verbs options
+    local -a verbs options all
     verbs=(
         'offer:hand in a payload; -\: one a line from stdin'
         'load:hand in JSON objects from stdin, as dump prints'
@@ -30,6 +30,17 @@ _delayq() {
         'watch:a live view, like top'
         'completion:print a script for the shell'\''s completion'
     )
+    all=(
+        '--json[one JSON object per line]'
+        '(-q --quiet)'{-q,--quiet}'[say less]'
+        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
+        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
+        '--tls-ca[certificates to trust]:file:_files'
+        '--tls-cert[our certificate]:file:_files'
+        '--tls-key[and its key]:file:_files'
+        '(-h --help)'{-h,--help}'[this text]'
+        '(-V --version)'{-V,--version}'[the version]'
+    )
     _arguments -C '1: :->verb' '*:: :->rest'
     if [[ $state == verb ]]; then
         _describe command verbs
@@ -45,29 +56,11 @@ _delayq() {
         '--retry[how long to try again if the server is lost]:DURATION:'
         '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     load) options=(
         '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
         '--retry[how long to try again if the server is lost]:DURATION:'
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     take) options=(
         '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'
@@ -86,40 +79,13 @@ _delayq() {
         '--backoff[after the first failure (1s), doubled for each]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     tick) options=(
         '--counters[count in Redis what this does, see count]'
         '--once[end when nothing more is due]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     ack) options=(
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     nack) options=(
         '--backoff[after the first failure (1s), doubled for each]:DURATION:'
@@ -127,188 +93,53 @@ _delayq() {
         '--attempt[the attempt that take has printed]:N:'
         '--release[deliver at once, don'\''t count this attempt]'
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     extend) options=(
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     bury) options=(
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     cancel) options=(
         '--key[another offer with KEY stores nothing (exit 1)]:KEY:'
         '--counters[count in Redis what this does, see count]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     reschedule) options=(
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     peek) options=(
         '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
         '--after[begin behind this item]:TICKET:'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     dump) options=(
         '--dead[only the dead letters]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     count) options=(
         '--prometheus[in Prometheus'\'' text format]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     list) options=(
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     dead) options=(
         '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
         '--from[begin with number N (0)]:N:'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     redrive) options=(
         '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     drop) options=(
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     clear) options=(
         '--dead[only the dead letters]'
         '(-y --yes)'{-y,--yes}'[don'\''t ask]'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     watch) options=(
         '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
         '(-i --interval)'{-i,--interval}'[between two updates (1s)]:DURATION:'
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     completion) options=(
-        '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
-        '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
-        '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
     ) ;;
     esac
     case $line[1] in
-    completion) _arguments $options '1:shell:(bash zsh)' ;;
-    *) _arguments $options '*:queue:_delayq_queues' ;;
+    completion) _arguments $options $all '1:shell:(bash zsh)' ;;
+    *) _arguments $options $all '*:queue:_delayq_queues' ;;
     esac
 }
 _delayq "$@"

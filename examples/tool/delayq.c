@@ -254,21 +254,29 @@ static void show_help(FILE *to) {
           to);
 }
 
-static void show_verb_help(const verb *v) {
+/* The options of a command that not all have; with ALL those that all have. */
+static void each_flag(int bit, void (*show)(const flag *f)) {
     size_t i;
+    for (i = 0; i < FLAGS; i++)
+        if (bit == ALL ? flags[i].verbs == ALL
+                       : flags[i].verbs != ALL && flags[i].verbs & bit)
+            show(&flags[i]);
+}
+
+static void help_flag(const flag *f) {
+    char text[40], letter[8] = "    ";
+    if (f->letter) snprintf(letter, sizeof letter, "-%c, ", f->letter);
+    snprintf(text, sizeof text, "%s--%s%s%s", letter, f->name,
+             f->meta ? " " : "", f->meta ? f->meta : "");
+    printf("  %-26s %s\n", text, f->help);
+}
+
+static void show_verb_help(const verb *v) {
     printf("usage: delayq %s [OPTION...] %s\n\n%c%s.\n", v->name, v->arguments,
            toupper((unsigned char)v->brief[0]), v->brief + 1);
     if (v->more) puts(v->more);
     putchar('\n');
-    for (i = 0; i < FLAGS; i++) {
-        const flag *f = &flags[i];
-        char text[40], letter[8] = "    ";
-        if (!(f->verbs & v->bit) || f->verbs == ALL) continue;
-        if (f->letter) snprintf(letter, sizeof letter, "-%c, ", f->letter);
-        snprintf(text, sizeof text, "%s--%s%s%s", letter, f->name,
-                 f->meta ? " " : "", f->meta ? f->meta : "");
-        printf("  %-26s %s\n", text, f->help);
-    }
+    each_flag(v->bit, help_flag);
     puts("All: --json --quiet --url URL --wire FLEET --tls-ca --tls-cert "
          "--tls-key FILE");
 }
@@ -277,13 +285,6 @@ static void show_verb_help(const verb *v) {
  * MARK: - Completion
  * >>completion   for bash and zsh
  *---------------------------------------------------------------------------*/
-
-/* The options of a command, one a line, each in this form. */
-static void each_flag(int bit, void (*show)(const flag *f)) {
-    size_t i;
-    for (i = 0; i < FLAGS; i++)
-        if (flags[i].verbs & bit) show(&flags[i]);
-}
 
 static void bash_flag(const flag *f) {
     printf(" --%s", f->name);
@@ -304,9 +305,13 @@ static void bash_value(const flag *f) {
 
 static void bash_completion(void) {
     size_t i;
-    puts("# bash completion for delayq, by `delayq completion bash`\n"
-         "_delayq() {\n"
-         "    local word=${COMP_WORDS[COMP_CWORD]} verb= i names=\n"
+    fputs("# bash completion for delayq, by `delayq completion bash`\n"
+          "_delayq() {\n"
+          "    local word=${COMP_WORDS[COMP_CWORD]} verb= i words\n"
+          "    local all='",
+          stdout);
+    each_flag(ALL, bash_flag);
+    puts("'\n"
          "    COMPREPLY=()\n"
          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
          "        case ${COMP_WORDS[i]} in\n"
@@ -316,16 +321,15 @@ static void bash_completion(void) {
          "        esac\n"
          "    done\n"
          "    case ${COMP_WORDS[COMP_CWORD - 1]} in");
-    each_flag(ALL, bash_value);
+    for (i = 0; i < FLAGS; i++) bash_value(&flags[i]);
     puts("    esac\n"
          "    case $verb in");
     for (i = 0; i < VERBS; i++) {
         printf("    %s) words=\"", verbs[i].name);
         each_flag(verbs[i].bit, bash_flag);
-        puts("\" ;;");
+        puts("$all\" ;;");
     }
     fputs("    *) words=\"", stdout);
-    each_flag(-1 & ~(ALL), bash_flag);
     for (i = 0; i < VERBS; i++) printf(" %s", verbs[i].name);
     puts("\" ;;\n"
          "    esac\n"
@@ -386,13 +390,16 @@ static void zsh_completion(void) {
          "}\n"
          "_delayq() {\n"
          "    local curcontext=$curcontext state line program=$words[1]\n"
-         "    local -a verbs options\n"
+         "    local -a verbs options all\n"
          "    verbs=(");
     for (i = 0; i < VERBS; i++) {
         printf("        '%s:", verbs[i].name);
         zsh_text(verbs[i].brief);
         puts("'");
     }
+    puts("    )\n"
+         "    all=(");
+    each_flag(ALL, zsh_flag);
     puts("    )\n"
          "    _arguments -C '1: :->verb' '*:: :->rest'\n"
          "    if [[ $state == verb ]]; then\n"
@@ -407,8 +414,8 @@ static void zsh_completion(void) {
     }
     puts("    esac\n"
          "    case $line[1] in\n"
-         "    completion) _arguments $options '1:shell:(bash zsh)' ;;\n"
-         "    *) _arguments $options '*:queue:_delayq_queues' ;;\n"
+         "    completion) _arguments $options $all '1:shell:(bash zsh)' ;;\n"
+         "    *) _arguments $options $all '*:queue:_delayq_queues' ;;\n"
          "    esac\n"
          "}\n"
          "_delayq \"$@\"");
