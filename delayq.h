@@ -1442,12 +1442,9 @@ static void dq_sys_close(int fd);
 /* Read what has come, without waiting. Below 1: nothing. */
 static int dq_sys_receive(int fd, char *to, size_t size);
 
-/* An entry for the next two functions, which wait for POLLIN or POLLOUT. Where
- * a connect has failed it is ready for POLLOUT. */
-static struct pollfd dq_sys_watch(int fd, int events);
-
-/* How many of up to 60 are ready, at the latest after so many ms? With none it
- * sleeps. */
+/* How many of up to 60 are ready for their POLLIN or POLLOUT, at the latest
+ * after so many ms? With none it sleeps. Where a connect has failed it is ready
+ * for POLLOUT. */
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
 
 /* Sleep until one is ready, which is 1, or the clock says `until`, which is 0.
@@ -1575,14 +1572,6 @@ static void dq_sys_close(int fd) {
 
 static int dq_sys_receive(int fd, char *to, size_t size) {
     return recv((dq_sys_socket)fd, to, (int)size, 0);
-}
-
-static struct pollfd dq_sys_watch(int fd, int events) {
-    struct pollfd p;
-    p.fd = (dq_sys_socket)fd;
-    p.events = (short)events;
-    p.revents = 0;
-    return p;
 }
 
 /* Not by WSAPoll: before Windows 10 2004 it doesn't see a failed connect. */
@@ -1794,14 +1783,6 @@ static void dq_sys_close(int fd) {
 
 static int dq_sys_receive(int fd, char *to, size_t size) {
     return (int)recv(fd, to, size, 0);
-}
-
-static struct pollfd dq_sys_watch(int fd, int events) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
-    return p;
 }
 
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
@@ -2037,6 +2018,15 @@ static int dq_sys_read_tls(redisContext *c) {
     status = redisBufferRead(c);
     dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
     return status;
+}
+
+/* An entry for a poll, which waits for POLLIN or POLLOUT. */
+static struct pollfd dq_sys_watch(int fd, int events) {
+    struct pollfd p;
+    p.fd = (dq_sys_socket)fd;
+    p.events = (short)events;
+    p.revents = 0;
+    return p;
 }
 
 /* Sleep until a descriptor is ready or the clock says `until`. A sleeper is

@@ -12,10 +12,10 @@
 #include "lwip/netdb.h"
 #include "lwip/sockets.h"
 
-/* Microseconds since any moment, never backwards; not wrapping, in 64 bits. */
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* Microseconds since any moment, never backwards; not wrapping, in 64 bits. */
 int64_t board_now_us(void);
 
 /* Random bytes of a hardware source: 1. 0: there are none, and delayq_open
@@ -27,7 +27,9 @@ int board_random(void *bytes, size_t len);
 #endif
 
 typedef int dq_sys_socket;
-#define DQ_SPIN_US 0 /* no time is spent awake; a tick of the system late */
+/* A sleeper wakes with a tick of the system, milliseconds apart: too long to
+ * be spent awake. */
+#define DQ_SPIN_US 0
 
 #if !LWIP_IPV6
 struct sockaddr_in6 {
@@ -82,14 +84,6 @@ static void dq_sys_close(int fd) {
 
 static int dq_sys_receive(int fd, char *to, size_t size) {
     return (int)recv(fd, to, size, 0);
-}
-
-static struct pollfd dq_sys_watch(int fd, int events) {
-    struct pollfd p;
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
-    return p;
 }
 
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
