@@ -11,26 +11,6 @@ static redisContext *c;
 static delayq q;
 static char *sha;
 
-/* Data that is being written during one question is in the next answer. */
-static double size(void) {
-    double now = -1, last;
-    do {
-        last = now;
-        now = info(c, "persistence", "aof_current_size:") +
-              info(c, "persistence", "aof_buffer_length:");
-    } while (now != last);
-    return now;
-}
-
-static void turn_on(void) {
-    do_command(c, "CONFIG SET auto-aof-rewrite-percentage 0");
-    do_command(c, "CONFIG SET appendfsync no");
-    do_command(c, "CONFIG SET appendonly yes");
-    while (info(c, "persistence", "aof_rewrite_in_progress:") != 0 ||
-           info(c, "persistence", "aof_rewrite_scheduled:") != 0)
-        usleep(10000);
-}
-
 static void tick(void) {
     int left = ITEMS;
     while (left > 0) left -= tick_now(&q);
@@ -67,9 +47,9 @@ static void published_take(void) {
 }
 
 static double bytes_of(void (*run)(void)) {
-    double before = size();
+    double before = aof_bytes(c);
     run();
-    return (size() - before) / ITEMS;
+    return (aof_bytes(c) - before) / ITEMS;
 }
 
 static const struct row_of_bytes {
@@ -94,7 +74,7 @@ int main(void) {
     size_t i;
     c = bare();
     sha = load(c, published_transfer);
-    turn_on();
+    aof_on(c);
     printf("%-24s%-20s%7s%7s%7s%9s\n", "AOF bytes an item", "beside", "ours",
            "its", "ratio", "goal");
     for (i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -159,6 +159,40 @@ BENCH double script_us(redisContext *c) {
     return us;
 }
 
+/* Let the server write an append-only file, without syncs and rewrites. */
+BENCH void aof_on(redisContext *c) {
+    do_command(c, "CONFIG SET auto-aof-rewrite-percentage 0");
+    do_command(c, "CONFIG SET appendfsync no");
+    do_command(c, "CONFIG SET appendonly yes");
+    while (info(c, "persistence", "aof_rewrite_in_progress:") != 0 ||
+           info(c, "persistence", "aof_rewrite_scheduled:") != 0)
+        usleep(10000);
+}
+
+/* The bytes that it has. Data that is being written during one question is in
+ * the next answer. */
+BENCH double aof_bytes(redisContext *c) {
+    double now = -1, last;
+    do {
+        last = now;
+        now = info(c, "persistence", "aof_current_size:") +
+              info(c, "persistence", "aof_buffer_length:");
+    } while (now != last);
+    return now;
+}
+
+/* The least that an offer has to do. KEYS 1 zset; ARGV 1 delay in ms, 2
+ * element, 3 channel */
+BENCH const char bare_offer[] =
+    "local t = redis.call('TIME')\n"
+    "local due = string.format('%.0f', t[1] * 1000 +\n"
+    "  math.ceil(t[2] / 1000) + ARGV[1])\n"
+    "redis.call('ZADD', KEYS[1], 'NX', due, ARGV[2])\n"
+    "if redis.call('ZCOUNT', KEYS[1], 0, due) == 1 then\n"
+    "  redis.call('PUBLISH', ARGV[3], due)\n"
+    "end\n"
+    "return {due}\n";
+
 /*
  * The two scripts of the published protocol, rewritten: element = id as
  * a double, length, payload; a list in order of offer beside the zset.

@@ -70,27 +70,16 @@ static const struct cost {
 enum { CPU, SCRIPTS, BYTES, MEASURES };
 static double us[MEASURES][ROWS][2][ROUNDS];
 
-/* Data that is being written during one question is in the next answer. */
-static double aof_bytes(void) {
-    double now = -1, last;
-    do {
-        last = now;
-        now = info(c, "persistence", "aof_current_size:") +
-              info(c, "persistence", "aof_buffer_length:");
-    } while (now != last);
-    return now;
-}
-
 static void cheaper(double *least, double value, int turn) {
     if (turn == 0 || value < *least) *least = value;
 }
 
 static void measure(size_t i, int counts, int round, int turn, int bytes) {
-    double jobs = rows[i].jobs, before = bytes ? aof_bytes() : server_us(c);
+    double jobs = rows[i].jobs, before = bytes ? aof_bytes(c) : server_us(c);
     if (!bytes) do_command(c, "CONFIG RESETSTAT");
     rows[i].live(counts ? &on : &off, rows[i].jobs);
     if (bytes) {
-        cheaper(&us[BYTES][i][counts][round], (aof_bytes() - before) / jobs,
+        cheaper(&us[BYTES][i][counts][round], (aof_bytes(c) - before) / jobs,
                 turn);
         return;
     }
@@ -134,14 +123,7 @@ int main(void) {
         rows[i].live(&on, rows[i].jobs);
     }
     for (bytes = 0; bytes < 2; bytes++) {
-        if (bytes) {
-            do_command(c, "CONFIG SET auto-aof-rewrite-percentage 0");
-            do_command(c, "CONFIG SET appendfsync no");
-            do_command(c, "CONFIG SET appendonly yes");
-            while (info(c, "persistence", "aof_rewrite_in_progress:") != 0 ||
-                   info(c, "persistence", "aof_rewrite_scheduled:") != 0)
-                usleep(10000);
-        }
+        if (bytes) aof_on(c);
         for (round = 0; round < (bytes ? 1 : ROUNDS); round++)
             for (turn = 0; turn < (bytes ? 1 : TURNS); turn++)
                 for (i = 0; i < ROWS; i++) {

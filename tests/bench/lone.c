@@ -29,15 +29,6 @@ static volatile struct shared {
     double late_us;
 } * shared;
 
-static const char bare_offer[] =
-    "local t = redis.call('TIME')\n"
-    "local due = string.format('%.0f', t[1] * 1000 +\n"
-    "  math.ceil(t[2] / 1000) + ARGV[1])\n"
-    "redis.call('ZADD', KEYS[1], 'NX', due, ARGV[2])\n"
-    "if redis.call('ZCOUNT', KEYS[1], 0, due) == 1 then\n"
-    "  redis.call('PUBLISH', ARGV[3], due)\n"
-    "end\n"
-    "return {due}\n";
 static const char bare_take[] =
     "local t = redis.call('TIME')\n"
     "local now = string.format('%.0f', t[1] * 1000 +\n"
