@@ -647,9 +647,7 @@ void check_ticket(actor *a, const char *text) {
         ticket_room = room;
     }
     i = ticket_place(tickets, ticket_room, text);
-    /* an old element has 11 random bits beside the microsecond, which is the
-     * same for many here */
-    if (tickets[i][0] && !any_loss && sim_plan.wire != DELAYQ_REDISSON_OLD)
+    if (tickets[i][0] && !any_loss)
         check_fail("ticket", "two leases have the ticket %s, the second %s's",
                    text, a->name);
     if (!tickets[i][0]) ticket_count++;
