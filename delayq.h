@@ -4829,14 +4829,13 @@ static void dq_sched_untrack(delayq *q) {
 
 /* --- events of the connections --- */
 
-/* The command connection is closed, and client tracking ends with it.
- * cmd.retry_us is set. */
+/* The command connection is closed, and client tracking ends with it. The next
+ * poll is when it is open again. */
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
         h->list_tracked = h->asked = 0;
         h->waiter.push_us = h->pause_us = 0;
-        h->next_poll_us = conn->cmd.retry_us;
     }
 }
 

@@ -534,6 +534,7 @@ static void offer_plain(actor *a, delayq *q) {
     char *bytes = (char *)malloc(it->len);
     delayq_status status;
     it->by_outbox = a->outbox != NULL;
+    it->plain = 1;
     check_payload(it, bytes);
     a->verbs++;
     a->bytes += it->len;

@@ -318,12 +318,35 @@ static void tell_change(const item *it, const actor *by) {
                  place_name(n), by ? by->name : "nobody");
 }
 
+/* Of two that were offered by one handle, the later one not with a shorter
+ * delay, the first is due first. */
+static void check_dates(const item *it) {
+    int i;
+    if (!it->plain || !it->due_ms || it->stored > 1 || clock_sets) return;
+    for (i = it->id - 200 < 0 ? 0 : it->id - 200;
+         i < it->id + 200 && i < item_count; i++) {
+        const item *x = items[i], *a = i < it->id ? x : it,
+                   *b = i < it->id ? it : x;
+        if (i == it->id || !x->plain || !x->due_ms || x->stored != 1 ||
+            x->disturbed || x->owner != it->owner || x->life != it->life ||
+            x->queue != it->queue || a->delay_ms > b->delay_ms ||
+            a->due_ms <= b->due_ms)
+            continue;
+        check_fail("order",
+                   "item %d is due %lld ms after item %d, which was offered "
+                   "later",
+                   a->id, (long long)(a->due_ms - b->due_ms), b->id);
+        return;
+    }
+}
+
 static void stored(item *it, actor *by) {
     it->stored++;
     it->stored_seq = ++seq;
     it->due_ms = it->now.set ? it->now.score : 0;
     it->moved = 0;
     if (by) by->items++;
+    check_dates(it);
     if (it->forbidden)
         check_fail("status",
                    "item %d is stored by %s, which was told that it isn't",
@@ -700,7 +723,7 @@ void check_answered(void *arg, client *by, const char *command, int calls,
     /* what it walks through: 64 waiters; for each item a few commands, and
      * those that look for a lease among those that end in the same ms; the
      * mirror, which is a list; large payloads count by their KB */
-    budget = 900 + (sim_plan.lease_ms ? 130 : 30) * (int64_t)moved_now;
+    budget = 700 + (sim_plan.lease_ms ? 80 : 25) * (int64_t)moved_now;
     if (sim_plan.wire != DELAYQ_NATIVE)
         budget += 6 * (contents[0][MIRROR].count + contents[1][MIRROR].count);
     for (i = 0; i < sim_plan.actor_count; i++)
@@ -737,14 +760,11 @@ static void window_of(actor *a, int64_t seconds) {
     a->bytes_then = a->bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
     (void)seconds;
-    limit = (a->kind == WAIT_WORKER || a->outbox ? 100 : 50) +
-            (is_framed(a) ? 150 : 0) + 60 * items + 40 * verbs + 12 * happened +
+    limit = (a->kind == WAIT_WORKER || a->outbox ? 60 : 50) +
+            (is_framed(a) ? 100 : 0) + 30 * items + 20 * verbs + 6 * happened +
             large;
-    if (sim_plan.pieces) limit *= 3;
-    if (sim_plan.kinds & 1u << SCRIPTS) limit *= 4; /* each comes twice */
-    /* each worker that starts announces itself to the leader */
-    if (sim_plan.kinds & 1u << ACTOR_CHURN) limit *= 4;
-    limit += 40 * connects;
+    if (sim_plan.pieces) limit *= 2;
+    limit += 30 * connects;
     if (did > limit)
         check_fail("steps",
                    "%s takes %llu steps in a second with %llu calls, "
@@ -754,15 +774,15 @@ static void window_of(actor *a, int64_t seconds) {
                    (unsigned long long)items, (unsigned long long)happened,
                    (unsigned long long)connects);
     /* two handles, each with attempts to connect at half the longest pause */
-    if (logs > 10 + 2 * verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms +
-                   4 * kills)
+    if (logs >
+        4 + verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms + 4 * kills)
         check_fail("logs",
                    "%s writes %llu lines into its log in a second, "
                    "with %llu calls",
                    a->name, (unsigned long long)logs,
                    (unsigned long long)verbs);
     /* one that was of use is replaced at once */
-    limit = 20 + 8 * 1000 / (uint64_t)sim_plan.reconnect_max_ms + 3 * kills +
+    limit = 6 + 4 * 1000 / (uint64_t)sim_plan.reconnect_max_ms + 3 * kills +
             3 * (uint64_t)(a->life - a->life_then);
     a->life_then = a->life;
     if (connects > limit)
@@ -909,7 +929,7 @@ static void check_idle(void) {
             continue;
         /* without tracking, which an ACL has forbidden, four times a second,
          * until the connection is another */
-        if (sent > 6 + 6 * verbs + (sim_plan.kinds & 1u << DENIED ? 8u : 0u))
+        if (sent > 6 + 5 * verbs + (sim_plan.kinds & 1u << DENIED ? 8u : 0u))
             check_fail("idle",
                        "%s sends %llu commands in 3 s in which "
                        "nothing happens, with %llu calls",

@@ -758,9 +758,10 @@ void net_cut(machine *a, machine *b) {
         if (is_between(c, a, b) && !c->severed) cut(c);
 }
 
-void net_forget(machine *a, machine *b, machine *told) {
+void net_forget(machine *a, machine *b, machine *told, int half) {
     conn *c;
     for (c = conns; c; c = c->next) {
+        if (half && c->number & 1) continue;
         if (!is_between(c, a, b) || c->severed) continue;
         if (c->client == END_NEW || c->server != END_OPEN) continue;
         lose_some(&c->to_server);

@@ -1379,12 +1379,13 @@ redis_faults *redis_faults_of(redis *r) {
     return &r->faults;
 }
 
-void redis_kill_clients(redis *r, int subscribed_only) {
+void redis_kill_clients(redis *r, redis_clients which) {
     client *c;
-    for (c = r->first; c; c = c->next)
-        if (!c->closing &&
-            (!subscribed_only || c->channels.len + c->patterns.len > 0))
+    for (c = r->first; c; c = c->next) {
+        int subscribed = c->channels.len + c->patterns.len > 0;
+        if (!c->closing && which != (subscribed ? UNSUBSCRIBED : SUBSCRIBED))
             kill_client(c, NULL);
+    }
     flush(r);
 }
 

@@ -68,8 +68,14 @@ typedef struct redis_faults {
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
 
-/* CLIENT KILL: all, or only those that are subscribed. Calls close. */
-void redis_kill_clients(redis *r, int subscribed_only);
+/* CLIENT KILL: all, or only those that are subscribed, or are not. Calls close.
+ */
+typedef enum redis_clients {
+    ALL_CLIENTS,
+    SUBSCRIBED,
+    UNSUBSCRIBED
+} redis_clients;
+void redis_kill_clients(redis *r, redis_clients which);
 
 /* --- what lies in it ------------------------------------------------------ */
 

@@ -320,6 +320,16 @@ static int hits(const fault *f, int machine_number) {
     return f->actor < 0 || sim_plan.actors[f->actor].machine == machine_number;
 }
 
+/* A router has forgotten connections, and nobody ever learns of that: a ping
+ * after 10 s does. */
+static int is_for_good(const fault *f) {
+    return f->kind == FORGET && f->seed >> 24 & 1;
+}
+
+static void heals_at(int64_t when) {
+    if (when > connections_us) connections_us = when;
+}
+
 /* Bring the world to what the active faults say. */
 static void apply(void) {
     static char denied[64];
@@ -434,7 +444,7 @@ static void again(void *arg) {
     if (!f->active) return;
     c.state = f->seed + (uint64_t)sim_now();
     if (f->kind == KILL_LOOP || f->kind == KILL_PUBSUB) {
-        service_kill(f->kind == KILL_PUBSUB);
+        service_kill(f->kind == KILL_PUBSUB ? SUBSCRIBED : ALL_CLIENTS);
         if (f->kind == KILL_LOOP) note_kill();
         sim_at(sim_now() +
                    chance_between(&c, MS,
@@ -538,7 +548,9 @@ static void finish(void *arg) {
     f->active = 0;
     TELL("--- %s (f%d) is over", fault_name(f->kind), f->index);
     switch (f->kind) {
-    case FORGET: net_tell_truth(); break;
+    case FORGET:
+        if (!is_for_good(f)) net_tell_truth();
+        break;
     case POWER:
         down = 0;
         machine_boot(sim_server);
@@ -563,7 +575,7 @@ static void finish(void *arg) {
     apply();
     if (!of_actors(f)) active--;
     if (kinds[f->kind].connections)
-        connections_us = sim_now();
+        heals_at(is_for_good(f) ? f->at_us + 14 * SIM_SECOND : sim_now());
     else if (!of_actors(f))
         other_us = sim_now();
 }
@@ -602,7 +614,8 @@ static void strike(void *arg) {
                 net_forget(m, sim_server,
                            f->seed % 3 == 0   ? m
                            : f->seed % 3 == 1 ? sim_server
-                                              : NULL);
+                                              : NULL,
+                           f->seed >> 25 & 1);
         }
         break;
     case CRASH:
@@ -626,7 +639,11 @@ static void strike(void *arg) {
         check_crash(1);
         break;
     }
-    case KILL: service_kill((int)(f->seed % 2)); break;
+    case KILL:
+        service_kill(f->seed % 2         ? SUBSCRIBED
+                     : f->seed >> 20 & 1 ? UNSUBSCRIBED
+                                         : ALL_CLIENTS);
+        break;
     case KILL_LOOP:
     case KILL_PUBSUB:
     case SCRIPTS:

@@ -217,8 +217,8 @@ void service_freeze(int on) {
     }
 }
 
-void service_kill(int subscribed_only) {
-    redis_kill_clients(sim_redis, subscribed_only);
+void service_kill(redis_clients which) {
+    redis_kill_clients(sim_redis, which);
 }
 
 int service_is_open(void) {

@@ -209,7 +209,7 @@ void service_forget(void); /* the machine has crashed */
 void service_freeze(int on);
 int64_t service_now_us(void); /* by the server's clock */
 actor *service_actor(client *by);
-void service_kill(int subscribed_only);
+void service_kill(redis_clients which);
 int service_is_open(void); /* it is neither shut nor frozen */
 
 /* --- actors -------------------------------------------------------------- */
@@ -238,6 +238,7 @@ typedef struct item {
     int64_t offered_ms;  /* by the server's clock */
     unsigned clock_sets; /* of the server's clock before */
     int by_outbox;
+    int plain; /* by delayq_offer */
 
     /* what the server's history says */
     place now, was;

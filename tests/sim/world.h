@@ -129,8 +129,8 @@ void net_heal(machine *a, machine *b);
 void net_cut(machine *a, machine *b);
 /* The same, but only `told` learns of it; the other believes in them until it
  * sends something, which is answered by a reset. With told NULL neither does:
- * what they send vanishes, until net_tell_truth. */
-void net_forget(machine *a, machine *b, machine *told);
+ * what they send vanishes, until net_tell_truth. half: every other one. */
+void net_forget(machine *a, machine *b, machine *told, int half);
 /* Connections that an end has forgotten are reset at both ends. */
 void net_tell_truth(void);
 /* How connects from a to b end, from now on. */

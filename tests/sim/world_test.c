@@ -578,7 +578,7 @@ static void is_forgotten(void *arg) {
     (void)arg;
     connected();
     sleep_ms(10);
-    net_forget(here, server, told);
+    net_forget(here, server, told, 0);
     then = sim_now();
     if (told == here) {
         CHECK(revents(fd, POLLIN, 1000) != 0);
@@ -915,9 +915,9 @@ static void one_fault(void *arg) {
     faults_count++;
     switch (sim_between(0, 9)) {
     case 0: net_cut(here, server); break;
-    case 1: net_forget(here, server, here); break;
-    case 2: net_forget(here, server, server); break;
-    case 3: net_forget(here, server, NULL); break;
+    case 1: net_forget(here, server, here, 0); break;
+    case 2: net_forget(here, server, server, 0); break;
+    case 3: net_forget(here, server, NULL, 0); break;
     case 4: net_tell_truth(); break;
     case 5:
         r->stalled = !r->stalled;
