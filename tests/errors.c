@@ -479,6 +479,30 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq_close(&q);
 }
 
+/* Nothing announces what others offer from then on. */
+TEST(a_tick_that_may_not_subscribe_any_more_polls) {
+    delayq mover, q;
+    delayq_options o = options_for(&main_server, "jobs");
+    char url[200];
+    int64_t wait;
+    if (main_server.major < 7)
+        test_skip("no rights on channels before Redis 7");
+    open_queue(&q, "jobs");
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    acl_user("half", "~* &* +@all");
+    o.url = url;
+    o.max_wait_ms = 3600000;
+    OK(&mover, delayq_open(&mover, &o));
+    UNTIL((delayq_tick(&mover, &wait), mover.subscribed));
+    ask("ACL SETUSER half resetchannels"); /* closes the subscriber, too */
+    UNTIL((delayq_tick(&mover, &wait), !mover.subscribed));
+    OFFER(&q, "x", 0);
+    UNTIL((delayq_tick(&mover, &wait),
+           strcmp(ask("LINDEX jobs 0"), "(nil)") != 0));
+    delayq_close(&mover);
+    delayq_close(&q);
+}
+
 /* Also within the millisecond in which an idle handle asks nothing. */
 TEST(a_take_that_is_refused_says_so_each_time) {
     delayq q;

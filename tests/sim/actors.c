@@ -294,6 +294,7 @@ static int work(actor *a, held *h, int waits) {
         return 0;
     }
     if (what < 12) {
+        h->it->attempts--;
         check_intend(a, h->it);
         status = CALL(a, "nack", large_us(a),
                       delayq_nack(a->q, &h->got, DELAYQ_RELEASE));

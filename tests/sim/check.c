@@ -276,6 +276,11 @@ static void check_order(const item *it) {
 
 static void handed_out(item *it, actor *by) {
     it->handed++;
+    it->attempts++;
+    if (sim_plan.max_attempts && it->attempts > sim_plan.max_attempts &&
+        !it->disturbed && !it->unknown)
+        check_fail("attempts", "item %d is handed out for the %d. time", it->id,
+                   it->attempts);
     it->hand_actor = by ? by->index : -1;
     it->hand_life = by ? by->life : 0;
     it->hand_us = sim_now();
@@ -344,7 +349,7 @@ static void stored(item *it, actor *by) {
     it->stored++;
     it->stored_seq = ++seq;
     it->due_ms = it->now.set ? it->now.score : 0;
-    it->moved = 0;
+    it->moved = it->attempts = 0;
     if (by) by->items++;
     check_dates(it);
     if (it->forbidden)
@@ -438,6 +443,7 @@ static int changed(item *it, actor *by) {
     } else if (n->set) { /* leased from a list, or set by a nack */
         if (!meant) handed_out(it, by);
     } else if (n->dead) {
+        it->attempts = 0;
         if (!meant && w->set) check_early(it, by, "given up");
         it->first_out = 1;
     } else if (w->set && !meant) {
@@ -824,6 +830,20 @@ static void check_keys(void) {
     }
 }
 
+/* Redisson's list of what is pending has nothing else. */
+static void check_mirror(void) {
+    int q, i;
+    if (sim_plan.wire == DELAYQ_NATIVE) return;
+    for (q = 0; q < sim_plan.queues; q++) {
+        const content *m = &contents[q][MIRROR];
+        for (i = 0; i < m->count; i++)
+            if (!items[m->of[i].id]->now.set)
+                check_fail("mirror",
+                           "item %d is %s, and in the list of what is pending",
+                           m->of[i].id, place_name(&items[m->of[i].id]->now));
+    }
+}
+
 static struct {
     int64_t offered, taken, acked, nacked, died, canceled, *next;
 } counters;
@@ -968,7 +988,7 @@ static int64_t takable_since(item *it) {
 }
 
 static void check_live(void) {
-    int64_t now = sim_now(), trip = plan_round_trip_us(), calm, since;
+    int64_t now = sim_now(), trip = plan_round_trip_us(), calm, since, bound;
     int q, r, i, k;
     if (!faults_quiet()) return;
     if (clock_sets && now < clock_set_us + 62 * SIM_SECOND) return;
@@ -978,6 +998,9 @@ static void check_live(void) {
     if (since > calm) calm = since;
     if (woke_us > calm) calm = woke_us;
     if (now < calm + SIM_SECOND + 4 * trip + 50 * MS) return;
+    /* long after the last fault all is as it should be; a slow line, and what
+     * nothing announces, have their polls */
+    bound = now > calm + 8 * SIM_SECOND ? 300 * MS : SIM_SECOND + 150 * MS;
     for (q = 0; q < sim_plan.queues; q++) {
         item *oldest = NULL;
         int64_t when = now, waited;
@@ -992,7 +1015,7 @@ static void check_live(void) {
         }
         if (!oldest) continue;
         waited = now - (when > calm ? when : calm);
-        if (waited <= SIM_SECOND + 4 * trip + 150 * MS) continue;
+        if (waited <= bound + 4 * trip) continue;
         for (k = 0; k < sim_plan.actor_count; k++) {
             const actor *a = &sim_plan.actors[k];
             if (!actor_takes(a) || !a->alive || a->frozen || !a->free_us ||
@@ -1038,6 +1061,7 @@ static void watch(void *arg) {
     (void)arg;
     if (sim_now() == 0) turn = 0;
     check_live();
+    check_mirror();
     check_counters();
     check_idle();
     check_calls();

@@ -238,7 +238,8 @@ typedef struct item {
     int64_t offered_ms;  /* by the server's clock */
     unsigned clock_sets; /* of the server's clock before */
     int by_outbox;
-    int plain; /* by delayq_offer */
+    int plain;    /* by delayq_offer */
+    int attempts; /* leases since it was stored or lay dead */
 
     /* what the server's history says */
     place now, was;
