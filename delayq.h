@@ -4650,10 +4650,11 @@ typedef struct dq_req {
 
 #define DQ_PIPELINE_MAX 8 /* most requests in one go */
 
-/* A node that is about to get the slot would refuse one key more. */
+/* While a slot moves, the counters may lie on the other node. Before Redis 7 an
+ * ASK can mean that only they do: the same node is asked again, without them.
+ */
 static int dq_req_counts(const delayq *q, const dq_req *req) {
-    return q->options.counters && req->script->counted_sha && !req->uncounted &&
-           !req->asking;
+    return q->options.counters && req->script->counted_sha && !req->uncounted;
 }
 
 /* The last key of what counts; arguments follow. */
@@ -6144,11 +6145,12 @@ static void dq_req_decide(delayq *q, dq_req *req) {
     if (++req->tries <= DQ_HOPS) {
         if (status == DQ_NOSCRIPT || status == DQ_MOVED) {
             again = 1;
+        } else if ((status == DQ_TRYAGAIN || status == DQ_ASK) &&
+                   dq_req_counts(q, req)) {
+            again = req->uncounted = 1; /* rather than not done */
         } else if (status == DQ_ASK && !req->stepwise) {
             again = 1;
             req->asking = conn->cmd.c != NULL;
-        } else if (status == DQ_TRYAGAIN && dq_req_counts(q, req)) {
-            again = req->uncounted = 1; /* rather than not done */
         } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
                    !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
             again = req->zset_alone = 1; /* one key lies on one node */

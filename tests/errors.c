@@ -461,7 +461,7 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     char url[200];
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* &* +@all");
+    acl_user("half", "~* +@all");
     o.url = url;
     OK(&q, delayq_open(&q, &o));
     memset(&o, 0, sizeof o);
@@ -489,7 +489,7 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
         test_skip("no rights on channels before Redis 7");
     open_queue(&q, "jobs");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* &* +@all");
+    acl_user("half", "~* +@all");
     o.url = url;
     o.max_wait_ms = 3600000;
     OK(&mover, delayq_open(&mover, &o));
@@ -512,7 +512,7 @@ TEST(a_take_that_is_refused_says_so_each_time) {
     int i;
     if (main_server.major < 6) test_skip("no ACL before Redis 6");
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* &* +@all");
+    acl_user("half", "~* +@all");
     o.url = url;
     OK(&q, delayq_open(&q, &o));
     UNTIL((delayq_take(&q, &item, 1), q.list_tracked));

@@ -94,13 +94,8 @@ static int everybody_entered(void) {
 
 /* How many track the ready list, or have. */
 static int tracking(void) {
-    const char *at = ask("CLIENT LIST");
-    int n = 0;
-    while ((at = strstr(at, " redir=")) != NULL) {
-        at += strlen(" redir=");
-        n += *at >= '0' && *at <= '9';
-    }
-    return n;
+    const char *at = strstr(ask("INFO clients"), "tracking_clients:");
+    return at ? atoi(at + strlen("tracking_clients:")) : 0;
 }
 
 static void prepare(int n) {
