@@ -2872,9 +2872,13 @@ static const char dq_lua_tally[] =
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
  * start of its payload, or nil. attempts(e): the count in one of kind 16. */
 static const char dq_lua_elements[] =
+    "local long = struct.size('L')\n"
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
-    "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 then\n"
+    /* a server of 32 bits reads only the lower half */
+    "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 and\n"
+    "    (long == 8 or\n"
+    "      struct.pack('I8', rest - 8) == string.sub(e, at, at + 7)) then\n"
     "    return at + 8\n"
     "  end\n"
     "  if rest >= 4 and struct.unpack('I4', e, at) == rest - 4 then\n"
@@ -3314,10 +3318,10 @@ static const char dq_lua_drain[] =
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, math.min(#found, 2 * due + 2), 2 do\n"
     "    local e, reason, stays = found[i]\n"
-    "    local kind, start, length = 16, 26, #e - 25\n"
+    "    local kind, start, length = 16, 18 + long, #e - 17 - long\n"
     /* the usual one, without a call */
     "    if wire == 'o' or length < 0 or byte(e) ~= 16 or\n"
-    "      unpacked('I8', e, 18) ~= length then\n"
+    "      unpacked('L', e, 18) ~= length then\n"
     "      local why\n"
     "      why, kind, start = foreign(e, wire)\n"
     "      if why > 0 and not run.any_format then\n"
@@ -3823,9 +3827,9 @@ static const char dq_lua_take_usual[] =
     "    if done then call('ZREM', zset, done) end\n"
     "    soon, due = due, ''\n"
     "  else\n"
-    "    local length, tried = #e - 25, 0\n"
+    "    local length, tried = #e - 17 - struct.size('L'), 0\n"
     "    if due + 0 < 0 or length < 0 or string.byte(e) ~= 16 or\n"
-    "      struct.unpack('I8', e, 18) ~= length then\n"
+    "      struct.unpack('L', e, 18) ~= length then\n"
     "      return nil\n"
     "    end\n"
     "    if lease ~= '0' or most ~= '0' then\n"
@@ -3887,6 +3891,7 @@ static const char dq_lua_take_many_usual[] =
     "  local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
     "  local most, lease = tonumber(argv[6] or 0), tonumber(argv[7] or 0)\n"
     "  local time, n, bytes, size = call('TIME'), 0, 0, 1\n"
+    "  local around = 17 + struct.size('L')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
     "  local due = call('ZCOUNT', zset, '-inf', us / 1000)\n"
     "  local want = math.min(due, argv[4])\n"
@@ -3899,9 +3904,9 @@ static const char dq_lua_take_many_usual[] =
     "      'WITHSCORES')\n"
     "    for i = 1, #found, 2 do\n"
     "      local e = found[i]\n"
-    "      local length = #e - 25\n"
+    "      local length = #e - around\n"
     "      if length < 0 or byte(e) ~= 16 or\n"
-    "        unpacked('I8', e, 18) ~= length then\n"
+    "        unpacked('L', e, 18) ~= length then\n"
     "        return nil\n"
     "      end\n"
     "      n, bytes = n + 1, bytes + length + 89\n"
@@ -4304,31 +4309,31 @@ DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "dcdb92ebaac963134b4223bb24f77f36e60add1d",
           "e52bfa0eac0ba83fc739812b65e87946c4d9277f", dq_lua_no_tally,
           dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
           dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "fd74bb012266de77621d2532da47d0554170071e",
-          "fc9798807428e5eeb57ae43fac64845ed1675fa4", dq_lua_no_tally,
+DQ_SCRIPT(tick, DQ_NOTHING, 2, "651cf5573fbdb69b63c66af4fc7466da393b58ae",
+          "c307e2944abe4877134536e6ef93ffb0275f58ea", dq_lua_no_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
 DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "767c6b66ccb5d23799501561428d486012f892f9",
-          "e9a9d033beba86590e4c2bb7db11ec30851c5780", dq_lua_no_tally,
+          "393c3df62a96a108a176f78a449da742848269b6",
+          "d082835bd295388fdcbba8f5f8abff71501123cc", dq_lua_no_tally,
           DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "0a4efdc6d97cd80f78e5710bfba8deecba1b7478",
-          "3753adedb969524052eb8c46e5e412207a804d8d", dq_lua_no_tally,
+DQ_SCRIPT(take, DQ_TAKE, 4, "8478e93023e8b7544c2d56637472925463d92de1",
+          "2316380f05595b1e0e6685ec6d6069f7891526eb", dq_lua_no_tally,
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
           dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "4fe892be755343a5f1b892c833fb38d52839f36d",
-          "678fb3ca566d7ab188bb7b8ee6a9229df07b8c65", dq_lua_no_tally,
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2dd151429de71ecf94bed50dbadffed5262b179f",
+          "81ccd49b51be2c4a52201e6de128a10f6e9fb33e", dq_lua_no_tally,
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "f6ba0fbcd0172b3d568b2b4deba3fa0a3ec27394",
-          "1fb0ba7693aa068029aef67cbef4b1a7b38d6813", dq_lua_no_tally,
+          "e27c4fa2820406e2733fd1cee561aa2bc3907b0b",
+          "37e78a4a5fa708fcbd7f824f0461919cdf0c26ba", dq_lua_no_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
 DQ_SCRIPT(remove, DQ_NOTHING, 7, "d470f4c30eb5c26bdf40a13f7a2e5ddcf4133b49",
           "13dba760f87f70b96985ffc611cb0d6b6b3b4482", dq_lua_no_tally,
           dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "efc22bfb977cb68aed3284a27da9ab3b1309c9d3",
-          "e3ac858f376f3de3d04544fe4646c4bbd79f1931", dq_lua_no_tally,
+DQ_SCRIPT(change, DQ_NOTHING, 8, "537eba84a0fa8fb2c6efed76a8fa0f34f8112c61",
+          "a66ff1cba2a6c9e07b84805318f680ee0c6acf45", dq_lua_no_tally,
           dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
           dq_lua_change);
 DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8", NULL,
@@ -4337,7 +4342,7 @@ DQ_SCRIPT(count, DQ_NOTHING, 10, "5dd494d6473e1956a89de34fa5ac739834a68fc1",
           NULL, dq_lua_clock, dq_lua_count);
 DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
           NULL, dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_NOTHING, 12, "f2e24c9cb756728988e7b1e9bdb368524f4f8e94",
+DQ_SCRIPT(dead, DQ_NOTHING, 12, "7fa90702d67402742d4aa2f81e82aaeaad7c819e",
           NULL, dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
 
 /* Run by EVAL, seldom. */
