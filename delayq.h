@@ -4840,7 +4840,7 @@ static void dq_sched_untrack(delayq *q) {
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = h->asked = 0;
+        h->list_tracked = 0;
         h->waiter.push_us = h->pause_us = 0;
     }
 }
@@ -6186,8 +6186,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
                             "%s: sent, but no answer came (or no memory for "
                             "it); it changes nothing",
                             req->what);
-    if (req->is_resend && !req->stepwise)
-        status = dq_err_unanswered(q, req->what, status);
+    if (req->is_resend) status = dq_err_unanswered(q, req->what, status);
     req->status = dq_err_public(status);
 }
 
@@ -7459,7 +7458,7 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
         if (e && i > 0) e = dq_ring_next(call->ring, e);
         if (e) dq_ring_message(e, &made[i & 1]);
         m = e ? &made[i & 1] : call->messages + i;
-        dq_write_when(o, m, before, call->is_resend && !e);
+        dq_write_when(o, m, before, call->is_resend);
         dq_write_element(o, q, m, i + 1 == call->max);
         before = m;
     }
@@ -7480,7 +7479,7 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
     if (call->entry) dq_resp_key(o, q, DQ_SENT, q->id);
     dq_resp_end_keys(o, q, call);
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_when(o, m, NULL, call->is_resend && !call->entry);
+    dq_write_when(o, m, NULL, call->is_resend);
     dq_num_hex(id, m->id, dq_elem_id_len(q));
     dq_resp_text(o, id);
     dq_resp_int(o, m->key_ttl_ms);
@@ -7555,7 +7554,6 @@ static void dq_ring_plan(delayq *q, dq_ring *ring) {
     req->ring = ring;
     req->entry = first;
     req->order = ring->settled + 1;
-    req->is_resend = ring->sent > ring->settled;
     if (limit > waiting) limit = waiting;
     for (;;) {
         n++;
