@@ -204,6 +204,25 @@ TEST(a_waiting_take_waits_out_a_frozen_server) {
     server_end(&s);
 }
 
+/* The next loss is followed by an attempt at once again. */
+TEST(attempts_that_have_failed_do_not_count_after_one_that_has_not) {
+    server s;
+    delayq q;
+    delayq_options o;
+    int64_t wait;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.reconnect_max_ms = 200;
+    OK(&q, delayq_open(&q, &o));
+    server_kill(&s, SIGKILL);
+    UNTIL((delayq_tick(&q, &wait), q.conn->cmd.failures >= 3));
+    server_start_again(&s, NULL);
+    UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK);
+    CHECK_INT(q.conn->cmd.failures, 0);
+    delayq_close(&q);
+    server_end(&s);
+}
+
 TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     server s;
     delayq q;
