@@ -20,7 +20,7 @@ rows="deb11 deb12 deb13 deb13-valkey i386 arm64 armhf s390x s390x-server musl
 
 # settings ROW: its system, compiler, packages
 settings() {
-    row=$1 suite=bookworm arch=amd64 chroot=$1 foreign='' musl=''
+    row=$1 suite=bookworm arch=amd64 chroot=$1 foreign='' musl='' slow=1
     cc=gcc cxx=g++ qemu='' server=redis-server
     packages=make,redis-server
     case $row in
@@ -37,7 +37,7 @@ settings() {
     s390x | s390x-server) # big-endian; and with a big-endian server, too
         chroot=s390x
         other s390x s390x-linux-gnu s390x
-        [ "$row" = s390x ] || server=redis-s390x
+        [ "$row" = s390x ] || server=redis-s390x slow=5
         ;;
     musl)
         musl=/opt/musl cc=musl-gcc cxx=''
@@ -128,7 +128,7 @@ inside() {
 }
 # tests PROGRAM: shows its output, adds up its last line
 tests() {
-    DELAYQ_TEST_SERVER=$server $qemu "$1" >tests.out 2>&1
+    DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$1" >tests.out 2>&1
     code=$?
     last=$(tail -n 1 tests.out)
     case $last in
