@@ -3,11 +3,12 @@
  * process per test with a time limit, "N passed, N failed, N skipped" at the
  * end. What a test prints is shown if it doesn't pass.
  *
- *     main [-j WORKERS] [-l] [WORD]
+ *     main [-j WORKERS] [-a] [-l] [WORD]
  *
  *     -j WORKERS   how many tests at a time; default 4 per processor, up to 16
- *     -l           only list the tests and their files
- *     WORD         only the sentences that contain the word
+ *     -a           on a busy machine: what fails is run again, alone, and
+ * counts as passed if it passes then -l           only list the tests and their
+ * files WORD         only the sentences that contain the word
  *
  * DELAYQ_TEST_PROGRESS   if set, tells on stderr how far it is
  * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)
@@ -462,11 +463,16 @@ void join(pid_t pid) {
 
 #define JOBS_MAX 64
 
-/* What the workers share. */
-static struct { int next, done, passed, failed, skipped; } * run_state;
+#define TESTS_MAX 1024
 
-static const struct test *chosen[1024]; /* the tests that this run runs */
-static int chosen_count;
+/* What the workers share. */
+static struct {
+    int next, done, passed, failed, skipped, again_count;
+    int again[TESTS_MAX]; /* those to run alone */
+} * run_state;
+
+static const struct test *chosen[TESTS_MAX]; /* the tests that this run runs */
+static int chosen_count, runs_again;
 
 static void tidy(void) {
     char command[96];
@@ -522,6 +528,7 @@ static void tell(const struct test *t, int status, long long begin,
     n += snprintf(text + n, 512, "%s %s (%s, %.1f s)\n",
                   status == 0         ? "ok  "
                   : status == SKIPPED ? "skip"
+                  : runs_again        ? "again"
                                       : "FAIL",
                   t->name, t->file, (double)(now_us() - begin) / 1e6);
     if (write(1, text, (size_t)n) != n) exit(2);
@@ -539,9 +546,15 @@ static void tell_progress(int done) {
         dprintf(2, "   %d of %d\n", done, chosen_count);
 }
 
-/* A worker has a server of its own. It runs tests that no other worker has
- * begun, until none is left. */
-static void work(int number) {
+/* The number of a test that no other worker has begun, or -1. */
+static int next_test(int alone) {
+    int i = __atomic_fetch_add(&run_state->next, 1, __ATOMIC_SEQ_CST);
+    if (i >= (alone ? run_state->again_count : chosen_count)) return -1;
+    return alone ? run_state->again[i] : i;
+}
+
+/* A worker has a server of its own. */
+static void work(int number, int alone) {
     char path[128];
     int i, output;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -552,14 +565,15 @@ static void work(int number) {
     snprintf(path, sizeof path, "%s/output%d", run_dir, number);
     output = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
     if (output < 0) exit(2);
-    while ((i = __atomic_fetch_add(&run_state->next, 1, __ATOMIC_SEQ_CST)) <
-           chosen_count) {
+    while ((i = next_test(alone)) >= 0) {
         long long begin = now_us();
-        int status = run_test(chosen[i], output);
-        __atomic_fetch_add(status == 0         ? &run_state->passed
-                           : status == SKIPPED ? &run_state->skipped
-                                               : &run_state->failed,
-                           1, __ATOMIC_SEQ_CST);
+        int status = run_test(chosen[i], output), n;
+        int *counts = status == 0         ? &run_state->passed
+                      : status == SKIPPED ? &run_state->skipped
+                      : runs_again        ? &run_state->again_count
+                                          : &run_state->failed;
+        n = __atomic_fetch_add(counts, 1, __ATOMIC_SEQ_CST);
+        if (counts == &run_state->again_count) run_state->again[n] = i;
         tell(chosen[i], status, begin, output);
         tell_progress(
             __atomic_add_fetch(&run_state->done, 1, __ATOMIC_SEQ_CST));
@@ -572,9 +586,11 @@ static int parse_arguments(int argc, char **argv) {
     int jobs = 4 * (int)sysconf(_SC_NPROCESSORS_ONLN), list = 0, c;
     const struct test *t;
     if (jobs > 16) jobs = 16;
-    while ((c = getopt(argc, argv, "j:l")) != -1) {
+    while ((c = getopt(argc, argv, "j:al")) != -1) {
         if (c == 'j')
             jobs = atoi(optarg);
+        else if (c == 'a')
+            runs_again = 1;
         else if (c == 'l')
             list = 1;
         else
@@ -583,17 +599,31 @@ static int parse_arguments(int argc, char **argv) {
     for (t = first; t; t = t->next) {
         if (argv[optind] && !strstr(t->name, argv[optind])) continue;
         if (list) printf("%s %s\n", t->file, t->name);
-        if (chosen_count < (int)(sizeof chosen / sizeof chosen[0]))
-            chosen[chosen_count++] = t;
+        if (chosen_count < TESTS_MAX) chosen[chosen_count++] = t;
     }
     if (list) exit(0);
     if (jobs > chosen_count) jobs = chosen_count;
     return jobs < 1 ? 1 : jobs > JOBS_MAX ? JOBS_MAX : jobs;
 }
 
-int main(int argc, char **argv) {
-    int jobs = parse_arguments(argc, argv), i, status, lost;
+static void work_all(int jobs, int alone) {
+    int i, status;
     pid_t pid;
+    run_state->next = 0;
+    fflush(stdout);
+    for (i = 0; i < jobs; i++) {
+        if (fork() != 0) continue;
+        work(i, alone);
+        exit(0);
+    }
+    while ((pid = wait(&status)) > 0)
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            printf("FAIL worker %d ended early (status %x)\n", (int)pid,
+                   (unsigned)status);
+}
+
+int main(int argc, char **argv) {
+    int jobs = parse_arguments(argc, argv), lost;
     run_pid = getpid();
     run_state = mmap(NULL, sizeof *run_state, PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -602,15 +632,12 @@ int main(int argc, char **argv) {
     atexit(tidy);
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
-    for (i = 0; i < jobs; i++) {
-        if (fork() != 0) continue;
-        work(i);
-        return 0;
+    work_all(jobs, 0);
+    if (run_state->again_count > 0) {
+        runs_again = 0;
+        run_state->done -= run_state->again_count;
+        work_all(1, 1);
     }
-    while ((pid = wait(&status)) > 0)
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-            printf("FAIL worker %d ended early (status %x)\n", (int)pid,
-                   (unsigned)status);
     lost = chosen_count - run_state->done; /* so many workers ended early */
     printf("%d passed, %d failed, %d skipped\n", run_state->passed,
            run_state->failed + lost, run_state->skipped);

@@ -119,16 +119,17 @@ inside() {
         return
     }
     skipped=0
-    tests build/test-plain
+    tests build/test-plain -a
     if [ -f /usr/include/openssl/ssl.h ]; then
         make -s CC="$cc" SAN= build/test-tls && tests build/test-tls ||
             failed=$((failed + 1))
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
 }
-# tests PROGRAM: shows its output, adds up its last line
+# tests PROGRAM...: shows its output, adds up its last line
 tests() {
-    DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$1" >tests.out 2>&1
+    DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$@" \
+        >tests.out 2>&1
     code=$?
     last=$(tail -n 1 tests.out)
     case $last in
