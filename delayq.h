@@ -2451,6 +2451,7 @@ static delayq_status dq_err_reply(char *err, const char *what,
     if (!cut || strspn(cut + 9, "0123456789abcdef") != 40)
         cut = strstr(text, ", with args");
     len = (int)(cut ? (size_t)(cut - text) : strlen(text));
+    while (len > 0 && text[len - 1] == ' ') len--; /* of Redis 5 */
     return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
                       len > 120 ? 120 : len, text, e->hint ? e->hint : "");
 }
