@@ -766,7 +766,10 @@ static void window_of(actor *a, int64_t seconds) {
     a->bytes_then = a->bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
     (void)seconds;
-    limit = (a->kind == WAIT_WORKER || a->outbox ? 60 : 50) +
+    /* one that waits on two queues has two handles */
+    limit = (a->kind == WAIT_WORKER ? 100
+             : a->outbox            ? 60
+                                    : 50) +
             (is_framed(a) ? 100 : 0) + 30 * items + 20 * verbs + 6 * happened +
             large;
     if (sim_plan.pieces) limit *= 2;
