@@ -435,14 +435,11 @@ static void push_when_asked(void *unused) {
 TEST(without_tracking_a_take_polls_four_times_a_second) {
     delayq q;
     delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
+    delayq_options o;
     pid_t child;
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", main_server.major < 7 ? "~* +@all -client"
-                                           : "~* +@all -client|tracking");
-    o.url = url;
+    o = options_with_rights(main_server.major < 7
+                                ? "~* +@all -client"
+                                : "~* +@all -client|tracking");
     o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
@@ -457,12 +454,8 @@ TEST(without_tracking_a_take_polls_four_times_a_second) {
 TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq q, b;
     delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all");
-    o.url = url;
+    delayq_options o;
+    o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     memset(&o, 0, sizeof o);
     o.name = "others";
@@ -482,15 +475,12 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
 /* Nothing announces what others offer from then on. */
 TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq mover, q;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
+    delayq_options o;
     int64_t wait;
     if (main_server.major < 7)
         test_skip("no rights on channels before Redis 7");
     open_queue(&q, "jobs");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all");
-    o.url = url;
+    o = options_with_rights("~* +@all");
     o.max_wait_ms = 3600000;
     OK(&mover, delayq_open(&mover, &o));
     UNTIL((delayq_tick(&mover, &wait), mover.subscribed));
@@ -507,13 +497,9 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
 TEST(a_take_that_is_refused_says_so_each_time) {
     delayq q;
     delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
+    delayq_options o;
     int i;
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all");
-    o.url = url;
+    o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
     ask("ACL SETUSER half -zrange -zremrangebyrank");
@@ -573,8 +559,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     size_t n = element(e, 16, 8, "ABCDEFGHabcde\0\0", "good", 4);
     delayq q;
     delayq_item items[10];
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
+    delayq_options o;
     size_t count;
     /* the dead letters' key is of a wrong type, and an undecodable item lies
      * behind a good one */
@@ -591,12 +576,10 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     if (main_server.major < 6) return;
     /* Redisson's wire: without RPUSH the rest can't be moved */
     ask("FLUSHALL");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all -rpush");
+    o = options_with_rights("~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);
     e[1] = 'Z';
     ask("ZADD " ZSET " 2 %b", e, n);
-    o.url = url;
     o.wire = DELAYQ_REDISSON;
     OK(&q, delayq_open(&q, &o));
     OK(&q, delayq_take_many(&q, items, 1, &count, 0));
@@ -610,12 +593,8 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
 TEST(an_ack_counts_even_if_the_take_behind_it_is_refused) {
     delayq q;
     delayq_item item;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all");
-    o.url = url;
+    delayq_options o;
+    o = options_with_rights("~* +@all");
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
@@ -656,12 +635,8 @@ TEST(a_wake_while_the_server_is_gone_keeps_the_ack_for_later) {
 TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq q;
     delayq_message m;
-    delayq_options o = options_for(&main_server, "jobs");
-    char url[200];
-    if (main_server.major < 6) test_skip("no ACL before Redis 6");
-    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
-    acl_user("half", "~* +@all");
-    o.url = url;
+    delayq_options o;
+    o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     memset(&m, 0, sizeof m);
     m.data = "x";

@@ -322,6 +322,16 @@ void acl_user(const char *user, const char *rights) {
     ask("ACL SETUSER %s &*", user); /* Redis 6.0 knows no channels */
 }
 
+delayq_options options_with_rights(const char *rights) {
+    static char url[200];
+    delayq_options o = options_for(&main_server, "jobs");
+    if (main_server.major < 6) test_skip("no ACL before Redis 6");
+    acl_user("half", rights);
+    snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
+    o.url = url;
+    return o;
+}
+
 const char *contents(redisContext *c) {
     static char *text;
     redisReply *r =

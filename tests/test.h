@@ -126,6 +126,9 @@ const char *contents(redisContext *c);
 redisContext *main_connection(void);
 /* A user of the main server with password pw, these rights, all channels. */
 void acl_user(const char *user, const char *rights);
+/* Options for the queue jobs as a user with these rights, "half". Skips the
+ * test before Redis 6. */
+delayq_options options_with_rights(const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
 
