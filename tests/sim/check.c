@@ -791,8 +791,9 @@ static void window_of(actor *a, int64_t seconds) {
                    a->name, (unsigned long long)logs,
                    (unsigned long long)verbs);
     /* one that was of use is replaced at once */
-    limit = 6 + 4 * 1000 / (uint64_t)sim_plan.reconnect_max_ms + 3 * kills +
-            3 * (uint64_t)(a->life - a->life_then);
+    limit = 6 + 4 * 1000 / (uint64_t)sim_plan.reconnect_max_ms;
+    if (a->kind == WAIT_WORKER) limit *= 2;
+    limit += 3 * kills + 3 * (uint64_t)(a->life - a->life_then);
     a->life_then = a->life;
     if (connects > limit)
         check_fail("connects", "%s connects %llu times in a second", a->name,
