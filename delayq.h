@@ -3675,6 +3675,7 @@ static const char dq_lua_waiters_leave[] =
     "  local now = math.floor(us / 1000)\n"
     "  local soon = next < 0 and now + math.abs(argv[3]) or\n"
     "    math.ceil((us + next) / 1000)\n"
+    "  if reply[4][1] > 0 then soon = now end\n" /* more lie ready */
     "  local last = redis.call('ZRANGE', waiters, -1, -1, 'WITHSCORES')\n"
     "  local since = (tonumber(last[2]) or 0) - 2e14\n"
     "  return {\n"
@@ -4317,13 +4318,13 @@ DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
           "393c3df62a96a108a176f78a449da742848269b6",
           "d082835bd295388fdcbba8f5f8abff71501123cc", dq_lua_no_tally,
           DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "8478e93023e8b7544c2d56637472925463d92de1",
-          "2316380f05595b1e0e6685ec6d6069f7891526eb", dq_lua_no_tally,
+DQ_SCRIPT(take, DQ_TAKE, 4, "83252435ef2fcc8e9ae4436af0b3fccd44aebe92",
+          "1cb9b15799c72f193f93204eae659220956c276e", dq_lua_no_tally,
           dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
           dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
           dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "2dd151429de71ecf94bed50dbadffed5262b179f",
-          "81ccd49b51be2c4a52201e6de128a10f6e9fb33e", dq_lua_no_tally,
+DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "82e451338eeaa2cd3fc48623426f898e1f17f45c",
+          "dd298a3a4c5142aad1906c533baf8121da3cd09d", dq_lua_no_tally,
           dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
           dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
 DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,

@@ -47,7 +47,7 @@ cmake -S . -B b && cmake --build b
 [ "$(b/app)" = hello ]
 delayq --version
 delayq offer jobs 0 "from the tool"
-[ "$(delayq take jobs)" = "from the tool" ]
+[ "$(delayq take --wait 5s jobs)" = "from the tool" ]
 apt-get purge -y delayq libdelayq-dev
 [ -z "$(find /usr /etc /var/lib/dpkg/info -name '*delayq*')" ]
 END

@@ -30,6 +30,7 @@ static struct waiter {
     volatile char id[18];
     /* what the tests say before it starts */
     int64_t max_wait_ms;
+    int64_t lease_ms;
     int busy_ms; /* after each item */
     int share;   /* -1: as drawn */
     const char *url;
@@ -42,6 +43,7 @@ static void wait_and_count(void *number) {
     delayq_item item;
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = w->max_wait_ms;
+    o.lease_ms = w->lease_ms;
     o.connect_timeout_ms = o.io_timeout_ms; /* a hundred connect at once */
     if (w->url) o.url = w->url;
     OK(&q, delayq_open(&q, &o));
@@ -187,6 +189,42 @@ TEST(each_waiter_gets_items_and_few_scripts_are_run) {
         FAIL("%lld scripts for %d items", scripts, 3 * count);
     end_all();
     delayq_close(&p);
+}
+
+/* What a worker has left that took many: their leases have ended. */
+static void leave_for_retry(int n) {
+    unsigned char e[64];
+    size_t len;
+    int i;
+    for (i = 0; i < n; i++) {
+        char id[] = "ABCDEFGHIJKLM?\0\1";
+        id[13] = (char)('0' + i);
+        len = element(e, 16, 8, id, "x", 1);
+        ask("RPUSH delayq_retry:{jobs} %b", e, len);
+    }
+    ask("PUBLISH " CHANNEL " 1");
+}
+
+/* Not to one after the other: who takes one tells the next of the others. */
+TEST(what_is_ready_goes_at_once_to_all_who_wait) {
+    int i, late = 0;
+    prepare(4);
+    for (i = 0; i < count; i++) {
+        waiters[i].busy_ms = 700 * test_slow();
+        waiters[i].lease_ms = 60000;
+    }
+    start_all();
+    for (i = 0; i < 3; i++) {
+        int before = all_taken();
+        long long from = now_us();
+        leave_for_retry(count);
+        UNTIL(all_taken() == before + count);
+        from = now_us() - from;
+        if (from > ON_TIME_US && ++late > 1)
+            FAIL("round %d takes %lld us, too", i, from);
+        UNTIL(everybody_entered());
+    }
+    end_all();
 }
 
 /* Commands of all kinds, those inside scripts included, that the server runs

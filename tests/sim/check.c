@@ -1133,7 +1133,9 @@ void check_end_of_run(void) {
         a = it->hand_actor >= 0 ? &sim_plan.actors[it->hand_actor] : NULL;
         if (!a || a->kind == JAVA) continue;
         if (a->life == it->hand_life && a->alive && !a->call &&
-            a->kind != OUTBOX_WORKER && a->trouble_us < it->hand_us)
+            a->kind != OUTBOX_WORKER &&
+            /* what it was told of before may have been under way */
+            a->trouble_us + 2 * SIM_SECOND < it->hand_us)
             check_fail("lost",
                        "item %d was handed out to %s at %lld us, "
                        "which was told of nothing",
