@@ -5761,7 +5761,9 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t drift = dq_sched_drift_us(conn, read_us);
     int64_t low = conn->clock_offset_us - drift;
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
-    int agrees = us - read_us <= high && us - sent_us >= low;
+    int agrees;
+    if (us < 0 || us > DQ_MAX_DUE) return; /* no clock of a server */
+    agrees = us - read_us <= high && us - sent_us >= low;
     if (conn->known && agrees && read_us - sent_us > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = read_us - sent_us;
@@ -5978,7 +5980,8 @@ static delayq_status dq_conn_read_probe(delayq *q) {
                 ? probe->element[2]
                 : NULL;
     if (!value || value->type != REDIS_REPLY_STRING ||
-        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
+        (value->len != 8 && value->len != 4) ||
+        !dq_resp_integers(probe, n, 2) || n[0] < 0 || n[0] > DQ_MAX_DUE)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
     q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;

@@ -259,6 +259,7 @@ TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
     char url[200];
     evil_start();
     o = evil_options();
+    o.connect_timeout_ms *= test_slow();
     evil->hangs_up = 1;
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
     CHECK_HAS(delayq_errmsg(&q), "CLIENT SETNAME");
