@@ -674,7 +674,7 @@ static void rates(void) {
 
 /* --- turns of a loop ----------------------------------------------------- */
 
-#define TURNS_S 3
+#define TURNS_S 2
 
 static int lines;
 static void count_line(void *user, delayq_status status, const char *text) {

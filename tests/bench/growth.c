@@ -157,7 +157,7 @@ static void store_mixed(int of_redisson, int due) {
 }
 
 static void mixed_row(int of_redisson) {
-    enum { ROUNDS = 7, DUE = 3 * BATCH };
+    enum { ROUNDS = 3, DUE = 3 * BATCH };
     double sample[2][ROUNDS], longest[2] = {0, 0};
     char *theirs = load(c, redisson_transfer);
     int round, way;

@@ -187,8 +187,8 @@ int main(void) {
     open_patient(&plain, 0);
     open_patient(&leased, 60000);
     measure(1, 20);
-    measure(16, 7);
-    measure(64, 5);
+    measure(16, 5);
+    measure(64, 3);
     do_command(c, "FLUSHALL");
     delayq_close(&plain);
     delayq_close(&leased);
