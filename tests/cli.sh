@@ -69,6 +69,8 @@ else
 fi
 # shellcheck disable=SC2086
 behind() {
+    : >"$dir/behind" # nobody reads what the last one has said
+    : >"$dir/behind.err"
     $int "$tool" "$@" >"$dir/behind" 2>"$dir/behind.err" &
     child=$!
     children="$children $child"
