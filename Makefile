@@ -175,7 +175,7 @@ $B/soak: tests/interop/soak.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-# In the order of tests/bench/README.md; under 8 minutes in all.
+# In the order of tests/bench/README.md; ten minutes in all.
 BENCHED := rates batch growth stall lateness lone idle waiters tickets aof \
     memory large handles lifecycle counters fleet frame cluster
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
@@ -339,7 +339,7 @@ $B/test-tls: tests/tls/tls.c tests/main.c tests/test.h delayq.h
 	    $(HIREDIS_LIBS) -lssl -lcrypto -o $@
 
 format: ## format the sources with clang-format
-	clang-format -i delayq.h tests/*.c tests/*.h tests/*/*.c \
+	clang-format -i delayq.h tests/*.[ch] tests/*/*.[ch] \
 	    tests/bench/peers/*.[ch] tests/device/linux/*.[ch] \
 	    examples/*.c examples/*/*.[ch]
 

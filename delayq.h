@@ -4723,7 +4723,7 @@ static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
  * reply it would be late by a round trip. A call that waits for a reply does
  * not read the subscriber before it has that; an outbox does, so a message that
  * comes while its take is under way counts beside the reply. Without a
- * connection the next poll is the next attempt to connect.
+ * connection nothing is polled; the first poll is when it is open.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
@@ -5761,9 +5761,7 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t drift = dq_sched_drift_us(conn, read_us);
     int64_t low = conn->clock_offset_us - drift;
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
-    int agrees;
-    if (us < 0 || us > DQ_MAX_DUE) return; /* no clock of a server */
-    agrees = us - read_us <= high && us - sent_us >= low;
+    int agrees = us - read_us <= high && us - sent_us >= low;
     if (conn->known && agrees && read_us - sent_us > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = read_us - sent_us;
@@ -5980,8 +5978,7 @@ static delayq_status dq_conn_read_probe(delayq *q) {
                 ? probe->element[2]
                 : NULL;
     if (!value || value->type != REDIS_REPLY_STRING ||
-        (value->len != 8 && value->len != 4) ||
-        !dq_resp_integers(probe, n, 2) || n[0] < 0 || n[0] > DQ_MAX_DUE)
+        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
     q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;
@@ -6100,6 +6097,7 @@ static void dq_req_answered(delayq *q, dq_req *req) {
     delayq_exchange *x = &req->x;
     const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
     int refused = r && r->type == REDIS_REPLY_ERROR, leave = 0;
+    int64_t us;
     delayq_status status = DELAYQ_OK;
     if (refused && dq_err_lookup(r->str)->status == DQ_NOSCRIPT &&
         x->wants > 1 && x->replies[0]->type == REDIS_REPLY_ERROR) {
@@ -6119,9 +6117,8 @@ static void dq_req_answered(delayq *q, dq_req *req) {
         if (!leave) conn->cmd.unproven = 0;
         if (status == DQ_NOSCRIPT)
             conn->loaded &= ~(req->script->bit * 0x10001u);
-        if (status == DELAYQ_OK && r->element[0]->type == REDIS_REPLY_INTEGER)
-            dq_conn_set_clock(conn, r->element[0]->integer, x->sent_us,
-                              x->read_us);
+        if (status == DELAYQ_OK && dq_resp_integers(r, &us, 1))
+            dq_conn_set_clock(conn, us, x->sent_us, x->read_us);
         if (status == DQ_MOVED || status == DQ_ASK) {
             status = dq_conn_parse_redirect(conn, r->str);
             if (status == DELAYQ_ERR_REDIS)
@@ -6157,7 +6154,7 @@ static void dq_req_decide(delayq *q, dq_req *req) {
             again = 1;
         } else if ((status == DQ_TRYAGAIN || status == DQ_ASK) &&
                    dq_req_counts(q, req)) {
-            again = req->uncounted = 1; /* rather than not done */
+            again = req->uncounted = 1; /* done, and not counted */
         } else if (status == DQ_ASK && !req->stepwise) {
             again = 1;
             req->asking = conn->cmd.c != NULL;

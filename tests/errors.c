@@ -435,11 +435,10 @@ static void push_when_asked(void *unused) {
 TEST(without_tracking_a_take_polls_four_times_a_second) {
     delayq q;
     delayq_item item;
-    delayq_options o;
+    delayq_options o = options_with_rights(main_server.major < 7
+                                               ? "~* +@all -client"
+                                               : "~* +@all -client|tracking");
     pid_t child;
-    o = options_with_rights(main_server.major < 7
-                                ? "~* +@all -client"
-                                : "~* +@all -client|tracking");
     o.max_wait_ms = 3600000;
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
@@ -454,8 +453,7 @@ TEST(without_tracking_a_take_polls_four_times_a_second) {
 TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq q, b;
     delayq_item item;
-    delayq_options o;
-    o = options_with_rights("~* +@all");
+    delayq_options o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     memset(&o, 0, sizeof o);
     o.name = "others";
@@ -497,9 +495,8 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
 TEST(a_take_that_is_refused_says_so_each_time) {
     delayq q;
     delayq_item item;
-    delayq_options o;
+    delayq_options o = options_with_rights("~* +@all");
     int i;
-    o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
     ask("ACL SETUSER half -zrange -zremrangebyrank");
@@ -593,8 +590,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
 TEST(an_ack_counts_even_if_the_take_behind_it_is_refused) {
     delayq q;
     delayq_item item;
-    delayq_options o;
-    o = options_with_rights("~* +@all");
+    delayq_options o = options_with_rights("~* +@all");
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
@@ -635,8 +631,7 @@ TEST(a_wake_while_the_server_is_gone_keeps_the_ack_for_later) {
 TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq q;
     delayq_message m;
-    delayq_options o;
-    o = options_with_rights("~* +@all");
+    delayq_options o = options_with_rights("~* +@all");
     OK(&q, delayq_open(&q, &o));
     memset(&m, 0, sizeof m);
     m.data = "x";

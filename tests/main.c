@@ -6,9 +6,10 @@
  *     main [-j WORKERS] [-a] [-l] [WORD]
  *
  *     -j WORKERS   how many tests at a time; default 4 per processor, up to 16
- *     -a           on a busy machine: what fails is run again, alone, and
- * counts as passed if it passes then -l           only list the tests and their
- * files WORD         only the sentences that contain the word
+ *     -a           what fails beside others is run again, alone, and that
+ *                  counts: for busy machines
+ *     -l           only list the tests and their files
+ *     WORD         only the sentences that contain the word
  *
  * DELAYQ_TEST_PROGRESS   if set, tells on stderr how far it is
  * DELAYQ_TEST_SLOW=N   multiplies time limits (valgrind)

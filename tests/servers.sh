@@ -4,10 +4,9 @@
 #
 #     tests/servers.sh TESTS PROGRAM...
 #
-# For each a line with its version and what passed; then what failed, and why
-# how many were skipped. A test that fails beside the others is run again, alone,
-# and that counts. All output goes to build/servers/. Ends in
-# "N passed, N failed, N skipped".
+# For each a line with its version and what passed; then what failed, what had to
+# be run again, alone, which then counts, and why how many were skipped. All
+# output goes to build/servers/. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 tests=$1
 shift
@@ -40,6 +39,8 @@ for program; do
     LC_ALL=C sed -n 's/^    skipped: //p' "$log" | sort | uniq -c |
         sed 's/^ *\([0-9]*\) /    \1 skipped: /' >"$log.skips"
     LC_ALL=C grep -a -B 3 '^FAIL' "$log" >"$log.told"
+    LC_ALL=C sed -n 's/^again \([a-z0-9_]*\) .*/    again, alone: \1/p' "$log" \
+        >>"$log.told"
     printf '%-16s %4d passed, %d failed, %d skipped\n' "$version" "$passed" \
         "$failed" "$skipped"
     cat "$log.told" "$log.skips"

@@ -314,7 +314,7 @@ BENCH void print_row(const char *title, const char *yardstick,
 struct row {
     const char *title, *yardstick;
     const char *goal; /* ">= ": the ratio is one of rates, "<= ": of costs */
-    void (*before)(void), (*ours)(void);      /* only the second is measured */
+    void (*before)(void), (*ours)(void); /* only the second is measured */
     void (*before_yard)(void), (*yard)(void);
     double scale; /* the yardstick does 1 / scale as many */
 };

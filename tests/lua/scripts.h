@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const dq_script probe_script = {
-    "probe", DQ_NOTHING, 0, NULL, NULL, dq_parts_probe};
+static const dq_script probe_script = {"probe", DQ_NOTHING, 0,
+                                       NULL,    NULL,       dq_parts_probe};
 static const dq_script *const all_scripts[] = {
     &dq_script_offer,         &dq_script_offer_keyed, &dq_script_tick,
     &dq_script_tick_redisson, &dq_script_take,        &dq_script_take_redisson,

@@ -279,7 +279,7 @@ static void handed_out(item *it, actor *by) {
     it->attempts++;
     if (sim_plan.max_attempts && it->attempts > sim_plan.max_attempts &&
         !it->disturbed && !it->unknown)
-        check_fail("attempts", "item %d is handed out for the %d. time", it->id,
+        check_fail("attempts", "item %d is handed out %d times", it->id,
                    it->attempts);
     it->hand_actor = by ? by->index : -1;
     it->hand_life = by ? by->life : 0;

@@ -1,9 +1,8 @@
 #!/bin/sh
 # mutations.sh [NUMBER...]: breaks delayq.h in a copy of the project, in each of
 # the ways of mutations.txt, and shows what notices: 600 seeds of the simulator,
-# or else the tests (build/test-plain -a: also if they run alone). Two hours for
-# all. Ends in "N caught, N slipped through". `make mutations
-# MUTATIONS="1 2 3"`.
+# or else the tests, also alone (build/test-plain -a). Some hours for all. Ends in
+# "N caught, N slipped through". `make mutations MUTATIONS="1 2 3"`.
 cd "$(dirname "$0")/../.." || exit 1
 here=$PWD
 copy=$(mktemp -d "${TMPDIR:-/tmp}/delayq-mutations-XXXXXX") || exit 1

@@ -246,13 +246,13 @@ typedef struct item {
     int touched;
     int stored;
     uint64_t stored_seq;
-    int64_t due_ms;      /* its first */
-    int64_t due_true_us; /* when the score now will have come, */
+    int64_t due_ms;        /* its first */
+    int64_t due_true_us;   /* when the score now will have come, */
     int64_t due_former_us; /* and the one before it */
-    int64_t ready_us;    /* when it came into a list; 0: it isn't in one */
-    int64_t overdue_us;  /* seen to be due since then; 0: it isn't */
-    int first_out;       /* was handed out, or left otherwise */
-    int moved;           /* left the set, or its element changed */
+    int64_t ready_us;      /* when it came into a list; 0: it isn't in one */
+    int64_t overdue_us;    /* seen to be due since then; 0: it isn't */
+    int first_out;         /* was handed out, or left otherwise */
+    int moved;             /* left the set, or its element changed */
     int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
     uint64_t hand_hash;

@@ -39,8 +39,7 @@ void sim_stop(void);
 
 /* The story: a line with the time in it, printed if sim_tells is set. */
 extern int sim_tells;
-void sim_tell(const char *format, ...)
-    __attribute__((format(printf, 1, 2)));
+void sim_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The name of a process: the story has its calls of the system, too. */
 extern const char *sim_traced;
@@ -58,8 +57,8 @@ typedef struct process process;
 machine *machine_new(const char *name, const char *address);
 const char *machine_name(const machine *m);
 
-int64_t machine_realtime(const machine *m);  /* its CLOCK_REALTIME, us */
-int64_t machine_monotonic(const machine *m); /* its CLOCK_MONOTONIC, us */
+int64_t machine_realtime(const machine *m);        /* its CLOCK_REALTIME, us */
+int64_t machine_monotonic(const machine *m);       /* its CLOCK_MONOTONIC, us */
 void machine_set_clock(machine *m, int64_t by_us); /* CLOCK_REALTIME jumps */
 void machine_drift(machine *m, int ppm);           /* both clocks, from now */
 
@@ -88,8 +87,8 @@ process *process_self(void);         /* NULL outside of all */
 const char *process_name(const process *p);
 
 /* Called in a process: */
-void process_sleep(int64_t us);  /* by true time */
-void process_spend(int64_t us);  /* computing: others run meanwhile */
+void process_sleep(int64_t us); /* by true time */
+void process_spend(int64_t us); /* computing: others run meanwhile */
 /* Waits that ended; calls of the system. A loop that does nothing but ask for
  * the time costs time too, a microsecond per call, so that it can't stop the
  * world; that is no call of the system. */
@@ -160,7 +159,7 @@ void net_close(machine *m, int port); /* connects are refused, links closed */
 void link_write(net_link *l, const char *bytes, size_t len);
 /* What was written arrives; `closed` isn't called. */
 void link_close(net_link *l);
-machine *link_peer(const net_link *l);      /* the machine at the other end */
-process *link_process(const net_link *l);   /* whose connection it is */
+machine *link_peer(const net_link *l);    /* the machine at the other end */
+process *link_process(const net_link *l); /* whose connection it is */
 
 #endif
