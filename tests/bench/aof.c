@@ -35,13 +35,13 @@ static void take_ack(void) {
 
 static void published(void) {
     int i;
-    for (i = 0; i < ITEMS; i += 100) transfer_published(c, sha, 100);
+    for (i = 0; i < ITEMS; i += 100) transfer_published(c, "bench", sha, 100);
 }
 
 static void published_take(void) {
     int i;
     for (i = 0; i < ITEMS; i += 100) {
-        transfer_published(c, sha, 100);
+        transfer_published(c, "bench", sha, 100);
         do_command(c, "LPOP bench 100");
     }
 }
@@ -86,7 +86,7 @@ int main(void) {
         store(&q, due, ITEMS, 100);
         ours = bytes_of(r->run);
         do_command(c, "FLUSHALL");
-        store_published(c, due, ITEMS, 100);
+        store_published(c, "bench", due, ITEMS, 100);
         its = bytes_of(r->yard);
         printf("%-24s%-20s%7.0f%7.0f%7.2f%9s\n", r->title, r->yardstick, ours,
                its, ours / its, r->goal);

@@ -9,7 +9,7 @@
  *
  * After each step the loop spins for as much CPU time as the step has used. The
  * wall time of that is what the machine itself steals: "empty". Below follow
- * the rate of offers through an outbox and without one, on one core and on all,
+ * how many offers go through an outbox and without one, on one core and on all,
  * and how often a loop of tick and poll turns. It starts its own servers.
  */
 #define _GNU_SOURCE
@@ -574,9 +574,9 @@ static void nowhere(int fps, double for_s) {
 
 /* --- rates --------------------------------------------------------------- */
 
-#define ROUNDS 3
+#define ROUNDS 5
+#define RATE_S 0.3
 
-/* Offers a second: `at_once` at a time, in one call or one by one. */
 /* What a program does whose outbox is full. */
 static void sleep_until_ready(delayq *q) {
     struct pollfd p[3];
@@ -585,20 +585,18 @@ static void sleep_until_ready(delayq *q) {
     size_t n, i;
     delayq_tick(q, &wait_ms);
     n = delayq_fds(q, fds, 3);
-    for (i = 0; i < n; i++) {
-        p[i].fd = fds[i];
-        p[i].events = POLLIN;
-    }
+    for (i = 0; i < n; i++) p[i] = dq_sys_watch(fds[i], POLLIN);
     poll(p, (nfds_t)n, (int)wait_ms);
 }
 
-static double rate(int with_box, int at_once) {
+/* Offers a second, one at a time. */
+static double rate(int with_box) {
     static delayq q;
-    static delayq_message m[1000];
     static unsigned char box[4 << 20];
+    static const char payload[100];
     delayq_options o = options_of("bench", server_path);
     double begin, took;
-    int n = 0, i;
+    int n = 0;
     if (with_box) {
         o.outbox = box;
         o.outbox_size = sizeof box;
@@ -607,26 +605,17 @@ static double rate(int with_box, int at_once) {
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (with_box && delayq_flush(&q, 5000) != DELAYQ_OK) die(delayq_errmsg(&q));
-    memset(m, 0, sizeof m);
-    for (i = 0; i < 1000; i++) {
-        m[i].data = "0123456789012345678901234567890123456789"
-                    "0123456789012345678901234567890123456789"
-                    "01234567890123456789";
-        m[i].len = 100;
-        m[i].delay_ms = 3600000;
-    }
     begin = seconds();
-    do {
+    while (n % 100 || seconds() - begin < RATE_S) {
         delayq_status status =
-            at_once > 1 ? delayq_offer_many(&q, m, (size_t)at_once)
-                        : delayq_offer(&q, m[0].data, m[0].len, m[0].delay_ms);
-        if (with_box && status == DELAYQ_ERR_FULL) {
+            delayq_offer(&q, payload, sizeof payload, 3600000);
+        if (status == DELAYQ_OK)
+            n++;
+        else if (with_box && status == DELAYQ_ERR_FULL)
             sleep_until_ready(&q);
-            continue;
-        }
-        if (status != DELAYQ_OK) die(delayq_errmsg(&q));
-        n += at_once;
-    } while (n % 100 || seconds() - begin < 0.5);
+        else
+            die(delayq_errmsg(&q));
+    }
     if (with_box && delayq_flush(&q, 20000) != DELAYQ_OK)
         die(delayq_errmsg(&q));
     took = seconds() - begin;
@@ -644,32 +633,24 @@ static void pin(int one_core) {
 }
 
 static void rates(void) {
-    static const struct {
-        const char *title;
-        int with_box, at_once;
-    } kinds[] = {{"one at a time, outbox", 1, 1},
-                 {"one at a time", 0, 1},
-                 {"offer_many(100)", 0, 100},
-                 {"offer_many(1000)", 0, 1000}};
-    double v[2][4][ROUNDS];
-    int round, k, one;
+    double v[2][2][ROUNDS], ratio[2][ROUNDS];
+    int round, one, box;
+    start_server(0);
     for (round = 0; round < ROUNDS; round++)
-        for (one = 0; one < 2; one++)
-            for (k = 0; k < 4; k++) {
-                start_server(0);
-                pin(one);
-                v[one][k][round] = rate(kinds[k].with_box, kinds[k].at_once);
-                pin(0);
-                end_server();
-            }
-    printf("\n%-24s%12s%18s%12s%18s\n", "offers/s of 100 bytes", "one core",
-           "least..most", "all cores", "least..most");
-    for (k = 0; k < 4; k++) {
-        struct spread a = spread_of(v[1][k], ROUNDS);
-        struct spread b = spread_of(v[0][k], ROUNDS);
-        printf("%-24s%12.0f%9.0f..%-7.0f%12.0f%9.0f..%-7.0f\n", kinds[k].title,
-               a.middle, a.least, a.most, b.middle, b.least, b.most);
-    }
+        for (one = 0; one < 2; one++) {
+            pin(one);
+            for (box = 0; box < 2; box++) v[one][box][round] = rate(box);
+            ratio[one][round] = v[one][1][round] / v[one][0][round];
+        }
+    pin(0);
+    end_server();
+    printf("\n");
+    print_head("offers a second", "over that of");
+    for (one = 0; one < 2; one++)
+        print_row(one ? "" : "with an outbox", one ? "" : "without",
+                  one ? "one core" : "", spread_of(ratio[one], ROUNDS), "");
+    printf("%.0f, on one core %.0f a second\n", median(v[0][1], ROUNDS),
+           median(v[1][1], ROUNDS));
 }
 
 /* --- turns of a loop ----------------------------------------------------- */

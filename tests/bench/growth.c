@@ -1,106 +1,134 @@
 /*
- * growth -- what the transfer of an item costs the server, by how many are
- * pending: with delayq on a native queue, with delayq and Redisson's mirror,
- * and with the published protocol. Items of 100 bytes, due in the order of
- * their offers or at random. Microseconds in scripts, by INFO commandstats: the
- * median of the transfers of 100, and the longest in ms. Then the same where
- * Redisson offers, too: 50,000 pending at random, half with its random ids,
- * half with delayq's, beside the transfer of Redisson >= 3.21.1.
+ * growth -- what moving an item costs the server, by how many are pending: with
+ * delayq on a native queue, with delayq and Redisson's mirror, and with the
+ * published protocol. Items of 100 bytes, due in the order of their offers or
+ * at random. Then the same where Redisson offers, too: 50,000 pending at
+ * random, half with its random ids, half with delayq's, beside the transfer of
+ * Redisson >= 3.21.1.
  *
  *     growth [most pending, default 1000000]
+ *
+ * All queues of a row lie on the server together, beside one of 1,000. Each lap
+ * moves a hundred items of each. Printed is the server's CPU time, and what the
+ * laps say of the ratios.
  */
 #include "bench.h"
 
 #define BATCH 100
-#define MOST 60 /* transfers measured */
+#define FEW_PENDING 1000
+#define DUE ((LAPS + 1) * BATCH)
 
-enum kind { NATIVE, MIRRORED, PUBLISHED };
+enum kind { FEW, NATIVE, MIRRORED, PUBLISHED, KINDS };
+static const char *const names[KINDS] = {"few", "native", "mirrored",
+                                         "published"};
 
 static redisContext *c;
-static delayq q;
 static char *sha;
-static struct spread us[4][2][3]; /* 10^3 .. 10^6, order, kind */
+static struct queue {
+    delayq q; /* that of PUBLISHED only stores, where both offer */
+    int pending, left, batch;
+    double most_us; /* the longest call */
+} queues[KINDS];
 
-/* How many of n are due: few, if one transfer takes a second. */
-static int due_of(enum kind kind, int n, int shuffled) {
-    if (kind != NATIVE && shuffled && n >= 1000000) return 1 * BATCH;
-    if (kind != NATIVE && shuffled && n >= 100000) return 3 * BATCH;
-    return n >= 10000 ? 20 * BATCH : n / 2;
+static void forget(const char *name) {
+    redisAppendCommand(c,
+                       "DEL %s redisson_delay_queue_timeout:{%s} "
+                       "redisson_delay_queue:{%s}",
+                       name, name, name);
+    freeReplyObject(reply(c));
 }
 
-/* Fill the queue and move the due items; adds samples: microseconds an item. */
-static int measure(enum kind kind, int n, int shuffled, double *sample) {
-    int due = due_of(kind, n, shuffled), left = due, count = 0;
-    int64_t *times = due_times(n, due, shuffled);
-    do_command(c, "FLUSHALL");
-    if (kind != PUBLISHED) {
-        open_bench(&q, kind == NATIVE ? DELAYQ_NATIVE : DELAYQ_REDISSON, 0);
-        tick_now(&q);
-        store(&q, times, n, 100);
-    } else {
-        store_published(c, times, n, 100);
-    }
+/* As many due as the laps move, or half of them. */
+static void refill(enum kind kind, int shuffled) {
+    struct queue *w = &queues[kind];
+    int due = w->pending / 2 < DUE ? w->pending / 2 : DUE;
+    int64_t *times = due_times(w->pending, due, shuffled);
+    forget(names[kind]);
+    if (kind == PUBLISHED)
+        store_published(c, names[kind], times, w->pending, 100);
+    else
+        store(&w->q, times, w->pending, 100);
     free(times);
-    do_command(c, "CONFIG RESETSTAT");
-    while (left > 0) {
-        double before = script_us(c);
-        int moved = BATCH;
-        if (kind == PUBLISHED)
-            transfer_published(c, sha, BATCH);
-        else
-            moved = tick_now(&q);
-        if (moved < 1) die("nothing moves");
-        sample[count++] = (script_us(c) - before) / moved;
-        left -= moved;
-    }
-    delayq_close(&q);
-    return count;
+    w->left = due;
 }
 
-/* One row: all kinds alternately, in more rounds if they are cheap. */
-static void row(int k, int n, int shuffled, FILE *data) {
-    double sample[3][3 * MOST];
-    int count[3] = {0, 0, 0}, kind, round;
-    struct spread *s = us[k][shuffled];
-    for (round = 0; round < (n > 100000 ? 1 : 3); round++)
-        for (kind = NATIVE; kind <= PUBLISHED; kind++)
-            count[kind] += measure((enum kind)kind, n, shuffled,
-                                   sample[kind] + count[kind]);
-    printf("%-9d%-7s", n, shuffled ? "random" : "same");
-    for (kind = NATIVE; kind <= PUBLISHED; kind++) {
-        s[kind] = spread_of(sample[kind], count[kind]);
-        printf(" |%9.2f%9.2f", s[kind].middle, s[kind].most * BATCH / 1000);
+/* Microseconds of the server's CPU for an item that is moved. A tick with much
+ * work behind each item moves fewer at a time. */
+static double move(enum kind kind, int shuffled) {
+    struct queue *w = &queues[kind];
+    double us = 0;
+    int moved = 0;
+    if (w->left < w->batch) refill(kind, shuffled);
+    while (moved < w->batch) {
+        double begin = server_us(c);
+        if (kind == PUBLISHED) {
+            transfer_published(c, names[kind], sha, w->batch);
+            moved = w->batch;
+        } else {
+            int n = tick_now(&w->q);
+            if (n < 1) die("nothing moves");
+            moved += n;
+        }
+        begin = server_us(c) - begin;
+        if (begin > w->most_us) w->most_us = begin;
+        us += begin;
     }
-    printf(" |%7.1f%7.1f\n", s[PUBLISHED].middle / s[NATIVE].middle,
-           s[PUBLISHED].middle / s[MIRRORED].middle);
-    if (data)
-        fprintf(data, "%d %d %.3f %.3f %.3f\n", n, shuffled, s[NATIVE].middle,
-                s[MIRRORED].middle, s[PUBLISHED].middle);
+    w->left -= moved;
+    return us / moved;
 }
 
-static void goal(const char *what, double value, const char *bound) {
-    printf("%-58s%9.2f%10s\n", what, value, bound);
+/* --- a row ---------------------------------------------------------------- */
+
+#define ROWS 8 /* 1,000 to 1,000,000, each in order and at random */
+
+static struct outcome {
+    int pending, shuffled;
+    struct spread us[KINDS], over_few, over_native, over_mirrored;
+    double most_us[KINDS];
+} outcomes[ROWS];
+
+static void measure(struct outcome *o) {
+    static double us[KINDS][LAPS], ratio[3][LAPS];
+    int i, k;
+    for (k = 0; k < KINDS; k++) {
+        struct queue *w = &queues[k];
+        w->left = 0;
+        w->pending = k == FEW ? FEW_PENDING : o->pending;
+        w->batch = BATCH;
+        w->most_us = 0;
+    }
+    if (o->shuffled && o->pending > 100000)
+        queues[PUBLISHED].batch = BATCH / 10; /* one takes 17 ms and more */
+    for (i = -1; i < LAPS; i++) {
+        double cost[KINDS];
+        int last = KINDS - 1;
+        for (k = 0; k < KINDS; k++) {
+            enum kind kind = (enum kind)(i & 1 ? last - k : k);
+            cost[kind] = move(kind, o->shuffled);
+        }
+        if (i < 0) continue;
+        for (k = 0; k < KINDS; k++) us[k][i] = cost[k];
+        ratio[0][i] = cost[NATIVE] / cost[FEW];
+        ratio[1][i] = cost[PUBLISHED] / cost[NATIVE];
+        ratio[2][i] = cost[PUBLISHED] / cost[MIRRORED];
+    }
+    for (k = 0; k < KINDS; k++) {
+        o->us[k] = spread_of(us[k], LAPS);
+        o->most_us[k] = queues[k].most_us;
+    }
+    o->over_few = spread_of(ratio[0], LAPS);
+    o->over_native = spread_of(ratio[1], LAPS);
+    o->over_mirrored = spread_of(ratio[2], LAPS);
 }
 
-static void goals(int rows) {
-    double worst = 0, grown = 0;
-    int k, shuffled;
-    for (shuffled = 0; shuffled < 2; shuffled++) {
-        double ratio = us[rows - 1][shuffled][NATIVE].middle /
-                       us[0][shuffled][NATIVE].middle;
-        if (ratio > grown) grown = ratio;
-        for (k = 0; k < rows; k++)
-            if (us[k][shuffled][NATIVE].middle > worst)
-                worst = us[k][shuffled][NATIVE].middle;
-    }
-    printf("%-58s%9s%10s\n", "", "", "goal");
-    goal("native, us an item, at most", worst, "<= 2.5");
-    goal("native, the most pending over 1,000", grown, "<= 2.5");
-    if (rows < 3) return;
-    goal("published over native, 100,000 at random",
-         us[2][1][PUBLISHED].middle / us[2][1][NATIVE].middle, ">= 150");
-    goal("published over mirror, 100,000 at random",
-         us[2][1][PUBLISHED].middle / us[2][1][MIRRORED].middle, ">= 12");
+static void ratios(const struct outcome *o) {
+    char where[24];
+    int hard = o->shuffled && o->pending == 100000;
+    snprintf(where, sizeof where, "%d%s", o->pending, o->shuffled ? "?" : "");
+    print_row("native", "1,000 of them", where, o->over_few,
+              o->pending > FEW_PENDING ? "<= 2.5" : "");
+    print_row("published", "native", "", o->over_native, hard ? ">= 150" : "");
+    print_row("", "with a mirror", "", o->over_mirrored, hard ? ">= 12" : "");
 }
 
 /* --- where both offer ---------------------------------------------------- */
@@ -122,7 +150,7 @@ static const char redisson_transfer[] =
     "return redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]\n";
 
 /* As Redisson >= 3.21.1 offers RUN items of 100 bytes. */
-static void store_redisson(const int64_t *due_ms) {
+static void store_redisson(const char *name, const int64_t *due_ms) {
     unsigned char e[117];
     int i, k;
     memset(e, 'x', sizeof e);
@@ -130,95 +158,103 @@ static void store_redisson(const int64_t *due_ms) {
     dq_elem_put_uint(e + 9, 8, 0, 100);
     for (i = 0; i < RUN; i++) {
         for (k = 1; k < 9; k++) e[k] = (unsigned char)(rand() >> 7);
-        redisAppendCommand(c, "ZADD " ZSET " %lld %b", (long long)due_ms[i], e,
+        redisAppendCommand(c, "ZADD redisson_delay_queue_timeout:{%s} %lld %b",
+                           name, (long long)due_ms[i], e, sizeof e);
+        redisAppendCommand(c, "RPUSH redisson_delay_queue:{%s} %b", name, e,
                            sizeof e);
-        redisAppendCommand(c, "RPUSH " MIRROR " %b", e, sizeof e);
     }
     for (i = 0; i < 2 * RUN; i++) freeReplyObject(reply(c));
 }
 
-/* Due are only items that C or that Redisson has offered. */
-static void store_mixed(int of_redisson, int due) {
+/* Due are items that C or that Redisson has offered. */
+static void store_mixed(enum kind kind, int of_redisson) {
     int64_t *times = due_times(MIXED, 0, 1);
-    int i;
-    do_command(c, "FLUSHALL");
-    open_bench(&q, DELAYQ_REDISSON, 0);
-    tick_now(&q);
+    int i, due = DUE;
+    forget(names[kind]);
     while (due > 0) {
         i = (int)((unsigned)rand() % MIXED);
         if (i / RUN % 2 != of_redisson || times[i] < FAR_MS) continue;
         times[i] = PAST_MS + due--;
     }
     for (i = 0; i < MIXED; i += 2 * RUN) {
-        store(&q, times + i, RUN, 100);
-        store_redisson(times + i + RUN);
+        store(&queues[kind].q, times + i, RUN, 100);
+        store_redisson(names[kind], times + i + RUN);
     }
     free(times);
-}
-
-static void mixed_row(int of_redisson) {
-    enum { ROUNDS = 3, DUE = 3 * BATCH };
-    double sample[2][ROUNDS], longest[2] = {0, 0};
-    char *theirs = load(c, redisson_transfer);
-    int round, way;
-    for (round = 0; round < ROUNDS; round++)
-        for (way = 0; way < 2; way++) {
-            int left = DUE;
-            double begin;
-            store_mixed(of_redisson, DUE);
-            do_command(c, "CONFIG RESETSTAT");
-            begin = script_us(c);
-            while (left > 0) {
-                double before = script_us(c);
-                int moved = BATCH;
-                if (way == 0)
-                    moved = tick_now(&q);
-                else
-                    transfer_published(c, theirs, BATCH);
-                if (moved < 1) die("nothing moves");
-                left -= moved;
-                before = (script_us(c) - before) / 1000;
-                if (before > longest[way]) longest[way] = before;
-            }
-            sample[way][round] = (script_us(c) - begin) / DUE;
-            delayq_close(&q);
-        }
-    free(theirs);
-    printf("%-20s", of_redisson ? "Redisson's are due" : "delayq's are due");
-    for (way = 0; way < 2; way++) {
-        struct spread s = spread_of(sample[way], ROUNDS);
-        printf(" |%7.0f%7.0f%7.0f%8.1f", s.middle, s.least, s.most,
-               longest[way]);
-    }
-    printf(" |%6.2f\n", median(sample[0], ROUNDS) / median(sample[1], ROUNDS));
+    queues[kind].left = DUE;
+    queues[kind].batch = BATCH;
+    queues[kind].most_us = 0;
 }
 
 static void mixed(void) {
-    int of_redisson;
-    printf("\n%-20s |%29s |%29s |\n%-20s", "50,000 pending,",
-           "delayq's us an item, longest", "Redisson's us, longest",
-           "half of each");
-    printf(" |%7s%7s%7s%8s |%7s%7s%7s%8s | ratio\n", "median", "least", "most",
-           "ms", "median", "least", "most", "ms");
-    for (of_redisson = 0; of_redisson < 2; of_redisson++)
-        mixed_row(of_redisson);
+    static double us[2][2][LAPS], ratio[2][LAPS];
+    static const enum kind kinds[] = {MIRRORED, PUBLISHED};
+    int of_redisson, i, k;
+    sha = load(c, redisson_transfer);
+    printf("\n%d pending, half of each%13s%9s%10s%9s\n", MIXED, "delayq us",
+           "most ms", "Redisson", "most ms");
+    for (of_redisson = 0; of_redisson < 2; of_redisson++) {
+        for (k = 0; k < 2; k++) store_mixed(kinds[k], of_redisson);
+        for (i = -1; i < LAPS; i++) {
+            double cost[2];
+            for (k = 0; k < 2; k++)
+                cost[(k ^ i) & 1] = move(kinds[(k ^ i) & 1], 1);
+            if (i < 0) continue;
+            for (k = 0; k < 2; k++) us[of_redisson][k][i] = cost[k];
+            ratio[of_redisson][i] = cost[0] / cost[1];
+        }
+        printf("%-25s",
+               of_redisson ? "Redisson's are due" : "delayq's are due");
+        for (k = 0; k < 2; k++) {
+            struct spread s = spread_of(us[of_redisson][k], LAPS);
+            printf("%*.0f%9.1f", k ? 10 : 22, s.middle,
+                   queues[kinds[k]].most_us / 1000);
+        }
+        printf("\n");
+    }
+    free(sha);
+    print_head("cost of", "over that of");
+    print_row("delayq's", "Redisson's transfer", "", spread_of(ratio[0], LAPS),
+              "");
+    print_row("Redisson's", "", "", spread_of(ratio[1], LAPS), "");
 }
 
 int main(int argc, char **argv) {
-    int most = argc > 1 ? atoi(argv[1]) : 1000000, n, k, shuffled;
+    int most = argc > 1 ? atoi(argv[1]) : 1000000, n, rows = 0, i;
     FILE *data = data_file("growth.dat");
     c = bare();
     sha = load(c, published_transfer);
-    printf("%-16s |%9s%9s |%9s%9s |%9s%9s |%7s%7s\n", "transfer", "native us",
-           "most ms", "mirror us", "most ms", "publ. us", "most ms", "native",
-           "mirror");
-    printf("%-9s%-7s |%9s%9s |%9s%9s |%9s%9s |%7s%7s\n", "pending", "order",
-           "an item", "of 100", "an item", "of 100", "an item", "of 100",
-           "times", "times");
-    for (n = 1000, k = 0; n <= most && k < 4; n *= 10, k++)
-        for (shuffled = 0; shuffled < 2; shuffled++) row(k, n, shuffled, data);
-    goals(k);
+    for (i = FEW; i < KINDS; i++)
+        open_queue(&queues[i].q, names[i],
+                   i >= MIRRORED ? DELAYQ_REDISSON : DELAYQ_NATIVE, 0);
+    printf("%-16s |%10s%9s |%10s%9s |%10s%9s\n", "moving an item", "native us",
+           "most ms", "mirror us", "most ms", "publ. us", "most ms");
+    printf("%-9s%-7s |%10s%9s |%10s%9s |%10s%9s\n", "pending", "order",
+           "an item", "at once", "an item", "at once", "an item", "at once");
+    for (n = FEW_PENDING; n <= most && rows < ROWS; n *= 10)
+        for (i = 0; i < 2; i++) {
+            struct outcome *o = &outcomes[rows];
+            int k;
+            o->pending = n;
+            o->shuffled = i;
+            progress(rows++, ROWS);
+            measure(o);
+            progress(1, 1);
+            printf("%-9d%-7s", n, i ? "random" : "same");
+            for (k = NATIVE; k < KINDS; k++)
+                printf(" |%10.2f%9.2f", o->us[k].middle, o->most_us[k] / 1000);
+            printf("\n");
+            fflush(stdout);
+            if (data)
+                fprintf(data, "%d %d %.3f %.3f %.3f\n", n, i,
+                        o->us[NATIVE].middle, o->us[MIRRORED].middle,
+                        o->us[PUBLISHED].middle);
+        }
+    print_head("cost of", "over that of");
+    for (i = 0; i < rows; i++) ratios(&outcomes[i]);
+    free(sha);
     mixed();
+    for (i = FEW; i < KINDS; i++) delayq_close(&queues[i].q);
     if (data) fclose(data);
     do_command(c, "FLUSHALL");
     return 0;

@@ -1,22 +1,19 @@
 /*
  * handles -- what a connected program costs the server: to open and close a
- * handle, to keep one that only offers and one that waits, and to notify a
- * hundred waiting handles of an item that comes before all others. Server CPU
- * in microseconds, medians of the rounds; memory by INFO.
+ * handle, beside a bare connection that sends a PING; to keep one that only
+ * offers and one that waits; and to notify a hundred waiting handles of an item
+ * that comes before all others. Server CPU in microseconds, memory by INFO.
  */
 #include "bench.h"
 
-#define ROUNDS 5
 #define HANDLES 100
-#define OFFERS 500
+#define OFFERS 300
 
 static redisContext *c;
 static delayq q, handle[HANDLES];
 
-static void row(const char *title, double *v, const char *unit) {
-    struct spread s = spread_of(v, ROUNDS);
-    printf("%-44s%9.1f%9.1f%9.1f  %s\n", title, s.middle, s.least, s.most,
-           unit);
+static void row(const char *title, const char *more_than, double *v) {
+    print_row(title, more_than, "us", spread_of(v, LAPS), "");
 }
 
 static void open_one(int i) {
@@ -54,37 +51,64 @@ static void listen_all(void) {
     }
 }
 
+static double open_close_us(void) {
+    double before = server_us(c);
+    int i;
+    for (i = 0; i < HANDLES; i++) open_one(i), delayq_close(&handle[i]);
+    return (server_us(c) - before) / HANDLES;
+}
+
+static double connect_us(void) {
+    double before = server_us(c);
+    int i;
+    for (i = 0; i < HANDLES; i++) {
+        redisContext *b = bare();
+        do_command(b, "PING");
+        redisFree(b);
+    }
+    return (server_us(c) - before) / HANDLES;
+}
+
+static void memory(void) {
+    double before = info(c, "memory", "used_memory:"), offers;
+    int i;
+    for (i = 0; i < HANDLES; i++) open_one(i);
+    offers = idle_kib(before);
+    listen_all();
+    printf("memory, idle: of one that only offers %.1f KiB, of one that ticks, "
+           "takes or waits %.1f KiB\n",
+           offers, idle_kib(before));
+    for (i = 0; i < HANDLES; i++) delayq_close(&handle[i]);
+}
+
 int main(void) {
-    double opened[ROUNDS], head[ROUNDS], heard[ROUNDS], offers = 0, takes = 0;
-    double before, plain, first;
-    int round, i;
+    double opened[LAPS], over[LAPS], head[LAPS], heard[LAPS];
+    int lap, i;
     c = bare();
     open_bench(&q, DELAYQ_NATIVE, 0);
-    for (round = 0; round < ROUNDS; round++) {
-        int last = round == ROUNDS - 1;
-        before = server_us(c);
-        for (i = 0; i < HANDLES; i++) open_one(i), delayq_close(&handle[i]);
-        opened[round] = (server_us(c) - before) / HANDLES;
-        plain = offer_us(10000);
-        first = offer_us(-10000);
-        head[round] = first - plain;
-        before = info(c, "memory", "used_memory:");
+    memory();
+    for (lap = -1; lap < LAPS; lap++) {
+        double us[2], offer[2], first;
+        for (i = 0; i < 2; i++)
+            us[(i ^ lap) & 1] = (i ^ lap) & 1 ? connect_us() : open_close_us();
+        for (i = 0; i < 2; i++)
+            offer[(i ^ lap) & 1] = offer_us((i ^ lap) & 1 ? 10000 : -10000);
         for (i = 0; i < HANDLES; i++) open_one(i);
-        if (last) offers = idle_kib(before);
         listen_all();
-        if (last) takes = idle_kib(before);
-        heard[round] = (offer_us(-10000) - first) / HANDLES;
+        first = offer_us(-10000);
         for (i = 0; i < HANDLES; i++) delayq_close(&handle[i]);
+        if (lap < 0) continue;
+        opened[lap] = us[0];
+        over[lap] = us[0] / us[1];
+        head[lap] = offer[0] - offer[1];
+        heard[lap] = (first - offer[0]) / HANDLES;
     }
-    printf("%-44s%9s%9s%9s\n", "what a handle costs the server", "", "least",
-           "most");
-    row("open and close", opened, "us");
-    row("an offer that becomes the earliest, on top", head, "us");
-    row("and for each handle that hears of it", heard, "us");
-    printf("%-44s%9.1f%18s  KiB\n", "memory, idle: one that only offers",
-           offers, "");
-    printf("%-44s%9.1f%18s  KiB\n", "one that ticks, takes or waits", takes,
-           "");
+    print_head("server's CPU", "over that of");
+    print_row("open and close", "connect, PING, close", "",
+              spread_of(over, LAPS), "");
+    row("the same", "", opened);
+    row("earliest offer", "above a late one", head);
+    row("each who hears it", "", heard);
     do_command(c, "FLUSHALL");
     delayq_close(&q);
     return 0;

@@ -2,10 +2,9 @@
  * lifecycle -- what a job costs the server over its whole life at least once:
  * it is offered, taken with a lease and acknowledged; payloads of 100 bytes,
  * batches of 1, 10 and 100. Each lap runs all of them. Printed are median and
- * quartiles of the laps in microseconds of the server's processor time per job
- * (INFO cpu, user and system): of all its threads, of the main one, and of
- * scripts alone (INFO commandstats), that is without reading, parsing and
- * answering.
+ * quartiles of the laps in microseconds of the server's CPU time a job; of it,
+ * in scripts (INFO commandstats), that is without reading, parsing and
+ * answering; and jobs a second of one program.
  *
  * "1 ack_take" acks a job and takes the next in one round trip.
  */
@@ -71,52 +70,27 @@ static const struct life {
     const char *title;
     int batch, jobs;
     void (*take_all)(int n, int batch);
-    double goal; /* microseconds a job, at most */
+    const char *goal;
 } rows[] = {
-    {"1", 1, 1000, one_by_one, 0},
-    {"1, ack_take", 1, 1000, ack_take, 0},
-    {"10", 10, 5000, many, 0},
-    {"100", 100, 10000, many, 8},
+    {"1 at a time", 1, 1000, one_by_one, ""},
+    {"1, ack_take", 1, 1000, ack_take, ""},
+    {"10", 10, 5000, many, ""},
+    {"100", 100, 10000, many, "<= 8"},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Microseconds of the server's processor; 0 if INFO doesn't say. */
-static double info_us(const char *user, const char *sys) {
-    redisReply *r;
-    const char *u, *s;
-    double us = 0;
-    redisAppendCommand(c, "INFO cpu");
-    r = reply(c);
-    u = strstr(r->str, user);
-    s = strstr(r->str, sys);
-    if (u && s) us = (atof(u + strlen(user)) + atof(s + strlen(sys))) * 1e6;
-    freeReplyObject(r);
-    return us;
-}
-
-static double all_us(void) {
-    return info_us("used_cpu_user:", "used_cpu_sys:");
-}
-
-static double main_us(void) {
-    return info_us("used_cpu_user_main_thread:", "used_cpu_sys_main_thread:");
-}
-
-static double cpu[ROWS][LAPS], thread[ROWS][LAPS], script[ROWS][LAPS],
-    rate[ROWS][LAPS];
+static double cpu[ROWS][LAPS], script[ROWS][LAPS], rate[ROWS][LAPS];
 
 static void live(size_t i, int round) {
     const struct life *r = &rows[i];
     delayq_counts n;
-    double all, own, begin, jobs = r->jobs;
+    double used, begin, jobs = r->jobs;
     do_command(c, "CONFIG RESETSTAT");
     begin = seconds();
-    own = main_us();
-    all = all_us();
+    used = server_us(c);
     offer_all(r->jobs, r->batch);
     r->take_all(r->jobs, r->batch);
-    cpu[i][round] = (all_us() - all) / jobs;
-    thread[i][round] = (main_us() - own) / jobs;
+    cpu[i][round] = (server_us(c) - used) / jobs;
     script[i][round] = script_us(c) / jobs;
     rate[i][round] = jobs / (seconds() - begin);
     check(delayq_count(&q, &n));
@@ -136,15 +110,13 @@ int main(void) {
     check(delayq_clear(&q, NULL));
     for (round = 0; round < LAPS; round++)
         for (i = 0; i < ROWS; i++) live(i, round);
-    printf("%-18s%8s%8s%8s%8s%8s%10s%8s\n", "server us a job", "cpu", "low",
-           "high", "main", "script", "jobs/s", "goal");
+    print_head("server us a job", "of it, in scripts");
     for (i = 0; i < ROWS; i++) {
-        struct spread m = spread_of(cpu[i], LAPS);
-        printf("batch %-12s%8.1f%8.1f%8.1f%8.1f%8.1f%10.0f", rows[i].title,
-               m.middle, m.low, m.high, median(thread[i], LAPS),
-               median(script[i], LAPS), median(rate[i], LAPS));
-        if (rows[i].goal > 0) printf("%8.1f", rows[i].goal);
-        printf("\n");
+        char scripts[32], jobs[32];
+        snprintf(scripts, sizeof scripts, "%.1f", median(script[i], LAPS));
+        snprintf(jobs, sizeof jobs, "%.0f/s", median(rate[i], LAPS));
+        print_row(rows[i].title, scripts, jobs, spread_of(cpu[i], LAPS),
+                  rows[i].goal);
     }
     delayq_close(&q);
     return 0;

@@ -109,15 +109,6 @@ static void start(enum kind kind) {
 
 /* --- an item of each kind ------------------------------------------------ */
 
-/* Microseconds of CPU that a process has used. */
-static double cpu_of(pid_t pid) {
-    clockid_t clock;
-    struct timespec t;
-    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
-        die("no CPU clock of a process");
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
 static void offer_bare(enum kind kind) {
     const char *zset = kind == TOLD ? "told" : "heard";
     redisReply *r;

@@ -78,7 +78,7 @@ int main(void) {
         store(&mirror, due, ITEMS, len);
         both = (used() - before) / ITEMS;
         before = empty();
-        store_published(c, due, ITEMS, len);
+        store_published(c, "bench", due, ITEMS, len);
         its = (used() - before) / ITEMS;
         if (sizes[k] == 100) plain = ours;
         printf("payload of %4d B   %9.0f%8.0f%8.0f%8.2f%9s\n", sizes[k], ours,

@@ -19,12 +19,6 @@ static void check(delayq *q, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(q));
 }
 
-static double cpu_us(void) {
-    struct timespec own;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-    return server_us(c) + (double)own.tv_sec * 1e6 + (double)own.tv_nsec / 1e3;
-}
-
 /* A batch, due within a year from tomorrow on, or now. */
 static void offer(delayq *q, int now) {
     static delayq_message m[BATCH];
@@ -112,10 +106,10 @@ static void measure(void) {
                     offer(q, 1);
                     usleep(3000);
                 }
-                begin = cpu_us();
+                begin = both_us(c);
                 steps[k].run(q);
                 if (i >= 0)
-                    us[k][which ^ (i & 1)][i] = (cpu_us() - begin) / BATCH;
+                    us[k][which ^ (i & 1)][i] = (both_us(c) - begin) / BATCH;
             }
         }
     print_head("cost of an item", "over that of");

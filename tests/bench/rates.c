@@ -1,7 +1,8 @@
 /*
- * rates -- offers and takes compared with bare hiredis loops that do the
- * minimum, and with the published protocol; items of 100 bytes. Unpinned, and
- * with the server and the client on one core.
+ * rates -- offers and takes, one at a time, compared with bare hiredis loops
+ * that do the minimum, and of many with the published protocol (`batch` has the
+ * others); items of 100 bytes. Unpinned, and with the server and the client on
+ * one core.
  */
 #include "bench.h"
 
@@ -69,46 +70,18 @@ static void y_offer(void) {
     }
 }
 
-static void take_by(const char *sha, int n, int times) {
-    while (times-- > 0) {
-        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " %d", sha, n);
+static void take_by(const char *sha) {
+    int i;
+    for (i = 0; i < SINGLES; i++) {
+        redisAppendCommand(c, "EVALSHA %s 1 " ZSET " 1", sha);
         freeReplyObject(reply(c));
     }
 }
 static void y_take(void) {
-    take_by(sha_take, 1, SINGLES);
+    take_by(sha_take);
 }
 static void y_telling(void) {
-    take_by(sha_telling, 1, SINGLES);
-}
-
-/* One ZADD of n elements by redisAppendCommandArgv. */
-static void zadd_many(int n) {
-    static unsigned char e[1000][125];
-    static const char *argv[2002];
-    static size_t lens[2002];
-    int i, k;
-    for (i = 0; i < MANY; i += n) {
-        argv[0] = "ZADD";
-        lens[0] = 4;
-        argv[1] = ZSET;
-        lens[1] = strlen(ZSET);
-        for (k = 0; k < n; k++) {
-            element_of(e[k], i + k);
-            argv[2 + 2 * k] = "1900000000000";
-            lens[2 + 2 * k] = 13;
-            argv[3 + 2 * k] = (const char *)e[k];
-            lens[3 + 2 * k] = 125;
-        }
-        redisAppendCommandArgv(c, 2 + 2 * n, argv, lens);
-        freeReplyObject(reply(c));
-    }
-}
-static void y_zadd_100(void) {
-    zadd_many(100);
-}
-static void y_zadd_1000(void) {
-    zadd_many(1000);
+    take_by(sha_telling);
 }
 
 static void published_many(int n) {
@@ -127,13 +100,6 @@ static void y_published_100(void) {
 }
 static void y_published_1000(void) {
     published_many(1000);
-}
-
-static void y_take_many(void) {
-    take_by(sha_take, 100, MANY / 100);
-}
-static void y_telling_many(void) {
-    take_by(sha_telling, 100, MANY / 100);
 }
 
 static void transfer(void) {
@@ -252,18 +218,10 @@ static const struct row rows[] = {
      y_take, 1},
     {"take", "script that tells all", ">= 0.95", fill_singles, d_take,
      fill_singles, y_telling, 1},
-    {"offer_many(100)", "one ZADD", ">= 0.7", empty, d_offer_100, empty,
-     y_zadd_100, 1},
     {"offer_many(100)", "published, pipelined", ">= 2.5", empty, d_offer_100,
      empty, y_published_100, 1},
-    {"offer_many(1000)", "one ZADD", ">= 0.7", empty, d_offer_1000, empty,
-     y_zadd_1000, 1},
     {"offer_many(1000)", "published, pipelined", ">= 2.5", empty, d_offer_1000,
      empty, y_published_1000, 1},
-    {"take_many(100)", "bare script", "", fill_many, d_take_many, fill_many,
-     y_take_many, 1},
-    {"take_many(100)", "script that tells all", ">= 0.95", fill_many,
-     d_take_many, fill_many, y_telling_many, 1},
     {"take_many(100)", "published, LPOP 100", "", fill_many, d_take_many,
      fill_published, y_published_lpop, 1},
     {"take_many(100)", "published, BLPOP", "", fill_many, d_take_many,

@@ -6,26 +6,28 @@
  *
  *     stall [pending, default 1000000 [with the mirror, default 100000]]
  *
+ * Each lap moves a thousand items by each call (two hundred with a mirror),
+ * cancels a tenth of that, and notes the longest script and the slowest PING.
  * The last two rows show the share of the machine itself: a script that only
- * counts for half a millisecond, and an idle server. A verb is stopped after 2
- * s.
+ * counts for half a millisecond, and an idle server.
  */
 #include "bench.h"
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #define DUE 100000
-#define TICKETS 2000
-#define LIMIT 2.0 /* seconds a verb */
-#define PINGS 20000
 
 static redisContext *c;
 static delayq q, lease;
 static char *sha_transfer, *sha_spin;
-static delayq_message kept[TICKETS];
+static int moved;      /* by each call in a lap */
+static int64_t *times; /* due ones */
+static int next_time;
+static delayq_message kept[100];
 static volatile struct shared {
-    int quit, count; /* of PINGs; to be zeroed */
-    double ms[PINGS];
+    int quit;
+    double ms; /* the slowest PING, to be zeroed */
 } * shared;
 
 static void ping(void) {
@@ -33,71 +35,48 @@ static void ping(void) {
     while (!shared->quit) {
         double begin = seconds();
         do_command(p, "PING");
-        begin = seconds() - begin;
-        if (shared->count < PINGS) shared->ms[shared->count++] = begin * 1000;
+        begin = (seconds() - begin) * 1000;
+        if (begin > shared->ms) shared->ms = begin;
         usleep(200);
     }
     _exit(0);
 }
 
-/* The scripts of the slow log, in ms; how many there are. */
-static int scripts(double *ms, int max) {
+/* The longest script of the slow log, in ms. */
+static double longest(void) {
     redisReply *r;
-    int n = 0;
+    double ms = 0;
     size_t i;
     redisAppendCommand(c, "SLOWLOG GET 100000");
     r = reply(c);
-    for (i = 0; i < r->elements && n < max; i++) {
+    for (i = 0; i < r->elements; i++) {
         redisReply *e = r->element[i];
-        if (strcmp(e->element[3]->element[0]->str, "EVALSHA") == 0)
-            ms[n++] = (double)e->element[2]->integer / 1000;
+        double us = (double)e->element[2]->integer;
+        if (strcmp(e->element[3]->element[0]->str, "EVALSHA") == 0 &&
+            us / 1000 > ms)
+            ms = us / 1000;
     }
     freeReplyObject(r);
     do_command(c, "SLOWLOG RESET");
-    return n;
+    return ms;
 }
 
-static void row(const char *title, void (*run)(void), const char *goal) {
-    static double ms[20000];
-    static double pings[PINGS];
-    struct spread s, p;
-    int n, count;
-    do_command(c, "SLOWLOG RESET");
-    shared->count = 0;
-    run();
-    usleep(1000);
-    count = shared->count;
-    memcpy(pings, (const void *)shared->ms, sizeof pings);
-    n = scripts(ms, 20000);
-    if (n == 0) ms[n++] = 0;
-    if (count == 0) pings[count++] = 0;
-    s = spread_of(ms, n);
-    p = spread_of(pings, count);
-    printf("%-28s%8d |%8.2f%8.2f%8.2f |%8.2f%8.2f |%7s\n", title, n, s.middle,
-           ms[n * 99 / 100], s.most, pings[count * 99 / 100], p.most, goal);
-}
+/* --- what is called ------------------------------------------------------ */
 
-static void offer_due(int n) {
-    int64_t *times = due_times(n, n, 1);
-    store(&q, times, n, 100);
-    free(times);
-}
-
-static void offer_many(void) {
-    offer_due(DUE);
+static void offer(void) {
+    store(&q, times + next_time, moved, 100);
+    next_time = (next_time + moved) % (DUE - moved);
 }
 
 static void tick(void) {
-    double end = seconds() + LIMIT;
-    int left = DUE;
-    while (left > 0 && seconds() < end) left -= tick_now(&q);
+    int left = moved;
+    while (left > 0) left -= tick_now(&q);
 }
 
 static void take_of(delayq *from, int ack) {
     static delayq_item items[100];
-    double end = seconds() + LIMIT;
-    size_t n, left = DUE;
-    for (; left > 0 && seconds() < end; left -= n)
+    size_t n, left = (size_t)moved;
+    for (; left > 0; left -= n < left ? n : left)
         if (delayq_take_many(from, items, 100, &n, 0) != DELAYQ_OK ||
             (ack && delayq_ack_many(from, items, n) != DELAYQ_OK))
             die(delayq_errmsg(from));
@@ -111,81 +90,118 @@ static void take_ack(void) {
     take_of(&lease, 1);
 }
 
-static void cancel(void) {
-    double end = seconds() + LIMIT;
+/* Offers what is cancelled then. */
+static void keep(void) {
     int i;
-    for (i = 0; i < TICKETS && seconds() < end; i++)
+    memset(kept, 0, sizeof kept);
+    for (i = 0; i < moved / 10; i++) {
+        kept[i].data = "x";
+        kept[i].len = 1;
+        kept[i].due_ms = FAR_MS + rand();
+    }
+    if (delayq_offer_many(&q, kept, (size_t)moved / 10) != DELAYQ_OK)
+        die(delayq_errmsg(&q));
+}
+
+static void cancel(void) {
+    int i;
+    for (i = 0; i < moved / 10; i++)
         if (delayq_cancel(&q, &kept[i].ticket) != DELAYQ_OK)
             die(delayq_errmsg(&q));
 }
 
 static void transfer(void) {
-    double end = seconds() + LIMIT;
-    int left = DUE;
-    for (; left > 0 && seconds() < end; left -= 100)
-        transfer_published(c, sha_transfer, 100);
+    transfer_published(c, "bench", sha_transfer, 100);
 }
 
 static void spin(void) {
     int i;
-    for (i = 0; i < 1000; i++) {
+    for (i = 0; i < 20; i++) {
         redisAppendCommand(c, "EVALSHA %s 0", sha_spin);
         freeReplyObject(reply(c));
     }
 }
 
 static void nothing(void) {
-    sleep(1);
+    usleep(50000);
 }
 
-/* n pending far away, at random; keeps the tickets of some of them. */
-static void fill(int n) {
-    int64_t *times = due_times(n, 0, 1);
+/* --- rows ----------------------------------------------------------------- */
+
+struct call {
+    const char *title;
+    void (*run)(void);
+    int measured;
+};
+
+/* What is offered in a lap is what is moved in it. */
+static const struct call calls[] = {
+    {"offer_many", offer, 1},
+    {"tick", tick, 1},
+    {"", take, 0}, /* what was moved */
+    {"", offer, 0},
+    {"take_many(100)", take, 1},
+    {"", offer, 0},
+    {"take, ack_many", take_ack, 1},
+    {"", keep, 0},
+    {"cancel", cancel, 1},
+};
+static const struct call published[] = {{"transfer(100)", transfer, 1}};
+static const struct call machine[] = {{"counting", spin, 1},
+                                      {"nothing", nothing, 1}};
+#define CALLS_MAX 9
+
+static void laps(const char *name, const struct call *what, size_t n,
+                 const char *goal) {
+    static double script[CALLS_MAX][LAPS], reply_ms[CALLS_MAX][LAPS];
     int i;
-    store(&q, times, n - TICKETS, 100);
-    memset(kept, 0, sizeof kept);
-    for (i = 0; i < TICKETS; i++) {
-        kept[i].data = "x";
-        kept[i].len = 1;
-        kept[i].due_ms = times[n - TICKETS + i];
+    size_t k;
+    for (i = -1; i < LAPS; i++) {
+        progress(i + 1, LAPS);
+        for (k = 0; k < n; k++) {
+            do_command(c, "SLOWLOG RESET");
+            shared->ms = 0;
+            what[k].run();
+            usleep(1000);
+            if (i < 0) continue;
+            reply_ms[k][i] = shared->ms;
+            script[k][i] = longest();
+        }
     }
-    if (delayq_offer_many(&q, kept, TICKETS) != DELAYQ_OK)
-        die(delayq_errmsg(&q));
-    free(times);
-}
-
-static void again(int n) {
-    empty_bench(c, &q);
-    empty_bench(c, &lease);
-    fill(n);
-    offer_due(DUE);
+    progress(1, 1);
+    for (k = 0; k < n; k++) {
+        if (!what[k].measured) continue;
+        print_row(what[k].title, name, "script", spread_of(script[k], LAPS),
+                  goal);
+        print_row("", "", "PING", spread_of(reply_ms[k], LAPS), "");
+    }
 }
 
 static void rows(const char *name, delayq_wire wire, int n, const char *goal) {
+    int64_t *far = due_times(n, 0, 1);
+    char title[64];
     open_bench(&q, wire, 0);
-    open_bench(&lease, wire, 60000);
+    open_bench(&lease, wire, 3600000);
     empty_bench(c, &q);
-    fill(n);
-    printf("%s, %d pending, %d due\n", name, n, DUE);
-    row("  offer_many", offer_many, goal);
-    row("  tick", tick, goal);
-    again(n);
-    row("  take_many(100)", take, goal);
-    again(n);
-    row("  take_many(100), ack_many", take_ack, goal);
-    row("  cancel", cancel, goal);
+    store(&q, far, n, 100);
+    store(&q, times, DUE, 100);
+    free(far);
+    snprintf(title, sizeof title, "%s, %d", name, n);
+    laps(title, calls, sizeof calls / sizeof calls[0], goal);
     delayq_close(&q);
     delayq_close(&lease);
 }
 
 /* The yardstick: a list of pending and due ones, as rows() leaves it. */
-static void published(int n) {
-    int64_t *times = due_times(n + DUE, DUE, 1);
+static void rows_published(int n) {
+    int64_t *all = due_times(n + DUE, 0, 1);
+    char title[64];
+    memcpy(all + n, times, DUE * sizeof *all);
     do_command(c, "FLUSHALL");
-    store_published(c, times, n + DUE, 100);
-    free(times);
-    printf("published, %d pending, %d due\n", n, DUE);
-    row("  transfer(100)", transfer, "-");
+    store_published(c, "bench", all, n + DUE, 100);
+    free(all);
+    snprintf(title, sizeof title, "published, %d", n);
+    laps(title, published, 1, "");
 }
 
 int main(int argc, char **argv) {
@@ -198,21 +214,26 @@ int main(int argc, char **argv) {
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     sha_transfer = load(c, published_transfer);
     sha_spin = load(c, "for i = 1, 50000 do end");
+    times = due_times(DUE, DUE, 1);
     fflush(stdout);
     pid = fork();
-    if (pid == 0) ping();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ping();
+    }
     do_command(c, "CONFIG SET slowlog-max-len 100000");
     do_command(c, "CONFIG SET slowlog-log-slower-than 0");
-    printf("%-28s%8s |%8s%8s%8s |%8s%8s |%7s\n", "ms", "scripts", "p50", "p99",
-           "longest", "PING p99", "most", "goal");
+    printf("%-17s%-22s%-10s%6s%14s%9s\n", "the longest of",
+           "beside so many pending", "", "ms", "quartiles", "goal");
+    moved = 1000;
     rows("native", DELAYQ_NATIVE, n, "<= 2");
-    rows("mirror", DELAYQ_REDISSON, mirrored, "-");
-    published(mirrored);
-    printf("the machine\n");
-    row("  counting", spin, "-");
-    row("  nothing", nothing, "-");
+    moved = 200;
+    rows("mirror", DELAYQ_REDISSON, mirrored, "");
+    rows_published(mirrored);
+    laps("the machine", machine, 2, "");
     shared->quit = 1;
     waitpid(pid, NULL, 0);
+    free(times);
     do_command(c, "FLUSHALL");
     do_command(c, "CONFIG SET slowlog-log-slower-than 10000");
     return 0;
