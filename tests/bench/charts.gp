@@ -27,19 +27,19 @@ set yrange [0.8:50000]
 set format x "10^{%T}"
 set ytics ("1" 1, "10" 10, "100" 100, "1,000" 1000, "10,000" 10000)
 set key top left reverse Left samplen 2.5 spacing 1.15
-# rows alternate: due in the order of offer, at random
-file = data . "/growth.dat"
-plot file every 2::1 using 1:5 with linespoints lw 2 pt 7 ps 0.7 \
+at_random = "< awk '$2 == 1' " . data . "/growth.dat"
+in_order = "< awk '$2 == 0' " . data . "/growth.dat"
+plot at_random using 1:5 with linespoints lw 2 pt 7 ps 0.7 \
          lc rgb orange title "published protocol, due at random", \
-     "" every 2::1 using 1:4 with linespoints lw 2 pt 5 ps 0.7 \
+     at_random using 1:4 with linespoints lw 2 pt 5 ps 0.7 \
          lc rgb green title "delayq, Redisson's mirror, at random", \
-     "" every 2::1 using 1:3 with linespoints lw 2.5 pt 9 ps 0.8 \
+     at_random using 1:3 with linespoints lw 2.5 pt 9 ps 0.8 \
          lc rgb blue title "delayq, at random", \
-     "" every 2::0 using 1:5 with lines lw 1.5 dt 3 lc rgb orange \
+     in_order using 1:5 with lines lw 1.5 dt 3 lc rgb orange \
          title "dotted: due in the order of offer", \
-     "" every 2::0 using 1:4 with lines lw 1.5 dt 3 lc rgb green \
+     in_order using 1:4 with lines lw 1.5 dt 3 lc rgb green \
          notitle, \
-     "" every 2::0 using 1:3 with lines lw 1.5 dt 3 lc rgb blue \
+     in_order using 1:3 with lines lw 1.5 dt 3 lc rgb blue \
          notitle
 
 # --- throughput against batch ------------------------------------------------

@@ -655,7 +655,7 @@ static void rates(void) {
 
 /* --- turns of a loop ----------------------------------------------------- */
 
-#define TURNS_S 2
+#define TURNS_S 3.0
 
 static int lines;
 static void count_line(void *user, delayq_status status, const char *text) {
@@ -693,7 +693,7 @@ static void turns(const char *title, int with_box, enum event what) {
     double begin, end, cpu;
     int n = 0, i, count, fds[8];
     struct pollfd p[8];
-    int64_t wait_ms = 0;
+    int64_t wait_ms = 0, left_ms;
     start_server(0);
     if (what == NOWHERE) o.url = silent_host();
     if (with_box) {
@@ -720,7 +720,9 @@ static void turns(const char *title, int with_box, enum event what) {
         delayq_tick(&q, &wait_ms);
         count = (int)delayq_fds(&q, fds, 8);
         for (i = 0; i < count; i++) p[i] = dq_sys_watch(fds[i], POLLIN);
-        poll(p, (nfds_t)count, (int)wait_ms);
+        left_ms = (int64_t)((begin + TURNS_S - seconds()) * 1000) + 1;
+        if (left_ms < 0) left_ms = 0;
+        poll(p, (nfds_t)count, (int)(wait_ms < left_ms ? wait_ms : left_ms));
         n++;
     }
     end = seconds() - begin;
