@@ -21,7 +21,7 @@ set output out . "/growth.svg"
 set title "What moving one item costs the server"
 set logscale xy
 set xlabel "items pending"
-set ylabel "µs in scripts, an item"
+set ylabel "µs of CPU, an item"
 set xrange [800:1300000]
 set yrange [0.8:50000]
 set format x "10^{%T}"
