@@ -124,9 +124,9 @@ static void measure(struct outcome *o) {
 static void ratios(const struct outcome *o) {
     char where[24];
     int hard = o->shuffled && o->pending == 100000;
-    snprintf(where, sizeof where, "%d%s", o->pending, o->shuffled ? "?" : "");
-    print_row("native", "1,000 of them", where, o->over_few,
-              o->pending > FEW_PENDING ? "<= 2.5" : "");
+    snprintf(where, sizeof where, "%d", o->pending);
+    print_row("native", o->shuffled ? "1,000, at random" : "1,000, in order",
+              where, o->over_few, o->pending > FEW_PENDING ? "<= 2.5" : "");
     print_row("published", "native", "", o->over_native, hard ? ">= 150" : "");
     print_row("", "with a mirror", "", o->over_mirrored, hard ? ">= 12" : "");
 }
