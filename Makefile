@@ -175,7 +175,7 @@ $B/soak: tests/interop/soak.c delayq.h
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(ALL_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
 
-# In the order of tests/bench/README.md; under 8 minutes in all.
+# In the order of tests/bench/README.md; about 8 minutes in all.
 BENCHED := rates batch growth stall lateness lone idle waiters tickets aof \
     memory large handles lifecycle counters fleet frame cluster
 bench: $(BENCHES:%=$B/%) ## rates, growth, lateness, memory, stalls ..., with a reference
