@@ -4,9 +4,10 @@
 #
 #     tests/servers.sh TESTS PROGRAM...
 #
-# For each a line with its version and what passed; then what failed, what had to
-# be run again, alone, which then counts, and why how many were skipped. All
-# output goes to build/servers/. Ends in "N passed, N failed, N skipped".
+# What fails beside other tests is run again, alone, and that counts. For each
+# server a line with its version and how many passed; then what failed, what was
+# run again, and what was skipped, and why. All output goes to build/servers/.
+# Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 tests=$1
 shift

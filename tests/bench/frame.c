@@ -723,7 +723,7 @@ static void turns(const char *title, int with_box, enum event what) {
         left_ms = (int64_t)((begin + TURNS_S - seconds()) * 1000) + 1;
         if (left_ms < 0) left_ms = 0;
         poll(p, (nfds_t)count, (int)(wait_ms < left_ms ? wait_ms : left_ms));
-        n++;
+        n += seconds() - begin < TURNS_S; /* or its wait was cut off */
     }
     end = seconds() - begin;
     cpu = ((double)cpu_ns() - cpu) / 1e6;

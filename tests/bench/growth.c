@@ -98,12 +98,11 @@ static void measure(struct outcome *o) {
         w->most_us = 0;
     }
     if (o->shuffled && o->pending > 100000)
-        queues[PUBLISHED].batch = BATCH / 10; /* one takes 17 ms and more */
+        queues[PUBLISHED].batch = BATCH / 10; /* an item takes 17 ms */
     for (i = -1; i < LAPS; i++) {
         double cost[KINDS];
-        int last = KINDS - 1;
         for (k = 0; k < KINDS; k++) {
-            enum kind kind = (enum kind)(i & 1 ? last - k : k);
+            enum kind kind = (enum kind)(i & 1 ? KINDS - 1 - k : k);
             cost[kind] = move(kind, o->shuffled);
         }
         if (i < 0) continue;

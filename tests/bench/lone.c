@@ -23,7 +23,7 @@ static redisContext *c;
 static char *sha_offer;
 static delayq producer;
 static int told[2]; /* the pipe */
-static pid_t pids[KINDS], server;
+static pid_t pids[KINDS];
 static volatile struct shared {
     int taken;
     double late_us;
@@ -125,7 +125,7 @@ static void offer_bare(enum kind kind) {
 enum figure { CPU, OF_SERVER, LATE, FIGURES };
 
 static void item(enum kind kind, double *to) {
-    double of_server = cpu_of(server), own = cpu_of(pids[kind]);
+    double of_server = server_us(c), own = cpu_of(pids[kind]);
     int before = shared->taken;
     if (kind == OURS) {
         if (delayq_offer(&producer, "x", 1, DELAY_MS) != DELAYQ_OK)
@@ -139,7 +139,7 @@ static void item(enum kind kind, double *to) {
     do {
         usleep(SETTLE_MS * 1000);
     } while (shared->taken == before);
-    to[OF_SERVER] = cpu_of(server) - of_server;
+    to[OF_SERVER] = server_us(c) - of_server;
     to[CPU] = to[OF_SERVER] + cpu_of(pids[kind]) - own;
     to[LATE] = shared->late_us;
 }
@@ -201,7 +201,6 @@ int main(void) {
     int where, wheres = 1, kind;
     c = bare();
     sha_offer = load(c, bare_offer);
-    server = (pid_t)info(c, "server", "process_id:");
     shared = (volatile struct shared *)mmap(NULL, sizeof *shared,
                                             PROT_READ | PROT_WRITE,
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);

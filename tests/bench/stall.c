@@ -9,7 +9,7 @@
  * Each lap moves a thousand items by each call (two hundred with a mirror),
  * cancels a tenth of that, and notes the longest script and the slowest PING.
  * The last two rows show the share of the machine itself: a script that only
- * counts for half a millisecond, and an idle server.
+ * counts to 50,000, and an idle server.
  */
 #include "bench.h"
 #include <sys/mman.h>

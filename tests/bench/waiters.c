@@ -86,16 +86,6 @@ static void end_all(const struct queue *w) {
     for (i = 0; i < w->count; i++) waitpid(pids[w->first + i], NULL, 0);
 }
 
-static pid_t server(void) {
-    redisReply *r;
-    pid_t pid;
-    redisAppendCommand(c, "INFO server");
-    r = reply(c);
-    pid = (pid_t)atoi(strstr(r->str, "process_id:") + 11);
-    freeReplyObject(r);
-    return pid;
-}
-
 /* How often a process has slept. */
 static long slept(pid_t pid) {
     char path[64], line[128];
@@ -138,17 +128,15 @@ static double one_item(delayq *p, const struct queue *w, int pushed) {
 /* What happens within a window of time in which an item comes; or, without a
  * producer, none. */
 static void window(delayq *p, const struct queue *w, int pushed, double *to) {
-    static pid_t pid;
     long was[MOST];
     double end = seconds() + WINDOW_S, cpu, before;
     int k;
-    if (!pid) pid = server();
     before = scripts();
     for (k = 0; k < w->count; k++) was[k] = slept(pids[w->first + k]);
-    cpu = cpu_of(pid);
+    cpu = server_us(c);
     to[LATE_US] = p ? one_item(p, w, pushed) : 0;
     while (seconds() < end) usleep(2000);
-    to[CPU_US] = cpu_of(pid) - cpu;
+    to[CPU_US] = server_us(c) - cpu;
     to[WOKEN] = 0;
     for (k = 0; k < w->count; k++)
         to[WOKEN] += slept(pids[w->first + k]) != was[k];
