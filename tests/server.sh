@@ -68,7 +68,7 @@ said() { sed -n "s/^$1 //p" "$dir/compose"; }
 if docker compose version >/dev/null 2>&1; then
     check "docker compose reads the file" \
         docker compose -f $files/compose.yaml config -q
-else
+elif [ -n "$python" ]; then
     echo "     (docker compose is not installed: compose.yaml is only parsed)"
 fi
 if [ -n "$python" ]; then
