@@ -4784,6 +4784,7 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     const delayq_conn *conn = q->conn;
     int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
+    if (!q->probed) return next;
     if (polling && q->next_poll_us < next && !q->asked) next = q->next_poll_us;
     if (dq_sched_looks(q) && q->waiter.push_us < next) next = q->waiter.push_us;
     if (q->outbox && q->send_us < next) next = q->send_us;
@@ -7839,6 +7840,8 @@ static delayq_status dq_outbox_step(delayq *q) {
     q->send_us = dq_outbox_next(&b->offers);
     next = dq_outbox_next(&b->changes);
     if (next < q->send_us) q->send_us = next;
+    if (q->conn->cmd.first && (b->offers.suspect || b->changes.suspect))
+        q->send_us = DQ_NEVER;
     if (status < DELAYQ_OK) {
         dq_outbox_note(q, status, q->err);
         return status;

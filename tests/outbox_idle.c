@@ -4,6 +4,8 @@
  * second, whatever the server does. Turns are counted, not timed.
  */
 #include "outbox.h"
+#include "proxy.h"
+#include <time.h>
 
 #define SECONDS 2
 #define TURNS (20 * SECONDS)
@@ -209,6 +211,101 @@ TEST(takes_that_are_refused_are_sent_rarely_though_others_push) {
         delayq_close(&q);
         server_end(&s);
     }
+}
+
+/* --- a lost connection with requests of both rings in flight ---------------
+ */
+
+/* Turns of the loop within SECONDS; at most TURNS are fine. */
+static int count_turns(void) {
+    long long end = now_us() + SECONDS * 1000000LL;
+    int turns = 0;
+    for (; now_us() < end; turns++)
+        sleep_once(1, (int)((end - now_us()) / 1000) + 1);
+    return turns;
+}
+
+/* Lose a connection with an offer and an ack in flight. The line is slow from
+ * then on, so that each of them is in flight for long again. */
+static void lose_both_rings(void) {
+    delayq_options o = idle_options(&main_server);
+    delayq_item item;
+    memset(&item, 0, sizeof item);
+    snprintf(item.ticket.text, sizeof item.ticket.text,
+             "1700000000000-41424344454647486162636465000001");
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    o.io_timeout_ms = 2000;
+    OK(&q, delayq_open(&q, &o));
+    connect_first(0);
+    proxy->delay_ms = 400;
+    proxy_strike(DELAY, 1, 0, 999);
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_ack(&q, &item));
+    delayq_tick(&q, NULL);
+    ask("CLIENT KILL TYPE normal SKIPME yes");
+    lines = 0;
+    UNTIL((delayq_tick(&q, NULL), lines > 0));
+}
+
+TEST(an_outbox_that_has_lost_an_offer_and_an_ack_wakes_its_program_rarely) {
+    int turns;
+    lose_both_rings();
+    turns = count_turns();
+    if (turns > 4 * TURNS) /* also those of connecting */
+        FAIL("%d turns in %d s, at most %d", turns, SECONDS, 4 * TURNS);
+    proxy_calm();
+    OK(&q, delayq_flush(&q, 20000));
+    delayq_close(&q);
+}
+
+TEST(a_flush_that_waits_for_lost_requests_sleeps) {
+    clock_t began;
+    double cpu;
+    lose_both_rings();
+    began = clock();
+    delayq_flush(&q, 20000);
+    cpu = (double)(clock() - began) / CLOCKS_PER_SEC;
+    CHECK(settled(&q));
+    if (cpu > 0.2) /* of more than a second */
+        FAIL("%.2f s of CPU in a flush", cpu);
+    proxy_calm();
+    delayq_close(&q);
+}
+
+/* The probe of its queue is in flight, and nothing else can be done. */
+TEST(a_second_handle_beside_a_frozen_server_wakes_its_program_rarely) {
+    server s;
+    delayq second;
+    delayq_options o, shares;
+    int64_t wait_ms;
+    int turns;
+    long long end;
+    server_start(&s, NULL);
+    o = idle_options(&s);
+    o.io_timeout_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    connect_first(1);
+    server_kill(&s, SIGSTOP);
+    memset(&shares, 0, sizeof shares);
+    shares.name = "other";
+    shares.share = &q;
+    shares.outbox = box_memory(BOX);
+    shares.outbox_size = BOX;
+    OK(&second, delayq_open(&second, &shares));
+    OK(&second, delayq_offer(&second, "x", 1, 0));
+    end = now_us() + SECONDS * 1000000LL;
+    for (turns = 0; now_us() < end; turns++) {
+        delayq_tick(&second, &wait_ms);
+        sleep_once(1, wait_ms < 1000 ? (int)wait_ms : 1000);
+    }
+    if (turns > TURNS)
+        FAIL("%d turns in %d s, at most %d", turns, SECONDS, TURNS);
+    server_kill(&s, SIGCONT);
+    OK(&second, delayq_flush(&second, 20000));
+    delayq_close(&second);
+    delayq_close(&q);
+    server_end(&s);
 }
 
 TEST(an_outbox_that_is_refused_wakes_its_program_rarely) {
