@@ -1341,11 +1341,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 
 /*-----------------------------------------------------------------------------
  * MARK: - System
- * >>system   clock, random bytes, SIGPIPE, sockets, the wake-up pipe
+ * >>system   clock, random bytes, sockets, the wake-up pipe, SIGPIPE
  *
- * Owns everything that differs between operating systems: no other section asks
- * which one it is. First stands what each has to supply, then how a port,
- * Windows and POSIX do that, then what is made of it.
+ * Owns everything that differs between operating systems; no other section
+ * tests for one. It begins with the functions that each system supplies, first
+ * declared, then defined for Windows, for POSIX, or by a port. The rest is made
+ * of these functions.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1359,14 +1360,14 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#if defined(DELAYQ_PORT)
-/* included below, as one more column */
-#elif defined(_WIN32)
+#if defined(_WIN32) && !defined(DELAYQ_PORT)
+#define DQ_WINDOWS 1
 #include <winsock2.h>
 
 #include <bcrypt.h>
 #include <ws2tcpip.h>
-#else
+#elif !defined(DELAYQ_PORT)
+#define DQ_POSIX 1
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -1397,8 +1398,8 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
-/* Stands before a function with buffers: merged into its caller, it would keep
- * these on the stack below whatever that calls next. */
+/* Marks a function that has buffers. If the compiler merged it into its caller,
+ * the buffers would stay on the stack during the caller's other calls. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
 #else
@@ -1409,90 +1410,61 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
 
-/* --- what a system has to supply: a port writes these --- */
+/* --- what each system supplies --- */
 
-/* And it defines struct pollfd, POLLIN and POLLOUT; dq_sys_socket, the type of
- * hiredis' socket; the addresses of IPv4 and IPv6, and dq_sys_address for any
- * of them; socklen_t, getsockname, getpeername and inet_pton; and DQ_SPIN_US,
- * how late a sleeper is woken at most, as a rule.
+/* A port to another system is a file that DELAYQ_PORT names, for example
+ * examples/device/lwip.h. It defines the functions below. It also supplies, as
+ * POSIX does,
  *
- * A port to another system is a file with all this, which DELAYQ_PORT names:
- * examples/device/lwip.h is one. */
+ *     struct pollfd, POLLIN, POLLOUT; socklen_t, struct sockaddr, sockaddr_in,
+ *     sockaddr_in6; socket, bind, connect, getsockname, getpeername,
+ *     getsockopt, setsockopt, send, recv; inet_pton, htons, htonl
+ *
+ * and two macros: DQ_SPIN_US, by how many microseconds a sleeper usually wakes
+ * late at most; and DQ_REFUSED, the SO_ERROR of a connect that was refused,
+ * unless that is ECONNREFUSED. */
 struct pollfd;
 
-/* The local clock, in us, which never steps. It only measures distances. */
+/* Returns the local clock in microseconds. It never steps. Only differences
+ * between two readings are used. */
 static int64_t dq_sys_now(void);
 
-/* Random bytes, of which ids are made: nobody else may get the same. 1; 0: it
- * has none, and delayq_open refuses. */
+/* Fill `bytes` with random bytes, of which ids are made: no other program may
+ * get the same ones. Returns 0 if there are none, and delayq_open fails. */
 static int dq_sys_random(unsigned char *bytes, size_t len);
 
-/* Tells a process from its fork. Any constant where there is no fork. */
-static int64_t dq_sys_pid(void);
-
-/* What errno says, in words; `room` is for those that need some. */
+/* Returns the meaning of an errno. It may be written to `room`. */
 static const char *dq_sys_strerror(int code, char room[40]);
 
-/* Make a new socket non-blocking, closed by exec, silent about SIGPIPE. */
+/* Make a new socket non-blocking, close it on exec, and keep it from raising
+ * SIGPIPE, as far as the system can do that. */
 static void dq_sys_set_modes(int fd);
 
-/* Close a socket that hiredis has not got yet. */
+/* Close a socket that no redisContext owns. */
 static void dq_sys_close(int fd);
 
-/* Read what has come, without waiting. Below 1: nothing. */
-static int dq_sys_receive(int fd, char *to, size_t size);
-
-/* How many of up to 60 are ready for their POLLIN or POLLOUT, at the latest
- * after so many ms? With none it sleeps. Where a connect has failed it is ready
- * for POLLOUT. */
+/* Wait for at most `ms` milliseconds until one of up to 60 descriptors is ready
+ * for its POLLIN or POLLOUT; with none, sleep. A failed connect is ready for
+ * POLLOUT. Returns the number of those that are ready; below 0 if the wait was
+ * interrupted. */
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
 
-/* Sleep until one is ready, which is 1, or the clock says `until`, which is 0.
- * It may be up to DQ_SPIN_US late for that, and should not be later. */
-static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until);
+/* Sleep until one of the descriptors is ready or the local clock reaches
+ * until_us. Returns 1 if a descriptor is ready or the sleep was interrupted, 0
+ * if the time is over. It should return at most DQ_SPIN_US late. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
-/* Why this can't be the path of a unix socket, or NULL; and its address. */
-typedef union dq_sys_address dq_sys_address;
-static const char *dq_sys_refuse_path(const char *path);
-static size_t dq_sys_parse_path(dq_sys_address *to, const char *path);
-
-/* The text of an address that a host's name has; `number` counts through them
- * round and round, those of IPv4 first. It may wait for a name server. 0: the
- * name has none. */
+/* Write one address of `host` to `address`, as text. `number` selects it: it
+ * counts through the IPv4 addresses, then through those of IPv6, and then
+ * begins again with the first. May wait for a name server. Returns 0 if the
+ * name has no address. */
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
-/* A socket that is being connected. -1: errno says why not. */
-static int dq_sys_connect(const dq_sys_address *to, size_t size);
-
-/* Why a connect has failed, as errno has it, or 0. */
-static int dq_sys_socket_error(int fd);
-
-/* What delayq_wake writes to, fds[1], and a wait reads from, fds[0], which can
- * be polled beside sockets; neither ever blocks, and a signal handler may
- * write. 0: errno says why not. It is the first that an open asks for, the
- * last that a close gives back. */
-static int dq_sys_open_pipe(int fds[2]);
-static void dq_sys_close_pipe(const int fds[2]);
-static void dq_sys_drain_pipe(int fd);
-static void dq_sys_write_pipe(int fd);
-
-/* Read and write an int that another thread, or a signal handler, writes. */
-#if defined(__GNUC__)
-#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#elif defined(_MSC_VER)
-#define DQ_LOAD(p) InterlockedOr((volatile LONG *)(p), 0)
-#define DQ_STORE(p, v) InterlockedExchange((volatile LONG *)(p), v)
-#else
-#define DQ_LOAD(p) (*(p))
-#define DQ_STORE(p, v) (*(p) = (v))
+#ifdef DELAYQ_PORT
+#include DELAYQ_PORT
 #endif
 
-#if defined(DELAYQ_PORT)
-
-#include DELAYQ_PORT
-
-#elif defined(_WIN32)
+#ifdef DQ_WINDOWS
 
 /* --- Windows 10 and later; link with ws2_32 and bcrypt --- */
 
@@ -1502,14 +1474,7 @@ static void dq_sys_write_pipe(int fd);
 #pragma warning(disable : 4996) /* strerror */
 #endif
 #define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
-typedef SOCKET dq_sys_socket;
 #define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
-
-union dq_sys_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-};
 
 static int64_t dq_sys_now(void) {
     LARGE_INTEGER ticks, second;
@@ -1524,37 +1489,30 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
                            BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
-static int64_t dq_sys_pid(void) {
-    return 0;
-}
-
-/* Our calls leave Winsock's codes in errno, hiredis those of C, for some of
- * which strerror has no words. */
+/* This section leaves Winsock's codes in errno, hiredis leaves C's, and older
+ * C libraries have no text for some of either. (FormatMessage knows Winsock's
+ * codes only, and its sentences are translated and too long.) */
 static const char *dq_sys_strerror(int code, char room[40]) {
     static const struct {
         int winsock, c;
         const char *text;
-    } known[] = {
+    } errors[] = {
         {WSAECONNREFUSED, ECONNREFUSED, "Connection refused"},
         {WSAECONNRESET, ECONNRESET, "Connection reset by peer"},
         {WSAECONNABORTED, ECONNABORTED, "Connection aborted"},
         {WSAETIMEDOUT, ETIMEDOUT, "Connection timed out"},
-        {WSAENOTCONN, ENOTCONN, "Not connected"},
         {WSAEHOSTUNREACH, EHOSTUNREACH, "No route to host"},
         {WSAENETUNREACH, ENETUNREACH, "Network is unreachable"},
-        {WSAENETRESET, ENETRESET, "Network has reset the connection"},
         {WSAENETDOWN, ENETDOWN, "Network is down"},
         {WSAEADDRINUSE, EADDRINUSE, "Address already in use"},
         {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "Address not available"},
         {WSAEAFNOSUPPORT, EAFNOSUPPORT, "Address family not supported"},
         {WSAEACCES, EACCES, "Permission denied"},
-        {WSAEMFILE, EMFILE, "Too many open sockets"},
-        {WSAENOBUFS, ENOBUFS, "No buffer space"},
-    };
+        {WSAENOBUFS, ENOBUFS, "No buffer space"}};
     size_t i;
-    for (i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (code == known[i].winsock || code == known[i].c)
-            return known[i].text;
+    for (i = 0; i < sizeof errors / sizeof errors[0]; i++)
+        if (code == errors[i].winsock || code == errors[i].c)
+            return errors[i].text;
     if (code < 10000) return strerror(code);
     snprintf(room, 40, "Windows Sockets error %d", code);
     return room;
@@ -1562,19 +1520,16 @@ static const char *dq_sys_strerror(int code, char room[40]) {
 
 static void dq_sys_set_modes(int fd) {
     u_long on = 1;
-    ioctlsocket((dq_sys_socket)fd, (long)FIONBIO, &on);
-    SetHandleInformation((HANDLE)(dq_sys_socket)fd, HANDLE_FLAG_INHERIT, 0);
+    ioctlsocket((SOCKET)fd, (long)FIONBIO, &on);
+    SetHandleInformation((HANDLE)(SOCKET)fd, HANDLE_FLAG_INHERIT, 0);
 }
 
 static void dq_sys_close(int fd) {
-    closesocket((dq_sys_socket)fd);
+    closesocket((SOCKET)fd);
 }
 
-static int dq_sys_receive(int fd, char *to, size_t size) {
-    return recv((dq_sys_socket)fd, to, (int)size, 0);
-}
-
-/* Not by WSAPoll: before Windows 10 2004 it doesn't see a failed connect. */
+/* Call select, as WSAPoll does not see a failed connect before Windows 10
+ * version 2004. */
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
     fd_set in, out, failed;
     struct timeval t;
@@ -1597,153 +1552,48 @@ static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
     return select(0, &in, &out, &failed, &t);
 }
 
-/* The timeouts of select, WSAPoll and Sleep end with a tick of the system,
- * which may take 15.6 ms; this timer's are finer since Windows 10 1803. */
-static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
-    HANDLE either[2]; /* an event of the sockets, the timer */
-    LARGE_INTEGER in;
+/* Wait for an event of the sockets or for a timer. The timeouts of select,
+ * WSAPoll and Sleep end with a tick of the system, which may take 15.6 ms; the
+ * timer ticks faster since Windows 10 version 1803. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
+    HANDLE event = CreateEventW(NULL, TRUE, FALSE, NULL);
+    HANDLE timer = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
+                                          TIMER_ALL_ACCESS);
+    LARGE_INTEGER due; /* below 0: from now on, in units of 100 ns */
     size_t i;
     int ready;
-    either[0] = CreateEventW(NULL, TRUE, FALSE, NULL);
-    either[1] = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
-                                       TIMER_ALL_ACCESS);
-    if (!either[1])
-        either[1] = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
-    for (i = 0; i < count; i++) { /* and forget what was recorded before, */
+    if (!timer) timer = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
+    for (i = 0; i < count; i++) {
+        long events = FD_CLOSE;
         WSANETWORKEVENTS old;
-        WSAEventSelect(
-            fds[i].fd, either[0],
-            FD_CLOSE | (fds[i].events & POLLIN ? FD_READ : 0) |
-                (fds[i].events & POLLOUT ? FD_CONNECT | FD_WRITE : 0));
+        if (fds[i].events & POLLIN) events |= FD_READ;
+        if (fds[i].events & POLLOUT) events |= FD_CONNECT | FD_WRITE;
+        WSAEventSelect(fds[i].fd, event, events);
         WSAEnumNetworkEvents(fds[i].fd, NULL, &old);
     }
-    ResetEvent(either[0]);
-    ready = dq_sys_poll(fds, count, 0);        /* since this sees it */
-    in.QuadPart = (dq_sys_now() - until) * 10; /* < 0: so many 100 ns */
-    if (ready == 0 && in.QuadPart < 0) {
-        if (in.QuadPart < -3600 * 10LL * DQ_SECOND_US)
-            in.QuadPart = -3600 * 10LL * DQ_SECOND_US;
-        SetWaitableTimer(either[1], &in, 0, NULL, NULL, FALSE);
-        ready = WaitForMultipleObjects(2, either, FALSE, INFINITE) !=
+    ResetEvent(event); /* dq_sys_poll reports the earlier events */
+    ready = dq_sys_poll(fds, count, 0);
+    due.QuadPart = (dq_sys_now() - until_us) * 10;
+    if (ready == 0 && due.QuadPart < 0) {
+        HANDLE both[2] = {event, timer};
+        if (due.QuadPart < -3600 * 10LL * DQ_SECOND_US)
+            due.QuadPart = -3600 * 10LL * DQ_SECOND_US;
+        SetWaitableTimer(timer, &due, 0, NULL, NULL, FALSE);
+        ready = WaitForMultipleObjects(2, both, FALSE, INFINITE) !=
                 WAIT_OBJECT_0 + 1;
     }
     for (i = 0; i < count; i++) WSAEventSelect(fds[i].fd, NULL, 0);
-    CloseHandle(either[0]);
-    CloseHandle(either[1]);
+    CloseHandle(event);
+    CloseHandle(timer);
     return ready != 0;
 }
 
-static const char *dq_sys_refuse_path(const char *path) {
-    (void)path;
-    return "unix:// can't be used on Windows";
-}
-
-static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
-    (void)to;
-    (void)path;
-    return 0;
-}
-
-static int dq_sys_connect(const dq_sys_address *to, size_t size) {
-    SOCKET s = socket(to->any.sa_family, SOCK_STREAM, 0);
-    int on = 1, error;
-    errno = WSAGetLastError();
-    if (s == INVALID_SOCKET) return -1;
-    dq_sys_set_modes((int)s);
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
-    if (connect(s, &to->any, (socklen_t)size) == 0) return (int)s;
-    error = WSAGetLastError();
-    if (error == WSAEWOULDBLOCK) return (int)s;
-    closesocket(s);
-    errno = error;
-    return -1;
-}
-
-static int dq_sys_socket_error(int fd) {
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (getsockopt((dq_sys_socket)fd, SOL_SOCKET, SO_ERROR, (char *)&error,
-                   &size) != 0)
-        error = WSAGetLastError();
-    return error;
-}
-
-/* Two sockets that are connected over loopback. Whoever else may have connected
- * to the one that listens has another port than ours, and is sent away. */
-static int dq_sys_open_pipe(int fds[2]) {
-    WSADATA data;
-    struct sockaddr_in at, ours, theirs;
-    SOCKET listener, in = INVALID_SOCKET, out;
-    int error = WSAStartup(MAKEWORD(2, 2), &data), size = sizeof at, on = 1;
-    errno = error;
-    if (error != 0) return 0;
-    memset(&at, 0, sizeof at);
-    memset(&ours, 0, sizeof ours);
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    out = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(listener, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, (const char *)&on,
-               sizeof on);
-    if (bind(listener, (struct sockaddr *)&at, sizeof at) == 0 &&
-        getsockname(listener, (struct sockaddr *)&at, &size) == 0 &&
-        listen(listener, SOMAXCONN) == 0 &&
-        connect(out, (struct sockaddr *)&at, sizeof at) == 0 &&
-        getsockname(out, (struct sockaddr *)&ours, &size) == 0)
-        for (;;) {
-            size = sizeof theirs;
-            in = accept(listener, (struct sockaddr *)&theirs, &size);
-            if (in == INVALID_SOCKET ||
-                (theirs.sin_port == ours.sin_port &&
-                 theirs.sin_addr.s_addr == ours.sin_addr.s_addr))
-                break;
-            closesocket(in);
-        }
-    error = WSAGetLastError();
-    closesocket(listener);
-    if (in == INVALID_SOCKET) {
-        closesocket(out);
-        WSACleanup();
-        errno = error;
-        return 0;
-    }
-    setsockopt(out, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
-    fds[0] = (int)in;
-    fds[1] = (int)out;
-    dq_sys_set_modes(fds[0]);
-    dq_sys_set_modes(fds[1]);
-    return 1;
-}
-
-static void dq_sys_close_pipe(const int fds[2]) {
-    closesocket((dq_sys_socket)fds[0]);
-    closesocket((dq_sys_socket)fds[1]);
-    WSACleanup();
-}
-
-static void dq_sys_drain_pipe(int fd) {
-    char bytes[64];
-    while (recv((dq_sys_socket)fd, bytes, sizeof bytes, 0) > 0) {
-    }
-}
-
-static void dq_sys_write_pipe(int fd) {
-    send((dq_sys_socket)fd, "w", 1, 0);
-}
-
-#else
+#endif
+#ifdef DQ_POSIX
 
 /* --- POSIX --- */
 
-typedef int dq_sys_socket;
 #define DQ_SPIN_US 50 /* Linux' timer slack */
-
-union dq_sys_address {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_un path;
-};
 
 static int64_t dq_sys_now(void) {
     struct timespec t;
@@ -1756,10 +1606,6 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
     ssize_t got = fd < 0 ? 0 : read(fd, bytes, len);
     if (fd >= 0) close(fd);
     return got == (ssize_t)len;
-}
-
-static int64_t dq_sys_pid(void) {
-    return (int64_t)getpid();
 }
 
 static const char *dq_sys_strerror(int code, char room[40]) {
@@ -1781,193 +1627,40 @@ static void dq_sys_close(int fd) {
     close(fd);
 }
 
-static int dq_sys_receive(int fd, char *to, size_t size) {
-    return (int)recv(fd, to, size, 0);
-}
-
 static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
     return poll(fds, (nfds_t)count, ms);
 }
 
-/* poll counts whole milliseconds; the rest, less than one, is slept without
- * listening. Linux lets a poll be late by a thousandth of its time: it is asked
- * for that much less. */
-static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
-    int64_t left = until - dq_sys_now(), ms;
+/* poll counts whole milliseconds. The rest, less than one, is slept without
+ * watching the descriptors. Linux may end a poll late by a thousandth of its
+ * timeout, so the timeout is shorter by that. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
+    int64_t left_us = until_us - dq_sys_now(), ms;
+    struct timespec rest;
     do {
-        ms = (left - left / 1000) / 1000;
+        ms = (left_us - left_us / 1000) / 1000;
         ms = ms > 3600000 ? 3600000 : ms > 0 ? ms : 0;
         if (poll(fds, (nfds_t)count, (int)ms) != 0) return 1;
-        left = until - dq_sys_now();
-    } while (left > 1000);
-    if (left > 0) {
-        struct timespec t;
-        t.tv_sec = 0;
-        t.tv_nsec = (long)left * 1000;
-        if (nanosleep(&t, NULL) != 0) return 1;
-    }
-    return 0;
-}
-
-static const char *dq_sys_refuse_path(const char *path) {
-    const struct sockaddr_un *to = NULL;
-    return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
-}
-
-static size_t dq_sys_parse_path(dq_sys_address *to, const char *path) {
-    if (dq_sys_refuse_path(path)) return 0;
-    to->path.sun_family = AF_UNIX;
-    memcpy(to->path.sun_path, path, strlen(path) + 1);
-    return sizeof to->path;
-}
-
-static int dq_sys_connect(const dq_sys_address *to, size_t size) {
-    int fd = socket(to->any.sa_family, SOCK_STREAM, 0), saved, on = 1;
-    if (fd < 0) return -1;
-    dq_sys_set_modes(fd);
-    if (to->any.sa_family != AF_UNIX)
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, &to->any, (socklen_t)size) == 0 || errno == EINPROGRESS ||
-        errno == EINTR)
-        return fd;
-    saved = errno;
-    close(fd);
-    errno = saved;
-    return -1;
-}
-
-static int dq_sys_socket_error(int fd) {
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
-    return error;
-}
-
-static int dq_sys_open_pipe(int fds[2]) {
-    if (pipe(fds) != 0) return 0;
-    dq_sys_set_modes(fds[0]);
-    dq_sys_set_modes(fds[1]);
-    return 1;
-}
-
-static void dq_sys_close_pipe(const int fds[2]) {
-    close(fds[0]);
-    close(fds[1]);
-}
-
-static void dq_sys_drain_pipe(int fd) {
-    char bytes[64];
-    while (read(fd, bytes, sizeof bytes) > 0) {
-    }
-}
-
-static void dq_sys_write_pipe(int fd) {
-    if (write(fd, "w", 1) < 0) {
-    }
+        left_us = until_us - dq_sys_now();
+    } while (left_us > 1000);
+    rest.tv_sec = 0;
+    rest.tv_nsec = (long)left_us * 1000;
+    return left_us > 0 && nanosleep(&rest, NULL) != 0;
 }
 
 #endif
-
-/* --- SIGPIPE --- */
-
-/* These stand around what may write to a lost connection: no SIGPIPE of that
- * may reach the program. failed: something went wrong in between. */
-typedef struct dq_sys_signals dq_sys_signals;
-static void dq_sys_block_sigpipe(dq_sys_signals *old);
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed);
-
-#if defined(DELAYQ_PORT) || defined(_WIN32) || defined(SO_NOSIGPIPE)
-
-/* There is none, or dq_sys_set_modes has turned it off. */
-struct dq_sys_signals {
-    char none;
-};
-
-static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    old->none = 0;
-}
-
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    (void)old;
-    (void)failed;
-}
-
-#else
-
-/* hiredis and OpenSSL write without MSG_NOSIGNAL. So SIGPIPE is blocked in this
- * thread, and removed where one was raised; but not the program's own, which
- * was blocked and pending before. */
-struct dq_sys_signals {
-    sigset_t mask;
-    int pending;
-};
-
-/* Before glibc 2.32 pthread_sigmask is in -lpthread, which nobody has to link
- * with; there, and on OpenBSD, sigprocmask changes this thread's mask, too. */
-#if defined(__OpenBSD__) || \
-    (defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ < 32)
-#define DQ_SIGMASK sigprocmask
-#else
-#define DQ_SIGMASK pthread_sigmask
-#endif
-
-/* Is one blocked and pending? */
-static int dq_sys_sigpipe_waits(void) {
-    sigset_t set;
-    return sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
-}
-
-static void dq_sys_block_sigpipe(dq_sys_signals *old) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-    DQ_SIGMASK(SIG_BLOCK, &set, &old->mask);
-    old->pending =
-        sigismember(&old->mask, SIGPIPE) == 1 && dq_sys_sigpipe_waits();
-}
-
-/* Take the pending one. OpenBSD has nothing that is sure not to wait; nobody
- * else takes what this thread's write has raised. */
-static void dq_sys_take_sigpipe(void) {
-    sigset_t set;
-#ifdef __OpenBSD__
-    int number;
-#else
-    struct timespec none = {0, 0};
-#endif
-    sigemptyset(&set);
-    sigaddset(&set, SIGPIPE);
-#ifdef __OpenBSD__
-    if (dq_sys_sigpipe_waits()) sigwait(&set, &number);
-#else
-    while (sigtimedwait(&set, NULL, &none) < 0 && errno == EINTR) {
-    }
-#endif
-}
-
-static void dq_sys_unblock_sigpipe(const dq_sys_signals *old, int failed) {
-    if (failed && !old->pending) {
-        int saved = errno;
-        dq_sys_take_sigpipe();
-        errno = saved;
-    }
-    DQ_SIGMASK(SIG_SETMASK, &old->mask, NULL);
-}
-
-#endif
-
-/* --- names --- */
 
 #ifndef DELAYQ_PORT
 
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
     struct addrinfo hints, *all = NULL, *a;
-    unsigned n[2] = {0, 0};
+    unsigned n[2] = {0, 0}; /* addresses of IPv4, of IPv6 */
     int found = 0, v6;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     if (getaddrinfo(host, NULL, &hints, &all) != 0) return 0;
     for (a = all; a; a = a->ai_next) n[a->ai_family == AF_INET6]++;
+    assert(all);
     number %= n[0] + n[1];
     v6 = number >= n[0];
     if (v6) number -= n[0];
@@ -1981,68 +1674,279 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
 
 #endif
 
-/* --- what is the same everywhere --- */
+/* --- types and macros made of that --- */
 
-/* A random number below 65,536, for pauses. */
+/* The type of sockets, the last error of a socket function, and two errors. */
+#ifdef DQ_WINDOWS
+typedef SOCKET dq_sys_socket;
+#define DQ_ERRNO WSAGetLastError()
+#define DQ_CONNECTING WSAEWOULDBLOCK
+#define DQ_REFUSED WSAECONNREFUSED
+#else
+typedef int dq_sys_socket;
+#define DQ_ERRNO errno
+#define DQ_CONNECTING EINPROGRESS
+#endif
+#ifndef DQ_REFUSED
+#define DQ_REFUSED ECONNREFUSED
+#endif
+
+typedef union dq_sys_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+#ifdef DQ_POSIX
+    struct sockaddr_un path;
+#endif
+} dq_sys_address;
+
+/* Read and write an int that another thread, or a signal handler, writes. */
+#if defined(__GNUC__)
+#define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#elif defined(_MSC_VER)
+#define DQ_LOAD(p) InterlockedOr((volatile LONG *)(p), 0)
+#define DQ_STORE(p, v) InterlockedExchange((volatile LONG *)(p), v)
+#else
+#define DQ_LOAD(p) (*(p))
+#define DQ_STORE(p, v) (*(p) = (v))
+#endif
+
+/* --- fork, unix sockets and pipes, or their substitutes --- */
+
+/* dq_sys_pid returns a number that differs between a process and its fork;
+ * dq_sys_refuse_path returns why a unix socket can't have that path, or NULL.
+ *
+ * dq_sys_open_pipe opens the wake-up pipe: delayq_wake, perhaps in a signal
+ * handler, writes to fds[1], and a sleeper polls fds[0]. Neither end blocks. It
+ * returns 0, with errno, if it fails. A handle calls no other function of this
+ * section before it, and none after dq_sys_close_pipe. */
+static void dq_sys_close_pipe(const int fds[2]) {
+    dq_sys_close(fds[0]);
+    if (fds[1] != fds[0]) dq_sys_close(fds[1]);
+#ifdef DQ_WINDOWS
+    WSACleanup();
+#endif
+}
+
+#ifdef DQ_POSIX
+
+static int64_t dq_sys_pid(void) {
+    return (int64_t)getpid();
+}
+
+static const char *dq_sys_refuse_path(const char *path) {
+    const struct sockaddr_un *to = NULL;
+    return strlen(path) < sizeof to->sun_path ? NULL : "the path is too long";
+}
+
+static int dq_sys_open_pipe(int fds[2]) {
+    if (pipe(fds) != 0) return 0;
+    dq_sys_set_modes(fds[0]);
+    dq_sys_set_modes(fds[1]);
+    return 1;
+}
+
+static void dq_sys_drain_pipe(int fd) {
+    char bytes[64];
+    while (read(fd, bytes, sizeof bytes) > 0) {
+    }
+}
+
+static void dq_sys_write_pipe(int fd) {
+    if (write(fd, "w", 1) < 0) {
+    }
+}
+
+#else
+
+static int64_t dq_sys_pid(void) {
+    return 0;
+}
+
+static const char *dq_sys_refuse_path(const char *path) {
+    (void)path;
+    return "this system has no unix:// sockets";
+}
+
+/* Open a datagram socket on the loopback interface, and connect it to itself:
+ * it receives nothing from any other socket. */
+static int dq_sys_open_pipe(int fds[2]) {
+    dq_sys_address own;
+    socklen_t size = sizeof own.v4;
+    dq_sys_socket s;
+    int error;
+#ifdef DQ_WINDOWS
+    const char on = 1;
+    WSADATA data;
+    errno = WSAStartup(MAKEWORD(2, 2), &data);
+    if (errno != 0) return 0;
+#endif
+    memset(&own, 0, sizeof own);
+    own.v4.sin_family = AF_INET;
+    own.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    s = socket(AF_INET, SOCK_DGRAM, 0);
+    fds[0] = fds[1] = (int)s;
+#ifdef DQ_WINDOWS
+    setsockopt(s, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, &on, sizeof on);
+#endif
+    if (fds[0] >= 0 && bind(s, &own.any, size) == 0 &&
+        getsockname(s, &own.any, &size) == 0 &&
+        connect(s, &own.any, size) == 0) {
+        dq_sys_set_modes(fds[0]);
+        return 1;
+    }
+    error = DQ_ERRNO;
+    dq_sys_close_pipe(fds);
+    errno = error;
+    return 0;
+}
+
+static void dq_sys_drain_pipe(int fd) {
+    char datagram[1];
+    while (recv((dq_sys_socket)fd, datagram, 1, 0) > 0) {
+    }
+}
+
+static void dq_sys_write_pipe(int fd) {
+    send((dq_sys_socket)fd, "w", 1, 0);
+}
+
+#endif
+
+/* --- SIGPIPE --- */
+
+/* Call dq_sys_block_sigpipe before, and dq_sys_unblock_sigpipe after, whatever
+ * may write to a lost connection, so that the program gets no SIGPIPE from it.
+ * `failed`: the write has failed, so it may have raised one. */
+#if !defined(DQ_POSIX) || defined(SO_NOSIGPIPE)
+
+/* There is no SIGPIPE, or dq_sys_set_modes has disabled it. */
+typedef char dq_sys_signals;
+#define dq_sys_block_sigpipe(signals) ((void)(signals))
+#define dq_sys_unblock_sigpipe(signals, failed) ((void)(failed))
+
+#else
+
+/* hiredis and OpenSSL write without MSG_NOSIGNAL. So SIGPIPE is blocked in this
+ * thread, and the signal that a write has raised is removed. A signal that was
+ * pending before belongs to the program. (sigprocmask changes only the thread's
+ * mask on Linux, OpenBSD and illumos, the systems without SO_NOSIGPIPE.
+ * pthread_sigmask needs -lpthread before glibc 2.32.) */
+typedef struct dq_sys_signals {
+    sigset_t sigpipe, mask; /* SIGPIPE alone; the thread's mask before */
+    int pending;            /* a SIGPIPE was pending before */
+} dq_sys_signals;
+
+static int dq_sys_is_sigpipe_pending(void) {
+    sigset_t set;
+    return sigpending(&set) == 0 && sigismember(&set, SIGPIPE) == 1;
+}
+
+static void dq_sys_block_sigpipe(dq_sys_signals *signals) {
+    sigemptyset(&signals->sigpipe);
+    sigaddset(&signals->sigpipe, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &signals->sigpipe, &signals->mask);
+    signals->pending = sigismember(&signals->mask, SIGPIPE) == 1 &&
+                       dq_sys_is_sigpipe_pending();
+}
+
+static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
+    int saved = errno;
+    if (failed && !signals->pending) {
+#ifdef __OpenBSD__ /* no sigtimedwait; but no other thread takes the signal */
+        int number;
+        if (dq_sys_is_sigpipe_pending()) sigwait(&signals->sigpipe, &number);
+#else
+        struct timespec none = {0, 0};
+        while (sigtimedwait(&signals->sigpipe, NULL, &none) < 0 &&
+               errno == EINTR) {
+        }
+#endif
+    }
+    sigprocmask(SIG_SETMASK, &signals->mask, NULL);
+    errno = saved;
+}
+
+#endif
+
+/* --- hiredis' contexts --- */
+
+/* Returns a context's socket. On Windows hiredis holds a SOCKET of 64 bits, of
+ * which Windows uses 32, as of all handles. */
+static int dq_sys_fd(const redisContext *c) {
+    return (int)c->fd;
+}
+
+/* Write as much of the output buffer as the socket takes. *sent is 1 if that is
+ * all of it. A context that has failed before writes nothing. */
+static int dq_sys_write(redisContext *c, int *sent) {
+    dq_sys_signals signals;
+    int status;
+    *sent = 0;
+    if (c->err) return REDIS_ERR;
+    dq_sys_block_sigpipe(&signals);
+    status = redisBufferWrite(c, sent);
+    if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
+    dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
+    return status;
+}
+
+/* Read into the reader's buffer. Under TLS a read may write, too. */
+static int dq_sys_read_tls(redisContext *c) {
+    dq_sys_signals signals;
+    int status;
+    dq_sys_block_sigpipe(&signals);
+    status = redisBufferRead(c);
+    dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
+    return status;
+}
+
+/* --- time --- */
+
+/* Returns a random number below 65,536, for pauses. */
 static unsigned dq_sys_random16(void) {
     unsigned char r[2] = {0, 0};
     dq_sys_random(r, 2);
     return (unsigned)r[0] << 8 | r[1];
 }
 
-/* Its socket. On Windows hiredis has a SOCKET, which is 64 bits wide there; but
- * it is a handle, and of these Windows uses 32 bits. */
-static int dq_sys_fd(const redisContext *c) {
-    return (int)c->fd;
-}
-
-/* Write what is in the buffer. *sent: the server has all of it. A context that
- * has failed, as by a want of memory for that, writes nothing. */
-static int dq_sys_write(redisContext *c, int *sent) {
-    dq_sys_signals old;
-    int status;
-    *sent = 0;
-    if (c->err) return REDIS_ERR;
-    dq_sys_block_sigpipe(&old);
-    status = redisBufferWrite(c, sent);
-    if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
-    dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
-    return status;
-}
-
-/* Under TLS a read may write, too. */
-static int dq_sys_read_tls(redisContext *c) {
-    dq_sys_signals old;
-    int status;
-    dq_sys_block_sigpipe(&old);
-    status = redisBufferRead(c);
-    dq_sys_unblock_sigpipe(&old, status != REDIS_OK);
-    return status;
-}
-
-/* An entry for a poll, which waits for POLLIN or POLLOUT. */
+/* Returns an entry for dq_sys_poll. `events`: POLLIN, POLLOUT, or both. */
 static struct pollfd dq_sys_watch(int fd, int events) {
     struct pollfd p;
+    assert(fd >= 0 && events != 0);
     p.fd = (dq_sys_socket)fd;
     p.events = (short)events;
     p.revents = 0;
     return p;
 }
 
-/* Sleep until a descriptor is ready or the clock says `until`. A sleeper is
- * woken up to DQ_SPIN_US late, so the last of it is spent awake. */
-static void dq_sys_poll_until(struct pollfd *fds, size_t count, int64_t until) {
-    if (dq_sys_sleep(fds, count, until - DQ_SPIN_US)) return;
-    while (dq_sys_now() < until) {
+/* Sleep until a descriptor is ready or the local clock reaches until_us. The
+ * last DQ_SPIN_US are spent awake, since a sleeper may wake that much late. */
+static void dq_sys_poll_until(struct pollfd *fds, size_t count,
+                              int64_t until_us) {
+    assert(count <= 60);
+    if (dq_sys_sleep(fds, count, until_us - DQ_SPIN_US)) return;
+    while (dq_sys_now() < until_us) {
     }
 }
 
-/* Read an address and its port, or a path, which has port 0. Returns its
- * length; 0: it is a name, or no path. */
+/* --- addresses and connects --- */
+
+/* Read an IP address, or with port 0 the path of a unix socket. Returns the
+ * length of the address, or 0 if `text` is a host's name. */
 static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
                                    int port) {
     memset(to, 0, sizeof *to);
-    if (port == 0) return dq_sys_parse_path(to, text);
+#ifdef DQ_POSIX
+    if (port == 0) {
+        assert(!dq_sys_refuse_path(text)); /* dq_url_parse has checked it */
+        to->path.sun_family = AF_UNIX;
+        snprintf(to->path.sun_path, sizeof to->path.sun_path, "%s", text);
+        return sizeof to->path;
+    }
+#endif
+    assert(port > 0 && port <= 65535);
     to->v4.sin_port = htons((unsigned short)port);
     if (inet_pton(AF_INET, text, &to->v4.sin_addr) == 1) {
         to->v4.sin_family = AF_INET;
@@ -2054,26 +1958,57 @@ static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
     return sizeof to->v6;
 }
 
-/* Is it connected to itself? That may happen where nobody listens on a port
- * that the system also gives to those who connect. */
-static int dq_sys_is_own(int fd) {
+/* Create a socket and begin to connect it. Returns -1, with errno, if that
+ * fails at once. */
+static int dq_sys_connect(const dq_sys_address *to, size_t size) {
+    dq_sys_socket s = socket(to->any.sa_family, SOCK_STREAM, 0);
+    int fd = (int)s, on = 1, error;
+    errno = DQ_ERRNO;
+    if (fd < 0) return -1;
+    dq_sys_set_modes(fd);
+    /* A unix socket does not know this option, nor need it. */
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
+    if (connect(s, &to->any, (socklen_t)size) == 0) return fd;
+    error = DQ_ERRNO;
+    if (error == DQ_CONNECTING || error == EINTR) return fd;
+    dq_sys_close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Returns 1 if a socket is connected to itself. That may happen if nobody
+ * listens on a port that the system also assigns to clients. */
+static int dq_sys_is_self_connected(dq_sys_socket s) {
     dq_sys_address a, b;
     socklen_t n = sizeof a, m = sizeof b;
     memset(&a, 0, sizeof a);
     memset(&b, 0, sizeof b);
-    return getsockname((dq_sys_socket)fd, &a.any, &n) == 0 &&
+    return getsockname(s, &a.any, &n) == 0 &&
            (a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6) &&
-           getpeername((dq_sys_socket)fd, &b.any, &m) == 0 && n == m &&
+           getpeername(s, &b.any, &m) == 0 && n == m &&
            memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* How far is a connect? 1 connected, 0 not yet, -1 refused: errno says why. */
+/* Returns 1 if a connect has succeeded, 0 if it is in progress, -1, with errno,
+ * if it has failed. */
 static int dq_sys_is_connected(int fd) {
+    dq_sys_socket s = (dq_sys_socket)fd;
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
+    int error = 0;
+    socklen_t size = sizeof error;
     if (dq_sys_poll(&p, 1, 0) <= 0) return 0;
-    errno = dq_sys_socket_error(fd);
-    if (errno == 0 && dq_sys_is_own(fd)) errno = ECONNREFUSED;
-    return errno == 0 ? 1 : -1;
+    if (getsockopt(s, SOL_SOCKET, SO_ERROR, (char *)&error, &size) != 0)
+        error = DQ_ERRNO;
+    if (error == DQ_REFUSED || (error == 0 && dq_sys_is_self_connected(s)))
+        error = ECONNREFUSED;
+    errno = error;
+    return error == 0 ? 1 : -1;
+}
+
+/* Read what a socket has received, without waiting. Returns its length; 0 or
+ * less if there is nothing. */
+static int dq_sys_receive(int fd, char *to, unsigned short size) {
+    return (int)recv((dq_sys_socket)fd, to, size, 0);
 }
 
 /*-----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ done
 
 # Names: macros and types of our own, none reserved.
 names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
-    grep -v -e '^DELAYQ_' -e '^DQ_' -e '^_DEFAULT_SOURCE$')
+    grep -v -e '^DELAYQ_' -e '^DQ_' -e '^dq_' -e '^_DEFAULT_SOURCE$')
 if [ -n "$names" ]; then bad "macros with a foreign name: $names"; else ok; fi
 cc -x c -fpreprocessed -dD -E -P delayq.h >"$dir/bare" 2>/dev/null
 names=$(sed 's/"[^"]*"//g' "$dir/bare" |
