@@ -2015,36 +2015,25 @@ static int dq_sys_receive(int fd, char *to, unsigned short size) {
  * MARK: - Numbers
  * >>numbers   numbers as text, in hex, in a back-off
  *
- * Owns nothing; only the back-off is random.
+ * Owns the limit of due times; keeps no state.
  *---------------------------------------------------------------------------*/
 
-#define DQ_MAX_DUE 9007199254740991 /* 2^53 - 1 */
+#define DQ_MAX_DUE 9007199254740991 /* ms since the epoch: 2^53 - 1 */
 
+/* Write a number's text, without a NUL. Returns its length, 20 at most. */
 static size_t dq_num_decimal(char *to, int64_t value) {
-    char digits[24];
+    char digits[20]; /* and the sign, the last one first */
     size_t n = 0, i;
     uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do digits[n++] = (char)('0' + v % 10);
     while ((v /= 10) > 0);
     if (value < 0) digits[n++] = '-';
+    assert(n <= sizeof digits);
     for (i = 0; i < n; i++) to[i] = digits[n - 1 - i];
     return n;
 }
 
-/* A whole number from 0 to max; -1 where it isn't one. */
-static int dq_num_small(const char *text, size_t len, int max) {
-    int value = 0;
-    size_t i;
-    if (len == 0) return -1;
-    for (i = 0; i < len; i++) {
-        if (text[i] < '0' || text[i] > '9') return -1;
-        value = value * 10 + (text[i] - '0');
-        if (value > max) return -1;
-    }
-    return value;
-}
-
-/* The digits with which a text begins; 2^53 - 1 at most. */
+/* Returns the number with which a text begins, DQ_MAX_DUE at most. */
 static int64_t dq_num_due(const char *p) {
     int64_t value = 0;
     for (; *p >= '0' && *p <= '9'; p++)
@@ -2052,6 +2041,15 @@ static int64_t dq_num_due(const char *p) {
     return value;
 }
 
+/* Returns the number of exactly `len` digits with which a text begins; -1 if
+ * there are more or fewer digits, or if the number is above `max`. */
+static int dq_num_small(const char *text, size_t len, int max) {
+    int64_t value = dq_num_due(text);
+    if (len == 0 || strspn(text, "0123456789") != len) return -1;
+    return value <= max ? (int)value : -1;
+}
+
+/* Write bytes as hex digits and a NUL. Returns the end of the digits. */
 static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
     static const char digits[] = "0123456789abcdef";
     for (; len > 0; len--, bytes++) {
@@ -2062,17 +2060,19 @@ static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
     return to;
 }
 
+/* Returns the value of a hex digit, or -1. */
 static int dq_num_unhex(int c) {
     if (c >= '0' && c <= '9') return c - '0';
     if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
     return -1;
 }
 
-/* The delay before the next attempt: base, doubled for each failure after the
- * first, at most cap; half of it is random so that a fleet doesn't come back
- * in step. */
+/* Returns the pause before the next attempt, in the unit of `base` and `cap`:
+ * `base`, doubled for each failure after the first, `cap` at most. Half of it
+ * is random, so that the programs of a fleet don't retry in step. */
 static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
     int64_t d = base;
+    assert(base > 0 && cap > 0 && cap <= DQ_MAX_DUE);
     while (failures-- > 1 && d < cap) d *= 2;
     if (d > cap) d = cap;
     return d / 2 + (int64_t)((double)(d / 2) * dq_sys_random16() / 65536);
@@ -2082,28 +2082,35 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
  * MARK: - Elements
  * >>elements   every byte of an element, an id, a ticket
  *
- * The only place in C that knows the bytes of an element, an id, a ticket;
- * dq_write_take writes the rest of the ids that a lease makes.
+ * Owns the bytes of elements, ids and tickets. (Two other functions know an id:
+ * dq_write_take writes the rest of the ids that a lease makes, and
+ * dq_outbox_is_own reads the handle's bytes.)
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
  *     Redisson <= 3.21.0           id of 8 bytes (a double), L, payload
  *
- * k is 16 where delayq wrote it, 8 where Redisson did. L is the payload's
- * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and
- * on Windows. The formats are told apart by their exact length. No element
- * fits both lengths of L, nor both of k. But an old id can begin with 16 or 8,
- * and its payload have a fitting L, so what fits an old and a new format is
- * read as that of the handle's wire: as it was meant where all handles on the
- * queue, and Redisson, use that wire.
+ * k is 16 if delayq wrote the element, 8 if Redisson did. L is the payload's
+ * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and on
+ * Windows. The exact length tells the formats apart: no element fits both
+ * lengths of L, nor both values of k. However, an old id can begin with 16 or 8
+ * and be followed by a plausible L. Such an element is decoded in the format of
+ * the handle's wire. That is correct as long as all handles on the queue, and
+ * Redisson, use the same wire.
  *
- * An id of 16 bytes: 8 of order (microseconds, big-endian), 5 random of the
- * handle, 1 whose lower 6 bits count releases and the others are flags (0), 2
- * of attempt (big-endian). An attempt that is released doesn't count: the count
- * of releases then makes the next lease's id another one.
+ * An id of 16 bytes consists of
+ *
+ *     8 bytes   the order: microseconds, big-endian
+ *     5 bytes   random, the same in all ids of a handle
+ *     1 byte    the number of releases in its lower 6 bits, flags (0) above
+ *     2 bytes   the attempt, big-endian
+ *
+ * A release takes the attempt back. The number of releases then makes the id of
+ * the next lease differ from the last one.
  *---------------------------------------------------------------------------*/
 
 #define DQ_ELEM_HEADER_MAX 25
-#define DQ_ELEM_OLD 0 /* other kinds are the length of the id */
+#define DQ_ELEM_PREFIX_MAX 17
+#define DQ_ELEM_OLD 0 /* a kind; the other kinds are k: 16 and 8 */
 
 static void dq_elem_put_uint(unsigned char *to, int size, int big,
                              uint64_t value) {
@@ -2120,16 +2127,18 @@ static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
     return value;
 }
 
-/* The length of the ids that this handle writes. */
+/* Returns the length of the ids that this handle writes. */
 static size_t dq_elem_id_len(const delayq *q) {
     return q->options.wire == DELAYQ_REDISSON_OLD ? 8 : 16;
 }
 
-/* Write an element's head; the payload follows it. Returns its length. */
+/* Write the bytes of an element that stand before its payload of `len` bytes.
+ * Returns their number. */
 static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
                                    size_t len, unsigned char *to) {
     const delayq_conn *conn = q->conn;
     size_t n = 0, id_len = dq_elem_id_len(q);
+    assert(conn->long_size == 8 || (conn->long_size == 4 && len >> 31 == 0));
     if (id_len == 16) to[n++] = 16;
     memcpy(to + n, id, id_len);
     n += id_len;
@@ -2137,67 +2146,59 @@ static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
     return n + conn->long_size;
 }
 
-/* Does a length stand at `at` that fits what follows it? Where the payload
- * begins then, else 0. */
-static size_t dq_elem_payload_start(const unsigned char *e, size_t n, int big,
-                                    size_t at) {
-    size_t size;
-    for (size = 8; size >= 4; size -= 4)
-        if (n >= at + size &&
-            dq_elem_get_uint(e + at, (int)size, big) == n - at - size)
-            return at + size;
-    return 0;
-}
-
-/* The kind of an element and where its payload begins; -1: undecodable, and
- * the payload is all of it. With a wire of old_first an element that could be
- * read as either is an old one: its id or payload only looks like a new one. */
+/* Returns the kind of an element of n bytes, and where its payload begins; -1
+ * if it can't be decoded, and *start is 0. With old_first, an element that fits
+ * both formats is an old one. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
                          int old_first, size_t *start) {
-    int kind = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
-    for (i = 0; i < 2; i++) {
-        int as = (i == 0) == (old_first != 0) ? DQ_ELEM_OLD : kind;
-        *start = dq_elem_payload_start(e, n, big,
-                                       as == DQ_ELEM_OLD ? 8 : 1 + (size_t)as);
-        if (*start > 0) return as;
+    int k = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
+    for (i = 0; i < 4; i++) { /* two formats, each with two lengths of L */
+        int kind = (i < 2) == (old_first != 0) ? DQ_ELEM_OLD : k;
+        size_t at = kind == DQ_ELEM_OLD ? 8 : 1 + (size_t)kind;
+        int size = i % 2 == 0 ? 8 : 4;
+        *start = at + (size_t)size;
+        if (n >= *start && dq_elem_get_uint(e + at, size, big) == n - *start)
+            return kind;
     }
+    *start = 0;
     return -1;
 }
 
-/* An element, read as this handle's wire has it. */
+/* Parse an element that this handle has met. */
 static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
                             size_t *start) {
     return dq_elem_parse(e, n, q->conn->long_big,
                          q->options.wire == DELAYQ_REDISSON_OLD, start);
 }
 
-/* The attempt count in an element, or in what a ticket says that it begins
- * with; only an id of 16 bytes has one. */
+/* Returns the attempt that an element, or a ticket's prefix of it, contains; 0
+ * if its id has less than 16 bytes. */
 static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* The lower 11 bits of an old id: random, and no infinity or NaN. */
+/* Returns the lower 11 bits of the handle's old ids: random ones and a 1, so
+ * that the id, read as a double, is no infinity and no NaN. */
 static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* The order of the next id, where `count` are needed: what the server's clock
- * will show when a request that is sent now arrives, if that takes no longer
- * than the fastest one did. So it lies behind all offers that have returned,
- * and before those that begin when this one has. */
+/* Reserve `count` orders, and return the first: what the server's clock will
+ * show when a request that is sent now arrives, if that takes no longer than
+ * the fastest one did. So the order is above that of each offer that has
+ * returned, and below that of each offer that begins after this one returns. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     const delayq_conn *conn = q->conn;
     uint64_t order =
         (uint64_t)(dq_sys_now() + conn->clock_offset_us + conn->clock_error_us);
+    assert(count > 0);
     if (order <= q->last_order) order = q->last_order + 1;
     q->last_order = order + count - 1;
     return order;
 }
 
-/* The id of the next offer: strictly rising within the handle, as bytes too,
- * by which Redis sorts the elements of one millisecond. An old id is read as a
- * double: its last byte keeps it from being an infinity or a NaN. */
+/* Make the id of the next offer. As bytes, too, the ids of a handle rise
+ * strictly: Redis sorts the elements of one millisecond by their bytes. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     uint64_t order = dq_elem_next_order(q, 1);
     if (q->options.wire == DELAYQ_REDISSON_OLD)
@@ -2207,36 +2208,34 @@ static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     memset(id + 13, 0, 3);
 }
 
-#define DQ_ELEM_PREFIX_MAX 17
-
+/* Write a ticket of a due time and an id. */
 static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
                               const unsigned char *id, size_t id_len) {
     size_t n = dq_num_decimal(t->text, due_ms);
+    assert(n + 1 + 2 * id_len < sizeof t->text);
     t->text[n++] = '-';
     dq_num_hex(t->text + n, id, id_len);
 }
 
-/* An element's ticket: due time and id. Of Redisson's ids of 8 bytes the 8
- * before them is part, or they would look like old ones. */
+/* Write an element's ticket. In that of Redisson's ids of 8 bytes, k is a part
+ * of the id, which would look like an old one otherwise. */
 static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
                            const unsigned char *e, int kind) {
-    if (kind == 16)
-        dq_elem_id_ticket(t, due_ms, e + 1, 16);
-    else
-        dq_elem_id_ticket(t, due_ms, e, kind == 8 ? 9 : 8);
+    size_t id_len = kind == 16 ? 16 : kind == 8 ? 9 : 8;
+    dq_elem_id_ticket(t, due_ms, e + (kind == 16), id_len);
 }
 
-/* A ticket behind which a peek goes on, and no more: the element can't be
- * decoded, or its score is no due time, so it is named by its rank. */
+/* Write a ticket by which a peek can only continue: that of an element that
+ * can't be decoded, or whose score is no due time. It contains the rank. */
 static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
                                 uint64_t rank) {
-    unsigned char id[9] = {0xff}; /* no other has 9 bytes that begin so */
+    unsigned char id[9] = {0xff}; /* no other id of 9 bytes begins with it */
     dq_elem_put_uint(id + 1, 8, 1, rank);
     dq_elem_id_ticket(t, due_ms, id, sizeof id);
 }
 
-/* The due time and the bytes that a ticket's element begins with; 0: it is
- * none. *due_len: the length of the due time's text. */
+/* Write the first bytes of a ticket's element to `key`. Returns their number,
+ * or 0 if `text` is no ticket. *due_len: the length of the due time's text. */
 static size_t dq_elem_ticket_prefix(const char *text,
                                     unsigned char key[DQ_ELEM_PREFIX_MAX],
                                     size_t *due_len) {
@@ -2253,16 +2252,18 @@ static size_t dq_elem_ticket_prefix(const char *text,
         if (hi < 0 || lo < 0) return 0;
         key[n++] = (unsigned char)(hi * 16 + lo);
     }
+    assert(n <= DQ_ELEM_PREFIX_MAX);
     return n;
 }
 
-/* A ticket's due time changes; its id stays. */
+/* Replace the due time of a ticket. */
 static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     char id[sizeof t->text];
     snprintf(id, sizeof id, "%s", strchr(t->text, '-'));
     memcpy(t->text + dq_num_decimal(t->text, due_ms), id, strlen(id) + 1);
 }
 
+/* Returns 1 if a ticket's text, which may lack its NUL, is well-formed. */
 static int dq_elem_is_ticket(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t len;
