@@ -2451,7 +2451,8 @@ static int dq_err_passing(delayq_status status) {
  * MARK: - URL
  * >>url   the URL of options.url
  *
- * Owns its grammar. A parsed URL points into the text.
+ * Owns the grammar of URLs. An error text is a constant: it repeats no part of
+ * the URL, which may contain a password.
  *---------------------------------------------------------------------------*/
 
 #define DQ_HOSTS_MAX 64
@@ -2464,32 +2465,32 @@ typedef struct dq_url {
     char user[256], password[512], service[256];
 } dq_url;
 
-/* Copy with %XX decoded; 0 where it doesn't fit or is broken. */
+/* Copy a text, with each %XX decoded. Returns 0 if it has more than size - 1
+ * bytes, a malformed %XX, or %00. */
 static int dq_url_unescape(char *to, size_t size, const char *from,
                            size_t len) {
+    const char *end = from + len;
     size_t n = 0;
-    while (len > 0) {
-        int c = (unsigned char)*from;
+    while (from < end) {
+        int c = (unsigned char)*from++;
         if (c == '%') {
-            int hi = len > 2 ? dq_num_unhex(from[1]) : -1;
-            int lo = len > 2 ? dq_num_unhex(from[2]) : -1;
-            if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) return 0;
+            int hi = end - from < 2 ? -1 : dq_num_unhex(from[0]);
+            int lo = hi < 0 ? -1 : dq_num_unhex(from[1]);
+            if (lo < 0 || hi + lo == 0) return 0;
             c = hi * 16 + lo;
             from += 2;
-            len -= 2;
         }
         if (n + 1 >= size) return 0;
         to[n++] = (char)c;
-        from++;
-        len--;
     }
     to[n] = '\0';
     return 1;
 }
 
-/* host[:port], [host][:port] */
-static const char *dq_url_address(const char *p, size_t len, int port,
-                                  delayq_address *a) {
+/* Read host[:port] or [host][:port]; `port` is the default. Returns NULL, or
+ * what is wrong. */
+static const char *dq_url_read_address(const char *p, size_t len, int port,
+                                       delayq_address *a) {
     const char *end = p + len, *colon;
     if (len > 0 && *p == '[') {
         const char *close = (const char *)memchr(p, ']', len);
@@ -2497,82 +2498,84 @@ static const char *dq_url_address(const char *p, size_t len, int port,
         p++;
         len = (size_t)(close - p);
         colon = close + 1 < end ? close + 1 : NULL;
-        if (colon && *colon != ':') return "after ] comes : and the port";
+        if (colon && *colon != ':')
+            return "after ] there must be : and the port";
     } else {
         colon = (const char *)memchr(p, ':', len);
         if (colon) len = (size_t)(colon - p);
     }
     if (len == 0) return "the host is missing";
     if (len >= sizeof a->host || memchr(p, '%', len))
-        return "the host is too long or has a character that none has";
+        return "the host is too long or contains a %";
     memcpy(a->host, p, len);
     a->host[len] = '\0';
     a->port = colon ? dq_num_small(colon + 1, (size_t)(end - colon - 1), 65535)
                     : port;
-    return a->port > 0 ? NULL : "the port is no number from 1 to 65535";
+    return a->port > 0 ? NULL : "the port is not a number from 1 to 65535";
 }
 
-/* The host of a number, counted round and round. */
+/* Read the host with a number, which begins again with the first host after
+ * the last. Returns NULL, or what is wrong. */
 static const char *dq_url_host(const dq_url *u, unsigned number,
                                delayq_address *a) {
     const char *p = u->hosts, *end = p + u->hosts_len, *comma;
+    assert(u->count > 0 && u->count <= DQ_HOSTS_MAX);
     if (u->local) {
         a->port = 0;
         return dq_url_unescape(a->host, sizeof a->host, p, u->hosts_len)
-                   ? NULL
-                   : "the path is too long or has a broken %XX";
+                   ? dq_sys_refuse_path(a->host)
+                   : "the path is too long or has a malformed %XX";
     }
     for (number %= u->count; number > 0; number--)
         p = (const char *)memchr(p, ',', (size_t)(end - p)) + 1;
     comma = (const char *)memchr(p, ',', (size_t)(end - p));
-    return dq_url_address(p, (size_t)((comma ? comma : end) - p),
-                          u->sentinel ? 26379 : 6379, a);
+    return dq_url_read_address(p, (size_t)((comma ? comma : end) - p),
+                               u->sentinel ? 26379 : 6379, a);
 }
 
-static const char *dq_url_scheme(const char *url, dq_url *u) {
-    static const char *const schemes[] = {"redis://", "rediss://", "unix://",
-                                          "redis+sentinel://",
-                                          "rediss+sentinel://"};
-    int i;
-    for (i = 0; i < 5; i++) {
-        size_t n = strlen(schemes[i]);
-        if (strncmp(url, schemes[i], n) != 0) continue;
-        u->tls = schemes[i][5] == 's';
-        u->local = i == 2;
-        u->sentinel = i > 2;
-        return url + n;
-    }
-    return NULL;
+/* Read redis://, rediss://, redis+sentinel://, rediss+sentinel:// or unix://.
+ * Returns what follows it, or NULL. */
+static const char *dq_url_read_scheme(const char *p, dq_url *u) {
+    u->local = strncmp(p, "unix://", 7) == 0;
+    if (u->local) return p + 7;
+    if (strncmp(p, "redis", 5) != 0) return NULL;
+    p += 5;
+    u->tls = *p == 's';
+    p += u->tls;
+    u->sentinel = strncmp(p, "+sentinel", 9) == 0;
+    if (u->sentinel) p += 9;
+    return strncmp(p, "://", 3) == 0 ? p + 3 : NULL;
 }
 
-/* What follows the hosts: /service, /db, or ?db=N. */
-static const char *dq_url_rest(dq_url *u, const char *p) {
+/* Read what follows the hosts: /service, /db, or ?db=N. Returns NULL, or what
+ * is wrong. */
+static const char *dq_url_read_rest(dq_url *u, const char *p) {
     if (u->local && *p && strncmp(p, "?db=", 4) != 0)
-        return "after ? comes db=N";
-    if (!u->local && *p == '?') return "after the port comes / and the rest";
+        return "after ? there must be db=N";
+    if (!u->local && *p == '?')
+        return "after the port there must be / and the rest";
     p += !*p ? 0 : u->local ? 4 : 1;
     if (u->sentinel) {
         size_t len = strcspn(p, "/?");
         if (len == 0) return "the service is missing: .../service";
         if (!dq_url_unescape(u->service, sizeof u->service, p, len))
-            return "the service is too long or has a broken %XX";
+            return "the service is too long or has a malformed %XX";
         p += len;
         p += *p == '/';
     }
     u->db = *p ? dq_num_small(p, strlen(p), 1000000) : 0;
-    return u->db >= 0 ? NULL : "the database is no number";
+    return u->db >= 0 ? NULL : "the database is not a number";
 }
 
-/* NULL, or what is wrong with it: a sentence that repeats nothing of it. It
- * points into the URL. */
+/* Read a URL; *u points into it. Returns NULL, or what is wrong. */
 static const char *dq_url_parse(const char *url, dq_url *u) {
     const char *p, *at, *end, *wrong = NULL;
     delayq_address a;
     unsigned i;
     memset(u, 0, sizeof *u);
-    p = dq_url_scheme(url, u);
+    p = dq_url_read_scheme(url, u);
     if (!p)
-        return "it begins with none of redis://, rediss://, unix:// and "
+        return "it must begin with redis://, rediss://, unix:// or "
                "redis+sentinel://";
 #ifndef DELAYQ_TLS
     if (u->tls) return "TLS needs DELAYQ_TLS defined before delayq.h";
@@ -2586,20 +2589,19 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
         u->login = 1;
         if (!dq_url_unescape(u->user, sizeof u->user, p,
                              (size_t)(user_end - p)))
-            return "the user is too long or has a broken %XX";
+            return "the user is too long or has a malformed %XX";
         if (colon && !dq_url_unescape(u->password, sizeof u->password,
                                       colon + 1, (size_t)(at - 2 - colon)))
-            return "the password is too long or has a broken %XX";
+            return "the password is too long or has a malformed %XX";
     }
+    if (u->local && at == end) return "the path of the socket is missing";
     u->hosts = at;
     u->hosts_len = (size_t)(end - at);
     u->count = 1;
     for (p = at; !u->local && p < end; p++) u->count += *p == ',';
-    if (u->local && at == end) return "the path of the socket is missing";
     if (u->count > DQ_HOSTS_MAX) return "more than 64 hosts";
     for (i = 0; !wrong && i < u->count; i++) wrong = dq_url_host(u, i, &a);
-    if (!wrong && u->local) wrong = dq_sys_refuse_path(a.host);
-    return wrong ? wrong : dq_url_rest(u, end);
+    return wrong ? wrong : dq_url_read_rest(u, end);
 }
 
 /*-----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ TEST(open_refuses_bad_options_and_shows_no_password) {
     refused(NULL, NULL, "name");
     refused("", NULL, "name");
     refused(name, NULL, "512 bytes");
-    refused("q", "http://secret@h", "begins with none");
+    refused("q", "http://secret@h", "must begin with");
     refused("q", "redis://", "host is missing");
     refused("q", "redis://u:secret@", "host is missing");
     refused("q", "redis://u:secret@:6379", "host is missing");
