@@ -2608,16 +2608,17 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
  * MARK: - TLS
  * >>tls   TLS with OpenSSL
  *
- * Owns the SSL_CTX of a connection. Not hiredis' own functions, since they
- * look neither at the host's name nor at a deadline.
+ * Owns the SSL_CTX of a connection, and drives the handshake itself: hiredis'
+ * functions check neither the host's name nor a deadline.
  *---------------------------------------------------------------------------*/
 
 #ifdef DELAYQ_TLS
 
-/* What the last step ran into, in OpenSSL's words. */
+/* Set the error text to the cause of the last failure, in OpenSSL's words.
+ * Returns `status`, or DELAYQ_ERR_AUTH if the certificate was refused. */
 static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                                  const char *where, const SSL *ssl) {
-    long verdict = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
+    long verdict = SSL_get_verify_result(ssl);
     const char *why = ERR_reason_error_string(ERR_get_error());
     if (verdict != X509_V_OK) {
         status = DELAYQ_ERR_AUTH;
@@ -2627,8 +2628,8 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* A file can't be used: which one, and why? OpenSSL has no words for those that
- * can't be read. */
+/* Return why a file of the options can't be used. OpenSSL has no words for a
+ * file that can't be opened. */
 static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
                                  const char *file) {
     const char *why = ERR_reason_error_string(ERR_peek_last_error());
@@ -2640,24 +2641,11 @@ static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
     return conn->err;
 }
 
-static const char *dq_tls_load(delayq_conn *conn, SSL_CTX *t) {
-    const delayq_options *o = &conn->owner->options;
-    SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
-    SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
-    if (!o->tls_ca) SSL_CTX_set_default_verify_paths(t);
-    if (o->tls_ca && !SSL_CTX_load_verify_locations(t, o->tls_ca, NULL))
-        return dq_tls_refuse(conn, "tls_ca", o->tls_ca);
-    if (o->tls_cert && !SSL_CTX_use_certificate_chain_file(t, o->tls_cert))
-        return dq_tls_refuse(conn, "tls_cert", o->tls_cert);
-    if (o->tls_key &&
-        !SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM))
-        return dq_tls_refuse(conn, "tls_key", o->tls_key);
-    return NULL;
-}
-
-/* Load the files, which takes a while. NULL, or what is wrong with them. */
+/* Make the connection's SSL_CTX, unless it has one. Reading the files may take
+ * a while. Returns NULL, or what is wrong with the files. */
 static const char *dq_tls_prepare(delayq_conn *conn) {
-    const char *wrong;
+    const delayq_options *o = &conn->owner->options;
+    const char *wrong = NULL;
     SSL_CTX *t;
     if (conn->tls) return NULL;
     ERR_clear_error();
@@ -2666,7 +2654,18 @@ static const char *dq_tls_prepare(delayq_conn *conn) {
         dq_err_set(conn->err, DELAYQ_ERR_ARG, "TLS: out of memory");
         return conn->err;
     }
-    wrong = dq_tls_load(conn, t);
+    SSL_CTX_set_min_proto_version(t, TLS1_2_VERSION);
+    SSL_CTX_set_verify(t, SSL_VERIFY_PEER, NULL);
+    if (!o->tls_ca)
+        SSL_CTX_set_default_verify_paths(t);
+    else if (!SSL_CTX_load_verify_locations(t, o->tls_ca, NULL))
+        wrong = dq_tls_refuse(conn, "tls_ca", o->tls_ca);
+    if (!wrong && o->tls_cert &&
+        !SSL_CTX_use_certificate_chain_file(t, o->tls_cert))
+        wrong = dq_tls_refuse(conn, "tls_cert", o->tls_cert);
+    if (!wrong && o->tls_key &&
+        !SSL_CTX_use_PrivateKey_file(t, o->tls_key, SSL_FILETYPE_PEM))
+        wrong = dq_tls_refuse(conn, "tls_key", o->tls_key);
     if (wrong)
         SSL_CTX_free(t);
     else
@@ -2674,53 +2673,55 @@ static const char *dq_tls_prepare(delayq_conn *conn) {
     return wrong;
 }
 
-/* Prepare a connected socket for TLS. */
+/* Prepare a connected socket for a handshake that requires a certificate of
+ * `host`. */
 static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
                                   const char *host) {
     delayq_status status = DELAYQ_OK;
-    dq_sys_signals old;
+    dq_sys_signals signals;
     SSL *ssl;
+    assert(!s->ssl && s->state == DELAYQ_SOCKET_DIALING);
     if (dq_tls_prepare(conn)) return DELAYQ_ERR_ARG;
     ssl = SSL_new((SSL_CTX *)conn->tls);
-    /* The certificate has to be the host's. */
     if (!ssl ||
         (!X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) &&
          !(SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host)))) {
         SSL_free(ssl);
         return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     }
-    dq_sys_block_sigpipe(&old);
-    if (redisInitiateSSL(s->c, ssl) != REDIS_OK) {
+    dq_sys_block_sigpipe(&signals);
+    if (redisInitiateSSL(s->c, ssl) == REDIS_OK) {
+        s->ssl = ssl; /* and hiredis owns it */
+    } else {
         status = dq_tls_fail(conn, DELAYQ_ERR_IO, host, ssl);
-        SSL_free(ssl); /* hiredis owns it only after a success */
-        ssl = NULL;
+        SSL_free(ssl);
     }
-    dq_sys_unblock_sigpipe(&old, status != DELAYQ_OK);
-    s->ssl = ssl;
+    dq_sys_unblock_sigpipe(&signals, status != DELAYQ_OK);
     return status;
 }
 
-/* Go on with its handshake: OK when it is done, EMPTY when it needs more time.
- */
+/* Continue the handshake. Returns DELAYQ_OK when it is complete, DELAYQ_EMPTY
+ * while it needs more time. */
 static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
                                  const char *where) {
     delayq_status status = DELAYQ_OK;
-    dq_sys_signals old;
-    int said;
+    dq_sys_signals signals;
+    int result;
+    assert(s->ssl && s->state == DELAYQ_SOCKET_TLS);
     ERR_clear_error();
-    dq_sys_block_sigpipe(&old);
-    said = SSL_do_handshake((SSL *)s->ssl);
-    if (said != 1) {
-        int wants = SSL_get_error((SSL *)s->ssl, said);
-        status = wants == SSL_ERROR_WANT_READ || wants == SSL_ERROR_WANT_WRITE
+    dq_sys_block_sigpipe(&signals);
+    result = SSL_do_handshake((SSL *)s->ssl);
+    if (result != 1) {
+        int cause = SSL_get_error((SSL *)s->ssl, result);
+        status = cause == SSL_ERROR_WANT_READ || cause == SSL_ERROR_WANT_WRITE
                      ? DELAYQ_EMPTY
                      : dq_tls_fail(conn, DELAYQ_ERR_IO, where, (SSL *)s->ssl);
     }
-    dq_sys_unblock_sigpipe(&old, status < DELAYQ_OK);
+    dq_sys_unblock_sigpipe(&signals, status < DELAYQ_OK);
     return status;
 }
 
-/* What its handshake waits for. */
+/* Returns the events for which the handshake waits. */
 static short dq_tls_events(const delayq_socket *s) {
     return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
@@ -2732,31 +2733,12 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-static const char *dq_tls_prepare(delayq_conn *conn) {
-    (void)conn;
-    return "compiled without DELAYQ_TLS";
-}
-
-static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
-                                  const char *host) {
-    (void)s, (void)host;
-    return dq_err_set(conn->err, DELAYQ_ERR_ARG, "%s", dq_tls_prepare(conn));
-}
-
-static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
-                                 const char *where) {
-    (void)conn, (void)s, (void)where;
-    return DELAYQ_ERR_ARG;
-}
-
-static short dq_tls_events(const delayq_socket *s) {
-    (void)s;
-    return POLLIN;
-}
-
-static void dq_tls_end(delayq_conn *conn) {
-    (void)conn;
-}
+/* Stand in for code that never runs, as dq_url_parse refuses rediss://. */
+#define dq_tls_prepare(conn) ((void)(conn), (const char *)NULL)
+#define dq_tls_begin(conn, s, host) ((void)(host), DELAYQ_ERR_ARG)
+#define dq_tls_step(conn, s, where) ((void)(where), DELAYQ_ERR_ARG)
+#define dq_tls_events(s) POLLIN
+#define dq_tls_end(conn) ((void)(conn))
 
 #endif
 
