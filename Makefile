@@ -57,8 +57,9 @@ quick: $B/test-plain ## the tests once, without sanitizers: under a minute
 bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
-# the library of 0.1, beside which today's is tested
-TESTS += tests/old/peer.c
+# the libraries of old versions, beside which today's is tested
+TESTS += tests/old/peer_0_1.c tests/old/peer_0_2.c
+OLD_HEADERS := tests/old/0.1/delayq.h tests/old/0.2/delayq.h
 
 # tests of faults that 0.1 had, which compile with its header, too
 FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
@@ -66,7 +67,7 @@ FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
                tests/mixed.c tests/neighbours.c tests/refusals.c \
                tests/statuses.c tests/waiters.c
 OLD_TESTS = $(FAULT_TESTS) tests/main.c tests/proxy.c tests/old/library.c \
-            tests/old/peer.c
+            tests/old/peer_0_1.c tests/old/peer_0_2.c
 old: $B/test-old ## the faults of tests/README.md, each shown on the header of 0.1
 	@sh tests/old.sh $B/test-old
 
@@ -163,7 +164,7 @@ $B/sim: $(SIM_SOURCES) $(SIM_HEADERS) delayq.h
 	$(CC) $(SIM_FLAGS) $(CPPFLAGS) $(HIREDIS_CFLAGS) $(SIM_LUA_CFLAGS) \
 	    $(SIM_SOURCES) $(SIM_LIBS) -o $@
 
-$B/sim-old: $(SIM_SOURCES) $(SIM_HEADERS) tests/old/delayq.h
+$B/sim-old: $(SIM_SOURCES) $(SIM_HEADERS) tests/old/0.1/delayq.h
 	@mkdir -p $B
 	$(CC) $(SIM_FLAGS) -DSIM_OLD $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(SIM_LUA_CFLAGS) $(SIM_SOURCES) $(SIM_LIBS) -o $@
@@ -234,20 +235,20 @@ $B/delayq-asan: $(TOOL) examples/tool/tool.h delayq.h $B/tool-tls
 	$(CC) $(TOOL_CFLAGS) $(SAN) -O1 -g $(TOOL) $(TOOL_LIBS) -o $@
 
 $B/test-asan: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    tests/old/delayq.h
+    $(OLD_HEADERS)
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
 $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
-    tests/old/delayq.h
+    $(OLD_HEADERS)
 	@mkdir -p $B
 	$(CC) -std=gnu99 $(WARN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(TESTS) $(LDFLAGS) $(HIREDIS_LIBS) -lpthread -o $@
 
-$B/test-old: $(OLD_TESTS) $(wildcard tests/*.h) tests/old/delayq.h
+$B/test-old: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 	@mkdir -p $B
-	$(CC) -std=gnu99 -O1 -g -DDELAYQ_HEADER='"old/delayq.h"' $(CPPFLAGS) \
+	$(CC) -std=gnu99 -O1 -g -DDELAYQ_HEADER='"old/0.1/delayq.h"' $(CPPFLAGS) \
 	    $(HIREDIS_CFLAGS) $(OLD_TESTS) $(LDFLAGS) $(HIREDIS_LIBS) \
 	    -lpthread -o $@
 

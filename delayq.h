@@ -17,8 +17,8 @@
  *
  *     >>start       quick start
  *     >>life        the life of an item
- *     >>promises    what is guaranteed, and what isn't
- *     >>keys        what lies in Redis
+ *     >>promises    the guarantees, and their limits
+ *     >>keys        the data in Redis
  *     >>time        clocks, waiting, order
  *     >>servers     one server, Sentinel, a cluster, TLS
  *     >>threads     blocking, threads, signals, fork
@@ -26,7 +26,7 @@
  *     >>errors      errors and retries
  *     >>limits      limits
  *     >>macros      option macros
- *     >>status      what a call can tell you
+ *     >>status      the results of a call
  *     >>types       options, the item, the handle
  *     >>functions   the functions
  *
@@ -35,19 +35,19 @@
  *     >>system         what a port supplies: clock, random bytes, sockets ...
  *     >>numbers        numbers as text, in hex, in a back-off
  *     >>elements       every byte of an element
- *     >>errors-inside  statuses, what server errors mean, error texts
+ *     >>errors-inside  statuses, error texts
  *     >>url            the URL
  *     >>tls            TLS
- *     >>scripts        what runs in the server
+ *     >>scripts        the Lua that runs in the server
  *     >>protocol       writing requests, reading replies
- *     >>schedule       when the server is asked next
- *     >>waiters        which of the handles that wait on a queue acts
+ *     >>schedule       the time of the next poll
+ *     >>waiters        the handles that wait on one queue
  *     >>connections    dialing, login, probe, redirections, back-off
- *     >>requests       sending scripts, one retry policy
- *     >>subscriber     the connection that only listens
- *     >>waiting        the only place that waits
+ *     >>ops            the operations that calls request; an outbox's rings
+ *     >>lanes          ops in order, with one request in flight; retries
+ *     >>subscriber     the socket that only listens
+ *     >>waiting        the one step, and the one sleep
  *     >>taking         transfers and takes
- *     >>outbox-inside  what handles that never wait have yet to send
  *     >>verbs          the functions of the API
  *
  * >>start -- quick start
@@ -69,7 +69,7 @@
  *
  *         options.name = "jobs";
  *         options.url = getenv("DELAYQ_URL");  (NULL: 127.0.0.1:6379)
- *         options.log = tell;                  (faults that the take waits out)
+ *         options.log = tell;                  (faults that the take rides out)
  *         if (delayq_open(&q, &options) == DELAYQ_OK &&
  *             delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK)  (due in 5 s)
  *             while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
@@ -79,11 +79,11 @@
  *         return 1;
  *     }
  *
- * There is no thread and no event loop in here. A take moves what is due by
+ * There is no thread and no event loop in here. A take moves the due items
  * itself, so one consumer alone is enough. A program with a loop of its own
  * calls delayq_take(&q, &item, 0) in each turn, which costs nothing while
- * nothing is due; a program that only moves items, for other programs to
- * take, calls delayq_tick(&q, &wait_ms) and is told when to come back.
+ * nothing is due. A program that only moves items, for other programs to take,
+ * calls delayq_tick(&q, &wait_ms), which says when to call it again.
  *
  * >>life -- the life of an item
  *
@@ -104,22 +104,22 @@
  *                                     dead ---redrive---> ready
  *
  * Pending items lie in a sorted set, ordered by due time; ready items lie in a
- * list. The transfer, which every tick and take runs, moves what is due from
- * the set to the list. A take that finds the list empty takes what is due
- * straight from the set.
+ * list. The transfer, which every tick and take runs, moves due items from the
+ * set to the list. A take that finds the list empty takes due items straight
+ * from the set.
  *
  * A lease puts the item back into the set, due at the end of the lease, with
  * its attempt count raised by one. An ack removes it from there; a nack or an
  * extend changes its due time. So the items of a consumer that has crashed
  * fall due again by themselves; no other process has to look for them.
  *
- * >>promises -- what is guaranteed, and what isn't
+ * >>promises -- the guarantees, and their limits
  *
  *                    lease_ms = 0                lease_ms > 0
  *     delivery       at most once: a take        at least once: handlers
  *                    removes the item            must be idempotent
- *     crash          what a consumer had taken   delivered again after the
- *                    is gone                     lease
+ *     crash          the items that a consumer   delivered again after the
+ *                    had taken are gone          lease
  *     order          by due time, then offer     the same; redeliveries take
  *                                                turns with the rest
  *     early          never by the server's clock; nor measured from the offer,
@@ -127,21 +127,21 @@
  *
  * Each move is one script. If the server refuses it (memory full, a command
  * that the ACL forbids, a key of another type) the items stay where they are.
- * If it refuses only what comes after the first items, these have been moved or
- * taken, the call succeeds, and the next one fails. A full server still
- * delivers, acks, nacks and extends.
+ * If it refuses a part behind the first items, these have been moved or taken,
+ * the call succeeds, and the next one fails. A full server still delivers,
+ * acks, nacks and extends.
  *
- * Items are lost in no other way than these, and by what Redis itself loses:
+ * Items are lost in no other way than these, and by data loss in Redis itself:
  * see its persistence settings, and its asynchronous replication at a
  * failover. If the server restarts from an older state, items taken or acked
  * since then are delivered again, even without a lease.
  *
- * Where Redisson moves items of the queue too, three things are weaker: a
- * lease ends by the fastest Java clock; attempts are counted anew whenever
- * Java has moved the item (so max_attempts is refused); and a crashed
- * consumer's item may be delivered to Java.
+ * If Redisson moves items of the queue too, three guarantees are weaker: a
+ * lease ends by the fastest Java clock; attempt counts restart whenever Java
+ * has moved the item (so max_attempts is refused); and a crashed consumer's
+ * item may be delivered to Java.
  *
- * >>keys -- what lies in Redis
+ * >>keys -- the data in Redis
  *
  * For a queue named N, T is N itself if N contains a '{', else {N}:
  *
@@ -155,47 +155,46 @@
  *     delayq_retry:T                  list   native: elements with an attempt
  *                                            count that are ready again
  *     delayq_dead:T                   list   "reason time\n", then the element
- *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of what
- *                                            was offered under KEY. Eviction
+ *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of the
+ *                                            item offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
- *     delayq_sent:T:HANDLE            string with a TTL of a day: how far the
- *                                            offers of an outbox have come
+ *     delayq_sent:T:HANDLE            string with a TTL of a day: the highest
+ *                                            number that an outbox has stored
  *     delayq_waiters:T                zset   handles that wait in a take, and
  *                                            the channel that calls all of them
  *     delayq_turn:T:HANDLE            channel  tells one of them to lead
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
- *     delayq_counters:T               hash   what handles with options.counters
- *                                            have done
+ *     delayq_counters:T               hash   totals of handles with
+ *                                            options.counters
  *
  * The first four are the keys, the bytes and the channel of Redisson's
  * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
- * from the same queue. options.wire says for which Redisson; all handles on a
- * queue use the same wire. An element that the fleet's Redisson can't read
- * stops its transfer for ever. So a handle that meets an element of another
- * Redisson than its own returns DELAYQ_ERR_WIRE. It looks at both ends of the
- * set and of the mirror at the open, and with an offer if it has not looked for
- * 10 s; takes and ticks look at what they move and at the next item, if that is
- * due within max_wait_ms. It does not look at each element, and can't see a
- * Redisson that has not offered yet. If elements of two formats have come
- * together all the same, let one handle with DELAYQ_REDISSON_OLD tick until the
- * wrong ones are gone: its ticks move every format, and write none.
+ * from the same queue. options.wire names the Redisson; all handles of a queue
+ * use the same wire. An element that the fleet's Redisson can't read stops its
+ * transfer for ever. So a handle that finds an element of another Redisson
+ * returns DELAYQ_ERR_WIRE. It looks at both ends of the set and of the mirror
+ * at the open, and with an offer if it has not looked for 10 s; takes and ticks
+ * look at the elements that they move and at the next one, if that is due
+ * within max_wait_ms. It does not look at every element, and can't see a
+ * Redisson that has not offered yet. If a queue holds elements of two formats
+ * all the same, let one handle with DELAYQ_REDISSON_OLD tick until the wrong
+ * ones are gone: its ticks move every format, and write none.
  *
- * Handles with options.counters add what they do to the counters, in the script
- * that does it: so what is sent again after a lost answer counts once, and the
- * totals that delayq_count tells make the rates of the fleet. Not counted is
- * what Redisson and handles without the option do, a redrive, what delayq_clear
- * removes, and some of what is done while the slot moves to another node. Each
- * counter that a call changes costs the server about 1.5 us, and 85 bytes in
- * the append-only file. They stay until somebody deletes their key, and begin
- * at 0 then.
+ * Handles with options.counters count in the script that does the work, so a
+ * resend after a lost reply counts once. delayq_count returns the totals.
+ * They don't include the work of Redisson and of handles without the option, a
+ * redrive, the items that delayq_clear removes, and some work while the slot
+ * moves to another node. A counter that a call changes costs the server about
+ * 1.5 us, and 85 bytes in the append-only file. The counters stay until
+ * somebody deletes their key.
  *
- * What lies in Redis outlives the programs, so it is a contract of its own.
+ * The data in Redis outlives the programs, so it is a contract of its own.
  * Versions of delayq with the same first number can work on one queue at once:
- * they offer, move, take and ack each other's items and know each other's
+ * they offer, move, take and ack each other's items, and know each other's
  * tickets and keys. So programs can be upgraded one by one, and rolled back,
- * while they work. What a version adds lies in a key of its own, or in a bit
- * that older versions pass over. A change that these could not live with raises
- * the first number, and the newer version refuses their queues in words.
+ * while they work. A new version adds a key of its own, or a bit that older
+ * versions ignore. A change that these can't handle raises the first number,
+ * and the newer version refuses their queues with an explanatory text.
  *
  * >>time -- clocks, waiting, order
  *
@@ -203,30 +202,29 @@
  * one, can offer and take. Due times are whole milliseconds since the epoch,
  * rounded up.
  *
- * Nothing ever blocks on the server; the handle waits in poll(), and sleeps for
- * the last fraction of a millisecond. Sleepers are woken up to 50 us late (on
- * Windows 600), so it sleeps for so much less, and spends the rest awake. A
- * handle that waits opens a second connection, the subscriber, which is told of
- * items that are due earlier and of payloads that anybody pushes into N. It
- * only saves time: without it the handle asks the server every 250 ms; with it
- * at least every max_wait_ms.
+ * Nothing ever blocks on the server: the handle waits in poll(). A sleeper is
+ * woken up to 50 us late (on Windows 600), so the handle sleeps so much less,
+ * and spends the rest awake. A handle that waits opens a second socket, the
+ * subscriber, which hears of items that are due earlier and of payloads that
+ * anybody pushes into N. It only saves time: without it the handle polls the
+ * server every 250 ms; with it at least every max_wait_ms.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
- * standbys, step in if the leader has not acted 0.3 to 0.6 s after something
- * was due or pushed. The rest sleep until one of those takes an item and needs
- * a successor. So of a hundred that wait few wake for an item, and one that
+ * standbys, step in if the leader has not acted 0.3 to 0.6 s after an item was
+ * due or pushed. The rest sleep until one of those takes an item and needs a
+ * successor. So of a hundred waiting handles few wake for an item, and one that
  * waits alone pays nothing for them.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
- * exception: where more than 16 wait, and a fault hits the leader and every
+ * exception: if more than 16 wait, and a fault hits the leader and every
  * standby, a sleeper finds the item, each of which looks every max_wait_ms.
  *
- * What one handle offers for the same millisecond comes in the order of the
- * offers. Between handles that holds, too, for an offer that begins after
- * another has returned. The exception: two that follow each other more closely
- * than round trips of a handle differ, or than its clock has drifted from the
- * server's since it last asked, may change places.
+ * The items that one handle offers for the same millisecond come in the order
+ * of the offers. Between handles that holds, too, for an offer that begins
+ * after another has returned. The exception: two offers may change places if
+ * they follow each other more closely than the round trips of a handle differ,
+ * or than its clock has drifted from the server's since its last request.
  *
  * Beside idle Redisson consumers, the server serves their BLPOP first: there
  * is no fairness between them and delayq's.
@@ -235,16 +233,16 @@
  *
  * If the URL names several hosts, they are tried in turn, each for its share
  * of connect_timeout_ms; replicas and nodes that are down are passed over.
- * redis+sentinel:// asks the sentinels, at each connect, where the master is.
+ * redis+sentinel:// asks the sentinels, at each connect, for the master.
  *
  * On a cluster one host is enough to begin with; redirections are followed.
  * All keys of a queue lie in one slot, so a name has either no '}' or one
  * whole, non-empty {tag}; other names are refused there. While the slot moves
  * to another node, offers without a key, acks, nacks, and takes of pending
- * items go on (native queues only); everything else returns DELAYQ_ERR_AGAIN
- * until it has arrived.
+ * items go on (native queues only; an outbox keeps its offers until then); all
+ * other calls return DELAYQ_ERR_AGAIN until it has arrived.
  *
- * A queue is one slot, and so one node's work. To spread a hot queue, open
+ * A queue is one slot, and so the work of one node. To spread a hot queue, open
  * several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and wait for all
  * of them with delayq_wait.
  *
@@ -258,33 +256,34 @@
  * a lost connection raises no SIGPIPE.
  *
  * A call that asks the server blocks for io_timeout_ms at most, reconnecting
- * included, or for connect_timeout_ms if that is given and longer. What it
- * sends late in that time is given two measured round trips. With each MB of a
- * payload that moves, the time begins anew. A take or a wait may take its
- * timeout on top. An attempt to connect that needs more time goes on in the
- * next call. A host name in the URL is looked up by getaddrinfo at each
- * connect, which has no time limit: use an address, or options.resolve, where
- * that matters. A handle with an outbox does not block: see there.
+ * included, or for connect_timeout_ms if that is given and longer. A request
+ * that is sent late in this time has two measured round trips. With each MB of
+ * a payload that moves, the time begins again. A take or a wait may take its
+ * timeout in addition. An attempt to connect that needs more time goes on in
+ * the next call. getaddrinfo looks a host name up at each connect, without a
+ * time limit: use an address, or options.resolve, if that matters.
  *
- * A connection that is dead without saying so (a frozen server, a lost
- * network) is noticed by the next request after io_timeout_ms, and by the
- * subscriber after 10 s and io_timeout_ms at most.
+ * A connection that is dead without a sign (a frozen server, a lost network) is
+ * noticed by the next request after io_timeout_ms, and by the subscriber after
+ * 10 s and io_timeout_ms at most.
  *
  * >>outbox -- handles that never wait
  *
  * For a frame of a game, the superloop of a device, a callback of an event
  * loop. With options.outbox a handle waits for the server only in calls with a
- * timeout other than 0, and in those that want an answer: peek, count,
+ * timeout other than 0, and in those that need a reply: peek, count,
  * count_due, dead letters, clear, wait, flush. The others do this:
  *
  *     open     checks the options, loads the tls_ files, begins to connect, and
- *              returns DELAYQ_OK. Refusals come from tick
- *     tick     one step: writes and reads at most 64 KiB, and comes back. Call
- *              it once a frame, or when wait_ms is over or a descriptor is
- *              readable. It returns what keeps the outbox from going on
- *     take     hands out what an answer has brought; else asks, and returns
- *              DELAYQ_EMPTY: the item comes a round trip later. The lease runs
- *              from when it was asked. Take until DELAYQ_EMPTY, then tick
+ *              returns DELAYQ_OK. A tick returns refusals
+ *     tick     one step: writes and reads at most 64 KiB, and returns. Call it
+ *              once a frame, or when wait_ms is over or a descriptor is
+ *              readable. It returns the fault that keeps the outbox from going
+ *              on
+ *     take     hands out an item that a reply has brought; if there is none, it
+ *              sends a request and returns DELAYQ_EMPTY: the item comes a round
+ *              trip later. The lease begins with the request. Take until
+ *              DELAYQ_EMPTY, then tick
  *     offer, ack, nack, extend, bury, cancel, reschedule
  *              copy into the outbox and return DELAYQ_OK: accepted. No room:
  *              DELAYQ_ERR_FULL, nothing has happened. Larger than half of its
@@ -292,23 +291,23 @@
  *
  * Offers have three quarters of the memory, acks and the like the rest, so that
  * a full server, which refuses offers, still gets the acks that make room. Each
- * is done in the order of the calls. What is accepted stays until the server
+ * part is done in the order of the calls. An accepted op stays until the server
  * has confirmed it, through lost connections, wrong passwords, missing rights,
- * a full or read-only server. Only what the server can't take is dropped: what,
- * sent alone, has ended 8 connections; the log is told, and delayq_outbox
- * counts it.
+ * a full or read-only server. An op is dropped only if, sent alone, it has
+ * ended 8 connections; this is reported to the log, and delayq_outbox counts
+ * it.
  *
- * An offer is stored once, also where its answer was lost and it was sent
- * again: the queue remembers how far each handle has come, for a day. It is
- * stored at least once where Redis forgets that (a failover, a restart without
- * synced AOF), and after a day without a connection. A delay counts from the
- * call. With a ticket wanted (offer_message, offer_many) the due time is
- * settled at the call, by the server's clock as it is known then: after a
+ * An offer is stored once, even if its reply was lost and it was sent again:
+ * for a day the queue remembers the highest number that each handle has stored.
+ * It is stored at least once if Redis forgets that (a failover, a restart
+ * without synced AOF), and after a day without a connection. A delay counts
+ * from the call. If a ticket is wanted (offer_message, offer_many) the due time
+ * is settled at the call, by the server's clock as it is known then: after a
  * failover to a server with a faster clock the item is early by the
  * difference. Before the first connection there is no ticket: it is "", and
  * extend and reschedule return DELAYQ_ERR_IO.
  *
- * A crash of the program, and close, lose what lies in the outbox; call
+ * A crash of the program, and close, lose the contents of the outbox; call
  * delayq_flush before. They also lose items that were fetched and not handed
  * out, unless there is a lease.
  *
@@ -317,13 +316,13 @@
  * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
  * < 0 is a failure. Only after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may
  * the effect have happened; after any other failure it has not. delayq_errmsg
- * has the sentence. If an answer was lost and the call goes on, whatever it
- * then fails of is DELAYQ_ERR_UNKNOWN, and the sentence tells of both.
+ * returns the text. If a reply was lost, the call goes on, and then fails, the
+ * status is DELAYQ_ERR_UNKNOWN, and the text names both faults.
  *
- * What a server or a proxy says unasked closes the connection before the next
- * request is written. One such fault can't be noticed: if a proxy sends an
- * answer twice, and the copy comes while the next answer is awaited, it is
- * taken for that.
+ * If a server or a proxy sends a reply that nobody awaits, the connection is
+ * closed before the next request is written. One such fault can't be noticed: a
+ * proxy sends a reply twice, and the copy comes while the next reply is
+ * awaited.
  *
  * A lost connection is replaced by itself: at once the first time, after a
  * failed attempt with a growing pause of up to reconnect_max_ms, during which
@@ -335,26 +334,26 @@
  * Names have 1 to 512 bytes. Payloads have any bytes, as many as the server
  * takes (512 MB by default), and up to 1 GB. Due times lie below 2^53 ms.
  *
- * An answer with more than 250,000 elements or more than 1 GB is refused as
- * soon as the server announces it; else memory grows only with what has come.
+ * A reply with more than 250,000 elements or more than 1 GB is refused as soon
+ * as the server announces it; otherwise memory grows only with the bytes that
+ * have come.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
- * of payload, so it blocks the server for about 2 ms. A payload larger than
- * that is moved alone. Of 1 to 64 MB it blocks the server for so many ms per
- * MB: an offer or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or
- * extend 3 to 6, a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A
- * take or tick needs twice as long if the next item is as large, since it looks
- * at that to know when it is due. An item of 60 MB goes through with the
- * default options; for larger ones raise io_timeout_ms, since nothing moves
- * while the script runs.
+ * of payload, so it blocks the server for about 2 ms. A larger payload is moved
+ * alone. With 1 to 64 MB it blocks the server for so many ms per MB: an offer
+ * or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or extend 3 to 6,
+ * a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A take or tick
+ * needs twice as long if the next item is as large, since it reads that for its
+ * due time. An item of 60 MB goes through with the default options; for larger
+ * ones raise io_timeout_ms, since nothing moves while the script runs.
  *
  * With a Redisson wire each script walks through the mirror list once, that of
  * a replace twice: a few ms per 100,000 pending items. One walk serves up to
  * 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
- * The handle is plain memory of a few KB. A call needs up to 22 KB of stack, 16
- * of these for hiredis' read buffer, and more under TLS. The library itself
- * allocates nothing; hiredis does.
+ * The handle is plain memory of less than 4 KB. A call needs up to 22 KB of
+ * stack, 16 of these for hiredis' read buffer, and more under TLS. The library
+ * itself allocates nothing; hiredis does.
  *
  * >>macros -- option macros
  *
@@ -402,7 +401,7 @@ extern "C" {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Status
- * >>status   what a call can tell you
+ * >>status   the results of a call
  *---------------------------------------------------------------------------*/
 
 typedef enum delayq_status {
@@ -441,17 +440,27 @@ typedef enum delayq_status {
  *---------------------------------------------------------------------------*/
 
 #define DELAYQ_FOREVER (-1) /* a timeout without end */
+#define DELAYQ_FOREVER (-1) /* a timeout without end */
 #define DELAYQ_BACKOFF (-1) /* nack: exponential, with jitter */
 #define DELAYQ_RELEASE (-2) /* nack: at once, this attempt doesn't count */
 
-/* Which programs share the queue. All its handles use the same. */
-typedef enum delayq_wire {
-    DELAYQ_NATIVE = 0,  /* C programs. Redisson >= 3.21.1 can move and take the
-                           items, but must not offer any, and its size(),
-                           contains() and so on don't see what C has offered */
-    DELAYQ_REDISSON,    /* a fleet with Redisson >= 3.21.1 */
-    DELAYQ_REDISSON_OLD /* a fleet with Redisson <= 3.21.0 */
-} delayq_wire;
+/* The programs that share the queue. All its handles use the same wire:
+ *
+ *     DELAYQ_NATIVE         C programs; the default, 0. Redisson >= 3.21.1 can
+ *                           move and take the items. But it must not offer any,
+ *                           and its size(), contains() and the like don't see
+ *                           the items that C has offered
+ *     DELAYQ_REDISSON       a fleet with Redisson >= 3.21.1
+ *     DELAYQ_REDISSON_OLD   a fleet with Redisson <= 3.21.0
+ *     DELAYQ_BROADCAST      C programs; each handle gets each item. Without a
+ *                           lease
+ *
+ * A program links the code only of the wires that it names. */
+typedef const struct delayq_wire_kind *delayq_wire;
+#define DELAYQ_NATIVE ((delayq_wire)0)
+#define DELAYQ_REDISSON (&delayq_wire_redisson)
+#define DELAYQ_REDISSON_OLD (&delayq_wire_redisson_old)
+#define DELAYQ_BROADCAST (&delayq_wire_broadcast)
 
 typedef struct delayq delayq;
 
@@ -475,15 +484,13 @@ typedef struct delayq_options {
                                removes the item */
     int max_attempts;       /* an item that has been handed out so often goes
                                to the dead letters at its next take; up to
-                               65,535; default 0: never. Only with
-                               DELAYQ_NATIVE */
+                               65,535; default 0: never. Not with a Redisson
+                               wire */
     int64_t backoff_ms;     /* DELAYQ_BACKOFF after the first attempt, doubled
                                for each further one; default 1,000 */
     int64_t backoff_max_ms; /* and at most; default 300,000 */
 
-    /* Broadcast: every handle gets every item. All handles of the queue set
-     * it; only with DELAYQ_NATIVE and without a lease. */
-    int broadcast;
+    /* With DELAYQ_BROADCAST. */
     const char *broadcast_after; /* NULL: only what comes after the open; "":
                                     everything that is kept; or the ticket text
                                     of the last item seen */
@@ -640,141 +647,208 @@ typedef struct delayq_outbox_state {
     size_t bytes, size; /* used, of so many */
 } delayq_outbox_state;
 
-/* From here to the functions (>>functions): what a handle is made of, private.
- * It is here so that a handle can lie in memory of yours. */
+/* From here to the functions (>>functions) stands the content of a handle. It
+ * is private. It is here so that a handle can lie in memory of yours. */
 
 typedef struct delayq_address {
     char host[256]; /* or the path of a unix socket, */
     int port;       /* which has port 0 */
 } delayq_address;
 
-/* Private: commands that were written together, until each of their replies
- * is there. */
+/* Commands that are written together, until each of their replies is there. */
 typedef enum delayq_exchange_state {
     DELAYQ_EXCHANGE_NONE,
-    DELAYQ_EXCHANGE_WAITING,  /* to be written */
-    DELAYQ_EXCHANGE_SENT,     /* replies are to come */
-    DELAYQ_EXCHANGE_ANSWERED, /* by the server, or by the loss of its socket */
-    DELAYQ_EXCHANGE_SETTLED   /* and what follows from that is done */
+    DELAYQ_EXCHANGE_WAITING, /* to be written */
+    DELAYQ_EXCHANGE_SENT,    /* replies are to come */
+    DELAYQ_EXCHANGE_ANSWERED /* its replies are there, or its socket is lost */
 } delayq_exchange_state;
 
 typedef struct delayq_exchange {
     struct delayq_exchange *next; /* on the same socket */
     delayq_exchange_state state;
-    delayq_status status;          /* why there are no replies, or OK */
-    unsigned char wants, got;      /* replies */
-    unsigned number;               /* the socket's, when it was sent */
-    unsigned char written;         /* the server has all of it, or may have; so
-                                      it has where another one follows */
-    unsigned char alone;           /* nothing else was lost with it */
+    delayq_status status;     /* why there are no replies, or OK */
+    unsigned char wants, got; /* replies */
+    unsigned number;          /* the socket's, when it was sent; 0: never */
+    unsigned char written;    /* the server has all of it, or may have */
+    unsigned char alone;      /* it was the only one on the lost socket */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
 } delayq_exchange;
 
-/* Private: one connection to a server. */
 typedef enum delayq_socket_state {
     DELAYQ_SOCKET_CLOSED,
-    DELAYQ_SOCKET_RESOLVING, /* its host's address is being looked up */
+    DELAYQ_SOCKET_RESOLVING, /* the address of its host is being looked up */
     DELAYQ_SOCKET_DIALING,   /* it is being connected */
     DELAYQ_SOCKET_TLS,       /* in the handshake of TLS */
-    DELAYQ_SOCKET_GREETING,  /* its login waits for answers */
+    DELAYQ_SOCKET_GREETING,  /* its login is sent */
     DELAYQ_SOCKET_OPEN,      /* logged in */
     DELAYQ_SOCKET_PROVEN     /* and has been of use */
 } delayq_socket_state;
 
-/* Private: how far a reply has come. */
+/* The part of a reply that has been read. */
 typedef struct delayq_reply_scan {
-    char type;           /* of what comes; 0: its first byte comes */
+    char type;           /* of the element; 0: its first byte comes next */
     char last;           /* the byte before, in a line; */
-    unsigned short line; /* the length of that */
-    unsigned number;     /* in that; of a string: bytes still to come */
+    unsigned short line; /* the length of the line so far */
+    unsigned number;     /* in the line; of a string: bytes still to come */
     unsigned bytes;      /* of all strings in the reply so far */
     unsigned items;      /* of all its arrays */
-    unsigned depth;      /* arrays that aren't complete, one in the other: */
-    unsigned left[4];    /* so many elements are to come */
+    unsigned depth;      /* arrays that are not complete, nested: */
+    unsigned left[4];    /* their elements that are still to come */
 } delayq_reply_scan;
 
+/* Invariants: c is NULL if the state is CLOSED or RESOLVING; first and last are
+ * both NULL or both not; body_len > 0 only while c is not NULL. */
 typedef struct delayq_socket {
-    struct redisContext *c; /* NULL until it is being connected */
-    void *ssl;              /* c's SSL; hiredis owns it */
+    struct redisContext *c;
+    void *ssl; /* c's SSL; hiredis owns it */
     delayq_socket_state state;
     unsigned number;         /* counts the attempts to connect it */
     unsigned char purpose;   /* dq_conn_purpose */
     unsigned char unwritten; /* c's output buffer, or `body`, is not empty */
     unsigned char more;      /* there may be more to read */
-    unsigned char unproven;  /* so many in a row were lost before of use */
-    unsigned failures;       /* so many attempts in a row have failed */
+    unsigned char unproven;  /* connections in a row that were lost unproven */
+    unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* connect no sooner */
     int64_t begun_us;        /* when this attempt began; */
     int64_t deadline_us;     /* it has to be open by then */
-    int64_t moved_us;        /* when it was last of use */
-    delayq_reply_scan scan;  /* of what is read */
-    const char *body;        /* what is to be written then, */
-    size_t body_len;         /* a payload of that length */
-    delayq_exchange *first, *last; /* under way, in the order of replies */
+    int64_t moved_us;        /* when bytes were last read or written */
+    delayq_reply_scan scan;
+    const char *body; /* a payload that is written behind c's buffer, */
+    size_t body_len;  /* and the length of its rest */
+    delayq_exchange *first, *last; /* in flight, in the order of replies */
     delayq_exchange greeting;
-    unsigned char login[8]; /* the steps that it consists of */
+    unsigned char login[8]; /* its steps */
 } delayq_socket;
 
-/* Private: whether the server tells of pushes into the lists. */
+/* Whether the server reports pushes into the lists. */
 typedef enum delayq_track_state {
     DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll more often */
     DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
     DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
 } delayq_track_state;
 
-/* Private: a host's address. */
+/* The address of a host. */
 typedef struct delayq_name {
     unsigned hash;    /* of its name */
     int64_t found_us; /* when it was looked up; 0: never */
     char text[46];
 } delayq_name;
 
+/* A connection: up to three sockets to one server, or one cluster. */
 typedef struct delayq_conn {
     const delayq *owner; /* its options say where to connect */
     delayq *handles;     /* all that use this connection */
 
-    delayq_socket cmd;  /* requests and their replies */
-    delayq_socket sub;  /* the subscriber */
-    delayq_socket *ask; /* to the node that ASK has named: dq_wait_settle's, or
-                           NULL */
+    delayq_socket cmd; /* requests and their replies */
+    delayq_socket sub; /* the subscriber */
+    delayq_socket ask; /* to the node that an ASK has named, for one request */
 
     delayq_address at;        /* where cmd leads, or is to lead */
     delayq_address redirect;  /* the node that MOVED or ASK has named */
     unsigned char redirected; /* cmd's next attempt goes there */
     unsigned char hops;       /* redirections in a row while connecting */
-    unsigned char timed_out;  /* the last fault: given up, not closed by the
-                                 server */
+    unsigned char timed_out;  /* the last fault was a timeout */
     unsigned host;            /* number of the URL's host to try next */
     delayq_name *names;       /* three, in the owner's outbox; or NULL */
     unsigned hosts_left;      /* to try before a pause */
-    delayq_status failure;    /* what a request is told during that, */
-    char err[256];            /* and the text */
-    unsigned loaded;          /* bits of the scripts that cmd has loaded */
+    delayq_status failure;    /* the status of requests during that, */
+    char err[256];            /* and its cause */
 
     delayq_track_state tracking;
     int64_t sub_id;        /* its CLIENT ID */
     unsigned sub_at;       /* a hash of the address to which it leads */
     int64_t sub_read_us;   /* when it was last read */
-    int64_t sub_pinged_us; /* when it was pinged; 0: no answer is awaited */
+    int64_t sub_pinged_us; /* when it was pinged; 0: no reply is awaited */
 
     /* The server. */
-    unsigned char known;               /* cmd has been told what follows; */
-    unsigned char probed_again;        /* the first answer was late */
+    unsigned char known;               /* a probe was answered on cmd */
+    unsigned char probed_twice;        /* the first reply was late */
     unsigned clock_number;             /* counts the servers that were known */
     int64_t clock_offset_us;           /* its clock minus ours, at least, */
     int64_t clock_error_us;            /* and at most so much more, */
-    int64_t clock_read_us;             /* when it was told */
+    int64_t clock_read_us;             /* as it was read then */
     unsigned char long_size, long_big; /* its unsigned long */
 
-    unsigned moved; /* bytes of large payloads and of answers so far */
+    unsigned moved; /* bytes of large payloads and of replies so far */
 
     void *tls;   /* the SSL_CTX */
-    int pipe[2]; /* delayq_wake writes, a wait reads */
+    int pipe[2]; /* delayq_wake writes, a sleep ends */
 } delayq_conn;
 
-/* What a handle is among those that wait in a take on its queue; in this order
- * in a take's reply. */
+/* Ops in order, with one request in flight. The ops lie in a ring of the
+ * outbox, or in one of the caller's arrays; a bare lane has one op, which is
+ * no more than its verb.
+ *
+ * Invariants: settled + n <= accepted while a request is in flight; the first
+ * `unsure` ops behind `settled` may have run. */
+typedef struct delayq_lane {
+    struct delayq_lane *next;       /* of the same handle */
+    delayq_exchange x;              /* of the request; NONE: there is none */
+    const struct dq_policy *policy; /* how it is retried */
+    const struct dq_verb *verb;     /* of the request's first op */
+    unsigned char key;              /* the second key of the request */
+    size_t n;                       /* the request's ops */
+    delayq_status status;           /* of the last request */
+    struct redisReply *reply;       /* of a bare lane: for its caller */
+    delayq_status result;           /* the first status of an op but OK */
+    int64_t due_ms;                 /* of the last op that has a new one */
+
+    struct dq_ring *ring;     /* where the ops lie: one of these, */
+    delayq_message *messages; /* or none if the lane is bare */
+    delayq_item *items;
+    struct dq_op *ops;
+    const struct dq_verb *array_verb, *keyed_verb; /* of messages or items; of
+                                                      a bare lane */
+    const struct dq_query *query; /* the arguments of a bare verb */
+    int64_t begun_us;             /* the local time of the call */
+    uint64_t accepted, settled;   /* ops */
+
+    uint64_t unsure, was_unsure; /* the latter: before this sending */
+    unsigned tries;              /* of this request */
+    unsigned char resent;        /* this request, since a socket was lost */
+    unsigned char resends;       /* one of its ops may have run before */
+    unsigned char uploads;       /* the script, with the next sending */
+    unsigned char asking;        /* it goes to the node that ASK has named */
+    unsigned char as_waiter;     /* a take: with the waiters' key */
+    unsigned char zset_alone;    /* a take: the zset and no other key */
+    unsigned char suspect;       /* its last request has lost a socket */
+    unsigned char failures;      /* in a row, of a ring */
+    unsigned char losses;        /* of sockets, with one op alone */
+    size_t limit;                /* ops of a ring's next request */
+    int64_t retry_us;            /* send no sooner */
+} delayq_lane;
+
+/* The handle's take or transfer, and its reply. */
+typedef struct delayq_fetch {
+    delayq_lane lane;           /* bare */
+    const struct dq_verb *take; /* the wire's; NULL before the first take */
+    unsigned char takes;        /* it is a take */
+    unsigned char overdue;      /* the last reply said that something is due */
+    size_t max;                 /* items that it asks for */
+    uint64_t order;             /* of the ids that its leases make */
+    delayq_ticket ack;          /* acked with it; "": none */
+    delayq_status acked;        /* the status of that ack */
+    unsigned char lost;         /* a reply was lost since the call began */
+    delayq_status status;       /* of its last reply */
+
+    struct redisReply *reply; /* the items point into it */
+    size_t at;                /* the next element to hand out */
+    const char *due;          /* the due times of the rest, as text */
+    int64_t us;               /* the server's clock in the reply */
+    int64_t lease_end_us;     /* of all its items, by the local clock */
+
+    /* How a loop takes. */
+    size_t want;           /* items that the next take asks for, */
+    size_t most;           /* at least these, if the program can hold them */
+    size_t got;            /* items of the last one */
+    unsigned char taken;   /* since the last tick 1: the program has taken, 2:
+                              and has got something */
+    delayq_status failure; /* a take has failed: the next tick returns it */
+} delayq_fetch;
+
+/* The role of a handle among those that wait in a take on its queue; in this
+ * order in a take's reply. */
 typedef enum delayq_waiter_role {
     DELAYQ_WAITER_NONE,    /* it is not one of them */
     DELAYQ_WAITER_ALONE,   /* it was the only one when it asked */
@@ -802,12 +876,20 @@ typedef struct delayq_waiter {
     int64_t look_us;       /* ask no later than then */
 } delayq_waiter;
 
+/* What q->setup asks. */
+typedef enum delayq_setup_kind {
+    DELAYQ_SETUP_PROBE,
+    DELAYQ_SETUP_TRACK,
+    DELAYQ_SETUP_STALE /* tracking; its reply is out of date */
+} delayq_setup_kind;
+
 /* A handle. {0} is a closed one. An open one must not be copied or moved. */
 struct delayq {
     unsigned open;
     int call_ms; /* how long a call that asks may take */
     int64_t pid;
     delayq_options options;
+    delayq_wire wire;    /* never NULL */
     delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
                             that it belongs to is closed */
     delayq_conn own;     /* unused by a handle that shares another's */
@@ -817,17 +899,20 @@ struct delayq {
     char id[18];                /* ":" and handle_id in hex */
 
     delayq_exchange setup; /* the probe of its queue, or tracking: */
-    unsigned char tracks;  /* it is tracking; 2: its answer is out of date */
+    delayq_setup_kind setup_kind;
+    unsigned char probe_uploads; /* the probe's script, with the next probe */
+
+    delayq_lane *lanes; /* all: fetch, the outbox's, a call's */
+    delayq_fetch fetch;
+    struct dq_outbox *outbox; /* in options.outbox, or NULL */
 
     /* The schedule. */
-    int64_t next_poll_us; /* ask the server no later than then */
-    int64_t pause_us;     /* the last request failed: none before then, whatever
-                             is heard */
-    int64_t track_us;     /* ask it to track the list no sooner than then */
-    int64_t ready;        /* how many lay ready by the last answer */
-    void *outbox;         /* in options.outbox, or NULL */
-    int64_t send_us;      /* that has something to send then */
-    unsigned char asked;  /* its transfer or take is under way */
+    int64_t next_poll_us;    /* ask the server no later than then */
+    int64_t pause_us;        /* the last request failed: none before then,
+                                whatever is heard */
+    int64_t track_us;        /* ask it to track the list no sooner than then */
+    int64_t ready;           /* how many lay ready by the last reply */
+    unsigned char poll_sent; /* a transfer or take is in flight */
 
     /* What is heard; all 0 while the subscriber is closed. */
     unsigned char subscribed;   /* to the queue's channel */
@@ -840,11 +925,11 @@ struct delayq {
 
     unsigned char empty_takes; /* 1: the last take was empty, and one of the
                                   empty ones since the last item didn't wait */
-    unsigned char retry_turn;  /* which list the last take looked at first */
+    unsigned char retry_turn;  /* the list that the last take began with */
     unsigned char probed;      /* a probe of this queue has been answered */
-    unsigned char foreign;     /* dq_foreign: what was met there */
+    unsigned char foreign;     /* DQ_FOREIGN_...: the elements met there */
     volatile int woken;        /* by delayq_wake */
-    void *reply;               /* what the items point into */
+    void *reply;               /* of a peek: the items point into it */
     delayq_counts counts;
     size_t name_len;
     char name[513];
@@ -852,32 +937,68 @@ struct delayq {
     char err[256];
 };
 
+/* A wire, and what depends on it. */
+struct delayq_wire_kind {
+    char letter[2];          /* its name in scripts */
+    unsigned char id_len;    /* of the ids that its handles write */
+    unsigned char old_first; /* read elements as Redisson <= 3.21.0 first */
+    unsigned char mirror;    /* pending elements stand in a list, too */
+    unsigned char stream;    /* due items go into a stream */
+    const char *third_key;   /* of scripts that move items: its prefix */
+    const struct dq_verb *take, *tick; /* NULL: those of DELAYQ_NATIVE */
+};
+
+#ifndef DELAYQ_STATIC
+#define DELAYQ_WIRE_KIND extern const struct delayq_wire_kind
+#define DELAYQ_WIRES_BEGIN
+#define DELAYQ_WIRES_END
+#elif !defined(__cplusplus)
+#define DELAYQ_WIRE_KIND DELAYQ_API const struct delayq_wire_kind
+#define DELAYQ_WIRES_BEGIN
+#define DELAYQ_WIRES_END
+#else /* where a static constant has to have its value at once */
+#define DELAYQ_WIRE_KIND extern const struct delayq_wire_kind
+#define DELAYQ_WIRES_BEGIN namespace {
+#define DELAYQ_WIRES_END }
+#endif
+DELAYQ_WIRES_BEGIN
+DELAYQ_WIRE_KIND delayq_wire_redisson;
+DELAYQ_WIRE_KIND delayq_wire_redisson_old;
+DELAYQ_WIRE_KIND delayq_wire_broadcast;
+DELAYQ_WIRES_END
+
 /*-----------------------------------------------------------------------------
  * MARK: - Functions
  * >>functions   in the order in which you meet them
  *---------------------------------------------------------------------------*/
 
-/* "Any server failure" below means that the function can return each of these:
+/* Unless a contract says otherwise, a function that asks the server
+ *
+ *     blocks      for one round trip; if the connection turns out to be lost,
+ *                 for a connect and another one. >>threads has the limits
+ *     costs       one script, O(log n) for n pending items
+ *     keeps       nothing of its arguments
+ *     returns     DELAYQ_OK, or "any server failure", each of these:
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing was changed
- *     DELAYQ_ERR_WIRE      what was due before the element may have been moved,
- *                          and an item acked, which `acked` tells; nothing
- *                          else was changed. All further calls fail until the
- *                          handle is reopened. Exception: with
- *                          DELAYQ_REDISSON_OLD only those that write elements,
- *                          offers and takes; ticks go on
+ *     DELAYQ_ERR_WIRE   the items due before the foreign element may have been
+ *                moved, and an item acked, which `acked` shows; nothing else
+ * was changed. All further calls fail until the handle is reopened. With
+ * DELAYQ_REDISSON_OLD only offers and takes fail; ticks go on
  *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
- *     DELAYQ_ERR_ARG       the handle is closed, or was opened before a
- *                          fork(), or its name or tls_ files turn out to be
- *                          bad when it connects; nothing was changed
- */
+ *     DELAYQ_ERR_ARG    the handle is closed, or was opened before a fork(), or
+ *                its name or tls_ files turn out to be bad when it connects;
+ *                nothing was changed
+ *
+ * A handle with an outbox does not block in offer, ack, nack, extend, bury,
+ * cancel, reschedule, tick, and a take with timeout 0: see >>outbox. */
 
 /*
  * delayq_open -- open a handle on a queue, and connect.
  *
  *   q         a closed or zeroed handle, in the caller's storage
- *   options   copied, but for the strings in it other than the name
+ *   options   copied, except the strings in it other than the name
  *
  * Returns     DELAYQ_OK        open and connected
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
@@ -889,78 +1010,70 @@ struct delayq {
  *             any server failure: the handle is open and connects when it is
  *                              used
  * Blocks      up to connect_timeout_ms
- * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script, O(log n); a
- *             broadcast also XREVRANGE
+ * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; a broadcast also
+ *             XREVRANGE
  *
  * delayq_errmsg and delayq_close work in every case.
  */
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options);
 
 /* delayq_close -- close a handle; does nothing to a zeroed or closed one. The
- * payloads of its items are freed. Never blocks. What is in Redis stays. */
+ * payloads of its items are freed. Never blocks. The data in Redis stays. */
 DELAYQ_API void delayq_close(delayq *q);
 
 /*
- * delayq_offer -- hand in a payload, to be delivered in delay_ms from now.
+ * delayq_offer -- store a payload, to be delivered after delay_ms.
  *
- *   data       the payload, NUL bytes allowed; nothing of it is kept
+ *   data       the payload; may contain NUL bytes
  *   len        its length in bytes, 0 allowed
- *   delay_ms   >= 0; 0 = due at once
+ *   delay_ms   milliseconds, >= 0; 0 = due at once
  *
  * Returns      DELAYQ_OK           stored
- *              DELAYQ_ERR_ARG      negative delay, or due past 2^53 ms, or
+ *              DELAYQ_ERR_ARG      a negative delay, a due time past 2^53 ms,
  *                                  NULL with a length, or more than 1 GB
  *              DELAYQ_ERR_FULL     the server's memory, or the outbox, is full;
  *                                  not stored
  *              any server failure
- * Blocks       one round trip; if the connection turns out to be lost, a
- *              connect and one more (>>threads says for how long)
- * Redis        1 script, O(log n)
  *
- * If the answer is lost, the offer is sent again under the same id, so that it
- * is stored once: but only as long as it can't have been due yet, neither by
- * the server's clock nor by this machine's. After that nobody can tell whether
- * it was stored and delivered, so it is not stored again, and the status is
- * DELAYQ_ERR_UNKNOWN. What can deceive that, between the two sendings: a
- * server's clock that is set forward and back again; a network that keeps the
- * first until the second was delivered; somebody who cancels or clears it, or
- * moves it to an earlier time.
+ * If the reply is lost, the offer is sent again under the same id, so that it
+ * is stored once. It is not sent again if the item may have been due meanwhile,
+ * by the server's clock or by this machine's: then nobody can tell whether it
+ * was stored and delivered, and the status is DELAYQ_ERR_UNKNOWN. Three things
+ * between the two sendings can deceive this check: a server's clock that is set
+ * forward and back again; a network that keeps the first request until the
+ * second was delivered; somebody who cancels or clears the item, or moves it to
+ * an earlier time.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
 
 /*
- * delayq_offer_message -- hand in one, with a key, a due time or a ticket.
+ * delayq_offer_message -- store a payload, with a key, a due time or a ticket.
  *
  *   message    see delayq_message; status and ticket are set in it
  *
- * Returns      DELAYQ_OK          stored; the ticket is the item's
+ * Returns      as delayq_offer, and
+ *              DELAYQ_OK          stored; the ticket is the item's
  *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
  *                                 ticket is that of the item which has the key
- *              DELAYQ_GONE        only where its status was
- *                                 DELAYQ_ERR_UNKNOWN: it has been due since,
- *                                 and is not there. It was delivered, or never
- *                                 stored; nothing was stored now
- *              DELAYQ_ERR_ARG     a bad message, or NULL; nothing was sent
- *              DELAYQ_ERR_FULL    the server's memory, or the outbox, is full;
- *                                 not stored
- *              any server failure
- * Blocks       as delayq_offer
- * Redis        1 script, O(log n)
+ *              DELAYQ_GONE        only if its status was DELAYQ_ERR_UNKNOWN: it
+ *                                 has been due since, and is not there. It was
+ *                                 delivered, or never stored; nothing was
+ * stored now
  *
  * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged until its
  * status is another: the item is stored at most once. DELAYQ_GONE ends that,
- * too. Who would rather have the item twice than never offers the message once
- * more then, which stores it anew.
+ * too. If you would rather have the item twice than never, offer the message
+ * once more then, which stores a new item.
  *
- * message->status is what was returned, except that it stays DELAYQ_ERR_UNKNOWN
- * when such a retry fails.
+ * message->status is the returned status, except that it stays
+ * DELAYQ_ERR_UNKNOWN if such a retry fails.
  */
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
                                               delayq_message *message);
 
 /*
- * delayq_offer_many -- hand in many, each with its own time, key and answer.
+ * delayq_offer_many -- store many payloads, each with its time, key and status.
  *
  *   messages   see delayq_message; status and ticket are set in each
  *   count      0 is fine
@@ -968,21 +1081,21 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  * Returns      DELAYQ_OK   each is stored, or DELAYQ_DUPLICATE or DELAYQ_GONE
  *              else the server's first failure, or DELAYQ_ERR_ARG if some were
  *              bad; the others are stored all the same
- * Blocks       a round trip per 8 scripts or 256 KiB
- * Redis        a script per 128 messages or 256 KiB, one per key; O(log n) per
- *              message
+ * Blocks       for a round trip per script
+ * Redis        a script per 1,000 neighbours (100 with keys) or 256 KiB; those
+ *              with a key, a delay_ms or a due_ms don't share one
  *
- * After DELAYQ_ERR_UNKNOWN offer those messages again that have this status, as
+ * After DELAYQ_ERR_UNKNOWN offer the messages again that have this status, as
  * delayq_offer_message explains. Leave out the others: they would be stored
- * anew.
+ * again.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
 
 /*
- * delayq_tick -- move what is due to the ready list; for your own loop.
+ * delayq_tick -- move the due items to the ready list; for your own loop.
  *
- *   wait_ms    out, may be NULL, always set: call again in so many ms, or
+ *   wait_ms    out, may be NULL, always set: call again after so many ms, or
  *              sooner if one of delayq_fds is readable. 0: more work is
  *              pending, call again now. At most max_wait_ms. After a failure:
  *              the pause before the next attempt
@@ -993,9 +1106,8 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
- * Blocks       for connecting and one transfer, within the limits of >>threads;
- *              with an outbox never. The subscriber is opened, and pushes are
- *              asked for, without waiting. While nothing is due it only reads
+ * Blocks       for connecting and one transfer. It does not wait for the
+ *              subscriber, nor for pushes. While nothing is due it only reads
  *              the clock, and its sockets at most once a millisecond
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
@@ -1003,41 +1115,35 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
 
 /*
- * delayq_take -- get the next item, moving what is due on the way.
+ * delayq_take -- get the next item, moving the due items on the way.
  *
- *   item         out; see there for how long it lives
+ *   item         out; see delayq_item for how long its payload lives
  *   timeout_ms   0: don't wait; > 0: wait so long; DELAYQ_FOREVER
  *
  * Returns      DELAYQ_OK       an item
  *              DELAYQ_EMPTY    none within the timeout
- *              DELAYQ_WOKEN    delayq_wake was called; only where timeout_ms
- *                              is not 0
- *              any server failure. DELAYQ_ERR_UNKNOWN: if the server had
- *              handed out an item, it is lost; with a lease it comes again
- * Blocks       timeout_ms, and a round trip; if it waited for 10 s or longer
- *              beside others, one more to leave them. With 0: one, or none
- *              while the subscriber is open and nothing is due (it is opened
- *              at the second empty take in a row)
- * Redis        1 script, O(log n); while it waits 0.2 commands a second
+ *              DELAYQ_WOKEN    delayq_wake was called; only if timeout_ms is
+ *                              not 0
+ *              any server failure. After DELAYQ_ERR_UNKNOWN an item that the
+ *              server had handed out is lost; with a lease it comes again
+ * Blocks       for timeout_ms and a round trip; after a wait of 10 s or longer
+ *              beside others, one more to leave them. With 0: for one, or for
+ *              none while the subscriber is open and nothing is due (it is
+ *              opened at the second empty take in a row)
+ * Redis        1 script; 0.2 commands a second while it waits
  *
- * Passing faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a take
- * that waits: they are told to options.log, and it tries again until the
- * timeout, then returns the last one, or _UNKNOWN if that was among them. All
- * others return at once. DELAYQ_OK and DELAYQ_EMPTY don't tell of an item that
- * was lost before them: without a lease only the log does.
+ * Transient faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a
+ * take that waits. They are reported to options.log, and it tries again until
+ * the timeout. Then it returns the last one, or _UNKNOWN if that was among
+ * them. All other faults end it at once. DELAYQ_OK and DELAYQ_EMPTY say nothing
+ * about an item that was lost before: without a lease only the log does.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
 
-/*
- * delayq_take_many -- get up to max items in one round trip.
- *
- *   items, max   room for max items, 1 to 10,000
- *   count        out: how many came
- *
- * As delayq_take; waits for the first only, and may bring fewer than lie
- * ready: a script stops after 256 KiB.
- */
+/* delayq_take_many -- get up to max items, 1 to 10,000, in one round trip. As
+ * delayq_take; it waits for the first item only, and may bring fewer than lie
+ * ready: a script stops after 256 KiB. count: out, their number. */
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms);
@@ -1046,17 +1152,15 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
  * delayq_ack -- done with a leased item: it is removed.
  *
  * Returns      DELAYQ_OK     removed
- *              DELAYQ_GONE   the lease ran out and the item was moved or given
- *                            to another, or it was acked before; nothing was
+ *              DELAYQ_GONE   the lease ended and the item was moved or given to
+ *                            another, or it was acked before; nothing was
  *                            changed
  *              DELAYQ_ERR_ARG  an item without a lease, or a broadcast's
- *              any server failure; DELAYQ_ERR_UNKNOWN also if the answer was
- *              lost and the item is no longer there
- * Blocks       one round trip
- * Redis        1 script, O(log n)
+ *              any server failure; DELAYQ_ERR_UNKNOWN also if a reply was lost
+ *              and the item is no longer there
  *
- * A lease that has run out may still be acked until somebody moves or takes
- * the item. The same holds for nack, extend and bury.
+ * A lease that has ended may still be acked until somebody moves or takes the
+ * item. The same holds for nack, extend and bury.
  */
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
@@ -1072,9 +1176,9 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
  *   item   in: the item to ack; its ticket is enough. A zeroed item: only
  *          take. out: the next item, and in `acked` the ack's status
  *
- * Returns what delayq_take returns. The ack's status is always in `acked`:
- * DELAYQ_OK, DELAYQ_GONE, the failure that kept it from being sent, or
- * DELAYQ_ERR_UNKNOWN if its answer was lost. If the ack isn't settled the item
+ * Returns the status of the take, as delayq_take. `acked` is DELAYQ_OK,
+ * DELAYQ_GONE, the failure that kept the ack from being sent, or
+ * DELAYQ_ERR_UNKNOWN if its reply was lost. If the ack isn't settled, the item
  * keeps its ticket (and loses its payload): call again. After DELAYQ_EMPTY and
  * DELAYQ_WOKEN the ack is settled.
  */
@@ -1084,13 +1188,13 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
 /*
  * delayq_nack -- not done: deliver a leased item again.
  *
- *   delay_ms   >= 0: in so many ms; DELAYQ_BACKOFF: in backoff_ms, doubled for
- *              each further attempt, up to backoff_max_ms, half of it random;
- *              DELAYQ_RELEASE: at once, without counting this attempt (for an
- *              item that was taken and not begun)
+ *   delay_ms   >= 0: after so many ms; DELAYQ_BACKOFF: after backoff_ms,
+ * doubled for each further attempt, up to backoff_max_ms, half of it random;
+ * DELAYQ_RELEASE: at once, without counting this attempt (for an item that was
+ * taken and not begun)
  *
- * Returns, blocks and costs as delayq_ack. Called again for the same item, the
- * last one counts, until it is delivered.
+ * Otherwise as delayq_ack. Called again for the same item, the last one counts,
+ * until it is delivered.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
@@ -1104,15 +1208,10 @@ DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
  * reason "buried". Otherwise as delayq_ack. */
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item);
 
-/*
- * delayq_cancel -- take back an offer that has not been moved or taken yet.
- *
- * Returns      DELAYQ_OK     it will never be delivered
- *              DELAYQ_GONE   it was moved, taken or cancelled before
- *              DELAYQ_ERR_ARG  no ticket
- *              any server failure, as for delayq_ack
- * Redis        1 script, O(log n); with a mirror O(n)
- */
+/* delayq_cancel -- take back an offer that has not been moved or taken yet.
+ * Returns DELAYQ_OK if it will never be delivered, DELAYQ_GONE if it was moved,
+ * taken or cancelled before, DELAYQ_ERR_ARG for no ticket, or any server
+ * failure, as delayq_ack. O(n) with a mirror. */
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
 
 /* delayq_reschedule -- let a pending item be due in delay_ms >= 0 from now.
@@ -1123,17 +1222,16 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms);
 
 /*
- * delayq_peek -- look at what is pending (leased ones among it) in the order
- * of due times, without touching it.
+ * delayq_peek -- look at the pending items, leased ones among them, in the
+ * order of their due times, without touching them.
  *
  *   items, max   room for max items
  *   count        out; may be fewer than there are: a script stops after 256
- *                KiB. For the next page, hand in the last item's ticket. Where
- *                others have written what can't be decoded, or scores that are
- *                no due times, the ticket is a place in the set, good for this
- *                alone: what is moved between two pages may shift it
- *   after        NULL or "": from the start; else the items behind this one,
- *                whether it is still there or not
+ * KiB. For the next page, hand in the last item's ticket. If others have
+ * written elements that can't be decoded, or scores that are no due times, the
+ * ticket is a place in the set, good for this alone: items that are moved
+ * between two pages may shift it after        NULL or "": from the start; else
+ * the items behind this one, whether it is still there or not
  *
  * Returns      DELAYQ_OK, DELAYQ_EMPTY (none), or any server failure
  * Redis        1 script, O(log n) + O(max)
@@ -1141,35 +1239,33 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
-/* delayq_count -- what is in the queue, and what this handle has done.
- * DELAYQ_OK or any server failure; the handle's own counters are set in both
- * cases. One round trip, O(log n), and the server reads the earliest item,
- * its payload included. */
+/* delayq_count -- count the items of the queue, and what this handle has done.
+ * The handle's own counters are set even after a failure. The server reads the
+ * earliest item, its payload included. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
-/* delayq_count_due -- for a histogram: counts[i] = how many of what is pending
- * are due at due_ms[i] (ms since 1970) or before. n: 1 to 1,000. One round
- * trip, O(n log n_pending). DELAYQ_OK, DELAYQ_ERR_ARG or any server failure. */
+/* delayq_count_due -- for a histogram: counts[i] = the number of pending items
+ * that are due at due_ms[i] (ms since 1970) or before. n: 1 to 1,000, else
+ * DELAYQ_ERR_ARG. O(n log n_pending). */
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts);
 
-/* delayq_clear -- remove all items that are pending, leased or ready (of a
- * broadcast also the stream); not the dead letters, nor keys. `removed`: how
- * many, may be NULL. DELAYQ_OK or any server failure. One round trip, O(1) for
- * the server's main thread. */
+/* delayq_clear -- remove all pending, leased and ready items (of a broadcast
+ * also the stream); not the dead letters, nor keys. `removed`: their number,
+ * may be NULL. O(1) for the server's main thread. */
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
 /* delayq_dead_peek -- look at up to max dead letters, the oldest first,
- * beginning with number `from` (0 is the oldest). DELAYQ_OK, DELAYQ_EMPTY or
- * any server failure. One round trip, O(from + max), at most 256 KiB. */
+ * beginning with number `from` (0 is the oldest). Returns DELAYQ_OK,
+ * DELAYQ_EMPTY or any server failure. O(from + max), at most 256 KiB. */
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from);
 
 /* delayq_dead_redrive -- make up to max dead letters ready, the oldest first,
- * as if they had never been handed out. What can't be decoded stays a dead
- * letter, behind the others. `count`: how many were made ready, may be NULL.
- * One round trip, at most 256 KiB. */
+ * as if they had never been handed out. One that can't be decoded stays a dead
+ * letter, behind the others. `count`: the number made ready, may be NULL. At
+ * most 256 KiB in a call. */
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count);
 
@@ -1185,8 +1281,8 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Returns      DELAYQ_OK       take from each with timeout 0
  *              DELAYQ_EMPTY    nothing within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called on one of them
- *              any server failure; passing ones are ridden out as in a take
- * Blocks       timeout_ms, and a round trip per queue
+ *              any server failure; transient ones don't end it, as in a take
+ * Blocks       for timeout_ms, and a round trip per queue
  * Redis        the transfers of all of them
  *
  * For programs that take: while any of the queues has a ready item it returns
@@ -1207,14 +1303,14 @@ DELAYQ_API void delayq_wake(delayq *q);
  *              DELAYQ_WOKEN        delayq_wake was called
  *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
  *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
- *              the first failure since the last flush: of what is still there,
- *                                  or was dropped
- * Blocks       timeout_ms, as in delayq_take
+ *              the first failure since the last flush, of an op that is still
+ *                                  there, or was dropped
+ * Blocks       for timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
 
-/* delayq_outbox -- what has been accepted and what is settled. Asks nobody.
- * DELAYQ_OK, or DELAYQ_ERR_ARG: no outbox. */
+/* delayq_outbox -- count the ops that were accepted and settled. Sends nothing.
+ * Returns DELAYQ_OK, or DELAYQ_ERR_ARG if there is no outbox. */
 DELAYQ_API delayq_status delayq_outbox(const delayq *q,
                                        delayq_outbox_state *state);
 
@@ -1224,9 +1320,9 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *   fds, max    room for max descriptors; 3 are enough
  *
  * Returns how many were stored. Ask before each poll(): they change at a
- * reconnect. When one is readable call delayq_tick, or take with timeout 0. On
+ * reconnect. If one is readable call delayq_tick, or take with timeout 0. On
  * Windows they are SOCKETs, whose handles fit into an int, for select or
- * WSAPoll; a wait of the handle ends what WSAEventSelect has been told of them.
+ * WSAPoll; a wait of the handle ends the effect of WSAEventSelect on them.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
@@ -1246,94 +1342,69 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 /*=============================================================================
  * You can stop reading here. What follows is the implementation.
  *
- * Each section uses only those above it. From the ground up:
+ * Four sentences describe its shape: a call makes an op; a lane moves ops; one
+ * function decides about retries; one function sleeps. Each section uses only
+ * those above it. From the ground up:
  *
  *     System, Numbers, Elements, Errors, URL, TLS    send no requests
- *     Scripts, Protocol      what is said to the server
- *     Schedule, Waiters      when it is said, and by whom
- *     Connections, Requests, Subscriber    saying it, and being told
- *     Waiting                waiting for that; the only place that waits
- *     Taking, Outbox, Verbs  what the caller has asked for
+ *     Scripts, Protocol      the content of requests and replies
+ *     Schedule, Waiters      when a handle polls, and which of many does
+ *     Connections            sockets, and the exchanges in flight on them
+ *     Ops, Lanes             what calls request, and its way to the server
+ *     Subscriber             messages from the server
+ *     Waiting                the one step, and the one sleep
+ *     Taking, Verbs          the meaning of requests and replies
  *
- * A connection is a delayq_socket, whose state dq_conn_advance moves on, and a
- * queue of exchanges under way on it, which dq_conn_pump writes and reads. No
- * section before Waiting waits, but for a connect hook and the look-up of a
- * host name. Outbox doesn't either, unless its call has a timeout.
+ * The way of one request, an ack:
  *
- * The way of one request, a take:
+ *     delayq_ack_many    checks the arguments; makes a lane over the items
+ *     dq_do              without an outbox, dq_wait_run attaches the lane to
+ *                        the handle, steps and sleeps until it is settled;
+ *                        with one, dq_outbox_accept_all copies the ops into a
+ *                        ring, which has a lane of its own
+ *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
+ *     dq_lane_step       moves a lane:
+ *       dq_lane_socket     connects, logs in, probes, a step at a time
+ *                          (dq_conn_ensure)
+ *       dq_lane_plan       takes the first ops that can share a request
+ *       dq_lane_write      writes it: verb->writer, dq_conn_submit
+ *       dq_lane_read       gives the reply a status: verb->reader, which
+ *                          the ops (dq_op_settle)
+ *       dq_decide          done, send it again, keep the ops, drop or fail them
+ *     dq_sleep           sleeps until dq_sched_next, or input
  *
- *     delayq_take, delayq_take_many          check the arguments
- *     dq_take            repeats steps until there is an item, the timeout is
- *                        over or delayq_wake was called; sleeps in
- *                        dq_wait_sleep between them
- *     dq_take_step       asks if there may be something, else sees to it that
- *                        the next item is heard of (subscriber, tracking)
- *     dq_take_begin      describes the request in a dq_req
- *     dq_wait_settle     repeats until it is settled:
- *       dq_req_step      settles what is answered, sends what waits:
- *         dq_conn_ensure   connects, logs in, probes, a step at a time
- *         dq_conn_submit   writes it; its exchange is under way
- *       dq_wait_conn     waits until the socket is ready; dq_conn_pump reads
- *     dq_req_answered    gives an error reply its status; notes MOVED
- *     dq_req_decide      settles it, or has it sent again: the retry policy
- *     dq_take_apply      tells the schedule when the next item is due
- *     dq_read_items      makes items of the reply
+ * A take goes the same way, from dq_fetch_send on, on the lane of q->fetch.
+ * dq_read_fetch keeps its reply until dq_fetch_hand_out has handed out the
+ * items.
  *
- * With an outbox the same request lies in the outbox, and dq_outbox_step moves
- * it on: dq_outbox_ask sends it, dq_outbox_answered keeps its reply, and
- * dq_outbox_hand_out reads that. Offers and acks are entries of a dq_ring;
- * dq_ring_plan makes a request of the first ones, dq_ring_settled removes them.
+ * The owners of state:
  *
- * Without one, an offer and the verbs of a ticket go the same way from
- * dq_wait_settle on; a tick goes from dq_take_tick to dq_take_transfer.
- *
- * Who owns which state:
- *
- *     conn->cmd, sub, ask, at, redirect, host, err    Connections
- *     conn->known, clock_...    Connections: set by the probe, and by replies
- *     conn->loaded       set by Protocol, which writes SCRIPT LOAD; cleared by
- *                        Requests (NOSCRIPT) and with the connection
+ *     conn->cmd, sub, ask, at, redirect, host, err, known, clock_...
+ *                        Connections
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, pause_us, asked, ready    Schedule; Waiters, where it
+ *     q->next_poll_us, pause_us, poll_sent, ready    Schedule; Waiters, if it
  *                        isn't the handle that acts
- *     q->subscribed, list_tracked      Waiters; cleared by Schedule
- *     q->waiter, will_wait        Waiters
- *     q->outbox, send_us, and what the memory holds    Outbox
- *     q->reply (what the items point into)   Taking, Verbs
+ *     q->subscribed, list_tracked, waiter, will_wait    Waiters
+ *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops and Verbs
  *     q->woken           Waiting; set by any thread, the only such field
  *
  * Where to look for:
  *
- *     a MOVED            dq_conn_read_probe meets it when connecting,
- *                        dq_req_answered later; both leave the address to
- *                        dq_conn_parse_redirect, and dq_conn_attempt goes there
- *     an ASK             dq_req_decide sets req->asking; dq_req_socket
- *     what may be sent twice                 dq_req_decide, req->idempotent
- *     when the server is asked next          dq_sched_on_..., dq_waiters_on_
- *                        ...: an event each. dq_take_step, dq_take_tick,
- *                        dq_outbox_tick go by it; dq_sched_next says when to
- *                        wake for it
- *     an element that can't be decoded       of a tick or take, in the
- *                        scripts: split() gives nil, and drain or take_listed
- *                        puts it to the dead letters. In C dq_elem_parse gives
- *                        -1, and a peek shows all its bytes as the payload
- *     a new argument of a script     its writer, the Lua that reads it, the
- *                        list above that; then `make lua`. TAKE is read by
- *                        take_usual, too, and its first three by RUN
- *     a new option       delayq_options; range and default dq_check_options;
- *                        where it comes from options.share, dq_check_share
- *     a new error of the server              dq_err_table
- *     a new script       its text and DQ_SCRIPT in Scripts, a writer of its
- *                        keys and arguments beside its verb; then `make lua`
- *
- * Words: a transfer moves due items from the zset to the ready list. The probe
- * is the first request on a connection, and the first about a queue. Tracking
- * is Redis' client tracking, which tells the subscriber of a push into the
- * list. The waiters are the handles in a take of 10 s or longer: the leader
- * acts, a standby acts if the leader doesn't, sleepers only look now and then.
- * A poll asks the server without having been told to. A request is idempotent
- * if sending it twice does what sending it once does.
+ *     MOVED, ASK         dq_conn_read_probe (connecting) and dq_lane_learn read
+ *                        them; dq_conn_choose goes to the new node, and
+ *                        dq_lane_socket to the one that ASK has named
+ *     a resend after a lost reply    dq_decide
+ *     the next poll      dq_sched_on_..., dq_waiters_on_...: an event each;
+ *                        dq_sched_next says what a handle waits for
+ *     an undecodable element    in a tick or take the scripts' split() returns
+ *                        nil, and it goes to the dead letters. In C
+ *                        dq_elem_parse returns -1; a peek shows all its bytes
+ *     an argument of a script    its writer (dq_write_...), and the list above
+ *                        the script; then `make lua`
+ *     a new option       delayq_options; its range and default dq_check_options
+ *     a new error of the server    dq_err_table
+ *     a new verb         its script, writer, reader and constant, in Verbs
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -2129,7 +2200,7 @@ static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
 
 /* Returns the length of the ids that this handle writes. */
 static size_t dq_elem_id_len(const delayq *q) {
-    return q->options.wire == DELAYQ_REDISSON_OLD ? 8 : 16;
+    return q->wire->id_len;
 }
 
 /* Write the bytes of an element that stand before its payload of `len` bytes.
@@ -2167,8 +2238,7 @@ static int dq_elem_parse(const unsigned char *e, size_t n, int big,
 /* Parse an element that this handle has met. */
 static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
                             size_t *start) {
-    return dq_elem_parse(e, n, q->conn->long_big,
-                         q->options.wire == DELAYQ_REDISSON_OLD, start);
+    return dq_elem_parse(e, n, q->conn->long_big, q->wire->old_first, start);
 }
 
 /* Returns the attempt that an element, or a ticket's prefix of it, contains; 0
@@ -2201,7 +2271,7 @@ static uint64_t dq_elem_next_order(delayq *q, size_t count) {
  * strictly: Redis sorts the elements of one millisecond by their bytes. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     uint64_t order = dq_elem_next_order(q, 1);
-    if (q->options.wire == DELAYQ_REDISSON_OLD)
+    if (q->wire->old_first)
         order = order << 11 | (uint64_t)dq_elem_old_id_low(q);
     dq_elem_put_uint(id, 8, 1, order);
     memcpy(id + 8, q->handle_id, 5);
@@ -2275,13 +2345,14 @@ static int dq_elem_is_ticket(const char *text) {
  * MARK: - Errors
  * >>errors-inside   statuses, what server errors mean, error texts
  *
- * Owns the error texts of handles and connections, and the table that says
- * what each error of a server means.
+ * Owns the error texts of handles and connections, and the table that gives
+ * each error of a server its status. A connection's text is the cause alone;
+ * a handle's text also says what follows from it.
  *---------------------------------------------------------------------------*/
 
-/* Inside only: nothing has happened, and something else is to be done first.
- * dq_err_public makes DELAYQ_ERR_AGAIN of them before a caller sees them. (A
- * C++ delayq_status holds no number above 15.) */
+/* Statuses inside only: nothing has happened, and the request has to be sent in
+ * another way. dq_err_public makes DELAYQ_ERR_AGAIN of them before a caller
+ * sees them. (A C++ delayq_status holds no number above 15.) */
 #define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
 #define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
 #define DQ_ASK ((delayq_status)14)      /* it has these keys already */
@@ -2292,7 +2363,7 @@ static delayq_status dq_err_public(delayq_status status) {
 }
 
 /* Write the error text of a handle or a connection: one line, whatever a server
- * says. Returns the status. */
+ * has sent. Returns the status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -2310,7 +2381,7 @@ dq_err_set(char err[256], delayq_status status, const char *format, ...) {
 typedef struct dq_err_entry {
     const char *code;
     delayq_status status;
-    int leave;        /* another server may do better */
+    int leave;        /* another server may be able to */
     const char *hint; /* or NULL */
 } dq_err_entry;
 
@@ -2354,7 +2425,8 @@ static const dq_err_entry dq_err_table[] = {
     {"", DELAYQ_ERR_REDIS, 0, NULL},
 };
 
-/* What an error reply says: up to Redis 6 what a script ran into stands behind
+/* Returns the cause in the text of an error reply. Up to Redis 6 the error that
+ * a script has met stands behind
  * "ERR Error running script (call to ...): @user_script:7: @user_script: 7: -".
  */
 static const char *dq_err_cause(const char *text) {
@@ -2375,9 +2447,9 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
     return e;
 }
 
-/* Turn an error reply into a status and a text. What Redis repeats of a
- * command's arguments may hold a password, and is cut off; so is the script's
- * SHA1, which takes the room of the advice. */
+/* Turn an error reply into a status and a text. Cut off the command's
+ * arguments, which Redis repeats and which may hold a password, and the
+ * script's SHA1, which takes the room of the advice. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
     const char *text = dq_err_cause(r->str);
@@ -2392,31 +2464,43 @@ static delayq_status dq_err_reply(char *err, const char *what,
                       len > 120 ? 120 : len, text, e->hint ? e->hint : "");
 }
 
-#define DQ_BAD_REPLY "%s: the answer is not what delayq's script returns"
+#define DQ_BAD_REPLY "%s: the reply is not what delayq's script returns"
 
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
     return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
 }
 
-/* Something has failed, in q->err, after what a request of the same call may
- * have done: then that may have happened, whatever it was. */
-static delayq_status dq_err_unanswered(delayq *q, const char *what,
+/* Set the text of a request whose connection was lost, or whose time is over:
+ * the cause, and what follows from `status` for its effect. The only place that
+ * says so. */
+static delayq_status dq_err_lost(delayq *q, delayq_status status,
+                                 const char *cause) {
+    return dq_err_set(q->err, status, "%.160s; %s", cause,
+                      status == DELAYQ_ERR_UNKNOWN
+                          ? "the request was sent, so it may have happened"
+                          : "nothing has happened");
+}
+
+/* A call fails with `status`, whose text is in q->err, after one of its
+ * requests was lost that may have run. Returns the status of the call. */
+static delayq_status dq_err_after_loss(delayq *q, const char *what,
                                        delayq_status status) {
     char then[160];
-    if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL) return status;
+    if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL ||
+        status == DELAYQ_ERR_UNKNOWN)
+        return status;
     snprintf(then, sizeof then, "%.159s", q->err);
-    if (!strstr(then, "may have happened")) /* said by the last one */
-        dq_err_set(q->err, status,
-                   "%s: sent, but no answer came: it may have happened; then: "
-                   "%s",
-                   what, then);
-    return DELAYQ_ERR_UNKNOWN;
+    return dq_err_set(
+        q->err, DELAYQ_ERR_UNKNOWN,
+        "%s: sent, but no reply came: it may have happened; then: "
+        "%s",
+        what, then);
 }
 
 /* Elements beside which a handle must not write. */
 enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2 };
 
-/* Why q must not write: what it has met. */
+/* Set the text that explains which elements q has met. */
 static delayq_status dq_err_wire(delayq *q) {
     if (q->foreign == DQ_FOREIGN_OLD)
         return dq_err_set(q->err, DELAYQ_ERR_WIRE,
@@ -2428,25 +2512,24 @@ static delayq_status dq_err_wire(delayq *q) {
                       "queue %.64s holds elements of Redisson >= 3.21.1: open "
                       "it with wire = DELAYQ_REDISSON%s",
                       q->name,
-                      q->options.wire == DELAYQ_REDISSON_OLD
+                      q->wire->old_first
                           ? "; only ticks of this handle go on, which move "
                             "elements of every format"
                           : "");
 }
 
-/* Tell the program of a fault that a call rides out. */
+/* Report a transient fault to the program. */
 static void dq_err_log(const delayq *q, delayq_status status,
                        const char *text) {
     if (q->options.log) q->options.log(q->options.user, status, text);
 }
 
-/* Does it pass by itself? */
-static int dq_err_passing(delayq_status status) {
+/* Returns 1 if a retry may succeed without anybody's help. */
+static int dq_err_is_transient(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
            status == DELAYQ_ERR_UNKNOWN;
 }
-
 /*-----------------------------------------------------------------------------
  * MARK: - URL
  * >>url   the URL of options.url
@@ -2779,15 +2862,21 @@ static const char dq_lua_clock[] = "local function clock()\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
-/* tally(field, n): add n to the queue's counters. One of these two begins each
- * script that counts: the second for a handle with options.counters, which
- * names the counters' key behind all others. What is counted has been done, so
- * a refusal (of HINCRBY, or for the key's type) is ignored. */
-static const char dq_lua_no_tally[] = "local tally = nil\n";
+/* tally(field, n): add n to a field of the queue's counters. It is nil unless
+ * ARGV[1], the first argument of each script that counts, names their key. The
+ * counted work is done already, so a refusal (of HINCRBY, or because of the
+ * key's type) is ignored. */
 static const char dq_lua_tally[] =
-    "local counters = table.remove(KEYS)\n"
-    "local function tally(field, n)\n"
-    "  if n > 0 then redis.pcall('HINCRBY', counters, field, n) end\n"
+    "local tally = ARGV[1] ~= '' and function(field, n)\n"
+    "  if n > 0 then redis.pcall('HINCRBY', ARGV[1], field, n) end\n"
+    "end\n";
+
+/* refusal(why): the error that a script returns for one that pcall has caught.
+ */
+static const char dq_lua_refusal[] =
+    "local function refusal(why)\n"
+    "  why = type(why) == 'table' and why.err or why\n"
+    "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "end\n";
 
 /* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
@@ -2951,173 +3040,181 @@ static const char dq_lua_publish[] =
     "end\n";
 
 /* OFFER
- * KEYS     1 zset, then: the mirror (only where the wire has one), an outbox's
- *          highest number
- * ARGV     1 channel; of an outbox the number of the first; then pairs, 128 at
- *          most, of an outbox 1,000: when, element
- *          when: a delay in ms, or - and a due time; '': as the one before;
- *          with !T behind it, it is sent again, and has been due at T if the
- *          first sending was stored
- * returns  clock; due = delay + that time in ms, rounded up. Of an outbox how
- *          many were passed over, since their number is not above the highest.
- *          Then, of those that were sent again, pairs: its number (from 1), and
- *          the due time that stands, or -1 if it may have been delivered
- *          meanwhile */
-/* The usual offer, made for speed: one message, a first sending, no mirror. */
+ * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
+ *          outbox
+ * ARGV     1 counters; 2 channel; 3 'delay' or 'due': the times below are
+ * delays in ms, or due times; 4 the number of the first offer of an outbox, or
+ *          ''; 5 '', or, of exactly one offer that is sent again, the time in
+ * ms from which it may have been due; then up to 1,000 pairs: time, element
+ * returns  clock; how many offers were skipped, since their number is not above
+ *          the highest; 0, or, of an offer that is sent again, the due time
+ * that stands, or -1 if it may have been delivered meanwhile: then nothing is
+ * stored */
+/* The usual offer, made for speed: one element, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
-    "local wait = not KEYS[2] and not ARGV[4] and tonumber(ARGV[2])\n"
-    "if wait then\n"
+    "if not KEYS[2] and not ARGV[8] and ARGV[5] == '' then\n"
     "  local zset, argv, call = KEYS[1], ARGV, redis.call\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = wait < 0 and -wait or (us + 999) / 1000 + wait\n"
+    "  local due = argv[6]\n"
+    "  if argv[3] == 'delay' then\n"
+    "    due = (us + 999) / 1000 + due\n"
     /* cuts a fraction off; faster than %.0f; a %d may have 32 bits */
-    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  local added = call('ZADD', zset, 'NX', text, argv[3])\n"
-    "  if redis.pcall('ZCOUNT', zset, '0', text) == 1 then\n"
-    "    redis.pcall('PUBLISH', argv[1], text)\n"
+    "    due = string.format('%d%07d', due / 10000000, due % 10000000)\n"
+    "  end\n"
+    "  local added = call('ZADD', zset, 'NX', due, argv[7])\n"
+    "  if redis.pcall('ZCOUNT', zset, '0', due) == 1 then\n"
+    "    redis.pcall('PUBLISH', argv[2], due)\n"
     "  end\n"
     "  if tally then tally('offered', added) end\n"
-    "  return {us}\n"
+    "  return {us, 0, 0}\n"
     "end\n";
-/* read_when(when, base): the due time, and as text; and, if it is sent again,
- * whether the first sending may have been delivered. */
-static const char dq_lua_when[] =
-    "local function read_when(when, base)\n"
-    "  local delay, after = tonumber(when), nil\n"
-    "  if not delay then\n"
-    "    when, after = string.match(when, '^(-?%d+)!(%d+)$')\n"
-    "    delay, after = tonumber(when), base >= tonumber(after)\n"
-    "  end\n"
-    "  if delay < 0 then return -delay, string.sub(when, 2), after end\n"
-    "  local due = base + delay\n"
+/* due_of(time, base): the due time, and as text, of an offer at `base`. */
+static const char dq_lua_due[] =
+    "local function due_of(time, base)\n"
+    "  if ARGV[3] == 'due' then return tonumber(time), time end\n"
+    "  local due = base + time\n"
     "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  return due, text, after\n"
+    "  return due, text\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local argv, us, zset, mirror, mark = ARGV, clock(), unpack(KEYS)\n"
-    "local base, reply = math.ceil(us / 1000), {us}\n"
-    "local first, ties, at, text, skipped = nil, 0, nil, nil, 0\n"
-    "local from, fresh, number = 2, 2, nil\n"
-    "if #argv % 2 == 0 then\n"
-    "  from, number = 3, tonumber(argv[2])\n"
-    "  if not mark then mirror, mark = nil, mirror end\n"
+    "local argv, us, zset, mirror = ARGV, clock(), KEYS[1], KEYS[2]\n"
+    "local base, from, skipped = math.ceil(us / 1000), 6, 0\n"
+    "local number, mark = tonumber(argv[4]), nil\n"
+    "if number then\n"
+    "  mark = KEYS[#KEYS]\n"
+    "  if #KEYS == 2 then mirror = nil end\n"
     "  local highest = redis.call('GET', mark)\n"
-    "  local over = math.max(0, (highest or 0) - number + 1)\n"
-    "  over = math.min(#argv / 2 - 1, over)\n"
-    "  fresh = from + 2 * over\n"
+    "  skipped = math.max(0, (highest or 0) - number + 1)\n"
+    "  skipped = math.min((#argv - 5) / 2, skipped)\n"
+    "  from = from + 2 * skipped\n"
     "  redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
-    "  reply[2] = over\n"
     "end\n"
     "if mirror then\n"
     /* refused like the ZADD that follows the RPUSH, and does nothing */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    /* what is to be stored stands at the beginning of the pairs then */
+    "local first, ties, last, at, text = nil, 0, nil, nil, nil\n"
     "for i = from, #argv, 2 do\n"
-    "  local when, delivered, stands = argv[i], nil, nil\n"
-    "  if when ~= '' then\n"
-    "    at, text, delivered = read_when(when, base)\n"
-    "    if delivered ~= nil then\n"
-    "      stands = redis.call('ZSCORE', zset, argv[i + 1])\n"
-    "    end\n"
+    "  if argv[i] ~= last then\n"
+    "    last = argv[i]\n"
+    "    at, text = due_of(last, base)\n"
     "  end\n"
-    "  if stands or delivered then\n"
-    "    reply[#reply + 1] = i / 2\n"
-    "    reply[#reply + 1] = stands and tonumber(stands) or -1\n"
-    "    skipped = skipped + 2\n"
-    "  elseif i < fresh then\n"
-    "    skipped = skipped + 2\n"
-    "  else\n"
-    "    argv[i - skipped] = text\n"
-    "    if skipped > 0 then argv[i - skipped + 1] = argv[i + 1] end\n"
-    "    if at == first then ties = ties + 1\n"
-    "    elseif not first or at < first then first, ties = at, 1 end\n"
-    "  end\n"
+    "  argv[i] = text\n"
+    "  if at == first then ties = ties + 1\n"
+    "  elseif not first or at < first then first, ties = at, 1 end\n"
     "end\n"
-    "if not first then return reply end\n"
-    "local last = #argv - skipped\n"
-    "for i = from + 1, mirror and last or 0, 2 do\n"
+    "if argv[5] ~= '' then\n"
+    "  local stands = redis.call('ZSCORE', zset, argv[7])\n"
+    "  if stands then return {us, 0, tonumber(stands)} end\n"
+    "  if base >= tonumber(argv[5]) then return {us, 0, -1} end\n"
+    "end\n"
+    "if not first then return {us, skipped, 0} end\n"
+    "for i = from + 1, mirror and #argv or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
-    "local added = redis.call('ZADD', zset, 'NX', unpack(argv, from, last))\n"
+    "local added = redis.call('ZADD', zset, 'NX', unpack(argv, from))\n"
     "if number then\n"
-    "  number = string.format('%.0f', number + #argv / 2 - 2)\n"
+    "  number = string.format('%.0f', number + (#argv - 5) / 2 - 1)\n"
     "  redis.call('SET', mark, number, 'PX', 86400000)\n"
     "end\n"
-    "publish_if_head(zset, argv[1], first, ties)\n"
+    "publish_if_head(zset, argv[2], first, ties)\n"
     "if tally then tally('offered', added) end\n"
-    "return reply\n";
+    "return {us, skipped, argv[5] ~= '' and first or 0}\n";
 
 /* OFFER_KEYED
- * KEYS     1 zset, 2 the key's ticket, then: the mirror (only where the wire
- *          has one), an outbox's highest number
- * ARGV     1 channel, 2 when (as above), 3 its id in hex, 4 the key's life in
- *          ms, 5 '1': take the place of the first, 6 its number in an outbox,
- *          or 0, 7 element
- * returns  clock; 0: stored, 1: the key is taken, 2: sent again, and may have
- *          been delivered meanwhile, 3: passed over; due; the key's ticket */
+ * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
+ *          outbox; then of each offer the key that holds its ticket
+ * ARGV     1 to 5 as of OFFER; 6 how many offers; then of each: time, id in
+ * hex, the key's life in ms, 'replace' or '', element returns  clock; then of
+ * each offer its outcome (0 stored, 1 the key is taken, 2 sent again, and may
+ * have been delivered meanwhile, 3 skipped); the due time; the key's ticket. If
+ * the server refuses one, only of those before it; of the first, its error
+ *
+ * All reads come before the first write. Two offers with the same key act in
+ * their order. */
 static const char dq_lua_offer_keyed[] =
-    "local zset, holder, mirror, mark = unpack(KEYS)\n"
-    "local channel, when, id, ttl_ms, replace, number, e = unpack(ARGV)\n"
-    "if number ~= '0' and not mark then mirror, mark = nil, mirror end\n"
-    "local us = clock()\n"
-    "local due, text, delivered = read_when(when, math.ceil(us / 1000))\n"
-    /* its key may have ended, or be another's by now */
-    "local stands = delivered ~= nil and redis.call('ZSCORE', zset, e)\n"
-    "if stands then\n"
-    "  local ticket = string.format('%.0f', stands) .. '-' .. id\n"
-    "  return {us, 0, tonumber(stands), ticket}\n"
-    "end\n"
-    "local held = redis.call('GET', holder) or ''\n"
-    "local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
+    "local zset, n, us = KEYS[1], tonumber(ARGV[6]), clock()\n"
+    "local number = tonumber(ARGV[4]) or 0\n"
+    "local others = #KEYS - n\n"
+    "local mark = number > 0 and KEYS[others] or nil\n"
+    "local mirror = others > (mark and 2 or 1) and KEYS[2] or nil\n"
     "local highest = mark and redis.call('GET', mark)\n"
-    "if highest and tonumber(highest) >= tonumber(number) then\n"
-    "  return {us, 3, due, ''}\n"
-    "end\n"
-    "if held_id == id then return {us, 0, tonumber(held_due), held} end\n"
-    "if delivered then return {us, 2, due, ''} end\n"
-    "if held ~= '' and replace ~= '1' then return {us, 1, due, held} end\n"
-    "local prefix, old\n"
-    "if held_id then\n"
-    "  prefix = string.gsub(held_id, '%x%x', function(digits)\n"
+    "local base, reply = math.ceil(us / 1000), {us}\n"
+    "for i = 2, n do redis.call('GET', KEYS[others + i]) end\n"
+    "redis.call('ZCOUNT', zset, 0, 0)\n"
+    "if mirror then redis.call('LLEN', mirror) end\n"
+    /* the element of the key's ticket, if it is still pending */
+    "local function find_held(held_due, held_id)\n"
+    "  local prefix = string.gsub(held_id, '%x%x', function(digits)\n"
     "    return string.char(tonumber(digits, 16))\n"
     "  end)\n"
     "  if #prefix == 16 then prefix = '\\16' .. prefix end\n"
-    "  old = find(zset, held_due, prefix)\n"
+    "  return (find(zset, held_due, prefix))\n"
     "end\n"
-    "redis.call('ZCOUNT', zset, 0, 0)\n"
+    "local function store(holder, held, old, ticket, text, ttl_ms, i, e)\n"
     /* probes, each without an effect */
-    "redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "local unless = held == '' and 'XX' or 'NX'\n"
-    "redis.call('SET', holder, held, unless, 'PX', ttl_ms)\n"
-    "if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
-    "if old then redis.call('ZREM', zset, 'delayq') end\n"
-    "if mirror then\n"
-    "  redis.call('LLEN', mirror)\n"
-    "  if old then redis.call('LREM', mirror, 1, 'delayq') end\n"
-    "  redis.call('RPUSH', mirror, e)\n"
-    "  if old then redis.call('LREM', mirror, 1, old) end\n"
+    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
+    "  redis.call('SET', holder, held, held == '' and 'XX' or 'NX',\n"
+    "    'PX', ttl_ms)\n"
+    "  if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
+    "  if old then redis.call('ZREM', zset, 'delayq') end\n"
+    "  if mirror then\n"
+    "    if old then redis.call('LREM', mirror, 1, 'delayq') end\n"
+    "    redis.call('RPUSH', mirror, e)\n"
+    "    if old then redis.call('LREM', mirror, 1, old) end\n"
+    "  end\n"
+    "  redis.call('ZADD', zset, 'NX', text, e)\n"
+    "  redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
+    "  if mark then\n"
+    "    highest = string.format('%.0f', number + i - 1)\n"
+    "    redis.call('SET', mark, highest, 'PX', 86400000)\n"
+    "  end\n"
+    "  if old then redis.call('ZREM', zset, old) end\n"
+    "  if tally then tally('offered', 1) end\n"
+    "  if tally and old then tally('canceled', 1) end\n"
     "end\n"
-    "redis.call('ZADD', zset, 'NX', text, e)\n"
-    "local ticket = text .. '-' .. id\n"
-    "redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
-    "if mark then redis.call('SET', mark, number, 'PX', 86400000) end\n"
-    "if old then redis.call('ZREM', zset, old) end\n"
-    "publish_if_head(zset, channel, due, 1)\n"
-    "if tally then\n"
-    "  tally('offered', 1)\n"
-    "  tally('canceled', old and 1 or 0)\n"
+    "local function offer(i)\n"
+    "  local holder, at = KEYS[others + i], 5 * i + 2\n"
+    "  local time, id, ttl_ms, replace, e = unpack(ARGV, at, at + 4)\n"
+    "  local due, text = due_of(time, base)\n"
+    /* its key may have ended, or be another's by now */
+    "  local stands = ARGV[5] ~= '' and redis.call('ZSCORE', zset, e)\n"
+    "  if stands then\n"
+    "    text = string.format('%.0f', stands)\n"
+    "    return 0, tonumber(stands), text .. '-' .. id\n"
+    "  end\n"
+    "  if mark and tonumber(highest or 0) >= number + i - 1 then\n"
+    "    return 3, due, ''\n"
+    "  end\n"
+    "  local held = redis.call('GET', holder) or ''\n"
+    "  local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
+    "  if held_id == id then return 0, tonumber(held_due), held end\n"
+    "  if ARGV[5] ~= '' and base >= tonumber(ARGV[5]) then\n"
+    "    return 2, due, ''\n"
+    "  end\n"
+    "  if held ~= '' and replace == '' then return 1, due, held end\n"
+    "  local old = held_id and find_held(held_due, held_id)\n"
+    "  local ticket = text .. '-' .. id\n"
+    "  store(holder, held, old, ticket, text, ttl_ms, i, e)\n"
+    "  publish_if_head(zset, ARGV[2], due, 1)\n"
+    "  return 0, due, ticket\n"
     "end\n"
-    "return {us, 0, due, ticket}\n";
+    "for i = 1, n do\n"
+    "  local fine, outcome, due, ticket = pcall(offer, i)\n"
+    "  if not fine then return i > 1 and reply or refusal(outcome) end\n"
+    "  reply[3 * i - 1], reply[3 * i] = outcome, due\n"
+    "  reply[3 * i + 1] = ticket\n"
+    "end\n"
+    "return reply\n";
 
 /* What TICK, TAKE and BROADCAST know and count while they run.
  * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
  *          (Redisson), 4 dead
- * ARGV     1 wire: n, r, o, or b for broadcast; 2 limit: items to move; 3
- *          horizon: how far to look for the next due time, in ms; negative
- *          where something is known to be due
+ * ARGV     1 counters; 2 wire: n, r, o, or b for broadcast; 3 limit: items to
+ *          move; 4 horizon: how far to look for the next due time, in ms; 5
+ *          'due' if something is known to be due, else ''
  *
  * ready, other: the lengths of keys[2] and keys[3].
  * returns  clock; next: microseconds until something is due, -1: nothing within
@@ -3138,8 +3235,8 @@ static const char dq_lua_run[] =
     "  local us, now = clock()\n"
     "  return {\n"
     "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
-    "    dead_list = keys[4], wire = argv[1], native = argv[1] == 'n',\n"
-    "    us = us, now = now, horizon = now + math.abs(argv[3]),\n"
+    "    dead_list = keys[4], wire = argv[2], native = argv[2] == 'n',\n"
+    "    us = us, now = now, horizon = now + argv[4],\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
     "    moved = 0, dead = 0, foreign = 0,\n"
     "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
@@ -3164,8 +3261,7 @@ static const char dq_lua_run[] =
     "  if fine then return nil end\n"
     "  local dues, reply = run.dues, run.reply\n"
     "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
-    "    why = type(why) == 'table' and why.err or why\n"
-    "    return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
+    "    return refusal(why)\n"
     "  end\n"
     /* what has not left is not handed out; poll again in 250 ms */
     "  for i = #dues, run.safe + 1, -1 do\n"
@@ -3482,7 +3578,7 @@ static const char dq_lua_tick[] =
     "run.mirror = open_mirror(run)\n"
     /* it writes no element, and so is the cure of queues that are mixed */
     "run.any_format = run.wire == 'o'\n"
-    "return attempt(run, move, tonumber(ARGV[2])) or finish_run(run)\n";
+    "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
 /* A lease is a re-offer: the element goes back into the zset, its attempt
  * count raised, due at the lease's end. Beside an old Redisson it becomes an
@@ -3591,15 +3687,15 @@ static const char dq_lua_take_listed[] =
  * are dead: all are called. */
 static const char dq_lua_waiters_leave[] =
     "local function read_waiters(reply, waiters, argv)\n"
-    "  local us, next, claim = reply[1], reply[2], argv[16]\n"
+    "  local us, next, claim = reply[1], reply[2], argv[18]\n"
     "  local now = math.floor(us / 1000)\n"
-    "  local soon = next < 0 and now + math.abs(argv[3]) or\n"
+    "  local soon = next < 0 and now + argv[4] or\n"
     "    math.ceil((us + next) / 1000)\n"
     "  if reply[4][1] > 0 then soon = now end\n" /* more lie ready */
     "  local last = redis.call('ZRANGE', waiters, -1, -1, 'WITHSCORES')\n"
     "  local since = (tonumber(last[2]) or 0) - 2e14\n"
     "  return {\n"
-    "    set = waiters, id = argv[13], turns = argv[15], claim = claim,\n"
+    "    set = waiters, id = argv[15], turns = argv[17], claim = claim,\n"
     "    now = now, got = reply[5] ~= '', any = last[1] ~= nil,\n"
     "    due = tonumber(string.match(reply[5], '^[^ ]*')),\n"
     "    leader = since >= 0 and last[1] or nil, since = since,\n"
@@ -3667,7 +3763,7 @@ static const char dq_lua_waiters_stay[] =
     "end\n"
     "local function role_among_waiters(reply, waiters, argv)\n"
     "  local w = read_waiters(reply, waiters, argv)\n"
-    "  if w.got or argv[14] ~= '1' then\n"
+    "  if w.got or argv[16] ~= '1' then\n"
     "    leave_waiters(w)\n"
     "    return 0\n"
     "  end\n"
@@ -3678,7 +3774,7 @@ static const char dq_lua_waiters_stay[] =
     "  end\n"
     "  if w.leader and w.leader ~= w.id and\n"
     "    subscribers(w.turns .. w.leader) > 0 then\n"
-    "    return follow(w, n, argv[17], argv[12])\n"
+    "    return follow(w, n, argv[19], argv[14])\n"
     "  end\n"
     "  return lead(w, n)\n"
     "end\n"
@@ -3686,7 +3782,7 @@ static const char dq_lua_waiters_stay[] =
     "local function waiter_role(reply, waiters, argv)\n"
     "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
     "  if fine then return role end\n"
-    "  redis.pcall('ZREM', waiters, argv[13])\n"
+    "  redis.pcall('ZREM', waiters, argv[15])\n"
     "  return 1\n"
     "end\n"
     "local function give_role(reply, waiters, argv)\n"
@@ -3700,16 +3796,15 @@ static const char dq_lua_waiters_stay[] =
  *          the waiters, only where the handle is one of them or would be. A
  *          native TAKE may be given the zset alone, from which it takes what is
  *          due while the keys are on their way to another node of a cluster
- * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 'x': the
- *          retry list's turn; then, or nothing: 6 most attempts, or 0; 7 lease
- *          in ms, or 0; 8 due and 9 prefix of an element to acknowledge
- *          before, or ''; for a lease 10 order of a new id, 11 the rest of it
- *          (6 bytes; with an old wire a number below 2048), 12 channel; with a
- *          fifth key: 13 the handle's id, 14 '1': it waits if there is nothing,
- *          15 what the handles' channels begin with, 16 what it is by its own
- *          account: 'new' (since its subscriber is open), 'none', 'leader',
- *          'standby', 'check' (a standby that has found something overdue),
- *          'sleeper'; 17 its share, a number below 65536
+ * ARGV     1 to 5: see dq_lua_run; 6 how many; 7 'retry' or 'ready': the list
+ *          whose turn it is; then, or nothing: 8 most attempts, or 0; 9 lease
+ * in ms, or 0; 10 due and 11 prefix of an element to acknowledge before, or
+ *          ''; for a lease 12 order of a new id, 13 the rest of it (6 bytes;
+ * with an old wire a number below 2048), 14 channel; with a fifth key: 15 the
+ *          handle's id, 16 '1': it waits if there is nothing, 17 the beginning
+ * of the handles' channels, 18 what it is by its own account: 'new' (since its
+ * subscriber is open), 'none', 'leader', 'standby', 'check' (a standby that has
+ * found something overdue), 'sleeper'; 19 its share, a number below 65536
  * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
  *          payload. A lease ends that many ms behind the clock, rounded up
  *
@@ -3718,165 +3813,135 @@ static const char dq_lua_waiters_stay[] =
  * what is left over is moved too, since Java waits for it.
  *
  * What has been acknowledged stays so, too, where the rest is refused. */
-/* take_usual(call, zset, argv): the usual take, made for speed: a native queue,
- * nothing in its lists, one item to hand out or none.
- * Returns TAKE's reply; or nil, and has written nothing. */
+/* take_usual(call, zset, argv): the usual take, made for speed: a native queue
+ * with nothing in its lists; an element to acknowledge only if one item is
+ * asked for. It reads chunks as in_chunks does, each with one element more,
+ * which tells when to come again, and removes them all at the end. Returns
+ * TAKE's reply; or nil, and has written nothing.
+ *
+ * without_acked(found, done): `found` without the element to acknowledge.
+ * leased(e, tried): the element with one attempt more. */
+static const char dq_lua_take_usual_parts[] =
+    "local function without_acked(found, done)\n"
+    "  local at = done == found[1] and 1 or done == found[3] and 3 or 5\n"
+    "  for i = at, 4 do found[i] = found[i + 2] end\n"
+    "  found[5], found[6] = nil, nil\n"
+    "end\n"
+    "local function leased(e, tried)\n"
+    "  local count = string.char(math.floor((tried + 1) / 256),\n"
+    "    (tried + 1) % 256)\n"
+    "  return string.sub(e, 1, 15) .. count .. string.sub(e, 18)\n"
+    "end\n"
+    "local function finish_usual(zset, channel, reply, n, soon, done, dues,\n"
+    "  lease_end, refused)\n"
+    "  if type(refused) == 'table' then\n"
+    "    return not done and refused or {reply[1], 250000, 1, 0, ''}\n"
+    "  end\n"
+    "  if done then reply[3] = 1 end\n"
+    "  if dues then reply[5] = table.concat(dues, ' ') end\n"
+    "  if n > 0 and lease_end and (not soon or soon + 0 >= lease_end) then\n"
+    "    soon = lease_end\n"
+    "    publish_if_head(zset, channel, soon, n)\n"
+    "  end\n"
+    "  if soon then\n"
+    "    soon = soon * 1000 - reply[1]\n"
+    "    reply[2] = soon < 0 and 0 or soon > 1e13 and 1e13 or soon\n"
+    "  end\n"
+    "  return reply\n"
+    "end\n";
 static const char dq_lua_take_usual[] =
     "local function take_usual(call, zset, argv)\n"
-    "  local ack, done = argv[8], nil\n"
-    "  local most, lease = argv[6] or '0', argv[7] or '0'\n"
-    "  local time = call('TIME')\n"
+    "  local byte, unpacked, ack = string.byte, struct.unpack, argv[10]\n"
+    "  local max, lease, most = argv[6] + 0, argv[9] or '0', argv[8] or '0'\n"
+    "  local time, around = call('TIME'), 17 + struct.size('L')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
+    "  local n, bytes, size = 0, 0, 1\n"
+    "  local reply, soon, done, dues, held, lease_end, text, refused\n"
+    "  if max < 1 or max > 1000 then return nil end\n"
     "  if ack == '' then ack = nil end\n"
-    /* the first two; of three where one of them may be what is acked */
-    "  local found = argv[3] + 0 < 0 and\n"
-    "    call('ZRANGE', zset, '0', ack and '2' or '1', 'WITHSCORES') or\n"
-    "    call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[3],\n"
-    "      'WITHSCORES', 'LIMIT', '0', ack and '3' or '2')\n"
-    "  local e, due, after = found[1], found[2], found[4]\n"
-    "  if ack then\n"
-    "    done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
-    "    if done and string.sub(done, 1, #argv[9]) ~= argv[9] then\n"
-    "      return nil\n"
-    "    elseif done and done == e then\n"
-    "      e, due, after = found[3], found[4], found[6]\n"
-    "    elseif done and done == found[3] then\n"
-    "      after = found[6]\n"
-    "    end\n"
+    "  if lease ~= '0' then\n"
+    "    lease_end = math.ceil(us / 1000) + lease\n"
+    "    text = max > 1 and string.format('%.0f', lease_end) or lease_end\n"
     "  end\n"
-    "  local handed_out, soon, next\n"
-    "  if not e or due * 1000 > us then\n"
-    "    if done then call('ZREM', zset, done) end\n"
-    "    soon, due = due, ''\n"
-    "  else\n"
-    "    local length, tried = #e - 17 - struct.size('L'), 0\n"
-    "    if due + 0 < 0 or length < 0 or string.byte(e) ~= 16 or\n"
-    "      struct.unpack('L', e, 18) ~= length then\n"
-    "      return nil\n"
-    "    end\n"
-    "    if lease ~= '0' or most ~= '0' then\n"
-    "      local high, low = string.byte(e, 16, 17)\n"
-    "      most, tried = tonumber(most), high * 256 + low\n"
-    "      if most > 0 and tried >= most or tried == 65535 then\n"
+    "  repeat\n"
+    "    local found = n == 0 and argv[5] == '' and\n"
+    "      call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[4],\n"
+    "        'WITHSCORES', 'LIMIT', '0', ack and '3' or '2') or\n"
+    /* a text, where that is possible: Redis converts numbers slowly */
+    "      call('ZRANGE', zset, n == 0 and '0' or n,\n"
+    "        n > 0 and n + size or ack and '2' or '1', 'WITHSCORES')\n"
+    "    if ack then\n"
+    "      done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
+    "      if done and string.sub(done, 1, #argv[11]) ~= argv[11] then\n"
     "        return nil\n"
     "      end\n"
+    "      without_acked(found, done)\n"
     "    end\n"
-    "    handed_out, soon = e, after\n"
-    /* the ack is the first write, and proves the right to remove */
-    "    if done then call('ZREM', zset, done) end\n"
-    "    if lease ~= '0' then\n"
-    "      local n, lease_end = tried + 1, math.ceil(us / 1000) + lease\n"
-    "      handed_out = string.sub(e, 1, 15) ..\n"
-    "        string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
-    "      if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "      local added = redis.pcall('ZADD', zset, lease_end, handed_out)\n"
-    "      if type(added) == 'table' then\n"
-    "        return not done and added or {us, 250000, 1, 0, ''}\n"
-    "      end\n"
-    "      if not after or after + 0 > lease_end then\n"
-    "        soon = lease_end\n"
-    "      end\n"
+    "    local due = #found / 2\n"
+    "    soon = nil\n"
+    "    while due > 0 and found[2 * due] * 1000 > us do\n"
+    "      soon, due = found[2 * due], due - 1\n"
     "    end\n"
-    "    local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', '0')\n"
-    "    if type(removed) == 'table' then\n"
-    "      if not done then return removed end\n"
-    "      if lease ~= '0' then call('ZREM', zset, handed_out) end\n"
-    "      return {us, 250000, 1, 0, ''}\n"
-    "    end\n"
-    /* the lease ends first */
-    "    if soon and soon ~= after then\n"
-    "      publish_if_head(zset, argv[12], soon, 1)\n"
-    "    end\n"
-    "  end\n"
-    "  next = soon and soon * 1000 - us or -1\n"
-    "  if soon and next < 0 then next = 0 end\n"
-    "  if next > 1e13 then next = 1e13 end\n"
-    "  return {us, next, done and 1 or 0, 0, due, handed_out}\n"
-    "end\n"
-    /* run before the rest of the script is even made, as in offer_usual */
-    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
-    "if KEYS[2] then\n"
-    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
-    "end\n"
-    "if in_ready + in_retry == 0 and ARGV[4] == '1' then\n"
-    "  usual = take_usual(call, KEYS[1], ARGV)\n"
-    "end\n"
-    "if usual and tally and not usual.err then\n"
-    "  tally('acked', usual[3])\n"
-    "  tally('taken', usual[6] and 1 or 0)\n"
-    "end\n"
-    "if usual and (usual.err or not KEYS[5]) then return usual end\n";
-/* take_many_usual(zset, argv): the same for many. It reads chunks as
- * in_chunks does, and removes them all at the end. */
-static const char dq_lua_take_many_usual[] =
-    "local function take_many_usual(zset, argv)\n"
-    "  local byte, sub, unpacked = string.byte, string.sub, struct.unpack\n"
-    "  local most, lease = tonumber(argv[6] or 0), tonumber(argv[7] or 0)\n"
-    "  local time, n, bytes, size = call('TIME'), 0, 0, 1\n"
-    "  local around = 17 + struct.size('L')\n"
-    "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = call('ZCOUNT', zset, '-inf', us / 1000)\n"
-    "  local want = math.min(due, argv[4])\n"
-    "  local reply, dues, held, counts = {us, 0, 0, 0, ''}, {}, {}, {}\n"
-    "  local lease_end = math.ceil(us / 1000) + lease\n"
-    "  local text = string.format('%.0f', lease_end)\n"
-    "  if want == 0 or want > 1000 then return nil end\n"
-    "  repeat\n"
-    "    local found = call('ZRANGE', zset, n, math.min(n + size, want) - 1,\n"
-    "      'WITHSCORES')\n"
-    "    for i = 1, #found, 2 do\n"
-    "      local e = found[i]\n"
+    "    if due > size then soon, due = found[2 * due], size end\n"
+    "    for i = 1, 2 * due, 2 do\n"
+    "      local e, tried = found[i], nil\n"
     "      local length = #e - around\n"
     "      if length < 0 or byte(e) ~= 16 or\n"
     "        unpacked('L', e, 18) ~= length then\n"
     "        return nil\n"
     "      end\n"
-    "      n, bytes = n + 1, bytes + length + 89\n"
-    "      dues[n], reply[n + 5] = found[i + 1], e\n"
-    "      if lease > 0 or most > 0 then\n"
+    "      if lease_end or most ~= '0' then\n"
     "        local high, low = byte(e, 16, 17)\n"
-    "        local tried = high * 256 + low\n"
-    "        if most > 0 and tried >= most or tried == 65535 then\n"
+    "        tried = high * 256 + low\n"
+    "        if most ~= '0' and tried >= most + 0 or tried == 65535 then\n"
     "          return nil\n"
-    "        elseif lease > 0 then\n"
-    "          local more = counts[tried] or string.char(\n"
-    "            math.floor((tried + 1) / 256), (tried + 1) % 256)\n"
-    "          counts[tried] = more\n"
-    "          reply[n + 5] = sub(e, 1, 15) .. more .. sub(e, 18)\n"
-    "          held[2 * n - 1], held[2 * n] = text, reply[n + 5]\n"
     "        end\n"
     "      end\n"
+    "      if lease_end then e = leased(e, tried) end\n"
+    "      n, bytes = n + 1, bytes + length + 89\n"
+    "      if n == 1 then\n"
+    "        if byte(found[2]) == 45 then return nil end\n"
+    "        reply = {us, -1, 0, 0, found[2], e}\n"
+    "        held = lease_end and {text, e}\n"
+    "      else\n"
+    "        dues = dues or {reply[5]}\n"
+    "        dues[n], reply[n + 5] = found[i + 1], e\n"
+    "        if held then held[2 * n - 1], held[2 * n] = text, e end\n"
+    "      end\n"
     "    end\n"
+    "    if due < size or n == max then break end\n"
     "    local room = math.floor((" DQ_BUDGET " - bytes) * n / bytes)\n"
-    "    size = math.min(128, 8 * size, math.max(1, room))\n"
-    "  until n == want or bytes >= " DQ_BUDGET "\n"
-    "  if byte(dues[1]) == 45 then return nil end\n"
-    "  if lease > 0 then\n"
-    "    call('ZREMRANGEBYRANK', zset, '1', '0')\n"
-    "    local added = redis.pcall('ZADD', zset, unpack(held))\n"
-    "    if type(added) == 'table' then return added end\n"
+    "    size = math.min(128, 8 * size, math.max(1, room), max - n)\n"
+    "  until bytes >= " DQ_BUDGET "\n"
+    /* the ack is the first write, and proves the right to remove */
+    "  if done then call('ZREM', zset, done) end\n"
+    "  if held then\n"
+    "    if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
+    "    refused = redis.pcall('ZADD', zset, unpack(held))\n"
     "  end\n"
-    "  local removed = redis.pcall('ZREMRANGEBYRANK', zset, '0', n - 1)\n"
-    "  if type(removed) == 'table' then return removed end\n"
-    "  if n == due then\n"
-    "    local soon = call('ZRANGEBYSCORE', zset, '-inf',\n"
-    "      us / 1000 + math.abs(argv[3]), 'WITHSCORES', 'LIMIT', '0', '1')[2]\n"
-    "    if lease > 0 and (not soon or soon + 0 >= lease_end) then\n"
-    "      soon = lease_end\n"
-    "      publish_if_head(zset, argv[12], soon, n)\n"
+    "  if n > 0 and type(refused) ~= 'table' then\n"
+    "    refused = redis.pcall('ZREMRANGEBYRANK', zset, '0',\n"
+    "      n == 1 and '0' or n - 1)\n"
+    "    if type(refused) == 'table' and held and done then\n"
+    "      call('ZREM', zset, held[2])\n"
     "    end\n"
-    "    reply[2] = soon and\n"
-    "      math.max(0, math.min(1e13, soon * 1000 - us)) or -1\n"
     "  end\n"
-    "  reply[5] = table.concat(dues, ' ')\n"
-    "  return reply\n"
+    "  return finish_usual(zset, argv[14], reply or {us, -1, 0, 0, ''}, n,\n"
+    "    soon, done, dues, lease_end, refused)\n"
+    "end\n";
+/* It runs before the rest of the script is even made, as in offer_usual. */
+static const char dq_lua_take_begin[] =
+    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
+    "if KEYS[2] then\n"
+    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
     "end\n"
-    "if in_ready + in_retry == 0 and ARGV[4] ~= '1' and\n"
-    "  (ARGV[8] or '') == '' then\n"
-    "  usual = take_many_usual(KEYS[1], ARGV)\n"
-    "  if usual and tally and not usual.err then\n"
-    "    tally('taken', #usual - 5)\n"
-    "  end\n"
+    "if in_ready + in_retry == 0 and\n"
+    "  (ARGV[6] == '1' or (ARGV[10] or '') == '') then\n"
+    "  usual = take_usual(call, KEYS[1], ARGV)\n"
+    "end\n"
+    "if usual and tally and not usual.err then\n"
+    "  tally('acked', usual[3])\n"
+    "  tally('taken', #usual - 5)\n"
     "end\n"
     "if usual and (usual.err or not KEYS[5]) then return usual end\n";
 /* the same for one of the waiters */
@@ -3897,9 +3962,9 @@ static const char dq_lua_take[] =
     "end\n"
     "local function take(keys, argv, ready, other)\n"
     "  local run = begin_run(keys, argv, ready, other)\n"
-    "  local reply, lease_ms = run.reply, tonumber(argv[7] or 0)\n"
-    "  run.retry_turn, run.most = argv[5] == 'x', tonumber(argv[6] or 0)\n"
-    "  run.order, run.id_rest, run.held = tonumber(argv[10]), argv[11], {}\n"
+    "  local reply, lease_ms = run.reply, tonumber(argv[9] or 0)\n"
+    "  run.retry_turn, run.most = argv[7] == 'retry', tonumber(argv[8] or 0)\n"
+    "  run.order, run.id_rest, run.held = tonumber(argv[12]), argv[13], {}\n"
     /* few bits of an old id are random: the server's own microsecond is no
      * other take's */
     "  if run.wire == 'o' then run.order = run.us end\n"
@@ -3907,15 +3972,15 @@ static const char dq_lua_take[] =
     "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
     "  end\n"
     "  run.mirror = open_mirror(run)\n"
-    "  if (argv[8] or '') ~= '' then\n"
-    "    run.acked = remove(run.zset, argv, 8, 9, {})[1]\n"
+    "  if (argv[10] or '') ~= '' then\n"
+    "    run.acked = remove(run.zset, argv, 10, 11, {})[1]\n"
     "  end\n"
-    "  local refusal = attempt(run, take_items, tonumber(argv[4]),\n"
-    "    tonumber(argv[2]))\n"
-    "  if refusal then return refusal end\n"
+    "  local failed = attempt(run, take_items, tonumber(argv[6]),\n"
+    "    tonumber(argv[3]))\n"
+    "  if failed then return failed end\n"
     "  if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
-    "    publish_if_head(run.zset, argv[12], run.lease_end, run.safe)\n"
+    "    publish_if_head(run.zset, argv[14], run.lease_end, run.safe)\n"
     "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "  end\n"
     "  reply[3] = run.acked or 0\n"
@@ -3935,9 +4000,8 @@ static const char dq_lua_take_redisson[] =
 /* BROADCAST: what is due goes into the stream, and the reader is given what
  * stands behind its cursor.
  * KEYS     1 zset, 2 stream, 3 retry, 4 dead
- * ARGV     1 wire, 2 limit, 3 horizon: see dq_lua_run; 4 how many; 5 cursor,
- *          '$': the stream's end; 6 how many entries the stream keeps; 7
- *          channel
+ * ARGV     1 to 5: see dq_lua_run; 6 how many; 7 cursor, '$': the stream's end;
+ *          8 how many entries the stream keeps; 9 channel
  * returns  see dq_lua_run; before what is handed out the cursor; then pairs:
  *          id, payload. A due time is - where it is unknown */
 static const char dq_lua_broadcast[] =
@@ -3974,7 +4038,7 @@ static const char dq_lua_broadcast[] =
     "    cursor = last[1] and last[1][1] or '0-0'\n"
     "  end\n"
     "  reply[6] = cursor\n"
-    "  add_to_stream(run, tonumber(ARGV[2]), ARGV[6])\n"
+    "  add_to_stream(run, tonumber(ARGV[3]), ARGV[8])\n"
     "  if max > 0 then\n"
     "    in_chunks({bytes = 0}, max, function(_, count)\n"
     "      local entries, bytes = read_stream(stream, cursor, count), 0\n"
@@ -3997,76 +4061,109 @@ static const char dq_lua_broadcast[] =
     "end\n"
     "local length = redis.call('XLEN', KEYS[2])\n"
     "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
-    "local refusal = attempt(run, broadcast, tonumber(ARGV[4]), ARGV[5])\n"
-    "if refusal then return refusal end\n"
+    "local failed = attempt(run, broadcast, tonumber(ARGV[6]), ARGV[7])\n"
+    "if failed then return failed end\n"
     /* the others poll at once */
     "if run.moved > 0 then\n"
-    "  redis.pcall('PUBLISH', ARGV[7], string.format('%.0f', run.now))\n"
+    "  redis.pcall('PUBLISH', ARGV[9], string.format('%.0f', run.now))\n"
     "end\n"
     "if tally then tally('taken', run.moved) end\n"
     "return finish_run(run)\n";
 
-/* REMOVE, by ticket: acks, or a cancel.
- * KEYS     1 zset, 2 mirror (only of a cancel where the wire has one)
- * ARGV     pairs, 500 at most: due, prefix; then, of one that counts, what it
- *          counts
- * returns  clock, and of each 1 (done) or 0 (not there) */
-static const char dq_lua_remove_main[] =
-    "local field = tally and table.remove(ARGV)\n"
-    "local reply, n = remove(KEYS[1], ARGV, 1, #ARGV, {(clock())}, KEYS[2])\n"
-    "if tally and n then tally(field, n) end\n"
-    "return reply\n";
-
-/* CHANGE, by ticket: nack, extend, reschedule; or bury.
- * KEYS     1 zset, 2 dead (only of a bury)
- * ARGV     1 due, 2 prefix, 3 new due time, 4 channel, 5 '1': this attempt
- *          doesn't count, 6 '1': sent again, 7 delay, or -1: the due
- *          time counts in any case, 8 of one that counts '1': a nack
- * returns  clock; 1: done, 0: not there; the due time
+/* TICKETS: acks, cancels, nacks, releases, extends, reschedules, buries.
+ * KEYS     1 zset; 2 the dead letters of a bury, or the mirror of a cancel
+ * ARGV     1 counters; 2 channel; 3 'again' if it is sent again, else ''; then
+ *          runs: verb, how many; of each ticket due and prefix, and if it has a
+ *          new due time also this and a delay in ms, or ''
+ * returns  clock; of each ticket 0 if it is not there, else the due time that
+ * it has now, or 1 if it was removed. If the server refuses one, only of those
+ * before it; of the first, its error
  *
- * The new due time is the handle's reckoning, so that what is sent again finds
- * what the first sending did; where a clock was set or a machine slept
- * meanwhile, the delay counts. */
-static const char dq_lua_change[] =
-    "local zset, dead_list, due, prefix = KEYS[1], KEYS[2], ARGV[1], ARGV[2]\n"
-    "local new_due, channel = tonumber(ARGV[3]), ARGV[4]\n"
-    "local uncount, resent = ARGV[5] == '1' and #prefix == 17, ARGV[6] == '1'\n"
-    "local us, now = clock()\n"
+ * A new due time is the handle's reckoning, so that a resend finds what the
+ * first sending did. With a delay it is checked: if a clock was set, or a
+ * machine slept meanwhile, the delay counts. */
+static const char dq_lua_tickets[] =
+    "local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
+    "local reply, proven = {us}, false\n"
+    "local fields = {ack = 'acked', cancel = 'canceled', nack = 'nacked',\n"
+    "  release = 'nacked', bury = 'died'}\n"
     /* counted as a release instead, or the next lease had the same ticket */
-    "local function uncounted(e)\n"
-    "  if not uncount then return e end\n"
+    "local function released(e)\n"
     "  local n = string.byte(e, 15)\n"
     "  n = n % 64 < 63 and n + 1 or n - 63\n"
     "  e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
     "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
     "end\n"
-    "local e = find(zset, due, prefix)\n"
-    "if not e then\n"
-    "  if resent and not dead_list then\n"
-    "    e = find(zset, ARGV[3], uncounted(prefix))\n"
-    "  end\n"
-    "  return {us, e and 1 or 0, new_due}\n"
+    "local function changed(verb, e, prefix)\n"
+    "  if verb ~= 'release' or #prefix ~= 17 then return e end\n"
+    "  return released(e)\n"
     "end\n"
-    "redis.call('ZREM', zset, 'delayq')\n"
-    "if dead_list then\n"
+    "local function prove()\n"
+    "  if not proven then redis.call('ZREM', zset, 'delayq') end\n"
+    "  proven = true\n"
+    "end\n"
+    "local function bury(due, prefix)\n"
+    "  local e = find(zset, due, prefix)\n"
+    "  if not e then return 0 end\n"
+    "  prove()\n"
     "  local letter = string.format('buried %.0f\\n', now) .. e\n"
-    "  redis.call('RPUSH', dead_list, letter)\n"
+    "  redis.call('RPUSH', second, letter)\n"
     "  redis.call('ZREM', zset, e)\n"
-    "  if tally then tally('died', 1) end\n"
-    "  return {us, 1, 0}\n"
+    "  return 1\n"
     "end\n"
-    "local delay = tonumber(ARGV[7])\n"
-    "local by_delay = math.ceil(us / 1000) + delay\n"
-    "if delay >= 0 and\n"
-    "  (new_due < by_delay or new_due > by_delay + 1000) then\n"
-    "  new_due = by_delay\n"
+    "local function retime(verb, due, prefix, new_due, delay)\n"
+    "  local e = find(zset, due, prefix)\n"
+    "  local at = tonumber(new_due)\n"
+    "  if not e then\n"
+    "    if argv[3] ~= '' then\n"
+    "      e = find(zset, new_due, changed(verb, prefix, prefix))\n"
+    "    end\n"
+    "    return e and at or 0, true\n"
+    "  end\n"
+    "  local by_delay = delay ~= '' and math.ceil(us / 1000) + delay\n"
+    "  if by_delay and (at < by_delay or at > by_delay + 1000) then\n"
+    "    at = by_delay\n"
+    "  end\n"
+    "  prove()\n"
+    "  local again = changed(verb, e, prefix)\n"
+    "  redis.call('ZADD', zset, at, again)\n"
+    "  if again ~= e then redis.call('ZREM', zset, e) end\n"
+    "  publish_if_head(zset, argv[2], at, 1)\n"
+    "  return at\n"
     "end\n"
-    "local again = uncounted(e)\n"
-    "redis.call('ZADD', zset, new_due, again)\n"
-    "if again ~= e then redis.call('ZREM', zset, e) end\n"
-    "publish_if_head(zset, channel, new_due, 1)\n"
-    "if tally and ARGV[8] == '1' then tally('nacked', 1) end\n"
-    "return {us, 1, new_due}\n";
+    "local done\n"
+    "local function run(verb, at, n)\n"
+    "  if verb == 'ack' or verb == 'cancel' then\n"
+    "    local found, gone = remove(zset, argv, at, at + 2 * n - 1, {},\n"
+    "      verb == 'cancel' and second or nil)\n"
+    "    for i = 1, n do reply[#reply + 1] = found[i] end\n"
+    "    done = gone or 0\n"
+    "    return\n"
+    "  end\n"
+    "  for i = 1, n do\n"
+    "    local now_due, before\n"
+    "    if verb == 'bury' then\n"
+    "      now_due = bury(argv[at + 2 * i - 2], argv[at + 2 * i - 1])\n"
+    "    else\n"
+    "      local first = at + 4 * i - 4\n"
+    "      now_due, before = retime(verb, unpack(argv, first, first + 3))\n"
+    "    end\n"
+    "    reply[#reply + 1] = now_due\n"
+    "    if now_due > 0 and not before then done = done + 1 end\n"
+    "  end\n"
+    "end\n"
+    "if second then redis.call('LLEN', second) end\n"
+    "local at = 4\n"
+    "while argv[at] do\n"
+    "  local verb, n = argv[at], tonumber(argv[at + 1])\n"
+    "  done = 0\n"
+    "  local fine, why = pcall(run, verb, at + 2, n)\n"
+    "  if tally and fields[verb] then tally(fields[verb], done) end\n"
+    "  if not fine then return #reply > 1 and reply or refusal(why) end\n"
+    "  local short = verb == 'ack' or verb == 'cancel' or verb == 'bury'\n"
+    "  at = at + 2 + (short and 2 or 4) * n\n"
+    "end\n"
+    "return reply\n";
 
 /* PEEK
  * KEYS     1 zset
@@ -4186,36 +4283,22 @@ static const char dq_lua_dead[] =
     "end)\n"
     "return reply\n";
 
-/* What a script does with elements: OFFER and TAKE write some, the replies of
- * TAKE, BROADCAST and PEEK hand some out. */
-typedef enum dq_req_verb {
-    DQ_NOTHING,
-    DQ_OFFER,
-    DQ_TAKE,
-    DQ_BROADCAST,
-    DQ_PEEK
-} dq_req_verb;
-
-/* A request points at its script, and there is no table of all: so a program
- * links only the Lua of the calls that it makes. `sha` is the SHA1 of the text,
- * by which EVALSHA names it: `make lua` writes it here, a test checks it. One
- * that counts has another, of its text with dq_lua_tally as first part. */
+/* A verb points at its script, and there is no table of all: so a program links
+ * only the Lua of the calls that it makes. `sha` is the SHA1 of the text, by
+ * which EVALSHA names it: `make lua` writes it here, a test checks it. */
 typedef struct dq_script {
     const char *name; /* of the file in build/lua */
-    dq_req_verb verb;
-    unsigned bit; /* in conn->loaded: this connection has loaded it; and */
-    const char *sha, *counted_sha; /* that, 16 bits higher; or NULL */
-    const char *const *parts;      /* up to NULL */
+    const char *sha;
+    const char *const *parts; /* up to NULL */
 } dq_script;
 
-#define DQ_SCRIPT(name, verb, bit, sha, counted_sha, ...)             \
+#define DQ_SCRIPT(name, sha, ...)                                     \
     static const char *const dq_parts_##name[] = {__VA_ARGS__, NULL}; \
-    static const dq_script dq_script_##name = {                       \
-        #name, verb, 1u << bit, sha, counted_sha, dq_parts_##name}
+    static const dq_script dq_script_##name = {#name, sha, dq_parts_##name}
 
-#define DQ_LUA_RUN                                                            \
-    dq_lua_clock, dq_lua_elements, dq_lua_foreign, dq_lua_chunks, dq_lua_run, \
-        dq_lua_read_due, dq_lua_drain
+#define DQ_LUA_RUN                                                 \
+    dq_lua_clock, dq_lua_refusal, dq_lua_elements, dq_lua_foreign, \
+        dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE \
@@ -4223,53 +4306,39 @@ typedef struct dq_script {
 
 /* Long fragments stand in the middle: hiredis' buffer, which doubles with what
  * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, DQ_OFFER, 0, "2d8c17717f818f74a0eb89592c2911756470e325",
-          "68d340751aa48d1464bcd61cc32b06dfbcff66f7", dq_lua_no_tally,
-          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_when,
+DQ_SCRIPT(offer, "77daf23c1835c6e005da79eb21f899414ae902d4", dq_lua_tally,
+          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_due,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, DQ_OFFER, 1, "dcdb92ebaac963134b4223bb24f77f36e60add1d",
-          "e52bfa0eac0ba83fc739812b65e87946c4d9277f", dq_lua_no_tally,
-          dq_lua_clock, dq_lua_publish, dq_lua_when, dq_lua_find,
+DQ_SCRIPT(offer_keyed, "2fa6d9b37716c4e70fdddd5dd7164842c61a3540", dq_lua_tally,
+          dq_lua_clock, dq_lua_refusal, dq_lua_publish, dq_lua_due, dq_lua_find,
           dq_lua_offer_keyed);
-DQ_SCRIPT(tick, DQ_NOTHING, 2, "651cf5573fbdb69b63c66af4fc7466da393b58ae",
-          "c307e2944abe4877134536e6ef93ffb0275f58ea", dq_lua_no_tally,
+DQ_SCRIPT(tick, "a3d555555bf898eef53fe447e7aecc3da6f1e696", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, DQ_NOTHING, 3,
-          "393c3df62a96a108a176f78a449da742848269b6",
-          "d082835bd295388fdcbba8f5f8abff71501123cc", dq_lua_no_tally,
-          DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, DQ_TAKE, 4, "83252435ef2fcc8e9ae4436af0b3fccd44aebe92",
-          "1cb9b15799c72f193f93204eae659220956c276e", dq_lua_no_tally,
-          dq_lua_publish, dq_lua_take_usual, dq_lua_take_many_usual,
-          dq_lua_find, DQ_LUA_WAITERS, dq_lua_take_usual_waits, DQ_LUA_RUN,
-          dq_lua_no_mirror, DQ_LUA_TAKE, dq_lua_take_native);
-DQ_SCRIPT(take_redisson, DQ_TAKE, 5, "82e451338eeaa2cd3fc48623426f898e1f17f45c",
-          "dd298a3a4c5142aad1906c533baf8121da3cd09d", dq_lua_no_tally,
-          dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN, DQ_LUA_MIRROR,
-          dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
-DQ_SCRIPT(broadcast, DQ_BROADCAST, 6,
-          "e27c4fa2820406e2733fd1cee561aa2bc3907b0b",
-          "37e78a4a5fa708fcbd7f824f0461919cdf0c26ba", dq_lua_no_tally,
+DQ_SCRIPT(tick_redisson, "11c08984d19b2bd805c573bb62e716b307e75b67",
+          dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
+DQ_SCRIPT(take, "9d70a6e4fef3898ce64e799291e51e07d2e45da0", dq_lua_tally,
+          dq_lua_publish, dq_lua_take_usual_parts, dq_lua_take_usual,
+          dq_lua_take_begin, dq_lua_find, DQ_LUA_WAITERS,
+          dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
+          dq_lua_take_native);
+DQ_SCRIPT(take_redisson, "3e00416ab076e414be151343266cb789e9c86f53",
+          dq_lua_tally, dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN,
+          DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
+DQ_SCRIPT(broadcast, "ae4c40ed41ba0922b622af49c285c760dfd8a9f5", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
-DQ_SCRIPT(remove, DQ_NOTHING, 7, "d470f4c30eb5c26bdf40a13f7a2e5ddcf4133b49",
-          "13dba760f87f70b96985ffc611cb0d6b6b3b4482", dq_lua_no_tally,
-          dq_lua_clock, dq_lua_find, dq_lua_remove, dq_lua_remove_main);
-DQ_SCRIPT(change, DQ_NOTHING, 8, "537eba84a0fa8fb2c6efed76a8fa0f34f8112c61",
-          "a66ff1cba2a6c9e07b84805318f680ee0c6acf45", dq_lua_no_tally,
-          dq_lua_clock, dq_lua_elements, dq_lua_publish, dq_lua_find,
-          dq_lua_change);
-DQ_SCRIPT(peek, DQ_PEEK, 9, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8", NULL,
-          dq_lua_clock, dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, DQ_NOTHING, 10, "5dd494d6473e1956a89de34fa5ac739834a68fc1",
-          NULL, dq_lua_clock, dq_lua_count);
-DQ_SCRIPT(clear, DQ_NOTHING, 11, "a9ee1541de910170d35137af0ed32747da2988f5",
-          NULL, dq_lua_clock, dq_lua_clear);
-DQ_SCRIPT(dead, DQ_NOTHING, 12, "7fa90702d67402742d4aa2f81e82aaeaad7c819e",
-          NULL, dq_lua_clock, dq_lua_elements, dq_lua_chunks, dq_lua_dead);
-
-/* Run by EVAL, seldom. */
-static const char *const dq_parts_probe[] = {
-    dq_lua_clock, dq_lua_elements, dq_lua_foreign, dq_lua_probe, NULL};
+DQ_SCRIPT(tickets, "90c3058110c44366d73d66abee6174c9151cfb53", dq_lua_tally,
+          dq_lua_clock, dq_lua_refusal, dq_lua_elements, dq_lua_publish,
+          dq_lua_find, dq_lua_remove, dq_lua_tickets);
+DQ_SCRIPT(peek, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8", dq_lua_clock,
+          dq_lua_find, dq_lua_chunks, dq_lua_peek);
+DQ_SCRIPT(count, "5dd494d6473e1956a89de34fa5ac739834a68fc1", dq_lua_clock,
+          dq_lua_count);
+DQ_SCRIPT(clear, "a9ee1541de910170d35137af0ed32747da2988f5", dq_lua_clock,
+          dq_lua_clear);
+DQ_SCRIPT(dead, "7fa90702d67402742d4aa2f81e82aaeaad7c819e", dq_lua_clock,
+          dq_lua_elements, dq_lua_chunks, dq_lua_dead);
+DQ_SCRIPT(probe, "436825e2491fbf664279b20488cb84ca67317ef0", dq_lua_clock,
+          dq_lua_elements, dq_lua_foreign, dq_lua_probe);
 
 /*-----------------------------------------------------------------------------
  * MARK: - Protocol
@@ -4295,8 +4364,8 @@ enum {
     DQ_AT_DUES = DQ_AT_READY + 1
 };
 
-/* Read the n integers at the beginning of an array. The first is the server's
- * clock. 0: it is no reply of ours. */
+/* Read the n integers at the beginning of an array, of which the first is the
+ * server's clock. Returns 0 if the reply is not one of our scripts'. */
 static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     size_t i;
     if (r->type != REDIS_REPLY_ARRAY || r->elements < n) return 0;
@@ -4316,11 +4385,11 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
 #define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
 #define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
 
-/* Look at what has come before hiredis does: for an array that would allocate
- * as much as the server claims, and walk through all of it when it frees it; a
- * length may overflow its arithmetic; and it looks for the end of a line from
- * the beginning each time. NULL, or what is wrong. Numbers that are none are
- * left to hiredis. */
+/* Check the next bytes of a reply before hiredis reads them. hiredis would
+ * allocate an array of any length that the server claims, and walk through all
+ * of it to free it; a length may overflow its arithmetic; and it searches for
+ * the end of a line from its beginning each time. Returns NULL, or the fault.
+ * hiredis itself finds numbers that are none. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     const char *end = p + n;
     while (p < end) {
@@ -4350,7 +4419,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
             r->last = *p++;
         } else if (r->type == '$') {
             if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
-                return "more than 1 GB in one answer";
+                return "more than 1 GB in one reply";
             r->bytes += r->number;
             r->number += 2; /* with its line end */
             r->type = DQ_RESP_BODY;
@@ -4359,7 +4428,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
             if (r->depth == sizeof r->left / sizeof r->left[0])
                 return "arrays nested too deep";
             if (r->number > DQ_RESP_ITEMS_MAX - r->items)
-                return "more elements than any answer has";
+                return "more elements than any reply has";
             r->items += r->number;
             r->left[r->depth++] = r->number;
             r->type = 0;
@@ -4396,8 +4465,8 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->counting = o->spilled = 0;
 }
 
-/* What hiredis has no memory for is a fault of the context from then on, which
- * takes nothing more: it may have lost its buffer. */
+/* Append bytes to the output buffer of hiredis. If it has no memory for them
+ * the context has a fault from then on, and takes nothing more. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
@@ -4410,8 +4479,8 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* An argument of len + more bytes: the first ones, which always fit the buffer;
- * the caller appends the others. */
+/* Write an argument of len + more bytes, of which the first `len` always fit
+ * the buffer. The caller appends the other ones. */
 static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
                         size_t more) {
     size_t value = len + more, rest, digits = 1, i;
@@ -4429,9 +4498,9 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
     o->args++;
 }
 
-/* An argument of any length: something small, then what is copied into the
- * buffer only if it fits. The last one of a request, if it is large, is not
- * copied: the socket writes it in slices. */
+/* Write an argument of any length: a small head, then data. If it is the last
+ * argument of a request and large, it is not copied: the socket writes it in
+ * slices. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len,
                              int last) {
@@ -4461,20 +4530,18 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
-static void dq_resp_script(dq_resp_writer *o, const char *const *parts,
-                           int counts) {
-    const char *first = counts ? dq_lua_tally : parts[0];
-    size_t len = strlen(first), i;
-    for (i = 1; parts[i]; i++) len += strlen(parts[i]);
+/* The text of a script. */
+static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
+    size_t len = 0, i;
+    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
     dq_resp_arg(o, "", 0, len);
     dq_resp_flush(o);
-    dq_resp_append(o, first, strlen(first));
-    for (i = 1; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
+    for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
     dq_resp_append(o, "\r\n", 2);
 }
 
-/* A command of `count` words, which begins with these; the caller adds the
- * others. */
+/* Write a command of `count` words, of which these are the first. The caller
+ * adds the others. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
     assert(count < 10);
@@ -4487,14 +4554,7 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
     }
 }
 
-/* The wire, as scripts name it. */
-static const char *dq_wire_letter(const delayq *q) {
-    static const char *const letters[] = {"n", "r", "o"};
-    return q->options.broadcast ? "b" : letters[q->options.wire];
-}
-
-/* A key or channel of the queue: prefix, then T, then what follows. Returns
- * its length. */
+/* Write a key or channel of the queue: prefix, T, rest. Returns its length. */
 static size_t dq_resp_key_text(const delayq *q, const char *prefix,
                                const char *rest, char to[DQ_RESP_SMALL]) {
     int tagged = memchr(q->name, '{', q->name_len) != NULL;
@@ -4505,7 +4565,7 @@ static size_t dq_resp_key_text(const delayq *q, const char *prefix,
     parts[2] = q->name;
     parts[3] = tagged ? "" : "}";
     parts[4] = rest;
-    for (i = 0; i < 5; i++) { /* each take has three: snprintf is slow */
+    for (i = 0; i < 5; i++) { /* snprintf would be slow: a take has three */
         len = strlen(parts[i]);
         assert(n + len <= DQ_RESP_SMALL);
         memcpy(to + n, parts[i], len);
@@ -4532,126 +4592,82 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_INVALIDATE "__redis__:invalidate"
-
-/* The run of a script. */
-typedef struct dq_req {
-    delayq_exchange x;
-    const dq_script *script;
-    const char *what; /* the verb, for error texts; its counter goes by it */
-    void (*writer)(dq_resp_writer *o, delayq *q, const struct dq_req *call);
-    int idempotent; /* it may be sent again though it may have run */
-    int read_only;  /* it changes nothing */
-    int no_retry;   /* one round trip and no more; DELAYQ_EMPTY: the next one
-                       loads the script or goes to the right node */
-    int is_resend;  /* this is another sending of what may have run */
-    int resent;     /* it was sent again after a connection was lost */
-    int asking;     /* to a node that is about to get the slot */
-
-    /* What the writer names. */
-    int as_waiter;  /* a take: the waiters' key, too */
-    int zset_alone; /* a take: the zset and no other key */
-    int bury;       /* a change: the dead letters, where it puts the item */
-    int uncounted;  /* not the counters, which lie on another node now */
-
-    delayq_message *messages; /* an offer's, `max` of them */
-    size_t max;               /* how many of these, or of those to come */
-    delayq_item *items;       /* to ack, `max` of them */
-    const char *ticket;       /* to change, remove, ack, peek behind */
-    const int64_t *times;     /* to count by, `max` of them */
-    int64_t due_ms;
-    int64_t from;     /* where to begin; of a change the delay */
-    uint64_t order;   /* of the ids that a lease may make */
-    const char *word; /* dead letters: what to do */
-    int less;         /* this attempt doesn't count */
-
-    int stepwise;           /* an outbox's: it is sent again from there */
-    struct dq_ring *ring;   /* whose first entries it holds, */
-    struct dq_entry *entry; /* from this one on */
-    uint64_t was_sent;      /* the ring's `sent`, before this sending */
-    int mirror;             /* a cancel: the mirror, too */
-
-    delayq_status status; /* out */
-    redisReply *reply;    /* out: an array; the caller frees it */
-    int tries;
-} dq_req;
-
-#define DQ_PIPELINE_MAX 8 /* most requests in one go */
-
-/* While a slot moves, the counters may lie on the other node. Before Redis 7 an
- * ASK can mean that only they do: the same node is asked again, without them.
- */
-static int dq_req_counts(const delayq *q, const dq_req *req) {
-    return q->options.counters && req->script->counted_sha && !req->uncounted;
-}
-
-/* The last key of what counts; arguments follow. */
-static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q,
-                             const dq_req *req) {
-    if (dq_req_counts(q, req)) dq_resp_key(o, q, DQ_COUNTERS, "");
+/* End the keys of a script. Its first argument is the key of the counters, or
+ * ''. */
+static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
     o->keys = o->args;
+    if (q->options.counters)
+        dq_resp_key(o, q, DQ_COUNTERS, "");
+    else
+        dq_resp_text(o, "");
 }
 
-/* Write a request's call of its script. How many keys and arguments that has
- * is known when its callback has run: what fits the buffer waits there for the
- * line with the counts; only for what doesn't, the callback runs again. On a
- * new connection the script is loaded in the same write; what came by EVAL
- * alone would be forgotten by Redis 7.4 after 500 others. Returns how many
- * replies come. */
-static int dq_req_write(dq_resp_writer *o, delayq *q, const dq_req *req) {
-    const dq_script *script = req->script;
-    int counts = dq_req_counts(q, req);
-    unsigned bit = counts ? script->bit << 16 : script->bit;
-    int loads = req->asking || !(q->conn->loaded & bit), n;
+/* Writes the keys and arguments of a script. */
+typedef void dq_resp_args(dq_resp_writer *o, delayq *q,
+                          const delayq_lane *lane);
+
+/* Write the call of a script, behind SCRIPT LOAD if it `uploads` the script,
+ * and behind ASKING if it follows an ASK. The numbers of keys and arguments are
+ * known when `args` has run: what fits the buffer waits there for the line with
+ * these numbers. If it doesn't fit, `args` runs again. Returns the number of
+ * replies. */
+static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
+                        int uploads, int asking, dq_resp_args *args,
+                        const delayq_lane *lane) {
     char call[120];
-    if (loads) {
+    int n;
+    if (uploads) {
         dq_resp_command(o, 3, "SCRIPT LOAD");
-        dq_resp_script(o, script->parts, counts);
-        if (!req->asking) q->conn->loaded |= bit;
+        dq_resp_script(o, script->parts);
     }
-    if (req->asking) dq_resp_command(o, 1, "ASKING");
-    if (o->n > 0) dq_resp_flush(o);
+    if (asking) dq_resp_command(o, 1, "ASKING");
+    dq_resp_flush(o);
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
-    req->writer(o, q, req);
-    assert(o->keys > 0 && o->keys < 10);
+    args(o, q, lane);
+    assert(o->keys <= o->args);
     n = snprintf(call, sizeof call,
-                 "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$1\r\n%lu\r\n",
-                 (unsigned long)(3 + o->args),
-                 counts ? script->counted_sha : script->sha,
+                 "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%lu\r\n",
+                 (unsigned long)(3 + o->args), script->sha,
+                 o->keys < 10    ? 1
+                 : o->keys < 100 ? 2
+                                 : 3,
                  (unsigned long)o->keys);
     o->counting = 0;
     dq_resp_append(o, call, (size_t)n);
     if (o->spilled) {
-        size_t keys = o->keys, args = o->args;
+        size_t keys = o->keys, total = o->args;
         o->n = o->keys = o->args = 0;
-        req->writer(o, q, req);
-        assert(o->keys == keys && o->args == args);
-        (void)keys, (void)args; /* without asserts */
+        args(o, q, lane);
+        assert(o->keys == keys && o->args == total);
+        (void)keys, (void)total; /* without asserts */
     }
-    return 1 + loads + req->asking;
+    return 1 + uploads + asking;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Schedule
- * >>schedule   when the server is asked next
+ * >>schedule   the time of the next poll
  *
- * Owns next_poll_us: one function per event, and nobody else writes it but
- * section Waiters, which decides for those that wait beside others. The
- * relative time in a reply is counted from when its request was sent: at worst
- * the poll is some microseconds early and is repeated, once. Counted from the
- * reply it would be late by a round trip. A call that waits for a reply does
- * not read the subscriber before it has that; an outbox does, so a message that
- * comes while its take is under way counts beside the reply. Without a
- * connection nothing is polled; the first poll is when it is open.
+ * Owns next_poll_us, the time of the next poll: it has one function for each
+ * event. Nobody else writes it but section Waiters, which decides for handles
+ * that wait beside others. It also owns the answer to "what does the handle
+ * wait for?", dq_sched_next.
+ *
+ * The relative time in a reply counts from the moment at which its request was
+ * sent: at worst the poll is some microseconds early and is repeated, once.
+ * Counted from the reply it would be late by a round trip. A message that comes
+ * while a take is in flight counts beside its reply. Without a connection
+ * nothing is polled; the first poll is sent when it is open.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
 
-/* When to try to connect again: the first time at once, then with a growing
- * pause between the beginnings of two attempts. */
+/* Returns the time of the next attempt to connect: the first is at once, then
+ * the pause between the beginnings of two attempts grows. */
 static int64_t dq_sched_next_attempt(const delayq *owner,
                                      const delayq_socket *s) {
     int64_t now = dq_sys_now(), when = now;
@@ -4663,15 +4679,15 @@ static int64_t dq_sched_next_attempt(const delayq *owner,
     return when < now ? now : when;
 }
 
-/* How long an answer may take. A timeout shorter than the line is long would
- * let every request expire, after the server has run it: so it is twice the
- * round trip at least, as the clock's error tells it. */
+/* Returns the time that a reply may take, in us: `ms`, but at least two round
+ * trips, of which the clock's error is a measure. On a line longer than its
+ * timeout every request would expire, after the server has run it. */
 static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
     int64_t twice = conn->known ? 2 * conn->clock_error_us : 0;
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
 
-/* When a socket has to be looked at though it is not ready. */
+/* Returns the time at which a socket needs a step though it is not ready. */
 static int64_t dq_sched_socket(const delayq_conn *conn,
                                const delayq_socket *s) {
     int64_t end;
@@ -4683,63 +4699,98 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
-    return end; /* what is under way is given up then, if nothing moves */
+    return end; /* the exchanges in flight are given up if nothing moves */
 }
 
-/* When a quiet subscriber is pinged, or has not answered that. */
+/* Returns the time at which a quiet subscriber is pinged, or its reply to the
+ * ping is overdue. */
 static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
     return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
 }
 
-/* Does a standby wait to look whether what was pushed still lies there? */
+/* Returns 1 if a standby has a deferred LLEN that it can send. */
 static int dq_sched_looks(const delayq *q) {
     return q->waiter.push_us > 0 && q->conn->tracking != DELAYQ_TRACK_OFF &&
            q->setup.state == DELAYQ_EXCHANGE_NONE && q->conn->cmd.body_len == 0;
 }
 
-/* The moment at which q acts though nothing is heard; polling: also if that is
- * only a poll. Without a connection it is the next step of connecting. */
-static int64_t dq_sched_next(const delayq *q, int polling) {
-    const delayq_conn *conn = q->conn;
-    int64_t next = dq_sched_socket(conn, &conn->cmd), sub;
-    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (!q->probed) return next;
-    if (polling && q->next_poll_us < next && !q->asked) next = q->next_poll_us;
-    if (dq_sched_looks(q) && q->waiter.push_us < next) next = q->waiter.push_us;
-    if (q->outbox && q->send_us < next) next = q->send_us;
-    sub = conn->sub.state < DELAYQ_SOCKET_OPEN
-              ? dq_sched_socket(conn, &conn->sub)
-              : dq_sched_ping_us(conn);
-    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
-    return next < sub ? next : sub;
+/* Returns 1 if a ring must wait for the replies in flight: after a request of a
+ * ring has lost a socket, one is sent at a time until the guilty one is known.
+ */
+static int dq_sched_is_held_back(const delayq *q) {
+    const delayq_lane *lane = q->lanes;
+    while (lane && !lane->suspect) lane = lane->next;
+    return lane && q->conn->cmd.first;
 }
 
-/* Poll no later than that, or than a pause ends. */
+/* Returns the time at which a lane goes on by itself. DQ_NEVER: it is empty, or
+ * waits for a reply, for the connection or for another lane. */
+static int64_t dq_sched_lane(const delayq *q, const delayq_lane *lane) {
+    if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
+    if (lane->x.state != DELAYQ_EXCHANGE_NONE) return DQ_NEVER;
+    if (lane->settled == lane->accepted) return DQ_NEVER;
+    return lane->ring && dq_sched_is_held_back(q) ? DQ_NEVER : lane->retry_us;
+}
+
+/* Returns the time at which q acts though nothing is heard: the only function
+ * that says what a handle waits for. `polling`: a poll counts, too. Without a
+ * connection it is the next step of connecting. */
+static int64_t dq_sched_next(const delayq *q, int polling) {
+    const delayq_conn *conn = q->conn;
+    const delayq_lane *lane;
+    int64_t next = dq_sched_socket(conn, &conn->cmd), other;
+    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
+    if (!q->probed) /* it waits for its probe */
+        return q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0
+                   ? 0
+                   : next;
+    if (polling && q->next_poll_us < next && !q->poll_sent)
+        next = q->next_poll_us;
+    if (dq_sched_looks(q) && q->waiter.push_us < next) next = q->waiter.push_us;
+    for (lane = q->lanes; lane; lane = lane->next) {
+        other = dq_sched_lane(q, lane);
+        if (other < next) next = other;
+    }
+    if (conn->ask.state != DELAYQ_SOCKET_CLOSED) {
+        other = dq_sched_socket(conn, &conn->ask);
+        if (other < next) next = other;
+    }
+    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
+    other = conn->sub.state < DELAYQ_SOCKET_OPEN
+                ? dq_sched_socket(conn, &conn->sub)
+                : dq_sched_ping_us(conn);
+    return other < next ? other : next;
+}
+
+/* Poll no later than `when`, but not within a pause. */
 static void dq_sched_lower(delayq *q, int64_t when) {
     if (when < q->pause_us) when = q->pause_us;
     if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
-/* Does something lie ready that may be asked for? */
+/* Returns 1 if something lies ready and no pause forbids to ask for it. */
 static int dq_sched_has_ready(const delayq *q) {
     return q->ready > 0 && (!q->pause_us || dq_sys_now() >= q->pause_us);
 }
 
-/* What is known of the server's clock grows older: two clocks may drift apart
- * by 500 microseconds a second. */
+/* Returns by how much the two clocks may have drifted apart since the server's
+ * was read: 500 us a second. */
 static int64_t dq_sched_drift_us(const delayq_conn *conn, int64_t now) {
     return now > conn->clock_read_us ? (now - conn->clock_read_us) / 2000 : 0;
 }
 
-/* What the server's clock shows at a local moment, at most. */
+/* Returns the latest time that the server's clock can show at a local moment.
+ */
 static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us,
                                   int64_t now) {
     return local_us + conn->clock_offset_us + conn->clock_error_us +
            dq_sched_drift_us(conn, now);
 }
 
-/* The earliest local moment at which the server's clock can show due_ms. */
+/* Returns the earliest local moment at which the server's clock can show
+ * due_ms. */
 static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms, int64_t now) {
     return due_ms * 1000 - dq_sched_server_us(q->conn, 0, now);
 }
@@ -4749,17 +4800,17 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
            memcmp(a->name, b->name, a->name_len) == 0;
 }
 
-/* The server no longer tracks the list, or may not: nor by what was asked of it
- * before, and is answered later. */
+/* The server may no longer track the list. A reply to tracking that is in
+ * flight is out of date. */
 static void dq_sched_untrack(delayq *q) {
     q->list_tracked = 0;
-    if (q->tracks) q->tracks = 2;
+    if (q->setup_kind == DELAYQ_SETUP_TRACK) q->setup_kind = DELAYQ_SETUP_STALE;
 }
 
 /* --- events of the connections --- */
 
-/* The command connection is closed, and client tracking ends with it. The next
- * poll is when it is open again. */
+/* The command socket is closed, and client tracking ends with it. The next poll
+ * is sent when it is open again. */
 static void dq_sched_on_conn_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
@@ -4768,7 +4819,7 @@ static void dq_sched_on_conn_lost(delayq_conn *conn) {
     }
 }
 
-/* The command connection is open: what has happened meanwhile? */
+/* The command socket is open: poll at once. */
 static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
@@ -4777,7 +4828,7 @@ static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
     }
 }
 
-/* The subscriber is closed; sub.retry_us is set. */
+/* The subscriber is closed. sub.retry_us is set. */
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     for (h = conn->handles; h; h = h->next) {
@@ -4788,15 +4839,16 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
     }
 }
 
-/* A request was refused, or failed though a connection is there: pause. */
+/* A transfer or take has failed. Pause if a connection is there; else its own
+ * pause counts. */
 static void dq_sched_on_fault(delayq *q) {
-    q->asked = 0;
+    q->poll_sent = 0;
     q->waiter.push_us = 0;
     if (!q->conn->cmd.c) return;
     q->next_poll_us = q->pause_us = dq_sys_now() + DQ_BACKOFF_US;
 }
 
-/* The program itself asks: no pause holds it back. */
+/* A take of the program ends a pause. */
 static void dq_sched_on_take(delayq *q) {
     int64_t pause_us = q->pause_us;
     q->pause_us = 0;
@@ -4805,21 +4857,22 @@ static void dq_sched_on_take(delayq *q) {
 
 /* --- events of the queue --- */
 
-/* A transfer or take is sent, and its answer not waited for: that will say when
- * the next one is, unless what is heard meanwhile makes it sooner. */
+/* A transfer or take is sent. Its reply will say when the next poll is, unless
+ * a message that is heard meanwhile makes it sooner. */
 static void dq_sched_on_sent(delayq *q) {
-    q->asked = 1;
+    q->poll_sent = 1;
     q->pause_us = 0;
     q->next_poll_us = DQ_NEVER;
 }
 
-/* A transfer or take was answered: so long until the next item is due, so many
- * ready. That holds for every handle on the same queue and connection.
- * unheard: the next push would not be heard; taken: the list has changed.
+/* The reply to a transfer or take is there: the next item is due in next_us,
+ * `ready` items lie in the lists. That holds for every handle on the same queue
+ * and connection. unheard: the next push would not be heard; taken: the list
+ * has changed.
  *
- * If an item is due within a millisecond, this poll came too early, and took
+ * If an item is due within a millisecond, this poll came too early. It took
  * longer to get there than the next one will, since all are awake now: counted
- * from when it was sent, that one would be too early, too. */
+ * from the moment of its sending, the next one would be too early, too. */
 static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
                               int64_t next_us, int64_t ready, int unheard,
                               int taken) {
@@ -4831,39 +4884,39 @@ static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
     if (next_us < 0 || next_us > cap) next_us = cap;
     if (next_us < 1000) from_us += (x->read_us - sent_us) / 2;
     for (h = q->conn->handles; h; h = h->next) {
-        if (h != q && (h->options.broadcast || !dq_sched_same_queue(h, q)))
-            continue;
+        if (h != q && (h->wire->stream || !dq_sched_same_queue(h, q))) continue;
         h->pause_us = 0;
         h->ready = ready < 0 ? 0 : ready;
-        if (!h->asked || from_us + next_us < h->next_poll_us)
+        if (!h->poll_sent || from_us + next_us < h->next_poll_us)
             h->next_poll_us = from_us + next_us;
         if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
         if (taken) dq_sched_untrack(h);
     }
-    q->asked = 0;
+    q->poll_sent = 0;
 }
 
-/* The handle itself has stored or moved an item that is due then, as an answer
- * that was read then says. */
+/* The handle itself has stored an item, or changed its due time to due_ms, as a
+ * reply says that was read at read_us. */
 static void dq_sched_on_own_item(delayq *q, int64_t due_ms, int64_t read_us) {
     dq_sched_lower(q, dq_sched_local_us(q, due_ms, read_us));
 }
 
-/* When a message's item is due by our clock; 0: now. */
+/* Returns the local time at which the item of a message is due; due_ms 0: now.
+ */
 static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
     int64_t now = dq_sys_now();
     if (due_ms > DQ_MAX_DUE / 1000) return now + q->options.max_wait_ms * 1000;
     return due_ms > 0 ? dq_sched_local_us(q, due_ms, now) : now;
 }
 
-/* A message tells of an item that is due then. */
+/* A message announces an item that is due at due_ms. */
 static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
 }
 
-/* A call of the handle has written the ready list; so many more lie there. The
- * server tells the others of that, but not this connection, and no longer
- * tracks the list for it. */
+/* A call of the handle has pushed `more` items into the ready list. The server
+ * reports that to other connections, but not to this one, for which it no
+ * longer tracks the list. */
 static void dq_sched_on_own_push(delayq *q, int64_t more) {
     delayq *h;
     for (h = q->conn->handles; h; h = h->next) {
@@ -4873,7 +4926,7 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     }
 }
 
-/* The server was asked to track the list, and has refused it then. */
+/* At read_us the server has refused to track the list. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     delayq *h;
     if (q->conn->tracking == DELAYQ_TRACK_OFF) /* for all */
@@ -4989,8 +5042,8 @@ static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
 /* A take begins: may it wait long? One that has left the waiters with an item
  * enters at once. */
 static void dq_waiters_begin(delayq *q, int64_t timeout_ms) {
-    q->will_wait = (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) &&
-                   !q->options.broadcast;
+    q->will_wait =
+        (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) && !q->wire->stream;
     if (!q->will_wait) q->waiter.called = 0;
     if (q->waiter.role == DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
         dq_sched_lower(q, dq_sys_now());
@@ -5137,21 +5190,20 @@ static void dq_waiters_on_refusal(delayq *q) {
     dq_waiters_on_leave(q);
     q->waiter.own_heard = 0;
 }
-
 /*-----------------------------------------------------------------------------
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
  * Owns the sockets of a delayq_conn and their state. It is the only section
- * that connects, and that decides when and where to; and the only one that
- * writes and reads, except that the subscriber reads its messages. Nothing
- * here waits: each function goes as far as it can, and is called again when
- * the socket is ready (dq_conn_watch) or its time is over. The causes of
- * failures stand in conn->err.
+ * that connects, that decides when and where to, and that writes and reads; it
+ * hands the subscriber's messages to section Subscriber. Nothing here waits:
+ * each function goes as far as it can, and is called again when the socket is
+ * ready (dq_conn_watch) or its time is over. The cause of a failure stands in
+ * conn->err.
  *---------------------------------------------------------------------------*/
 
-#define DQ_SLOW_US 100000 /* a clock is known worse than that */
-#define DQ_HOPS 5  /* most redirections of a connect, resends of a request */
+#define DQ_SLOW_US 100000 /* a clock's error above this is large */
+#define DQ_HOPS 5  /* most redirections of a connect, sendings of a request */
 #define DQ_READS 4 /* of 16 KiB each, before somebody else's turn */
 
 typedef enum dq_conn_purpose {
@@ -5161,7 +5213,8 @@ typedef enum dq_conn_purpose {
     DQ_CONN_SENTINEL /* in the place of cmd */
 } dq_conn_purpose;
 
-/* NULL, or what is wrong with it: of an open handle nothing is. */
+/* Parse the owner's URL. Returns NULL, or the fault, which the URL of an open
+ * handle does not have. */
 static const char *dq_conn_parse_url(const delayq_conn *conn, dq_url *u) {
     const char *url = conn->owner->options.url;
     return dq_url_parse(url ? url : "redis://127.0.0.1:6379", u);
@@ -5171,7 +5224,7 @@ static delayq_status dq_conn_no_memory(delayq_conn *conn) {
     return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
 }
 
-/* An error reply to something that the connection itself has said. */
+/* An error reply to a command of the connection itself. */
 static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
                                      const redisReply *r) {
     return dq_err_public(dq_err_reply(conn->err, what, r));
@@ -5183,32 +5236,39 @@ static void dq_conn_free_replies(delayq_exchange *x) {
     while (x->got > 0) freeReplyObject(x->replies[--x->got]);
 }
 
-/* Close a socket for `why`, which conn->err explains. What was under way is
- * answered with that: it may have happened, unless the server can't have all
- * of it. An incomplete command does nothing, but those before it may have. */
-static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
-                          delayq_status why) {
+/* The exchanges in flight on a socket end because it is closed for `why`. An
+ * incomplete command does nothing, but the commands before it may have run. */
+static void dq_conn_end_exchanges(delayq_socket *s, delayq_status why) {
     delayq_exchange *x;
-    delayq *h;
     for (x = s->first; x; x = x->next) {
         dq_conn_free_replies(x);
         x->state = DELAYQ_EXCHANGE_ANSWERED;
         x->alone = x == s->first && !x->next;
-        x->status = why == DELAYQ_ERR_PROTOCOL  ? why
-                    : x->written || x->next     ? DELAYQ_ERR_UNKNOWN
-                    : why == DELAYQ_ERR_UNKNOWN ? DELAYQ_ERR_IO
-                                                : why;
+        x->status = why;
+        if (why == DELAYQ_ERR_PROTOCOL) continue;
+        if (x->written || x->next) x->status = DELAYQ_ERR_UNKNOWN;
     }
     s->first = s->last = NULL;
     dq_conn_free_replies(&s->greeting);
+}
+
+/* Close the hiredis context of a socket. */
+static void dq_conn_hang_up(delayq_socket *s) {
     if (s->c) redisFree(s->c);
     s->c = NULL;
     s->ssl = NULL;
-    if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
-    if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
     s->state = DELAYQ_SOCKET_CLOSED;
     s->unwritten = s->more = 0;
     s->body_len = 0;
+}
+
+/* Close a socket for `why`, which conn->err explains. */
+static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
+                          delayq_status why) {
+    delayq *h;
+    assert(why < DELAYQ_OK || why >= DQ_NOSCRIPT);
+    dq_conn_end_exchanges(s, why);
+    dq_conn_hang_up(s);
     s->retry_us = dq_sched_next_attempt(conn->owner, s);
     if (s == &conn->sub) {
         conn->tracking = DELAYQ_TRACK_OFF;
@@ -5216,11 +5276,9 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     } else if (s == &conn->cmd) {
         if (conn->tracking == DELAYQ_TRACK_ON)
             conn->tracking = DELAYQ_TRACK_ALLOWED;
-        conn->failure = why == DELAYQ_ERR_UNKNOWN || why == DELAYQ_ERR_PROTOCOL
-                            ? DELAYQ_ERR_IO
-                            : dq_err_public(why);
-        conn->loaded = 0;
-        conn->known = conn->probed_again = 0;
+        conn->failure =
+            why == DELAYQ_ERR_PROTOCOL ? DELAYQ_ERR_IO : dq_err_public(why);
+        conn->known = conn->probed_twice = 0;
         for (h = conn->handles; h; h = h->next) {
             dq_conn_free_replies(&h->setup);
             h->setup.state = DELAYQ_EXCHANGE_NONE;
@@ -5229,10 +5287,19 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     }
 }
 
+/* A logged-in socket is lost, or its server refuses to work: close it. If it
+ * was of no use, and the one before it neither, the next attempt has a pause.
+ */
+static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
+                         delayq_status why) {
+    if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
+    if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
+    dq_conn_close(conn, s, why);
+}
+
 #define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
 
-/* Why hiredis gave up on a socket. What was written there may have happened:
- * dq_conn_close sees to that. */
+/* Set the cause for which hiredis has given up on a socket. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
@@ -5244,28 +5311,22 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
                           c->errstr);
-    if (!s->first)
-        return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                          "the server has closed the connection");
-    return dq_err_set(conn->err, DELAYQ_ERR_IO, "connection lost %s: %s",
-                      s->first->written
-                          ? "before the answer: it may have happened"
-                          : "before sending: nothing has happened",
-                      cause);
+    if (!s->first) cause = "the server has closed the connection";
+    return dq_err_set(conn->err, DELAYQ_ERR_IO, "%s%s",
+                      s->first ? "connection lost: " : "", cause);
 }
 
+/* Set the cause for which the exchanges on an open socket are given up. Returns
+ * the status with which the socket is closed. */
 static delayq_status dq_conn_timeout(delayq_conn *conn,
                                      const delayq_socket *s) {
     int written = s->first && s->first->written;
     conn->timed_out = 1;
-    return dq_err_set(conn->err,
-                      written ? DELAYQ_ERR_UNKNOWN : DELAYQ_ERR_TIMEOUT, "%s",
-                      written ? "no answer in time: it may have happened"
-                              : "not sent in time: nothing has happened");
+    return dq_err_set(conn->err, written ? DELAYQ_ERR_IO : DELAYQ_ERR_TIMEOUT,
+                      written ? "no reply in time" : "not sent in time");
 }
 
-/* Write what is in the output buffer, then a slice of a large payload, as far
- * as that goes. */
+/* Write the output buffer, then a slice of a large payload, without waiting. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     int done, status;
@@ -5288,11 +5349,12 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
 
-/* The commands in the writer are an exchange from now on. That they can't be
- * written is found by the next pump, which sees what the server has said. */
+/* Make an exchange of the commands in the writer. If they can't be written, the
+ * next pump finds that out, and reads what the server has sent before. */
 static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
                            delayq_exchange *x, dq_resp_writer *o, int wants) {
-    assert(wants > 0 && wants <= 5 && s->c);
+    assert(wants > 0 && wants <= 5 && s->c && s->body_len == 0);
+    assert(x->state <= DELAYQ_EXCHANGE_WAITING && x->got == 0);
     dq_resp_flush(o);
     x->next = NULL;
     x->state = DELAYQ_EXCHANGE_SENT;
@@ -5314,7 +5376,7 @@ static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     dq_conn_write(conn, s);
 }
 
-/* The next reply belongs to the first that is under way. */
+/* Give a reply to the first exchange in flight. */
 static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
                                    redisReply *r) {
     delayq_exchange *x = s->first;
@@ -5327,18 +5389,18 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
         x->state = DELAYQ_EXCHANGE_ANSWERED;
         x->read_us = s->moved_us;
         if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
-        /* A later request would take it for its own answer. */
+        /* A later request would take the rest for its own reply. */
         dq_conn_free_replies(x);
         x->status = DELAYQ_ERR_PROTOCOL;
     } else {
         freeReplyObject(r);
     }
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                      "the server says more than it was asked");
+                      "the server has sent more replies than it got commands");
 }
 
-/* Write what waits to be written, read what is there. What nobody has asked for
- * is for `hear`; NULL: that is a fault. */
+/* Write the pending output and read what is there. A reply that no exchange
+ * awaits is for `hear`; if that is NULL, it is a fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
@@ -5382,10 +5444,10 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
 
 static const delayq_address *dq_conn_target(const delayq_conn *conn,
                                             const delayq_socket *s) {
-    return s == conn->ask ? &conn->redirect : &conn->at;
+    return s == &conn->ask ? &conn->redirect : &conn->at;
 }
 
-/* "Can't connect to host:port: why"; without a why it is errno's. */
+/* Set the cause "can't connect to host:port" and why: NULL is errno's text. */
 static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                                   delayq_status status, const char *why) {
     const delayq_address *a = dq_conn_target(conn, s);
@@ -5400,7 +5462,7 @@ static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                       a->host, port, colon, why);
 }
 
-/* The time to connect is over: how far has it come? */
+/* Set the cause for which a socket is not open in time. */
 static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                                   const char *then) {
     const char *found = s->state == DELAYQ_SOCKET_RESOLVING
@@ -5410,12 +5472,11 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
     char why[80];
     if (s->state >= DELAYQ_SOCKET_GREETING)
         return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                          "connected, but no answer came in time%s", then);
+                          "connected, but no reply came in time%s", then);
     snprintf(why, sizeof why, " in time%s%s", found, then);
     return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
 }
 
-/* Which server is it? */
 static unsigned dq_conn_hash_address(const delayq_address *a) {
     unsigned h = (unsigned)a->port;
     const char *p;
@@ -5423,9 +5484,12 @@ static unsigned dq_conn_hash_address(const delayq_address *a) {
     return h;
 }
 
-/* The address of a host's name: 1; 0: ask again later; -1: there is none. A
- * handle with an outbox looks a name up when it is opened, and again after two
- * failed attempts, but not within 30 s. */
+/* Find the address of a host's name. Returns
+ *      1   it is in `address`
+ *      0   it is not known yet: call again later
+ *     -1   the name has none
+ * A handle with an outbox looks a name up when it is opened, and again after
+ * two failed attempts, but not within 30 s. */
 static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
                            const char *host, char address[64]) {
     const delayq_options *o = &conn->owner->options;
@@ -5473,7 +5537,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
                               s->c->errstr);
         if (s->c->reader->pos < s->c->reader->len)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                              "the connect hook has left an answer unread");
+                              "the connect hook has left a reply unread");
         dq_sys_set_modes(dq_sys_fd(s->c));
     } else {
         dq_sys_address to;
@@ -5501,10 +5565,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* What a login consists of: those of these that a socket needs, in this order.
- * HELLO, as a connect hook may have asked for RESP3, SETNAME and ID may be
- * refused. A sentinel may have a password or none; where it has one, it is the
- * URL's. */
+/* The steps of a login, in their order; a socket needs some of them. HELLO
+ * (a connect hook may have turned RESP3 on), SETNAME and ID may be refused. A
+ * sentinel may have a password or none; if it has one, it is the URL's. */
 enum {
     DQ_LOGIN_AUTH,
     DQ_LOGIN_SELECT,
@@ -5528,7 +5591,7 @@ DQ_APART static int dq_conn_wants_tls(const delayq_conn *conn) {
     return u.tls && !conn->owner->options.connect;
 }
 
-/* Say the login. Nothing of it has an effect. */
+/* Send the login. It changes nothing on the server. */
 DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     static const size_t counts[] = {2, 2, 3, 2, 3, 2};
     int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
@@ -5558,8 +5621,8 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_conn_submit(conn, s, &s->greeting, &o, n);
 }
 
-/* The connection was lost before the login was answered. A server that refuses
- * a connection may say why before it closes it. */
+/* Set the cause for which a login had no reply. A server that refuses a
+ * connection may send the reason before it closes it. */
 static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
     char said[160];
@@ -5579,7 +5642,7 @@ static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
     return dq_conn_refused(conn, "login", &refusal);
 }
 
-/* Read the answers to the login. What may be refused can also be told that
+/* Read the replies to the login. A step that may be refused still fails if
  * there are too many clients. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
@@ -5604,8 +5667,8 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
     return DELAYQ_OK;
 }
 
-/* Go on with connecting a socket. OK: it is open; EMPTY: it needs more time;
- * else it has failed, and is to be closed. */
+/* Go on with connecting a socket. Returns OK if it is open, EMPTY if it needs
+ * more time; else it has failed, and the caller closes it. */
 static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
@@ -5630,7 +5693,7 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     return dq_conn_late(conn, s, "");
 }
 
-/* Begin to connect a closed socket, to be open within so long. */
+/* Begin to connect a closed socket, which has to be open within within_us. */
 static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
                                   dq_conn_purpose purpose, int64_t within_us) {
     int64_t now = dq_sys_now();
@@ -5640,22 +5703,26 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
     s->state = DELAYQ_SOCKET_RESOLVING;
     s->begun_us = now;
     s->deadline_us = now + within_us;
+    s->greeting.state = DELAYQ_EXCHANGE_NONE;
     memset(&s->scan, 0, sizeof s->scan);
     return dq_conn_advance(conn, s);
 }
 
-/* delayq_fds tells of what is to be read. How long a program may sleep while a
- * socket waits to become writable: 10 ms, or a quarter of the time that it has
- * waited so far. */
+/* Returns how long, in us, a program may sleep that polls delayq_fds, which
+ * names sockets to be read only. While one waits to become writable, or an ASK
+ * is followed: 10 ms, or a quarter of the time that it has waited so far. */
 static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
-    const delayq_socket *both[2];
+    const delayq_socket *all[3];
     int64_t nap = DQ_NEVER, us;
     int i;
-    both[0] = &conn->cmd;
-    both[1] = &conn->sub;
-    for (i = 0; i < 2; i++) {
-        const delayq_socket *s = both[i];
-        if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten) continue;
+    all[0] = &conn->cmd;
+    all[1] = &conn->sub;
+    all[2] = &conn->ask;
+    for (i = 0; i < 3; i++) {
+        const delayq_socket *s = all[i];
+        if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten &&
+            (i < 2 || !s->c))
+            continue;
         us = (now - (s->unwritten ? s->moved_us : s->begun_us)) / 4;
         if (us < 10000) us = 10000;
         if (us < nap) nap = us;
@@ -5663,7 +5730,7 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     return nap;
 }
 
-/* What a socket waits for. */
+/* Returns the events that a socket waits for. */
 static struct pollfd dq_conn_watch(const delayq_socket *s) {
     int events = s->state == DELAYQ_SOCKET_DIALING ? POLLOUT
                  : s->state == DELAYQ_SOCKET_TLS   ? dq_tls_events(s)
@@ -5675,8 +5742,8 @@ static struct pollfd dq_conn_watch(const delayq_socket *s) {
 /* --- the command connection --- */
 
 /* The server's clock showed `us` at some moment between two of ours. Of two
- * such answers the one that came faster says more, until it is old, or was
- * refuted. */
+ * such replies the faster one is the more exact, unless it is old or the other
+ * one contradicts it. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
     int64_t drift = dq_sched_drift_us(conn, read_us);
@@ -5689,8 +5756,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     conn->clock_read_us = read_us;
 }
 
-/* Where "MOVED slot host:port" or "ASK slot host:port" points: to
- * conn->redirect. Without a host it is the node that says so. */
+/* Read the address in "MOVED slot host:port" or "ASK slot host:port" into
+ * conn->redirect. If the host is missing, it is that of this node. */
 static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
                                             const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
@@ -5714,7 +5781,7 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     return dq_err_lookup(text)->status;
 }
 
-/* What a sentinel has said of the master's address: to conn->at. */
+/* Read the master's address in a sentinel's reply into conn->at. */
 static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
     const delayq_exchange *x = &conn->cmd.greeting;
     const redisReply *said = x->replies[x->wants - 1], *host, *port;
@@ -5735,12 +5802,12 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
     a->port = dq_num_small(port->str, port->len, 65535);
     if (a->port >= 1) return DELAYQ_OK;
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                      "sentinel: the answer has no port");
+                      "sentinel: the reply has no port");
 }
 
-/* Where the next attempt goes, to conn->at, and what for: to the node to which
- * a redirection has pointed, or the next host of the URL. Returns its share of
- * the time to connect. */
+/* Set the target of the next attempt, conn->at: the node of a redirection, or
+ * the next host of the URL, which may be a sentinel. Returns its share of the
+ * time to connect, in us. */
 DQ_APART static int64_t dq_conn_choose(delayq_conn *conn,
                                        dq_conn_purpose *purpose) {
     dq_url u;
@@ -5763,8 +5830,8 @@ static delayq_status dq_conn_attempt(delayq_conn *conn) {
     return dq_conn_dial(conn, &conn->cmd, purpose, within_us);
 }
 
-/* An attempt has come to nothing. 1: the next one may begin at once; 0: all
- * hosts have been tried, and there is a pause. */
+/* An attempt has failed. Returns 1 if the next one may begin at once, 0 if all
+ * hosts have been tried and there is a pause. */
 static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     delayq_socket *s = &conn->cmd;
     int64_t begun_us = s->begun_us;
@@ -5780,7 +5847,6 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
         more = conn->hosts_left > 0 && why != DELAYQ_ERR_ARG &&
                why != DELAYQ_ERR_AUTH && why != DELAYQ_ERR_MEMORY;
     }
-    s->state = DELAYQ_SOCKET_RESOLVING; /* it was of no use: not `unproven` */
     if (!more) {
         s->failures++;
         conn->hosts_left = conn->hops = 0;
@@ -5790,21 +5856,26 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     return more;
 }
 
-/* Take the command connection as far as it goes without waiting. OK: it is
- * open; EMPTY: it is being connected; else why it is not, in conn->err, and
- * there is a pause until cmd.retry_us. */
+/* Pump an open socket, cmd or ask. Returns OK, or EMPTY if it had to be closed:
+ * the lanes decide about their lost requests before anything else. */
+static delayq_status dq_conn_pump_open(delayq_conn *conn, delayq_socket *s) {
+    delayq_status status = dq_conn_pump(conn, s, NULL);
+    if (status == DELAYQ_OK && s->first &&
+        dq_sys_now() >= dq_sched_socket(conn, s))
+        status = dq_conn_timeout(conn, s);
+    if (status == DELAYQ_OK) return status;
+    dq_conn_lose(conn, s, status);
+    return DELAYQ_EMPTY;
+}
+
+/* Take the command socket as far as it goes without waiting. Returns
+ *     OK      it is open
+ *     EMPTY   it is being connected
+ *     else    the status of conn->err; there is a pause until cmd.retry_us */
 static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = DELAYQ_OK;
-    if (s->state >= DELAYQ_SOCKET_OPEN) {
-        status = dq_conn_pump(conn, s, NULL);
-        if (status == DELAYQ_OK && s->first &&
-            dq_sys_now() >= dq_sched_socket(conn, s))
-            status = dq_conn_timeout(conn, s);
-        if (status == DELAYQ_OK) return status;
-        dq_conn_close(conn, s, status);
-        return DELAYQ_EMPTY; /* what was lost is judged before it goes on */
-    }
+    if (s->state >= DELAYQ_SOCKET_OPEN) return dq_conn_pump_open(conn, s);
     for (;;) {
         if (s->state != DELAYQ_SOCKET_CLOSED)
             status = dq_conn_advance(conn, s);
@@ -5816,10 +5887,8 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
             int64_t left = s->deadline_us - dq_sys_now();
             status = dq_conn_read_sentinel(conn);
             if (status == DELAYQ_OK) {
-                s->state = DELAYQ_SOCKET_CLOSED;
                 dq_conn_free_replies(&s->greeting);
-                redisFree(s->c);
-                s->c = NULL;
+                dq_conn_hang_up(s);
                 status = dq_conn_dial(conn, s, DQ_CONN_CMD, left);
             }
         }
@@ -5835,20 +5904,22 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 
 /* --- the probe --- */
 
-/* Ask for the server's clock, its unsigned long, whether foreign elements lie
- * in q's queue, and whether this node serves its slot; and where a broadcast's
- * stream ends, if q begins there. */
+static void dq_write_probe(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    (void)lane;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_text(o, q->wire->letter);
+}
+
+/* Send the probe: it reads the server's clock and unsigned long, looks for
+ * foreign elements in q's queue, checks that this node serves its slot, and
+ * finds the end of a broadcast's stream if q begins there. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    int begins = q->cursor[0] == '$' && q->options.broadcast;
+    int begins = q->cursor[0] == '$' && q->wire->stream, n;
     dq_resp_writer o;
     dq_resp_begin(&o, conn->cmd.c);
-    dq_resp_command(&o, 6, "EVAL");
-    dq_resp_script(&o, dq_parts_probe, 0);
-    dq_resp_int(&o, 0);
-    dq_resp_key(&o, q, DQ_ZSET, "");
-    dq_resp_key(&o, q, DQ_MIRROR, "");
-    dq_resp_text(&o, dq_wire_letter(q));
     dq_resp_command(&o, 4, "EXISTS");
     dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
@@ -5861,11 +5932,14 @@ static void dq_conn_send_probe(delayq *q) {
         dq_resp_text(&o, "COUNT");
         dq_resp_int(&o, 1);
     }
-    q->tracks = 0;
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, begins ? 3 : 2);
+    n = dq_resp_call(&o, q, &dq_script_probe, q->probe_uploads, 0,
+                     dq_write_probe, NULL);
+    q->setup_kind = DELAYQ_SETUP_PROBE;
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n + 1 + begins);
 }
 
-/* The stream's last entry. A refusal is left to the first take. */
+/* Read the stream's last entry. If this was refused, the first take will fail.
+ */
 static void dq_conn_read_end(delayq *q, const redisReply *r) {
     const redisReply *last =
         r->type == REDIS_REPLY_ARRAY && r->elements > 0 ? r->element[0] : NULL;
@@ -5882,10 +5956,11 @@ static void dq_conn_read_end(delayq *q, const redisReply *r) {
 static delayq_status dq_conn_read_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &q->setup;
-    const redisReply *probe = x->replies[0], *slot = x->replies[1], *value;
+    const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
+    const redisReply *value;
     int64_t n[2];
-    /* EXISTS: only a cluster refuses it for the slot. Where an ACL forbids it,
-     * the first script will tell. */
+    /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
+     * the first script will fail. */
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
         if (e->status == DQ_MOVED)
@@ -5893,8 +5968,14 @@ static delayq_status dq_conn_read_probe(delayq *q) {
         if (e->status == DELAYQ_ERR_ARG || e->leave)
             return dq_conn_refused(conn, "open", slot);
     }
-    if (probe->type == REDIS_REPLY_ERROR)
-        return dq_conn_refused(conn, "open", probe);
+    if (probe->type == REDIS_REPLY_ERROR) {
+        delayq_status status = dq_err_reply(conn->err, "open", probe);
+        if (status == DQ_NOSCRIPT && !q->probe_uploads) return status;
+        if (q->probe_uploads &&
+            x->replies[x->got - 2]->type == REDIS_REPLY_ERROR)
+            status = dq_err_reply(conn->err, "open", x->replies[x->got - 2]);
+        return dq_err_public(status);
+    }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
                 ? probe->element[2]
                 : NULL;
@@ -5906,29 +5987,31 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     conn->long_big = value->str[0] == 0;
     dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] > 0) q->foreign = (unsigned char)n[1];
-    if (x->got == 3) dq_conn_read_end(q, x->replies[2]);
+    if (x->got > 2 + q->probe_uploads) dq_conn_read_end(q, x->replies[1]);
     q->probed = 1;
+    q->probe_uploads = 0;
     return DELAYQ_OK;
 }
 
-/* May q ask the server at all? One of the old wire may: it does not offer and
- * take beside foreign elements, but goes on to move them. */
+/* Refuse requests of a handle that has met foreign elements. A handle of the
+ * old wire does not offer and take beside them, but goes on to move them. */
 static delayq_status dq_conn_may_use(delayq *q) {
-    return q->foreign && q->options.wire != DELAYQ_REDISSON_OLD ? dq_err_wire(q)
-                                                                : DELAYQ_OK;
+    return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* The probe of q's queue is answered. A refusal of the first one on a
- * connection sends it to the next host; later ones leave it to the other
- * handles, unless the queue has moved or the answer is nonsense. */
+/* The reply to q's probe is there. If the first probe on a connection is
+ * refused, the next host is tried. If a later one is, other handles keep the
+ * connection, unless the queue has moved or the reply is nonsense. */
 static delayq_status dq_conn_on_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status = dq_conn_read_probe(q);
+    int late = status == DELAYQ_OK && !conn->known && !conn->probed_twice &&
+               conn->clock_error_us > DQ_SLOW_US;
     dq_conn_free_replies(&q->setup);
     q->setup.state = DELAYQ_EXCHANGE_NONE;
-    if (status == DELAYQ_OK && !conn->known && !conn->probed_again &&
-        conn->clock_error_us > DQ_SLOW_US) {
-        conn->probed_again = 1; /* perhaps it was held up: ask once more */
+    if (late || status == DQ_NOSCRIPT) {
+        if (late) conn->probed_twice = 1; /* perhaps it was held up */
+        q->probe_uploads = status == DQ_NOSCRIPT;
         dq_conn_send_probe(q);
         return DELAYQ_EMPTY;
     }
@@ -5947,20 +6030,20 @@ static delayq_status dq_conn_on_probe(delayq *q) {
     return dq_conn_may_use(q);
 }
 
-/* See to an open connection on which q's queue is known. OK: it is there;
- * EMPTY: not yet; else why not. What asks the server begins here, but for what
- * asks another node, or on the way. */
+/* Go on towards an open connection on which q's queue is known. Returns OK if
+ * it is there, EMPTY if not yet, else the status of q->err. Every request
+ * starts here, except those that follow an ASK. */
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     int outlived;
     if (dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
-        return DELAYQ_OK; /* an idle one is looked at before it is used: it may
-                             be lost, or have a second answer to read, which
-                             the next request would take for its own */
-    /* An attempt whose time was over long before anybody looked says nothing of
-     * now: another one may begin. */
+        return DELAYQ_OK; /* an idle one is read before it is used: it may be
+                             lost, or have sent a second reply, which the next
+                             request would take for its own */
+    /* An attempt whose time was over long before this call says nothing about
+     * the server now: another one may begin. */
     outlived = s->state > DELAYQ_SOCKET_CLOSED &&
                s->state < DELAYQ_SOCKET_OPEN &&
                dq_sys_now() - s->deadline_us > DQ_BACKOFF_US;
@@ -5983,272 +6066,886 @@ static delayq_status dq_conn_ensure(delayq *q) {
             q->setup.state == DELAYQ_EXCHANGE_NONE && s->body_len == 0)
             dq_conn_send_probe(q);
         if (s->state == DELAYQ_SOCKET_CLOSED) continue;
-        if (s->state < DELAYQ_SOCKET_OPEN || q->tracks ||
+        if (s->state < DELAYQ_SOCKET_OPEN ||
+            q->setup_kind != DELAYQ_SETUP_PROBE ||
             q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
             return DELAYQ_EMPTY;
         status = dq_conn_on_probe(q);
         if (status != DELAYQ_EMPTY) return status;
     }
 }
-
 /*-----------------------------------------------------------------------------
- * MARK: - Requests
- * >>requests   sending scripts, reading their replies, one retry policy
+ * MARK: - Ops
+ * >>ops   the operations that calls request; the rings that keep them
  *
- * Owns the way of a request from WAITING to SETTLED. dq_req_decide is the only
- * place that decides about sending one again. Nothing here waits.
+ * Owns the memory of options.outbox, and the ways to walk through the ops of a
+ * lane, wherever they lie.
+ *
+ * A ring is first in, first out. An op stays in its ring until the server has
+ * confirmed it. Offers, and cancels and reschedules of this handle's own
+ * offers, lie in one ring; acks and the like in another, so that a full server,
+ * which refuses offers, still gets the acks that make room.
+ *
+ * An offer has a number in its ring. The script keeps the highest one in a key
+ * of this handle, skips the offers whose number is not above it, and returns
+ * how many these were. So a resend stores nothing twice, even if the item has
+ * been delivered meanwhile.
  *---------------------------------------------------------------------------*/
 
-/* Its connection was lost before the answer: conn->err says of the first one
- * under way whether that may have happened. */
-static delayq_status dq_req_lost(delayq *q, const delayq_exchange *x) {
-    int may = x->status == DELAYQ_ERR_UNKNOWN;
-    if ((strstr(q->conn->err, "may have happened") != NULL) == may)
-        return dq_err_set(q->err, x->status, "%s", q->conn->err);
-    return dq_err_set(q->err, x->status, "the connection was lost %s",
-                      may ? "before the answer: it may have happened"
-                          : "before sending: nothing has happened");
+/* What is true of a verb. */
+enum {
+    DQ_IDEMPOTENT = 1, /* two runs do what one run does */
+    DQ_READ_ONLY = 2,  /* it changes nothing */
+    DQ_OFFERS = 4,     /* it stores new elements */
+    DQ_TAKES = 8,      /* it hands elements out */
+    DQ_RETIMES = 16,   /* it gives an item a new due time, */
+    DQ_RENAMES = 32,   /* and so a new ticket, which the call returns */
+    DQ_OF_OFFERS = 64  /* it may concern an item that this handle has offered */
+};
+
+/* A verb: a constant to which its ops point. A program links the scripts only
+ * of the verbs that it names. */
+typedef struct dq_verb {
+    const char *name; /* in error texts */
+    const char *word; /* in scripts */
+    const dq_script *script;
+    dq_resp_args *writer;
+    /* Reads a request's reply and settles its ops; NULL: the caller reads it.
+     * If the reply is none of the script's, no op is settled. */
+    delayq_status (*reader)(delayq *q, delayq_lane *lane);
+    size_t most;       /* ops in one request */
+    size_t counter;    /* the offset in delayq_counts; 0: none */
+    int flags;         /* the above */
+    unsigned char key; /* the second key of a request, of those below */
+} dq_verb;
+
+enum { DQ_KEY_NONE, DQ_KEY_DEAD, DQ_KEY_MIRROR };
+
+typedef struct dq_op {
+    const dq_verb *verb;
+    const char *data; /* an offer's payload, or a ticket's text */
+    size_t len;
+    const char *key; /* of an offer, or NULL */
+    size_t key_len;
+    int64_t key_ttl_ms;
+    int64_t begun_us;   /* the local time of the call */
+    int64_t delay_ms;   /* from then; */
+    int64_t due_ms;     /* > 0: due then instead */
+    int64_t planned_ms; /* in a ring: due then, by the request in flight */
+    unsigned char id[16];
+    unsigned char has_id, replace;
+    unsigned char resend; /* of a message: it may have been stored before */
+} dq_op;
+
+/* The arguments of a bare verb. */
+typedef struct dq_query {
+    size_t max;           /* items, letters or times */
+    int64_t from;         /* the first letter */
+    const char *ticket;   /* a peek goes on behind it; or NULL */
+    const int64_t *times; /* to count by */
+} dq_query;
+
+/* An op in a ring, followed by its key and data; aligned to 8 bytes. If the end
+ * of the memory is unused, an entry without a verb stands there. */
+typedef struct dq_entry {
+    size_t size; /* of all of it */
+    dq_op op;
+} dq_entry;
+
+/* Invariants: used <= size; head and tail are offsets of entries; all entries
+ * up to `dated` have a due time and an id. */
+typedef struct dq_ring {
+    delayq_lane lane;
+    unsigned char *data;
+    size_t size, head, tail, used; /* bytes */
+    uint64_t dated;                /* up to this op due times are reckoned, */
+    unsigned dated_on;             /* by the clock of this server; */
+    size_t date_at;                /* there is the next one */
+    int64_t call_us; /* the last offer's call, by the server's clock */
+} dq_ring;
+
+typedef struct dq_outbox {
+    dq_ring offers, changes;
+    delayq_status failure; /* the first one since a flush */
+    uint64_t gone, duplicate, dropped, told_dropped;
+    delayq_name names[3];
+    int64_t log_us; /* the time and status of the last report to the log */
+    delayq_status logged;
+} dq_outbox;
+
+/* Draw the numbers by which the queue knows this handle. Returns 0 if there are
+ * no random bytes, and keeps the former numbers. */
+static int dq_handle_identify(delayq *q) {
+    unsigned char bytes[sizeof q->handle_id];
+    if (!dq_sys_random(bytes, sizeof bytes)) return 0;
+    memcpy(q->handle_id, bytes, sizeof bytes);
+    q->id[0] = ':';
+    dq_num_hex(q->id + 1, bytes, sizeof bytes);
+    return 1;
 }
 
-/* All replies of a request are there, or its socket is lost: its status, and
- * what the answer says of the connection. That of another node, which ASK has
- * named, says nothing of ours. */
-static void dq_req_answered(delayq *q, dq_req *req) {
-    delayq_conn *conn = q->conn;
-    delayq_exchange *x = &req->x;
-    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
-    int refused = r && r->type == REDIS_REPLY_ERROR, leave = 0;
-    int64_t us;
-    delayq_status status = DELAYQ_OK;
-    if (refused && dq_err_lookup(r->str)->status == DQ_NOSCRIPT &&
-        x->wants > 1 && x->replies[0]->type == REDIS_REPLY_ERROR) {
-        r = x->replies[0]; /* why it was not loaded */
-        conn->loaded &= ~(req->script->bit * 0x10001u);
-    }
-    if (!r)
-        status = dq_req_lost(q, x);
-    else if (refused)
-        status = dq_err_reply(q->err, req->what, r);
-    else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0)
-        status = dq_err_bad_reply(q, req->what);
-    if (r && !req->asking && conn->cmd.c && x->number == conn->cmd.number) {
-        leave = refused && dq_err_lookup(r->str)->leave;
-        conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
-        conn->host += leave != 0; /* another server may do better */
-        if (!leave) conn->cmd.unproven = 0;
-        if (status == DQ_NOSCRIPT)
-            conn->loaded &= ~(req->script->bit * 0x10001u);
-        if (status == DELAYQ_OK && dq_resp_integers(r, &us, 1))
-            dq_conn_set_clock(conn, us, x->sent_us, x->read_us);
-        if (status == DQ_MOVED || status == DQ_ASK) {
-            status = dq_conn_parse_redirect(conn, r->str);
-            if (status == DELAYQ_ERR_REDIS)
-                dq_err_set(q->err, status, "%s", conn->err);
-        }
-        if (status == DQ_MOVED || leave) {
-            conn->redirected = status == DQ_MOVED;
-            dq_err_set(conn->err, status, "%s", q->err);
-            dq_conn_close(conn, &conn->cmd, status);
-        }
-    }
-    req->status = status;
-    if (status == DELAYQ_OK) req->reply = x->replies[--x->got];
-    dq_conn_free_replies(x);
-    req->asking = 0;
+/* Returns the latest time, in ms by the server's clock, delay_ms behind a local
+ * moment. */
+static int64_t dq_due_after(const delayq *q, int64_t local_us,
+                            int64_t delay_ms) {
+    int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
+    return (us + 999) / 1000 + delay_ms;
 }
 
-/* The retry policy. A request that may have run is sent again only where that
- * is provably harmless, and once; what is settled has its final status. */
-static void dq_req_decide(delayq *q, dq_req *req) {
-    const delayq_conn *conn = q->conn;
-    delayq_status status = req->status;
-    int again = 0;
-    req->x.state = DELAYQ_EXCHANGE_SETTLED;
-    if (status == DELAYQ_OK) return;
-    if (req->no_retry) {
-        int later = status == DQ_NOSCRIPT || status == DQ_MOVED;
-        req->status = later ? DELAYQ_EMPTY : dq_err_public(status);
+/* --- the ring --- */
+
+static dq_entry *dq_ring_at(const dq_ring *ring, size_t at) {
+    return (dq_entry *)(void *)(ring->data + at);
+}
+
+/* Returns the entry at a place or, if the end is unused, at the beginning. */
+static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
+    size_t end = ring->size - at;
+    assert(at <= ring->size);
+    if (end < sizeof(dq_entry) || !dq_ring_at(ring, at)->op.verb) at = 0;
+    return dq_ring_at(ring, at);
+}
+
+/* Returns the place behind an entry. */
+static size_t dq_ring_behind(const dq_ring *ring, const dq_entry *e) {
+    return (size_t)((const unsigned char *)e - ring->data) + e->size;
+}
+
+/* Copy an op into the ring. Returns NULL if there is no room. */
+static dq_op *dq_ring_add(dq_ring *ring, const dq_op *op) {
+    size_t key = op->key ? op->key_len + 1 : 0, end;
+    size_t size = (sizeof(dq_entry) + key + op->len + 7) & ~(size_t)7;
+    char *to;
+    dq_entry *e;
+    if (ring->used == 0) ring->head = ring->tail = ring->date_at = 0;
+    if (ring->used + size > ring->size) return NULL;
+    end = ring->size - ring->tail;
+    if (ring->tail >= ring->head && size > end) {
+        if (size > ring->head) return NULL;
+        if (end >= sizeof(dq_entry))
+            dq_ring_at(ring, ring->tail)->op.verb = NULL;
+        ring->used += end;
+        ring->tail = 0;
+    } else if (ring->tail < ring->head && size > ring->head - ring->tail) {
+        return NULL;
+    }
+    e = dq_ring_at(ring, ring->tail);
+    to = (char *)(e + 1);
+    e->size = size;
+    e->op = *op;
+    if (key > 0) memcpy(to, op->key, key);
+    if (key > 0) e->op.key = to;
+    if (op->len > 0) memcpy(to + key, op->data, op->len);
+    e->op.data = to + key;
+    ring->tail += size;
+    ring->used += size;
+    ring->lane.accepted++;
+    assert(ring->used <= ring->size && ring->tail <= ring->size);
+    return &e->op;
+}
+
+/* Remove the first entry. */
+static void dq_ring_pop(dq_ring *ring) {
+    dq_entry *e = dq_ring_entry(ring, ring->head);
+    size_t at = (size_t)((unsigned char *)e - ring->data);
+    assert(ring->lane.settled < ring->lane.accepted);
+    if (at < ring->head) ring->used -= ring->size - ring->head;
+    ring->used -= e->size;
+    ring->head = at + e->size;
+    ring->lane.settled++;
+}
+
+/* Give an offer an id and a due time, by the server's clock as it is known: its
+ * delay counts from the call. Due times never decrease within a ring, though
+ * knowledge of the clock varies. An offer that is dated again keeps at least
+ * its former due time: offers before it may already be stored with theirs. */
+static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
+    int64_t us = dq_sched_server_us(q->conn, op->begun_us, dq_sys_now());
+    int64_t least = ring->call_us, former;
+    if (op->has_id && op->due_ms == 0) {
+        former = (op->planned_ms - op->delay_ms) * 1000;
+        if (former > least) least = former;
+    }
+    if (us < least && us > least - DQ_SECOND_US) us = least;
+    ring->call_us = us;
+    op->planned_ms =
+        op->due_ms > 0 ? op->due_ms : (us + 999) / 1000 + op->delay_ms;
+    if (op->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
+        op->planned_ms = DQ_MAX_DUE;
+    if (!op->has_id) dq_elem_next_id(q, op->id);
+    op->has_id = 1;
+}
+
+/* Date the offers that have no date, or one by another server's clock, but a
+ * limited number in one step. Returns the number of dated ops that are not
+ * settled. */
+static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
+    delayq_lane *lane = &ring->lane;
+    int left = 2000;
+    if (ring->dated_on != q->conn->clock_number ||
+        ring->dated < lane->settled) {
+        ring->dated_on = q->conn->clock_number;
+        if (ring->dated > lane->settled) ring->call_us = 0; /* of the last */
+        ring->dated = lane->settled;
+        ring->date_at = ring->head;
+    }
+    while (ring->dated < lane->accepted && left-- > 0) {
+        dq_entry *e = dq_ring_entry(ring, ring->date_at);
+        if (e->op.verb->flags & DQ_OFFERS) dq_ring_date(q, ring, &e->op);
+        ring->dated++;
+        ring->date_at = dq_ring_behind(ring, e);
+    }
+    return ring->dated - lane->settled;
+}
+
+/* Another handle uses the numbers of this one: a cloned machine. Draw new ones,
+ * and give all offers new ids. */
+static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
+    size_t at = ring->head;
+    uint64_t i;
+    for (i = ring->lane.settled; i < ring->lane.accepted; i++) {
+        dq_entry *e = dq_ring_entry(ring, at);
+        e->op.has_id = 0;
+        at = dq_ring_behind(ring, e);
+    }
+    ring->dated_on = 0;
+    dq_handle_identify(q);
+    if (q->conn->sub.c) dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
+    ring->lane.unsure = ring->lane.was_unsure = 0;
+}
+
+/* --- the ops of a lane --- */
+
+/* A walk through the ops of a lane that are not settled. */
+typedef struct dq_cursor {
+    const delayq_lane *lane;
+    size_t number; /* of the op, from 0; */
+    size_t i;      /* of its place in the caller's array */
+    dq_entry *entry;
+    dq_op *op;  /* NULL: before the first, or behind the last */
+    dq_op made; /* of an element of the caller's array */
+} dq_cursor;
+
+static void dq_cursor_begin(dq_cursor *c, const delayq_lane *lane) {
+    c->lane = lane;
+    c->op = NULL;
+}
+
+/* Returns the earliest time, in ms, that the server's clock can show now. */
+static int64_t dq_due_least(const delayq_conn *conn) {
+    int64_t now = dq_sys_now();
+    return (now + conn->clock_offset_us - dq_sched_drift_us(conn, now)) / 1000;
+}
+
+/* Give a message an id, and note from when on its item may be due. */
+static void dq_message_date(delayq *q, delayq_message *m) {
+    int64_t now = dq_sys_now();
+    m->first_due_ms = dq_due_least(q->conn) + m->delay_ms;
+    m->first_due_us = now + m->delay_ms * 1000;
+    if (m->due_ms > 0) {
+        m->first_due_ms = m->due_ms;
+        m->first_due_us = dq_sched_local_us(q, m->due_ms, now);
+    }
+    m->ticket.text[0] = '\0';
+    dq_elem_next_id(q, m->id);
+}
+
+/* Make an op of a message. */
+static void dq_op_of_message(dq_op *op, const delayq_lane *lane,
+                             const delayq_message *m, size_t number) {
+    op->resend = number < lane->unsure ||
+                 (m->status == DELAYQ_ERR_UNKNOWN && m->first_due_ms > 0);
+    op->verb = m->key ? lane->keyed_verb : lane->array_verb;
+    op->data = (const char *)m->data;
+    op->len = m->len;
+    op->key = m->key;
+    op->key_len = m->key ? strlen(m->key) : 0;
+    op->key_ttl_ms = m->key_ttl_ms;
+    op->replace = m->replace != 0;
+    op->begun_us = lane->begun_us;
+    op->delay_ms = m->delay_ms;
+    op->due_ms = m->due_ms;
+    memcpy(op->id, m->id, sizeof op->id);
+}
+
+/* Go to the next op, of a new cursor to the first. Returns NULL behind the
+ * last. A message that was refused as an argument is no op. */
+static dq_op *dq_cursor_next(dq_cursor *c) {
+    const delayq_lane *lane = c->lane;
+    int first = !c->op;
+    c->number = first ? 0 : c->number + 1;
+    if (lane->ring) {
+        if (c->number >= lane->accepted - lane->settled) return c->op = NULL;
+        c->entry = dq_ring_entry(lane->ring,
+                                 first ? lane->ring->head
+                                       : dq_ring_behind(lane->ring, c->entry));
+        return c->op = &c->entry->op;
+    }
+    c->i = first ? (size_t)lane->settled : c->i + 1;
+    while (lane->messages && c->i < lane->accepted &&
+           lane->messages[c->i].status == DELAYQ_ERR_ARG)
+        c->i++;
+    if (c->i >= lane->accepted) return c->op = NULL;
+    if (lane->ops) return c->op = lane->ops + c->i;
+    memset(&c->made, 0, sizeof c->made);
+    c->made.verb = lane->array_verb;
+    if (lane->messages)
+        dq_op_of_message(&c->made, lane, &lane->messages[c->i], c->number);
+    if (lane->items) c->made.data = lane->items[c->i].ticket.text;
+    if (lane->items) c->made.len = strlen(c->made.data) + 1;
+    return c->op = &c->made;
+}
+/*-----------------------------------------------------------------------------
+ * MARK: - Lanes
+ * >>lanes   ops in order, with one request in flight; the retry policy
+ *
+ * Owns the way of an op from its lane to its status, in four phases: plan
+ * (which neighbouring ops share a request), write, read, settle. dq_lane_step
+ * moves a lane, dq_decide is the only function that decides about retries, and
+ * dq_op_settle is the only one that counts what was done. Nothing here waits.
+ *
+ * The lanes of a handle are the two rings of its outbox, its fetch (a take or
+ * transfer), and during a call the lane of this call, which lies on the stack.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
+
+/* How the requests of a lane are planned, and what follows if one fails. */
+typedef struct dq_policy {
+    size_t bytes;    /* payload of one request; more if its first op has it */
+    unsigned losses; /* 0: a failure ends the ops, after one resend if that is
+                        harmless. Else a failed op stays; it is dropped if, sent
+                        alone, it has ended so many logged-in connections */
+} dq_policy;
+
+#define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
+static const dq_policy dq_policy_call = {256 * 1024, 0};
+static const dq_policy dq_policy_ring = {65536, 8}; /* a socket takes that */
+
+static void dq_lane_begin(delayq_lane *lane, const dq_policy *policy,
+                          const dq_verb *verb, size_t count) {
+    memset(lane, 0, sizeof *lane);
+    lane->policy = policy;
+    lane->array_verb = lane->verb = verb;
+    lane->accepted = count;
+    lane->limit = DQ_RING_LIMIT;
+    lane->begun_us = dq_sys_now();
+}
+
+/* Append a lane to those of a handle. Its steps come behind theirs. */
+static void dq_lane_attach(delayq *q, delayq_lane *lane) {
+    delayq_lane **at = &q->lanes;
+    while (*at) at = &(*at)->next;
+    *at = lane;
+    lane->next = NULL;
+}
+
+static void dq_lane_detach(delayq *q, delayq_lane *lane) {
+    delayq_lane **at = &q->lanes;
+    assert(lane->x.state != DELAYQ_EXCHANGE_SENT);
+    while (*at != lane) at = &(*at)->next;
+    *at = lane->next;
+}
+
+static int dq_lane_is_idle(const delayq_lane *lane) {
+    return lane->x.state == DELAYQ_EXCHANGE_NONE &&
+           lane->settled == lane->accepted;
+}
+
+static int dq_lane_is_bare(const delayq_lane *lane) {
+    return !lane->ring && !lane->messages && !lane->items && !lane->ops;
+}
+
+/* Report a failure of an outbox: a new status at once, the same one once a
+ * second. */
+static void dq_lane_note(delayq *q, delayq_status status) {
+    dq_outbox *b = q->outbox;
+    int64_t now = dq_sys_now();
+    if (!b) return;
+    if (b->failure == DELAYQ_OK) b->failure = status;
+    if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
+    b->logged = status;
+    b->log_us = now;
+    dq_err_log(q, status, q->err);
+}
+
+/* --- plan --- */
+
+/* Returns the second key of a request with this op, if it needs one. */
+static unsigned char dq_op_key(const delayq *q, const dq_op *op) {
+    if (op->verb->key == DQ_KEY_MIRROR && !q->wire->mirror) return DQ_KEY_NONE;
+    return op->verb->key;
+}
+
+/* Returns the absolute due time of an op, or 0 if it has only a delay. */
+static int64_t dq_op_due(const delayq_lane *lane, const dq_op *op) {
+    return lane->ring && (op->verb->flags & DQ_OFFERS) ? op->planned_ms
+                                                       : op->due_ms;
+}
+
+/* Returns 1 if an earlier op of a planned request has the key of this one. */
+static int dq_lane_has_key(const delayq_lane *lane, const dq_op *op) {
+    dq_cursor c;
+    dq_cursor_begin(&c, lane);
+    while (dq_cursor_next(&c) && c.number < lane->n)
+        if (c.op->key_len == op->key_len &&
+            memcmp(c.op->key, op->key, op->key_len) == 0)
+            return 1;
+    return 0;
+}
+
+/* Returns 1 if an op can share the request of a lane. */
+static int dq_lane_joins(const delayq *q, const delayq_lane *lane,
+                         const dq_op *first, int by_due, const dq_op *op) {
+    unsigned char key = dq_op_key(q, op);
+    if (op->verb->script != first->verb->script) return 0;
+    if (key && lane->key && key != lane->key) return 0;
+    if (op->resend) return 0; /* it goes alone */
+    if (op->key && dq_lane_has_key(lane, op)) return 0;
+    return !(op->verb->flags & DQ_OFFERS) ||
+           (dq_op_due(lane, op) > 0) == by_due;
+}
+
+/* Returns the verb of the first op of a lane that is not empty. */
+static const dq_verb *dq_lane_first_verb(const delayq_lane *lane) {
+    dq_cursor c;
+    if (dq_lane_is_bare(lane)) return lane->array_verb;
+    dq_cursor_begin(&c, lane);
+    return dq_cursor_next(&c)->verb;
+}
+
+/* Plan a request of the first ops of a lane. */
+static void dq_lane_plan(delayq *q, delayq_lane *lane) {
+    size_t most = lane->limit, bytes = 0;
+    const dq_op *op, *first;
+    dq_op kept;
+    dq_cursor c;
+    int by_due;
+    lane->n = 0;
+    lane->key = DQ_KEY_NONE;
+    lane->tries = 0;
+    lane->resent = lane->uploads = lane->asking = lane->zset_alone = 0;
+    lane->x.number = 0;
+    lane->resends = lane->unsure > 0;
+    lane->x.state = DELAYQ_EXCHANGE_WAITING;
+    if (dq_lane_is_bare(lane)) {
+        lane->n = 1;
         return;
     }
-    if (++req->tries <= DQ_HOPS) {
-        if (status == DQ_NOSCRIPT || status == DQ_MOVED) {
-            again = 1;
-        } else if ((status == DQ_TRYAGAIN || status == DQ_ASK) &&
-                   dq_req_counts(q, req)) {
-            again = req->uncounted = 1; /* done, and not counted */
-        } else if (status == DQ_ASK && !req->stepwise) {
-            again = 1;
-            req->asking = conn->cmd.c != NULL;
-        } else if (status == DQ_TRYAGAIN && req->script->verb == DQ_TAKE &&
-                   !req->zset_alone && q->options.wire == DELAYQ_NATIVE) {
-            again = req->zset_alone = 1; /* one key lies on one node */
-            req->as_waiter = 0;
-        } else if (status == DELAYQ_ERR_AUTH && req->as_waiter) {
-            again = 1; /* forbidden: wait as if alone */
-            req->as_waiter = 0;
-            dq_waiters_on_refusal(q);
-        } else if (!req->resent && conn->cmd.failures == 0 &&
-                   (!conn->cmd.c ||
-                    (req->x.number > 0 && req->x.number != conn->cmd.number))) {
-            req->resent = 1;
-            req->is_resend = status == DELAYQ_ERR_UNKNOWN && req->idempotent;
-            again = req->is_resend || status == DELAYQ_ERR_IO ||
-                    status == DELAYQ_ERR_READONLY ||
-                    status == DELAYQ_ERR_AGAIN ||
-                    (status == DELAYQ_ERR_UNKNOWN && req->read_only);
-        }
+    if (lane->ring && dq_ring_date_all(q, lane->ring) < most)
+        most = (size_t)(lane->ring->dated - lane->settled);
+    dq_cursor_begin(&c, lane);
+    op = dq_cursor_next(&c);
+    assert(op && most > 0);
+    kept = *op;
+    first = &kept;
+    by_due = dq_op_due(lane, first) > 0;
+    lane->verb = first->verb;
+    if (first->verb->most < most) most = first->verb->most;
+    if (lane->messages) lane->resends = first->resend;
+    if (first->resend) most = 1;
+    for (;;) {
+        if (lane->messages && !op->resend)
+            dq_message_date(q, &lane->messages[c.i]);
+        if ((op->verb->flags & DQ_RETIMES) && c.op->due_ms == 0)
+            c.op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
+        if (dq_op_key(q, op)) lane->key = dq_op_key(q, op);
+        lane->n++;
+        bytes += sizeof(dq_entry) + op->len;
+        if (lane->n >= most) break;
+        op = dq_cursor_next(&c);
+        if (!op || !dq_lane_joins(q, lane, first, by_due, op) ||
+            bytes + sizeof(dq_entry) + op->len > lane->policy->bytes)
+            break;
     }
-    if (again) {
-        req->x.state = DELAYQ_EXCHANGE_WAITING;
-        return;
-    }
-    if (status == DQ_NOSCRIPT)
-        dq_err_set(q->err, status, "the server forgets its scripts");
-    if (status == DELAYQ_ERR_UNKNOWN && req->read_only)
-        status = dq_err_set(q->err, DELAYQ_ERR_IO,
-                            "%s: sent, but no answer came (or no memory for "
-                            "it); it changes nothing",
-                            req->what);
-    if (req->is_resend) status = dq_err_unanswered(q, req->what, status);
-    req->status = dq_err_public(status);
 }
 
-#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look again so often */
+/* --- write --- */
 
-/* The socket on which a request is to go, once that is open. The slot may be
- * on its way to another node, and the request's keys there already: it goes
- * there, on a connection of its own. */
-static delayq_status dq_req_socket(delayq *q, const dq_req *req,
-                                   delayq_socket **s) {
+/* Find the socket of a lane's request, and go on towards its being open.
+ * Returns OK if it is, EMPTY if not yet, else the status of q->err. If the slot
+ * is on its way to another node, which has the keys already, the request goes
+ * there, on a socket of its own. */
+static delayq_status dq_lane_socket(delayq *q, delayq_lane *lane,
+                                    delayq_socket **s) {
     delayq_conn *conn = q->conn;
     delayq_status status = DELAYQ_OK;
-    *s = req->asking ? conn->ask : &conn->cmd;
-    if (!req->asking) {
-        dq_req_verb verb = req->script->verb;
-        if (verb == DQ_OFFER && q->setup.state == DELAYQ_EXCHANGE_NONE &&
+    int flags = lane->verb->flags;
+    *s = lane->asking ? &conn->ask : &conn->cmd;
+    if (!lane->asking) {
+        if ((flags & DQ_OFFERS) && q->setup.state == DELAYQ_EXCHANGE_NONE &&
             dq_sys_now() - q->setup.read_us > DQ_LOOK_US)
-            q->probed = 0; /* whoever only offers meets no foreign element */
+            q->probed = 0; /* a handle that only offers meets no element */
         status = dq_conn_ensure(q);
         if (status == DELAYQ_OK && q->foreign &&
-            (verb == DQ_OFFER || verb == DQ_TAKE))
+            (flags & (DQ_OFFERS | DQ_TAKES)))
             status = dq_err_wire(q);
         return status;
     }
-    if ((*s)->state == DELAYQ_SOCKET_CLOSED)
-        status = dq_conn_dial(conn, *s, DQ_CONN_ASK,
-                              q->options.connect_timeout_ms * 1000LL);
-    else if ((*s)->state < DELAYQ_SOCKET_OPEN)
-        status = dq_conn_advance(conn, *s);
+    if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
+        return DELAYQ_EMPTY; /* another lane's */
+    if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
+        status = dq_conn_dial(conn, &conn->ask, DQ_CONN_ASK,
+                              conn->owner->options.connect_timeout_ms * 1000LL);
+    else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
+        status = dq_conn_advance(conn, &conn->ask);
+    if (status == DELAYQ_OK) dq_conn_free_replies(&conn->ask.greeting);
     if (status >= DELAYQ_OK) return status;
-    dq_conn_close(conn, *s, status);
+    dq_conn_close(conn, &conn->ask, status);
     return dq_err_set(q->err, status, "%s", conn->err);
 }
 
-DQ_APART static void dq_req_submit(delayq *q, dq_req *req, delayq_socket *s) {
+/* Write a lane's request. */
+DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane,
+                                   delayq_socket *s) {
     dq_resp_writer o;
     int n;
     dq_resp_begin(&o, s->c);
-    n = dq_req_write(&o, q, req);
-    dq_conn_submit(q->conn, s, &req->x, &o, n);
+    n = dq_resp_call(&o, q, lane->verb->script, lane->uploads, lane->asking,
+                     lane->verb->writer, lane);
+    dq_conn_submit(q->conn, s, &lane->x, &o, n);
+    lane->was_unsure = lane->unsure;
+    if (lane->unsure < lane->n) lane->unsure = lane->n;
 }
 
-/* Send it, if its socket is open. */
-static void dq_req_send(delayq *q, dq_req *req) {
-    delayq_socket *s;
-    delayq_status ready = dq_req_socket(q, req, &s);
-    if (ready == DELAYQ_EMPTY || (ready == DELAYQ_OK && s->body_len > 0))
-        return; /* nor while somebody else's payload is being written */
-    if (ready != DELAYQ_OK) {
-        req->status = ready;
-        dq_req_decide(q, req);
+/* --- read --- */
+
+/* Read a request's reply as the status of a lane: OK if there is an array to
+ * read, else q->err says why not. `r` is NULL if its socket was lost. */
+static delayq_status dq_lane_read_status(delayq *q, delayq_lane *lane,
+                                         const redisReply *r) {
+    const delayq_exchange *x = &lane->x;
+    const char *name = lane->verb->name;
+    if (!r) return dq_err_lost(q, x->status, q->conn->err);
+    if (r->type == REDIS_REPLY_ERROR) {
+        delayq_status status = dq_err_reply(q->err, name, r);
+        if (status == DQ_NOSCRIPT && lane->uploads &&
+            x->replies[0]->type == REDIS_REPLY_ERROR)
+            status =
+                dq_err_reply(q->err, name, x->replies[0]); /* the upload's */
+        return status;
+    }
+    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0) return DELAYQ_OK;
+    return dq_err_bad_reply(q, name);
+}
+
+/* Learn from a reply on cmd: the server's clock, whether the socket is of use,
+ * and where a redirection points. Returns the status of the lane. */
+static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
+                                   const redisReply *r, delayq_status status) {
+    delayq_conn *conn = q->conn;
+    int leave = r->type == REDIS_REPLY_ERROR && dq_err_lookup(r->str)->leave;
+    int64_t us;
+    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
+    conn->host += leave != 0; /* another server may be able to */
+    if (!leave) conn->cmd.unproven = 0;
+    if (status == DELAYQ_OK && dq_resp_integers(r, &us, 1))
+        dq_conn_set_clock(conn, us, lane->x.sent_us, lane->x.read_us);
+    if (status == DQ_MOVED || status == DQ_ASK) {
+        status = dq_conn_parse_redirect(conn, r->str);
+        if (status == DELAYQ_ERR_REDIS)
+            dq_err_set(q->err, status, "%s", conn->err);
+    }
+    if (status == DQ_MOVED || leave) {
+        conn->redirected = status == DQ_MOVED;
+        dq_err_set(conn->err, status, "%s", q->err);
+        dq_conn_lose(conn, &conn->cmd, status);
+    }
+    return status;
+}
+
+/* All replies to a lane's request are there, or its socket is lost: set the
+ * lane's status and reply. */
+static void dq_lane_read(delayq *q, delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    delayq_exchange *x = &lane->x;
+    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
+    lane->status = dq_lane_read_status(q, lane, r);
+    if (r && !lane->asking && conn->cmd.c && x->number == conn->cmd.number)
+        lane->status = dq_lane_learn(q, lane, r, lane->status);
+    if (lane->asking && conn->ask.c)
+        dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
+    if (lane->status == DELAYQ_OK) lane->reply = x->replies[--x->got];
+    dq_conn_free_replies(x);
+    lane->asking = lane->uploads = 0;
+    if (lane->status != DELAYQ_ERR_UNKNOWN &&
+        lane->status != DELAYQ_ERR_PROTOCOL)
+        lane->unsure =
+            lane->was_unsure; /* this sending has done nothing more */
+    if (lane->status == DELAYQ_OK && lane->verb->reader)
+        lane->status = lane->verb->reader(q, lane);
+}
+
+/* The reply of a lane is none of its script's. */
+static delayq_status dq_lane_reject(delayq *q, delayq_lane *lane) {
+    return dq_err_bad_reply(q, lane->verb->name);
+}
+
+static void dq_lane_free_reply(delayq_lane *lane) {
+    if (lane->reply) freeReplyObject(lane->reply);
+    lane->reply = NULL;
+}
+
+/* --- settle --- */
+
+/* An op has its final status: count it, tell the caller, and let the schedule
+ * know its due time unless due_ms is 0. */
+static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
+                         delayq_status status, int64_t due_ms) {
+    size_t counter = c->op->verb->counter;
+    assert(status != DELAYQ_EMPTY && status < DQ_NOSCRIPT);
+    if (status == DELAYQ_OK && counter > 0)
+        ++*(uint64_t *)(void *)((char *)&q->counts + counter);
+    if (status == DELAYQ_OK && due_ms > 0) {
+        lane->due_ms = due_ms;
+        dq_sched_on_own_item(q, due_ms, lane->x.read_us);
+    }
+    if (lane->ring) {
+        q->outbox->gone += status == DELAYQ_GONE;
+        q->outbox->duplicate += status == DELAYQ_DUPLICATE;
+    }
+    if (lane->items) lane->items[c->i].acked = status;
+    if (lane->messages) { /* one that may have been stored stays so */
+        delayq_message *m = &lane->messages[c->i];
+        if (status >= DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
+            m->status = status;
+        if (status > DELAYQ_OK) return;
+    }
+    if (lane->result == DELAYQ_OK) lane->result = status;
+}
+
+/* The first n ops are settled. */
+static void dq_lane_pop(delayq_lane *lane, size_t n) {
+    dq_cursor c;
+    size_t i;
+    assert(n > 0);
+    lane->unsure -= lane->unsure < n ? lane->unsure : n;
+    dq_cursor_begin(&c, lane);
+    for (i = 0; lane->ring && i < n; i++) dq_ring_pop(lane->ring);
+    if (lane->ring) return;
+    if (dq_lane_is_bare(lane)) {
+        lane->settled++;
         return;
     }
-    dq_req_submit(q, req, s);
+    for (i = 0; i < n; i++) dq_cursor_next(&c);
+    lane->settled = c.i + 1;
+    c.op = NULL; /* only refused messages may be left */
+    if (!dq_cursor_next(&c)) lane->settled = lane->accepted;
 }
 
-/* Settle those that are answered and send those that wait, as far as it goes
- * without waiting. Returns how many are not settled. */
-static size_t dq_req_step(delayq *q, dq_req *reqs, size_t count) {
-    size_t open, i;
-    int again;
-    do {
-        open = 0;
-        again = 0;
-        for (i = 0; i < count; i++) {
-            if (reqs[i].x.state != DELAYQ_EXCHANGE_ANSWERED) continue;
-            dq_req_answered(q, &reqs[i]);
-            dq_req_decide(q, &reqs[i]);
-        }
-        for (i = 0; i < count; i++) {
-            if (reqs[i].x.state == DELAYQ_EXCHANGE_WAITING)
-                dq_req_send(q, &reqs[i]);
-            open += reqs[i].x.state != DELAYQ_EXCHANGE_SETTLED;
-            again |= reqs[i].x.state == DELAYQ_EXCHANGE_ANSWERED;
-        }
-    } while (again);
-    return open;
+/* A take or transfer has failed. */
+static void dq_lane_fail_fetch(delayq *q, delayq_status status) {
+    delayq_fetch *f = &q->fetch;
+    if (f->ack.text[0])
+        f->acked = f->lost && status < DELAYQ_OK ? DELAYQ_ERR_UNKNOWN : status;
+    f->lost |= status == DELAYQ_ERR_UNKNOWN;
+    f->failure = status;
+    dq_sched_on_fault(q);
 }
 
-/* Their time is over. */
-static void dq_req_expire(delayq *q, dq_req *reqs, size_t count) {
-    delayq_conn *conn = q->conn;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        dq_req *req = &reqs[i];
-        delayq_socket *s = req->asking ? conn->ask : &conn->cmd;
-        if (req->x.state == DELAYQ_EXCHANGE_SENT)
-            dq_conn_close(conn, s, dq_conn_timeout(conn, s));
-        if (req->x.state == DELAYQ_EXCHANGE_ANSWERED) {
-            dq_req_answered(q, req);
-        } else if (req->x.state == DELAYQ_EXCHANGE_WAITING) {
-            if (s->state >= DELAYQ_SOCKET_OPEN)
-                dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                           "connected, but no time is left: nothing has "
-                           "happened");
-            else
-                dq_conn_late(conn, s, "; the attempt goes on");
-            req->status =
-                dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
+/* A call's request of n ops has failed for good. They get its status; so do all
+ * others, unless only this request was lost and there is a connection again. */
+static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
+    delayq_status status = lane->status, rest = status;
+    int goes_on = n > 0 && status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c;
+    dq_cursor c;
+    if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
+        rest = DELAYQ_ERR_IO; /* the others were not sent */
+    dq_cursor_begin(&c, lane);
+    if (dq_lane_is_bare(lane)) {
+        lane->result = status;
+        lane->settled = lane->accepted;
+        lane->unsure = 0;
+        if (lane == &q->fetch.lane) dq_lane_fail_fetch(q, status);
+        return;
+    }
+    while (dq_cursor_next(&c) && (c.number < n || !goes_on))
+        dq_op_settle(q, lane, &c,
+                     c.number < n              ? status
+                     : c.number < lane->unsure ? DELAYQ_ERR_UNKNOWN
+                                               : rest,
+                     0);
+    if (goes_on)
+        dq_lane_pop(lane, n);
+    else
+        lane->settled = lane->accepted, lane->unsure = 0;
+}
+
+/* --- decide --- */
+
+typedef enum dq_verdict {
+    DQ_DONE,   /* its ops are settled */
+    DQ_RESEND, /* send it again at once */
+    DQ_KEEP,   /* its ops stay, and are sent again at lane->retry_us */
+    DQ_DROP,   /* its only op can't be sent: it goes */
+    DQ_FAIL    /* its ops fail with lane->status */
+} dq_verdict;
+
+/* A request that has not run may succeed in another form: give it this form.
+ * Returns 1 if there is one. */
+static int dq_decide_form(delayq *q, delayq_lane *lane) {
+    int is_native = !q->wire->mirror && !q->wire->stream;
+    if (lane->status == DQ_NOSCRIPT) {
+        lane->uploads = 1;
+    } else if (lane->status == DQ_ASK) {
+        lane->asking = q->conn->cmd.c != NULL;
+    } else if (lane->status == DQ_TRYAGAIN && (lane->verb->flags & DQ_TAKES) &&
+               !lane->zset_alone && is_native) {
+        lane->zset_alone = 1; /* one key lies on one node */
+        lane->as_waiter = 0;
+    } else if (lane->status == DELAYQ_ERR_AUTH && lane->as_waiter) {
+        lane->as_waiter = 0; /* forbidden: wait as if alone */
+        dq_waiters_on_refusal(q);
+    } else {
+        return lane->status == DQ_MOVED;
+    }
+    return 1;
+}
+
+/* A socket was lost before or after a call's request was sent. Returns 1 if
+ * another sending is provably harmless; there is one at most. */
+static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
+    const delayq_conn *conn = q->conn;
+    int flags = lane->verb->flags;
+    int lost = !conn->cmd.c ||
+               (lane->x.number > 0 && lane->x.number != conn->cmd.number);
+    if (lane->resent || !lost || conn->cmd.failures > 0) return 0;
+    lane->resent = 1;
+    if (lane->status == DELAYQ_ERR_UNKNOWN && (flags & DQ_IDEMPOTENT)) {
+        lane->resends = 1;
+        return 1;
+    }
+    return lane->status == DELAYQ_ERR_IO ||
+           lane->status == DELAYQ_ERR_READONLY ||
+           lane->status == DELAYQ_ERR_AGAIN ||
+           (lane->status == DELAYQ_ERR_UNKNOWN && (flags & DQ_READ_ONLY));
+}
+
+/* A ring's request has failed: its ops stay. After a lost socket the next
+ * request is half as large, until a single op has ended so many connections
+ * that it must be the cause. */
+static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
+    int lost = lane->x.number > 0 && (lane->status == DELAYQ_ERR_UNKNOWN ||
+                                      lane->status == DELAYQ_ERR_IO);
+    if (!lost) {
+        int64_t most = q->options.reconnect_max_ms * 1000LL;
+        if (lane->failures < 60) lane->failures++;
+        lane->retry_us =
+            dq_sys_now() + dq_num_backoff(DQ_BACKOFF_US, most, lane->failures);
+        return DQ_KEEP;
+    }
+    lane->retry_us = 0; /* the connection has its own pause */
+    lane->limit = lane->n > 1 ? lane->n / 2 : 1;
+    lane->suspect = 1;
+    if (lane->n > 1 || q->conn->timed_out)
+        lane->losses = 0;
+    else if (lane->x.alone && ++lane->losses >= lane->policy->losses)
+        return DQ_DROP;
+    return DQ_KEEP;
+}
+
+/* Decide about a request whose reply is read, or whose socket is lost: the only
+ * function that decides about retries. */
+static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
+    if (lane->status == DELAYQ_OK) return DQ_DONE;
+    if (lane->tries++ < DQ_HOPS) {
+        if (dq_decide_form(q, lane)) return DQ_RESEND;
+        if (!lane->policy->losses && dq_decide_resend(q, lane))
+            return DQ_RESEND;
+    }
+    if (lane->status == DQ_NOSCRIPT)
+        dq_err_set(q->err, lane->status, "the server forgets its scripts");
+    return lane->policy->losses ? dq_decide_ring(q, lane) : DQ_FAIL;
+}
+
+/* --- the step --- */
+
+/* The request of a lane has come to its end, for now. */
+static void dq_lane_end(delayq *q, delayq_lane *lane) {
+    dq_verdict verdict = dq_decide(q, lane);
+    size_t n = lane->n;
+    lane->x.state = DELAYQ_EXCHANGE_NONE;
+    if (verdict == DQ_RESEND) {
+        int apart = lane->messages && n > 1 && lane->unsure > 0;
+        if (n > 0 && !apart) lane->x.state = DELAYQ_EXCHANGE_WAITING;
+        if (apart) lane->n = 0; /* planned again, one by one */
+        return;
+    }
+    lane->n = 0;
+    if (verdict == DQ_DONE) {
+        dq_lane_pop(lane, n);
+        lane->failures = lane->losses = lane->suspect = 0;
+        lane->retry_us = 0;
+        if (2 * n > lane->limit) lane->limit *= 2;
+        if (lane->limit > DQ_RING_LIMIT) lane->limit = DQ_RING_LIMIT;
+        return;
+    }
+    if (lane->status == DELAYQ_ERR_UNKNOWN &&
+        (lane->verb->flags & DQ_READ_ONLY))
+        lane->status =
+            dq_err_set(q->err, DELAYQ_ERR_IO,
+                       "%s: no reply came, or there is no memory for it; it "
+                       "changes nothing",
+                       lane->verb->name);
+    if (lane->unsure > 0 && verdict == DQ_FAIL &&
+        !(lane->verb->flags & DQ_READ_ONLY))
+        lane->status = dq_err_after_loss(q, lane->verb->name, lane->status);
+    lane->status = dq_err_public(lane->status);
+    if (lane->ring || lane == &q->fetch.lane) dq_lane_note(q, lane->status);
+    if (verdict == DQ_FAIL) dq_lane_fail(q, lane, n);
+    if (verdict != DQ_DROP) return;
+    dq_err_set(
+        q->err, lane->status,
+        "%s of %lu bytes: dropped, since the server ends each connection "
+        "over which it is sent",
+        lane->verb->name,
+        (unsigned long)dq_ring_entry(lane->ring, lane->ring->head)->op.len);
+    dq_err_log(q, lane->status, q->err);
+    dq_lane_pop(lane, 1);
+    q->outbox->dropped++;
+    lane->losses = 0;
+}
+
+/* Returns 1 if a lane may send now. */
+static int dq_lane_may_send(const delayq *q, const delayq_lane *lane) {
+    if (lane->x.state == DELAYQ_EXCHANGE_WAITING) return 1;
+    if (dq_sched_lane(q, lane) > dq_sys_now()) return 0;
+    return !lane->ring || (q->conn->known && q->probed); /* a tick connects */
+}
+
+/* Go on with a lane as far as it goes without waiting. */
+static void dq_lane_step(delayq *q, delayq_lane *lane) {
+    while (lane->x.state != DELAYQ_EXCHANGE_SENT) {
+        delayq_status ready;
+        delayq_socket *s;
+        if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
+            dq_lane_read(q, lane);
+            dq_lane_end(q, lane);
+            continue;
         }
-        if (req->x.state == DELAYQ_EXCHANGE_SETTLED) continue;
-        req->tries = DQ_HOPS; /* not again */
-        dq_req_decide(q, req);
+        if (!dq_lane_may_send(q, lane)) return;
+        if (lane->n == 0) lane->verb = dq_lane_first_verb(lane);
+        ready = dq_lane_socket(q, lane, &s);
+        if (ready == DELAYQ_EMPTY) return;
+        if (ready != DELAYQ_OK) {
+            lane->status = ready;
+            dq_lane_end(q, lane);
+            continue;
+        }
+        if (s->body_len > 0) return; /* another payload is being written */
+        if (lane->x.state == DELAYQ_EXCHANGE_NONE) dq_lane_plan(q, lane);
+        dq_lane_write(q, lane, s);
     }
 }
-
-static void dq_req_begin(dq_req *req, const dq_script *script, const char *what,
-                         void (*writer)(dq_resp_writer *, delayq *,
-                                        const dq_req *)) {
-    memset(req, 0, sizeof *req);
-    req->x.state = DELAYQ_EXCHANGE_WAITING;
-    req->script = script;
-    req->what = what;
-    req->writer = writer;
-}
-
-/* Its reply is none of ours. */
-static delayq_status dq_req_reject(delayq *q, dq_req *req) {
-    freeReplyObject(req->reply);
-    req->reply = NULL;
-    return dq_err_bad_reply(q, req->what);
-}
-
-/* Read the numbers that the reply of a settled request begins with. */
-static delayq_status dq_req_numbers(delayq *q, dq_req *req, int64_t *n,
-                                    size_t count) {
-    memset(n, 0, count * sizeof *n);
-    if (req->status != DELAYQ_OK) return req->status;
-    if (dq_resp_integers(req->reply, n, count)) return DELAYQ_OK;
-    return dq_req_reject(q, req);
-}
-
 /*-----------------------------------------------------------------------------
  * MARK: - Subscriber
  * >>subscriber   the connection that only listens
  *
- * Owns what is heard: the queue's channel, the handle's own, and pushes into N,
- * of which the server tells by client tracking. It only speeds things up:
- * without it a handle polls every 250 ms. Its failures are told to the log.
+ * Owns the messages that a connection hears: on the queue's channel, on the
+ * handle's own, and of pushes into N, which the server reports by client
+ * tracking. It only saves time: without it a handle polls every 250 ms. Its
+ * failures are reported to the log.
  *---------------------------------------------------------------------------*/
 
 #define DQ_SUB_POLL_US 1000 /* between two reads of an idle subscriber */
@@ -6260,7 +6957,7 @@ static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
     return r->len == len && memcmp(r->str, key, len) == 0;
 }
 
-/* What a message, or the end of a subscription, means to one handle. */
+/* Hand a message, or the begin or end of a subscription, to one handle. */
 static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
     int message = strcmp(kind, "message") == 0;
@@ -6295,14 +6992,14 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
 
 enum { DQ_SUB_QUEUE = 1, DQ_SUB_WAITERS = 2, DQ_SUB_OWN = 4 };
 
-/* Say what is in the writer; what comes is read like messages. */
-static delayq_status dq_sub_say(delayq_conn *conn, dq_resp_writer *o) {
+/* Send the commands in the writer. Their replies are read like messages. */
+static delayq_status dq_sub_send(delayq_conn *conn, dq_resp_writer *o) {
     dq_resp_flush(o);
     conn->sub.unwritten = 1;
     return dq_conn_write(conn, &conn->sub);
 }
 
-/* Ask for messages of some of a handle's channels, or no more. */
+/* Subscribe or unsubscribe some of a handle's channels. */
 static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
     static const char *const prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
     delayq_conn *conn = q->conn;
@@ -6315,11 +7012,11 @@ static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
         dq_resp_command(&o, 2, verb);
         dq_resp_key(&o, q, prefixes[i], i == 2 ? q->id : "");
     }
-    if (dq_sub_say(conn, &o) != DELAYQ_OK)
+    if (dq_sub_send(conn, &o) != DELAYQ_OK)
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
-/* Does another handle on the connection use the same queue? */
+/* Returns 1 if another handle on the connection uses the same queue. */
 static int dq_sub_queue_shared(const delayq *q) {
     const delayq *h;
     for (h = q->conn->handles; h; h = h->next)
@@ -6344,15 +7041,15 @@ static void dq_sub_follow_role(delayq *q) {
     dq_sub_subscribe(q, off ? "UNSUBSCRIBE" : "SUBSCRIBE", DQ_SUB_QUEUE);
 }
 
-/* The subscriber is of no use. */
+/* Close the subscriber for `why`, and report it. */
 static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
-    dq_conn_close(conn, &conn->sub, why);
+    dq_conn_lose(conn, &conn->sub, why);
     dq_err_log(conn->owner, dq_err_public(why), conn->err);
 }
 
-/* Something came: a message, the answer to a subscription or to a ping. A
- * refused subscription leaves a subscriber that hears less. */
+/* Read a message, or the reply to a subscription or ping. A refused
+ * subscription leaves a subscriber that hears less. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
     conn->sub_pinged_us = 0;
@@ -6370,7 +7067,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
         dq_sub_dispatch(h, r->element[0]->str, r->element[1], r->element[2]);
 }
 
-/* Does it hear nothing at all? */
+/* Returns 1 if the subscriber hears nothing at all. */
 static int dq_sub_is_deaf(const delayq_conn *conn) {
     const delayq *h = conn->handles;
     while (h && !h->subscribed && !h->waiter.own_heard) h = h->next;
@@ -6395,14 +7092,14 @@ static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
         return now < dq_sched_ping_us(conn)
                    ? DELAYQ_OK
                    : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                "listening: no answer in time");
+                                "listening: no reply in time");
     conn->sub_pinged_us = now;
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 1, "PING");
-    return dq_sub_say(conn, &o);
+    return dq_sub_send(conn, &o);
 }
 
-/* It is logged in: ask for what it is to hear. */
+/* The subscriber is logged in: subscribe the channels of all handles. */
 static void dq_sub_opened(delayq_conn *conn) {
     delayq_socket *s = &conn->sub;
     redisReply **r = s->greeting.replies;
@@ -6421,15 +7118,15 @@ static void dq_sub_opened(delayq_conn *conn) {
                              : DQ_SUB_QUEUE);
     }
     if (!s->c) return;
-    /* The last one, so that tracking begins when all else has been heard. */
+    /* The last one, so that tracking begins when all others are confirmed. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
-    if (dq_sub_say(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
+    if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
-/* Empty the pipe and read both connections, at most once a millisecond; go on
- * with connecting the subscriber. Nobody else looks at cmd while nothing is
- * asked, and tracking ends with it. */
+/* Empty the pipe and read both sockets, at most once a millisecond; go on with
+ * connecting the subscriber. Nobody else reads an idle cmd, and tracking ends
+ * with it. */
 static void dq_sub_step(delayq_conn *conn, int64_t now) {
     delayq_socket *s = &conn->sub;
     delayq_status status;
@@ -6446,8 +7143,8 @@ static void dq_sub_step(delayq_conn *conn, int64_t now) {
         dq_sub_opened(conn);
 }
 
-/* Begin to open the subscriber where cmd leads, unless that has failed too
- * lately. */
+/* Begin to open the subscriber to the server of cmd, unless a pause after a
+ * failure forbids it. */
 static void dq_sub_open(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status;
@@ -6461,9 +7158,9 @@ static void dq_sub_open(delayq *q) {
     if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
-/* Ask to be told of the next push into N, and how many lie there already,
- * which were pushed before the server began to watch; unless it is told anyway,
- * or this is not the time to ask. */
+/* Ask the server to report the next push into N, and for the length of N, which
+ * counts the pushes before. Do nothing if it reports the push anyway, or can't
+ * be asked now. */
 static void dq_sub_track(delayq *q) {
     delayq_conn *conn = q->conn;
     const delayq_waiter *w = &q->waiter;
@@ -6471,7 +7168,7 @@ static void dq_sub_track(delayq *q) {
     dq_resp_writer o;
     int n = 2;
     assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
-    if (q->list_tracked || q->options.broadcast || !conn->known || !q->probed ||
+    if (q->list_tracked || q->wire->stream || !conn->known || !q->probed ||
         q->setup.state != DELAYQ_EXCHANGE_NONE || conn->cmd.body_len > 0 ||
         conn->tracking == DELAYQ_TRACK_OFF || now < q->track_us ||
         w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now)
@@ -6488,50 +7185,112 @@ static void dq_sub_track(delayq *q) {
     dq_resp_command(&o, 3, "CLIENT CACHING YES");
     dq_resp_command(&o, 2, "LLEN");
     dq_resp_arg(&o, q->name, q->name_len, 0);
-    q->tracks = 1;
+    q->setup_kind = DELAYQ_SETUP_TRACK;
     dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
 }
 
-/* The answers to that, if they are there. An error that passes is no refusal:
- * it is asked again. */
+/* Read the replies to tracking, if they are there. A transient error is not a
+ * refusal: tracking is tried again later. */
 static delayq_status dq_sub_on_track(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &q->setup;
     const redisReply *length;
     delayq_status status = DELAYQ_OK;
     int i = 0;
-    if (!q->tracks || x->state != DELAYQ_EXCHANGE_ANSWERED) return DELAYQ_OK;
+    if (q->setup_kind == DELAYQ_SETUP_PROBE ||
+        x->state != DELAYQ_EXCHANGE_ANSWERED)
+        return DELAYQ_OK;
     length = x->replies[x->wants - 1];
     while (i < x->wants && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
     if (i < x->wants) {
         delayq_status why = dq_err_lookup(x->replies[i]->str)->status;
-        if (i + 1 < x->wants && !dq_err_passing(why))
+        if (i + 1 < x->wants && !dq_err_is_transient(why))
             conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
         else if (why < DQ_NOSCRIPT) /* the next take follows a redirection */
             status = dq_err_reply(q->err, "wait", x->replies[i]);
         dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
-    } else if (conn->tracking != DELAYQ_TRACK_OFF && q->tracks == 1) {
+    } else if (conn->tracking != DELAYQ_TRACK_OFF &&
+               q->setup_kind == DELAYQ_SETUP_TRACK) {
         conn->tracking = DELAYQ_TRACK_ON;
         dq_waiters_on_track(q, length->integer);
     }
     dq_conn_free_replies(x);
     x->state = DELAYQ_EXCHANGE_NONE;
+    q->setup_kind = DELAYQ_SETUP_PROBE;
     return status;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Waiting
- * >>waiting   the only place that waits
+ * >>waiting   the one step, and the one sleep
  *
- * Owns poll: for the answers to requests, and for items. Whatever takes time
- * goes on step by step, and is waited for here.
+ * dq_step is the only function that drives the sockets and lanes of a handle;
+ * dq_sleep is the only one that sleeps. A blocking call repeats both until its
+ * lane is settled or its time is over.
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
 
-/* When a call that begins now shall end, reconnecting included. */
+/* Read the input, settle the requests that are answered, send the pending ones:
+ * as far as it goes without waiting. Returns why pushes can't be heard, or OK.
+ */
+static delayq_status dq_step(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_lane *lane;
+    delayq_status status;
+    dq_sub_step(conn, dq_sys_now());
+    if (conn->cmd.first && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
+        dq_conn_step(conn);
+    if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
+        dq_conn_pump_open(conn, &conn->ask);
+    status = dq_sub_on_track(q);
+    for (lane = q->lanes; lane; lane = lane->next)
+        if (!dq_lane_is_idle(lane)) dq_lane_step(q, lane);
+    return status;
+}
+
+/* What a sleep may be ended by, besides the schedule. */
+typedef enum dq_sleep_for {
+    DQ_FOR_REPLY, /* the replies in flight */
+    DQ_FOR_FLUSH, /* also delayq_wake, and messages */
+    DQ_FOR_ITEMS  /* and the next poll */
+} dq_sleep_for;
+
+/* Returns 1 if a queue before number i uses the same connection. */
+static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
+    size_t k;
+    for (k = 0; k < i; k++)
+        if (queues[k]->conn == queues[i]->conn) return 1;
+    return 0;
+}
+
+/* Sleep until one of the queues can go on, or until `until`. A handle that was
+ * woken before does not sleep: its pipe may have been emptied meanwhile. */
+static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
+                     dq_sleep_for what) {
+    struct pollfd p[4 * DQ_MAX_CONNS];
+    size_t n = 0, i;
+    for (i = 0; i < count; i++) {
+        delayq_conn *conn = queues[i]->conn;
+        int64_t next = dq_sched_next(queues[i], what == DQ_FOR_ITEMS);
+        if (what != DQ_FOR_REPLY && DQ_LOAD(&queues[i]->woken)) return;
+        if (next < until) until = next;
+        if (dq_wait_seen_conn(queues, i)) continue;
+        if (what != DQ_FOR_REPLY) p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
+        if (what != DQ_FOR_REPLY && conn->sub.c)
+            p[n++] = dq_conn_watch(&conn->sub);
+        if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
+        if (conn->ask.c) p[n++] = dq_conn_watch(&conn->ask);
+    }
+    assert(n <= sizeof p / sizeof p[0]);
+    dq_sys_poll_until(p, n, until);
+    for (i = 0; i < count && what != DQ_FOR_REPLY; i++)
+        queues[i]->conn->sub_read_us = 0;
+}
+
+/* Returns the end of a call that begins now, reconnecting included. */
 static int64_t dq_wait_limit(const delayq *q) {
     return dq_sys_now() + dq_sched_patience_us(q->conn, q->call_ms);
 }
@@ -6541,168 +7300,131 @@ static int64_t dq_wait_deadline(int64_t timeout_ms) {
     return dq_sys_now() + timeout_ms * 1000;
 }
 
-/* Wait until what requests wait for can go on. 0: the time is over. A server
- * that sends byte by byte does not hold us for ever, but what came in time is
- * read though we may be late: *late counts that. */
-static int dq_wait_conn(delayq_conn *conn, int64_t deadline, int *late) {
-    delayq_socket *ask = conn->ask && conn->ask->c ? conn->ask : NULL;
-    struct pollfd p[2];
-    size_t n = 0;
-    int64_t now = dq_sys_now(), until = deadline, next;
-    if (now >= deadline && ++*late > 64) return 0;
-    if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
-    if (ask) p[n++] = dq_conn_watch(ask);
-    next = dq_sched_socket(conn, &conn->cmd);
-    if (next < until) until = next;
-    if (ask && (next = dq_sched_socket(conn, ask)) < until) until = next;
-    if (dq_sys_poll(p, n,
-                    until > now ? (int)((until - now + 999) / 1000) : 0) <= 0 &&
-        dq_sys_now() >= deadline)
-        return 0;
-    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
-    if (ask && ask->state >= DELAYQ_SOCKET_OPEN) {
-        delayq_status status = dq_conn_pump(conn, ask, NULL);
-        if (status == DELAYQ_OK && dq_sys_now() >= dq_sched_socket(conn, ask))
-            status = dq_conn_timeout(conn, ask);
-        if (status != DELAYQ_OK) dq_conn_close(conn, ask, status);
+/* The time of a call's lane is over: give its request up. */
+static void dq_wait_expire(delayq *q, delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    delayq_socket *s = lane->asking ? &conn->ask : &conn->cmd;
+    lane->tries = DQ_HOPS; /* no other sending */
+    if (lane->x.state == DELAYQ_EXCHANGE_SENT)
+        dq_conn_lose(conn, s, dq_conn_timeout(conn, s));
+    if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
+        dq_lane_read(q, lane);
+    } else {
+        if (s->state >= DELAYQ_SOCKET_OPEN)
+            dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                       "connected, but no time is left: nothing has happened");
+        else
+            dq_conn_late(conn, s, "; the attempt goes on");
+        lane->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
     }
-    return 1;
+    dq_lane_end(q, lane);
+    if (lane->x.state == DELAYQ_EXCHANGE_NONE && lane->settled < lane->accepted)
+        dq_lane_fail(q, lane, 0); /* the rest was not sent */
 }
 
-/* Have an open connection on which q's queue is known, as far as anybody knows
- * before a request looks at it. */
-static delayq_status dq_wait_ensure(delayq *q, int64_t deadline) {
-    const delayq_conn *conn = q->conn;
+/* Returns the time until which a request in flight is awaited although its call
+ * should be over: a request that was sent late has two round trips. */
+static int64_t dq_wait_late_us(const delayq *q, const delayq_lane *lane) {
+    if (lane->x.state != DELAYQ_EXCHANGE_SENT) return 0;
+    return lane->x.sent_us + dq_sched_patience_us(q->conn, 0);
+}
+
+/* Returns 1 if the socket of a lane's request has input to read. */
+static int dq_wait_has_input(const delayq *q, const delayq_lane *lane) {
+    const delayq_socket *s = lane->asking ? &q->conn->ask : &q->conn->cmd;
+    struct pollfd p;
+    if (!s->c) return 0;
+    p = dq_conn_watch(s);
+    return dq_sys_poll(&p, 1, 0) > 0;
+}
+
+/* Step and sleep until a lane is settled. Each of its requests has until the
+ * deadline, or until dq_wait_limit counted from its planning; with each MB that
+ * moves the time begins again, as a line may need longer for a large payload. A
+ * server that sends byte by byte can't hold the call for ever, but the bytes
+ * that have come in time are read. */
+static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
+    unsigned moved = q->conn->moved;
+    uint64_t settled = lane->settled;
     int late = 0;
-    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        !q->foreign)
-        return DELAYQ_OK;
+    dq_lane_step(q, lane);
+    while (!dq_lane_is_idle(lane)) {
+        int64_t now = dq_sys_now(), end;
+        if (lane->settled != settled || q->conn->moved - moved >= 1u << 20) {
+            settled = lane->settled;
+            moved = q->conn->moved;
+            end = dq_wait_limit(q);
+            if (end > deadline) deadline = end;
+        }
+        if (now >= deadline) {
+            end = dq_wait_late_us(q, lane);
+            if (end > deadline) deadline = end;
+        }
+        if (now >= deadline && (!dq_wait_has_input(q, lane) || ++late > 64)) {
+            dq_wait_expire(q, lane);
+            return;
+        }
+        dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
+        dq_step(q);
+    }
+}
+
+/* Run a lane of a call to its end. Returns its result. */
+static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
+    dq_lane_attach(q, lane);
+    dq_wait_lane(q, lane, dq_wait_limit(q));
+    dq_lane_detach(q, lane);
+    return lane->result;
+}
+
+/* Wait for an open connection on which q's queue is known. */
+static delayq_status dq_wait_connected(delayq *q, int64_t deadline) {
+    const delayq_conn *conn = q->conn;
     for (;;) {
         delayq_status status = dq_conn_ensure(q);
         if (status != DELAYQ_EMPTY) return status;
-        if (!dq_wait_conn(q->conn, deadline, &late))
+        if (dq_sys_now() >= deadline)
             return dq_err_set(
                 q->err,
                 dq_conn_late(q->conn, &conn->cmd, "; the attempt goes on"),
                 "%s", conn->err);
+        dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
+        if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(q->conn);
+        dq_sub_on_track(q);
     }
 }
 
-/* Run requests until each is settled; one may fail and the next one not. With
- * each MB that moves their time begins anew: a line may need longer for a large
- * payload. */
-static void dq_wait_settle(delayq *q, dq_req *reqs, size_t count,
-                           int64_t deadline) {
-    delayq_conn *conn = q->conn;
-    delayq_socket ask, *outer = conn->ask;
-    unsigned moved = conn->moved;
-    int late = 0;
-    memset(&ask, 0, sizeof ask);
-    conn->ask = &ask;
-    while (dq_req_step(q, reqs, count) > 0) {
-        int64_t over = deadline, end;
-        size_t i;
-        if (conn->moved - moved >= 1u << 20) {
-            end = dq_wait_limit(q);
-            moved = conn->moved;
-            if (end > deadline) deadline = end;
-        }
-        if (dq_wait_conn(q->conn, deadline, &late)) continue;
-        for (i = 0; i < count; i++) { /* what was sent late has its time, too */
-            end = reqs[i].x.sent_us + dq_sched_patience_us(q->conn, 0);
-            if (reqs[i].x.state == DELAYQ_EXCHANGE_SENT && end > deadline)
-                deadline = end;
-        }
-        if (deadline > over) continue;
-        dq_req_expire(q, reqs, count);
-        break;
-    }
-    if (ask.c) dq_conn_close(conn, &ask, DELAYQ_ERR_IO);
-    conn->ask = outer; /* NULL but within a hook of another call */
-}
-
-/* Run one request. After DELAYQ_OK the caller has its reply, which begins with
- * the numbers n. */
-static delayq_status dq_wait_run(delayq *q, dq_req *req, int64_t deadline,
-                                 int64_t *n, size_t count) {
-    dq_wait_settle(q, req, 1, deadline);
-    return dq_req_numbers(q, req, n, count);
-}
-
-/* Run one request of whose reply only the numbers count. */
-static delayq_status dq_wait_ask(delayq *q, dq_req *req, int64_t *n,
-                                 size_t count) {
-    delayq_status status = dq_wait_run(q, req, dq_wait_limit(q), n, count);
-    if (status == DELAYQ_OK) freeReplyObject(req->reply);
-    return status;
-}
-
-/* Was delayq_wake called? It counts once. */
+/* Returns 1 if delayq_wake was called. It counts once. */
 static int dq_wait_consume_wake(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
 }
 
-/* Does one before number i use the same connection? */
-static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
-    size_t k;
-    for (k = 0; k < i; k++)
-        if (queues[k]->conn == queues[i]->conn) return 1;
-    return 0;
-}
-
-/* Sleep until one of the queues wants to act or something is readable. Who was
- * woken since that was last asked does not sleep: the pipe may have been
- * emptied meanwhile. A command connection that nobody asks is readable only
- * when it dies. */
-static void dq_wait_sleep(delayq *const *queues, size_t count, int64_t until,
-                          int polling) {
-    struct pollfd p[3 * DQ_MAX_CONNS];
-    size_t n = 0, i;
-    for (i = 0; i < count; i++) {
-        delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i], polling);
-        if (DQ_LOAD(&queues[i]->woken)) return;
-        if (next < until) until = next;
-        if (dq_wait_seen_conn(queues, i)) continue;
-        p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
-        if (conn->sub.c) p[n++] = dq_conn_watch(&conn->sub);
-        if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
-    }
-    dq_sys_poll_until(p, n, until);
-    for (i = 0; i < count; i++) queues[i]->conn->sub_read_us = 0;
-}
-
-/* Is there a pause before the next attempt to connect? The log has been told
- * why, and need not be each time that something else wakes a wait. */
+/* Returns 1 in the pause before the next attempt to connect. The log has the
+ * cause, and need not get it again each time that something ends a sleep. */
 static int dq_wait_is_paused(const delayq *q) {
     const delayq_socket *s = &q->conn->cmd;
     return s->state == DELAYQ_SOCKET_CLOSED && dq_sys_now() < s->retry_us;
 }
 
-/* A passing fault within a take or wait: tell the log, and don't spin. */
+/* A transient fault within a take or wait: report it, and don't spin. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
     dq_err_log(q, status, q->err);
     dq_sched_on_fault(q);
 }
-
 /*-----------------------------------------------------------------------------
  * MARK: - Taking
  * >>taking   transfers and takes
  *
- * Owns what a transfer and a take ask and what their replies mean: items,
- * tickets, the ack that goes along.
+ * Owns q->fetch: the one transfer or take of a handle, and the items that its
+ * reply has brought. A loop and a blocking call use it in the same way; only
+ * the latter waits for the reply. It also owns the meaning of such a reply.
  *---------------------------------------------------------------------------*/
 
-/* What the server's clock shows, at most, so long after a local moment. */
-static int64_t dq_due_after(const delayq *q, int64_t local_us,
-                            int64_t delay_ms) {
-    int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
-    return (us + 999) / 1000 + delay_ms;
-}
+/* --- write --- */
 
-/* Two arguments: the due time and the prefix that a ticket names. */
+/* The due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
@@ -6710,1222 +7432,964 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     dq_resp_arg(o, key, n, 0);
 }
 
-/* --- transfer and take --- */
-
 /* Three keys: the zset; the ready list or the stream; the retry list or the
  * mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.broadcast)
+    if (q->wire->stream)
         dq_resp_key(o, q, DQ_STREAM, "");
     else
         dq_resp_arg(o, q->name, q->name_len, 0);
-    dq_resp_key(o, q, q->options.wire != DELAYQ_NATIVE ? DQ_MIRROR : DQ_RETRY,
-                "");
+    dq_resp_key(o, q, q->wire->third_key, "");
 }
 
-/* What the scripts that move items have in common: all that a tick says. */
-static void dq_write_run(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    int due =
-        q->next_poll_us < q->conn->cmd.moved_us; /* the last reply said so */
-    if (call->zset_alone) {
+/* The keys and arguments of a transfer, with which those of a take begin. */
+static void dq_write_transfer(dq_resp_writer *o, delayq *q,
+                              const delayq_lane *lane) {
+    if (lane->zset_alone) {
         dq_resp_key(o, q, DQ_ZSET, "");
     } else {
         dq_write_three_keys(o, q);
         dq_resp_key(o, q, DQ_DEAD, "");
-        if (call->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
+        if (lane->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
-    dq_resp_end_keys(o, q, call);
-    dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_end_keys(o, q);
+    dq_resp_text(o, q->wire->letter);
     dq_resp_int(o, q->options.batch);
-    dq_resp_int(o, due ? -q->options.max_wait_ms : q->options.max_wait_ms);
+    dq_resp_int(o, q->options.max_wait_ms);
+    dq_resp_text(o, q->fetch.overdue ? "due" : "");
 }
 
-static void dq_write_take(dq_resp_writer *o, delayq *q, const dq_req *call) {
+static void dq_write_take(dq_resp_writer *o, delayq *q,
+                          const delayq_lane *lane) {
+    const delayq_fetch *f = &q->fetch;
+    int acks = f->ack.text[0] != '\0';
     unsigned char id_rest[6] = {0};
-    dq_write_run(o, q, call);
-    dq_resp_int(o, (int64_t)call->max);
-    dq_resp_text(o, q->retry_turn ? "x" : "r");
-    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 &&
-        !call->ticket && !call->as_waiter)
+    dq_write_transfer(o, q, lane);
+    dq_resp_int(o, (int64_t)f->max);
+    dq_resp_text(o, q->retry_turn ? "retry" : "ready");
+    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 && !acks &&
+        !lane->as_waiter)
         return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
-    if (call->ticket) {
-        dq_write_ticket(o, call->ticket);
+    if (acks) {
+        dq_write_ticket(o, f->ack.text);
     } else {
         dq_resp_text(o, "");
         dq_resp_text(o, "");
     }
-    dq_resp_int(o, (int64_t)call->order);
+    dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
-    if (q->options.wire == DELAYQ_REDISSON_OLD)
+    if (q->wire->old_first)
         dq_resp_int(o, dq_elem_old_id_low(q));
     else
         dq_resp_arg(o, id_rest, sizeof id_rest, 0);
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    if (!call->as_waiter) return;
+    if (!lane->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    /* which of many are standbys: the same in each script */
+    /* the standbys among many: the same number in each script */
     dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
 static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
-                               const dq_req *call) {
-    dq_write_run(o, q, call);
-    dq_resp_int(o, (int64_t)call->max);
+                               const delayq_lane *lane) {
+    dq_write_transfer(o, q, lane);
+    dq_resp_int(o, (int64_t)(q->fetch.takes ? q->fetch.max : 0));
     dq_resp_text(o, q->cursor);
     dq_resp_int(o, q->options.broadcast_keep);
     dq_resp_key(o, q, DQ_CHANNEL, "");
 }
 
-/* What a transfer's or take's reply says besides the items. */
-static delayq_status dq_take_apply(delayq *q, const dq_req *call,
-                                   const int64_t *n) {
-    const redisReply *r = call->reply, *cursor;
-    dq_req_verb verb = call->script->verb;
+/* --- read --- */
+
+/* The numbers of a reply tell the schedule and the waiters when to go on. */
+static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
+                           const int64_t *n) {
+    const redisReply *dues = lane->reply->element[DQ_AT_DUES];
+    int takes = q->fetch.takes && !q->wire->stream;
+    int empty = lane->reply->elements <= DQ_AT_DUES + 1;
     /* a tick beside takes waits for the next of them */
-    int takes = verb == DQ_TAKE || (verb == DQ_NOTHING && q->empty_takes);
-    int unheard =
-        takes && (q->conn->tracking == DELAYQ_TRACK_OFF || call->zset_alone);
-    const redisReply *dues = r->element[DQ_AT_DUES];
-    /* what comes from the list has no due time; what is taken straight from the
+    int unheard = (takes || q->empty_takes) &&
+                  (q->conn->tracking == DELAYQ_TRACK_OFF || lane->zset_alone);
+    /* an item of the list has no due time; one that is taken straight from the
      * zset leaves the list as it is */
     int taken = n[DQ_AT_MOVED] > 0 ||
-                (dues->type == REDIS_REPLY_STRING && dues->len > 0 &&
-                 (*dues->str < '0' || *dues->str > '9'));
+                (dues->len > 0 && (*dues->str < '0' || *dues->str > '9'));
+    if (q->wire->stream) unheard = 0;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
-    dq_sched_on_reply(q, &call->x, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
+    dq_sched_on_reply(q, &lane->x, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
                       taken);
-    if (verb == DQ_TAKE)
-        dq_waiters_on_reply(q, call->x.sent_us, n[DQ_AT_NEXT],
-                            r->elements > DQ_AT_DUES + 1,
-                            call->as_waiter ? n[DQ_AT_ROLE] : -1);
-    if (verb == DQ_BROADCAST && r->elements > DQ_AT_DUES + 1) {
-        cursor = r->element[DQ_AT_DUES + 1];
-        if (cursor->type == REDIS_REPLY_STRING &&
-            cursor->len < sizeof q->cursor)
-            memcpy(q->cursor, cursor->str, cursor->len + 1);
-    }
+    if (takes)
+        dq_waiters_on_reply(q, lane->x.sent_us, n[DQ_AT_NEXT], !empty,
+                            lane->as_waiter ? n[DQ_AT_ROLE] : -1);
     if (n[DQ_AT_FOREIGN] > 0) q->foreign = (unsigned char)n[DQ_AT_FOREIGN];
-    return n[DQ_AT_FOREIGN] > 0 ? dq_err_wire(q) : DELAYQ_OK;
 }
 
-/* Read the numbers with which the reply of a transfer or take begins. */
-static delayq_status dq_take_numbers(delayq *q, dq_req *call, int64_t *n) {
-    delayq_status status = dq_req_numbers(q, call, n, DQ_AT_READY);
-    const redisReply *r = call->reply, *rest;
+/* Read the numbers with which a reply begins. Returns 0 if it is none of ours.
+ */
+static int dq_fetch_numbers(const redisReply *r, int64_t n[DQ_NUMBERS]) {
     size_t more = DQ_NUMBERS - DQ_AT_READY;
-    if (status != DELAYQ_OK) return status;
-    memset(n + DQ_AT_READY, 0, more * sizeof *n);
-    rest = r->elements > DQ_AT_DUES ? r->element[DQ_AT_READY] : NULL;
-    if (rest && (rest->type == REDIS_REPLY_INTEGER ||
-                 dq_resp_integers(rest, n + DQ_AT_READY, more)))
-        return DELAYQ_OK;
-    return dq_req_reject(q, call);
+    const redisReply *rest;
+    memset(n, 0, DQ_NUMBERS * sizeof *n);
+    if (r->elements <= DQ_AT_DUES || !dq_resp_integers(r, n, DQ_AT_READY))
+        return 0;
+    rest = r->element[DQ_AT_READY];
+    if (r->element[DQ_AT_DUES]->type != REDIS_REPLY_STRING) return 0;
+    return rest->type == REDIS_REPLY_INTEGER ||
+           dq_resp_integers(rest, n + DQ_AT_READY, more);
 }
 
-static void dq_take_begin_transfer(const delayq *q, dq_req *call) {
-    if (q->options.broadcast)
-        dq_req_begin(call, &dq_script_broadcast, "tick", dq_write_broadcast);
-    else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(call, &dq_script_tick, "tick", dq_write_run);
-    else
-        dq_req_begin(call, &dq_script_tick_redisson, "tick", dq_write_run);
-    call->no_retry = 1;
-}
-
-/* A transfer is settled. */
-static delayq_status dq_take_end_transfer(delayq *q, dq_req *call) {
-    int64_t n[DQ_NUMBERS];
-    delayq_status status = dq_take_numbers(q, call, n);
-    if (status == DELAYQ_EMPTY) { /* the next does it */
-        q->asked = 0;
-        dq_sched_lower(q, dq_sys_now());
-        return DELAYQ_OK;
-    }
-    if (status != DELAYQ_OK) {
-        dq_sched_on_fault(q);
-        return status;
-    }
-    status = dq_take_apply(q, call, n);
-    freeReplyObject(call->reply);
-    return status;
-}
-
-/* Run the transfer, one round trip. */
-static delayq_status dq_take_transfer(delayq *q, int64_t deadline) {
-    dq_req call;
-    dq_take_begin_transfer(q, &call);
-    dq_wait_settle(q, &call, 1, deadline);
-    return dq_take_end_transfer(q, &call);
-}
-
-/* Goes through the items of a take's, broadcast's or peek's reply, which stays
- * with the handle, since they point into it. */
-typedef struct dq_reader {
-    dq_req_verb verb;
-    int64_t us;      /* the server's clock */
-    const char *due; /* the due times that are left, as text */
-    size_t at;       /* number of the next element of the reply */
-    uint64_t rank;   /* of a peek: the element's in the zset */
-    redisReply *reply;
-} dq_reader;
-
-/* One item; its due time stands in the reader, as text. A peek also shows what
- * can't be decoded. */
-static int dq_read_item(delayq *q, const dq_reader *reader, delayq_item *item,
-                        redisReply *const *r) {
-    dq_req_verb verb = reader->verb;
-    const char *due = reader->due;
-    const redisReply *cursor = verb == DQ_BROADCAST ? *r++ : NULL;
-    const unsigned char *e = (const unsigned char *)r[0]->str;
-    int peek = verb == DQ_PEEK, leased = !peek && q->options.lease_ms > 0;
-    int odd = peek && *due == '-'; /* the score is no due time */
-    int kind = -1, bucket = 0, known;
-    size_t at = 0;
-    due += odd;
-    known = *due >= '0' && *due <= '9';
-    if (r[0]->type != REDIS_REPLY_STRING || !*due || (peek && !known)) return 0;
-    memset(item, 0, sizeof *item);
-    if (cursor) {
+/* Keep the items of a reply, to be handed out. Returns 0 if these are more than
+ * were asked for, or a broadcast's are no pairs behind a cursor. */
+static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
+    delayq_fetch *f = &q->fetch;
+    redisReply *r = lane->reply;
+    size_t stream = q->wire->stream, step = 1 + stream;
+    f->at = DQ_AT_DUES + 1 + stream;
+    f->us = us;
+    f->due = r->element[DQ_AT_DUES]->str;
+    if (r->elements < f->at || (r->elements - f->at) % step != 0) return 0;
+    f->got = (r->elements - f->at) / step;
+    if (f->got > (f->takes ? f->max : 0)) return 0;
+    if (stream) {
+        const redisReply *cursor = r->element[f->at - 1];
         if (cursor->type != REDIS_REPLY_STRING ||
             cursor->len >= sizeof q->cursor)
             return 0;
-        memcpy(item->ticket.text, cursor->str, cursor->len + 1);
-    } else if (leased || *due != 'r') {
-        kind = dq_elem_parse_of(q, e, r[0]->len, &at);
-        if (kind < 0 && !peek) return 0;
+        memcpy(q->cursor, cursor->str, cursor->len + 1);
     }
-    if (known) item->due_ms = dq_num_due(due);
-    if (peek && (kind < 0 || odd))
-        dq_elem_rank_ticket(&item->ticket, item->due_ms, reader->rank);
-    else if (leased || peek)
-        dq_elem_ticket(&item->ticket,
-                       leased ? (reader->us + 999) / 1000 + q->options.lease_ms
-                              : item->due_ms,
-                       e, kind);
-    item->data = e + at;
-    item->len = r[0]->len - at;
-    item->attempt = dq_elem_attempt(e, kind) + (!peek && !leased);
-    item->late_us = -1;
-    if (peek) return 1;
-    q->counts.taken++;
-    q->counts.redelivered += item->attempt > 1;
-    if (!known) return 1;
-    item->late_us = reader->us - item->due_ms * 1000;
-    if (item->late_us < 0) item->late_us = 0;
-    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
-    q->counts.lateness[bucket]++;
+    f->lease_end_us = q->options.lease_ms > 0
+                          ? lane->x.sent_us + q->options.lease_ms * 1000
+                          : DQ_NEVER;
+    f->reply = r;
+    lane->reply = NULL;
     return 1;
 }
 
-/* Begin to read: from now on the reply is the reader's. */
-static delayq_status dq_read_begin(delayq *q, dq_req *call, int64_t us,
-                                   dq_reader *reader) {
-    const redisReply *r = call->reply;
-    dq_req_verb verb = call->script->verb;
-    size_t first = verb == DQ_PEEK ? 3 : DQ_AT_DUES + 1;
-    size_t step = verb == DQ_BROADCAST ? 2 : 1;
-    reader->reply = call->reply;
-    call->reply = NULL;
-    if (r->elements < first ||
-        r->element[first - 1]->type != REDIS_REPLY_STRING)
-        return dq_err_bad_reply(q, call->what);
-    reader->verb = verb;
-    reader->us = us;
-    reader->rank = verb == DQ_PEEK ? (uint64_t)r->element[1]->integer : 0;
-    reader->due = r->element[first - 1]->str;
-    reader->at = verb == DQ_BROADCAST ? first + 1 : first;
-    if (r->elements < reader->at || (r->elements - reader->at) % step != 0 ||
-        (r->elements - reader->at) / step > call->max)
-        return dq_err_bad_reply(q, call->what);
+/* The status of a ticket whose item was done, or is not there. */
+static delayq_status dq_ticket_status(delayq *q, const delayq_lane *lane,
+                                      int done) {
+    if (done) return DELAYQ_OK;
+    if (!lane->resends) return DELAYQ_GONE;
+    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+                      "%s: sent twice, and the item is no longer there: it was "
+                      "done, or the lease was lost",
+                      lane->verb->name);
+}
+
+static void dq_fetch_free(delayq *q) {
+    if (q->fetch.reply) freeReplyObject(q->fetch.reply);
+    q->fetch.reply = NULL;
+}
+
+/* Read the reply to a transfer or take. */
+static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
+    delayq_fetch *f = &q->fetch;
+    int64_t n[DQ_NUMBERS];
+    int acks = f->ack.text[0] != '\0', fine;
+    assert(!f->reply);
+    fine = dq_fetch_numbers(lane->reply, n) && (n[DQ_AT_ACKED] & ~1) == 0;
+    if (fine) {
+        dq_fetch_apply(q, lane, n);
+        if (acks) f->acked = dq_ticket_status(q, lane, n[DQ_AT_ACKED] != 0);
+        if (acks && f->lost && f->acked != DELAYQ_OK)
+            f->acked = DELAYQ_ERR_UNKNOWN;
+        if (acks) q->counts.acked += f->acked == DELAYQ_OK;
+        f->ack.text[0] = '\0';
+        fine = dq_fetch_keep(q, lane, n[DQ_AT_US]);
+    }
+    dq_lane_free_reply(lane);
+    if (!fine) return dq_lane_reject(q, lane);
+    if (n[DQ_AT_FOREIGN] > 0 && f->got == 0) f->failure = dq_err_wire(q);
     return DELAYQ_OK;
 }
 
-/* The next items, max at most. If one is none, no other is to be believed. */
-static delayq_status dq_read_items(delayq *q, dq_reader *reader,
-                                   delayq_item *items, size_t max,
-                                   size_t *count) {
-    const redisReply *r = reader->reply;
+/* --- items --- */
+
+/* Returns 1 if there are items that were not handed out. */
+static int dq_fetch_has_items(const delayq *q) {
+    const delayq_fetch *f = &q->fetch;
+    return f->reply && f->at < f->reply->elements;
+}
+
+/* Count an item that is handed out, and how late it is. */
+static void dq_item_count(delayq *q, delayq_item *item, int64_t us) {
+    int bucket = 0;
+    q->counts.taken++;
+    q->counts.redelivered += item->attempt > 1;
+    item->late_us = -1;
+    if (item->due_ms == 0) return;
+    item->late_us = us - item->due_ms * 1000;
+    if (item->late_us < 0) item->late_us = 0;
+    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
+    q->counts.lateness[bucket]++;
+}
+
+/* Read an item of a broadcast: a place in the stream, and the payload. */
+static int dq_item_of_stream(delayq_item *item, redisReply *const *r) {
+    const redisReply *place = r[0];
+    if (place->type != REDIS_REPLY_STRING || place->len >= 44) return 0;
+    memcpy(item->ticket.text, place->str, place->len + 1);
+    item->data = r[1]->str;
+    item->len = r[1]->len;
+    item->attempt = 1;
+    return r[1]->type == REDIS_REPLY_STRING;
+}
+
+/* Read an item of the lists or the zset: an element, or a raw payload. */
+static int dq_item_of_element(const delayq *q, delayq_item *item,
+                              const redisReply *r, int raw) {
+    const delayq_fetch *f = &q->fetch;
+    const unsigned char *e = (const unsigned char *)r->str;
+    int64_t lease_ms = q->options.lease_ms;
+    size_t at = 0;
+    int kind = -1;
+    if (r->type != REDIS_REPLY_STRING) return 0;
+    if (lease_ms > 0 || !raw) {
+        kind = dq_elem_parse_of(q, e, r->len, &at);
+        if (kind < 0) return 0;
+    }
+    if (lease_ms > 0)
+        dq_elem_ticket(&item->ticket, (f->us + 999) / 1000 + lease_ms, e, kind);
+    item->data = e + at;
+    item->len = r->len - at;
+    item->attempt = dq_elem_attempt(e, kind) + (lease_ms == 0);
+    return 1;
+}
+
+/* Hand out up to max items. If one is malformed, no other is to be believed. */
+static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
+                                       size_t max, size_t *count) {
+    delayq_fetch *f = &q->fetch;
+    size_t stream = q->wire->stream;
     *count = 0;
-    while (r && *count < max && reader->at < r->elements) {
-        if (!dq_read_item(q, reader, items + *count, r->element + reader->at)) {
+    while (*count < max && dq_fetch_has_items(q)) {
+        delayq_item *item = &items[*count];
+        redisReply *const *r = f->reply->element + f->at;
+        int fine;
+        memset(item, 0, sizeof *item);
+        if (*f->due >= '0' && *f->due <= '9') item->due_ms = dq_num_due(f->due);
+        fine = stream ? dq_item_of_stream(item, r)
+                      : dq_item_of_element(q, item, r[0], *f->due == 'r');
+        if (!fine || !*f->due) {
             *count = 0;
-            return dq_err_bad_reply(q,
-                                    reader->verb == DQ_PEEK ? "peek" : "take");
+            dq_fetch_free(q);
+            return dq_err_bad_reply(q, "take");
         }
+        dq_item_count(q, item, f->us);
         ++*count;
-        reader->at += reader->verb == DQ_BROADCAST ? 2 : 1;
-        reader->rank++;
-        reader->due += strcspn(reader->due, " ");
-        reader->due += *reader->due == ' ';
+        f->at += 1 + stream;
+        f->due += strcspn(f->due, " ");
+        f->due += *f->due == ' ';
     }
     return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-/* All items of a reply. */
-static delayq_status dq_read_all(delayq *q, dq_req *call, delayq_item *items,
-                                 size_t *count, int64_t us) {
-    dq_reader reader;
-    delayq_status status = dq_read_begin(q, call, us, &reader);
-    q->reply = reader.reply;
-    if (status != DELAYQ_OK) return status;
-    return dq_read_items(q, &reader, items, call->max, count);
+/* --- transfer and take --- */
+
+/* Send a transfer or take. */
+static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
+    delayq_fetch *f = &q->fetch;
+    delayq_lane *lane = &f->lane;
+    assert(dq_lane_is_idle(lane) && !dq_fetch_has_items(q));
+    dq_fetch_free(q);
+    f->takes = (verb->flags & DQ_TAKES) != 0;
+    f->max = max;
+    f->failure = DELAYQ_OK;
+    lane->array_verb = verb;
+    lane->as_waiter = f->takes && dq_waiters_in_take(q);
+    if (lane->as_waiter) dq_waiters_on_take(q);
+    if (q->options.lease_ms > 0) f->order = dq_elem_next_order(q, max + 1);
+    if (f->takes) q->retry_turn = !q->retry_turn;
+    lane->accepted++;
+    f->overdue = q->next_poll_us < q->conn->cmd.moved_us;
+    dq_sched_on_sent(q);
+    dq_lane_step(q, lane);
 }
 
-static void dq_free_items(delayq *q) {
-    if (q->reply) freeReplyObject(q->reply);
-    q->reply = NULL;
-}
-
-/* What the answer about one ticket means: it was done, or is not there. */
-static delayq_status dq_ticket_status(delayq *q, const dq_req *call,
-                                      int64_t done) {
-    if (done) return DELAYQ_OK;
-    if (!call->is_resend) return DELAYQ_GONE;
-    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
-                      "%s: sent twice, and the item is no longer there: it was "
-                      "done, or the lease was lost",
-                      call->what);
-}
-
-/* What a take is asked for, and what it has got. */
-typedef struct dq_take_state {
-    delayq_item *items;
-    size_t max, count;
-    delayq_item ack;     /* to be acked first, while it has a ticket */
-    delayq_status acked; /* what became of it */
-    int lost;            /* an answer was lost */
-} dq_take_state;
-
-/* A take of up to max items, behind the ack of a ticket, if any. */
-static void dq_take_begin(delayq *q, dq_req *call, size_t max,
-                          const char *ticket) {
-    if (q->options.broadcast)
-        dq_req_begin(call, &dq_script_broadcast, "take", dq_write_broadcast);
-    else if (q->options.wire == DELAYQ_NATIVE)
-        dq_req_begin(call, &dq_script_take, "take", dq_write_take);
-    else
-        dq_req_begin(call, &dq_script_take_redisson, "take", dq_write_take);
-    call->as_waiter = dq_waiters_in_take(q);
-    if (call->as_waiter) dq_waiters_on_take(q);
-    call->max = max;
-    call->ticket = ticket;
-    if (q->options.lease_ms > 0) call->order = dq_elem_next_order(q, max + 1);
-    q->retry_turn = !q->retry_turn;
-}
-
-/* One round trip: the ack in hand, then up to t->max items. EMPTY or OK, or
- * what went wrong. */
-static delayq_status dq_take_once(delayq *q, dq_take_state *t) {
-    int ack = t->ack.ticket.text[0] != '\0';
-    delayq_status status, acked;
-    int64_t n[DQ_NUMBERS];
-    dq_req call;
-    dq_take_begin(q, &call, t->max, ack ? t->ack.ticket.text : NULL);
-    dq_wait_settle(q, &call, 1, dq_wait_limit(q));
-    acked = status = dq_take_numbers(q, &call, n);
-    if (status == DELAYQ_OK && ack && (n[DQ_AT_ACKED] | 1) != 1) {
-        q->reply = call.reply;
-        acked = status = dq_err_bad_reply(q, "take");
-    } else if (status == DELAYQ_OK) {
-        delayq_status applied, read;
-        if (ack) acked = dq_ticket_status(q, &call, n[DQ_AT_ACKED]);
-        q->counts.acked += ack && acked == DELAYQ_OK;
-        applied = dq_take_apply(q, &call, n);
-        read = dq_read_all(q, &call, t->items, &t->count, n[DQ_AT_US]);
-        status = read == DELAYQ_EMPTY && applied != DELAYQ_OK ? applied : read;
-    }
-    if (ack) {
-        if (t->lost && acked != DELAYQ_OK) acked = DELAYQ_ERR_UNKNOWN;
-        t->acked = acked;
-        if (status >= DELAYQ_OK || acked >= DELAYQ_OK)
-            t->ack.ticket.text[0] = '\0'; /* it is settled */
-    }
-    t->lost |= status == DELAYQ_ERR_UNKNOWN;
-    if (status < DELAYQ_OK) dq_sched_on_fault(q);
+/* Returns the failure of the last transfer or take, once. */
+static delayq_status dq_fetch_failure(delayq *q) {
+    delayq_status status = q->fetch.failure;
+    q->fetch.failure = DELAYQ_OK;
     return status;
 }
 
-/* What is the same for every step: the news of both connections. */
-static delayq_status dq_take_news(delayq *q) {
-    dq_sub_step(q->conn, dq_sys_now());
-    return dq_sub_on_track(q);
+/* Returns how many items a take asks for. A loop fetches ahead: twice as many
+ * as before if all of these were taken before the next tick. */
+static size_t dq_fetch_size(delayq *q, size_t max) {
+    delayq_fetch *f = &q->fetch;
+    size_t batch = (size_t)q->options.batch;
+    if (!q->outbox) return max;
+    if (max > 1) f->most = max;
+    if (f->most > f->want)
+        f->want = f->most;
+    else if (f->taken > 1 && f->got >= f->want)
+        f->want *= 2;
+    f->most = 0;
+    if (f->want > batch) f->want = batch;
+    return f->want;
 }
 
-/* See to it that the next item is heard of. EMPTY, or what is wrong. */
+/* See to it that the next item is heard of. Returns EMPTY, or the failure. */
 static delayq_status dq_take_listen(delayq *q) {
-    delayq_status status = dq_sub_on_track(q); /* read with the take's answer */
+    delayq_status status = dq_sub_on_track(q); /* read with the take's reply */
     dq_sub_open(q);
     dq_sub_track(q);
-    return status == DELAYQ_OK || dq_err_passing(status) ? DELAYQ_EMPTY
-                                                         : status;
+    return status == DELAYQ_OK || dq_err_is_transient(status) ? DELAYQ_EMPTY
+                                                              : status;
 }
 
-/* One step of a take: ask if there may be something; if there isn't, see to
- * it that the next item is heard of. */
-static delayq_status dq_take_step(delayq *q, dq_take_state *t, int listen) {
+/* Returns 1 if a take should be sent: there may be something, or only the
+ * server knows. A call that waits connects, too. */
+static int dq_take_is_due(const delayq *q, int waits) {
     const delayq_conn *conn = q->conn;
-    delayq_status status = dq_take_news(q);
-    if (status != DELAYQ_OK && !dq_err_passing(status)) return status;
-    status = DELAYQ_EMPTY;
-    if (q->foreign) return dq_err_wire(q);
-    if (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED ||
-        dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us ||
-        t->ack.ticket.text[0])
-        status = dq_take_once(q, t);
-    dq_sub_follow_role(q);
-    return status == DELAYQ_EMPTY && listen ? dq_take_listen(q) : status;
+    if (!dq_lane_is_idle(&q->fetch.lane) || dq_fetch_has_items(q)) return 0;
+    if (q->fetch.ack.text[0]) return 1;
+    if (waits && (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED))
+        return 1;
+    return conn->known && q->probed &&
+           (dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us);
 }
 
-/* One step of a tick: connect, run the transfer if it is time; listen: ask to
- * be told of a push, if it isn't. */
-static delayq_status dq_take_tick(delayq *q, int64_t deadline, int listen) {
-    delayq_status status = dq_take_news(q);
-    if (status == DELAYQ_OK) status = dq_wait_ensure(q, deadline);
-    if (status != DELAYQ_OK) return status;
-    dq_sub_open(q);
-    if (dq_sys_now() >= q->next_poll_us) status = dq_take_transfer(q, deadline);
-    if (status == DELAYQ_OK && listen && q->ready == 0 &&
-        dq_sys_now() < q->next_poll_us)
+/* One step of a take: hand out the items of a reply; if there are none, fetch
+ * if there may be something; else see to it that the next item is heard of. */
+static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
+                                  size_t *count, int waits, int listens) {
+    delayq_fetch *f = &q->fetch;
+    delayq_status status = dq_step(q);
+    *count = 0;
+    if (dq_fetch_has_items(q) && dq_sys_now() >= f->lease_end_us)
+        dq_fetch_free(q); /* they may be somebody else's by now */
+    if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
+    if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
+    if (dq_take_is_due(q, waits))
+        dq_fetch_send(q, f->take, dq_fetch_size(q, max));
+    else if (max > 1)
+        f->most = max;
+    if (waits && !dq_lane_is_idle(&f->lane))
+        dq_wait_lane(q, &f->lane, dq_wait_limit(q));
+    dq_sub_follow_role(q);
+    status = f->failure; /* if the call can't wait, a tick returns it, too */
+    if (waits) f->failure = DELAYQ_OK;
+    if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)))
+        return status;
+    status = dq_fetch_hand_out(q, items, max, count);
+    if (status == DELAYQ_OK) f->taken |= 2;
+    return status == DELAYQ_EMPTY && listens ? dq_take_listen(q) : status;
+}
+
+/* Returns the verb with which the due items of a queue are moved. */
+static const dq_verb *dq_transfer_verb(const delayq *q);
+
+/* Move what is due, if it is time; a loop that takes fetches it instead. If
+ * nothing is due, `listens` asks for reports of pushes. */
+static void dq_tick_fetch(delayq *q, int listens) {
+    delayq_fetch *f = &q->fetch;
+    int ahead = q->outbox && f->taken && !q->foreign;
+    if (!q->conn->known || !q->probed || !dq_lane_is_idle(&f->lane) ||
+        dq_fetch_has_items(q) || dq_conn_may_use(q) != DELAYQ_OK)
+        return;
+    if (dq_sys_now() >= q->next_poll_us || (ahead && dq_sched_has_ready(q)))
+        dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
+                      ahead ? dq_fetch_size(q, 1) : 0);
+    else if (listens && (ahead || q->ready == 0))
         dq_sub_track(q);
+}
+
+/* Connect, go on with everything, and move what is due. If the handle has no
+ * outbox, wait for the connection and the transfer. */
+static delayq_status dq_tick(delayq *q, int64_t deadline, int listens) {
+    delayq_fetch *f = &q->fetch;
+    int left = dq_fetch_has_items(q); /* since the last tick */
+    delayq_status ready =
+        q->outbox ? dq_conn_ensure(q) : dq_wait_connected(q, deadline);
+    delayq_status status = dq_step(q);
+    const delayq_lane *lane;
+    if (ready == DELAYQ_OK && (status == DELAYQ_OK || q->outbox)) {
+        dq_sub_open(q);
+        dq_tick_fetch(q, listens);
+        if (!q->outbox && !dq_lane_is_idle(&f->lane)) {
+            dq_wait_lane(q, &f->lane, deadline);
+            if (listens && f->failure == DELAYQ_OK && q->ready == 0 &&
+                dq_sys_now() < q->next_poll_us)
+                dq_sub_track(q);
+        }
+    }
+    if (f->taken && left && f->want > 1) f->want /= 2;
+    f->taken = 0;
+    if (ready < DELAYQ_OK) dq_lane_note(q, ready);
+    if (ready < DELAYQ_OK) return ready;
+    if (f->failure < DELAYQ_OK) return dq_fetch_failure(q);
+    for (lane = q->lanes; lane; lane = lane->next)
+        if (lane->ring && lane->status < DELAYQ_OK) return lane->status;
     return status;
 }
 
-/* One turn of a wait. OK if something lies ready, else EMPTY. */
-static delayq_status dq_take_turn(delayq *q) {
-    delayq_status status = dq_take_tick(q, dq_wait_limit(q), !q->foreign);
+/* One turn of a wait. Returns OK if there is something to take, else EMPTY. */
+static delayq_status dq_wait_turn(delayq *q) {
+    delayq_status status;
+    int any;
+    q->fetch.taken |= 1;
+    status = dq_tick(q, dq_wait_limit(q), !q->foreign);
     if (status == DELAYQ_OK && q->foreign) return dq_err_wire(q);
     if (status != DELAYQ_OK) return status;
-    return dq_sched_has_ready(q) ? DELAYQ_OK : DELAYQ_EMPTY;
+    any = q->outbox ? dq_fetch_has_items(q) : dq_sched_has_ready(q);
+    return any ? DELAYQ_OK : DELAYQ_EMPTY;
 }
-
 /*-----------------------------------------------------------------------------
- * MARK: - Outbox
- * >>outbox-inside   handles that never wait: what they have yet to send
+ * MARK: - Verbs
+ * >>verbs   the functions of the API
  *
- * Owns the memory of options.outbox. Offers, and what concerns this handle's
- * own offers, lie in one ring; acks and the like in another, so that a full
- * server, which refuses offers, still gets the acks that make room. A ring is
- * first in, first out, with one request under way; neighbours of one kind
- * share it. What is sent stays in the ring until the server has confirmed it.
- *
- * An offer has a number in its ring. The script keeps the highest in a key of
- * this handle, passes over what is not above it, and says how many those were:
- * so resends store nothing twice, even after the item has been delivered.
- *
- * What writes offers, removals and changes stands here, since it writes those
- * of entries, too.
+ * Owns the constants of the verbs and wires, the writers and readers of all but
+ * takes, and the checks of the caller's arguments. A public function checks its
+ * arguments, makes ops, and lets dq_do put them into the outbox or send them.
  *---------------------------------------------------------------------------*/
 
-#define DQ_RING_ENTRIES 1000 /* most in one request, */
-#define DQ_RING_BYTES 65536  /* which fits what a socket takes at once */
-#define DQ_RING_ACKS 500
-#define DQ_RING_LOSSES 8 /* connections that one entry alone may end */
-#define DQ_OUTBOX_MIN 8192
+#if defined(DELAYQ_STATIC) && !defined(__cplusplus)
+#define DQ_WIRE_KIND static const struct delayq_wire_kind
+#else
+#define DQ_WIRE_KIND const struct delayq_wire_kind
+#endif
 
-typedef enum dq_entry_kind {
-    DQ_ENTRY_NONE, /* the end of the ring's memory is unused */
-    DQ_ENTRY_OFFER,
-    DQ_ENTRY_KEYED,  /* an offer with a key */
-    DQ_ENTRY_REMOVE, /* ack, cancel */
-    DQ_ENTRY_CHANGE  /* nack, extend, bury, reschedule */
-} dq_entry_kind;
+static const struct delayq_wire_kind dq_wire_native = {
+    "n", 16, 0, 0, 0, DQ_RETRY, NULL, NULL};
 
-/* Followed by the key, and the payload or the ticket; aligned to 8 bytes. */
-typedef struct dq_entry {
-    size_t size; /* of all of it */
-    dq_entry_kind kind;
-    unsigned char has_id, replace, less, bury, mirror;
-    const char *what;   /* the verb, for error texts; its counter goes by it */
-    int64_t begun_us;   /* when the call was made */
-    int64_t delay_ms;   /* from then; */
-    int64_t due_ms;     /* > 0: due then instead */
-    int64_t planned_ms; /* due then, by the request that is under way */
-    int64_t key_ttl_ms;
-    size_t key_len, len;
-    unsigned char id[16];
-} dq_entry;
+/* --- checks --- */
 
-typedef struct dq_ring {
-    unsigned char *data;
-    size_t size, head, tail, used; /* bytes */
-    uint64_t accepted, settled;    /* entries, since the open */
-    uint64_t sent;                 /* up to this one they may have arrived */
-    size_t limit;                  /* entries of the next request */
-    unsigned failures;             /* in a row */
-    unsigned losses;               /* of connections, with one entry alone */
-    int suspect;                   /* its last request has lost one */
-    int64_t retry_us;              /* send no sooner */
-    uint64_t dated;                /* up to this one due times are reckoned, */
-    unsigned dated_on;             /* by the clock of this connection; */
-    size_t date_at;                /* there is the next one */
-    int64_t call_us;      /* the last offer's call, by the server's clock */
-    delayq_status status; /* why the last request failed, or OK */
-    dq_req req;           /* under way, unless its state is NONE */
-} dq_ring;
-
-typedef struct dq_outbox {
-    dq_ring offers, changes;
-    /* What sends a ring: dq_ring_step, once a step has run, before which there
-     * is no connection. So a program that only offers does not link it. */
-    void (*sender)(delayq *q, dq_ring *ring);
-    dq_req ask;            /* a transfer or take under way, as above */
-    int taking;            /* it is a take */
-    dq_reader reader;      /* of what it has brought */
-    int64_t lease_end_us;  /* of that, by our clock */
-    size_t want;           /* so many items the next take asks for, */
-    size_t max;            /* at least these, if the program can hold them */
-    size_t got;            /* of the last one */
-    int takes;             /* since the last tick 1: the program has taken,
-                              2: and got something */
-    int lost;              /* the answer to a take was lost in this call */
-    delayq_status news;    /* a take has failed: the next tick tells */
-    delayq_status failure; /* the first one since a flush */
-    uint64_t gone, duplicate, dropped, told_dropped;
-    delayq_name names[3];
-    int64_t log_us; /* when the log was told last, and of what */
-    delayq_status logged;
-} dq_outbox;
-
-static dq_outbox *dq_outbox_of(const delayq *q) {
-    return (dq_outbox *)q->outbox;
+/* Every verb that may ask the server begins here. `wrong` is NULL, or the fault
+ * of its arguments. */
+static delayq_status dq_check(delayq *q, const char *wrong) {
+    if (!q) return DELAYQ_ERR_ARG;
+    if (q->open != DQ_OPEN)
+        wrong = "the handle is closed";
+    else if (!q->conn)
+        wrong = "the handle whose connection this one shares is closed";
+    else if (q->pid != dq_sys_pid())
+        wrong = "the handle was opened before a fork(): open one of your own";
+    return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
 }
 
-/* Numbers of its own, by which the queue knows the handle. 0: there are none,
- * and it keeps those that it has. */
-static int dq_handle_identify(delayq *q) {
-    unsigned char bytes[sizeof q->handle_id];
-    if (!dq_sys_random(bytes, sizeof bytes)) return 0;
-    memcpy(q->handle_id, bytes, sizeof bytes);
-    q->id[0] = ':';
-    dq_num_hex(q->id + 1, bytes, sizeof bytes);
-    return 1;
+static int dq_is_stream(const delayq *q) {
+    return q && q->open == DQ_OPEN && q->wire->stream;
 }
 
-/* --- the ring --- */
-
-static unsigned char *dq_entry_key(dq_entry *e) {
-    return (unsigned char *)(e + 1);
+static const char *dq_wrong_timeout(int64_t timeout_ms) {
+    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
 }
 
-/* The payload, or a ticket's text. Behind a key stands a NUL. */
-static unsigned char *dq_entry_data(dq_entry *e) {
-    return dq_entry_key(e) + (e->key_len > 0 ? e->key_len + 1 : 0);
+static const char *dq_wrong_ticket(const char *text) {
+    if (!text) return "no item or ticket";
+    if (dq_elem_is_ticket(text)) return NULL;
+    return "the ticket is none: an item that was taken without a lease, or of "
+           "a broadcast, has nothing to acknowledge";
 }
 
-static dq_entry *dq_ring_at(const dq_ring *ring, size_t at) {
-    return (dq_entry *)(void *)(ring->data + at);
+/* Check options.share. Returns NULL, or the fault. */
+static const char *dq_check_share(delayq_options *o) {
+    delayq *owner = o->share;
+    if (owner->open != DQ_OPEN || owner->conn != &owner->own)
+        return "options.share: not an open handle with a connection of its own";
+    if (owner->pid != dq_sys_pid())
+        return "options.share: opened before a fork()";
+    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
+        o->tls_ca || o->tls_cert)
+        return "options.share: url, tls, connect, timeouts are the owner's";
+    o->connect_timeout_ms = owner->options.connect_timeout_ms;
+    o->io_timeout_ms = owner->options.io_timeout_ms;
+    return NULL;
 }
 
-/* The entry at a place or, where the end is unused, at the beginning. */
-static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
-    size_t end = ring->size - at;
-    if (end < sizeof(dq_entry) || dq_ring_at(ring, at)->kind == DQ_ENTRY_NONE)
-        at = 0;
-    return dq_ring_at(ring, at);
+/* Check the options and fill in the defaults. Returns NULL, or the fault. */
+static const char *dq_check_options(delayq_options *o) {
+    size_t len = o->name ? strlen(o->name) : 0;
+    if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
+    if (o->batch < 0 || o->batch > 1000)
+        return "options.batch: 1 to 1,000, or 0 for the default";
+    if (o->max_wait_ms < 0 || o->max_wait_ms > 86400000)
+        return "options.max_wait_ms: up to a day, or 0 for the default";
+    if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
+        o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
+        return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
+    if (o->reconnect_max_ms < 0 || o->reconnect_max_ms > 3600000)
+        return "options.reconnect_max_ms: up to an hour";
+    if (!o->tls_cert != !o->tls_key)
+        return "options.tls_cert and tls_key: both or none";
+    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
+        return "options.lease_ms is negative or too long";
+    if (o->max_attempts < 0 || o->max_attempts > 65535)
+        return "options.max_attempts: up to 65,535, or 0 for no limit";
+    if (o->max_attempts > 0 && o->wire && o->wire->mirror)
+        return "options.max_attempts: not with a Redisson wire, since attempts "
+               "restart whenever Redisson moves an item";
+    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
+        o->backoff_max_ms > DQ_MAX_DUE / 4)
+        return "options.backoff_ms, backoff_max_ms: negative or too long";
+    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
+    if (o->wire && o->wire->stream && o->lease_ms > 0)
+        return "options.wire: DELAYQ_BROADCAST has no lease";
+    if (o->share) {
+        const char *wrong = dq_check_share(o);
+        if (wrong) return wrong;
+    }
+    if (o->backoff_ms == 0) o->backoff_ms = 1000;
+    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
+    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
+    if (o->batch == 0) o->batch = 100;
+    if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
+    if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
+    if (o->reconnect_max_ms == 0) o->reconnect_max_ms = 5000;
+    return NULL;
 }
 
-static dq_entry *dq_ring_first(const dq_ring *ring) {
-    return ring->accepted > ring->settled ? dq_ring_entry(ring, ring->head)
-                                          : NULL;
-}
-
-/* The one behind e, which must not be the last. */
-static dq_entry *dq_ring_next(const dq_ring *ring, const dq_entry *e) {
-    size_t at = (size_t)((const unsigned char *)e - ring->data) + e->size;
-    return dq_ring_entry(ring, at);
-}
-
-/* Room for one more; NULL: there is none. */
-static dq_entry *dq_ring_add(dq_ring *ring, dq_entry_kind kind, size_t key_len,
-                             size_t len) {
-    size_t key = key_len > 0 ? key_len + 1 : 0, end;
-    size_t size = (sizeof(dq_entry) + key + len + 7) & ~(size_t)7;
-    dq_entry *e;
-    if (ring->used == 0) ring->head = ring->tail = ring->date_at = 0;
-    if (ring->used + size > ring->size) return NULL;
-    end = ring->size - ring->tail;
-    if (ring->tail >= ring->head && size > end) {
-        if (size > ring->head) return NULL;
-        if (end >= sizeof(dq_entry))
-            dq_ring_at(ring, ring->tail)->kind = DQ_ENTRY_NONE;
-        ring->used += end;
-        ring->tail = 0;
-    } else if (ring->tail < ring->head && size > ring->head - ring->tail) {
+/* Set the place where a broadcast's reader begins. Returns NULL, or the fault.
+ */
+static const char *dq_check_cursor(delayq *q) {
+    const char *after = q->options.broadcast_after;
+    size_t ms, seq;
+    if (!after || !*after) {
+        memcpy(q->cursor, after ? "0-0" : "$", after ? 4 : 2);
         return NULL;
     }
-    e = dq_ring_at(ring, ring->tail);
-    memset(e, 0, sizeof *e);
-    e->size = size;
-    e->kind = kind;
-    e->key_len = key_len;
-    e->len = len;
-    e->begun_us = dq_sys_now();
-    ring->tail += size;
-    ring->used += size;
-    ring->accepted++;
-    return e;
+    ms = strspn(after, "0123456789");
+    seq = after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
+    if (ms < 1 || ms > 20 || seq < 1 || seq > 20 || after[ms + 1 + seq])
+        return "options.broadcast_after: the ticket text of an item";
+    memcpy(q->cursor, after, ms + seq + 2);
+    return NULL;
+}
+/* --- the verbs of offers --- */
+
+/* The channel, whether the times are delays or due times, the number of an
+ * outbox, and, of one offer that is sent again, the time in ms from which it
+ * may have been due. That time is 0 if by this machine's clock it may have been
+ * due: the server's clock may have been set back, and ours may run at another
+ * speed, so either is enough. */
+static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
+                                const delayq_lane *lane, const dq_cursor *c) {
+    const delayq_message *m = lane->messages ? &lane->messages[c->i] : NULL;
+    dq_resp_end_keys(o, q);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, dq_op_due(lane, c->op) > 0 ? "due" : "delay");
+    if (lane->ring)
+        dq_resp_int(o, (int64_t)lane->settled + 1);
+    else
+        dq_resp_text(o, "");
+    if (m && lane->resends)
+        dq_resp_int(o, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
+    else
+        dq_resp_text(o, "");
 }
 
-/* The first n are done. */
-static void dq_ring_pop(dq_ring *ring, size_t n) {
-    for (; n > 0; n--) {
-        dq_entry *e = dq_ring_first(ring);
-        size_t at = (size_t)((unsigned char *)e - ring->data);
-        if (at < ring->head) ring->used -= ring->size - ring->head;
-        ring->used -= e->size;
-        ring->head = at + e->size;
-        ring->settled++;
-    }
-    if (ring->sent < ring->settled) ring->sent = ring->settled;
+/* The keys with which each offer begins: the zset, the mirror if the wire has
+ * one, the highest number of an outbox. */
+static void dq_write_offer_keys(dq_resp_writer *o, const delayq *q,
+                                const delayq_lane *lane) {
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (q->wire->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (lane->ring) dq_resp_key(o, q, DQ_SENT, q->id);
 }
 
-/* --- writing offers, removals, changes --- */
-
-static void dq_ring_message(dq_entry *e, delayq_message *m) {
-    memset(m, 0, sizeof *m);
-    m->data = dq_entry_data(e);
-    m->len = e->len;
-    m->due_ms = e->planned_ms;
-    memcpy(m->id, e->id, sizeof m->id);
-    if (e->kind != DQ_ENTRY_KEYED) return;
-    m->key = (const char *)dq_entry_key(e);
-    m->key_ttl_ms = e->key_ttl_ms;
-    m->replace = e->replace;
-}
-
-/* Give an offer an id and a due time, by what is known of the server's clock:
- * its delay counts from the call. Offers keep their order, though what is known
- * varies: one comes no earlier than the one before it, nor than by its former
- * date, behind which those before it may be stored. */
-static void dq_ring_date(delayq *q, dq_ring *ring, dq_entry *e) {
-    int64_t us = dq_sched_server_us(q->conn, e->begun_us, dq_sys_now());
-    int64_t least = ring->call_us, former;
-    if (e->has_id && e->due_ms == 0) {
-        former = (e->planned_ms - e->delay_ms) * 1000;
-        if (former > least) least = former;
-    }
-    if (us < least && us > least - DQ_SECOND_US) us = least;
-    ring->call_us = us;
-    e->planned_ms = e->due_ms > 0 ? e->due_ms : (us + 999) / 1000 + e->delay_ms;
-    if (e->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
-        e->planned_ms = DQ_MAX_DUE;
-    if (!e->has_id) dq_elem_next_id(q, e->id);
-    e->has_id = 1;
-    ring->dated++;
-    ring->date_at = (size_t)((unsigned char *)e - ring->data) + e->size;
-}
-
-/* Do so with all that have none, or one by the clock of another connection; not
- * too many in one step. 1: there is none left. */
-static int dq_ring_date_all(delayq *q, dq_ring *ring) {
-    int left = 2 * DQ_RING_ENTRIES;
-    if (ring->dated_on != q->conn->clock_number ||
-        ring->dated < ring->settled) {
-        ring->dated_on = q->conn->clock_number;
-        if (ring->dated > ring->settled) ring->call_us = 0; /* of the last */
-        ring->dated = ring->settled;
-        ring->date_at = ring->head;
-    }
-    while (ring->dated < ring->accepted && left-- > 0)
-        dq_ring_date(q, ring, dq_ring_entry(ring, ring->date_at));
-    return ring->dated == ring->accepted;
-}
-
-/* When it is due, as the script explains; nothing where that is as before. What
- * is sent again is stored only if the first sending can't have been due yet,
- * neither by the server's clock, which may have been set back, nor by ours,
- * which may run at another speed: either is enough to make it unknown. */
-static void dq_write_when(dq_resp_writer *o, const delayq_message *m,
-                          const delayq_message *before, int again) {
-    char when[64];
-    size_t n = 0;
-    again |= m->status == DELAYQ_ERR_UNKNOWN;
-    if (!before || again || before->due_ms != m->due_ms ||
-        before->delay_ms != m->delay_ms)
-        n += dq_num_decimal(when, m->due_ms > 0 ? -m->due_ms : m->delay_ms);
-    if (again) {
-        when[n++] = '!';
-        n += dq_num_decimal(
-            when + n, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
-    }
-    dq_resp_arg(o, when, n, 0);
+/* The time of an offer: its due time or its delay, in ms. */
+static void dq_write_time(dq_resp_writer *o, const delayq_lane *lane,
+                          const dq_op *op) {
+    int64_t due = dq_op_due(lane, op);
+    dq_resp_int(o, due > 0 ? due : op->delay_ms);
 }
 
 static void dq_write_element(dq_resp_writer *o, const delayq *q,
-                             const delayq_message *m, int last) {
+                             const dq_op *op, int last) {
     unsigned char head[DQ_ELEM_HEADER_MAX];
-    size_t n = dq_elem_write_header(q, m->id, m->len, head);
-    dq_resp_long_arg(o, head, n, m->data, m->len, last);
+    size_t n = dq_elem_write_header(q, op->id, op->len, head);
+    dq_resp_long_arg(o, head, n, op->data, op->len, last);
 }
 
-/* The messages are the caller's, or made of entries. */
-static void dq_write_offer(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    delayq_message made[2];
-    const delayq_message *m, *before = NULL;
-    dq_entry *e = call->entry;
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    if (e) dq_resp_key(o, q, DQ_SENT, q->id);
-    dq_resp_end_keys(o, q, call);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    if (e) dq_resp_int(o, (int64_t)call->order);
-    for (i = 0; i < call->max; i++) {
-        if (e && i > 0) e = dq_ring_next(call->ring, e);
-        if (e) dq_ring_message(e, &made[i & 1]);
-        m = e ? &made[i & 1] : call->messages + i;
-        dq_write_when(o, m, before, call->is_resend);
-        dq_write_element(o, q, m, i + 1 == call->max);
-        before = m;
-    }
+static void dq_write_offer(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    dq_cursor c;
+    dq_cursor_begin(&c, lane);
+    dq_cursor_next(&c);
+    dq_write_offer_keys(o, q, lane);
+    dq_write_offer_head(o, q, lane, &c);
+    do {
+        dq_write_time(o, lane, c.op);
+        dq_write_element(o, q, c.op, c.number + 1 == lane->n);
+    } while (c.number + 1 < lane->n && dq_cursor_next(&c));
 }
 
-static void dq_write_keyed(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    const delayq_message *m = call->messages;
-    char rest[280], id[33];
-    delayq_message made;
-    if (call->entry) {
-        dq_ring_message(call->entry, &made);
-        m = &made;
-    }
-    dq_resp_key(o, q, DQ_ZSET, "");
-    snprintf(rest, sizeof rest, ":%d:%s", (int)strlen(m->key), m->key);
+/* The key that holds the ticket of an offer with a key. */
+static void dq_write_holder(dq_resp_writer *o, const delayq *q,
+                            const dq_op *op) {
+    char rest[280];
+    snprintf(rest, sizeof rest, ":%d:%.256s", (int)op->key_len, op->key);
     dq_resp_key(o, q, DQ_DEDUP, rest);
-    if (q->options.wire != DELAYQ_NATIVE) dq_resp_key(o, q, DQ_MIRROR, "");
-    if (call->entry) dq_resp_key(o, q, DQ_SENT, q->id);
-    dq_resp_end_keys(o, q, call);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_write_when(o, m, NULL, call->is_resend);
-    dq_num_hex(id, m->id, dq_elem_id_len(q));
-    dq_resp_text(o, id);
-    dq_resp_int(o, m->key_ttl_ms);
-    dq_resp_text(o, m->replace ? "1" : "0");
-    dq_resp_int(o, (int64_t)call->order); /* 0, or its number */
-    dq_write_element(o, q, m, 1);
 }
 
-/* By tickets: of items to ack, of entries, or the one of a cancel. */
-static void dq_write_remove(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_entry *e = call->entry;
-    size_t i;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_end_keys(o, q, call);
-    for (i = 0; i < call->max; i++) {
-        if (e && i > 0) e = dq_ring_next(call->ring, e);
-        dq_write_ticket(o, e             ? (const char *)dq_entry_data(e)
-                           : call->items ? call->items[i].ticket.text
-                                         : call->ticket);
-    }
-    if (dq_req_counts(q, call))
-        dq_resp_text(o, call->what[0] == 'a' ? "acked" : "canceled");
+static void dq_write_keyed(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    char id[33];
+    dq_cursor c;
+    dq_write_offer_keys(o, q, lane);
+    dq_cursor_begin(&c, lane);
+    while (dq_cursor_next(&c) && c.number < lane->n)
+        dq_write_holder(o, q, c.op);
+    dq_cursor_begin(&c, lane);
+    dq_cursor_next(&c);
+    dq_write_offer_head(o, q, lane, &c);
+    dq_resp_int(o, (int64_t)lane->n);
+    do {
+        dq_write_time(o, lane, c.op);
+        dq_num_hex(id, c.op->id, q->wire->id_len);
+        dq_resp_text(o, id);
+        dq_resp_int(o, c.op->key_ttl_ms);
+        dq_resp_text(o, c.op->replace ? "replace" : "");
+        dq_write_element(o, q, c.op, c.number + 1 == lane->n);
+    } while (c.number + 1 < lane->n && dq_cursor_next(&c));
 }
 
-/* What a nack, extend, reschedule or bury says. */
-static void dq_write_change(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (call->bury) dq_resp_key(o, q, DQ_DEAD, "");
-    dq_resp_end_keys(o, q, call);
-    dq_write_ticket(o, call->ticket);
-    dq_resp_int(o, call->due_ms);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, call->less ? "1" : "0");
-    dq_resp_text(o, call->is_resend ? "1" : "0");
-    dq_resp_int(o, call->from);
-    if (dq_req_counts(q, call))
-        dq_resp_text(o, call->what[0] == 'n' ? "1" : "0");
+/* An offer is stored, due at due_ms. */
+static void dq_offer_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
+                            int64_t due_ms) {
+    if (due_ms > DQ_MAX_DUE) due_ms = DQ_MAX_DUE; /* a server that lies */
+    if (lane->messages)
+        dq_elem_id_ticket(&lane->messages[c->i].ticket, due_ms, c->op->id,
+                          q->wire->id_len);
+    dq_op_settle(q, lane, c, DELAYQ_OK, due_ms);
 }
 
-/* Make a request of the first entries. */
-static void dq_ring_plan(delayq *q, dq_ring *ring) {
-    dq_req *req = &ring->req;
-    dq_entry *e = dq_ring_first(ring), *first = e;
-    size_t n = 0, bytes = 0, limit = ring->limit;
-    size_t waiting = (size_t)(ring->accepted - ring->settled);
-    dq_ring_date_all(q, ring);
-    if (waiting > ring->dated - ring->settled)
-        waiting = (size_t)(ring->dated - ring->settled);
-    if (e->kind == DQ_ENTRY_OFFER) {
-        dq_req_begin(req, &dq_script_offer, e->what, dq_write_offer);
-    } else if (e->kind == DQ_ENTRY_KEYED) {
-        dq_req_begin(req, &dq_script_offer_keyed, e->what, dq_write_keyed);
-        limit = 1;
-    } else if (e->kind == DQ_ENTRY_REMOVE) {
-        dq_req_begin(req, &dq_script_remove, e->what, dq_write_remove);
-        req->mirror = e->mirror;
-        if (e->mirror) limit = 1;
-        if (limit > DQ_RING_ACKS) limit = DQ_RING_ACKS;
-    } else {
-        dq_req_begin(req, &dq_script_change, e->what, dq_write_change);
-        if (e->due_ms == 0)
-            e->due_ms = dq_due_after(q, e->begun_us, e->delay_ms);
-        req->ticket = (const char *)dq_entry_data(e);
-        req->bury = e->bury;
-        req->due_ms = e->due_ms;
-        req->from = -1; /* the due time counts */
-        req->less = e->less;
-        limit = 1;
-    }
-    req->stepwise = req->idempotent = req->resent = 1;
-    req->ring = ring;
-    req->entry = first;
-    req->order = ring->settled + 1;
-    if (limit > waiting) limit = waiting;
-    for (;;) {
-        n++;
-        bytes += sizeof *e + e->len;
-        if (n >= limit) break;
-        e = dq_ring_next(ring, e);
-        if (e->kind != first->kind || e->what[0] != first->what[0] ||
-            bytes + sizeof *e + e->len > DQ_RING_BYTES)
-            break;
-    }
-    req->max = n;
-}
-
-/* --- what became of a request --- */
-
-/* A fault of an outbox: the log hears of each kind, then once a second. */
-static void dq_outbox_note(delayq *q, delayq_status status, const char *text) {
-    dq_outbox *b = dq_outbox_of(q);
-    int64_t now = dq_sys_now();
-    if (b->failure == DELAYQ_OK) b->failure = status;
-    if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
-    b->logged = status;
-    b->log_us = now;
-    dq_err_log(q, status, text);
-}
-
-/* Somebody else uses this handle's numbers: a cloned machine. */
-static void dq_ring_met_twin(delayq *q, dq_ring *ring) {
-    dq_entry *e = dq_ring_first(ring);
-    uint64_t i;
-    for (i = ring->settled; i < ring->accepted; i++) {
-        if (i > ring->settled) e = dq_ring_next(ring, e);
-        e->has_id = 0;
-    }
-    ring->dated_on = 0;    /* due times and ids anew */
-    dq_handle_identify(q); /* else it meets the twin again */
-    dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
-    ring->sent = ring->settled;
-}
-
-/* The reply to the first entries. OK: they are done. */
-static delayq_status dq_ring_read(delayq *q, dq_ring *ring) {
-    dq_req *req = &ring->req;
-    dq_outbox *b = dq_outbox_of(q);
-    dq_entry *e = dq_ring_first(ring);
-    dq_entry_kind kind = e->kind;
-    int64_t n[3];
-    uint64_t again = req->was_sent - ring->settled; /* so many are resends */
-    size_t i, want = kind == DQ_ENTRY_OFFER    ? 2
-                     : kind == DQ_ENTRY_REMOVE ? 1
-                                               : 3;
-    delayq_status status = dq_req_numbers(q, req, n, want);
-    int64_t over = kind == DQ_ENTRY_OFFER   ? n[1]
-                   : kind == DQ_ENTRY_KEYED ? n[1] == 3
-                                            : 0; /* were passed over */
-    if (status != DELAYQ_OK) return status;
-    if (kind == DQ_ENTRY_REMOVE && req->reply->elements != 1 + req->max)
-        return dq_err_bad_reply(q, req->what);
-    if (over > 0 && (uint64_t)over > again) {
-        dq_ring_met_twin(q, ring);
-        return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
-                          "offer: another machine uses this handle's numbers; "
-                          "it takes new ones");
-    }
-    for (i = 0; i < req->max; i++) {
-        int done = 1;
-        if (i > 0) e = dq_ring_next(ring, e);
-        if (kind == DQ_ENTRY_OFFER) {
-            dq_sched_on_own_item(q, e->planned_ms, req->x.read_us);
-            q->counts.offered++;
-        } else if (kind == DQ_ENTRY_KEYED) {
-            done = n[1] != 1;
-            b->duplicate += !done;
-            q->counts.offered += n[1] == 0;
-            dq_sched_on_own_item(q, n[2], req->x.read_us);
-            continue;
-        } else if (kind == DQ_ENTRY_REMOVE) {
-            const redisReply *r = req->reply->element[1 + i];
-            done = r->type == REDIS_REPLY_INTEGER && r->integer == 1;
-            done |= i < again; /* a lost answer may have said so */
-            q->counts.acked += done && e->what[0] == 'a';
-        } else {
-            done = n[1] == 1 || i < again;
-            q->counts.nacked += done && e->what[0] == 'n';
-            q->counts.died += done && e->bury;
-            if (done && !e->bury) dq_sched_on_own_item(q, n[2], req->x.read_us);
-        }
-        b->gone += !done;
-    }
-    return DELAYQ_OK;
-}
-
-/* The request of a ring is settled. Whatever has failed stays, and is sent
- * again; only what the server can't take has to go: what, sent alone, has ended
- * so many connections that had been logged in. */
-static void dq_ring_settled(delayq *q, dq_ring *ring) {
-    dq_req *req = &ring->req;
-    dq_outbox *b = dq_outbox_of(q);
-    int lost = req->x.number > 0 && (req->status == DELAYQ_ERR_UNKNOWN ||
-                                     req->status == DELAYQ_ERR_IO);
-    size_t n = req->max;
-    delayq_status status = dq_ring_read(q, ring);
-    if (req->reply) freeReplyObject(req->reply);
-    req->x.state = DELAYQ_EXCHANGE_NONE;
-    ring->status = status;
-    if (status == DELAYQ_OK) {
-        dq_ring_pop(ring, n);
-        ring->failures = ring->losses = 0;
-        ring->suspect = 0;
-        ring->retry_us = 0;
-        ring->limit = 2 * n > ring->limit ? 2 * ring->limit : ring->limit;
-        if (ring->limit > DQ_RING_ENTRIES) ring->limit = DQ_RING_ENTRIES;
-        return;
-    }
-    dq_outbox_note(q, status, q->err);
-    if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
-        ring->sent = req->was_sent; /* nothing has happened */
-    if (!lost) {
-        ring->retry_us =
-            dq_sys_now() + dq_num_backoff(DQ_BACKOFF_US,
-                                          q->options.reconnect_max_ms * 1000LL,
-                                          ++ring->failures);
-        return;
-    }
-    ring->retry_us = 0; /* the connection has its own pause */
-    ring->limit = n > 1 ? n / 2 : 1;
-    ring->suspect = 1;
-    if (n > 1 || q->conn->timed_out)
-        ring->losses = 0;
-    else if (req->x.alone && ++ring->losses >= DQ_RING_LOSSES) {
-        dq_err_set(q->err, status,
-                   "%s of %lu bytes: dropped, since the server ends each "
-                   "connection over which it is sent",
-                   req->what, (unsigned long)dq_ring_first(ring)->len);
-        dq_err_log(q, status, q->err);
-        dq_ring_pop(ring, 1);
-        b->dropped++;
-        ring->losses = 0;
-    }
-}
-
-/* Go on with a ring, as far as it goes. */
-static void dq_ring_step(delayq *q, dq_ring *ring) {
-    const dq_outbox *b = dq_outbox_of(q);
-    dq_req *req = &ring->req;
-    int round;
-    for (round = 0; round < 2; round++) {
-        if (req->x.state == DELAYQ_EXCHANGE_NONE) {
-            if (ring->accepted == ring->settled ||
-                dq_sys_now() < ring->retry_us || !q->conn->known || !q->probed)
-                return;
-            if (q->conn->cmd.first && (b->offers.suspect || b->changes.suspect))
-                return; /* one by one, until it is known who is to blame */
-            if (!q->conn->cmd.first) dq_conn_step(q->conn); /* is it alive? */
-            if (!q->conn->known) return;
-            dq_ring_plan(q, ring);
-            req->was_sent = ring->sent;
-            if (ring->sent < ring->settled + req->max)
-                ring->sent = ring->settled + req->max;
-        }
-        if (dq_req_step(q, req, 1) > 0) return;
-        dq_ring_settled(q, ring);
-    }
-}
-
-/* --- takes --- */
-
-static void dq_outbox_ask(delayq *q, int take) {
-    dq_outbox *b = dq_outbox_of(q);
-    if (take) {
-        if (b->max > b->want)
-            b->want = b->max;
-        else if (b->takes > 1 && b->got >= b->want)
-            b->want *= 2; /* all were taken before the next tick */
-        if (b->want > (size_t)q->options.batch)
-            b->want = (size_t)q->options.batch;
-        b->max = 0;
-        dq_take_begin(q, &b->ask, b->want, NULL);
-    } else {
-        dq_take_begin_transfer(q, &b->ask);
-    }
-    b->taking = take;
-    b->ask.stepwise = 1;
-    dq_sched_on_sent(q);
-    dq_req_step(q, &b->ask, 1);
-}
-
-/* Are there items that were not handed out? */
-static int dq_outbox_has_items(const delayq *q) {
-    const dq_reader *reader = &dq_outbox_of(q)->reader;
-    return reader->reply && reader->at < reader->reply->elements;
-}
-
-static void dq_outbox_free_items(delayq *q) {
-    dq_reader *reader = &dq_outbox_of(q)->reader;
-    if (reader->reply) freeReplyObject(reader->reply);
-    reader->reply = NULL;
-}
-
-/* What was answered and not read, when the handle is closed. */
-static void dq_outbox_free(delayq *q) {
-    dq_outbox *b = dq_outbox_of(q);
-    dq_outbox_free_items(q);
-    dq_conn_free_replies(&b->offers.req.x);
-    dq_conn_free_replies(&b->changes.req.x);
-    dq_conn_free_replies(&b->ask.x);
-}
-
-/* Is a transfer or take answered? What it has brought is handed out later. */
-static delayq_status dq_outbox_answered(delayq *q) {
-    dq_outbox *b = dq_outbox_of(q);
-    dq_req *req = &b->ask;
-    delayq_status status;
-    int64_t n[DQ_NUMBERS];
-    if (req->x.state == DELAYQ_EXCHANGE_NONE || dq_req_step(q, req, 1) > 0)
-        return DELAYQ_OK;
-    req->x.state = DELAYQ_EXCHANGE_NONE;
-    if (!b->taking) return dq_take_end_transfer(q, req);
-    status = dq_take_numbers(q, req, n);
-    if (status == DELAYQ_OK) {
-        status = dq_take_apply(q, req, n);
-        dq_outbox_free_items(q);
-        b->lease_end_us = q->options.lease_ms > 0
-                              ? req->x.sent_us + q->options.lease_ms * 1000
-                              : DQ_NEVER;
-        if (dq_read_begin(q, req, n[DQ_AT_US], &b->reader) != DELAYQ_OK) {
-            dq_outbox_free_items(q);
-            status = DELAYQ_ERR_PROTOCOL;
-        }
-        b->got = dq_outbox_has_items(q)
-                     ? b->reader.reply->elements - b->reader.at
-                     : 0;
-    } else {
-        b->lost |= status == DELAYQ_ERR_UNKNOWN;
-        dq_sched_on_fault(q);
-    }
-    return status;
-}
-
-/* Hand out what an answer has brought. */
-static delayq_status dq_outbox_hand_out(delayq *q, delayq_item *items,
-                                        size_t max, size_t *count) {
-    dq_outbox *b = dq_outbox_of(q);
-    delayq_status status;
-    if (!dq_outbox_has_items(q) || dq_sys_now() >= b->lease_end_us)
-        dq_outbox_free_items(q); /* handed out; or somebody else's by now */
-    status = dq_read_items(q, &b->reader, items, max, count);
-    if (status < DELAYQ_OK) dq_outbox_free_items(q);
-    return status;
-}
-
-/* --- the step --- */
-
-/* When something is to be sent though nothing was heard. */
-static int64_t dq_outbox_next(const dq_ring *ring) {
-    if (ring->accepted == ring->settled ||
-        ring->req.x.state != DELAYQ_EXCHANGE_NONE)
-        return DQ_NEVER;
-    return ring->retry_us;
-}
-
-/* Read what has come, send what waits. Never waits itself. */
-static delayq_status dq_outbox_step(delayq *q) {
-    dq_outbox *b = dq_outbox_of(q);
-    delayq_conn *conn = q->conn;
-    delayq_status status, asked;
-    int64_t next;
-    if (conn->cmd.first) conn->sub_read_us = 0;
-    status = dq_take_news(q);
-    if (status >= DELAYQ_OK) status = dq_conn_ensure(q);
-    asked = dq_outbox_answered(q);
-    if (asked < DELAYQ_OK) {
-        dq_outbox_note(q, asked, q->err);
-        if (status >= DELAYQ_OK) status = asked;
-    }
-    if (status >= DELAYQ_OK && b->news < DELAYQ_OK) status = b->news;
-    b->news = DELAYQ_OK;
-    b->sender = dq_ring_step;
-    dq_ring_step(q, &b->changes);
-    dq_ring_step(q, &b->offers);
-    q->send_us = dq_outbox_next(&b->offers);
-    next = dq_outbox_next(&b->changes);
-    if (next < q->send_us) q->send_us = next;
-    if (q->conn->cmd.first && (b->offers.suspect || b->changes.suspect))
-        q->send_us = DQ_NEVER;
-    if (status < DELAYQ_OK) {
-        dq_outbox_note(q, status, q->err);
-        return status;
-    }
-    if (status == DELAYQ_OK) dq_sub_open(q);
-    if (b->offers.status < DELAYQ_OK) return b->offers.status;
-    return b->changes.status < DELAYQ_OK ? b->changes.status : DELAYQ_OK;
-}
-
-/* The step of a tick: the same, and what is due is moved or fetched. */
-static delayq_status dq_outbox_tick(delayq *q) {
-    dq_outbox *b = dq_outbox_of(q);
-    int left = dq_outbox_has_items(q); /* were not taken since the last tick */
-    delayq_status status = dq_outbox_step(q);
-    if (q->conn->known && q->probed && dq_conn_may_use(q) == DELAYQ_OK &&
-        b->ask.x.state == DELAYQ_EXCHANGE_NONE && !dq_outbox_has_items(q)) {
-        if ((b->takes && dq_sched_has_ready(q)) ||
-            dq_sys_now() >= q->next_poll_us)
-            dq_outbox_ask(q, b->takes && !q->foreign);
-        else if (b->takes)
-            dq_sub_track(q);
-    }
-    if (b->takes && left && b->want > 1) b->want /= 2;
-    b->takes = 0;
-    return status;
-}
-
-/* Take without waiting: what is there; or ask, and there is nothing yet. */
-static delayq_status dq_outbox_take(delayq *q, delayq_item *items, size_t max,
-                                    size_t *count) {
-    dq_outbox *b = dq_outbox_of(q);
-    size_t most = (size_t)q->options.batch;
-    delayq_status status;
-    b->takes |= 1;
-    if (b->ask.x.state != DELAYQ_EXCHANGE_NONE) {
-        dq_conn_step(q->conn);
-        status = dq_outbox_answered(q);
-        if (status < DELAYQ_OK) {
-            dq_outbox_note(q, status, q->err);
-            b->news = status; /* a tick tells, too */
-            return dq_err_passing(status) ? DELAYQ_EMPTY : status;
-        }
-    }
-    status = dq_outbox_hand_out(q, items, max, count);
-    if (status != DELAYQ_EMPTY) {
-        b->takes |= 2;
-        return status;
-    }
-    if (max > 1) b->max = max < most ? max : most;
-    if (b->ask.x.state == DELAYQ_EXCHANGE_NONE && q->conn->known && q->probed &&
-        !q->foreign &&
-        (dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us))
-        dq_outbox_ask(q, 1);
-    return q->foreign ? dq_err_wire(q) : DELAYQ_EMPTY;
-}
-
-/* One turn of a wait. OK if there is something to take, else EMPTY. */
-static delayq_status dq_outbox_turn(delayq *q) {
-    delayq_status status;
-    dq_outbox_of(q)->takes |= 1;
-    status = dq_outbox_tick(q);
-    if (status < DELAYQ_OK) return status;
-    return dq_outbox_has_items(q) ? DELAYQ_OK : DELAYQ_EMPTY;
-}
-
-/* --- what the verbs put in --- */
-
-/* An entry of a handle with an outbox; NULL, and *status says why. */
-static dq_entry *dq_outbox_add(delayq *q, dq_ring *ring, dq_entry_kind kind,
-                               const char *what, size_t key_len, size_t len,
-                               delayq_status *status) {
-    dq_entry *e = NULL;
-    size_t size = sizeof(dq_entry) + key_len + 1 + len;
-    if (size > ring->size / 2 || len > ring->size)
-        *status = dq_err_set(q->err, DELAYQ_ERR_ARG,
-                             "%s: larger than half of its ring, which has %lu "
-                             "bytes: enlarge options.outbox_size",
-                             what, (unsigned long)ring->size);
-    else if (!(e = dq_ring_add(ring, kind, key_len, len)))
-        *status =
-            dq_err_set(q->err, DELAYQ_ERR_FULL,
-                       "%s: the outbox is full; nothing has happened", what);
-    if (!e) return NULL;
-    e->what = what;
-    *status = DELAYQ_OK;
-    return e;
-}
-
-/* Something was put in: send it now, if nothing is under way. */
-static void dq_outbox_kick(delayq *q, dq_ring *ring) {
-    const dq_outbox *b = dq_outbox_of(q);
-    if (b->sender && ring->req.x.state == DELAYQ_EXCHANGE_NONE)
-        b->sender(q, ring);
-}
-
-static delayq_status dq_outbox_offer(delayq *q, delayq_message *m,
-                                     int want_ticket) {
-    dq_ring *ring = &dq_outbox_of(q)->offers;
-    size_t key_len = m->key ? strlen(m->key) : 0;
-    dq_entry *e =
-        dq_outbox_add(q, ring, m->key ? DQ_ENTRY_KEYED : DQ_ENTRY_OFFER,
-                      "offer", key_len, m->len, &m->status);
+/* A message was sent again, and may have been delivered meanwhile. The call
+ * that sent it first can't know. A later call returns GONE: the outcome can no
+ * longer be known. */
+static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
+                                 const dq_cursor *c) {
+    delayq_message *m = &lane->messages[c->i];
     m->ticket.text[0] = '\0';
-    if (!e) return m->status;
-    e->delay_ms = m->delay_ms;
-    e->due_ms = m->due_ms;
-    e->key_ttl_ms = m->key_ttl_ms;
-    e->replace = m->replace != 0;
-    if (key_len > 0) memcpy(dq_entry_key(e), m->key, key_len + 1);
-    if (m->len > 0) memcpy(dq_entry_data(e), m->data, m->len);
-    if (q->conn->clock_number == 0 || !dq_ring_date_all(q, ring) ||
-        !want_ticket)
-        return DELAYQ_OK; /* no clock is known yet */
-    if (e->due_ms == 0) e->due_ms = e->planned_ms;
-    dq_elem_id_ticket(&m->ticket, e->due_ms, e->id, dq_elem_id_len(q));
+    if (m->status == DELAYQ_ERR_UNKNOWN) {
+        dq_op_settle(q, lane, c, DELAYQ_GONE, 0);
+        return;
+    }
+    dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+               "offer: sent twice, and due before the server could be asked "
+               "whether the first one arrived");
+    dq_op_settle(q, lane, c, DELAYQ_ERR_UNKNOWN, 0);
+}
+
+/* Refuse a reply which says that more offers were skipped than were sent
+ * before: another handle uses the same numbers. */
+static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
+                                         int64_t skipped) {
+    if (!lane->ring || skipped <= (int64_t)lane->was_unsure) return DELAYQ_OK;
+    dq_ring_meet_twin(q, lane->ring);
+    return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+                      "offer: another machine uses this handle's numbers; it "
+                      "takes new ones");
+}
+
+static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
+    delayq_status status;
+    int64_t n[3];
+    dq_cursor c;
+    int fine =
+        lane->reply->elements == 3 && dq_resp_integers(lane->reply, n, 3);
+    int resent = fine && lane->messages && lane->resends;
+    dq_lane_free_reply(lane);
+    if (!fine) return dq_lane_reject(q, lane);
+    status = dq_offer_check_twin(q, lane, n[1]);
+    if (status != DELAYQ_OK) return status;
+    dq_cursor_begin(&c, lane);
+    while (dq_cursor_next(&c) && c.number < lane->n) {
+        int64_t due = dq_op_due(lane, c.op);
+        if (due == 0) due = (n[0] + 999) / 1000 + c.op->delay_ms;
+        if (resent && n[2] < 0)
+            dq_offer_settle_late(q, lane, &c);
+        else
+            dq_offer_settle(q, lane, &c, resent ? n[2] : due);
+    }
     return DELAYQ_OK;
 }
 
-/* Was it this handle that offered the item of a ticket? Of an old id nobody
- * can tell: it is treated as if. */
+/* Read of each offer with a key its outcome, its due time, and the key's
+ * ticket. */
+static delayq_status dq_read_keyed(delayq *q, delayq_lane *lane) {
+    const redisReply *r = lane->reply;
+    delayq_status status = DELAYQ_OK;
+    int64_t skipped = 0, us;
+    size_t i;
+    dq_cursor c;
+    int fine = dq_resp_integers(r, &us, 1) && r->elements > 1 &&
+               r->elements % 3 == 1 && r->elements <= 1 + 3 * lane->n;
+    for (i = 1; fine && i < r->elements; i += 3) {
+        fine = r->element[i]->type == REDIS_REPLY_INTEGER &&
+               r->element[i + 1]->type == REDIS_REPLY_INTEGER &&
+               r->element[i + 2]->type == REDIS_REPLY_STRING &&
+               r->element[i + 2]->len < sizeof(delayq_ticket);
+        skipped += fine && r->element[i]->integer == 3;
+    }
+    if (fine) status = dq_offer_check_twin(q, lane, skipped);
+    if (fine) lane->n = r->elements / 3; /* the others were refused */
+    dq_cursor_begin(&c, lane);
+    while (fine && status == DELAYQ_OK && dq_cursor_next(&c) &&
+           c.number < lane->n) {
+        redisReply *const *e = r->element + 1 + 3 * c.number;
+        if (e[0]->integer == 2 && lane->messages) {
+            dq_offer_settle_late(q, lane, &c);
+            continue;
+        }
+        if (lane->messages)
+            memcpy(lane->messages[c.i].ticket.text, e[2]->str, e[2]->len + 1);
+        dq_op_settle(q, lane, &c,
+                     e[0]->integer == 1 ? DELAYQ_DUPLICATE : DELAYQ_OK,
+                     e[1]->integer < DQ_MAX_DUE ? e[1]->integer : DQ_MAX_DUE);
+    }
+    dq_lane_free_reply(lane);
+    return fine ? status : dq_lane_reject(q, lane);
+}
+
+static const dq_verb dq_verb_offer = {"offer",
+                                      "",
+                                      &dq_script_offer,
+                                      dq_write_offer,
+                                      dq_read_offer,
+                                      1000,
+                                      offsetof(delayq_counts, offered),
+                                      DQ_IDEMPOTENT | DQ_OFFERS,
+                                      DQ_KEY_NONE};
+static const dq_verb dq_verb_keyed = {"offer",
+                                      "",
+                                      &dq_script_offer_keyed,
+                                      dq_write_keyed,
+                                      dq_read_keyed,
+                                      100,
+                                      offsetof(delayq_counts, offered),
+                                      DQ_IDEMPOTENT | DQ_OFFERS,
+                                      DQ_KEY_NONE};
+
+/* --- the verbs of tickets --- */
+
+/* Runs of ops of one verb: the verb, their number, and of each its due time and
+ * prefix; if it has a new due time, this and, in a call, the delay by which the
+ * script checks it. */
+static void dq_write_tickets(dq_resp_writer *o, delayq *q,
+                             const delayq_lane *lane) {
+    dq_cursor c, ahead;
+    const dq_verb *verb = NULL;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (lane->key == DQ_KEY_DEAD) dq_resp_key(o, q, DQ_DEAD, "");
+    if (lane->key == DQ_KEY_MIRROR) dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_end_keys(o, q);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, lane->resends ? "again" : "");
+    dq_cursor_begin(&c, lane);
+    dq_cursor_begin(&ahead, lane);
+    while (dq_cursor_next(&c) && c.number < lane->n) {
+        if (c.op->verb != verb) {
+            size_t run = 0;
+            verb = c.op->verb;
+            if (c.number == 0) dq_cursor_next(&ahead);
+            while (ahead.op && ahead.op->verb == verb &&
+                   ahead.number < lane->n) {
+                run++;
+                dq_cursor_next(&ahead);
+            }
+            dq_resp_text(o, verb->word);
+            dq_resp_int(o, (int64_t)run);
+        }
+        dq_write_ticket(o, c.op->data);
+        if (!(verb->flags & DQ_RETIMES)) continue;
+        dq_resp_int(o, c.op->due_ms);
+        if (lane->ring)
+            dq_resp_text(o, "");
+        else
+            dq_resp_int(o, c.op->delay_ms);
+    }
+}
+
+/* Read of each ticket 0 if the item is not there, else its due time, or 1. Of
+ * the tickets that an outbox has sent before, a lost reply may have said that
+ * they are done. */
+static delayq_status dq_read_tickets(delayq *q, delayq_lane *lane) {
+    const redisReply *r = lane->reply;
+    int64_t us;
+    size_t i;
+    dq_cursor c;
+    int fine = dq_resp_integers(r, &us, 1) && r->elements > 1 &&
+               r->elements <= 1 + lane->n;
+    for (i = 1; fine && i < r->elements; i++)
+        fine = r->element[i]->type == REDIS_REPLY_INTEGER &&
+               r->element[i]->integer >= 0 &&
+               r->element[i]->integer <= DQ_MAX_DUE;
+    if (fine) lane->n = r->elements - 1; /* the others were refused */
+    dq_cursor_begin(&c, lane);
+    while (fine && dq_cursor_next(&c) && c.number < lane->n) {
+        int64_t due = r->element[1 + c.number]->integer;
+        int done = due > 0 || (lane->ring && c.number < lane->was_unsure);
+        delayq_status status = done         ? DELAYQ_OK
+                               : lane->ring ? DELAYQ_GONE
+                                            : dq_ticket_status(q, lane, 0);
+        dq_op_settle(q, lane, &c, status,
+                     c.op->verb->flags & DQ_RETIMES ? due : 0);
+    }
+    dq_lane_free_reply(lane);
+    return fine ? DELAYQ_OK : dq_lane_reject(q, lane);
+}
+
+#define DQ_TICKET_VERB(id, name, word, counter, flags, key)       \
+    static const dq_verb dq_verb_##id = {name,                    \
+                                         word,                    \
+                                         &dq_script_tickets,      \
+                                         dq_write_tickets,        \
+                                         dq_read_tickets,         \
+                                         500,                     \
+                                         counter,                 \
+                                         DQ_IDEMPOTENT | (flags), \
+                                         key}
+DQ_TICKET_VERB(ack, "ack", "ack", offsetof(delayq_counts, acked), 0,
+               DQ_KEY_NONE);
+DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR);
+DQ_TICKET_VERB(nack, "nack", "nack", offsetof(delayq_counts, nacked),
+               DQ_RETIMES, DQ_KEY_NONE);
+DQ_TICKET_VERB(release, "nack", "release", offsetof(delayq_counts, nacked),
+               DQ_RETIMES, DQ_KEY_NONE);
+DQ_TICKET_VERB(extend, "extend", "extend", 0, DQ_RETIMES | DQ_RENAMES,
+               DQ_KEY_NONE);
+DQ_TICKET_VERB(reschedule, "reschedule", "reschedule", 0,
+               DQ_RETIMES | DQ_RENAMES | DQ_OF_OFFERS, DQ_KEY_NONE);
+DQ_TICKET_VERB(bury, "bury", "bury", offsetof(delayq_counts, died), 0,
+               DQ_KEY_DEAD);
+
+/* --- the verbs of takes, and the wires --- */
+
+#define DQ_FETCH_VERB(id, name, script, write, flags)              \
+    static const dq_verb dq_verb_##id = {                          \
+        name, "",    &dq_script_##script, write, dq_read_fetch, 1, \
+        0,    flags, DQ_KEY_NONE}
+DQ_FETCH_VERB(take, "take", take, dq_write_take, DQ_TAKES);
+DQ_FETCH_VERB(tick, "tick", tick, dq_write_transfer, 0);
+DQ_FETCH_VERB(take_redisson, "take", take_redisson, dq_write_take, DQ_TAKES);
+DQ_FETCH_VERB(tick_redisson, "tick", tick_redisson, dq_write_transfer, 0);
+DQ_FETCH_VERB(take_stream, "take", broadcast, dq_write_broadcast, DQ_TAKES);
+DQ_FETCH_VERB(tick_stream, "tick", broadcast, dq_write_broadcast, 0);
+
+DELAYQ_WIRES_BEGIN
+DQ_WIRE_KIND delayq_wire_redisson = {"r",
+                                     16,
+                                     0,
+                                     1,
+                                     0,
+                                     DQ_MIRROR,
+                                     &dq_verb_take_redisson,
+                                     &dq_verb_tick_redisson};
+DQ_WIRE_KIND delayq_wire_redisson_old = {
+    "o", 8, 1, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson};
+DQ_WIRE_KIND delayq_wire_broadcast = {
+    "b", 16, 0, 0, 1, DQ_RETRY, &dq_verb_take_stream, &dq_verb_tick_stream};
+DELAYQ_WIRES_END
+
+static const dq_verb *dq_transfer_verb(const delayq *q) {
+    return q->wire->tick ? q->wire->tick : &dq_verb_tick;
+}
+
+static const dq_verb *dq_take_verb(const delayq *q) {
+    return q->wire->take ? q->wire->take : &dq_verb_take;
+}
+
+/* --- what all ops have in common --- */
+
+/* Returns 1 if this handle may have offered the item of a ticket. An id of 8
+ * bytes does not tell. */
 static int dq_outbox_is_own(const delayq *q, const char *ticket) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
     return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
 }
 
-/* An ack or cancel: remove. nack and so on: change. `due_ms`: out, the due time
- * to be, settled now; NULL: settled when it is sent. */
-static delayq_status dq_outbox_change(delayq *q, const char *ticket,
-                                      const char *what, dq_entry_kind kind,
-                                      int own, int64_t delay_ms, int less,
-                                      int64_t *due_ms) {
-    dq_outbox *b = dq_outbox_of(q);
-    dq_ring *ring =
-        own && dq_outbox_is_own(q, ticket) ? &b->offers : &b->changes;
+/* Copy an op into a ring. Returns DELAYQ_OK, or why it can't be accepted. */
+static delayq_status dq_outbox_add(delayq *q, dq_ring *ring, dq_op **op) {
+    const char *name = (*op)->verb->name;
+    size_t size = sizeof(dq_entry) + (*op)->key_len + 1 + (*op)->len;
+    if (size > ring->size / 2 || (*op)->len > ring->size)
+        return dq_err_set(q->err, DELAYQ_ERR_ARG,
+                          "%s: larger than half of its ring, which has %lu "
+                          "bytes: enlarge options.outbox_size",
+                          name, (unsigned long)ring->size);
+    *op = dq_ring_add(ring, *op);
+    if (*op) return DELAYQ_OK;
+    return dq_err_set(q->err, DELAYQ_ERR_FULL,
+                      "%s: the outbox is full; nothing has happened", name);
+}
+
+/* Accept one op of a call's lane. If the caller wants its ticket, settle the
+ * due time now, by the server's clock as it is known. */
+static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
+                                      const dq_cursor *c, int wants_ticket) {
+    dq_op *op = c->op;
+    int flags = op->verb->flags;
+    dq_ring *ring = &q->outbox->changes;
     delayq_status status;
-    dq_entry *e;
-    if (due_ms && q->conn->long_size == 0)
+    if (flags & DQ_OFFERS ||
+        ((flags & DQ_OF_OFFERS) && dq_outbox_is_own(q, op->data)))
+        ring = &q->outbox->offers;
+    if ((flags & DQ_RENAMES) && q->conn->long_size == 0)
         return dq_err_set(q->err, DELAYQ_ERR_IO,
                           "%s: not connected yet, and the server's clock is "
                           "not known; nothing has happened",
-                          what);
-    e = dq_outbox_add(q, ring, kind, what, 0, strlen(ticket) + 1, &status);
-    if (!e) return status;
-    memcpy(dq_entry_data(e), ticket, strlen(ticket) + 1);
-    e->delay_ms = delay_ms < 0 ? 0 : delay_ms;
-    e->less = less != 0;
-    e->bury = kind == DQ_ENTRY_CHANGE && delay_ms < 0;
-    e->mirror =
-        kind == DQ_ENTRY_REMOVE && own && q->options.wire != DELAYQ_NATIVE;
-    if (due_ms) *due_ms = e->due_ms = dq_due_after(q, dq_sys_now(), delay_ms);
-    dq_outbox_kick(q, ring);
-    return DELAYQ_OK;
+                          op->verb->name);
+    if (flags & DQ_RENAMES)
+        op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
+    lane->due_ms = op->due_ms;
+    status = dq_outbox_add(q, ring, &op);
+    if (status != DELAYQ_OK || !(flags & DQ_OFFERS) || !wants_ticket ||
+        q->conn->clock_number == 0)
+        return status;
+    dq_ring_date_all(q, ring);
+    if (ring->dated < ring->lane.accepted) return status;
+    if (op->due_ms == 0) op->due_ms = op->planned_ms;
+    dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
+                      q->wire->id_len);
+    return status;
 }
 
-/* Is a request under way, which lies in the caller's memory? */
-static int dq_outbox_is_asking(const delayq *q) {
-    const dq_outbox *b = dq_outbox_of(q);
-    return b && (b->offers.req.x.state == DELAYQ_EXCHANGE_SENT ||
-                 b->changes.req.x.state == DELAYQ_EXCHANGE_SENT ||
-                 b->ask.x.state == DELAYQ_EXCHANGE_SENT);
+/* Put the ops of a call's lane into the outbox, in order, as far as there is
+ * room, and send them if nothing is in flight. */
+static delayq_status dq_outbox_accept_all(delayq *q, delayq_lane *lane,
+                                          int wants_tickets) {
+    dq_outbox *b = q->outbox;
+    delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
+    dq_cursor c;
+    dq_cursor_begin(&c, lane);
+    while (dq_cursor_next(&c)) {
+        delayq_status status = stop;
+        if (stop == DELAYQ_OK)
+            status = dq_outbox_accept(q, lane, &c, wants_tickets);
+        if (status == DELAYQ_ERR_FULL || !lane->messages) stop = status;
+        if (lane->messages) lane->messages[c.i].status = status;
+        if (lane->items) lane->items[c.i].acked = status;
+        if (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL)
+            lane->result = status;
+    }
+    if (!q->conn->known || !q->probed)
+        return lane->result; /* a tick connects */
+    if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE)
+        dq_lane_step(q, &b->changes.lane);
+    if (b->offers.lane.x.state == DELAYQ_EXCHANGE_NONE)
+        dq_lane_step(q, &b->offers.lane);
+    return lane->result;
 }
 
-/* Lay out the caller's memory. NULL, or what is wrong with it. */
+/* Do the ops of a call's lane: the only place where a handle with an outbox and
+ * one without it differ. */
+static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
+    if (q->outbox) return dq_outbox_accept_all(q, lane, wants_tickets);
+    return dq_wait_run(q, lane);
+}
+
+#define DQ_OUTBOX_MIN 8192
+
+/* Lay out the caller's memory. Returns NULL, or the fault. */
 static const char *dq_outbox_init(delayq *q) {
     const delayq_options *o = &q->options;
     unsigned char *p = (unsigned char *)o->outbox;
@@ -7944,140 +8408,21 @@ static const char *dq_outbox_init(delayq *q) {
     b->offers.data = p;
     b->changes.size = (room - b->offers.size) & ~(size_t)15;
     b->changes.data = p + b->offers.size;
-    b->offers.limit = b->changes.limit = DQ_RING_ENTRIES;
-    b->want = 1;
+    dq_lane_begin(&b->changes.lane, &dq_policy_ring, NULL, 0);
+    dq_lane_begin(&b->offers.lane, &dq_policy_ring, NULL, 0);
+    b->changes.lane.ring = &b->changes;
+    b->offers.lane.ring = &b->offers;
+    dq_lane_attach(q, &b->changes.lane);
+    dq_lane_attach(q, &b->offers.lane);
     q->outbox = b;
     q->own.names = b->names;
-    q->send_us = DQ_NEVER;
     return NULL;
 }
 
-/* The same without waiting, and with: until something comes, the timeout is
- * over, or delayq_wake was called. */
-static delayq_status dq_outbox_take_within(delayq *q, delayq_item *items,
-                                           size_t max, size_t *count,
-                                           int64_t timeout_ms) {
-    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
-    delayq_status status;
-    dq_outbox_of(q)->lost = 0;
-    for (;;) {
-        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
-        status = dq_outbox_take(q, items, max, count);
-        if (status != DELAYQ_EMPTY || timeout_ms == 0) break;
-        if (dq_sys_now() >= deadline) return status;
-        status = dq_outbox_tick(q);
-        if (status < DELAYQ_OK && !dq_err_passing(status)) break;
-        if (!dq_outbox_has_items(q)) dq_wait_sleep(&q, 1, deadline, 1);
-    }
-    return dq_outbox_of(q)->lost ? dq_err_unanswered(q, "take", status)
-                                 : status;
-}
-
-/*-----------------------------------------------------------------------------
- * MARK: - Verbs
- * >>verbs   the functions of the API
- *
- * Own the checks of what callers hand in, the handle's counters, and what a
- * reply means to the caller.
- *---------------------------------------------------------------------------*/
-
-/* Every verb that may ask the server begins here. wrong: NULL, or what is wrong
- * with its arguments. */
-static delayq_status dq_check(delayq *q, const char *wrong) {
-    if (!q) return DELAYQ_ERR_ARG;
-    if (q->open != DQ_OPEN)
-        wrong = "the handle is closed";
-    else if (!q->conn)
-        wrong = "the handle whose connection this one shares is closed";
-    else if (q->pid != dq_sys_pid())
-        wrong = "the handle was opened before a fork(): open one of your own";
-    return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
-}
-
-static const char *dq_wrong_timeout(int64_t timeout_ms) {
-    return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
-}
-
-static const char *dq_wrong_ticket(const char *text) {
-    if (!text) return "no item or ticket";
-    if (dq_elem_is_ticket(text)) return NULL;
-    return "the ticket is none: an item that was taken without a lease, or of "
-           "a broadcast, has nothing to acknowledge";
-}
-
-/* The connection of options.share. NULL, or what is wrong. */
-static const char *dq_check_share(delayq_options *o) {
-    delayq *owner = o->share;
-    if (owner->open != DQ_OPEN || owner->conn != &owner->own)
-        return "options.share: not an open handle with a connection of its own";
-    if (owner->pid != dq_sys_pid())
-        return "options.share: opened before a fork()";
-    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
-        o->tls_ca || o->tls_cert)
-        return "options.share: url, tls, connect, timeouts are the owner's";
-    o->connect_timeout_ms = owner->options.connect_timeout_ms;
-    o->io_timeout_ms = owner->options.io_timeout_ms;
-    return NULL;
-}
-
-/* Options in range, defaults filled in. NULL, or what is wrong. */
-static const char *dq_check_options(delayq_options *o) {
-    size_t len = o->name ? strlen(o->name) : 0;
-    if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
-    if ((unsigned)o->wire > DELAYQ_REDISSON_OLD)
-        return "options.wire: none of the three";
-    if (o->batch < 0 || o->batch > 1000)
-        return "options.batch: 1 to 1,000, or 0 for the default";
-    if (o->max_wait_ms < 0 || o->max_wait_ms > 86400000)
-        return "options.max_wait_ms: up to a day, or 0 for the default";
-    if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
-        o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
-        return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
-    if (o->reconnect_max_ms < 0 || o->reconnect_max_ms > 3600000)
-        return "options.reconnect_max_ms: up to an hour";
-    if (!o->tls_cert != !o->tls_key)
-        return "options.tls_cert and tls_key: both or none";
-    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
-        return "options.lease_ms is negative or too long";
-    if (o->max_attempts < 0 || o->max_attempts > 65535)
-        return "options.max_attempts: up to 65,535, or 0 for no limit";
-    if (o->max_attempts > 0 && o->wire != DELAYQ_NATIVE)
-        return "options.max_attempts: only with DELAYQ_NATIVE, since attempts "
-               "begin anew whenever Redisson moves an item";
-    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
-        o->backoff_max_ms > DQ_MAX_DUE / 4)
-        return "options.backoff_ms, backoff_max_ms: negative or too long";
-    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
-    if (o->broadcast && (o->wire != DELAYQ_NATIVE || o->lease_ms > 0))
-        return "options.broadcast: only with DELAYQ_NATIVE and no lease";
-    if (o->share) {
-        const char *wrong = dq_check_share(o);
-        if (wrong) return wrong;
-    }
-    if (o->backoff_ms == 0) o->backoff_ms = 1000;
-    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
-    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
-    if (o->batch == 0) o->batch = 100;
-    if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
-    if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
-    if (o->reconnect_max_ms == 0) o->reconnect_max_ms = 5000;
-    return NULL;
-}
-
-/* Where a broadcast's reader begins. NULL, or what is wrong. */
-static const char *dq_check_cursor(delayq *q) {
-    const char *after = q->options.broadcast_after;
-    size_t ms, seq;
-    if (!after || !*after) {
-        memcpy(q->cursor, after ? "0-0" : "$", after ? 4 : 2);
-        return NULL;
-    }
-    ms = strspn(after, "0123456789");
-    seq = after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
-    if (ms < 1 || ms > 20 || seq < 1 || seq > 20 || after[ms + 1 + seq])
-        return "options.broadcast_after: the ticket text of an item";
-    memcpy(q->cursor, after, ms + seq + 2);
-    return NULL;
+/* Free the items of a peek. */
+static void dq_free_items(delayq *q) {
+    if (q->reply) freeReplyObject(q->reply);
+    q->reply = NULL;
 }
 
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
@@ -8090,10 +8435,14 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     memset(q, 0, sizeof *q);
     if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
     q->options = *options;
+    q->wire = options->wire ? options->wire : &dq_wire_native;
     q->own.owner = q;
     q->conn = &q->own;
     wrong = dq_check_options(&q->options);
     if (!wrong) wrong = dq_check_cursor(q);
+    q->fetch.want = 1;
+    dq_lane_begin(&q->fetch.lane, &dq_policy_call, NULL, 0);
+    dq_lane_attach(q, &q->fetch.lane);
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
@@ -8130,13 +8479,13 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     }
     if (q->outbox) {
         dq_conn_ensure(q);
-        q->err[0] = '\0'; /* a tick tells what goes wrong */
+        q->err[0] = '\0'; /* a tick returns failures */
         return DELAYQ_OK;
     }
     deadline = dq_wait_limit(q);
     limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
     if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
-    status = dq_wait_ensure(q, deadline);
+    status = dq_wait_connected(q, deadline);
     if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
@@ -8144,10 +8493,17 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
 
 DELAYQ_API void delayq_close(delayq *q) {
     delayq_conn *conn;
+    delayq_lane *lane;
     delayq **at, *h;
+    int in_flight;
     if (!q || q->open != DQ_OPEN) return;
     dq_free_items(q);
-    if (q->outbox) dq_outbox_free(q);
+    dq_fetch_free(q);
+    in_flight = q->setup.state == DELAYQ_EXCHANGE_SENT;
+    for (lane = q->lanes; lane; lane = lane->next) {
+        dq_conn_free_replies(&lane->x);
+        in_flight |= lane->x.state == DELAYQ_EXCHANGE_SENT;
+    }
     q->open = 0;
     conn = q->conn;
     if (!conn) dq_conn_free_replies(&q->setup);
@@ -8162,11 +8518,12 @@ DELAYQ_API void delayq_close(delayq *q) {
             if (h->waiter.asked && dq_sched_same_queue(h, q))
                 what &= ~DQ_SUB_WAITERS;
         if (q->pid == dq_sys_pid()) dq_sub_subscribe(q, "UNSUBSCRIBE", what);
-        if (q->setup.state == DELAYQ_EXCHANGE_SENT ||
-            dq_outbox_is_asking(q)) /* its memory ends */
-            dq_conn_close(conn, &conn->cmd,
-                          dq_err_set(conn->err, DELAYQ_ERR_IO,
-                                     "a handle was closed that had asked"));
+        if (in_flight) { /* its memory ends */
+            dq_err_set(conn->err, DELAYQ_ERR_IO,
+                       "a handle was closed while its request was in flight");
+            dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+            dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
+        }
         dq_conn_free_replies(&q->setup);
         return;
     }
@@ -8177,104 +8534,13 @@ DELAYQ_API void delayq_close(delayq *q) {
     conn->handles = NULL;
     dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
     dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+    dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
     dq_conn_free_replies(&q->setup);
     dq_tls_end(conn);
     dq_sys_close_pipe(conn->pipe);
 }
 
 /* --- offers --- */
-
-#define DQ_OFFER_MAX 128
-#define DQ_OFFER_BYTES (256 * 1024)
-
-/* A message that may have been stored stays so until the server answers. */
-static void dq_message_set_status(delayq_message *m, delayq_status status) {
-    if (status == DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
-        m->status = status;
-}
-
-/* It was sent again, and may have been delivered meanwhile: the call that has
- * sent it first doesn't know; whoever offers it again is told that nobody
- * does, which ends it. */
-static delayq_status dq_message_set_late(delayq *q, delayq_message *m) {
-    m->ticket.text[0] = '\0';
-    if (m->status == DELAYQ_ERR_UNKNOWN) return m->status = DELAYQ_GONE;
-    return m->status = dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
-                                  "offer: sent twice, and due before it could "
-                                  "be told whether the first arrived");
-}
-
-/* What became of messages without keys, which went in one script. Of those
- * that were sent again, pairs say more: number, and due time or -1. */
-static delayq_status dq_apply_offer(delayq *q, dq_req *call) {
-    delayq_message *m = call->messages;
-    size_t i, at = 1, id_len = dq_elem_id_len(q);
-    int64_t us;
-    delayq_status status = dq_req_numbers(q, call, &us, 1), first = status;
-    for (i = 0; status != DELAYQ_OK && i < call->max; i++)
-        dq_message_set_status(m + i, status);
-    for (i = 0; status == DELAYQ_OK && i < call->max; i++, m++) {
-        int64_t due =
-            m->due_ms > 0 ? m->due_ms : (us + 999) / 1000 + m->delay_ms;
-        if (at + 1 < call->reply->elements) {
-            redisReply *const *r = call->reply->element + at;
-            if (r[0]->type == REDIS_REPLY_INTEGER &&
-                r[1]->type == REDIS_REPLY_INTEGER &&
-                r[0]->integer == (int64_t)i + 1) {
-                due = r[1]->integer;
-                at += 2;
-            }
-        }
-        if (due < 0) {
-            delayq_status late = dq_message_set_late(q, m);
-            if (late < DELAYQ_OK) first = late;
-            continue;
-        }
-        m->status = DELAYQ_OK;
-        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        dq_elem_id_ticket(&m->ticket, due, m->id, id_len);
-        dq_sched_on_own_item(q, due, call->x.read_us);
-        q->counts.offered++;
-    }
-    if (status == DELAYQ_OK && at != call->reply->elements) {
-        for (i = 0; i < call->max; i++)
-            call->messages[i].status = DELAYQ_ERR_PROTOCOL;
-        return dq_err_bad_reply(q, "offer");
-    }
-    return first;
-}
-
-/* What became of a message that has a key. */
-static delayq_status dq_apply_keyed(delayq *q, dq_req *call) {
-    delayq_message *m = call->messages;
-    const redisReply *ticket;
-    int64_t n[3];
-    delayq_status status = dq_req_numbers(q, call, n, 3);
-    if (status == DELAYQ_OK && n[1] == 2) return dq_message_set_late(q, m);
-    dq_message_set_status(m, status);
-    if (status != DELAYQ_OK) return status;
-    ticket = call->reply->elements == 4 ? call->reply->element[3] : NULL;
-    if (!ticket || ticket->type != REDIS_REPLY_STRING ||
-        ticket->len >= sizeof m->ticket.text)
-        return m->status = dq_err_bad_reply(q, "offer");
-    memcpy(m->ticket.text, ticket->str, ticket->len + 1);
-    if (n[1] != 0) return m->status = DELAYQ_DUPLICATE;
-    q->counts.offered++;
-    dq_sched_on_own_item(q, n[2], call->x.read_us);
-    return DELAYQ_OK;
-}
-
-/* What is different of messages with a key. delayq_offer, which has none, does
- * not name that kind, so a program that calls no other does not link it. */
-typedef struct dq_offer_kind {
-    const dq_script *script;
-    void (*writer)(dq_resp_writer *o, delayq *q, const dq_req *call);
-    delayq_status (*apply)(delayq *q, dq_req *call);
-} dq_offer_kind;
-static const dq_offer_kind dq_offer_plain = {&dq_script_offer, dq_write_offer,
-                                             dq_apply_offer};
-static const dq_offer_kind dq_offer_keyed = {&dq_script_offer_keyed,
-                                             dq_write_keyed, dq_apply_keyed};
 
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     size_t klen = m->key ? strlen(m->key) : 0;
@@ -8290,127 +8556,47 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     if (m->key && m->key_ttl_ms > DQ_MAX_DUE / 4) return "key_ttl_ms: too long";
     return NULL;
 }
-
-/* Make requests of what goes in one go, and leave out what is bad: messages
- * without a key that stand side by side are one request. A message has a new
- * id, unless it keeps the one of a sending whose outcome is unknown. Returns
- * how many messages were looked at. */
-static size_t dq_offer_plan(delayq *q, delayq_message *messages, size_t count,
-                            const dq_offer_kind *keyed, dq_req *reqs, size_t *n,
-                            int *bad) {
-    int64_t now = dq_sys_now();
-    int64_t now_ms =
-        (now + q->conn->clock_offset_us - dq_sched_drift_us(q->conn, now)) /
-        1000; /* at least */
-    size_t at, bytes = 0, sum = 0;
-    dq_req *req = NULL;
-    *n = 0;
-    *bad = 0;
-    for (at = 0; at < count; at++) {
-        delayq_message *m = &messages[at];
-        const dq_offer_kind *kind;
-        const char *wrong;
-        int joins = req && req->script == &dq_script_offer && !m->key &&
-                    req->messages + req->max == m && req->max < DQ_OFFER_MAX &&
-                    bytes < DQ_OFFER_BYTES;
-        if (!joins && (*n == DQ_PIPELINE_MAX || sum >= DQ_OFFER_BYTES)) break;
-        wrong = dq_offer_check(m, now_ms);
-        if (wrong) {
-            *bad = 1;
-            dq_message_set_status(m, DELAYQ_ERR_ARG);
-            dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-            continue;
-        }
-        if (m->status != DELAYQ_ERR_UNKNOWN || m->first_due_ms <= 0) {
-            m->status = DELAYQ_OK;
-            m->first_due_ms = now_ms + m->delay_ms;
-            m->first_due_us = now + m->delay_ms * 1000;
-            if (m->due_ms > 0) {
-                m->first_due_ms = m->due_ms;
-                m->first_due_us = dq_sched_local_us(q, m->due_ms, now);
-            }
-            m->ticket.text[0] = '\0';
-            dq_elem_next_id(q, m->id);
-        }
-        if (!joins) {
-            req = &reqs[(*n)++];
-            kind = m->key ? keyed : &dq_offer_plain;
-            dq_req_begin(req, kind->script, "offer", kind->writer);
-            req->idempotent = 1;
-            req->messages = m;
-            bytes = 0;
-        }
-        req->max++;
-        bytes += m->len;
-        sum += m->len;
-    }
-    return at;
-}
-
-/* Into the outbox, as far as there is room. */
-static delayq_status dq_outbox_offer_many(delayq *q, delayq_message *m,
-                                          size_t count, int want_tickets) {
-    int64_t now_ms = (dq_sys_now() + q->conn->clock_offset_us) / 1000;
-    delayq_status first = DELAYQ_OK;
-    size_t i;
-    for (i = 0; i < count; i++) {
-        const char *wrong = dq_offer_check(&m[i], now_ms);
-        if (first == DELAYQ_ERR_FULL)
-            m[i].status = first; /* in order: nothing overtakes */
-        else if (wrong)
-            m[i].status = dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-        else
-            dq_outbox_offer(q, &m[i], want_tickets);
-        if (first == DELAYQ_OK || m[i].status == DELAYQ_ERR_FULL)
-            first = m[i].status;
-    }
-    dq_outbox_kick(q, &dq_outbox_of(q)->offers);
-    return first;
-}
-
+/* Offer messages. `keyed` is the verb of those with a key: delayq_offer, which
+ * has none, does not name it, so a program that calls no other does not link
+ * it. */
 static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
-                                  size_t count, const dq_offer_kind *keyed) {
-    delayq_status first =
+                                  size_t count, const dq_verb *keyed) {
+    delayq_status status =
         dq_check(q, messages || count == 0 ? NULL : "messages is NULL");
-    delayq_status rest; /* of those that are not sent */
-    dq_req reqs[DQ_PIPELINE_MAX];
-    int64_t deadline = 0;
-    size_t at = 0, n, i;
-    int bad;
-    if (first == DELAYQ_OK && q->outbox)
-        return dq_outbox_offer_many(q, messages, count, 1);
-    if (first == DELAYQ_OK) {
-        deadline = dq_wait_limit(q);
-        first = dq_wait_ensure(q, deadline);
+    const char *fault = NULL;
+    delayq_lane lane;
+    int64_t now_ms;
+    size_t i, good = 0;
+    if (status != DELAYQ_OK) {
+        for (i = 0; messages && i < count; i++)
+            if (messages[i].status != DELAYQ_ERR_UNKNOWN)
+                messages[i].status = status;
+        return status;
     }
-    rest = first;
-    /* As many in one go as fit, each go with its own deadline. */
-    while (at < count && rest == DELAYQ_OK) {
-        at +=
-            dq_offer_plan(q, messages + at, count - at, keyed, reqs, &n, &bad);
-        if (n > 0) dq_wait_settle(q, reqs, n, deadline);
-        for (i = 0; i < n; i++) {
-            const dq_offer_kind *kind =
-                reqs[i].messages->key ? keyed : &dq_offer_plain;
-            delayq_status status = kind->apply(q, &reqs[i]);
-            if (reqs[i].reply) freeReplyObject(reqs[i].reply);
-            if (status >= DELAYQ_OK) continue;
-            if (first == DELAYQ_OK) first = status;
-            if (status != DELAYQ_ERR_UNKNOWN || !q->conn->cmd.c) rest = status;
-        }
-        if (bad && first == DELAYQ_OK) first = DELAYQ_ERR_ARG;
-        if (rest == DELAYQ_ERR_UNKNOWN || rest == DELAYQ_ERR_PROTOCOL)
-            rest = DELAYQ_ERR_IO; /* the others were not sent */
-        if (at < count) deadline = dq_wait_limit(q);
+    dq_lane_begin(&lane, &dq_policy_call, &dq_verb_offer, count);
+    lane.keyed_verb = keyed;
+    lane.messages = messages;
+    now_ms = dq_due_least(q->conn);
+    for (i = 0; i < count; i++) {
+        delayq_message *m = &messages[i];
+        const char *wrong = dq_offer_check(m, now_ms);
+        if (wrong) fault = wrong;
+        if (wrong)
+            m->status = DELAYQ_ERR_ARG;
+        else if (m->status != DELAYQ_ERR_UNKNOWN || q->outbox)
+            m->status = DELAYQ_OK;
+        if (m->status == DELAYQ_OK) m->ticket.text[0] = '\0';
+        good += !wrong;
     }
-    for (; messages && at < count; at++)
-        dq_message_set_status(&messages[at], rest);
-    return first;
+    if (good > 0) status = dq_do(q, &lane, keyed != NULL);
+    if (fault && status == DELAYQ_OK)
+        status = dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", fault);
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count) {
-    return dq_offer_all(q, messages, count, &dq_offer_keyed);
+    return dq_offer_all(q, messages, count, &dq_verb_keyed);
 }
 
 DELAYQ_API delayq_status delayq_offer_message(delayq *q,
@@ -8421,23 +8607,20 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
 
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms) {
-    delayq_status status;
     delayq_message m;
     memset(&m, 0, sizeof m);
     m.data = data;
     m.len = len;
     m.delay_ms = delay_ms;
-    if (!q || !q->outbox) return dq_offer_all(q, &m, 1, NULL);
-    status = dq_check(q, NULL);
-    return status == DELAYQ_OK ? dq_outbox_offer_many(q, &m, 1, 0) : status;
+    return dq_offer_all(q, &m, 1, NULL);
 }
 
 /* --- ticks and takes --- */
 
-/* Would a tick, or a take that does not wait, do no more than look at the
- * clock? Nothing is due, what comes next will be heard of, and the connections
- * were read within this millisecond. Asked before dq_check, whose look at the
- * process costs more than all of this: no socket is touched. */
+/* Returns 1 if a tick, or a take that does not wait, would only read the clock:
+ * nothing is due, the next item will be heard of, and the sockets were read
+ * within this millisecond. It runs before dq_check, whose look at the process
+ * costs more than all of this. */
 static int dq_is_idle(const delayq *q) {
     const delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
@@ -8452,26 +8635,24 @@ static int dq_is_idle(const delayq *q) {
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    int idle = dq_is_idle(q);
+    int idle = dq_is_idle(q), took;
     delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
     int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
+    took = q->fetch.taken;
     /* A program whose last take was empty and did not wait will now sleep until
-     * wait_ms is over or a descriptor is readable: ask to be told of a push, as
-     * a take that waits does. */
-    if (q->outbox)
-        status = dq_outbox_tick(q);
-    else if (!idle)
-        status = dq_take_tick(q, dq_wait_limit(q), q->empty_takes);
+     * wait_ms is over or a descriptor is readable: ask for reports of pushes,
+     * as a take that waits does. */
+    if (!idle) status = dq_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
     now = dq_sys_now();
     left = dq_sched_next(q, 1) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
-    if (q->empty_takes && dq_sched_has_ready(q))
+    if (!q->outbox && q->empty_takes && dq_sched_has_ready(q))
         left = 0; /* it takes: there is something */
-    if (q->outbox && (q->conn->cmd.more || dq_outbox_has_items(q))) left = 0;
+    if (q->conn->cmd.more || (took && dq_fetch_has_items(q))) left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -8483,51 +8664,56 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
  * waiters recover by timeout. */
 static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
-    dq_take_state t;
     q->will_wait = 0;
     if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
-    memset(&t, 0, sizeof t);
     memcpy(err, q->err, sizeof err);
-    dq_free_items(q);
-    if (q->conn->cmd.c) dq_take_once(q, &t);
-    dq_free_items(q);
+    if (q->conn->cmd.c && dq_lane_is_idle(&q->fetch.lane) &&
+        !dq_fetch_has_items(q)) {
+        dq_fetch_send(q, q->fetch.take, 0);
+        dq_wait_lane(q, &q->fetch.lane, dq_wait_limit(q));
+        q->fetch.failure = DELAYQ_OK;
+    }
     dq_waiters_on_leave(q);
     dq_sub_follow_role(q);
     memcpy(q->err, err, sizeof err);
 }
 
-/* Take until something comes, the timeout is over, or wake was called. */
-static delayq_status dq_take(delayq *q, dq_take_state *t, int64_t timeout_ms) {
-    int ack = t->ack.ticket.text[0] != '\0';
+/* Take until something comes, the timeout is over, or delayq_wake was called.
+ * An ack in hand goes first: a wake must not lose it. */
+static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
+                             size_t *count, int64_t timeout_ms) {
+    delayq_fetch *f = &q->fetch;
+    int acks = f->ack.text[0] != '\0', waits = timeout_ms != 0 || !q->outbox;
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
     delayq_status status;
     dq_free_items(q);
-    dq_sched_on_take(q);
+    f->take = dq_take_verb(q);
+    f->taken |= 1;
+    f->lost = 0;
+    if (waits) dq_sched_on_take(q);
     dq_waiters_begin(q, timeout_ms);
     for (;;) {
-        /* The ack in hand goes first: a wake must not lose it. */
-        if (timeout_ms != 0 && !t->ack.ticket.text[0] &&
-            dq_wait_consume_wake(q)) {
+        if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
             status = DELAYQ_WOKEN;
             break;
         }
-        status = dq_take_step(q, t, timeout_ms != 0 || q->empty_takes > 0);
+        status = dq_take_step(q, items, max, count, waits,
+                              timeout_ms != 0 || q->empty_takes > 0);
         q->empty_takes =
             status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
-        if (status != DELAYQ_EMPTY && !dq_err_passing(status)) break;
+        if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
         if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
-        dq_free_items(q);
         if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
-        if (ack &&
+        if (acks &&
             dq_wait_consume_wake(q)) { /* not settled: the fault counts */
-            if (!t->ack.ticket.text[0]) status = DELAYQ_WOKEN;
+            if (!f->ack.text[0]) status = DELAYQ_WOKEN;
             break;
         }
         if (q->ready == 0 || status != DELAYQ_EMPTY)
-            dq_wait_sleep(&q, 1, deadline, 1);
+            dq_sleep(&q, 1, deadline, DQ_FOR_ITEMS);
     }
-    /* What an answer that was lost had handed out is not forgotten. */
-    if (t->lost) status = dq_err_unanswered(q, "take", status);
+    /* an item that a lost reply had handed out is not forgotten */
+    if (f->lost) status = dq_err_after_loss(q, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
     return status;
@@ -8540,23 +8726,16 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                         : max < 1 || max > 10000 ? "max: 1 to 10,000"
                                                  : dq_wrong_timeout(timeout_ms);
     delayq_status status;
-    dq_take_state t;
     if (count) *count = 0;
     if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
         dq_free_items(q);
+        dq_fetch_free(q);
         q->empty_takes = 1;
         return DELAYQ_EMPTY;
     }
     status = dq_check(q, wrong);
     if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        return dq_outbox_take_within(q, items, max, count, timeout_ms);
-    memset(&t, 0, sizeof t);
-    t.items = items;
-    t.max = max;
-    status = dq_take(q, &t, timeout_ms);
-    if (status == DELAYQ_OK) *count = t.count;
-    return status;
+    return dq_take(q, items, max, count, timeout_ms);
 }
 
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
@@ -8566,82 +8745,50 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
     return delayq_take_many(q, item, 1, &count, timeout_ms);
 }
 
-/* --- what is done with a lease, by its ticket --- */
+/* --- what is done with a ticket --- */
 
-/* Remove elements by their tickets: one, a cancel; or those of items, acks.
- * What became of each item stands in its `acked`. Returns the first that is not
- * DELAYQ_OK. */
-static delayq_status dq_remove(delayq *q, const char *what, const char *ticket,
-                               delayq_item *items, size_t count) {
-    delayq_status status, first = DELAYQ_OK;
-    int64_t us;
-    size_t i;
-    dq_req call;
-    dq_req_begin(&call, &dq_script_remove, what, dq_write_remove);
-    call.idempotent = 1;
-    call.ticket = ticket;
-    call.mirror = ticket && q->options.wire != DELAYQ_NATIVE;
-    call.items = items;
-    call.max = count;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), &us, 1);
-    if (status == DELAYQ_OK && call.reply->elements != 1 + count)
-        status = dq_err_bad_reply(q, what);
-    for (i = 1; status == DELAYQ_OK && i <= count; i++) {
-        const redisReply *r = call.reply->element[i];
-        if (r->type != REDIS_REPLY_INTEGER || (r->integer | 1) != 1)
-            status = dq_err_bad_reply(q, what);
-    }
-    for (i = 0; i < count; i++) {
-        delayq_status one = status;
-        if (status == DELAYQ_OK)
-            one =
-                dq_ticket_status(q, &call, call.reply->element[i + 1]->integer);
-        if (items) items[i].acked = one;
-        if (items) q->counts.acked += one == DELAYQ_OK;
-        if (first == DELAYQ_OK) first = one;
-    }
-    if (call.reply) freeReplyObject(call.reply);
-    return first;
+/* Do one op by its ticket. Returns its status; *due_ms: its new due time. */
+static delayq_status dq_do_ticket(delayq *q, const dq_verb *verb,
+                                  const char *ticket, int64_t delay_ms,
+                                  int64_t *due_ms) {
+    delayq_lane lane;
+    dq_op op;
+    dq_lane_begin(&lane, &dq_policy_call, verb, 1);
+    memset(&op, 0, sizeof op);
+    op.verb = verb;
+    op.data = ticket;
+    op.len = strlen(ticket) + 1;
+    op.begun_us = lane.begun_us;
+    op.delay_ms = delay_ms;
+    lane.ops = &op;
+    dq_do(q, &lane, 0);
+    if (due_ms) *due_ms = lane.due_ms;
+    return lane.result;
 }
 
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
     delayq_status status =
         dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
     if (status != DELAYQ_OK) return status;
-    if (q->outbox)
-        return dq_outbox_change(q, ticket->text, "cancel", DQ_ENTRY_REMOVE, 1,
-                                0, 0, NULL);
-    return dq_remove(q, "cancel", ticket->text, NULL, 1);
+    return dq_do_ticket(q, &dq_verb_cancel, ticket->text, 0, NULL);
 }
-
-#define DQ_ACK_MAX 500
 
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count) {
     const char *wrong = !items && count > 0 ? "items is NULL"
-                        : q && q->options.broadcast
-                            ? "a broadcast has nothing to ack"
-                            : NULL;
-    delayq_status first, status;
-    size_t i, n;
+                        : dq_is_stream(q)   ? "a broadcast has nothing to ack"
+                                            : NULL;
+    delayq_status status;
+    delayq_lane lane;
+    size_t i;
     for (i = 0; !wrong && i < count; i++)
         wrong = dq_wrong_ticket(items[i].ticket.text);
-    first = status = dq_check(q, wrong);
-    for (i = 0; q && q->outbox && i < count && status == DELAYQ_OK; i++)
-        first = status = items[i].acked = dq_outbox_change(
-            q, items[i].ticket.text, "ack", DQ_ENTRY_REMOVE, 0, 0, 0, NULL);
-    for (; i < count && status == DELAYQ_OK; i += n) {
-        n = count - i < DQ_ACK_MAX ? count - i : DQ_ACK_MAX;
-        status = dq_remove(q, "ack", NULL, items + i, n);
-        if (first == DELAYQ_OK) first = status;
-        if (status >= DELAYQ_OK ||
-            (status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c))
-            status = DELAYQ_OK; /* go on */
-        else if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
-            status = DELAYQ_ERR_IO; /* the rest was not sent */
-    }
-    for (; items && i < count; i++) items[i].acked = status;
-    return first;
+    status = dq_check(q, wrong);
+    for (i = 0; items && i < count; i++) items[i].acked = status;
+    if (status != DELAYQ_OK || count == 0) return status;
+    dq_lane_begin(&lane, &dq_policy_call, &dq_verb_ack, count);
+    lane.items = items;
+    return dq_do(q, &lane, 0);
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
@@ -8654,112 +8801,77 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms) {
     const char *wrong = item ? dq_wrong_timeout(timeout_ms) : "item is NULL";
     delayq_status status;
-    dq_take_state t;
+    delayq_item acked;
+    size_t count;
     if (!wrong && item->ticket.text[0])
-        wrong = q && q->options.broadcast ? "a broadcast has nothing to ack"
-                                          : dq_wrong_ticket(item->ticket.text);
+        wrong = dq_is_stream(q) ? "a broadcast has nothing to ack"
+                                : dq_wrong_ticket(item->ticket.text);
     status = dq_check(q, wrong);
+    if (status == DELAYQ_OK && q->outbox && item->ticket.text[0])
+        status = delayq_ack(q, item);
     if (status != DELAYQ_OK) {
         if (item) item->acked = status;
         return status;
     }
-    if (q->outbox) {
-        size_t count;
-        if (item->ticket.text[0]) status = delayq_ack(q, item);
-        if (status != DELAYQ_OK) return item->acked = status;
-        memset(item, 0, sizeof *item);
-        return dq_outbox_take_within(q, item, 1, &count, timeout_ms);
-    }
-    memset(&t, 0, sizeof t);
-    t.ack = *item;
-    t.ack.data = NULL; /* it ends here */
-    t.ack.len = 0;
-    t.items = item;
-    t.max = 1;
+    acked = *item;
+    acked.data = NULL; /* it ends here */
+    acked.len = 0;
     memset(item, 0, sizeof *item);
-    status = dq_take(q, &t, timeout_ms);
-    item->acked = t.acked;
-    if (t.ack.ticket.text[0]) { /* not settled: still in hand */
-        *item = t.ack;
-        item->acked = t.acked != DELAYQ_OK ? t.acked : status; /* not sent */
+    if (!q->outbox) q->fetch.ack = acked.ticket;
+    q->fetch.acked = DELAYQ_OK;
+    status = dq_take(q, item, 1, &count, timeout_ms);
+    item->acked = q->fetch.acked;
+    if (q->fetch.ack.text[0]) { /* not settled: still in hand */
+        *item = acked;
+        item->acked = q->fetch.acked != DELAYQ_OK ? q->fetch.acked : status;
+        q->fetch.ack.text[0] = '\0';
     }
     return status;
 }
 
-/* Nack, extend, reschedule; bury if delay_ms is negative. The new due time is
- * absolute, so that sending it twice does no harm. *stands: as it is now. */
-static delayq_status dq_change(delayq *q, const char *ticket, int64_t delay_ms,
-                               int less, const char *what, int64_t *stands) {
-    int64_t deadline = dq_wait_limit(q);
-    delayq_status status;
-    int64_t n[3];
-    dq_req call;
-    if (q->outbox)
-        return dq_outbox_change(q, ticket, what, DQ_ENTRY_CHANGE,
-                                strcmp(what, "reschedule") == 0, delay_ms, less,
-                                stands);
-    status = dq_wait_ensure(q, deadline); /* for its clock */
-    if (status != DELAYQ_OK) return status;
-    dq_req_begin(&call, &dq_script_change, what, dq_write_change);
-    call.idempotent = 1;
-    call.ticket = ticket;
-    call.bury = delay_ms < 0;
-    call.from = call.bury ? 0 : delay_ms;
-    call.due_ms = dq_due_after(q, dq_sys_now(), call.from);
-    call.less = less;
-    status = dq_wait_run(q, &call, deadline, n, 3);
-    if (status != DELAYQ_OK) return status;
-    freeReplyObject(call.reply);
-    if (n[1] != 1) return dq_ticket_status(q, &call, 0);
-    if (stands) *stands = n[2];
-    if (!call.bury) dq_sched_on_own_item(q, n[2], call.x.read_us);
-    return DELAYQ_OK;
+/* Returns the delay of a nack with back-off. An item that only has a ticket has
+ * the attempt count in it. */
+static int64_t dq_nack_backoff(const delayq *q, const delayq_item *item) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t len, n = dq_elem_ticket_prefix(item->ticket.text, key, &len);
+    int attempt = item->attempt > 0 ? item->attempt
+                                    : dq_elem_attempt(key, n == 17 ? 16 : 0);
+    return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                          attempt < 1    ? 1
+                          : attempt > 60 ? 60
+                                         : (unsigned)attempt);
 }
 
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
     const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
-    int release = delay_ms == DELAYQ_RELEASE;
+    const dq_verb *verb = &dq_verb_nack;
     delayq_status status;
     if (!wrong && (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
         wrong = "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE";
     status = dq_check(q, wrong);
     if (status != DELAYQ_OK) return status;
-    if (delay_ms == DELAYQ_BACKOFF) {
-        /* An item that only has a ticket has the count that stands in it. */
-        unsigned char key[DQ_ELEM_PREFIX_MAX];
-        size_t len, n = dq_elem_ticket_prefix(item->ticket.text, key, &len);
-        int attempt = item->attempt > 0
-                          ? item->attempt
-                          : dq_elem_attempt(key, n == 17 ? 16 : 0);
-        delay_ms =
-            dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
-                           attempt < 1    ? 1
-                           : attempt > 60 ? 60
-                                          : (unsigned)attempt);
-    }
-    status = dq_change(q, item->ticket.text, release ? 0 : delay_ms, release,
-                       "nack", NULL);
-    q->counts.nacked += status == DELAYQ_OK && !q->outbox;
-    return status;
+    if (delay_ms == DELAYQ_RELEASE) verb = &dq_verb_release;
+    if (delay_ms == DELAYQ_RELEASE) delay_ms = 0;
+    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_backoff(q, item);
+    return dq_do_ticket(q, verb, item->ticket.text, delay_ms, NULL);
 }
 
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
     const char *ticket = item ? item->ticket.text : NULL;
     delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
-    if (status == DELAYQ_OK) status = dq_change(q, ticket, -1, 0, "bury", NULL);
-    if (status == DELAYQ_OK && !q->outbox) q->counts.died++;
-    return status;
+    if (status != DELAYQ_OK) return status;
+    return dq_do_ticket(q, &dq_verb_bury, ticket, 0, NULL);
 }
 
-/* A ticket's due time moves; its id stays. */
-static delayq_status dq_move_ticket(delayq *q, delayq_ticket *ticket,
-                                    int64_t delay_ms, const char *what,
-                                    const char *wrong) {
-    int64_t due_ms = 0;
+/* Give an item a new due time; the ticket follows it. */
+static delayq_status dq_retime(delayq *q, const dq_verb *verb,
+                               delayq_ticket *ticket, int64_t delay_ms,
+                               const char *wrong) {
+    int64_t due_ms;
     delayq_status status = dq_check(q, wrong);
-    if (status == DELAYQ_OK)
-        status = dq_change(q, ticket->text, delay_ms, 0, what, &due_ms);
+    if (status != DELAYQ_OK) return status;
+    status = dq_do_ticket(q, verb, ticket->text, delay_ms, &due_ms);
     if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
     return status;
 }
@@ -8769,9 +8881,9 @@ DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
     const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
     if (q && lease_ms == 0) lease_ms = q->options.lease_ms;
     if (!wrong && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
-        wrong = "lease_ms: above 0, or the handle has a lease";
-    return dq_move_ticket(q, wrong ? NULL : &item->ticket, lease_ms, "extend",
-                          wrong);
+        wrong = "lease_ms: above 0 and not too long, or the handle has a lease";
+    return dq_retime(q, &dq_verb_extend, wrong ? NULL : &item->ticket, lease_ms,
+                     wrong);
 }
 
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
@@ -8779,61 +8891,126 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
     const char *wrong = dq_wrong_ticket(ticket ? ticket->text : NULL);
     if (!wrong && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
         wrong = "delay_ms is negative or too long";
-    return dq_move_ticket(q, ticket, delay_ms, "reschedule", wrong);
+    return dq_retime(q, &dq_verb_reschedule, ticket, delay_ms, wrong);
 }
 
 /* --- looking and clearing --- */
 
-static void dq_write_peek(dq_resp_writer *o, delayq *q, const dq_req *call) {
+#define DQ_QUERY_VERB(id, name, word, script, write, flags)                 \
+    static const dq_verb dq_verb_##id = {name,  word,  &dq_script_##script, \
+                                         write, NULL,  1,                   \
+                                         0,     flags, DQ_KEY_NONE}
+
+/* Run a bare verb. After DELAYQ_OK the caller has its reply, lane->reply, which
+ * begins with the `count` numbers n. */
+static delayq_status dq_ask(delayq *q, delayq_lane *lane, const dq_verb *verb,
+                            const dq_query *query, int64_t *n, size_t count) {
+    delayq_status status;
+    memset(n, 0, count * sizeof *n);
+    dq_lane_begin(lane, &dq_policy_call, verb, 1);
+    lane->query = query;
+    status = dq_wait_run(q, lane);
+    if (status != DELAYQ_OK || dq_resp_integers(lane->reply, n, count))
+        return status;
+    dq_lane_free_reply(lane);
+    return dq_lane_reject(q, lane);
+}
+
+static void dq_write_peek(dq_resp_writer *o, delayq *q,
+                          const delayq_lane *lane) {
     dq_resp_key(o, q, DQ_ZSET, "");
     o->keys = o->args;
-    dq_resp_int(o, (int64_t)call->max);
-    if (call->ticket) dq_write_ticket(o, call->ticket);
+    dq_resp_int(o, (int64_t)lane->query->max);
+    if (lane->query->ticket) dq_write_ticket(o, lane->query->ticket);
+}
+DQ_QUERY_VERB(peek, "peek", "", peek, dq_write_peek, DQ_READ_ONLY);
+
+/* Read one item of a peek: what can't be decoded, or has a score that is no due
+ * time, has its rank as a ticket. Returns 0 if it is none. */
+static int dq_peek_item(const delayq *q, delayq_item *item, const redisReply *r,
+                        const char *due, uint64_t rank) {
+    const unsigned char *e = (const unsigned char *)r->str;
+    int odd = *due == '-', kind;
+    size_t at;
+    due += odd;
+    if (r->type != REDIS_REPLY_STRING || *due < '0' || *due > '9') return 0;
+    memset(item, 0, sizeof *item);
+    kind = dq_elem_parse_of(q, e, r->len, &at);
+    item->due_ms = dq_num_due(due);
+    if (kind < 0 || odd)
+        dq_elem_rank_ticket(&item->ticket, item->due_ms, rank);
+    else
+        dq_elem_ticket(&item->ticket, item->due_ms, e, kind);
+    item->data = e + at;
+    item->len = r->len - at;
+    item->attempt = dq_elem_attempt(e, kind);
+    item->late_us = -1;
+    return 1;
 }
 
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count,
                                      const delayq_ticket *after) {
-    const char *ticket = after && after->text[0] ? after->text : NULL;
-    delayq_status status = dq_check(
-        q, !items || !count || max == 0 ? "items or count is NULL, or max is 0"
-           : ticket && !dq_elem_is_ticket(ticket) ? "after: no ticket"
-                                                  : NULL);
+    dq_query query = {0, 0, NULL, NULL};
+    delayq_status status;
+    const redisReply *r;
+    const char *due;
+    delayq_lane lane;
     int64_t n[2];
-    dq_req call;
+    size_t i;
+    if (after && after->text[0]) query.ticket = after->text;
+    status = dq_check(q, !items || !count || max == 0
+                             ? "items or count is NULL, or max is 0"
+                         : query.ticket && !dq_elem_is_ticket(query.ticket)
+                             ? "after: no ticket"
+                             : NULL);
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
     dq_free_items(q);
-    dq_req_begin(&call, &dq_script_peek, "peek", dq_write_peek);
-    call.read_only = 1;
-    call.max = max < 100000 ? max : 100000;
-    call.ticket = ticket;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
+    query.max = max < 100000 ? max : 100000;
+    status = dq_ask(q, &lane, &dq_verb_peek, &query, n, 2);
     if (status != DELAYQ_OK) return status;
-    return dq_read_all(q, &call, items, count, n[0]);
+    q->reply = lane.reply;
+    r = lane.reply;
+    if (r->elements < 3 || r->element[2]->type != REDIS_REPLY_STRING ||
+        r->elements - 3 > query.max)
+        return dq_lane_reject(q, &lane);
+    due = r->element[2]->str;
+    for (i = 0; i + 3 < r->elements; i++) {
+        if (!dq_peek_item(q, &items[i], r->element[i + 3], due,
+                          (uint64_t)n[1] + i))
+            return dq_lane_reject(q, &lane);
+        due += strcspn(due, " ");
+        due += *due == ' ';
+    }
+    *count = i;
+    return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 #define DQ_COUNTS 12 /* numbers that a count's reply begins with */
 
-static void dq_write_count(dq_resp_writer *o, delayq *q, const dq_req *call) {
+static void dq_write_count(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
     size_t i;
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
     o->keys = o->args;
-    dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_text(o, q->wire->letter);
     dq_resp_key(o, q, DQ_COUNTERS, "");
-    for (i = 0; i < call->max; i++) dq_resp_int(o, call->times[i]);
+    for (i = 0; i < lane->query->max; i++)
+        dq_resp_int(o, lane->query->times[i]);
 }
+DQ_QUERY_VERB(count, "count", "", count, dq_write_count, DQ_READ_ONLY);
 
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     delayq_status status = dq_check(q, counts ? NULL : "counts is NULL");
+    dq_query query = {0, 0, NULL, NULL};
     int64_t n[DQ_COUNTS];
-    dq_req call;
+    delayq_lane lane;
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
-    call.read_only = 1;
-    status = dq_wait_ask(q, &call, n, DQ_COUNTS);
+    status = dq_ask(q, &lane, &dq_verb_count, &query, n, DQ_COUNTS);
+    dq_lane_free_reply(&lane);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -8858,69 +9035,76 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
         dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
                     : n < 1 || n > 1000 ? "n: 1 to 1,000"
                                         : NULL);
+    dq_query query = {0, 0, NULL, NULL};
     int64_t head[DQ_COUNTS];
+    delayq_lane lane;
     size_t i;
-    dq_req call;
     if (status != DELAYQ_OK) return status;
-    dq_req_begin(&call, &dq_script_count, "count", dq_write_count);
-    call.read_only = 1;
-    call.times = due_ms;
-    call.max = n;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), head, DQ_COUNTS);
+    query.times = due_ms;
+    query.max = n;
+    status = dq_ask(q, &lane, &dq_verb_count, &query, head, DQ_COUNTS);
     if (status != DELAYQ_OK) return status;
-    for (i = 0; i < n && call.reply->elements == n + DQ_COUNTS; i++) {
-        const redisReply *r = call.reply->element[i + DQ_COUNTS];
+    for (i = 0; i < n && lane.reply->elements == n + DQ_COUNTS; i++) {
+        const redisReply *r = lane.reply->element[i + DQ_COUNTS];
         if (r->type != REDIS_REPLY_INTEGER) break;
         counts[i] = r->integer;
     }
-    freeReplyObject(call.reply);
-    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
+    dq_lane_free_reply(&lane);
+    return i == n ? DELAYQ_OK : dq_lane_reject(q, &lane);
 }
 
-/* Run what removes items or dead letters, and says how many. */
-static delayq_status dq_run_removal(delayq *q, dq_req *call, const char *wrong,
-                                    int64_t *removed) {
+/* Run a verb that removes items or dead letters. *removed: their number. */
+static delayq_status dq_ask_removal(delayq *q, const dq_verb *verb, size_t max,
+                                    const char *wrong, int64_t *removed) {
     delayq_status status = dq_check(q, wrong);
+    dq_query query = {0, 0, NULL, NULL};
+    delayq_lane lane;
     int64_t n[2];
-    if (status == DELAYQ_OK) status = dq_wait_ask(q, call, n, 2);
+    query.max = max;
+    if (status == DELAYQ_OK) {
+        status = dq_ask(q, &lane, verb, &query, n, 2);
+        dq_lane_free_reply(&lane);
+    }
     if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
 
-static void dq_write_clear(dq_resp_writer *o, delayq *q, const dq_req *call) {
-    (void)call;
+static void dq_write_clear(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    (void)lane;
     dq_write_three_keys(o, q);
     o->keys = o->args;
-    dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_text(o, q->wire->letter);
 }
+DQ_QUERY_VERB(clear, "clear", "", clear, dq_write_clear, 0);
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    delayq_status status;
-    dq_req call;
-    dq_req_begin(&call, &dq_script_clear, "clear", dq_write_clear);
-    status = dq_run_removal(q, &call, NULL, removed);
+    delayq_status status = dq_ask_removal(q, &dq_verb_clear, 0, NULL, removed);
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
     return status;
 }
 
-static void dq_write_dead(dq_resp_writer *o, delayq *q, const dq_req *call) {
+#define DQ_DEAD_MAX 1000000 /* dead letters in one request */
+
+static void dq_write_dead(dq_resp_writer *o, delayq *q,
+                          const delayq_lane *lane) {
+    const char *word = lane->verb->word;
+    size_t max = lane->query->max;
     dq_resp_key(o, q, DQ_DEAD, "");
-    if (strcmp(call->word, "redrive") == 0)
-        dq_resp_arg(o, q->name, q->name_len, 0);
+    if (strcmp(word, "redrive") == 0) dq_resp_arg(o, q->name, q->name_len, 0);
     o->keys = o->args;
-    dq_resp_text(o, call->word);
-    dq_resp_int(o, (int64_t)call->max);
-    dq_resp_int(o, call->from);
-    dq_resp_text(o, dq_wire_letter(q));
+    dq_resp_text(o, word);
+    dq_resp_int(o, (int64_t)(max < DQ_DEAD_MAX ? max : DQ_DEAD_MAX));
+    dq_resp_int(o, lane->query->from);
+    dq_resp_text(o, q->wire->letter);
 }
+DQ_QUERY_VERB(dead_peek, "dead letters", "peek", dead, dq_write_dead,
+              DQ_READ_ONLY);
+DQ_QUERY_VERB(dead_redrive, "dead letters", "redrive", dead, dq_write_dead, 0);
+DQ_QUERY_VERB(dead_clear, "dead letters", "clear", dead, dq_write_dead, 0);
 
-static void dq_begin_dead(dq_req *call, const char *word, size_t max) {
-    dq_req_begin(call, &dq_script_dead, "dead letters", dq_write_dead);
-    call->word = word;
-    call->max = max < 1000000 ? max : 1000000;
-}
-
-/* "reason time\n", then the element. What begins otherwise is shown whole. */
+/* Read a dead letter: "reason time\n", then the element. One that begins in
+ * another way is shown whole. */
 static int dq_dead_letter(const delayq *q, delayq_dead *d,
                           const redisReply *r) {
     size_t reason, line, at = 0;
@@ -8953,45 +9137,40 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
         dq_check(q, !letters || !count || max == 0
                         ? "letters or count is NULL, or max is 0"
                         : NULL);
+    dq_query query = {0, 0, NULL, NULL};
+    delayq_lane lane;
     int64_t n[2];
     size_t i;
-    dq_req call;
     if (count) *count = 0;
     if (status != DELAYQ_OK) return status;
     dq_free_items(q);
-    dq_begin_dead(&call, "peek", max);
-    call.read_only = 1;
-    call.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_wait_run(q, &call, dq_wait_limit(q), n, 2);
+    query.max = max;
+    query.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
+    status = dq_ask(q, &lane, &dq_verb_dead_peek, &query, n, 2);
     if (status != DELAYQ_OK) return status;
-    q->reply = call.reply;
-    for (i = 0; i + 2 < call.reply->elements; i++)
+    q->reply = lane.reply;
+    for (i = 0; i + 2 < lane.reply->elements; i++)
         if (i == max ||
-            !dq_dead_letter(q, &letters[i], call.reply->element[i + 2]))
-            return dq_err_bad_reply(q, "dead letters");
+            !dq_dead_letter(q, &letters[i], lane.reply->element[i + 2]))
+            return dq_lane_reject(q, &lane);
     *count = i;
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
-    const char *wrong = q && q->options.broadcast
-                            ? "a broadcast has no ready list to redrive to"
-                            : NULL;
-    delayq_status status;
+    const char *wrong =
+        dq_is_stream(q) ? "a broadcast has no ready list to redrive to" : NULL;
     int64_t n;
-    dq_req call;
-    dq_begin_dead(&call, "redrive", max);
-    status = dq_run_removal(q, &call, wrong, &n);
+    delayq_status status =
+        dq_ask_removal(q, &dq_verb_dead_redrive, max, wrong, &n);
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, n);
     if (count) *count = (size_t)n;
     return status;
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    dq_req call;
-    dq_begin_dead(&call, "clear", 1);
-    return dq_run_removal(q, &call, NULL, removed);
+    return dq_ask_removal(q, &dq_verb_dead_clear, 1, NULL, removed);
 }
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
@@ -9015,15 +9194,15 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             int paused = dq_wait_is_paused(queues[i]);
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
-            status = queues[i]->outbox ? dq_outbox_turn(queues[i])
-                                       : dq_take_turn(queues[i]);
-            if (status < 0 && !dq_err_passing(status)) return status;
+            queues[i]->fetch.take = dq_take_verb(queues[i]);
+            status = dq_wait_turn(queues[i]);
+            if (status < 0 && !dq_err_is_transient(status)) return status;
             if (status < 0 && !paused) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
             return all;
-        dq_wait_sleep(queues, count, deadline, 1);
+        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
     }
 }
 
@@ -9033,13 +9212,15 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
     dq_outbox *b;
     if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
     if (status != DELAYQ_OK) return status;
-    b = dq_outbox_of(q);
+    b = q->outbox;
     for (;;) {
         int empty;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
-        dq_outbox_step(q);
-        empty = b->offers.accepted == b->offers.settled &&
-                b->changes.accepted == b->changes.settled;
+        status = dq_conn_ensure(q);
+        if (status < DELAYQ_OK) dq_lane_note(q, status);
+        dq_step(q);
+        empty = dq_lane_is_idle(&b->offers.lane) &&
+                dq_lane_is_idle(&b->changes.lane);
         if (empty || dq_sys_now() >= deadline) {
             status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
                      : b->failure < DELAYQ_OK               ? b->failure
@@ -9050,7 +9231,7 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
                 dq_err_set(q->err, status, "flush: not everything is settled");
             return status;
         }
-        dq_wait_sleep(&q, 1, deadline, 0);
+        dq_sleep(&q, 1, deadline, DQ_FOR_FLUSH);
     }
 }
 
@@ -9058,11 +9239,11 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
                                        delayq_outbox_state *state) {
     const dq_outbox *b;
     if (!q || !state || q->open != DQ_OPEN || !q->outbox) return DELAYQ_ERR_ARG;
-    b = dq_outbox_of(q);
-    state->offers_accepted = b->offers.accepted;
-    state->offers_settled = b->offers.settled;
-    state->changes_accepted = b->changes.accepted;
-    state->changes_settled = b->changes.settled;
+    b = q->outbox;
+    state->offers_accepted = b->offers.lane.accepted;
+    state->offers_settled = b->offers.lane.settled;
+    state->changes_accepted = b->changes.lane.accepted;
+    state->changes_settled = b->changes.lane.settled;
     state->gone = b->gone;
     state->duplicate = b->duplicate;
     state->dropped = b->dropped;

@@ -22,7 +22,7 @@ int main(int argc, char **argv) {
 
     options.name = "news";
     options.url = getenv("DELAYQ_URL");
-    options.broadcast = 1;
+    options.wire = DELAYQ_BROADCAST;
     if (argc == 2)
         options.broadcast_after = strcmp(argv[1], "all") ? argv[1] : "";
     status = delayq_open(&q, &options);

@@ -3,7 +3,7 @@
 
 static delayq_status open_cast(delayq *q, const char *after) {
     delayq_options o = options_for(&main_server, "news");
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.broadcast_after = after;
     return delayq_open(q, &o);
 }
@@ -125,7 +125,7 @@ TEST(a_broadcast_has_no_leases_and_keeps_about_its_limit) {
     delayq_item item;
     delayq_options o = options_for(&main_server, "news");
     int i;
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.broadcast_keep = 100;
     o.broadcast_after = "not an id";
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);

@@ -90,8 +90,7 @@ TEST(empty_binary_and_large_payloads_arrive_byte_for_byte) {
     size_t i;
     delayq_wire wire;
     for (i = 0; i < sizeof large; i++) large[i] = (char)(i * 31 + (i >> 9));
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         open_wire(&q, "jobs", wire);
         OK(&q, delayq_offer(&q, NULL, 0, 0));
         OK(&q, delayq_take(&q, &item, 20000));
@@ -133,6 +132,8 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
         CHECK_INT(ask_int("LLEN jobs"), i < 250 ? i : 250);
         if (i < 250) CHECK_INT(wait, 0);
     }
+    /* the subscriber may be confirmed meanwhile, which asks for one more */
+    if (wait == 0) OK(&q, delayq_tick(&q, &wait));
     CHECK(wait > 0 && wait <= 10000);
     for (i = 0; i < 250; i++) {
         snprintf(text, sizeof text, "%d", i);
@@ -236,8 +237,7 @@ TEST(two_processes_that_tick_and_take_get_each_item_once) {
 
 TEST(poison_between_good_items_goes_to_the_dead_letters) {
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         delayq q;
         int64_t wait;
         delayq_item item;

@@ -132,7 +132,7 @@ static void make(made *m, delayq_wire wire, int ended_leases) {
 static void fill(delayq_wire wire, int ended_leases, int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
     int i;
-    state = 20261 + (uint64_t)wire;
+    state = 20261 + (uint64_t)WIRE_NUMBER(wire);
     ask("FLUSHALL");
     o.wire = wire;
     o.lease_ms = lease_ms;
@@ -222,13 +222,9 @@ static void nothing_is_left(void) {
     delayq_close(&q);
 }
 
-#define EACH_WIRE(wire)                                          \
-    for (wire = DELAYQ_NATIVE; (int)wire <= DELAYQ_REDISSON_OLD; \
-         wire = (delayq_wire)(wire + 1))
-
 TEST(elements_that_look_like_others_are_taken_byte_for_byte) {
     delayq_wire wire;
-    EACH_WIRE(wire) {
+    EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 0);
         take_all(wire == DELAYQ_NATIVE); /* else the rest is moved */
         nothing_is_left();
@@ -238,7 +234,7 @@ TEST(elements_that_look_like_others_are_taken_byte_for_byte) {
 TEST(elements_that_look_like_others_are_moved_byte_for_byte) {
     delayq_wire wire;
     int64_t lease_ms;
-    EACH_WIRE(wire)
+    EACH_WIRE(wire, 0, 2)
     for (lease_ms = 0; lease_ms <= 60000; lease_ms += 60000) {
         fill(wire, 1, lease_ms);
         move_all();
@@ -252,7 +248,7 @@ TEST(elements_that_look_like_others_are_leased_and_acked) {
     delayq_wire wire;
     delayq_item item;
     int i;
-    EACH_WIRE(wire) {
+    EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 60000);
         take_all(0);
         OK(&q, delayq_ack_many(&q, held, MANY));
@@ -281,7 +277,7 @@ static delayq_status release(delayq *to, const delayq_item *item) {
 
 TEST(elements_that_look_like_others_are_nacked_and_come_again) {
     delayq_wire wire;
-    EACH_WIRE(wire) {
+    EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 60000);
         take_all(0);
         CHECK_INT(ask_int("EXISTS " MIRROR), 0);
@@ -300,7 +296,7 @@ TEST(elements_that_look_like_others_are_nacked_and_come_again) {
 TEST(elements_that_look_like_others_are_peeked_rescheduled_and_cancelled) {
     delayq_wire wire;
     int i;
-    EACH_WIRE(wire) {
+    EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 0);
         peek_all(1);
         for (i = 0; i < MANY; i++)
@@ -315,7 +311,7 @@ TEST(elements_that_look_like_others_are_buried_and_redriven) {
     static delayq_dead letters[MANY];
     delayq_wire wire;
     size_t n, i;
-    EACH_WIRE(wire) {
+    EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 60000);
         take_all(0);
         with_each(delayq_bury);

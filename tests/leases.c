@@ -26,8 +26,7 @@ static void take(delayq *q, delayq_item *item, const char *payload,
 
 TEST(a_leased_item_stays_until_it_is_acked) {
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         delayq q;
         delayq_item item;
         open_leased(&q, wire, 60000, 0);
@@ -148,8 +147,7 @@ TEST(foreign_elements_on_the_retry_list_are_delivered_too) {
 
 TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         delayq q;
         delayq_item a, b;
         int old = wire == DELAYQ_REDISSON_OLD;
@@ -169,8 +167,7 @@ TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
 
 TEST(a_lease_comes_back_through_redissons_own_transfer) {
     delayq_wire wire;
-    for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 1, 2) {
         delayq q;
         delayq_item item;
         open_leased(&q, wire, 5, 0);

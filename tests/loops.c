@@ -553,7 +553,7 @@ static void opens_within(const char *url, int connect_ms, int io_ms,
         o.url = url;
         o.connect_timeout_ms = connect_ms;
         o.io_timeout_ms = io_ms;
-        o.broadcast = way == BROADCAST;
+        if (way == BROADCAST) SET_BROADCAST(o);
     }
     LIMITED(limit_ms, delayq_open(&q, &o));
     if (way != BROADCAST)
@@ -612,11 +612,11 @@ TEST(no_open_blocks_longer_than_connect_timeout_wherever_the_server_stops) {
         o.url = proxy_url();
         o.connect_timeout_ms = 300;
         o.io_timeout_ms = 4000 * test_slow();
-        o.broadcast = 1;
+        SET_BROADCAST(o);
         proxy_strike(STALL, 1, bytes, 1);
         LIMITED(300, delayq_open(&q, &o));
         delayq_close(&q);
-        o.broadcast = 0;
+        NOT_BROADCAST(o);
         proxy_strike(STALL, 1, bytes, 1);
         LIMITED(300, delayq_open(&q, &o));
         proxy_calm();

@@ -20,19 +20,17 @@ ${CC:-cc} -std=gnu99 -w $HIREDIS_CFLAGS -I. tests/lua/write.c \
 
 for script in "$dir"/lua/*.lua; do
     name=$(basename "$script" .lua)
-    [ "$name" = probe ] && continue # run by EVAL
     sha=$(sha1sum <"$script" | cut -d' ' -f1)
     if grep -q "\"$sha\"" delayq.h; then
         ok
     elif [ "$what" = write ]; then
-        # the first SHA1 behind the script's name, of what counts the second
-        nth=1
-        [ "${name%_counted}" = "$name" ] || nth=2
-        awk -v name="${name%_counted}" -v sha="$sha" -v nth=$nth '
+        # the first SHA1 behind the script's name
+        awk -v name="$name" -v sha="$sha" '
             BEGIN { for (i = 0; i < 40; i++) hex = hex "[0-9a-f]" }
-            index($0, "DQ_SCRIPT(" name ",") { on = nth }
-            on && match($0, "\"" hex "\"") && --on == 0 {
+            index($0, "DQ_SCRIPT(" name ",") { on = 1 }
+            on && match($0, "\"" hex "\"") {
                 $0 = substr($0, 1, RSTART) sha substr($0, RSTART + 41)
+                on = 0
             }
             { print }' delayq.h >"$dir/delayq.h.new" &&
             cat "$dir/delayq.h.new" >delayq.h
@@ -44,8 +42,8 @@ for script in "$dir"/lua/*.lua; do
 done
 [ "$what" = write ] && exit 0
 
-count=$(grep -c -e '^DQ_SCRIPT(' -e 'dq_parts_probe\[\]' delayq.h)
-files=$(ls "$dir"/lua/*.lua | grep -vc _counted)
+count=$(grep -c '^DQ_SCRIPT(' delayq.h)
+files=$(ls "$dir"/lua/*.lua | wc -l)
 if [ "$count" -eq "$files" ]; then ok; else
     bad "delayq.h has $count scripts, tests/lua/scripts.h $files"
 fi

@@ -204,11 +204,11 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
 TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
     static char large[100000];
     int wire, take;
-    for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD; wire++)
+    for (wire = 1; wire <= 2; wire++)
         for (take = 0; take < 2; take++) {
             int i, left = 0;
             ask("FLUSHALL");
-            open_wire(&q, "jobs", (delayq_wire)wire);
+            open_wire(&q, "jobs", WIRE(wire));
             for (i = 0; i < 30; i++)
                 OK(&q, delayq_offer(&q, large, i % 3 ? 10 : sizeof large,
                                     i % 5 ? 0 : 60000));

@@ -44,8 +44,8 @@ static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
     static const char *const ids[] = {"ABCDEFGHabcde\0\0", NEW_ID, OLD_ID};
     static const int lengths[] = {16, 8, 0};
     unsigned char e[64];
-    size_t n =
-        element(e, lengths[whose], 8, ids[whose], payload, strlen(payload));
+    size_t n = element(e, lengths[WIRE_NUMBER(whose)], 8,
+                       ids[WIRE_NUMBER(whose)], payload, strlen(payload));
     ask("ZADD " ZSET " %lld %b", (long long)due_ms, e, n);
     if (whose != DELAYQ_NATIVE) ask("RPUSH " MIRROR " %b", e, n);
 }
@@ -57,7 +57,7 @@ static int fits(delayq_wire wire, delayq_wire whose) {
 
 static void refuses(delayq *q, delayq_status status, delayq_wire whose) {
     CHECK_STATUS(q, status, DELAYQ_ERR_WIRE);
-    CHECK_HAS(delayq_errmsg(q), cures[whose]);
+    CHECK_HAS(delayq_errmsg(q), cures[WIRE_NUMBER(whose)]);
 }
 
 #define FAR 1900000000000 /* a due time */
@@ -89,8 +89,7 @@ TEST(elements_of_another_redisson_are_refused_at_the_open) {
 TEST(an_element_of_another_redisson_behind_the_heads_is_seen_at_the_open) {
     delayq q;
     delayq_wire whose;
-    for (whose = DELAYQ_REDISSON; whose <= DELAYQ_REDISSON_OLD;
-         whose = (delayq_wire)(whose + 1)) {
+    EACH_WIRE(whose, 1, 2) {
         delayq_wire other =
             whose == DELAYQ_REDISSON ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
         int place;

@@ -96,7 +96,7 @@ static void broadcast_takes(const char *after, const char *payloads) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item items[20];
     size_t n, i, want = strlen(payloads);
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.broadcast_after = after;
     OK(&q, delayq_open(&q, &o));
     OK(&q, delayq_take_many(&q, items, 20, &n, 0));

@@ -113,7 +113,7 @@ TEST(a_frozen_server_fills_the_outbox_and_no_other_memory) {
     static char large[300000];
     static const size_t lengths[] = {100, 3000, sizeof large};
     size_t i, most = 0;
-    CHECK(sizeof(delayq) < 3400);
+    CHECK(sizeof(delayq) < 4096);
     for (i = 0; i < 3; i++) {
         delayq_options o;
         int accepted = 0, full = 0;
@@ -1294,7 +1294,7 @@ TEST(listeners_with_an_outbox_get_a_broadcast_in_order) {
     int seen[2] = {0, 0}, i;
     char text[16];
     o.name = "news";
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.broadcast_after = "";
     OK(&a, delayq_open(&a, &o));
     o.outbox = box_memory(BOX);
@@ -1327,8 +1327,7 @@ static long long all_of_the_mirror(void) {
 
 TEST(both_wires_of_redisson_pass_through_an_outbox) {
     delayq_wire wire;
-    for (wire = DELAYQ_REDISSON; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 1, 2) {
         delayq_options o = box_options(&main_server, BOX);
         delayq_message m = message("gone", 60000), k = message("keyed", 0);
         delayq other;
@@ -1406,7 +1405,7 @@ TEST(wrong_options_of_an_outbox_are_refused_at_open) {
     o.reconnect_max_ms = -1;
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
     o = good;
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.lease_ms = 1000;
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
     CHECK(delayq_outbox(&q, &state) == DELAYQ_ERR_ARG);

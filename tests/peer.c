@@ -11,11 +11,11 @@ static delayq *peer_open(const struct peer_options *wanted) {
     memset(&o, 0, sizeof o);
     o.name = wanted->name;
     o.url = wanted->url;
-    o.wire = wanted->wire;
+    o.wire = WIRE(wanted->wire);
     o.lease_ms = wanted->lease_ms;
     o.max_wait_ms = wanted->max_wait_ms;
     o.max_attempts = wanted->max_attempts;
-    o.broadcast = wanted->broadcast;
+    if (wanted->broadcast) SET_BROADCAST(o);
     o.broadcast_after = wanted->broadcast_after;
     o.io_timeout_ms = wanted->io_timeout_ms;
 #ifdef DELAYQ_VERSION_MAJOR

@@ -1,6 +1,6 @@
 /*
  * The library as a table of its functions, so that one program has two
- * versions of it: today's, and 0.1 (tests/old/peer.c). Items, messages and
+ * versions of it: today's, and old ones (tests/old/). Items, messages and
  * tickets have the same layout in both; handles and options have not, so a
  * handle is opened through the table of its version, and used through that.
  */
@@ -11,7 +11,7 @@
 
 struct peer_options {
     const char *name, *url;
-    delayq_wire wire;
+    int wire; /* its number */
     int64_t lease_ms, max_wait_ms;
     int max_attempts, broadcast;
     const char *broadcast_after;
@@ -58,6 +58,6 @@ struct peer {
     const char *(*errmsg)(const delayq *);
 };
 
-extern const struct peer peer_0_1, peer_today;
+extern const struct peer peer_0_1, peer_0_2, peer_today;
 
 #endif

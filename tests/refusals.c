@@ -480,8 +480,8 @@ static void try_all_verbs(delayq_wire wire, int broadcast,
         o.wire = mode->wire;
         o.lease_ms = mode->lease_ms;
         o.max_attempts = mode->max_attempts;
-        o.broadcast = mode->broadcast;
-        if (o.broadcast) o.broadcast_after = "";
+        if (mode->broadcast) SET_BROADCAST(o);
+        if (mode->broadcast) o.broadcast_after = "";
 #ifdef DELAYQ_VERSION_MAJOR
         o.counters = (mode - modes) % 2 == 0; /* every other one counts */
 #endif

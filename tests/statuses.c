@@ -186,10 +186,10 @@ static void offer_again_without_its_key(delayq_wire wire, int taken_by_other) {
 
 TEST(an_offer_that_outlives_its_key_is_stored_once_and_its_ticket_is_true) {
     int wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD; wire++) {
+    for (wire = 0; wire < WIRES; wire++) {
         freeReplyObject(run(main_connection(), "FLUSHALL"));
-        offer_again_without_its_key((delayq_wire)wire, 0);
-        offer_again_without_its_key((delayq_wire)wire, 1);
+        offer_again_without_its_key(WIRE(wire), 0);
+        offer_again_without_its_key(WIRE(wire), 1);
     }
 }
 

@@ -3,7 +3,7 @@
 #ifndef TEST_H
 #define TEST_H
 
-#ifndef DELAYQ_HEADER /* tests/old.sh gives that of 0.1 */
+#ifndef DELAYQ_HEADER /* tests/old.sh gives an old one */
 #define DELAYQ_HEADER "../delayq.h"
 #endif
 #include DELAYQ_HEADER
@@ -95,7 +95,10 @@ typedef struct server {
 } server;
 
 /* Start a private server; arguments as for redis-server, NULL at the end. */
+/* Its scripts are loaded, so that a test which loses a reply loses that of a
+ * script, not NOSCRIPT. */
 void server_start(server *s, const char *const *arguments);
+void load_scripts(redisContext *c);
 void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
 /* A server whose clock can be set; skips the test where that can't be done. */
@@ -131,6 +134,28 @@ void acl_user(const char *user, const char *rights);
 delayq_options options_with_rights(const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
+
+/* The wires by numbers: 0 native, 1 Redisson, 2 old Redisson. With an old
+ * header they are an enum, and broadcast is another option. */
+#define WIRES 3
+#ifdef DELAYQ_BROADCAST
+#define WIRE(n)                       \
+    ((n) == 2   ? DELAYQ_REDISSON_OLD \
+     : (n) == 1 ? DELAYQ_REDISSON     \
+                : DELAYQ_NATIVE)
+#define SET_BROADCAST(o) ((o).wire = DELAYQ_BROADCAST)
+#define NOT_BROADCAST(o) ((o).wire = DELAYQ_NATIVE)
+#else
+#define WIRE(n) ((delayq_wire)(n))
+#define SET_BROADCAST(o) ((o).broadcast = 1)
+#define NOT_BROADCAST(o) ((o).broadcast = 0)
+#endif
+#define WIRE_NUMBER(w) \
+    ((w) == DELAYQ_REDISSON_OLD ? 2 : (w) == DELAYQ_REDISSON ? 1 : 0)
+/* for each wire from number `first` to number `last` */
+#define EACH_WIRE(w, first, last)                                        \
+    for (int w##_n = (first); w##_n <= (last) && ((w) = WIRE(w##_n), 1); \
+         w##_n++)
 
 delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */

@@ -15,8 +15,7 @@ static delayq_ticket offer(delayq *q, const char *text, int64_t delay_ms) {
 
 TEST(cancel_removes_the_item_or_reports_that_it_is_gone) {
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         delayq q;
         delayq_ticket a, b;
         delayq_item item;
@@ -129,8 +128,7 @@ TEST(peek_and_cancel_know_redissons_own_elements) {
 
 TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON_OLD;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 2) {
         delayq q;
         delayq_message a = message("a", 60000), b = message("b", 30000), c;
         ask("FLUSHALL");

@@ -1,6 +1,6 @@
 /*
- * What lies in Redis is a promise: version 0.1 and today's work on one queue at
- * once. First each verb, with every way to share the parts of an item's life
+ * The data in Redis is a promise: an old version and today's work on one queue
+ * at once. First each verb, with every way to share the parts of an item's life
  * between the two. Then a crowd of processes of both, some of which are killed
  * and come back as the other version, as in a fleet that is upgraded and rolled
  * back while it works; each item is accounted for.
@@ -15,7 +15,13 @@
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define MINUTE 60000
 
-static const struct peer *const versions[2] = {&peer_0_1, &peer_today};
+/* The old version: 0.1, or in tests/versions_0_2.c 0.2. */
+#ifndef OLD
+#define OLD peer_0_1
+#define OLD_TEST(sentence) TEST(sentence)
+#endif
+
+static const struct peer *const versions[2] = {&OLD, &peer_today};
 
 /* One version's handle. DO fails the test unless the verb returns `want`. */
 struct hand {
@@ -71,7 +77,7 @@ static void counts_are(struct hand h, int pending, int ready, int dead) {
     CHECK_INT(c.dead, dead);
 }
 
-TEST(versions_have_the_same_items_and_tickets) {
+OLD_TEST(versions_have_the_same_items_and_tickets) {
     CHECK_TEXT(peer_0_1.version, "0.1.0");
     CHECK_TEXT(peer_today.version, DELAYQ_VERSION);
     CHECK_INT(peer_0_1.item_size, sizeof(delayq_item));
@@ -214,12 +220,12 @@ static void a_lease_that_ends(struct hand brief, struct hand y, int again) {
     DO(y, ack, &item);
 }
 
-static void each_verb(delayq_wire wire) {
+static void each_verb(int wire) {
     struct peer_options o;
     int way;
     memset(&o, 0, sizeof o);
     o.wire = wire;
-    o.max_attempts = wire == DELAYQ_NATIVE ? 3 : 0;
+    o.max_attempts = wire == 0 ? 3 : 0;
     for (way = 0; way < 8; way++) {
         struct hand h[3], brief;
         int i;
@@ -230,27 +236,26 @@ static void each_verb(delayq_wire wire) {
         o.lease_ms = 5;
         brief = hand(versions[way & 1], o);
         tickets_of_x(h[0], h[1], h[2]);
-        leases(h[0], h[1], h[2], wire == DELAYQ_NATIVE,
-               wire == DELAYQ_REDISSON_OLD);
+        leases(h[0], h[1], h[2], wire == 0, wire == 2);
         crowds(h[0], h[1], h[2]);
-        a_lease_that_ends(brief, h[1], wire == DELAYQ_REDISSON_OLD ? 0 : 2);
+        a_lease_that_ends(brief, h[1], wire == 2 ? 0 : 2);
         CHECK_INT(ask_int("EXISTS jobs " ZSET " " MIRROR), 0);
         for (i = 0; i < 3; i++) h[i].v->close(h[i].q);
         brief.v->close(brief.q);
     }
 }
 
-TEST(each_verb_of_0_1_and_of_today_meets_the_items_of_the_other) {
-    each_verb(DELAYQ_NATIVE);
+OLD_TEST(each_verb_of_0_1_and_of_today_meets_the_items_of_the_other) {
+    each_verb(0);
 }
-TEST(each_verb_of_both_versions_meets_the_others_items_beside_redisson) {
-    each_verb(DELAYQ_REDISSON);
+OLD_TEST(each_verb_of_both_versions_meets_items_beside_redisson) {
+    each_verb(1);
 }
-TEST(each_verb_of_both_versions_meets_the_others_items_beside_old_redisson) {
-    each_verb(DELAYQ_REDISSON_OLD);
+OLD_TEST(each_verb_of_both_versions_meets_items_beside_old_redisson) {
+    each_verb(2);
 }
 
-TEST(broadcasts_of_one_version_are_read_by_the_other_and_go_on_in_it) {
+OLD_TEST(broadcasts_of_one_version_are_read_by_the_other_and_go_on_in_it) {
     int way;
     for (way = 0; way < 4; way++) {
         const struct peer *one = versions[way & 1], *other = versions[way >> 1];
@@ -305,7 +310,7 @@ static struct ledger {
 
 static struct process *me; /* in the ledger */
 static struct hand my;
-static delayq_wire the_wire;
+static int the_wire;
 
 static int new_id(int64_t delay_ms) {
     int id = __atomic_add_fetch(&ledger->next, 1, __ATOMIC_SEQ_CST);
@@ -537,7 +542,7 @@ static struct peer_options crowd_options(void) {
     struct peer_options o;
     memset(&o, 0, sizeof o);
     o.wire = the_wire;
-    o.max_attempts = the_wire == DELAYQ_NATIVE ? 5 : 0;
+    o.max_attempts = the_wire == 0 ? 5 : 0;
     o.max_wait_ms = 1000;
     return o;
 }
@@ -609,7 +614,7 @@ static int take_all_that_is_left(unsigned char *left) {
     return n;
 }
 
-static void a_crowd(delayq_wire wire) {
+static void a_crowd(int wire) {
     static unsigned char left[IDS];
     const char *text = getenv("DELAYQ_TEST_SECONDS");
     int seconds = text && atoi(text) > 0 ? atoi(text) : 1;
@@ -654,8 +659,8 @@ static void a_crowd(delayq_wire wire) {
     }
     CHECK_INT(ask_int("EXISTS jobs " ZSET " " MIRROR " delayq_retry:{jobs}"),
               0);
-    printf("    %d stored, %d ended, %d left, %d killed, %d unknown; from 0.1 "
-           "to today's %d, the other way %d\n",
+    printf("    %d stored, %d ended, %d left, %d killed, %d unknown; from the "
+           "old version to today's %d, the other way %d\n",
            stored, ledger->ends, n, ledger->kills, maybe, ledger->crossed[0],
            ledger->crossed[1]);
     CHECK(stored > 100 && ledger->ends > 100);
@@ -663,12 +668,12 @@ static void a_crowd(delayq_wire wire) {
     CHECK(maybe < stored / 10);
 }
 
-TEST(a_crowd_of_both_versions_loses_no_item_and_has_none_twice) {
-    a_crowd(DELAYQ_NATIVE);
+OLD_TEST(a_crowd_of_both_versions_loses_no_item_and_has_none_twice) {
+    a_crowd(0);
 }
-TEST(a_crowd_of_both_versions_beside_redisson_loses_no_item) {
-    a_crowd(DELAYQ_REDISSON);
+OLD_TEST(a_crowd_of_both_versions_beside_redisson_loses_no_item) {
+    a_crowd(1);
 }
-TEST(a_crowd_of_both_versions_beside_old_redisson_loses_no_item) {
-    a_crowd(DELAYQ_REDISSON_OLD);
+OLD_TEST(a_crowd_of_both_versions_beside_old_redisson_loses_no_item) {
+    a_crowd(2);
 }

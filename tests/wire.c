@@ -15,7 +15,7 @@ TEST(golden_bytes_of_the_old_format_with_a_length_of_four_bytes) {
     delayq q;
     size_t at;
     memset(&q, 0, sizeof q);
-    q.options.wire = DELAYQ_REDISSON_OLD;
+    q.wire = DELAYQ_REDISSON_OLD;
     q.conn = &q.own;
     q.conn->long_size = 4;
     memcpy(&bits, &d, 8);
@@ -31,6 +31,7 @@ TEST(golden_bytes_of_the_native_format) {
     delayq q;
     memset(&q, 0, sizeof q);
     memcpy(id, "ABCDEFGHabcde\0\1\2", 16);
+    q.wire = &dq_wire_native;
     q.conn = &q.own;
     q.conn->long_size = 8;
     CHECK_INT(dq_elem_write_header(&q, id, 5, head), 25);
@@ -252,8 +253,7 @@ TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
     int64_t wait;
     delayq_item item;
     delayq_wire wire;
-    for (wire = DELAYQ_NATIVE; wire <= DELAYQ_REDISSON;
-         wire = (delayq_wire)(wire + 1)) {
+    EACH_WIRE(wire, 0, 1) {
         o.wire = wire;
         ask("FLUSHALL");
         ask("ZADD " ZSET " 1 %b", e, n);

@@ -324,7 +324,7 @@ int run_dump(int argc, char **argv) {
     n = each_listed(argv[0], 0, INT64_MAX, dump_ready, 0, &code);
     if (n < 0) return code;
     shown += n;
-    n = set.wire == DELAYQ_NATIVE
+    n = set.wire == WIRE_NATIVE
             ? each_listed(key_of(argv[0], "delayq_retry:", key), 0, INT64_MAX,
                           dump_ready, 1, &code)
             : 0;

@@ -240,10 +240,12 @@ delayq_status failed(const delayq *q, delayq_status status) {
  *---------------------------------------------------------------------------*/
 
 static delayq_options options_for(const char *name, delayq *share) {
+    static const delayq_wire wires[] = {DELAYQ_NATIVE, DELAYQ_REDISSON,
+                                        DELAYQ_REDISSON_OLD};
     delayq_options o;
     memset(&o, 0, sizeof o);
     o.name = name;
-    o.wire = (delayq_wire)set.wire;
+    o.wire = wires[set.wire];
     o.lease_ms = set.lease_ms > 0 ? set.lease_ms : 0;
     o.max_attempts = set.max_attempts > 65535 ? -1 : (int)set.max_attempts;
     o.backoff_ms = set.backoff_ms;

@@ -58,13 +58,14 @@ enum {
 };
 
 #define FOREVER INT64_MAX /* as a duration */
+#define WIRE_NATIVE 0
 #define MAX_RETRY_ON 16
 
 /* What the options say. */
 typedef struct settings {
     const char *url, *tls_ca, *tls_cert, *tls_key;
     const char *exec, *key, *after;
-    int64_t wire; /* a delayq_wire */
+    int64_t wire; /* its place in --wire native, redisson, redisson-old */
     int64_t count, attempt, from, jobs, max_attempts;
     int64_t wait_ms, lease_ms, key_ttl_ms, backoff_ms, backoff_max_ms;
     int64_t retry_ms, interval_ms, bury_on, timeout_ms, kill_after_ms;

@@ -263,7 +263,7 @@ static void read_panes(void) {
     read_pending(q);
     if (c->ready > 0) {
         read_rows(q, &panes[READY], views[selected].name, 0, 0);
-        if (set.wire == DELAYQ_NATIVE)
+        if (set.wire == WIRE_NATIVE)
             read_rows(q, &panes[READY],
                       key_of(views[selected].name, "delayq_retry:", key), 0, 1);
     }

@@ -26,7 +26,7 @@ static void check_split(const unsigned char *data, size_t size, int big,
 /* An element of our own is split at the end of its header. */
 static void check_head(const delayq *q, const unsigned char *id,
                        const unsigned char *payload, size_t len) {
-    int old = q->options.wire == DELAYQ_REDISSON_OLD;
+    int old = q->wire->old_first;
     unsigned char head[DQ_ELEM_HEADER_MAX], *e;
     size_t n = dq_elem_write_header(q, id, len, head), at = 0;
     CHECK(n <= sizeof head);
@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     q.conn = &q.own;
     q.conn->long_big = data[0] & 1;
     q.conn->long_size = data[0] & 2 ? 4 : 8;
-    q.options.wire = data[0] & 4 ? DELAYQ_REDISSON_OLD : DELAYQ_NATIVE;
+    q.wire = data[0] & 4 ? DELAYQ_REDISSON_OLD : &dq_wire_native;
     due = (int64_t)(dq_elem_get_uint(data + 17, 8, 0) & (uint64_t)DQ_MAX_DUE);
     if (due > DQ_MAX_DUE - 1000) due = DQ_MAX_DUE - 1000; /* an offer's most */
     check_split(data + HEAD, size - HEAD, q.conn->long_big, data[0] >> 2 & 1);

@@ -376,8 +376,8 @@ static void say(struct connection *c, const char *value) {
 
 struct command {
     char name[64]; /* its first word; two words of CLIENT and SCRIPT */
-    size_t words, keys;
-    int probe;
+    size_t words;
+    const dq_script *script; /* that it runs, of those below; or NULL */
 };
 
 /* The good replies to requests that delayq sends by itself. PROBE is the script
@@ -402,12 +402,14 @@ static const struct {
     {"LLEN", "i0", 0},
 };
 
+#define NOTHING "(jn-0.i0s's0-0')" /* of a take or tick */
+
 static const char *script_answer(const struct command *k) {
-    size_t once = queues[0].options.wire == DELAYQ_NATIVE ? 2 : 3;
     if (good[0] != 'O') return good;
-    return k->keys < once
-               ? "(jn.)"
-               : "(jn0m.s1700000000000-00112233445566778899aabbccddeeff')";
+    if (k->script == &dq_script_offer) return "(jn00.)";
+    if (k->script == &dq_script_tickets) return "(jn1.)";
+    if (k->script != &dq_script_offer_keyed) return NOTHING;
+    return "(jn0m.s1700000000000-00112233445566778899aabbccddeeff')";
 }
 
 static void reply_to(struct connection *c, const struct command *k) {
@@ -415,7 +417,8 @@ static void reply_to(struct connection *c, const struct command *k) {
     int fuzzed = 1;
     size_t i;
     for (i = 0; i < sizeof own_requests / sizeof own_requests[0]; i++) {
-        if (strcmp(own_requests[i].name, k->probe ? "PROBE" : k->name) != 0)
+        if (strcmp(own_requests[i].name,
+                   k->script == &dq_script_probe ? "PROBE" : k->name) != 0)
             continue;
         answer = own_requests[i].answer;
         fuzzed = own_requests[i].login ? fuzz_login : fuzz_small;
@@ -449,9 +452,14 @@ static void note_word(struct command *k, size_t i, const char *p, size_t n) {
         memcpy(k->name + have, p, n);
         k->name[have + n] = '\0';
     }
-    if (i == 1 && strcmp(k->name, "EVAL") == 0)
-        k->probe = memmem(p, n, "function is_old(", 16) != NULL;
-    if (i == 2 && n == 1) k->keys = (size_t)(*p - '0');
+    if (i == 1 && n == 40 && strcmp(k->name, "EVALSHA") == 0) {
+        static const dq_script *const scripts[] = {
+            &dq_script_probe, &dq_script_offer, &dq_script_offer_keyed,
+            &dq_script_tickets};
+        size_t s;
+        for (s = 0; s < sizeof scripts / sizeof scripts[0]; s++)
+            if (memcmp(p, scripts[s]->sha, 40) == 0) k->script = scripts[s];
+    }
 }
 
 /* The length of the first command in the received bytes, or 0. */
@@ -831,8 +839,7 @@ static void do_fds(void) {
     while (n-- > 0) CHECK(fds[n] >= 0);
 }
 
-#define NOTHING "(jn-0.i0s's0-0')"
-#define CHANGED "(jn1f.)"
+#define CHANGED "(jnf.)"
 
 static const struct {
     char letter;
@@ -851,7 +858,7 @@ static const struct {
     {'C', do_ack_take, "(jn-1.i0hm.xn1hello')", NULL},
     {'N', do_nack, CHANGED, NULL},
     {'X', do_extend, CHANGED, NULL},
-    {'U', do_bury, CHANGED, NULL},
+    {'U', do_bury, "(jn1.)", NULL},
     {'K', do_cancel, "(jn.a)", NULL},
     {'R', do_reschedule, CHANGED, NULL},
     {'P', do_peek, "(jn.hm.xn1pending')", NULL},
@@ -868,7 +875,7 @@ static const struct {
     {'Y', do_cut, NOTHING, NULL},
     {'J', do_refuse, NOTHING, NULL},
     {'f', do_fds, NOTHING, NULL},
-    {'l', do_flush, "(jn0.)", NULL},
+    {'l', do_flush, "O", NULL},
     {'b', do_outbox, NOTHING, NULL},
 };
 
@@ -877,8 +884,9 @@ static void run_op(int letter) {
     polls = faults = acking = 0;
     for (i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         if (ops[i].letter != letter) continue;
-        good = queues[0].options.broadcast && ops[i].cast ? ops[i].cast
-                                                          : ops[i].good;
+        good = queues[0].options.wire == DELAYQ_BROADCAST && ops[i].cast
+                   ? ops[i].cast
+                   : ops[i].good;
         ops[i].run();
         serve_all(); /* an outbox does not poll */
     }
@@ -898,13 +906,15 @@ const char *__asan_default_options(void) {
 static void options_from(delayq_options *o, int how) {
     static const char *const urls[] = {NULL, "redis://u:secret@h/1",
                                        "unix://:secret@/s"};
+    static const delayq_wire wires[] = {DELAYQ_NATIVE, DELAYQ_REDISSON,
+                                        DELAYQ_REDISSON_OLD};
     memset(o, 0, sizeof *o);
     o->name = "jobs";
-    o->wire = (delayq_wire)((how & 3) % 3);
+    o->wire = wires[(how & 3) % 3];
     o->lease_ms = how & 4 ? 60000 : 0;
     o->max_attempts = o->wire == DELAYQ_NATIVE && (how & 4) ? 5 : 0;
-    o->broadcast = (how & 15) == 8 || (how & 15) == 11;
-    o->broadcast_after = o->broadcast && (how & 3) ? "" : NULL;
+    if ((how & 15) == 8 || (how & 15) == 11) o->wire = DELAYQ_BROADCAST;
+    o->broadcast_after = o->wire == DELAYQ_BROADCAST && (how & 3) ? "" : NULL;
     o->url = urls[(how >> 5 & 3) % 3];
     o->connect = dial;
     o->log = told;
@@ -990,7 +1000,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     server_from(next());
     add_outbox(&o, 0);
     check_status(delayq_open(q, &o));
-    if (how & 16 && !o.broadcast) open_second();
+    if (how & 16 && o.wire != DELAYQ_BROADCAST) open_second();
     while ((c = next()) >= 0) run_op(c);
     end_run();
     return 0;

@@ -931,7 +931,7 @@ TEST(in_each_order_of_starting_each_wire_works_is_refused_or_can_be_cured) {
     start(&p, "string", NULL);
     for (i = 0; i < 12; i++) {
         snprintf(all[i].name, sizeof all[i].name, "q%d", i);
-        all[i].wire = (delayq_wire)(i % 3);
+        all[i].wire = WIRE(i % 3);
         all[i].how = (beginning)(i / 3);
         meet(&all[i], &p);
     }

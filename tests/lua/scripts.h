@@ -9,26 +9,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const dq_script probe_script = {"probe", DQ_NOTHING, 0,
-                                       NULL,    NULL,       dq_parts_probe};
 static const dq_script *const all_scripts[] = {
     &dq_script_offer,         &dq_script_offer_keyed, &dq_script_tick,
     &dq_script_tick_redisson, &dq_script_take,        &dq_script_take_redisson,
-    &dq_script_broadcast,     &dq_script_remove,      &dq_script_change,
-    &dq_script_peek,          &dq_script_count,       &dq_script_clear,
-    &dq_script_dead,          &probe_script};
+    &dq_script_broadcast,     &dq_script_tickets,     &dq_script_peek,
+    &dq_script_count,         &dq_script_clear,       &dq_script_dead,
+    &dq_script_probe};
 #define SCRIPTS (sizeof all_scripts / sizeof all_scripts[0])
 
-/* A script's text, or that of the one that counts, to be freed. */
-static char *script_text(const dq_script *script, int counts) {
-    const char *first = counts ? dq_lua_tally : script->parts[0];
-    size_t len = strlen(first), i;
+/* A script's text, to be freed. */
+static char *script_text(const dq_script *script) {
+    size_t len = 0, i;
     char *text;
-    for (i = 1; script->parts[i]; i++) len += strlen(script->parts[i]);
+    for (i = 0; script->parts[i]; i++) len += strlen(script->parts[i]);
     text = (char *)calloc(1, len + 1);
     if (!text) abort();
-    strcat(text, first);
-    for (i = 1; script->parts[i]; i++) strcat(text, script->parts[i]);
+    for (i = 0; script->parts[i]; i++) strcat(text, script->parts[i]);
     return text;
 }
 

@@ -389,7 +389,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
         reached = disarm();
         /* that of a broadcast runs a script, which may have moved items */
         if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
-            (status != DELAYQ_ERR_UNKNOWN || !o->broadcast))
+            (status != DELAYQ_ERR_UNKNOWN || o->wire != DELAYQ_BROADCAST))
             CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
         recover(&verbs[0], k);
         delayq_close(&q);
@@ -400,7 +400,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
 TEST(each_allocation_of_an_open_fails) {
     delayq_options o = options_for(&main_server, "jobs");
     each_allocation_of_an_open(&o);
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     each_allocation_of_an_open(&o);
 }
 
@@ -443,7 +443,7 @@ static int failing_broadcast(delayq_options *o, long k) {
 TEST(each_allocation_of_a_broadcast_fails) {
     delayq_options o = options_for(&main_server, "jobs");
     long k = 0;
-    o.broadcast = 1;
+    SET_BROADCAST(o);
     o.broadcast_after = "";
     while (failing_broadcast(&o, ++k)) {
     }

@@ -1,3 +1,3 @@
-/* The library of version 0.1. */
+/* The library of the old version whose header DELAYQ_HEADER names. */
 #define DELAYQ_IMPLEMENTATION
-#include "delayq.h"
+#include DELAYQ_HEADER

@@ -118,7 +118,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     o.max_attempts = sim_plan.max_attempts;
     o.backoff_ms = sim_plan.backoff_ms;
     o.backoff_max_ms = sim_plan.backoff_max_ms;
-    o.broadcast = sim_plan.broadcast;
+    if (sim_plan.broadcast) SIM_BROADCAST(o);
     o.batch = sim_plan.batch;
     o.max_wait_ms = a->max_wait_ms;
     o.log = tell;

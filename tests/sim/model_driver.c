@@ -101,7 +101,7 @@ void model_drive(const char *url, unsigned seed) {
         o->batch = rand() % 3 ? 0 : 3;
         if (kind == 2) o->wire = DELAYQ_REDISSON;
         if (kind == 3) o->wire = DELAYQ_REDISSON_OLD;
-        if (kind == 4) o->broadcast = 1, o->broadcast_keep = 20;
+        if (kind == 4) o->wire = DELAYQ_BROADCAST, o->broadcast_keep = 20;
         if (kind == 1 || (kind != 4 && kind != 0 && i % 2))
             o->lease_ms = 10 + rand() % 20;
         o->counters = (int)(seed / 6 + (unsigned)i) % 2;

@@ -252,17 +252,18 @@ void plan_tell(void) {
     static const char *const wires[] = {"native", "Redisson", "old Redisson"};
     const plan *p = &sim_plan;
     int i;
-    sim_tell("seed %llu: %s%s%s, lease %lld ms, %d attempts, batch %d, "
-             "reconnect_max %d ms, latency %lld + %lld us, pieces %d %%; "
-             "faults until %lld s, offers until %lld s, ends at %lld s",
-             (unsigned long long)p->seed, wires[p->wire],
-             p->broadcast ? ", broadcast" : "", p->counters ? ", counters" : "",
-             (long long)p->lease_ms, p->max_attempts, p->batch,
-             p->reconnect_max_ms, (long long)p->latency_us,
-             (long long)p->jitter_us, p->pieces,
-             (long long)(p->faults_until_us / SIM_SECOND),
-             (long long)(p->offers_until_us / SIM_SECOND),
-             (long long)(p->end_us / SIM_SECOND));
+    sim_tell(
+        "seed %llu: %s%s%s, lease %lld ms, %d attempts, batch %d, "
+        "reconnect_max %d ms, latency %lld + %lld us, pieces %d %%; "
+        "faults until %lld s, offers until %lld s, ends at %lld s",
+        (unsigned long long)p->seed,
+        wires[p->wire == DELAYQ_REDISSON_OLD ? 2 : p->wire == DELAYQ_REDISSON],
+        p->broadcast ? ", broadcast" : "", p->counters ? ", counters" : "",
+        (long long)p->lease_ms, p->max_attempts, p->batch, p->reconnect_max_ms,
+        (long long)p->latency_us, (long long)p->jitter_us, p->pieces,
+        (long long)(p->faults_until_us / SIM_SECOND),
+        (long long)(p->offers_until_us / SIM_SECOND),
+        (long long)(p->end_us / SIM_SECOND));
     for (i = 0; i < p->actor_count; i++) {
         const actor *a = &p->actors[i];
         if (a->dropped) continue;

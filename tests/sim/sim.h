@@ -15,9 +15,14 @@
 #include "redis.h"
 #include "world.h"
 #ifdef SIM_OLD
-#include "../old/delayq.h"
+#include "../old/0.1/delayq.h"
 #else
 #include "../../delayq.h"
+#endif
+#ifdef DELAYQ_BROADCAST
+#define SIM_BROADCAST(o) ((o).wire = DELAYQ_BROADCAST)
+#else
+#define SIM_BROADCAST(o) ((o).broadcast = 1)
 #endif
 
 #define MS INT64_C(1000)
