@@ -248,7 +248,8 @@ $B/test-plain: $(TESTS) $(wildcard tests/*.h tests/lua/*.h) delayq.h \
 
 $B/test-old: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 	@mkdir -p $B
-	$(CC) -std=gnu99 -O1 -g -DDELAYQ_HEADER='"old/0.1/delayq.h"' $(CPPFLAGS) \
+	$(CC) -std=gnu99 -O1 -g -Itests -DDELAYQ_HEADER='"old/0.1/delayq.h"' \
+	    $(CPPFLAGS) \
 	    $(HIREDIS_CFLAGS) $(OLD_TESTS) $(LDFLAGS) $(HIREDIS_LIBS) \
 	    -lpthread -o $@
 
