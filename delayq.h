@@ -6557,6 +6557,8 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
         if (!op || !dq_lane_joins(q, lane, first, by_due, op) ||
             bytes + sizeof(dq_entry) + op->len > lane->policy->bytes)
             break;
+        if (op->verb->most < most) most = op->verb->most;
+        if (lane->n >= most) break;
     }
 }
 
@@ -8237,16 +8239,17 @@ static delayq_status dq_read_tickets(delayq *q, delayq_lane *lane) {
     return fine ? DELAYQ_OK : dq_lane_reject(q, lane);
 }
 
-#define DQ_TICKET_VERB(id, name, word, counter, flags, key)       \
-    static const dq_verb dq_verb_##id = {name,                    \
-                                         word,                    \
-                                         &dq_script_tickets,      \
-                                         dq_write_tickets,        \
-                                         dq_read_tickets,         \
-                                         500,                     \
-                                         counter,                 \
-                                         DQ_IDEMPOTENT | (flags), \
-                                         key}
+#define DQ_TICKET_VERB(id, name, word, counter, flags, key)     \
+    static const dq_verb dq_verb_##id = {                       \
+        name,                                                   \
+        word,                                                   \
+        &dq_script_tickets,                                     \
+        dq_write_tickets,                                       \
+        dq_read_tickets,                                        \
+        (flags)&DQ_RETIMES || (key) == DQ_KEY_DEAD ? 200 : 500, \
+        counter,                                                \
+        DQ_IDEMPOTENT | (flags),                                \
+        key}
 DQ_TICKET_VERB(ack, "ack", "ack", offsetof(delayq_counts, acked), 0,
                DQ_KEY_NONE);
 DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR);
