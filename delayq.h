@@ -5,13 +5,14 @@
  * the end.
  *
  * One .c file of your program, delayq_impl.c, has these two lines and nothing
- * else: a system header before them might hide what they need.
+ * else: a system header before them might hide declarations that they need.
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
  *
- * All others just #include "delayq.h". A program of one file may begin with the
- * two. Link with -lhiredis; on Windows also with ws2_32 and bcrypt.
+ * All other files just #include "delayq.h". A program of one file may begin
+ * with these two lines. Link with -lhiredis; on Windows also with ws2_32 and
+ * bcrypt.
  *
  * Contents (search for the tag)
  *
@@ -45,6 +46,7 @@
  *     >>connections    dialing, login, probe, redirections, back-off
  *     >>ops            the operations that calls request; an outbox's rings
  *     >>lanes          ops in order, with one request in flight; retries
+ *     >>keep           the image of an outbox that survives the program
  *     >>subscriber     the socket that only listens
  *     >>waiting        the one step, and the one sleep
  *     >>taking         transfers and takes
@@ -79,11 +81,11 @@
  *         return 1;
  *     }
  *
- * There is no thread and no event loop in here. A take moves the due items
- * itself, so one consumer alone is enough. A program with a loop of its own
- * calls delayq_take(&q, &item, 0) in each turn, which costs nothing while
+ * There is no thread and no event loop in the library. A take moves the due
+ * items itself, so a single consumer is enough. A program with a loop of its
+ * own calls delayq_take(&q, &item, 0) in each turn. This costs nothing while
  * nothing is due. A program that only moves items, for other programs to take,
- * calls delayq_tick(&q, &wait_ms), which says when to call it again.
+ * calls delayq_tick(&q, &wait_ms). wait_ms tells when to call it again.
  *
  * >>life -- the life of an item
  *
@@ -120,26 +122,49 @@
  *                    removes the item            must be idempotent
  *     crash          the items that a consumer   delivered again after the
  *                    had taken are gone          lease
+ *     a lost reply   the items in it are gone    delivered again after the
+ *     to a take                                  lease
  *     order          by due time, then offer     the same; redeliveries take
  *                                                turns with the rest
- *     early          never by the server's clock; nor measured from the offer,
- *                    unless somebody sets the server's clock forward meanwhile
+ *     early          never by the server's clock. Measured from the offer, an
+ *                    item is early only if somebody sets the server's clock
+ *                    forward meanwhile
+ *
+ * A reply is lost if the connection ends, or if the server stalls for longer
+ * than io_timeout_ms. A take that waits goes on, and may return a later item.
  *
  * Each move is one script. If the server refuses it (memory full, a command
  * that the ACL forbids, a key of another type) the items stay where they are.
- * If it refuses a part behind the first items, these have been moved or taken,
- * the call succeeds, and the next one fails. A full server still delivers,
- * acks, nacks and extends.
+ * If it refuses a later part of the script, the items before that part are
+ * moved or taken, the call succeeds, and the next call fails. A full server
+ * still delivers, acks, nacks and extends.
  *
- * Items are lost in no other way than these, and by data loss in Redis itself:
- * see its persistence settings, and its asynchronous replication at a
- * failover. If the server restarts from an older state, items taken or acked
- * since then are delivered again, even without a lease.
+ * Items are lost in these ways only, or through data loss in Redis itself: its
+ * persistence settings decide what a crash loses, and its replication is
+ * asynchronous at a failover. If the server restarts from an older state, items
+ * taken or acked since then are delivered again, even without a lease.
  *
- * If Redisson moves items of the queue too, three guarantees are weaker: a
- * lease ends by the fastest Java clock; attempt counts restart whenever Java
- * has moved the item (so max_attempts is refused); and a crashed consumer's
- * item may be delivered to Java.
+ * If Redisson moves items of the queue too, three guarantees are weaker. A
+ * lease ends as soon as the fastest Java clock reaches its end. A move by Java
+ * loses the count of attempts: the next attempt is 0. So max_attempts is not
+ * allowed with a Redisson wire. Java may get the item of a crashed consumer.
+ *
+ * With options.max_late_ms a take hands out no item that is later than this.
+ * Such an item goes to the dead letters with the reason "late", and
+ * delayq_counts.died counts it; if it is redriven, it is due again. The server
+ * measures the lateness when it hands the item out. The lateness does not
+ * include the reply's way to the program, nor the time for which a handle with
+ * an outbox keeps a fetched item. The lateness of an item that is delivered
+ * again counts from the end of its lease, or of the delay of its nack. Only
+ * takes find late items, so the items of a queue from which nobody takes stay
+ * pending.
+ *
+ * Items in the ready list have no due time. They are never late, and take turns
+ * with the other items. Other programs have pushed them, or somebody has moved
+ * them there: Redisson, a handle without the option, or an older version. So
+ * set the option on all handles of the queue; their ticks then move nothing. If
+ * somebody sets the server's clock forward, items may be late at once, even
+ * leased ones.
  *
  * >>keys -- the data in Redis
  *
@@ -154,99 +179,113 @@
  *     redisson_delay_queue_channel:T  channel  the new earliest due time
  *     delayq_retry:T                  list   native: elements with an attempt
  *                                            count that are ready again
- *     delayq_dead:T                   list   "reason time\n", then the element
+ *     delayq_dead:T                   list   "reason time\n" or "reason time
+ *                                            why\n", then the element
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of the
  *                                            item offered under KEY. Eviction
  *                                            (volatile-*) may drop it early
  *     delayq_sent:T:HANDLE            string with a TTL of a day: the highest
- *                                            number that an outbox has stored
+ *                                            number that an outbox has stored.
+ *                                            If it is evicted, an offer whose
+ *                                            reply was lost is stored twice
  *     delayq_waiters:T                zset   handles that wait in a take, and
  *                                            the channel that calls all of them
  *     delayq_turn:T:HANDLE            channel  tells one of them to lead
  *     delayq_stream:T                 stream, trimmed: a broadcast's items
+ *     delayq_paused:T                 string: the time in ms since which the
+ *                                     queue has been paused
  *     delayq_counters:T               hash   totals of handles with
  *                                            options.counters
  *
  * The first four are the keys, the bytes and the channel of Redisson's
  * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
- * from the same queue. options.wire names the Redisson; all handles of a queue
- * use the same wire. An element that the fleet's Redisson can't read stops its
- * transfer for ever. So a handle that finds an element of another Redisson
- * returns DELAYQ_ERR_WIRE. It looks at both ends of the set and of the mirror
- * at the open, and with an offer if it has not looked for 10 s; takes and ticks
- * look at the elements that they move and at the next one, if that is due
- * within max_wait_ms. It does not look at every element, and can't see a
- * Redisson that has not offered yet. If a queue holds elements of two formats
- * all the same, let one handle with DELAYQ_REDISSON_OLD tick until the wrong
- * ones are gone: its ticks move every format, and write none.
+ * from the same queue. options.wire names the version of Redisson. All handles
+ * of a queue use the same wire. If the fleet's Redisson meets an element that
+ * it can't read, its transfers stop for good. So a handle that finds an element
+ * of another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
+ * Redisson wire also returns it if the queue has a mirror, since Redisson would
+ * deliver the handle's items again from the mirror. A handle checks both ends
+ * of the set and of the mirror when it is opened, and at an offer if the last
+ * check is more than 10 s old. Takes and ticks check the elements that they
+ * move, and the next one if it is due within max_wait_ms. A handle does not
+ * check every element, and it can't see a Redisson that has not offered yet. If
+ * a queue holds elements of two formats, let one handle with
+ * DELAYQ_REDISSON_OLD tick until the wrong elements are gone: its ticks move
+ * elements of every format, and write none.
  *
  * Handles with options.counters count in the script that does the work, so a
  * resend after a lost reply counts once. delayq_count returns the totals.
  * They don't include the work of Redisson and of handles without the option, a
  * redrive, the items that delayq_clear removes, and some work while the slot
- * moves to another node. A counter that a call changes costs the server about
- * 1.5 us, and 85 bytes in the append-only file. The counters stay until
- * somebody deletes their key.
+ * moves to another node. Each counter that a call changes costs the server
+ * about 1.5 us, and 85 bytes in the append-only file. The counters stay until
+ * somebody deletes their key. Nothing is counted on servers that refuse
+ * undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
  *
  * The data in Redis outlives the programs, so it is a contract of its own.
  * Versions of delayq with the same first number can work on one queue at once:
- * they offer, move, take and ack each other's items, and know each other's
+ * they offer, move, take and ack each other's items, and accept each other's
  * tickets and keys. So programs can be upgraded one by one, and rolled back,
  * while they work. A new version adds a key of its own, or a bit that older
- * versions ignore. A change that these can't handle raises the first number,
- * and the newer version refuses their queues with an explanatory text.
+ * versions ignore. A change that older versions can't handle raises the first
+ * number, and the newer version refuses their queues with an explanatory text.
  *
  * >>time -- clocks, waiting, order
  *
  * Only the server's clock counts: a device without a clock, or with a wrong
  * one, can offer and take. Due times are whole milliseconds since the epoch,
- * rounded up.
+ * rounded up. If somebody sets the server's clock forward, items become due
+ * earlier. A handle notices it at its next poll, after max_wait_ms at most.
  *
- * Nothing ever blocks on the server: the handle waits in poll(). A sleeper is
- * woken up to 50 us late (on Windows 600), so the handle sleeps so much less,
- * and spends the rest awake. A handle that waits opens a second socket, the
- * subscriber, which hears of items that are due earlier and of payloads that
- * anybody pushes into N. It only saves time: without it the handle polls the
- * server every 250 ms; with it at least every max_wait_ms.
+ * Nothing ever blocks on the server: the handle waits in poll(). The system may
+ * end a sleep 50 us late (Windows: 600), so the handle ends its sleep that much
+ * earlier, and stays awake for the rest. A handle that waits opens a second
+ * socket, the subscriber. It receives reports of items that are due earlier,
+ * and of payloads that anybody pushes into N. The handle also polls, at least
+ * every max_wait_ms. Many hosted servers refuse to report pushes. Items that
+ * are offered through delayq are on time there, too. For payloads that others
+ * push into N the handle polls more often: see options.poll_ms. The log reports
+ * the refusal once, and the handle asks again every 60 s.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
  * standbys, step in if the leader has not acted 0.3 to 0.6 s after an item was
- * due or pushed. The rest sleep until one of those takes an item and needs a
- * successor. So of a hundred waiting handles few wake for an item, and one that
- * waits alone pays nothing for them.
+ * due or pushed. The rest sleep until the leader or a standby takes an item and
+ * needs a successor. So of a hundred waiting handles only a few wake for an
+ * item, and a handle that waits alone sends nothing for this.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
  * exception: if more than 16 wait, and a fault hits the leader and every
- * standby, a sleeper finds the item, each of which looks every max_wait_ms.
+ * standby, a sleeper finds the item. A sleeper polls every max_wait_ms.
  *
  * The items that one handle offers for the same millisecond come in the order
- * of the offers. Between handles that holds, too, for an offer that begins
- * after another has returned. The exception: two offers may change places if
- * they follow each other more closely than the round trips of a handle differ,
- * or than its clock has drifted from the server's since its last request.
+ * of the offers. The same holds for offers of two handles if one begins after
+ * the other has returned. The exception: two offers may swap places if the time
+ * between them is shorter than the variation of a handle's round trips, or than
+ * the drift of its clock since its last request.
  *
- * Beside idle Redisson consumers, the server serves their BLPOP first: there
- * is no fairness between them and delayq's.
+ * If idle Redisson consumers wait on the queue, the server serves their BLPOP
+ * first: there is no fairness between them and the consumers of delayq.
  *
  * >>servers -- one server, Sentinel, a cluster, TLS
  *
- * If the URL names several hosts, they are tried in turn, each for its share
- * of connect_timeout_ms; replicas and nodes that are down are passed over.
- * redis+sentinel:// asks the sentinels, at each connect, for the master.
+ * If the URL names several hosts, they are tried in turn, each for its share of
+ * connect_timeout_ms. Replicas and dead nodes are skipped. With
+ * redis+sentinel:// the handle asks the sentinels for the master at each
+ * connect.
  *
- * On a cluster one host is enough to begin with; redirections are followed.
- * All keys of a queue lie in one slot, so a name has either no '}' or one
- * whole, non-empty {tag}; other names are refused there. While the slot moves
- * to another node, offers without a key, acks, nacks, and takes of pending
- * items go on (native queues only; an outbox keeps its offers until then); all
- * other calls return DELAYQ_ERR_AGAIN until it has arrived.
+ * On a cluster the URL needs only one host, since redirections are followed.
+ * All keys of a queue lie in one slot. So a name must contain no '}', or one
+ * complete, non-empty {tag}; other names are refused on a cluster. While the
+ * slot of a native queue moves to another node, offers without a key, acks,
+ * nacks, and takes of pending items go on. An outbox keeps its offers until the
+ * slot has arrived. All other calls return DELAYQ_ERR_AGAIN until then.
  *
- * A queue is one slot, and so the work of one node. To spread a hot queue, open
- * several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and wait for all
- * of them with delayq_wait.
+ * A queue lies in one slot, so one node does all its work. To spread a hot
+ * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
+ * wait for all of them with delayq_wait.
  *
- * rediss:// checks that the server's certificate is valid and is the host's.
+ * rediss:// checks that the server's certificate is valid and names the host.
  *
  * >>threads -- blocking, threads, signals, fork
  *
@@ -255,27 +294,29 @@
  * thread or signal handler may call it. No signal disposition is changed, and
  * a lost connection raises no SIGPIPE.
  *
- * A call that asks the server blocks for io_timeout_ms at most, reconnecting
+ * A call that sends a request blocks for io_timeout_ms at most, reconnects
  * included, or for connect_timeout_ms if that is given and longer. A request
- * that is sent late in this time has two measured round trips. With each MB of
- * a payload that moves, the time begins again. A take or a wait may take its
- * timeout in addition. An attempt to connect that needs more time goes on in
- * the next call. getaddrinfo looks a host name up at each connect, without a
- * time limit: use an address, or options.resolve, if that matters.
+ * that is sent late in this time still gets two measured round trips. The time
+ * starts again with each MB of a payload that has been transferred. A take or a
+ * wait may need its timeout in addition. An attempt to connect that needs more
+ * time goes on in the next call. At each connect getaddrinfo looks up the host
+ * name, without a time limit: use an address, or options.resolve, if that
+ * matters.
  *
- * A connection that is dead without a sign (a frozen server, a lost network) is
- * noticed by the next request after io_timeout_ms, and by the subscriber after
- * 10 s and io_timeout_ms at most.
+ * If a connection is dead without a sign (a frozen server, a lost network), the
+ * next request notices it after io_timeout_ms, and the subscriber after 10 s
+ * and io_timeout_ms at most.
  *
  * >>outbox -- handles that never wait
  *
- * For a frame of a game, the superloop of a device, a callback of an event
- * loop. With options.outbox a handle waits for the server only in calls with a
- * timeout other than 0, and in those that need a reply: peek, count,
- * count_due, dead letters, clear, wait, flush. The others do this:
+ * An outbox is for a frame of a game, the superloop of a device, a callback of
+ * an event loop. With options.outbox a handle waits for the server only in
+ * calls with a timeout other than 0, and in those that need a reply: peek,
+ * count, count_due, dead letters, clear, pause, wait, flush. The other calls do
+ * this:
  *
  *     open     checks the options, loads the tls_ files, begins to connect, and
- *              returns DELAYQ_OK. A tick returns refusals
+ *              returns DELAYQ_OK. If the server refuses it, a tick returns that
  *     tick     one step: writes and reads at most 64 KiB, and returns. Call it
  *              once a frame, or when wait_ms is over or a descriptor is
  *              readable. It returns the fault that keeps the outbox from going
@@ -284,76 +325,127 @@
  *              sends a request and returns DELAYQ_EMPTY: the item comes a round
  *              trip later. The lease begins with the request. Take until
  *              DELAYQ_EMPTY, then tick
- *     offer, ack, nack, extend, bury, cancel, reschedule
- *              copy into the outbox and return DELAYQ_OK: accepted. No room:
- *              DELAYQ_ERR_FULL, nothing has happened. Larger than half of its
- *              ring: DELAYQ_ERR_ARG
+ *     offer, ack, nack, extend, bury, cancel, cancel_key, reschedule
+ *              copy the op into the outbox and return DELAYQ_OK: it is
+ *              accepted. They do nothing and return DELAYQ_ERR_FULL if there is
+ *              no room, DELAYQ_ERR_ARG if it is larger than half of its ring
  *
- * Offers have three quarters of the memory, acks and the like the rest, so that
- * a full server, which refuses offers, still gets the acks that make room. Each
- * part is done in the order of the calls. An accepted op stays until the server
- * has confirmed it, through lost connections, wrong passwords, missing rights,
- * a full or read-only server. An op is dropped only if, sent alone, it has
- * ended 8 connections; this is reported to the log, and delayq_outbox counts
- * it.
+ * Offers have three quarters of the memory, and acks and the like have the
+ * rest. So a full server, which refuses offers, still gets the acks that make
+ * room. The ops of each part are done in the order of the calls. An accepted op
+ * stays until the server has confirmed it, through lost connections, wrong
+ * passwords, missing rights, a full or read-only server. An op is dropped only
+ * if 8 connections in a row worked, and then ended when the op was sent alone.
+ * The log reports the op, and delayq_outbox counts it. options.settled gets the
+ * result of each op.
  *
  * An offer is stored once, even if its reply was lost and it was sent again:
  * for a day the queue remembers the highest number that each handle has stored.
- * It is stored at least once if Redis forgets that (a failover, a restart
- * without synced AOF), and after a day without a connection. A delay counts
- * from the call. If a ticket is wanted (offer_message, offer_many) the due time
- * is settled at the call, by the server's clock as it is known then: after a
- * failover to a server with a faster clock the item is early by the
- * difference. Before the first connection there is no ticket: it is "", and
- * extend and reschedule return DELAYQ_ERR_IO.
+ * It is stored at least once if Redis forgets this number (a failover, a
+ * restart without synced AOF), and after a day without a connection. A delay
+ * counts from the call. If a ticket is wanted (offer_message, offer_many) the
+ * due time is fixed at the call, by the handle's estimate of the server's
+ * clock. After a failover to a server with a faster clock the item is early by
+ * the difference. Before the first connection the ticket is "", and extend and
+ * reschedule return DELAYQ_ERR_IO.
  *
- * A crash of the program, and close, lose the contents of the outbox; call
- * delayq_flush before. They also lose items that were fetched and not handed
- * out, unless there is a lease.
+ * If the program crashes or closes the handle, the contents of the outbox are
+ * lost, unless outbox_keep is given. So call delayq_flush before a close. Items
+ * that were fetched and not handed out are lost, too, unless they are leased.
+ * If a lease ends before the program has taken the item, the log reports it. A
+ * handle that has called ack, or the like, gives the attempt back.
+ *
+ * With options.outbox_keep the memory is an image that survives the program: a
+ * mapped file, FRAM, battery-backed RAM. An op counts as accepted after the
+ * call's last store to this memory. The next open goes on with all accepted ops
+ * that are not settled, in their order, and close leaves them there. A new
+ * image has zeros in its first 1,024 bytes. The ops that survive:
+ *
+ *     memory                        the program dies    the power is cut
+ *     a mapped file                 all accepted ops    see below
+ *     the same, outbox_sync msync   all accepted ops    what was synced
+ *     FRAM, battery-backed RAM      all accepted ops    all accepted ops; with
+ *                                                       a cache: what
+ *                                                       outbox_sync has flushed
+ *
+ * With outbox_sync no op is sent before it is synced. So an offer is sent by
+ * the next tick, and no op is done twice after a power cut. Without outbox_sync
+ * a power cut leaves in the file only the data that the system has written by
+ * itself. The image then ends at its last whole entry, and settled ops may be
+ * sent again.
+ *
+ * For a day after the last offer was stored, the next program stores each offer
+ * once, as after a lost reply. After that day, or if the server has lost its
+ * data or is another one, an offer without a reply may be stored twice. If a
+ * lease has ended meanwhile, its ack or the like is DELAYQ_GONE. The due time
+ * of an offer, nack or reschedule is fixed at the call if the server's clock is
+ * known. Otherwise its delay counts from the next open. The numbers of
+ * delayq_outbox and options.settled go on. If the program dies between a report
+ * to options.settled and the next store, the report comes again.
+ *
+ * Open returns DELAYQ_ERR_ARG with the reason, and leaves the memory unchanged,
+ * if the image is of another queue, wire, size, kind of machine (byte order,
+ * size of a pointer) or format version, is damaged, or is in use by another
+ * handle of the same process. The image begins with two marks of 160 bytes, at
+ * 0 and 512, which are written in turn. The entries of the offers begin at
+ * 1,024; those of acks and the like follow. The last 2,048 bytes are no part of
+ * the image. Marks and entries have CRCs. Section >>keep has the details. Later
+ * versions read this format, or refuse it. One image is used by one handle at a
+ * time: lock the file against other programs (a recipe shows it). If programs
+ * open copies of one image, the ops in it are done once, and the later ops of
+ * each program, too.
  *
  * >>errors -- errors and retries
  *
- * 0 is done, > 0 means that nothing went wrong but there is nothing to show,
- * < 0 is a failure. Only after DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may
- * the effect have happened; after any other failure it has not. delayq_errmsg
- * returns the text. If a reply was lost, the call goes on, and then fails, the
- * status is DELAYQ_ERR_UNKNOWN, and the text names both faults.
+ * A status of 0 means done. A positive status means that nothing went wrong,
+ * but there is nothing to show. A negative status is a failure. Only after
+ * DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may the effect have happened;
+ * after any other failure it has not. delayq_errmsg returns the text. If a call
+ * loses a reply, goes on, and fails later, the status is DELAYQ_ERR_UNKNOWN,
+ * and the text names both faults.
  *
  * If a server or a proxy sends a reply that nobody awaits, the connection is
  * closed before the next request is written. One such fault can't be noticed: a
  * proxy sends a reply twice, and the copy comes while the next reply is
  * awaited.
  *
- * A lost connection is replaced by itself: at once the first time, after a
- * failed attempt with a growing pause of up to reconnect_max_ms, during which
- * calls fail at once. The only error that requires reopening the handle is
- * DELAYQ_ERR_WIRE.
+ * A handle replaces a lost connection by itself, the first time at once. After
+ * each failed attempt it waits longer, up to reconnect_max_ms, and meanwhile
+ * calls fail at once. A socket is never connected more than three times in a
+ * second, whatever ends its connections. The only error that requires reopening
+ * the handle is DELAYQ_ERR_WIRE.
  *
  * >>limits -- limits
  *
- * Names have 1 to 512 bytes. Payloads have any bytes, as many as the server
- * takes (512 MB by default), and up to 1 GB. Due times lie below 2^53 ms.
+ * Names have 1 to 512 bytes. Payloads may contain any bytes, up to the server's
+ * limit (512 MB by default) and at most 1 GB. Due times lie below 2^53 ms.
  *
  * A reply with more than 250,000 elements or more than 1 GB is refused as soon
  * as the server announces it; otherwise memory grows only with the bytes that
- * have come.
+ * have arrived.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A larger payload is moved
- * alone. With 1 to 64 MB it blocks the server for so many ms per MB: an offer
- * or a take 2 to 5, a take with a lease 7 to 13, an ack, nack or extend 3 to 6,
- * a tick that moves it 4 to 8 (a GET or SET in Lua: 2 to 3). A take or tick
- * needs twice as long if the next item is as large, since it reads that for its
- * due time. An item of 60 MB goes through with the default options; for larger
- * ones raise io_timeout_ms, since nothing moves while the script runs.
+ * alone. A request of an outbox has at most 1,000 offers or 300 mixed ops, and
+ * blocks the server for about 3 ms. A payload of 1 to 64 MB blocks the server
+ * for these times in ms per MB: an offer or a take 2 to 5, a take with a lease
+ * 7 to 13, an ack, nack or extend 3 to 6, a tick that moves it 4 to 8 (a GET or
+ * SET in Lua: 2 to 3). A take or tick needs twice as long if the next item is
+ * just as large, because the script also reads that item to learn its due time.
+ * An item of 60 MB goes through with the default options if the server's
+ * machine is idle. For larger items, or at a load of ten times the machine's
+ * cores, raise io_timeout_ms and connect_timeout_ms, since no bytes are
+ * transferred while the script runs.
  *
- * With a Redisson wire each script walks through the mirror list once, that of
- * a replace twice: a few ms per 100,000 pending items. One walk serves up to
- * 100 items offered by delayq, but only 1 to 3 offered by Java.
+ * With a Redisson wire each script walks through the mirror list once, and the
+ * script of a replace does so twice. A walk takes a few ms per 100,000 pending
+ * items. One walk serves up to 100 items offered by delayq, but only 1 to 3
+ * offered by Java.
  *
- * The handle is plain memory of less than 4 KB. A call needs up to 22 KB of
- * stack, 16 of these for hiredis' read buffer, and more under TLS. The library
- * itself allocates nothing; hiredis does.
+ * The handle is plain memory of less than 4 KB. A call needs less than 7 KB of
+ * stack on x86-64 and on ARM, hiredis and libc included, and more under TLS, in
+ * getaddrinfo, and in your hooks. The library itself allocates nothing; hiredis
+ * does.
  *
  * >>macros -- option macros
  *
@@ -363,8 +455,14 @@
  *                             -lhiredis_ssl -lssl -lcrypto
  *     DELAYQ_HIREDIS          the header to include for hiredis,
  *                             <hiredis/hiredis.h> unless defined
- *     DELAYQ_PORT             a file with what >>system asks for, where that is
- *                             neither Windows nor POSIX: a device
+ *     DELAYQ_LIBVALKEY        libvalkey >= 0.5 instead of hiredis: -lvalkey,
+ *                             for TLS also -lvalkey_tls. Define it in every
+ *                             file: it renames redisContext to valkeyContext
+ *     DELAYQ_PORT             a file with the functions that >>system needs,
+ *                             for a device with neither Windows nor POSIX
+ *     DELAYQ_NO_LUA           for a device: leaves out the Lua, two fifths of
+ *                             the code. Somebody else loads the scripts: see
+ *                             delayq_load_scripts
  */
 
 #ifndef DELAYQ_H
@@ -393,6 +491,10 @@
 #define DELAYQ_API extern
 #endif
 
+#ifdef DELAYQ_LIBVALKEY
+#define redisContext valkeyContext
+#define redisReply valkeyReply
+#endif
 struct redisContext;
 
 #ifdef __cplusplus
@@ -409,7 +511,7 @@ typedef enum delayq_status {
 
     /* Nothing went wrong, but there is nothing to show. */
     DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
-    DELAYQ_GONE = 2,      /* it is no longer there: nothing was changed */
+    DELAYQ_GONE = 2,      /* the item is no longer there: nothing was changed */
     DELAYQ_DUPLICATE = 3, /* the key is taken: nothing was stored */
     DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
@@ -419,19 +521,20 @@ typedef enum delayq_status {
     DELAYQ_ERR_TIMEOUT = -3,  /* no connection in time, or nothing sent */
     DELAYQ_ERR_AUTH = -4,     /* wrong password, no permission (ACL), or a
                                  certificate that isn't trusted */
-    DELAYQ_ERR_REDIS = -5,    /* any other error that the server answers */
+    DELAYQ_ERR_REDIS = -5,    /* any other error reply of the server */
     DELAYQ_ERR_READONLY = -7, /* a replica, or a server that can't write now */
-    DELAYQ_ERR_FULL = -8,     /* maxmemory reached, or the outbox is full: it
-                                 was refused */
-    DELAYQ_ERR_WIRE = -9,     /* elements of a Redisson were met for which
-                                 options.wire is wrong; the text names it */
+    DELAYQ_ERR_FULL = -8,     /* maxmemory reached, or the outbox is full: the
+                                 op was refused */
+    DELAYQ_ERR_WIRE = -9,     /* the queue has elements of a Redisson for which
+                                 options.wire is wrong; the text names that
+                                 Redisson */
     DELAYQ_ERR_AGAIN = -11,   /* loading, failing over, busy: try later */
     DELAYQ_ERR_TYPE = -12,    /* one of the queue's keys has a wrong type */
     DELAYQ_ERR_MEMORY = -13,  /* this program has no memory left */
 
     /* Failures after which the effect may have happened. */
-    DELAYQ_ERR_PROTOCOL = -6, /* the server answered what it shouldn't */
-    DELAYQ_ERR_UNKNOWN = -10  /* sent, but no answer came */
+    DELAYQ_ERR_PROTOCOL = -6, /* the server's reply is invalid */
+    DELAYQ_ERR_UNKNOWN = -10  /* sent, but no reply came */
 } delayq_status;
 
 /*-----------------------------------------------------------------------------
@@ -439,7 +542,6 @@ typedef enum delayq_status {
  * >>types   options, the item, the handle
  *---------------------------------------------------------------------------*/
 
-#define DELAYQ_FOREVER (-1) /* a timeout without end */
 #define DELAYQ_FOREVER (-1) /* a timeout without end */
 #define DELAYQ_BACKOFF (-1) /* nack: exponential, with jitter */
 #define DELAYQ_RELEASE (-2) /* nack: at once, this attempt doesn't count */
@@ -452,8 +554,7 @@ typedef enum delayq_status {
  *                           the items that C has offered
  *     DELAYQ_REDISSON       a fleet with Redisson >= 3.21.1
  *     DELAYQ_REDISSON_OLD   a fleet with Redisson <= 3.21.0
- *     DELAYQ_BROADCAST      C programs; each handle gets each item. Without a
- *                           lease
+ *     DELAYQ_BROADCAST      C programs; each handle gets each item. No leases
  *
  * A program links the code only of the wires that it names. */
 typedef const struct delayq_wire_kind *delayq_wire;
@@ -462,10 +563,16 @@ typedef const struct delayq_wire_kind *delayq_wire;
 #define DELAYQ_REDISSON_OLD (&delayq_wire_redisson_old)
 #define DELAYQ_BROADCAST (&delayq_wire_broadcast)
 
+/* How the memory of an outbox survives the program: see >>outbox. A program
+ * that names DELAYQ_KEEP links the code of all verbs that its image can hold.
+ */
+typedef const struct delayq_keep_kind *delayq_keep;
+#define DELAYQ_KEEP (&delayq_keep_image)
+
 typedef struct delayq delayq;
 
-/* Zero means the default, in every field but name. The strings and hooks must
- * outlive the handle, except name, which is copied. */
+/* In every field except name, zero means the default. The strings and hooks
+ * must outlive the handle, except name, which is copied. */
 typedef struct delayq_options {
     const char *name; /* required: the queue, 1 to 512 bytes */
     const char *url;  /* where the server is, default redis://127.0.0.1:6379:
@@ -482,44 +589,75 @@ typedef struct delayq_options {
     int64_t lease_ms;       /* how long a taken item may stay without an ack
                                before it is delivered again; default 0: a take
                                removes the item */
-    int max_attempts;       /* an item that has been handed out so often goes
-                               to the dead letters at its next take; up to
+    int max_attempts;       /* an item that has been handed out this many times
+                               goes to the dead letters at its next take; up to
                                65,535; default 0: never. Not with a Redisson
                                wire */
+    int64_t max_late_ms;    /* an item that is later than this becomes a dead
+                               letter instead of being taken; default 0: no
+                               limit. All handles of the queue set it: see
+                               >>promises. Only with DELAYQ_NATIVE */
     int64_t backoff_ms;     /* DELAYQ_BACKOFF after the first attempt, doubled
                                for each further one; default 1,000 */
-    int64_t backoff_max_ms; /* and at most; default 300,000 */
+    int64_t backoff_max_ms; /* the longest back-off; default 300,000 */
 
     /* With DELAYQ_BROADCAST. */
-    const char *broadcast_after; /* NULL: only what comes after the open; "":
-                                    everything that is kept; or the ticket text
-                                    of the last item seen */
-    int64_t broadcast_keep;      /* items that the stream keeps, about; default
-                                    10,000 */
+    const char *broadcast_after; /* NULL: only items that come after the open;
+                                    "": all that are kept; or the ticket text of
+                                    the last item seen */
+    int64_t broadcast_keep;      /* the stream keeps about this many items;
+                                    default 10,000 */
 
-    int batch;              /* most items that one tick moves: 1 to 1,000;
+    int batch;              /* the most items that one tick moves: 1 to 1,000;
                                default 100 */
     int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
                                time between two polls; default 10,000 */
-    int connect_timeout_ms; /* to connect and log in; default 2,000. If given
-                               and longer than io_timeout_ms, calls may take
-                               that long */
-    int io_timeout_ms;      /* for a call that asks the server; with an outbox:
-                               without a byte that comes or goes. On a slow
-                               line twice the measured round trip is used, if
-                               that is longer; default 3,000 */
+    int64_t poll_ms;        /* time between two polls for payloads that others
+                               push into N, if the server does not report them;
+                               default: 250 after a poll that found one, doubled
+                               by each poll that finds none, up to 4,000 */
+    int connect_timeout_ms; /* for each step of connecting: the socket, TLS,
+                               the login, the first request. After timeouts a
+                               step may take up to four times as long. If this
+                               is given and longer than io_timeout_ms, calls may
+                               take that long; default 2,000 */
+    int io_timeout_ms;      /* for a call that sends a request; with an outbox,
+                               the longest time in which no byte is sent or
+                               received. On a slow line twice the measured round
+                               trip is used, if that is longer; default 3,000 */
 
-    int reconnect_max_ms; /* longest pause between two attempts to connect;
+    int reconnect_max_ms; /* longest time between two attempts to connect;
                              default 5,000 */
-    int counters; /* 1: count in Redis what this handle does, for the totals of
-                     delayq_count: see >>keys */
+    int counters; /* 1: count the work of this handle in Redis, for the totals
+                     of delayq_count: see >>keys */
 
     /* A handle that never waits: see >>outbox. */
-    void *outbox;       /* memory of yours, which outlives the handle; what lay
-                           in it is not read */
-    size_t outbox_size; /* its bytes, at least 8,192 */
-    /* Looks up the address of a host in the URL: writes its text, and returns
-     * 1; 0: it is not known yet, ask again in the next step; -1: there is none.
+    void *outbox;            /* memory of yours, which outlives the handle; its
+                                old contents are read only with outbox_keep */
+    size_t outbox_size;      /* its bytes, at least 8,192 */
+    delayq_keep outbox_keep; /* DELAYQ_KEEP: the memory is a mapped file or the
+                                like, aligned to 16 bytes: open goes on with
+                                the ops in it; default NULL */
+    /* With outbox_keep, or NULL. Writes the `size` bytes at `address` to a
+     * place where they survive a power cut (msync). Returns 0, or another value
+     * after a failure: then it is called again later. If the memory has
+     * changed, it is called by open and close, and at most once by each tick
+     * and each step of a flush or another call that waits. An op is not sent
+     * before it is written. */
+    int (*outbox_sync)(void *user, void *address, size_t size);
+    /* Called once for each op of the outbox that is done or dropped, in the
+     * order of its part. The op is the number-th offer (changes is 0), or the
+     * number-th of acks and the like (changes is 1), as delayq_outbox counts
+     * them. status: DELAYQ_OK, DELAYQ_DUPLICATE, DELAYQ_GONE, or the reason why
+     * it was dropped. If a reply was lost, DELAYQ_OK may stand for any of the
+     * first three: it can't be known whether the op was done or came too late.
+     * Called from tick, flush, and calls that wait or take; never from an
+     * offer, an ack or the like. It may call nothing but delayq_wake on this
+     * handle and on those that share its connection. */
+    void (*settled)(void *user, int changes, uint64_t number,
+                    delayq_status status);
+    /* Writes the address of a host in the URL as text. Returns 1 if it is
+     * known, 0 if not yet (the next step asks again), -1 if there is none.
      * Default: getaddrinfo, which may wait. */
     int (*resolve)(void *user, const char *host, char *address, size_t size);
 
@@ -529,105 +667,121 @@ typedef struct delayq_options {
     const char *tls_key;  /* and its key: default neither */
 
     /* Returns a connected context without unread answers, or NULL after a
-     * failure. Used instead of the URL's host or path; its user, password and
-     * db still count. For TLS of your own, proxies, tests. The handle frees
-     * the context; it has the server answer in RESP2. */
+     * failure. Used instead of the URL's host or path, for TLS of your own,
+     * proxies, tests; the URL's user, password and db still count. The handle
+     * frees the context, and switches it to RESP2. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
-    /* Called with each fault that a call rides out, from within the call; text
-     * is one line without a newline and lives until it returns. On this handle,
-     * and on those that share its connection, it may call delayq_wake and
-     * nothing else. */
+    /* Called, from within a call, for each fault that does not end the call, at
+     * most once a second with the same status. Called with DELAYQ_OK for an
+     * event: the connection leads to a server (which one, after how many ms,
+     * whether a cluster has redirected it), the server lacks the scripts, it
+     * may evict a queue's keys, or only polling finds the pushes of others. An
+     * event is reported once per connection, and not twice within 10 s. `text`
+     * is one line without a newline and lives until the hook returns. The hook
+     * may call nothing but delayq_wake on this handle and on those that share
+     * its connection. */
     void (*log)(void *user, delayq_status status, const char *text);
     void *user; /* handed to the hooks */
 
-    /* An open handle whose connections this one uses. It must be used in the
-     * same thread, be closed after this one, and not share itself. url,
-     * connect, the timeouts and the tls_ files are the other handle's. */
+    /* An open handle whose connections this one uses. The open handle must be
+     * used in the same thread, be closed after this one, and not use `share`
+     * itself. Its url, connect, timeouts and tls_ files are used. */
     delayq *share;
 } delayq_options;
 
 /* Identifies a pending or leased item. Each offer and each lease has a new
  * ticket, which ends when the item is moved, taken or acked, or when its lease
- * ends. It is text, to be printed, stored and compared as it is: the due time,
- * a dash, the id in hex digits. "" is no ticket. */
+ * ends. It is a text that may be printed, stored and compared: the due time, a
+ * dash, and the id in hex digits. "" is no ticket. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
 
-/* What offer_message and offer_many hand in. */
+/* The argument of delayq_offer_message and delayq_offer_many. */
 typedef struct delayq_message {
-    const void *data; /* NUL bytes allowed; nothing of it is kept */
+    const void *data; /* may contain NUL bytes; not kept after the call */
     size_t len;
     int64_t delay_ms; /* >= 0 */
-    int64_t due_ms;   /* > 0: this due time instead, ms since the epoch by the
-                         server's clock; one in the past is due at once */
+    int64_t due_ms;   /* > 0: the due time instead of a delay, in ms since the
+                         epoch by the server's clock; a time in the past is due
+                         at once */
 
     const char *key;    /* NULL, or a name of 1 to 256 bytes: a second offer
                            under it is a DELAYQ_DUPLICATE */
-    int64_t key_ttl_ms; /* with a key: how long it is kept, > 0 */
-    int replace;        /* instead take the place of the first item, if that
-                           is still pending */
+    int64_t key_ttl_ms; /* with a key: how long the key is kept, > 0 */
+    int replace;        /* 1: replace the first item under the key, if it is
+                           still pending */
 
     delayq_status status; /* out: the result. While it is DELAYQ_ERR_UNKNOWN
                              offer the same struct again, unchanged: the item
                              is stored once at most */
-    delayq_ticket ticket; /* out: of the item, or of the one that has the key */
+    delayq_ticket ticket; /* out: the item's, or that of the item which has the
+                             key */
     unsigned char id[16]; /* private */
-    /* Private: it may have been due from then on, */
+    /* Private: the earliest time at which it may have been due, */
     int64_t first_due_ms; /* by the server's clock, */
     int64_t first_due_us; /* and by this machine's */
 } delayq_message;
 
-/* What a take or peek hands out. The payload belongs to the handle and lives
+/* The result of a take or peek. The payload belongs to the handle and lives
  * until the next take, ack_take, peek or dead_peek on it, or its close. */
 typedef struct delayq_item {
     const void *data;
     size_t len;
-    int attempt;     /* take: how often it has been handed out, this time
-                        included; peek: so far. 0 if unknown: with
-                        DELAYQ_REDISSON_OLD and a lease */
+    int attempt;     /* how often it was handed out; a take counts itself. 0
+                        if unknown: always with DELAYQ_REDISSON_OLD and a lease;
+                        with a Redisson wire if the item was in the ready list,
+                        which keeps no count */
     int64_t due_ms;  /* when it was due, by the server's clock; 0 if unknown */
     int64_t late_us; /* how much later it was taken, in microseconds by the
-                        server's clock; -1 if unknown. Both are unknown of
-                        items from the ready list, which doesn't keep them */
+                        server's clock; -1 if unknown. Both times are unknown
+                        for items from the ready list, which doesn't keep
+                        them */
     delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease.
-                             Broadcast: where the reader stands */
+                             Broadcast: the reader's position */
     delayq_status acked;  /* out of ack_take and ack_many */
 } delayq_item;
 
-/* A dead letter, as dead_peek hands it out. */
+/* A dead letter, as dead_peek hands it out; data and why live as an item's
+ * payload. */
 typedef struct delayq_dead {
     const void *data; /* the payload; the whole element if undecodable */
     size_t len;
-    char reason[16]; /* "attempts", "buried" or "undecodable" */
+    char reason[16]; /* "attempts", "buried", "late" or "undecodable"; another
+                        program may have written any text */
     int attempt;     /* how often it was handed out; 0 if unknown */
     int64_t dead_ms; /* when it was given up, by the server's clock */
+    const char *why; /* the text that was given to delayq_bury, or "" */
 } delayq_dead;
 
-/* What delayq_count tells. The first block describes the queue; the second
- * counts what this handle has done since it was opened, the third what all
- * have. */
+/* The result of delayq_count. The first block describes the queue, the second
+ * counts the work of this handle since its open, the third the work of all. */
 typedef struct delayq_counts {
     int64_t pending;     /* in the set, leased ones included */
-    int64_t overdue;     /* of these: due, and not yet moved or taken */
-    int64_t overdue_ms;  /* how long the oldest of them has been due; or 0 */
+    int64_t overdue;     /* pending items that are due, and not yet moved or
+                            taken */
+    int64_t overdue_ms;  /* for how long the oldest of these has been due; or
+                            0 */
     int64_t ready;       /* in the lists; broadcast: always 0 */
     int64_t dead;        /* dead letters */
     int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
     int64_t now_ms;      /* the server's clock */
+    int64_t paused;      /* the time in ms at which the queue was paused, by the
+                            server's clock; 0: it is not paused */
 
     uint64_t offered, moved, taken, acked, nacked;
     uint64_t redelivered; /* taken with an attempt above 1 */
     uint64_t died;        /* sent to the dead letters */
     uint64_t reconnects;
-    uint64_t lateness[24]; /* [n]: items taken less than 2^n us late, but at
-                              least half of that; the last: all above */
+    uint64_t lateness[24]; /* [n]: items that were taken less than 2^n us late,
+                              but at least half of that; the last: all later
+                              ones */
 
-    /* What all handles with options.counters have done: see >>keys. All 0
-     * where there was none, or an ACL hides it. */
+    /* The work of all handles with options.counters: see >>keys. All 0 if there
+     * are none, or if an ACL hides the key. */
     struct {
         uint64_t offered; /* stored; a duplicate isn't */
-        uint64_t taken;   /* handed out, redeliveries included; of a broadcast:
+        uint64_t taken;   /* handed out, redeliveries included; in a broadcast,
                              put into the stream */
         uint64_t acked, nacked;
         uint64_t died;     /* sent to the dead letters */
@@ -635,32 +789,36 @@ typedef struct delayq_counts {
     } total;
 } delayq_counts;
 
-/* What delayq_outbox tells, counted since the open. Offers: and what cancels
- * or reschedules this handle's own; changes: acks and the like. They are
- * settled in their order: the n-th is once ..._settled >= n. */
+/* The result of delayq_outbox, counted since the open; with outbox_keep
+ * accepted and settled are counted since the image was new. Cancels and
+ * reschedules of this handle's own offers, and cancels of keys, count as
+ * offers; changes are acks and the like. Each kind is settled in order: the
+ * n-th op is settled once ..._settled >= n. */
 typedef struct delayq_outbox_state {
     uint64_t offers_accepted, offers_settled;
     uint64_t changes_accepted, changes_settled;
-    uint64_t gone;      /* changes that came too late */
-    uint64_t duplicate; /* offers whose key was taken */
-    uint64_t dropped;   /* what the server can't take: see >>outbox */
-    size_t bytes, size; /* used, of so many */
+    uint64_t gone;      /* ops on items that were no longer there; not those
+                           whose reply was lost */
+    uint64_t duplicate; /* offers whose key was taken; not those whose reply
+                           was lost */
+    uint64_t dropped;   /* ops that were given up: see >>outbox */
+    size_t bytes, size; /* in use, and in all */
 } delayq_outbox_state;
 
-/* From here to the functions (>>functions) stands the content of a handle. It
- * is private. It is here so that a handle can lie in memory of yours. */
+/* From here to >>functions: the private content of a handle. It is declared
+ * here so that a handle can lie in memory of yours. */
 
 typedef struct delayq_address {
     char host[256]; /* or the path of a unix socket, */
     int port;       /* which has port 0 */
 } delayq_address;
 
-/* Commands that are written together, until each of their replies is there. */
+/* Commands that are written together, and their replies. */
 typedef enum delayq_exchange_state {
     DELAYQ_EXCHANGE_NONE,
     DELAYQ_EXCHANGE_WAITING, /* to be written */
     DELAYQ_EXCHANGE_SENT,    /* replies are to come */
-    DELAYQ_EXCHANGE_ANSWERED /* its replies are there, or its socket is lost */
+    DELAYQ_EXCHANGE_ANSWERED /* all replies are there, or the socket is lost */
 } delayq_exchange_state;
 
 typedef struct delayq_exchange {
@@ -668,9 +826,12 @@ typedef struct delayq_exchange {
     delayq_exchange_state state;
     delayq_status status;     /* why there are no replies, or OK */
     unsigned char wants, got; /* replies */
-    unsigned number;          /* the socket's, when it was sent; 0: never */
-    unsigned char written;    /* the server has all of it, or may have */
-    unsigned char alone;      /* it was the only one on the lost socket */
+    unsigned number;          /* the number of the socket when it was sent; 0:
+                                 not sent */
+    unsigned char written;    /* the server may have received all of it */
+    unsigned char blame;      /* the server has closed the socket while this
+                                 exchange was 1: the first one in flight, 2:
+                                 the only one; else 0 */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us;
 } delayq_exchange;
@@ -681,8 +842,8 @@ typedef enum delayq_socket_state {
     DELAYQ_SOCKET_DIALING,   /* it is being connected */
     DELAYQ_SOCKET_TLS,       /* in the handshake of TLS */
     DELAYQ_SOCKET_GREETING,  /* its login is sent */
-    DELAYQ_SOCKET_OPEN,      /* logged in */
-    DELAYQ_SOCKET_PROVEN     /* and has been of use */
+    DELAYQ_SOCKET_OPEN,      /* it is logged in, */
+    DELAYQ_SOCKET_PROVEN     /* and has had a useful reply */
 } delayq_socket_state;
 
 /* The part of a reply that has been read. */
@@ -690,11 +851,13 @@ typedef struct delayq_reply_scan {
     char type;           /* of the element; 0: its first byte comes next */
     char last;           /* the byte before, in a line; */
     unsigned short line; /* the length of the line so far */
-    unsigned number;     /* in the line; of a string: bytes still to come */
+    unsigned number;     /* the number in the line; in a string, the bytes still
+                            to come */
     unsigned bytes;      /* of all strings in the reply so far */
-    unsigned items;      /* of all its arrays */
-    unsigned depth;      /* arrays that are not complete, nested: */
-    unsigned left[4];    /* their elements that are still to come */
+    unsigned items;      /* elements of all its arrays so far */
+    unsigned depth;      /* the number of nested arrays that are not
+                            complete, */
+    unsigned left[4];    /* and the elements still to come in each of them */
 } delayq_reply_scan;
 
 /* Invariants: c is NULL if the state is CLOSED or RESOLVING; first and last are
@@ -708,22 +871,26 @@ typedef struct delayq_socket {
     unsigned char unwritten; /* c's output buffer, or `body`, is not empty */
     unsigned char more;      /* there may be more to read */
     unsigned char unproven;  /* connections in a row that were lost unproven */
+    unsigned char timeouts;  /* attempts that have timed out, up to 4 */
     unsigned failures;       /* failed attempts in a row */
-    int64_t retry_us;        /* connect no sooner */
-    int64_t begun_us;        /* when this attempt began; */
-    int64_t deadline_us;     /* it has to be open by then */
+    int64_t retry_us;        /* the earliest time of the next attempt */
+    int64_t begun_us;        /* when this attempt began */
+    int64_t step_us;         /* the time limit of each step of connecting, */
+    int64_t deadline_us;     /* and the end of this step */
+    int64_t closed_us[2];    /* the last two times that it was closed */
     int64_t moved_us;        /* when bytes were last read or written */
     delayq_reply_scan scan;
-    const char *body; /* a payload that is written behind c's buffer, */
-    size_t body_len;  /* and the length of its rest */
+    const char *body; /* a text that is written after c's buffer, */
+    size_t body_len;
+    const char *const *parts;      /* and other parts of a script, up to NULL */
     delayq_exchange *first, *last; /* in flight, in the order of replies */
-    delayq_exchange greeting;
-    unsigned char login[8]; /* its steps */
+    delayq_exchange greeting;      /* the login */
+    unsigned char login[8];        /* its steps */
 } delayq_socket;
 
-/* Whether the server reports pushes into the lists. */
+/* The reports of pushes into the lists. */
 typedef enum delayq_track_state {
-    DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll more often */
+    DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll for pushes */
     DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
     DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
 } delayq_track_state;
@@ -737,51 +904,79 @@ typedef struct delayq_name {
 
 /* A connection: up to three sockets to one server, or one cluster. */
 typedef struct delayq_conn {
-    const delayq *owner; /* its options say where to connect */
-    delayq *handles;     /* all that use this connection */
+    delayq *owner;   /* its options say where to connect */
+    delayq *handles; /* all that use this connection */
 
+    unsigned char redirected; /* cmd's next attempt leads there */
+    unsigned char left;       /* the last server could not do the work (a
+                                 replica, for example), so its name may have
+                                 another address by now */
+    unsigned char hops;       /* redirections in a row while connecting */
+    unsigned char timed_out;  /* the last fault was a timeout */
+    unsigned host;            /* the number of the URL's host to try next */
+    unsigned hosts_left;      /* hosts to try before a back-off */
+    delayq_name *names;       /* three, in the owner's outbox; or NULL */
+    delayq_status failure;    /* the status of requests in a back-off */
+
+    /* The server. */
+    unsigned char known;               /* it has answered a probe on cmd */
+    unsigned char probed_twice;        /* since its first reply was late */
+    unsigned clock_number;             /* counts the servers that were known */
+    int64_t clock_offset_us;           /* least value of its clock minus the
+                                          local one, */
+    int64_t clock_error_us;            /* how much greater it may be, */
+    int64_t clock_read_us;             /* and the local time of this reading */
+    unsigned char long_size, long_big; /* its unsigned long */
+    int64_t now_us; /* the local clock, read when a call begins, after each
+                       sleep, when a request is sent, when bytes have come */
+
+    /* NULL until a take, tick or wait opens the subscriber: a program that only
+     * offers does not link its functions. */
+    const struct dq_subscriber *subscriber;
+    delayq_track_state tracking;
+    int64_t sub_id;             /* its CLIENT ID */
+    int64_t idle_read_us;       /* when sockets without requests were read */
+    int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
+    unsigned sub_asked;         /* subscriptions without a reply so far */
+    unsigned char sub_refused;  /* one was refused */
+    unsigned char track_losses; /* connections in a row that have ended at
+                                   tracking; each counts 2 if nothing else was
+                                   in flight */
+    unsigned char name_losses;  /* connections that have ended at SETNAME; after
+                                   2 of them it is not sent */
+    int64_t track_retry_us;     /* when to try tracking again after a refusal;
+                                   or 0 */
+
+    /* Events that were reported to the log. */
+    unsigned char unheard_told; /* the cause for which pushes aren't reported */
+    unsigned char policy_asked; /* the keys that the server may evict */
+    unsigned char followed;     /* MOVED has named the node of cmd */
+    int64_t lost_us;            /* since when no server is known */
+    int64_t known_told_us;      /* when the log was told that cmd is
+                                   connected, */
+    int64_t scripts_told_us;    /* that the server lacks the scripts */
+
+    unsigned moved; /* bytes of large payloads and of replies so far */
+
+    void *tls;         /* the SSL_CTX */
+    int pipe[2];       /* delayq_wake writes, so that a sleep ends */
     delayq_socket cmd; /* requests and their replies */
     delayq_socket sub; /* the subscriber */
     delayq_socket ask; /* to the node that an ASK has named, for one request */
 
-    delayq_address at;        /* where cmd leads, or is to lead */
-    delayq_address redirect;  /* the node that MOVED or ASK has named */
-    unsigned char redirected; /* cmd's next attempt goes there */
-    unsigned char hops;       /* redirections in a row while connecting */
-    unsigned char timed_out;  /* the last fault was a timeout */
-    unsigned host;            /* number of the URL's host to try next */
-    delayq_name *names;       /* three, in the owner's outbox; or NULL */
-    unsigned hosts_left;      /* to try before a pause */
-    delayq_status failure;    /* the status of requests during that, */
-    char err[256];            /* and its cause */
-
-    delayq_track_state tracking;
-    int64_t sub_id;        /* its CLIENT ID */
-    unsigned sub_at;       /* a hash of the address to which it leads */
-    int64_t sub_read_us;   /* when it was last read */
-    int64_t sub_pinged_us; /* when it was pinged; 0: no reply is awaited */
-
-    /* The server. */
-    unsigned char known;               /* a probe was answered on cmd */
-    unsigned char probed_twice;        /* the first reply was late */
-    unsigned clock_number;             /* counts the servers that were known */
-    int64_t clock_offset_us;           /* its clock minus ours, at least, */
-    int64_t clock_error_us;            /* and at most so much more, */
-    int64_t clock_read_us;             /* as it was read then */
-    unsigned char long_size, long_big; /* its unsigned long */
-
-    unsigned moved; /* bytes of large payloads and of replies so far */
-
-    void *tls;   /* the SSL_CTX */
-    int pipe[2]; /* delayq_wake writes, a sleep ends */
+    char err[256];     /* the cause of the last failure */
+    delayq_address at; /* the address of cmd, now or at the next attempt */
+    delayq_address redirect; /* the node that MOVED or ASK has named */
 } delayq_conn;
 
+struct dq_entry;
+
 /* Ops in order, with one request in flight. The ops lie in a ring of the
- * outbox, or in one of the caller's arrays; a bare lane has one op, which is
- * no more than its verb.
+ * outbox, or in one of the caller's arrays; a bare lane has one op, and that op
+ * consists only of its verb.
  *
  * Invariants: settled + n <= accepted while a request is in flight; the first
- * `unsure` ops behind `settled` may have run. */
+ * `unsure` ops after `settled` may have run. */
 typedef struct delayq_lane {
     struct delayq_lane *next;       /* of the same handle */
     delayq_exchange x;              /* of the request; NONE: there is none */
@@ -789,34 +984,46 @@ typedef struct delayq_lane {
     const struct dq_verb *verb;     /* of the request's first op */
     unsigned char key;              /* the second key of the request */
     size_t n;                       /* the request's ops */
+    size_t from, from_at;           /* in a mixed request the first op of a
+                                       part, and the place of this op in the
+                                       ring; else 0 */
     delayq_status status;           /* of the last request */
     struct redisReply *reply;       /* of a bare lane: for its caller */
-    delayq_status result;           /* the first status of an op but OK */
-    int64_t due_ms;                 /* of the last op that has a new one */
+    delayq_status result;           /* the first status of an op that is not
+                                       OK */
+    int64_t due_ms;                 /* the due time of the last op that has a
+                                       new one */
 
     struct dq_ring *ring;     /* where the ops lie: one of these, */
     delayq_message *messages; /* or none if the lane is bare */
     delayq_item *items;
     struct dq_op *ops;
-    const struct dq_verb *array_verb, *keyed_verb; /* of messages or items; of
-                                                      a bare lane */
+    const struct dq_verb *array_verb, *keyed_verb; /* the verbs of messages or
+                                                      items; the first is also a
+                                                      bare lane's */
     const struct dq_query *query; /* the arguments of a bare verb */
     int64_t begun_us;             /* the local time of the call */
-    uint64_t accepted, settled;   /* ops */
+    uint64_t accepted, settled;   /* ops; if equal, there is nothing to do */
 
-    uint64_t unsure, was_unsure; /* the latter: before this sending */
+    uint64_t unsure, was_unsure; /* was_unsure: before this sending */
     unsigned tries;              /* of this request */
-    unsigned char resent;        /* this request, since a socket was lost */
+    unsigned char resent;        /* this request was sent again, since a socket
+                                    was lost */
     unsigned char resends;       /* one of its ops may have run before */
-    unsigned char uploads;       /* the script, with the next sending */
+    unsigned char uploads;       /* the next sending loads the script */
     unsigned char asking;        /* it goes to the node that ASK has named */
-    unsigned char as_waiter;     /* a take: with the waiters' key */
-    unsigned char zset_alone;    /* a take: the zset and no other key */
-    unsigned char suspect;       /* its last request has lost a socket */
+    unsigned char as_waiter;     /* a take's request has the waiters' key */
+    unsigned char key_alone;     /* a take has one key: 1 the pause, 2 the zset
+                                  */
     unsigned char failures;      /* in a row, of a ring */
-    unsigned char losses;        /* of sockets, with one op alone */
-    size_t limit;                /* ops of a ring's next request */
-    int64_t retry_us;            /* send no sooner */
+    unsigned char losses;        /* sockets in a row that were lost while one op
+                                    was sent alone */
+    size_t limit;                /* the most ops of a ring's next request */
+    int64_t retry_us;            /* the earliest time of the next sending */
+    int64_t suspect_us;          /* others yield until then, since its last
+                                    request has lost a socket; 0: it has not */
+    int64_t trial_us;            /* how long the next connection has to live
+                                    before the request is sent again */
 } delayq_lane;
 
 /* The handle's take or transfer, and its reply. */
@@ -826,118 +1033,130 @@ typedef struct delayq_fetch {
     unsigned char takes;        /* it is a take */
     unsigned char overdue;      /* the last reply said that something is due */
     size_t max;                 /* items that it asks for */
-    uint64_t order;             /* of the ids that its leases make */
-    delayq_ticket ack;          /* acked with it; "": none */
+    uint64_t order;             /* the order in the ids of its leases */
+    delayq_ticket ack;          /* of the item to ack with the take, or "" */
     delayq_status acked;        /* the status of that ack */
     unsigned char lost;         /* a reply was lost since the call began */
-    delayq_status status;       /* of its last reply */
 
     struct redisReply *reply; /* the items point into it */
     size_t at;                /* the next element to hand out */
+    size_t step;              /* elements of an item: 2 of a broadcast's */
     const char *due;          /* the due times of the rest, as text */
     int64_t us;               /* the server's clock in the reply */
     int64_t lease_end_us;     /* of all its items, by the local clock */
 
-    /* How a loop takes. */
+    /* Gives an item back that was fetched in vain; NULL before the first op on
+     * a ticket, so that a program without such ops does not link it. */
+    void (*release)(delayq *q, const char *ticket);
+
+    /* The takes of a loop. */
     size_t want;           /* items that the next take asks for, */
     size_t most;           /* at least these, if the program can hold them */
     size_t got;            /* items of the last one */
-    unsigned char taken;   /* since the last tick 1: the program has taken, 2:
-                              and has got something */
+    unsigned char taken;   /* since the last tick: 1 if the program has taken, 2
+                              if it has got an item */
     delayq_status failure; /* a take has failed: the next tick returns it */
 } delayq_fetch;
 
-/* The role of a handle among those that wait in a take on its queue; in this
- * order in a take's reply. */
+/* The role of a handle among those that wait in a take on its queue. All except
+ * NEW are the number in a take's reply plus 1. */
 typedef enum delayq_waiter_role {
+    DELAYQ_WAITER_NEW,     /* it has had no role since the subscriber was
+                              opened */
     DELAYQ_WAITER_NONE,    /* it is not one of them */
-    DELAYQ_WAITER_ALONE,   /* it was the only one when it asked */
+    DELAYQ_WAITER_ALONE,   /* it was the only one at its last take */
     DELAYQ_WAITER_LEADER,  /* it acts when something is due or pushed */
     DELAYQ_WAITER_STANDBY, /* it acts 0.3 to 0.6 s later, if it has to */
     DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
 } delayq_waiter_role;
 
-/* All 0 while the subscriber is closed. */
+/* All 0 while the subscriber is closed. Times are local, 0 means never.
+ * Invariant: push_us is 0 unless the role is STANDBY. */
 typedef struct delayq_waiter {
     delayq_waiter_role role;
-    unsigned char asked;     /* SUBSCRIBE of these two channels is written: */
-    unsigned char own_heard; /* the handle's own, and */
-    unsigned char all_heard; /* that of all waiters: it is confirmed */
-    unsigned char off_queue; /* the queue's channel is unsubscribed */
-    unsigned char known;     /* an answer has given it a role */
-    unsigned char promoted;  /* told to lead since its last take was written */
-    unsigned char called;    /* 1: told to enter anew; 2: a take that does so
-                                is under way */
-    /* A standby's. */
-    unsigned char overdue; /* something was pushed, and still lies there */
-    unsigned char looking; /* the LLEN under way looks after a push */
-    int64_t push_us;       /* when to look after a push; 0: none */
-    int64_t due_us;        /* when the next item is due; 0: unknown */
-    int64_t look_us;       /* ask no later than then */
+    int64_t lead_us;  /* when it was last told to lead */
+    int64_t enter_us; /* when it was told to register again; 0 once the reply to
+                         a later take is there */
+    int64_t push_us;  /* when a standby counts the list after a push */
+    int64_t due_us;   /* a standby: when the next item is due; 0: unknown */
+    int64_t look_us;  /* the latest time of a standby's next take */
 } delayq_waiter;
 
-/* What q->setup asks. */
+/* The request in q->setup. */
 typedef enum delayq_setup_kind {
     DELAYQ_SETUP_PROBE,
     DELAYQ_SETUP_TRACK,
-    DELAYQ_SETUP_STALE /* tracking; its reply is out of date */
+    DELAYQ_SETUP_STALE /* tracking, but the list has changed since */
 } delayq_setup_kind;
 
 /* A handle. {0} is a closed one. An open one must not be copied or moved. */
 struct delayq {
     unsigned open;
-    int call_ms; /* how long a call that asks may take */
+    int call_ms; /* how long a call that sends a request may take */
     int64_t pid;
-    delayq_options options;
     delayq_wire wire;    /* never NULL */
-    delayq_conn *conn;   /* own, or that of options.share; NULL once the handle
-                            that it belongs to is closed */
-    delayq_conn own;     /* unused by a handle that shares another's */
+    delayq_conn *conn;   /* own, or that of options.share; NULL once its owner
+                            is closed */
     delayq *next;        /* of the handles on a connection */
     uint64_t last_order; /* of the last id */
     unsigned char handle_id[8]; /* random */
     char id[18];                /* ":" and handle_id in hex */
 
-    delayq_exchange setup; /* the probe of its queue, or tracking: */
     delayq_setup_kind setup_kind;
-    unsigned char probe_uploads; /* the probe's script, with the next probe */
+    unsigned char probe_uploads;  /* NOSCRIPTs and loads so far; odd: its script
+                                     is to be loaded */
+    unsigned char probe_keyless;  /* it declares no keys: they were refused */
+    unsigned char probe_failures; /* refused in a row, on an open connection */
+    delayq_status probe_status;   /* of the last one */
+    int64_t probe_us;             /* the earliest time of the next one */
 
-    delayq_lane *lanes; /* all: fetch, the outbox's, a call's */
-    delayq_fetch fetch;
+    int64_t log_us; /* the time and status of the last fault in the log */
+    delayq_status logged;
+
+    delayq_lane *lanes;       /* of fetch, of the outbox, and of a call */
     struct dq_outbox *outbox; /* in options.outbox, or NULL */
 
     /* The schedule. */
-    int64_t next_poll_us;    /* ask the server no later than then */
-    int64_t pause_us;        /* the last request failed: none before then,
-                                whatever is heard */
-    int64_t track_us;        /* ask it to track the list no sooner than then */
-    int64_t ready;           /* how many lay ready by the last reply */
-    unsigned char poll_sent; /* a transfer or take is in flight */
+    int64_t next_poll_us;      /* the latest time of the next poll */
+    int64_t not_before_us;     /* its earliest time after a failure, whatever
+                                messages come; or 0 */
+    int64_t track_us;          /* the earliest time of the next tracking */
+    int64_t ready;             /* items in the lists by the last reply */
+    unsigned char poll_sent;   /* a transfer or take is in flight */
+    unsigned char quiet_polls; /* polls in a row without a push, if pushes are
+                                  not reported; at most DQ_QUIET_POLLS */
 
-    /* What is heard; all 0 while the subscriber is closed. */
-    unsigned char subscribed;   /* to the queue's channel */
-    unsigned char list_tracked; /* the next push into N will be heard: only
+    /* Subscriptions and tracking; all 0 while the subscriber is closed. The
+     * first two are sets of DQ_CHANNEL_...: */
+    unsigned char asked;        /* SUBSCRIBE is sent */
+    unsigned char subscribed;   /* and confirmed */
+    unsigned char list_tracked; /* the next push into N will be reported: only
                                    while conn->tracking is DELAYQ_TRACK_ON */
 
-    unsigned char will_wait; /* in a take that waits long enough to be one
-                                of the waiters */
+    unsigned char will_wait; /* it is in a take long enough to be one of the
+                                waiters */
     delayq_waiter waiter;
 
     unsigned char empty_takes; /* 1: the last take was empty, and one of the
-                                  empty ones since the last item didn't wait */
+                                  empty takes since the last item didn't wait */
     unsigned char retry_turn;  /* the list that the last take began with */
     unsigned char probed;      /* a probe of this queue has been answered */
-    unsigned char foreign;     /* DQ_FOREIGN_...: the elements met there */
+    unsigned char foreign;     /* DQ_FOREIGN_...: the elements found there */
     volatile int woken;        /* by delayq_wake */
-    void *reply;               /* of a peek: the items point into it */
+    struct redisReply *reply;  /* of a peek: the items point into it */
+    delayq_options options;
+    delayq_exchange setup; /* the probe of its queue, or tracking: */
+    delayq_fetch fetch;
     delayq_counts counts;
     size_t name_len;
+    unsigned char has_tag; /* the name contains a {: it is T itself */
     char name[513];
     char cursor[44]; /* of a broadcast */
     char err[256];
+    delayq_conn own; /* unused by a handle that shares another's */
 };
 
-/* A wire, and what depends on it. */
+/* A wire, and its properties. */
 struct delayq_wire_kind {
     char letter[2];          /* its name in scripts */
     unsigned char id_len;    /* of the ids that its handles write */
@@ -945,54 +1164,68 @@ struct delayq_wire_kind {
     unsigned char mirror;    /* pending elements stand in a list, too */
     unsigned char stream;    /* due items go into a stream */
     const char *third_key;   /* of scripts that move items: its prefix */
-    const struct dq_verb *take, *tick; /* NULL: those of DELAYQ_NATIVE */
+    const struct dq_verb *take, *tick; /* NULL: the verbs of DELAYQ_NATIVE */
+};
+
+/* The functions of an outbox that survives, and the verbs that it may hold. */
+struct delayq_keep_kind {
+    const struct dq_verb *const *verbs; /* by their codes */
+    const char *(*check)(delayq *q);
+    const char *(*resume)(delayq *q);
+    void (*seal)(struct dq_ring *ring, struct dq_entry *entry);
+    void (*mark)(delayq *q);
+    void (*step)(delayq *q);
+    void (*make_room)(delayq *q);
 };
 
 #ifndef DELAYQ_STATIC
-#define DELAYQ_WIRE_KIND extern const struct delayq_wire_kind
-#define DELAYQ_WIRES_BEGIN
-#define DELAYQ_WIRES_END
+#define DELAYQ_CONSTANT extern const struct
+#define DELAYQ_CONSTANTS_BEGIN
+#define DELAYQ_CONSTANTS_END
 #elif !defined(__cplusplus)
-#define DELAYQ_WIRE_KIND DELAYQ_API const struct delayq_wire_kind
-#define DELAYQ_WIRES_BEGIN
-#define DELAYQ_WIRES_END
-#else /* where a static constant has to have its value at once */
-#define DELAYQ_WIRE_KIND extern const struct delayq_wire_kind
-#define DELAYQ_WIRES_BEGIN namespace {
-#define DELAYQ_WIRES_END }
+#define DELAYQ_CONSTANT DELAYQ_API const struct
+#define DELAYQ_CONSTANTS_BEGIN
+#define DELAYQ_CONSTANTS_END
+#else /* in C++ a static constant must have its value at once */
+#define DELAYQ_CONSTANT extern const struct
+#define DELAYQ_CONSTANTS_BEGIN namespace {
+#define DELAYQ_CONSTANTS_END }
 #endif
-DELAYQ_WIRES_BEGIN
-DELAYQ_WIRE_KIND delayq_wire_redisson;
-DELAYQ_WIRE_KIND delayq_wire_redisson_old;
-DELAYQ_WIRE_KIND delayq_wire_broadcast;
-DELAYQ_WIRES_END
+DELAYQ_CONSTANTS_BEGIN
+DELAYQ_CONSTANT delayq_wire_kind delayq_wire_redisson;
+DELAYQ_CONSTANT delayq_wire_kind delayq_wire_redisson_old;
+DELAYQ_CONSTANT delayq_wire_kind delayq_wire_broadcast;
+DELAYQ_CONSTANT delayq_keep_kind delayq_keep_image;
+DELAYQ_CONSTANTS_END
 
 /*-----------------------------------------------------------------------------
  * MARK: - Functions
  * >>functions   in the order in which you meet them
  *---------------------------------------------------------------------------*/
 
-/* Unless a contract says otherwise, a function that asks the server
+/* Unless a contract says otherwise, a function that sends a request
  *
  *     blocks      for one round trip; if the connection turns out to be lost,
- *                 for a connect and another one. >>threads has the limits
+ *                 for a connect and another round trip. >>threads has the
+ *                 limits
  *     costs       one script, O(log n) for n pending items
  *     keeps       nothing of its arguments
  *     returns     DELAYQ_OK, or "any server failure", each of these:
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing was changed
- *     DELAYQ_ERR_WIRE   the items due before the foreign element may have been
- *                moved, and an item acked, which `acked` shows; nothing else
- * was changed. All further calls fail until the handle is reopened. With
- * DELAYQ_REDISSON_OLD only offers and takes fail; ticks go on
- *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   it may have happened
+ *     DELAYQ_ERR_WIRE   items that are due before the foreign element may have
+ *                been moved, and an item may have been acked: `acked` shows it.
+ *                Nothing else was changed. All further calls fail until the
+ *                handle is reopened. With DELAYQ_REDISSON_OLD only offers and
+ *                takes fail; ticks go on
+ *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   the effect may have happened
  *     DELAYQ_ERR_ARG    the handle is closed, or was opened before a fork(), or
  *                its name or tls_ files turn out to be bad when it connects;
  *                nothing was changed
  *
  * A handle with an outbox does not block in offer, ack, nack, extend, bury,
- * cancel, reschedule, tick, and a take with timeout 0: see >>outbox. */
+ * cancel, cancel_key, reschedule, tick, a take with timeout 0: see >>outbox. */
 
 /*
  * delayq_open -- open a handle on a queue, and connect.
@@ -1009,7 +1242,8 @@ DELAYQ_WIRES_END
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
  *                              used
- * Blocks      up to connect_timeout_ms
+ * Blocks      up to connect_timeout_ms, or io_timeout_ms if that is shorter;
+ *             as long again after each step of connecting that succeeds
  * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; a broadcast also
  *             XREVRANGE
  *
@@ -1037,12 +1271,12 @@ DELAYQ_API void delayq_close(delayq *q);
  *
  * If the reply is lost, the offer is sent again under the same id, so that it
  * is stored once. It is not sent again if the item may have been due meanwhile,
- * by the server's clock or by this machine's: then nobody can tell whether it
- * was stored and delivered, and the status is DELAYQ_ERR_UNKNOWN. Three things
- * between the two sendings can deceive this check: a server's clock that is set
- * forward and back again; a network that keeps the first request until the
- * second was delivered; somebody who cancels or clears the item, or moves it to
- * an earlier time.
+ * by the server's clock or by this machine's. Then it can't be known whether
+ * the item was stored and delivered, and the status is DELAYQ_ERR_UNKNOWN.
+ * Three things between the two sendings can deceive this check: a server's
+ * clock that is set forward and back again; a network that keeps the first
+ * request until the second was delivered; somebody who cancels or clears the
+ * item, or moves it to an earlier time.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -1056,15 +1290,15 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *              DELAYQ_OK          stored; the ticket is the item's
  *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
  *                                 ticket is that of the item which has the key
- *              DELAYQ_GONE        only if its status was DELAYQ_ERR_UNKNOWN: it
- *                                 has been due since, and is not there. It was
- *                                 delivered, or never stored; nothing was
- * stored now
+ *              DELAYQ_GONE        only if the message's status was
+ *                                 DELAYQ_ERR_UNKNOWN. The item has become due
+ *                                 since, and is not there: it was delivered, or
+ *                                 never stored. This call has stored nothing
  *
  * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged until its
- * status is another: the item is stored at most once. DELAYQ_GONE ends that,
- * too. If you would rather have the item twice than never, offer the message
- * once more then, which stores a new item.
+ * status changes: the item is stored at most once. DELAYQ_GONE ends the
+ * retries, too. If you would rather have the item twice than never, then offer
+ * the message once more: this stores a new item.
  *
  * message->status is the returned status, except that it stays
  * DELAYQ_ERR_UNKNOWN if such a retry fails.
@@ -1082,12 +1316,13 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  *              else the server's first failure, or DELAYQ_ERR_ARG if some were
  *              bad; the others are stored all the same
  * Blocks       for a round trip per script
- * Redis        a script per 1,000 neighbours (100 with keys) or 256 KiB; those
- *              with a key, a delay_ms or a due_ms don't share one
+ * Redis        one script for up to 1,000 messages (200 if some have keys) or
+ *              256 KiB. A message with a delay_ms and one with a due_ms are
+ *              sent by two scripts
  *
  * After DELAYQ_ERR_UNKNOWN offer the messages again that have this status, as
- * delayq_offer_message explains. Leave out the others: they would be stored
- * again.
+ * delayq_offer_message explains. Don't offer the others again: they would be
+ * stored twice.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -1095,14 +1330,15 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
 /*
  * delayq_tick -- move the due items to the ready list; for your own loop.
  *
- *   wait_ms    out, may be NULL, always set: call again after so many ms, or
+ *   wait_ms    out, may be NULL, always set: call again after this many ms, or
  *              sooner if one of delayq_fds is readable. 0: more work is
  *              pending, call again now. At most max_wait_ms. After a failure:
- *              the pause before the next attempt
+ *              the time until the next attempt
  *
  * A program that also takes should take first, with timeout 0 until that
  * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
- * asks the server to report the next push.
+ * asks the server to report the next push. With options.max_late_ms a tick
+ * moves nothing: due items stay in the set for takes.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -1118,7 +1354,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  * delayq_take -- get the next item, moving the due items on the way.
  *
  *   item         out; see delayq_item for how long its payload lives
- *   timeout_ms   0: don't wait; > 0: wait so long; DELAYQ_FOREVER
+ *   timeout_ms   0: don't wait; > 0: the longest wait; DELAYQ_FOREVER
  *
  * Returns      DELAYQ_OK       an item
  *              DELAYQ_EMPTY    none within the timeout
@@ -1127,23 +1363,28 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *              any server failure. After DELAYQ_ERR_UNKNOWN an item that the
  *              server had handed out is lost; with a lease it comes again
  * Blocks       for timeout_ms and a round trip; after a wait of 10 s or longer
- *              beside others, one more to leave them. With 0: for one, or for
- *              none while the subscriber is open and nothing is due (it is
- *              opened at the second empty take in a row)
+ *              beside other waiters, for one more to leave them. With timeout
+ *              0: for one, or for none while the subscriber is open and nothing
+ *              is due (the second empty take in a row opens it)
  * Redis        1 script; 0.2 commands a second while it waits
  *
  * Transient faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a
  * take that waits. They are reported to options.log, and it tries again until
  * the timeout. Then it returns the last one, or _UNKNOWN if that was among
  * them. All other faults end it at once. DELAYQ_OK and DELAYQ_EMPTY say nothing
- * about an item that was lost before: without a lease only the log does.
+ * about an item that was lost before: without a lease only the log reports it.
+ *
+ * With options.max_late_ms one script gives up about 700 small items that are
+ * too late. If there are more of them, a take that waits goes on at once, and
+ * one with timeout 0 returns DELAYQ_EMPTY: call again.
  */
 DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
                                      int64_t timeout_ms);
 
-/* delayq_take_many -- get up to max items, 1 to 10,000, in one round trip. As
- * delayq_take; it waits for the first item only, and may bring fewer than lie
- * ready: a script stops after 256 KiB. count: out, their number. */
+/* delayq_take_many -- get up to max items, 1 to 10,000, in one round trip.
+ * Otherwise as delayq_take. It waits only for the first item. It may return
+ * fewer items than are ready, since a script stops after 256 KiB. count: out,
+ * the number of items. */
 DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           size_t max, size_t *count,
                                           int64_t timeout_ms);
@@ -1188,13 +1429,14 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
 /*
  * delayq_nack -- not done: deliver a leased item again.
  *
- *   delay_ms   >= 0: after so many ms; DELAYQ_BACKOFF: after backoff_ms,
- * doubled for each further attempt, up to backoff_max_ms, half of it random;
- * DELAYQ_RELEASE: at once, without counting this attempt (for an item that was
- * taken and not begun)
+ *   delay_ms   >= 0: after this many ms; DELAYQ_BACKOFF: after backoff_ms,
+ *              doubled for each further attempt, up to backoff_max_ms, half of
+ *              it random; DELAYQ_RELEASE: at once, without counting this
+ *              attempt (for an item that was taken and not begun)
  *
- * Otherwise as delayq_ack. Called again for the same item, the last one counts,
- * until it is delivered.
+ * Otherwise as delayq_ack. It ends the ticket: a second nack, or an ack, of the
+ * same item returns DELAYQ_GONE, and the first nack counts. If the attempt is
+ * unknown, the back-off does not grow.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
@@ -1205,14 +1447,45 @@ DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms);
 
 /* delayq_bury -- give a leased item up: it goes to the dead letters, with the
- * reason "buried". Otherwise as delayq_ack. */
-DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item);
+ * reason "buried". why: NULL, or a text for delayq_dead.why, which is copied.
+ * At most 200 bytes of it are kept, in whole characters if it is UTF-8; control
+ * characters in it become spaces. Otherwise as delayq_ack. */
+DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item,
+                                     const char *why);
 
 /* delayq_cancel -- take back an offer that has not been moved or taken yet.
  * Returns DELAYQ_OK if it will never be delivered, DELAYQ_GONE if it was moved,
  * taken or cancelled before, DELAYQ_ERR_ARG for no ticket, or any server
  * failure, as delayq_ack. O(n) with a mirror. */
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
+
+/*
+ * delayq_cancel_key -- take back the item that was offered under a key, if it
+ * is still pending, and free the key: the next offer under it is stored.
+ *
+ *   key    1 to 256 bytes
+ *
+ * Returns    DELAYQ_OK          it will never be delivered
+ *            DELAYQ_GONE        the item was moved, taken or cancelled before,
+ *                               or the key was free already. The key is free
+ *                               now
+ *            DELAYQ_ERR_UNKNOWN the reply was lost, so the cancel may have
+ *                               happened. The request is not sent again: it
+ *                               would cancel an item that somebody else may
+ *                               have offered under the key meanwhile
+ *            any other server failure, as delayq_cancel
+ * Redis      1 script, O(log n); O(n) with a mirror
+ *
+ * If it is called after each ack that has returned DELAYQ_OK, an item is unique
+ * until it is done. key_ttl_ms should then be longer than the life of any item.
+ * The key holds the ticket of the item's offer. An item that is leased, or was
+ * rescheduled, nacked or released, has another ticket. Such an item stays as it
+ * is, the key is freed, and the status is DELAYQ_GONE.
+ *
+ * An outbox sends the cancel in the order of its offers. Like them, it is done
+ * once.
+ */
+DELAYQ_API delayq_status delayq_cancel_key(delayq *q, const char *key);
 
 /* delayq_reschedule -- let a pending item be due in delay_ms >= 0 from now.
  * Puts the new ticket in place of the old one. `replace` no longer finds an
@@ -1227,11 +1500,12 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
  *
  *   items, max   room for max items
  *   count        out; may be fewer than there are: a script stops after 256
- * KiB. For the next page, hand in the last item's ticket. If others have
- * written elements that can't be decoded, or scores that are no due times, the
- * ticket is a place in the set, good for this alone: items that are moved
- * between two pages may shift it after        NULL or "": from the start; else
- * the items behind this one, whether it is still there or not
+ *                KiB. For the next page, pass the last item's ticket
+ *   after        NULL or "": from the start; else the items after this one,
+ *                even if it is no longer there. If an element can't be decoded,
+ *                or its score is not a due time, the ticket is a position in
+ *                the set. It is valid only for the next page, and items that
+ *                are moved between two pages may shift it
  *
  * Returns      DELAYQ_OK, DELAYQ_EMPTY (none), or any server failure
  * Redis        1 script, O(log n) + O(max)
@@ -1239,7 +1513,7 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
-/* delayq_count -- count the items of the queue, and what this handle has done.
+/* delayq_count -- count the items of the queue, and the work of this handle.
  * The handle's own counters are set even after a failure. The server reads the
  * earliest item, its payload included. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
@@ -1250,9 +1524,68 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts);
 
+/*
+ * delayq_pause -- stop the queue for all handles on all machines, or let it go
+ * on.
+ *
+ *   on    1: pause, 0: resume
+ *
+ * While a queue is paused, no handle moves its items or takes from it. A pause
+ * is one script, and so are the handles' requests. So no request that comes
+ * after the pause gets an item. A take ends with DELAYQ_EMPTY at its timeout, a
+ * tick does nothing, and neither polls more often than on an empty queue. Items
+ * that a handle has fetched before are handed out, since they are taken
+ * already. Offers, acks, nacks, cancels and all other calls go on. If a lease
+ * ends, its item stays pending. With options.max_late_ms items may become too
+ * late meanwhile, and are given up after the resume. A resume wakes all handles
+ * that wait, wherever they are.
+ *
+ * A pause stands until somebody resumes: it survives the programs, and the
+ * server's restart as far as its data does. A second pause changes nothing, and
+ * a second resume only wakes the handles. delayq_clear leaves a pause as it is.
+ * delayq_counts.paused is the time at which the pause began.
+ *
+ * Redisson and handles older than 0.3 ignore a pause: they still move and take.
+ *
+ * Returns    DELAYQ_OK         the queue is paused, or resumed
+ *            DELAYQ_ERR_AUTH   also if the ACL forbids the key delayq_paused:T
+ *            any server failure; DELAYQ_ERR_AGAIN also while the slot moves to
+ *                              another node
+ * Blocks     for one round trip, also if the handle has an outbox
+ * Redis      1 script, O(1)
+ */
+DELAYQ_API delayq_status delayq_pause(delayq *q, int on);
+
+/*
+ * delayq_load_scripts -- load all scripts of this version into the server, for
+ * programs that are built with DELAYQ_NO_LUA.
+ *
+ * Other programs load each script when it is needed. Programs without Lua only
+ * name the script. While the server lacks it, their calls return
+ * DELAYQ_ERR_AGAIN with an explanation; takes wait, within their timeout. An
+ * outbox keeps all its ops meanwhile, and goes on by itself once the scripts
+ * are loaded.
+ *
+ * A server forgets its scripts when it restarts, at SCRIPT FLUSH, and at a
+ * failover: since Redis 7 a replica doesn't get them. So call this at each
+ * start of the server, or every minute: if the scripts are there, a call
+ * changes nothing. On a cluster it loads them into the node that has q's queue.
+ *
+ * Each version has scripts of its own: load those of the version with which the
+ * devices are built. Those of several versions can lie in one server.
+ *
+ * Returns    DELAYQ_OK       all are loaded
+ *            DELAYQ_ERR_ARG  this program is built with DELAYQ_NO_LUA itself
+ *            any server failure; then some of them may be loaded
+ * Blocks     for a round trip per script, also if the handle has an outbox
+ * Redis      SCRIPT LOAD of each script, 110 KB in all
+ */
+DELAYQ_API delayq_status delayq_load_scripts(delayq *q);
+
 /* delayq_clear -- remove all pending, leased and ready items (of a broadcast
- * also the stream); not the dead letters, nor keys. `removed`: their number,
- * may be NULL. O(1) for the server's main thread. */
+ * also the stream), but not the dead letters and the keys of offers. removed:
+ * out, the number of the removed items; may be NULL. O(1) for the server's main
+ * thread. */
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
 /* delayq_dead_peek -- look at up to max dead letters, the oldest first,
@@ -1263,9 +1596,10 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t from);
 
 /* delayq_dead_redrive -- make up to max dead letters ready, the oldest first,
- * as if they had never been handed out. One that can't be decoded stays a dead
- * letter, behind the others. `count`: the number made ready, may be NULL. At
- * most 256 KiB in a call. */
+ * as if they had never been handed out. A letter that can't be decoded stays
+ * dead, after the others. With options.max_late_ms they become pending items
+ * that are due now. `count`: their number, may be NULL. At most 256 KiB in a
+ * call. */
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count);
 
@@ -1285,8 +1619,9 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  * Blocks       for timeout_ms, and a round trip per queue
  * Redis        the transfers of all of them
  *
- * For programs that take: while any of the queues has a ready item it returns
- * at once, so take that item first. If that take fails, it waits 0.1 s.
+ * For programs that take: while any of the queues has a ready item, delayq_wait
+ * returns at once, so take that item first. If that take fails, delayq_wait
+ * waits 0.1 s.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
@@ -1298,10 +1633,11 @@ DELAYQ_API void delayq_wake(delayq *q);
 /*
  * delayq_flush -- wait until everything in the outbox is settled.
  *
- * Returns      DELAYQ_OK           it is empty, and nothing was dropped since
- *                                  the last flush
+ * Returns      DELAYQ_OK           the outbox is empty, and nothing was dropped
+ *                                  since the last flush
  *              DELAYQ_WOKEN        delayq_wake was called
- *              DELAYQ_ERR_TIMEOUT  not yet, and nothing has failed
+ *              DELAYQ_ERR_TIMEOUT  the outbox isn't empty yet, and nothing has
+ *                                  failed
  *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
  *              the first failure since the last flush, of an op that is still
  *                                  there, or was dropped
@@ -1351,16 +1687,17 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     Schedule, Waiters      when a handle polls, and which of many does
  *     Connections            sockets, and the exchanges in flight on them
  *     Ops, Lanes             what calls request, and its way to the server
+ *     Keep                   an outbox that survives the program
  *     Subscriber             messages from the server
  *     Waiting                the one step, and the one sleep
  *     Taking, Verbs          the meaning of requests and replies
  *
- * The way of one request, an ack:
+ * The path of one request, an ack:
  *
  *     delayq_ack_many    checks the arguments; makes a lane over the items
  *     dq_do              without an outbox, dq_wait_run attaches the lane to
  *                        the handle, steps and sleeps until it is settled;
- *                        with one, dq_outbox_accept_all copies the ops into a
+ *                        with one, dq_outbox_accept copies the ops into a
  *                        ring, which has a lane of its own
  *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
  *     dq_lane_step       moves a lane:
@@ -1368,9 +1705,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                          (dq_conn_ensure)
  *       dq_lane_plan       takes the first ops that can share a request
  *       dq_lane_write      writes it: verb->writer, dq_conn_submit
- *       dq_lane_read       gives the reply a status: verb->reader, which
- *                          the ops (dq_op_settle)
+ *       dq_lane_read       gives the reply a status; verb->reader reads it and
+ *                          settles the ops
  *       dq_decide          done, send it again, keep the ops, drop or fail them
+ *     dq_op_settle       counts; sets `acked`, or calls options.settled
  *     dq_sleep           sleeps until dq_sched_next, or input
  *
  * A take goes the same way, from dq_fetch_send on, on the lane of q->fetch.
@@ -1381,27 +1719,36 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  *     conn->cmd, sub, ask, at, redirect, host, err, known, clock_...
  *                        Connections
+ *     conn->now_us       the clock of this turn: dq_check and dq_sleep read it,
+ *                        dq_conn_submit and dq_conn_read read it again
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Connections while it is a probe, else Subscriber
- *     q->next_poll_us, pause_us, poll_sent, ready    Schedule; Waiters, if it
- *                        isn't the handle that acts
+ *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
+ *                        Schedule; Waiters if another handle acts
+ *     q->asked           Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
- *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops and Verbs
+ *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Verbs
  *     q->woken           Waiting; set by any thread, the only such field
  *
  * Where to look for:
  *
- *     MOVED, ASK         dq_conn_read_probe (connecting) and dq_lane_learn read
- *                        them; dq_conn_choose goes to the new node, and
- *                        dq_lane_socket to the one that ASK has named
- *     a resend after a lost reply    dq_decide
- *     the next poll      dq_sched_on_..., dq_waiters_on_...: an event each;
- *                        dq_sched_next says what a handle waits for
+ *     MOVED, ASK         dq_lane_learn reads them in the reply to a request,
+ *                        dq_conn_read_probe in that to a probe; dq_conn_choose
+ *                        connects cmd to the node of MOVED, dq_lane_socket the
+ *                        socket `ask` to the node of ASK; dq_decide_form sends
+ *                        the request again
+ *     a resend after a lost reply    dq_decide; of a call dq_decide_resend, of
+ *                        a ring dq_decide_ring
+ *     the next poll      q->next_poll_us, set by dq_sched_on_... and, among
+ *                        waiters, by dq_waiters_on_...: a function for each
+ *                        event. dq_sched_next ends a sleep then
  *     an undecodable element    in a tick or take the scripts' split() returns
- *                        nil, and it goes to the dead letters. In C
+ *                        nil, and dead_letter() moves the element. In C
  *                        dq_elem_parse returns -1; a peek shows all its bytes
  *     an argument of a script    its writer (dq_write_...), and the list above
  *                        the script; then `make lua`
+ *     a rare branch      DQ_MARK names it; `make marks` tells which ones the
+ *                        tests reach
  *     a new option       delayq_options; its range and default dq_check_options
  *     a new error of the server    dq_err_table
  *     a new verb         its script, writer, reader and constant, in Verbs
@@ -1433,6 +1780,7 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <string.h>
 #if defined(_WIN32) && !defined(DELAYQ_PORT)
 #define DQ_WINDOWS 1
+#define DQ_TEXT_SIZE 256 /* of an error's text */
 #include <winsock2.h>
 
 #include <bcrypt.h>
@@ -1456,32 +1804,68 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #endif
 #endif
 
-#ifdef DELAYQ_HIREDIS
+#ifdef DELAYQ_LIBVALKEY /* hiredis' successor, with other names */
+#include <valkey/valkey.h>
+#ifdef DELAYQ_TLS
+#include <valkey/tls.h>
+#endif
+#define redisReader valkeyReader
+#define redisAppendFormattedCommand valkeyAppendFormattedCommand
+#define redisBufferWrite valkeyBufferWrite
+#define redisConnectFd valkeyConnectFd
+#define redisFree valkeyFree
+#define redisGetReplyFromReader valkeyGetReplyFromReader
+#define redisInitiateSSL valkeyInitiateTLS
+#define redisReaderFeed valkeyReaderFeed
+#define REDIS_BLOCK VALKEY_BLOCK
+#define REDIS_ERR VALKEY_ERR
+#define REDIS_ERR_IO VALKEY_ERR_IO
+#define REDIS_ERR_OOM VALKEY_ERR_OOM
+#define REDIS_ERR_PROTOCOL VALKEY_ERR_PROTOCOL
+#define REDIS_OK VALKEY_OK
+#define REDIS_REPLY_ARRAY VALKEY_REPLY_ARRAY
+#define REDIS_REPLY_ERROR VALKEY_REPLY_ERROR
+#define REDIS_REPLY_INTEGER VALKEY_REPLY_INTEGER
+#define REDIS_REPLY_STRING VALKEY_REPLY_STRING
+#elif defined(DELAYQ_HIREDIS)
 #include DELAYQ_HIREDIS
 #else
 #include <hiredis/hiredis.h>
 #endif
 
 #ifdef DELAYQ_TLS
+#ifndef DELAYQ_LIBVALKEY
 #include <hiredis/hiredis_ssl.h>
+#endif
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #endif
 
-/* Marks a function that has buffers. If the compiler merged it into its caller,
- * the buffers would stay on the stack during the caller's other calls. */
+/* Marks a function that the compiler must not merge into its callers: one with
+ * large buffers, which would stay on the stack during the caller's other calls,
+ * or one with 64-bit arithmetic, of which a small processor would need a copy
+ * for each caller. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
 #else
 #define DQ_APART
 #endif
 
+/* Names a retry, a recovery or a rare branch. `make marks` counts the ones that
+ * the tests reach. */
+#ifndef DQ_MARK
+#define DQ_MARK(name) ((void)0)
+#endif
+
+#ifndef DQ_TEXT_SIZE
+#define DQ_TEXT_SIZE 40
+#endif
 #define DQ_OPEN 0x64713031u
 #define DQ_NEVER INT64_MAX
 #define DQ_SECOND_US 1000000
 
-/* --- what each system supplies --- */
+/* --- the functions that each system supplies --- */
 
 /* A port to another system is a file that DELAYQ_PORT names, for example
  * examples/device/lwip.h. It defines the functions below. It also supplies, as
@@ -1505,7 +1889,7 @@ static int64_t dq_sys_now(void);
 static int dq_sys_random(unsigned char *bytes, size_t len);
 
 /* Returns the meaning of an errno. It may be written to `room`. */
-static const char *dq_sys_strerror(int code, char room[40]);
+static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]);
 
 /* Make a new socket non-blocking, close it on exec, and keep it from raising
  * SIGPIPE, as far as the system can do that. */
@@ -1514,15 +1898,11 @@ static void dq_sys_set_modes(int fd);
 /* Close a socket that no redisContext owns. */
 static void dq_sys_close(int fd);
 
-/* Wait for at most `ms` milliseconds until one of up to 60 descriptors is ready
- * for its POLLIN or POLLOUT; with none, sleep. A failed connect is ready for
- * POLLOUT. Returns the number of those that are ready; below 0 if the wait was
- * interrupted. */
-static int dq_sys_poll(struct pollfd *fds, size_t count, int ms);
-
-/* Sleep until one of the descriptors is ready or the local clock reaches
- * until_us. Returns 1 if a descriptor is ready or the sleep was interrupted, 0
- * if the time is over. It should return at most DQ_SPIN_US late. */
+/* Sleep until one of up to 60 descriptors is ready for its POLLIN or POLLOUT,
+ * or the local clock reaches until_us. With until_us 0 it only looks. A failed
+ * connect is ready for POLLOUT. Returns above 0 if a descriptor is ready, 0 if
+ * the time is over, below 0 if the sleep was interrupted. It should return at
+ * most DQ_SPIN_US late. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
 /* Write one address of `host` to `address`, as text. `number` selects it: it
@@ -1539,13 +1919,26 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 /* --- Windows 10 and later; link with ws2_32 and bcrypt --- */
 
+typedef SOCKET dq_sys_socket;
+#define DQ_ERRNO WSAGetLastError()
+#define DQ_CONNECTING WSAEWOULDBLOCK
+#define DQ_REFUSED WSAECONNREFUSED
+#define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
+#define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
+#define dq_sys_end() WSACleanup()
 #ifdef _MSC_VER
 #pragma comment(lib, "ws2_32")
 #pragma comment(lib, "bcrypt")
-#pragma warning(disable : 4996) /* strerror */
+#define DQ_LOAD(p) InterlockedOr((volatile LONG *)(p), 0)
+#define DQ_STORE(p, v) InterlockedExchange((volatile LONG *)(p), v)
+#define DQ_FENCE() MemoryBarrier()
 #endif
-#define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
-#define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
+
+static int dq_sys_begin(void) {
+    WSADATA data;
+    errno = WSAStartup(MAKEWORD(2, 2), &data);
+    return errno == 0;
+}
 
 static int64_t dq_sys_now(void) {
     LARGE_INTEGER ticks, second;
@@ -1560,38 +1953,30 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
                            BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
-/* This section leaves Winsock's codes in errno, hiredis leaves C's, and older
- * C libraries have no text for some of either. (FormatMessage knows Winsock's
- * codes only, and its sentences are translated and too long.) */
-static const char *dq_sys_strerror(int code, char room[40]) {
-    static const struct {
-        int winsock, c;
-        const char *text;
-    } errors[] = {
-        {WSAECONNREFUSED, ECONNREFUSED, "Connection refused"},
-        {WSAECONNRESET, ECONNRESET, "Connection reset by peer"},
-        {WSAECONNABORTED, ECONNABORTED, "Connection aborted"},
-        {WSAETIMEDOUT, ETIMEDOUT, "Connection timed out"},
-        {WSAEHOSTUNREACH, EHOSTUNREACH, "No route to host"},
-        {WSAENETUNREACH, ENETUNREACH, "Network is unreachable"},
-        {WSAENETDOWN, ENETDOWN, "Network is down"},
-        {WSAEADDRINUSE, EADDRINUSE, "Address already in use"},
-        {WSAEADDRNOTAVAIL, EADDRNOTAVAIL, "Address not available"},
-        {WSAEAFNOSUPPORT, EAFNOSUPPORT, "Address family not supported"},
-        {WSAEACCES, EACCES, "Permission denied"},
-        {WSAENOBUFS, ENOBUFS, "No buffer space"}};
-    size_t i;
-    for (i = 0; i < sizeof errors / sizeof errors[0]; i++)
-        if (code == errors[i].winsock || code == errors[i].c)
-            return errors[i].text;
-    if (code < 10000) return strerror(code);
-    snprintf(room, 40, "Windows Sockets error %d", code);
+/* Write the system's message, without the final full stop. A code of C comes
+ * from dq_sys_is_connected, or hiredis has made it of Winsock's last one. */
+static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
+    DWORD n;
+    if (code < WSABASEERR)
+        code = code == ECONNREFUSED ? WSAECONNREFUSED : WSAGetLastError();
+    n = FormatMessageA(FORMAT_MESSAGE_FROM_SYSTEM |
+                           FORMAT_MESSAGE_IGNORE_INSERTS |
+                           FORMAT_MESSAGE_MAX_WIDTH_MASK,
+                       NULL, (DWORD)code, 0, room, DQ_TEXT_SIZE, NULL);
+    while (n > 0 && strchr(" .\r\n", room[n - 1])) n--;
+    if (n == 0)
+        snprintf(room, DQ_TEXT_SIZE, "Windows Sockets error %d", code);
+    else
+        room[n] = '\0';
     return room;
 }
 
 static void dq_sys_set_modes(int fd) {
+    const int exclusive = 1; /* no other socket may bind the port, too */
     u_long on = 1;
     ioctlsocket((SOCKET)fd, (long)FIONBIO, &on);
+    setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE,
+               (const char *)&exclusive, sizeof exclusive);
     SetHandleInformation((HANDLE)(SOCKET)fd, HANDLE_FLAG_INHERIT, 0);
 }
 
@@ -1599,64 +1984,51 @@ static void dq_sys_close(int fd) {
     closesocket((SOCKET)fd);
 }
 
-/* Call select, as WSAPoll does not see a failed connect before Windows 10
- * version 2004. */
-static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
+/* Wait for an event of the sockets or for a timer. The timeouts of select,
+ * WSAPoll and Sleep end with a tick of the system, which may take 15.6 ms; the
+ * timer ticks faster since Windows 10 version 1803. Earlier events are found by
+ * select, as WSAPoll does not see a failed connect before version 2004. */
+static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
+    HANDLE wakers[2]; /* the event, the timer */
+    WSANETWORKEVENTS old;
+    LARGE_INTEGER due; /* below 0: from now on, in units of 100 ns */
     fd_set in, out, failed;
-    struct timeval t;
+    struct timeval none = {0, 0};
     size_t i;
-    assert(count <= FD_SETSIZE);
-    if (count == 0) { /* which select refuses */
-        Sleep((DWORD)ms);
-        return 0;
-    }
+    int ready;
+    wakers[0] = CreateEventW(NULL, TRUE, FALSE, NULL);
+    wakers[1] = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
+                                       TIMER_ALL_ACCESS);
+    if (!wakers[1])
+        wakers[1] = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
     FD_ZERO(&in);
     FD_ZERO(&out);
     FD_ZERO(&failed);
     for (i = 0; i < count; i++) {
-        if (fds[i].events & POLLIN) FD_SET(fds[i].fd, &in);
-        if (fds[i].events & POLLOUT) FD_SET(fds[i].fd, &out);
+        int reads = (fds[i].events & POLLIN) != 0;
+        int writes = (fds[i].events & POLLOUT) != 0;
+        if (reads) FD_SET(fds[i].fd, &in);
+        if (writes) FD_SET(fds[i].fd, &out);
         FD_SET(fds[i].fd, &failed);
-    }
-    t.tv_sec = ms / 1000;
-    t.tv_usec = ms % 1000 * 1000;
-    return select(0, &in, &out, &failed, &t);
-}
-
-/* Wait for an event of the sockets or for a timer. The timeouts of select,
- * WSAPoll and Sleep end with a tick of the system, which may take 15.6 ms; the
- * timer ticks faster since Windows 10 version 1803. */
-static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
-    HANDLE event = CreateEventW(NULL, TRUE, FALSE, NULL);
-    HANDLE timer = CreateWaitableTimerExW(NULL, NULL, DQ_HIGH_RESOLUTION,
-                                          TIMER_ALL_ACCESS);
-    LARGE_INTEGER due; /* below 0: from now on, in units of 100 ns */
-    size_t i;
-    int ready;
-    if (!timer) timer = CreateWaitableTimerExW(NULL, NULL, 0, TIMER_ALL_ACCESS);
-    for (i = 0; i < count; i++) {
-        long events = FD_CLOSE;
-        WSANETWORKEVENTS old;
-        if (fds[i].events & POLLIN) events |= FD_READ;
-        if (fds[i].events & POLLOUT) events |= FD_CONNECT | FD_WRITE;
-        WSAEventSelect(fds[i].fd, event, events);
+        WSAEventSelect(fds[i].fd, wakers[0],
+                       FD_CLOSE | (reads ? FD_READ : 0) |
+                           (writes ? FD_CONNECT | FD_WRITE : 0));
         WSAEnumNetworkEvents(fds[i].fd, NULL, &old);
     }
-    ResetEvent(event); /* dq_sys_poll reports the earlier events */
-    ready = dq_sys_poll(fds, count, 0);
+    ResetEvent(wakers[0]);
+    ready = count > 0 ? select(0, &in, &out, &failed, &none) : 0;
     due.QuadPart = (dq_sys_now() - until_us) * 10;
+    if (due.QuadPart < -3600 * 10LL * DQ_SECOND_US)
+        due.QuadPart = -3600 * 10LL * DQ_SECOND_US;
     if (ready == 0 && due.QuadPart < 0) {
-        HANDLE both[2] = {event, timer};
-        if (due.QuadPart < -3600 * 10LL * DQ_SECOND_US)
-            due.QuadPart = -3600 * 10LL * DQ_SECOND_US;
-        SetWaitableTimer(timer, &due, 0, NULL, NULL, FALSE);
-        ready = WaitForMultipleObjects(2, both, FALSE, INFINITE) !=
+        SetWaitableTimer(wakers[1], &due, 0, NULL, NULL, FALSE);
+        ready = WaitForMultipleObjects(2, wakers, FALSE, INFINITE) !=
                 WAIT_OBJECT_0 + 1;
     }
     for (i = 0; i < count; i++) WSAEventSelect(fds[i].fd, NULL, 0);
-    CloseHandle(event);
-    CloseHandle(timer);
-    return ready != 0;
+    CloseHandle(wakers[0]);
+    CloseHandle(wakers[1]);
+    return ready;
 }
 
 #endif
@@ -1679,7 +2051,7 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
     return got == (ssize_t)len;
 }
 
-static const char *dq_sys_strerror(int code, char room[40]) {
+static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
     (void)room;
     return strerror(code);
 }
@@ -1698,25 +2070,23 @@ static void dq_sys_close(int fd) {
     close(fd);
 }
 
-static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
-    return poll(fds, (nfds_t)count, ms);
-}
-
 /* poll counts whole milliseconds. The rest, less than one, is slept without
  * watching the descriptors. Linux may end a poll late by a thousandth of its
  * timeout, so the timeout is shorter by that. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
     int64_t left_us = until_us - dq_sys_now(), ms;
     struct timespec rest;
+    int ready;
     do {
         ms = (left_us - left_us / 1000) / 1000;
         ms = ms > 3600000 ? 3600000 : ms > 0 ? ms : 0;
-        if (poll(fds, (nfds_t)count, (int)ms) != 0) return 1;
+        ready = poll(fds, (nfds_t)count, (int)ms);
+        if (ready != 0) return ready;
         left_us = until_us - dq_sys_now();
     } while (left_us > 1000);
     rest.tv_sec = 0;
     rest.tv_nsec = (long)left_us * 1000;
-    return left_us > 0 && nanosleep(&rest, NULL) != 0;
+    return left_us > 0 ? nanosleep(&rest, NULL) : 0;
 }
 
 #endif
@@ -1745,21 +2115,19 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
 
 #endif
 
-/* --- types and macros made of that --- */
+/* --- types and macros made of these functions --- */
 
-/* The type of sockets, the last error of a socket function, and two errors. */
-#ifdef DQ_WINDOWS
-typedef SOCKET dq_sys_socket;
-#define DQ_ERRNO WSAGetLastError()
-#define DQ_CONNECTING WSAEWOULDBLOCK
-#define DQ_REFUSED WSAECONNREFUSED
-#else
+/* The type of sockets, the last error of a socket function, and two errors; the
+ * start and the end of the sockets of a handle. */
+#ifndef DQ_WINDOWS
 typedef int dq_sys_socket;
+#define dq_sys_begin() 1
+#define dq_sys_end() ((void)0)
 #define DQ_ERRNO errno
 #define DQ_CONNECTING EINPROGRESS
-#endif
 #ifndef DQ_REFUSED
 #define DQ_REFUSED ECONNREFUSED
+#endif
 #endif
 
 typedef union dq_sys_address {
@@ -1771,16 +2139,19 @@ typedef union dq_sys_address {
 #endif
 } dq_sys_address;
 
-/* Read and write an int that another thread, or a signal handler, writes. */
+/* Read and write an int that another thread, or a signal handler, writes.
+ * DQ_FENCE completes all earlier stores before a later one begins. */
 #if defined(__GNUC__)
 #define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#elif defined(_MSC_VER)
-#define DQ_LOAD(p) InterlockedOr((volatile LONG *)(p), 0)
-#define DQ_STORE(p, v) InterlockedExchange((volatile LONG *)(p), v)
-#else
+#define DQ_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
+#elif !defined(DQ_LOAD)
 #define DQ_LOAD(p) (*(p))
 #define DQ_STORE(p, v) (*(p) = (v))
+static void dq_sys_nothing(void) {
+}
+static void (*volatile dq_sys_fence)(void) = dq_sys_nothing;
+#define DQ_FENCE() dq_sys_fence() /* no compiler looks through this call */
 #endif
 
 /* --- fork, unix sockets and pipes, or their substitutes --- */
@@ -1795,9 +2166,7 @@ typedef union dq_sys_address {
 static void dq_sys_close_pipe(const int fds[2]) {
     dq_sys_close(fds[0]);
     if (fds[1] != fds[0]) dq_sys_close(fds[1]);
-#ifdef DQ_WINDOWS
-    WSACleanup();
-#endif
+    dq_sys_end();
 }
 
 #ifdef DQ_POSIX
@@ -1847,26 +2216,16 @@ static int dq_sys_open_pipe(int fds[2]) {
     socklen_t size = sizeof own.v4;
     dq_sys_socket s;
     int error;
-#ifdef DQ_WINDOWS
-    const char on = 1;
-    WSADATA data;
-    errno = WSAStartup(MAKEWORD(2, 2), &data);
-    if (errno != 0) return 0;
-#endif
+    if (!dq_sys_begin()) return 0;
+    s = socket(AF_INET, SOCK_DGRAM, 0);
+    fds[0] = fds[1] = (int)s;
+    if (fds[0] >= 0) dq_sys_set_modes(fds[0]);
     memset(&own, 0, sizeof own);
     own.v4.sin_family = AF_INET;
     own.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    s = socket(AF_INET, SOCK_DGRAM, 0);
-    fds[0] = fds[1] = (int)s;
-#ifdef DQ_WINDOWS
-    setsockopt(s, SOL_SOCKET, SO_EXCLUSIVEADDRUSE, &on, sizeof on);
-#endif
     if (fds[0] >= 0 && bind(s, &own.any, size) == 0 &&
-        getsockname(s, &own.any, &size) == 0 &&
-        connect(s, &own.any, size) == 0) {
-        dq_sys_set_modes(fds[0]);
+        getsockname(s, &own.any, &size) == 0 && connect(s, &own.any, size) == 0)
         return 1;
-    }
     error = DQ_ERRNO;
     dq_sys_close_pipe(fds);
     errno = error;
@@ -1943,14 +2302,14 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
 
 /* --- hiredis' contexts --- */
 
-/* Returns a context's socket. On Windows hiredis holds a SOCKET of 64 bits, of
- * which Windows uses 32, as of all handles. */
+/* Returns a context's socket. On Windows hiredis holds a SOCKET of 64 bits; as
+ * in all handles, Windows uses 32 of them. */
 static int dq_sys_fd(const redisContext *c) {
     return (int)c->fd;
 }
 
-/* Write as much of the output buffer as the socket takes. *sent is 1 if that is
- * all of it. A context that has failed before writes nothing. */
+/* Write as much of the output buffer as the socket takes. *sent becomes 1 if
+ * all of it was written. A context that has failed before writes nothing. */
 static int dq_sys_write(redisContext *c, int *sent) {
     dq_sys_signals signals;
     int status;
@@ -1963,26 +2322,40 @@ static int dq_sys_write(redisContext *c, int *sent) {
     return status;
 }
 
-/* Read into the reader's buffer. Under TLS a read may write, too. */
-static int dq_sys_read_tls(redisContext *c) {
+/* Read the pending input, without waiting. Returns its length, 0 if there is
+ * nothing, below 0 if the context has failed. Under TLS a read may write, too.
+ * (redisBufferRead would need 16 KB of stack.) */
+static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
     dq_sys_signals signals;
-    int status;
-    dq_sys_block_sigpipe(&signals);
-    status = redisBufferRead(c);
-    dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
-    return status;
+    int n;
+    if (c->err) return -1;
+    if (tls) dq_sys_block_sigpipe(&signals);
+#if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* without c->funcs */
+    n = (int)recv(c->fd, to, size, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        n = 0;
+    } else if (n <= 0) {
+        c->err = n < 0 ? REDIS_ERR_IO : REDIS_ERR_EOF;
+        snprintf(c->errstr, sizeof c->errstr, "Server closed the connection");
+        n = -1;
+    }
+#else
+    n = (int)(c->funcs->read)(c, to, size); /* lwIP has a macro read */
+#endif
+    if (tls) dq_sys_unblock_sigpipe(&signals, n < 0);
+    return n;
 }
 
 /* --- time --- */
 
-/* Returns a random number below 65,536, for pauses. */
+/* Returns a random number below 65,536, for back-offs. */
 static unsigned dq_sys_random16(void) {
     unsigned char r[2] = {0, 0};
     dq_sys_random(r, 2);
     return (unsigned)r[0] << 8 | r[1];
 }
 
-/* Returns an entry for dq_sys_poll. `events`: POLLIN, POLLOUT, or both. */
+/* Returns an entry for dq_sys_sleep. `events`: POLLIN, POLLOUT, or both. */
 static struct pollfd dq_sys_watch(int fd, int events) {
     struct pollfd p;
     assert(fd >= 0 && events != 0);
@@ -2047,37 +2420,40 @@ static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     return -1;
 }
 
-/* Returns 1 if a socket is connected to itself. That may happen if nobody
- * listens on a port that the system also assigns to clients. */
-static int dq_sys_is_self_connected(dq_sys_socket s) {
-    dq_sys_address a, b;
-    socklen_t n = sizeof a, m = sizeof b;
-    memset(&a, 0, sizeof a);
-    memset(&b, 0, sizeof b);
-    return getsockname(s, &a.any, &n) == 0 &&
-           (a.any.sa_family == AF_INET || a.any.sa_family == AF_INET6) &&
-           getpeername(s, &b.any, &m) == 0 && n == m &&
-           memcmp(&a, &b, sizeof a) == 0;
+/* Write the address to which a socket is connected. Returns its size, or 0 if
+ * it is unknown. */
+static size_t dq_sys_peer(int fd, dq_sys_address *to) {
+    socklen_t n = sizeof *to;
+    memset(to, 0, sizeof *to);
+    if (getpeername((dq_sys_socket)fd, &to->any, &n) != 0) return 0;
+    return to->any.sa_family == AF_INET || to->any.sa_family == AF_INET6
+               ? (size_t)n
+               : 0;
 }
 
 /* Returns 1 if a connect has succeeded, 0 if it is in progress, -1, with errno,
- * if it has failed. */
+ * if it has failed. If nobody listens on a port that the system also assigns to
+ * clients, a socket may be connected to itself. */
 static int dq_sys_is_connected(int fd) {
     dq_sys_socket s = (dq_sys_socket)fd;
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
     int error = 0;
-    socklen_t size = sizeof error;
-    if (dq_sys_poll(&p, 1, 0) <= 0) return 0;
+    socklen_t size = sizeof error, n = sizeof(dq_sys_address);
+    dq_sys_address own, peer;
+    if (dq_sys_sleep(&p, 1, 0) <= 0) return 0;
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, (char *)&error, &size) != 0)
         error = DQ_ERRNO;
-    if (error == DQ_REFUSED || (error == 0 && dq_sys_is_self_connected(s)))
-        error = ECONNREFUSED;
-    errno = error;
+    memset(&own, 0, sizeof own);
+    if (error == 0 && getsockname(s, &own.any, &n) == 0 &&
+        dq_sys_peer(fd, &peer) == (size_t)n &&
+        memcmp(&own, &peer, sizeof own) == 0)
+        error = DQ_REFUSED;
+    errno = error == DQ_REFUSED ? ECONNREFUSED : error;
     return error == 0 ? 1 : -1;
 }
 
-/* Read what a socket has received, without waiting. Returns its length; 0 or
- * less if there is nothing. */
+/* Read a socket's pending input, without waiting. Returns its length; 0 or less
+ * if there is nothing. */
 static int dq_sys_receive(int fd, char *to, unsigned short size) {
     return (int)recv((dq_sys_socket)fd, to, size, 0);
 }
@@ -2093,7 +2469,7 @@ static int dq_sys_receive(int fd, char *to, unsigned short size) {
 
 /* Write a number's text, without a NUL. Returns its length, 20 at most. */
 static size_t dq_num_decimal(char *to, int64_t value) {
-    char digits[20]; /* and the sign, the last one first */
+    char digits[20]; /* from the last to the first, then the sign */
     size_t n = 0, i;
     uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do digits[n++] = (char)('0' + v % 10);
@@ -2138,7 +2514,7 @@ static int dq_num_unhex(int c) {
     return -1;
 }
 
-/* Returns the pause before the next attempt, in the unit of `base` and `cap`:
+/* Returns the time until the next attempt, in the unit of `base` and `cap`:
  * `base`, doubled for each failure after the first, `cap` at most. Half of it
  * is random, so that the programs of a fleet don't retry in step. */
 static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
@@ -2181,7 +2557,7 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
 
 #define DQ_ELEM_HEADER_MAX 25
 #define DQ_ELEM_PREFIX_MAX 17
-#define DQ_ELEM_OLD 0 /* a kind; the other kinds are k: 16 and 8 */
+#define DQ_ELEM_OLD 0 /* the kind of old elements; the others are k: 16 or 8 */
 
 static void dq_elem_put_uint(unsigned char *to, int size, int big,
                              uint64_t value) {
@@ -2198,9 +2574,9 @@ static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
     return value;
 }
 
-/* Returns the length of the ids that this handle writes. */
-static size_t dq_elem_id_len(const delayq *q) {
-    return q->wire->id_len;
+/* Returns by how many bits the order in an id is shifted. */
+static int dq_elem_order_shift(const delayq *q) {
+    return q->wire->old_first ? 11 : 0;
 }
 
 /* Write the bytes of an element that stand before its payload of `len` bytes.
@@ -2208,7 +2584,7 @@ static size_t dq_elem_id_len(const delayq *q) {
 static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
                                    size_t len, unsigned char *to) {
     const delayq_conn *conn = q->conn;
-    size_t n = 0, id_len = dq_elem_id_len(q);
+    size_t n = 0, id_len = q->wire->id_len;
     assert(conn->long_size == 8 || (conn->long_size == 4 && len >> 31 == 0));
     if (id_len == 16) to[n++] = 16;
     memcpy(to + n, id, id_len);
@@ -2231,11 +2607,12 @@ static int dq_elem_parse(const unsigned char *e, size_t n, int big,
         if (n >= *start && dq_elem_get_uint(e + at, size, big) == n - *start)
             return kind;
     }
+    DQ_MARK(undecodable);
     *start = 0;
     return -1;
 }
 
-/* Parse an element that this handle has met. */
+/* Parse an element as this handle reads it. */
 static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
                             size_t *start) {
     return dq_elem_parse(e, n, q->conn->long_big, q->wire->old_first, start);
@@ -2247,20 +2624,20 @@ static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* Returns the lower 11 bits of the handle's old ids: random ones and a 1, so
- * that the id, read as a double, is no infinity and no NaN. */
+/* Returns the lower 11 bits of the handle's old ids: random bits and a 1, so
+ * that the id, read as a double, is neither infinite nor NaN. */
 static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* Reserve `count` orders, and return the first: what the server's clock will
- * show when a request that is sent now arrives, if that takes no longer than
- * the fastest one did. So the order is above that of each offer that has
- * returned, and below that of each offer that begins after this one returns. */
+/* Reserve `count` orders and return the first. It estimates the server's clock
+ * at the arrival of a request that is sent now, assuming the shortest transit
+ * time seen so far. So the order is above that of each offer that has returned,
+ * and below that of each offer that begins after this one returns. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     const delayq_conn *conn = q->conn;
     uint64_t order =
-        (uint64_t)(dq_sys_now() + conn->clock_offset_us + conn->clock_error_us);
+        (uint64_t)(conn->now_us + conn->clock_offset_us + conn->clock_error_us);
     assert(count > 0);
     if (order <= q->last_order) order = q->last_order + 1;
     q->last_order = order + count - 1;
@@ -2270,9 +2647,8 @@ static uint64_t dq_elem_next_order(delayq *q, size_t count) {
 /* Make the id of the next offer. As bytes, too, the ids of a handle rise
  * strictly: Redis sorts the elements of one millisecond by their bytes. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
-    uint64_t order = dq_elem_next_order(q, 1);
-    if (q->wire->old_first)
-        order = order << 11 | (uint64_t)dq_elem_old_id_low(q);
+    uint64_t order = dq_elem_next_order(q, 1) << dq_elem_order_shift(q);
+    if (q->wire->old_first) order |= (uint64_t)dq_elem_old_id_low(q);
     dq_elem_put_uint(id, 8, 1, order);
     memcpy(id + 8, q->handle_id, 5);
     memset(id + 13, 0, 3);
@@ -2287,16 +2663,16 @@ static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
     dq_num_hex(t->text + n, id, id_len);
 }
 
-/* Write an element's ticket. In that of Redisson's ids of 8 bytes, k is a part
- * of the id, which would look like an old one otherwise. */
+/* Write an element's ticket. In the ticket of a Redisson id of 8 bytes, the id
+ * includes k: without it the id would look like an old one. */
 static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
                            const unsigned char *e, int kind) {
     size_t id_len = kind == 16 ? 16 : kind == 8 ? 9 : 8;
     dq_elem_id_ticket(t, due_ms, e + (kind == 16), id_len);
 }
 
-/* Write a ticket by which a peek can only continue: that of an element that
- * can't be decoded, or whose score is no due time. It contains the rank. */
+/* Write a ticket with which a peek can only continue, for an element that can't
+ * be decoded, or whose score is no due time. It contains the rank. */
 static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
                                 uint64_t rank) {
     unsigned char id[9] = {0xff}; /* no other id of 9 bytes begins with it */
@@ -2343,20 +2719,20 @@ static int dq_elem_is_ticket(const char *text) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Errors
- * >>errors-inside   statuses, what server errors mean, error texts
+ * >>errors-inside   statuses, the table of server errors, error texts
  *
  * Owns the error texts of handles and connections, and the table that gives
- * each error of a server its status. A connection's text is the cause alone;
- * a handle's text also says what follows from it.
+ * each error of a server its status. A connection's text is the cause alone; a
+ * handle's text also states the consequence.
  *---------------------------------------------------------------------------*/
 
-/* Statuses inside only: nothing has happened, and the request has to be sent in
- * another way. dq_err_public makes DELAYQ_ERR_AGAIN of them before a caller
+/* Internal statuses: nothing has happened, and the request has to be sent in
+ * another way. dq_err_public turns them into DELAYQ_ERR_AGAIN before a caller
  * sees them. (A C++ delayq_status holds no number above 15.) */
 #define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
 #define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
-#define DQ_ASK ((delayq_status)14)      /* it has these keys already */
-#define DQ_TRYAGAIN ((delayq_status)15) /* each has some of the keys */
+#define DQ_ASK ((delayq_status)14)      /* another node has these keys */
+#define DQ_TRYAGAIN ((delayq_status)15) /* two nodes have some keys each */
 
 static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
@@ -2378,63 +2754,82 @@ dq_err_set(char err[256], delayq_status status, const char *format, ...) {
     return status;
 }
 
+/* Advice for errors of a server. */
+enum {
+    DQ_HINT_NONE,
+    DQ_HINT_SLOT,
+    DQ_HINT_TYPE,
+    DQ_HINT_USER,
+    DQ_HINT_LUA,
+    DQ_HINT_CHECKED,
+    DQ_HINT_UNDECLARED
+};
+static const char *const dq_err_hints[] = {
+    "",
+    "; on a cluster a name has no }, or one whole {tag}, which is the same "
+    "for all on a shared connection",
+    "; a key of this queue is used for something else",
+    "; users need Redis 6, before there is only a password",
+    "; delayq needs a server that runs Lua scripts: another plan, Garnet "
+    "with --lua, Valkey with its Lua module",
+    "; set script_check_enable to 0 for this server",
+    "; start Dragonfly with --default_lua_flags=allow-undeclared-keys"};
+
+/* The beginnings of error replies, without "ERR ". The fields are bytes, to
+ * save flash. */
 typedef struct dq_err_entry {
     const char *code;
-    delayq_status status;
-    int leave;        /* another server may be able to */
-    const char *hint; /* or NULL */
+    signed char status;
+    unsigned char leave; /* another server may succeed */
+    unsigned char hint;
 } dq_err_entry;
 
-#define DQ_HINT_SLOT                                                         \
-    "; on a cluster a name has no }, or one whole {tag}, which is the same " \
-    "for all on a shared connection"
-#define DQ_HINT_TYPE "; a key of this queue is used for something else"
-#define DQ_HINT_USER "; users need Redis 6, before there is only a password"
-
 static const dq_err_entry dq_err_table[] = {
-    {"NOSCRIPT", DQ_NOSCRIPT, 0, NULL},
-    {"MOVED ", DQ_MOVED, 0, NULL},
-    {"ASK ", DQ_ASK, 0, NULL},
-    {"TRYAGAIN", DQ_TRYAGAIN, 0, NULL},
+    {"NOSCRIPT", DQ_NOSCRIPT, 0, 0},
+    {"MOVED ", DQ_MOVED, 0, 0},
+    {"ASK ", DQ_ASK, 0, 0},
+    {"TRYAGAIN", DQ_TRYAGAIN, 0, 0},
     {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
     {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
-    {"OOM", DELAYQ_ERR_FULL, 0, NULL},
-    {"READONLY", DELAYQ_ERR_READONLY, 1, NULL},
-    {"MISCONF", DELAYQ_ERR_READONLY, 0, NULL},
-    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0, NULL},
-    {"LOADING", DELAYQ_ERR_AGAIN, 0, NULL},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1, NULL},
-    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0, NULL},
-    {"BUSY", DELAYQ_ERR_AGAIN, 0, NULL},
-    {"ERR max number of clients", DELAYQ_ERR_AGAIN, 0, NULL},
-    {"NOAUTH", DELAYQ_ERR_AUTH, 0, NULL},
-    {"WRONGPASS", DELAYQ_ERR_AUTH, 0, NULL},
-    {"NOPERM", DELAYQ_ERR_AUTH, 0, NULL},
-    {"DENIED", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR invalid password", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR Client sent AUTH", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR AUTH", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR wrong number of arguments for 'auth'", DELAYQ_ERR_AUTH, 0,
-     DQ_HINT_USER},
-    {"ERR Protocol error: unauthenticated", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ERR ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
-    {"ACL failure in script", DELAYQ_ERR_AUTH, 0, NULL},
-    {"The user executing the script can't", DELAYQ_ERR_AUTH, 0, NULL},
-    {"", DELAYQ_ERR_REDIS, 0, NULL},
-};
+    {"OOM", DELAYQ_ERR_FULL, 0, 0},
+    {"READONLY", DELAYQ_ERR_READONLY, 1, 0},
+    {"MISCONF", DELAYQ_ERR_READONLY, 0, 0},
+    {"NOREPLICAS", DELAYQ_ERR_READONLY, 0, 0},
+    {"LOADING", DELAYQ_ERR_AGAIN, 0, 0},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1, 0},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1, 0},
+    {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0, 0},
+    {"BUSY", DELAYQ_ERR_AGAIN, 0, 0},
+    {"max number of clients", DELAYQ_ERR_AGAIN, 0, 0},
+    {"NOAUTH", DELAYQ_ERR_AUTH, 0, 0},
+    {"WRONGPASS", DELAYQ_ERR_AUTH, 0, 0},
+    {"NOPERM", DELAYQ_ERR_AUTH, 0, 0},
+    {"DENIED", DELAYQ_ERR_AUTH, 0, 0},
+    {"invalid password", DELAYQ_ERR_AUTH, 0, 0},
+    {"Client sent AUTH", DELAYQ_ERR_AUTH, 0, 0},
+    {"AUTH", DELAYQ_ERR_AUTH, 0, 0},
+    {"wrong number of arguments for 'auth'", DELAYQ_ERR_AUTH, 0, DQ_HINT_USER},
+    {"Protocol error: unauth", DELAYQ_ERR_AUTH, 0, 0},
+    {"ACL failure", DELAYQ_ERR_AUTH, 0, 0},
+    {"The user executing", DELAYQ_ERR_AUTH, 0, 0},
+    {"unknown command", DELAYQ_ERR_REDIS, 0, DQ_HINT_LUA},
+    {"Could not find scripting", DELAYQ_ERR_REDIS, 0, DQ_HINT_LUA},
+    {"This instance has Lua", DELAYQ_ERR_REDIS, 0, DQ_HINT_LUA},
+    {"bad lua script", DELAYQ_ERR_REDIS, 0, DQ_HINT_CHECKED},
+    {"script tried accessing undeclared key", DELAYQ_ERR_REDIS, 0,
+     DQ_HINT_UNDECLARED},
+    {"", DELAYQ_ERR_REDIS, 0, 0}};
 
-/* Returns the cause in the text of an error reply. Up to Redis 6 the error that
- * a script has met stands behind
- * "ERR Error running script (call to ...): @user_script:7: @user_script: 7: -".
+/* Returns the cause in the text of an error reply. Redis 6 and older put "ERR
+ * Error running script (call to ...): @user_script:7: @user_script: 7: -"
+ * before the error of a command in a script.
  */
 static const char *dq_err_cause(const char *text) {
     static const char place[] = "@user_script:";
     const char *at;
     while ((at = strstr(text, place)) != NULL) {
         at = strstr(at + sizeof place - 1, ": ");
-        if (!at) break; /* Redis 7 tells the place last */
+        if (!at) break; /* Redis 7 puts the place at the end */
         text = at + 2;
     }
     return *text == '-' ? text + 1 : text;
@@ -2443,6 +2838,7 @@ static const char *dq_err_cause(const char *text) {
 static const dq_err_entry *dq_err_lookup(const char *text) {
     const dq_err_entry *e = dq_err_table;
     text = dq_err_cause(text);
+    if (strncmp(text, "ERR ", 4) == 0) text += 4;
     while (strncmp(text, e->code, strlen(e->code)) != 0) e++;
     return e;
 }
@@ -2456,12 +2852,18 @@ static delayq_status dq_err_reply(char *err, const char *what,
     const char *cut = strstr(text, " script: ");
     const dq_err_entry *e = dq_err_lookup(text);
     int len;
-    if (!cut || strspn(cut + 9, "0123456789abcdef") != 40)
-        cut = strstr(text, ", with args");
+    if (cut && strspn(cut + 9, "0123456789abcdef") != 40 &&
+        strncmp(cut + 9, "on @user_script", 15) != 0) /* Valkey 9.1 */
+        cut = NULL;
+    if (!cut) cut = strstr(text, ", with args");
     len = (int)(cut ? (size_t)(cut - text) : strlen(text));
-    while (len > 0 && text[len - 1] == ' ') len--; /* of Redis 5 */
-    return dq_err_set(err, e->status, "%s: the server says: %.*s%s", what,
-                      len > 120 ? 120 : len, text, e->hint ? e->hint : "");
+    if (len > 120) /* cut, but not within a word */
+        for (len = 120; len > 80 && text[len] != ' '; len--) {
+        }
+    while (len > 0 && text[len - 1] == ' ') len--; /* Redis 5 appends some */
+    return dq_err_set(err, (delayq_status)e->status,
+                      "%s: the server says: %.*s%s", what, len, text,
+                      dq_err_hints[e->hint]);
 }
 
 #define DQ_BAD_REPLY "%s: the reply is not what delayq's script returns"
@@ -2471,8 +2873,8 @@ static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
 }
 
 /* Set the text of a request whose connection was lost, or whose time is over:
- * the cause, and what follows from `status` for its effect. The only place that
- * says so. */
+ * the cause, and whether it may have taken effect, by `status`. No other
+ * function writes this text. */
 static delayq_status dq_err_lost(delayq *q, delayq_status status,
                                  const char *cause) {
     return dq_err_set(q->err, status, "%.160s; %s", cause,
@@ -2481,8 +2883,9 @@ static delayq_status dq_err_lost(delayq *q, delayq_status status,
                           : "nothing has happened");
 }
 
-/* A call fails with `status`, whose text is in q->err, after one of its
- * requests was lost that may have run. Returns the status of the call. */
+/* A call fails with `status`, whose text is in q->err, after the reply to one
+ * of its requests was lost. That request may have run. Returns the status of
+ * the call. */
 static delayq_status dq_err_after_loss(delayq *q, const char *what,
                                        delayq_status status) {
     char then[160];
@@ -2497,31 +2900,46 @@ static delayq_status dq_err_after_loss(delayq *q, const char *what,
         what, then);
 }
 
-/* Elements beside which a handle must not write. */
-enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2 };
+/* Foreign elements: a handle must not write to a queue that holds any of these.
+ * From a mirror Redisson would deliver again the items that a handle without a
+ * mirror has delivered. */
+enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2, DQ_FOREIGN_MIRROR = 3 };
 
 /* Set the text that explains which elements q has met. */
 static delayq_status dq_err_wire(delayq *q) {
-    if (q->foreign == DQ_FOREIGN_OLD)
-        return dq_err_set(q->err, DELAYQ_ERR_WIRE,
-                          "queue %.64s holds elements of Redisson <= 3.21.0, "
-                          "which can't read this handle's elements: open it "
-                          "with wire = DELAYQ_REDISSON_OLD",
-                          q->name);
-    return dq_err_set(q->err, DELAYQ_ERR_WIRE,
-                      "queue %.64s holds elements of Redisson >= 3.21.1: open "
-                      "it with wire = DELAYQ_REDISSON%s",
-                      q->name,
-                      q->wire->old_first
+    const char *why =
+        q->foreign == DQ_FOREIGN_MIRROR
+            ? "has a mirror, which only Redisson and handles with a Redisson "
+              "wire keep: open it with their wire, or, if there are none left, "
+              "run delayq clear --mirror --all"
+        : q->foreign == DQ_FOREIGN_OLD
+            ? "holds elements of Redisson <= 3.21.0, which can't read this "
+              "handle's elements: open it with wire = DELAYQ_REDISSON_OLD"
+            : "holds elements of Redisson >= 3.21.1: open it with wire = "
+              "DELAYQ_REDISSON";
+    DQ_MARK(foreign_element);
+    return dq_err_set(q->err, DELAYQ_ERR_WIRE, "queue %.64s %s%s", q->name, why,
+                      q->foreign == DQ_FOREIGN_NEW && q->wire->old_first
                           ? "; only ticks of this handle go on, which move "
                             "elements of every format"
                           : "");
 }
 
-/* Report a transient fault to the program. */
+/* Report a fault or an event to the program. */
 static void dq_err_log(const delayq *q, delayq_status status,
                        const char *text) {
     if (q->options.log) q->options.log(q->options.user, status, text);
+}
+
+/* Report a fault that may repeat itself: a new status at once, the same one
+ * once a second. */
+static void dq_err_log_again(delayq *q, delayq_status status,
+                             const char *text) {
+    int64_t now = dq_sys_now();
+    if (status == q->logged && now - q->log_us < DQ_SECOND_US) return;
+    q->logged = status;
+    q->log_us = now;
+    dq_err_log(q, status, text);
 }
 
 /* Returns 1 if a retry may succeed without anybody's help. */
@@ -2541,7 +2959,8 @@ static int dq_err_is_transient(delayq_status status) {
 #define DQ_HOSTS_MAX 64
 
 typedef struct dq_url {
-    const char *hosts; /* in the URL: host[:port][,...], or a socket's path */
+    const char *hosts; /* their text in the URL: host[:port][,...], or a
+                          socket's path */
     size_t hosts_len;
     unsigned count; /* of the hosts */
     int local, sentinel, tls, login, db;
@@ -2617,7 +3036,7 @@ static const char *dq_url_host(const dq_url *u, unsigned number,
 }
 
 /* Read redis://, rediss://, redis+sentinel://, rediss+sentinel:// or unix://.
- * Returns what follows it, or NULL. */
+ * Returns the rest of the URL, or NULL. */
 static const char *dq_url_read_scheme(const char *p, dq_url *u) {
     u->local = strncmp(p, "unix://", 7) == 0;
     if (u->local) return p + 7;
@@ -2630,7 +3049,7 @@ static const char *dq_url_read_scheme(const char *p, dq_url *u) {
     return strncmp(p, "://", 3) == 0 ? p + 3 : NULL;
 }
 
-/* Read what follows the hosts: /service, /db, or ?db=N. Returns NULL, or what
+/* Read the text after the hosts: /service, /db, or ?db=N. Returns NULL, or what
  * is wrong. */
 static const char *dq_url_read_rest(dq_url *u, const char *p) {
     if (u->local && *p && strncmp(p, "?db=", 4) != 0)
@@ -2774,7 +3193,7 @@ static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
     }
     dq_sys_block_sigpipe(&signals);
     if (redisInitiateSSL(s->c, ssl) == REDIS_OK) {
-        s->ssl = ssl; /* and hiredis owns it */
+        s->ssl = ssl; /* hiredis owns it now */
     } else {
         status = dq_tls_fail(conn, DELAYQ_ERR_IO, host, ssl);
         SSL_free(ssl);
@@ -2829,29 +3248,36 @@ static void dq_tls_end(delayq_conn *conn) {
  * MARK: - Scripts
  * >>scripts   the Lua that runs in the server
  *
- * A script is its fragments, complete chunks that define functions, and one
- * main at the end. Three fragments for the usual case, offer_usual, take_usual
- * and take_many_usual, also run by themselves, before the rest. `make lua`
- * writes the scripts to build/lua/NAME.lua, where the line in an error message
- * can be looked up.
+ * A script is a list of fragments. Each fragment is a complete chunk: most of
+ * them define functions, and the last one calls these. The usual offer and the
+ * usual take stand before the functions that they don't need. `make lua` writes
+ * the scripts to build/lua/NAME.lua. An error message names a line there.
  *
- * Each script that moves items works in four steps: read (also what it will
- * write: a wrong type ends it here), probe (the later removal with an empty
- * range, or of 'delayq', which is no element: a missing permission ends it
- * here, and after any write command Redis no longer refuses for memory), add,
- * remove. So a refusal leaves everything where it was; those that work in
- * chunks, all of the chunk: see attempt() for what was done before.
+ * A script that moves items works in four steps, so that a refusal leaves
+ * everything where it was:
+ *   1. read, also the keys that it will write: a wrong type ends it here
+ *   2. remove an empty range, or 'delayq', which is no element: a missing
+ *      permission ends it here; after a write memory is no longer checked
+ *   3. add
+ *   4. remove
+ * A script that works in chunks takes these steps for each chunk: see attempt.
  *
- * A script measures its work, not time, which stands still inside scripts
- * since Redis 7.2: it reads chunks that grow to 64 elements (128 in the usual
- * take of many), until its limit or DQ_BUDGET. Strings are never compared with
- * <, which follows the server's locale. A number becomes text by
- * string.format('%.0f'): `..` writes only 14 digits. As an argument of
- * redis.call it needs no text: Redis writes 17.
+ * A script can't measure time, which stands still inside scripts since Redis
+ * 7.2. It counts bytes: it reads chunks that grow to 64 elements (128 in the
+ * usual take), up to its limit or DQ_BUDGET. It never compares strings with <,
+ * which depends on the server's locale. It writes a number as text with
+ * string.format('%.0f'), since `..` writes only 14 digits; an argument of
+ * redis.call may be a number, of which Redis writes 17.
  *
- * Every reply is an array that begins with the server's clock in microseconds.
+ * Some servers have Lua 5.4. There `/` makes a float, which is no integer in a
+ * reply and may have only 14 digits as an argument; %d takes no fraction; 'inf'
+ * is no number; and a score may be a number instead of a text.
+ *
+ * A reply is an array that begins with the server's clock in microseconds.
  * Whole numbers are sent as integers.
  *---------------------------------------------------------------------------*/
+
+#ifndef DELAYQ_NO_LUA
 
 #define DQ_BUDGET "262144" /* bytes of elements that one script reads */
 
@@ -2862,38 +3288,32 @@ static const char dq_lua_clock[] = "local function clock()\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
-/* tally(field, n): add n to a field of the queue's counters. It is nil unless
- * ARGV[1], the first argument of each script that counts, names their key. The
- * counted work is done already, so a refusal (of HINCRBY, or because of the
- * key's type) is ignored. */
+/* tally(field, n): add n to one of the queue's counters. It is false if ARGV[1]
+ * is empty; else ARGV[1] is the key of the counters. The counted work has been
+ * done, so a refusal of HINCRBY is ignored. */
 static const char dq_lua_tally[] =
     "local tally = ARGV[1] ~= '' and function(field, n)\n"
     "  if n > 0 then redis.pcall('HINCRBY', ARGV[1], field, n) end\n"
     "end\n";
 
-/* refusal(why): the error that a script returns for one that pcall has caught.
- */
+/* refusal(why): the error that a script returns if pcall has caught one. */
 static const char dq_lua_refusal[] =
     "local function refusal(why)\n"
     "  why = type(why) == 'table' and why.err or why\n"
     "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "end\n";
 
-/* split(e, old_first): as dq_elem_parse in C: the kind of an element and the
- * start of its payload, or nil. attempts(e): the count in one of kind 16. */
+/* split(e, old_first): the kind of an element and the start of its payload, or
+ * nil, as dq_elem_parse in C. attempts(e), with_attempts(e, n): read and set
+ * the number of attempts in an element of kind 16. */
 static const char dq_lua_elements[] =
-    "local long = struct.size('L')\n"
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
-    /* a server of 32 bits reads only the lower half */
-    "  if rest >= 8 and struct.unpack('I8', e, at) == rest - 8 and\n"
-    "    (long == 8 or\n"
-    "      struct.pack('I8', rest - 8) == string.sub(e, at, at + 7)) then\n"
-    "    return at + 8\n"
-    "  end\n"
-    "  if rest >= 4 and struct.unpack('I4', e, at) == rest - 4 then\n"
-    "    return at + 4\n"
-    "  end\n"
+    /* packed: a server of 32 bits unpacks only the lower half */
+    "  local size = rest >= 8 and struct.pack('I8', rest - 8)\n"
+    "  if size == string.sub(e, at, at + 7) then return at + 8 end\n"
+    "  size = rest >= 4 and struct.pack('I4', rest - 4)\n"
+    "  if size == string.sub(e, at, at + 3) then return at + 4 end\n"
     "end\n"
     "local function split(e, old_first)\n"
     "  local kind, old = string.byte(e, 1), payload_start(e, 9)\n"
@@ -2910,9 +3330,10 @@ static const char dq_lua_elements[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/* foreign(e, wire): the DQ_FOREIGN of an element beside which a handle of this
- * wire must not write, else 0; then as split(). Only Redisson writes elements
- * of kind 0 into another's queue, or of kind 8 at all. */
+/* foreign(e, wire): the reason (DQ_FOREIGN_...) why a handle of this wire must
+ * not write into the queue of element e, or 0; then the values of split(e).
+ * Only Redisson writes elements of kind 8, and elements of kind 0 into queues
+ * of other wires. */
 static const char dq_lua_foreign[] =
     "local function foreign(e, wire)\n"
     "  local kind, start = split(e, wire == 'o')\n"
@@ -2921,16 +3342,17 @@ static const char dq_lua_foreign[] =
     "  return why, kind, start\n"
     "end\n";
 
-/* PROBE: what is asked of a queue on a new connection, and by offers now and
- * then. It works also on another node of a cluster, and under an ACL that hides
- * the mirror: its keys are not declared.
+/* PROBE: look for elements of other wires. It is sent on a new connection, and
+ * offers repeat it now and then.
+ * KEYS     zset; the mirror, if the wire has one, since an ACL may hide others.
+ *          None if these were refused: by an ACL, or while their slot moves
  * ARGV     1 zset, 2 mirror, 3 wire
- * returns  clock; foreign() of the first element that is, else 0; an unsigned
- *          long of 1, as the server packs it
+ * returns  clock; why the queue is refused: the result of foreign() for the
+ *          first foreign element, 3 for a mirror that the wire does not have,
+ *          or 0; the number 1 as the server packs an unsigned long
  *
- * It looks at both ends of the mirror, and of the zset at the last one and the
- * first 8, as far as the budget goes; not below 0, where Redisson never reads.
- */
+ * It looks at the first 8 elements of the zset, its last one, and both ends of
+ * the mirror, up to the budget. Redisson never reads scores below 0. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
     "local why, bytes = 0, 0\n"
@@ -2940,7 +3362,7 @@ static const char dq_lua_probe[] =
     "  if why == 0 then why = foreign(e, wire) end\n"
     "  return why == 0 and bytes < " DQ_BUDGET "\n"
     "end\n"
-    /* what is below 0, or infinite, is never due */
+    /* a score below 0, or an infinite one, is never due */
     "local function look_at(rank)\n"
     "  local e = redis.pcall('ZRANGE', zset, rank, rank, 'WITHSCORES')\n"
     "  local due = tonumber(e[2])\n"
@@ -2952,13 +3374,19 @@ static const char dq_lua_probe[] =
     "  if not look_at(i) then break end\n"
     "end\n"
     "look_at(-1)\n"
-    "look(redis.pcall('LINDEX', mirror, 0))\n"
+    "local oldest = redis.pcall('LINDEX', mirror, 0)\n"
+    "look(oldest)\n"
     "look(redis.pcall('LINDEX', mirror, -1))\n"
+    "local has_mirror = wire == 'r' or wire == 'o'\n"
+    "if why == 0 and type(oldest) == 'string' and not has_mirror then\n"
+    "  why = 3\n"
+    "end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): the element of score due whose first bytes are
- * prefix, or nil; and the rank at which it stands, or would stand. By bisection
- * within its millisecond; mostly it is the first there. */
+/* find(zset, due, prefix): the element with the score `due` that begins with
+ * prefix, or nil; then its rank, or the rank that it would have. It looks at
+ * the first element of this score, which is usually the right one, and bisects
+ * the others. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -2981,29 +3409,33 @@ static const char dq_lua_find[] =
 
 /* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
  * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
- * named. Appends to reply, and returns it: of each pair 1 (done) or 0 (not
- * there); and how many have left, if any. Where a millisecond holds not many
- * more than are asked for, as after a take of many, it is read once. */
+ * named. Appends to reply 1 (removed) or 0 (not there) for each pair. Returns
+ * reply and the number of removed elements, nil if there are none. For several
+ * pairs, as after a take of many, it reads a whole millisecond at once, unless
+ * that has many more elements. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
-    "  local found, many, n = {}, to - from + 1, #reply\n"
-    "  local page, page_due, length, held, began, rank\n"
+    "  local found, named, most = {}, {}, to - from + 1\n"
+    "  local page, page_due, length, size, rank\n"
+    "  local pages, n, gone = 0, #reply, nil\n"
     "  for i = from, to, 2 do\n"
-    "    local due, prefix, e = argv[i], argv[i + 1]\n"
-    "    if many > 2 and (due ~= page_due or #prefix ~= length) then\n"
-    "      page, page_due, length, began = nil, due, #prefix, i\n"
-    "      if redis.call('ZCOUNT', zset, due, due) <= many then\n"
-    "        page, held = {}, redis.call('ZRANGEBYSCORE', zset, due, due)\n"
-    "        for _, each in ipairs(held) do\n"
-    "          page[string.sub(each, 1, length)] = each\n"
+    "    local e\n"
+    "    local due, prefix = argv[i], argv[i + 1]\n"
+    "    if most > 2 and (due ~= page_due or #prefix ~= length) then\n"
+    "      page, page_due, length, pages = nil, due, #prefix, pages + 1\n"
+    "      size = redis.call('ZCOUNT', zset, due, due)\n"
+    "      if size <= most then\n"
+    "        local all = redis.call('ZRANGEBYSCORE', zset, due, due)\n"
+    "        page = {}\n"
+    "        for k = 1, #all do\n"
+    "          page[string.sub(all[k], 1, length)] = all[k]\n"
     "        end\n"
     "      end\n"
     "    end\n"
-    "    if page then\n"
-    "      e, page[prefix] = page[prefix], nil\n"
-    "    else\n"
-    "      e, rank = find(zset, due, prefix)\n"
-    "    end\n"
+    "    if page then e = page[prefix]\n"
+    "    else e, rank = find(zset, due, prefix) end\n"
+    "    if named[e or ''] then e = nil end\n"
+    "    named[e or ''] = true\n"
     "    found[#found + 1], n = e, n + 1\n"
     "    reply[n] = e and 1 or 0\n"
     "  end\n"
@@ -3011,30 +3443,28 @@ static const char dq_lua_remove[] =
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    /* by ranks, where that is allowed, what is long as an argument, also for
-     * replicas: a whole millisecond, or one large element */
-    "  local gone\n"
-    "  if page and began == from and #found == #held then\n"
+    "  if #found == 0 then return reply end\n"
+    /* remove a whole millisecond, or one large element, by ranks: the command
+     * is much shorter, also for replicas, but an ACL may forbid it */
+    "  if pages == 1 and page and #found == size then\n"
     "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
-    "  elseif many > 2 or #found > 0 and #found[1] < 65536 then\n"
-    "    rank = nil\n"
-    "  end\n"
-    "  if rank and #found > 0 and not mirror then\n"
+    "  elseif most > 2 then rank = nil end\n"
+    "  if rank and not mirror and (most > 2 or #found[1] >= 65536) then\n"
     "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + #found - 1)\n"
     "  end\n"
-    "  if #found > 0 and type(gone) ~= 'number' then\n"
+    "  if type(gone) ~= 'number' then\n"
     "    gone = redis.call('ZREM', zset, unpack(found))\n"
     "  end\n"
     "  return reply, gone\n"
     "end\n";
 
-/* publish_if_head(zset, channel, due, ties): tell a due time on the channel if
- * only `ties` elements are due by then. Counted, not read: the head may be
- * large. Where that is forbidden, others see to the item at their next poll. */
+/* publish_if_head(key, channel, due, ties): publish a due time if only `ties`
+ * elements are due by then. Counts them, since the first one may be large. If
+ * an ACL forbids this, other handles learn the due time at their next poll. */
 static const char dq_lua_publish[] =
-    "local function publish_if_head(zset, channel, due, ties)\n"
+    "local function publish_if_head(key, channel, due, ties)\n"
     "  local text = string.format('%.0f', due)\n"
-    "  if redis.pcall('ZCOUNT', zset, '0', text) == ties then\n"
+    "  if redis.pcall('ZCOUNT', key, '0', text) == ties then\n"
     "    redis.pcall('PUBLISH', channel, text)\n"
     "  end\n"
     "end\n";
@@ -3042,202 +3472,238 @@ static const char dq_lua_publish[] =
 /* OFFER
  * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
  *          outbox
- * ARGV     1 counters; 2 channel; 3 'delay' or 'due': the times below are
- * delays in ms, or due times; 4 the number of the first offer of an outbox, or
- *          ''; 5 '', or, of exactly one offer that is sent again, the time in
- * ms from which it may have been due; then up to 1,000 pairs: time, element
- * returns  clock; how many offers were skipped, since their number is not above
- *          the highest; 0, or, of an offer that is sent again, the due time
- * that stands, or -1 if it may have been delivered meanwhile: then nothing is
- * stored */
+ * ARGV     1 counters; 2 channel; 3 'delay' or 'due': whether the times below
+ *          are delays in ms or due times; 4 '', or the number of an outbox's
+ *          first offer, or, if one offer is sent again, '@' and the time in ms
+ *          from which it may have been due; then up to 1,000 pairs: time,
+ *          element
+ * returns  clock; how many offers were skipped, since an outbox had sent their
+ *          numbers before; 0; or, for an offer that was sent again, its due
+ *          time, or -1 if it was not stored, since it may have been delivered
+ *          meanwhile */
 /* The usual offer, made for speed: one element, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
-    "if not KEYS[2] and not ARGV[8] and ARGV[5] == '' then\n"
-    "  local zset, argv, call = KEYS[1], ARGV, redis.call\n"
+    "local zset, argv, call = KEYS[1], ARGV, redis.call\n"
+    "if argv[4] == '' and not argv[7] and not KEYS[2] then\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = argv[6]\n"
+    "  local due = argv[5]\n"
     "  if argv[3] == 'delay' then\n"
-    "    due = (us + 999) / 1000 + due\n"
-    /* cuts a fraction off; faster than %.0f; a %d may have 32 bits */
-    "    due = string.format('%d%07d', due / 10000000, due % 10000000)\n"
+    "    due = (us - us % -1000) / 1000 + due\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "    local low = due % 10000000\n"
+    "    due = string.format('%d%07d', (due - low) / 10000000, low)\n"
     "  end\n"
-    "  local added = call('ZADD', zset, 'NX', due, argv[7])\n"
+    "  local added = call('ZADD', zset, 'NX', due, argv[6])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', due) == 1 then\n"
     "    redis.pcall('PUBLISH', argv[2], due)\n"
     "  end\n"
     "  if tally then tally('offered', added) end\n"
     "  return {us, 0, 0}\n"
     "end\n";
-/* due_of(time, base): the due time, and as text, of an offer at `base`. */
-static const char dq_lua_due[] =
-    "local function due_of(time, base)\n"
-    "  if ARGV[3] == 'due' then return tonumber(time), time end\n"
+/* due_of(form, time, base): the due time of an offer, and this as text.
+ * begin_offers(keys, holders, sent): the keys and times of a request of offers.
+ * The last `holders` keys have tickets. `sent` is the ARGV that says how they
+ * are sent: '', the number of the first one, or '@' and a time. `mark` is the
+ * key with the highest number that the outbox has sent.
+ * count_up(at, n): write the number of the n-th op into `mark`. */
+static const char dq_lua_offers[] =
+    "local function due_of(form, time, base)\n"
+    "  if form == 'due' then return tonumber(time), time end\n"
     "  local due = base + time\n"
-    "  local text = string.format('%d%07d', due / 10000000, due % 10000000)\n"
-    "  return due, text\n"
+    "  local low = due % 10000000\n"
+    "  return due, string.format('%d%07d', (due - low) / 10000000, low)\n"
+    "end\n"
+    "local function begin_offers(keys, holders, sent)\n"
+    "  local us, others, number = clock(), #keys - holders, tonumber(sent)\n"
+    "  local mark = number and keys[others] or nil\n"
+    "  return {\n"
+    "    us = us, base = math.ceil(us / 1000), zset = keys[1],\n"
+    "    mirror = others > (mark and 2 or 1) and keys[2] or nil,\n"
+    "    mark = mark, highest = mark and redis.call('GET', mark),\n"
+    "    number = number, others = others,\n"
+    "    again = tonumber(string.match(sent, '^@(%d+)$'))\n"
+    "  }\n"
+    "end\n"
+    "local function count_up(at, n)\n"
+    "  if not at.mark then return end\n"
+    "  at.highest = string.format('%.0f', at.number + n - 1)\n"
+    "  redis.call('SET', at.mark, at.highest, 'PX', 86400000)\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local argv, us, zset, mirror = ARGV, clock(), KEYS[1], KEYS[2]\n"
-    "local base, from, skipped = math.ceil(us / 1000), 6, 0\n"
-    "local number, mark = tonumber(argv[4]), nil\n"
-    "if number then\n"
-    "  mark = KEYS[#KEYS]\n"
-    "  if #KEYS == 2 then mirror = nil end\n"
-    "  local highest = redis.call('GET', mark)\n"
-    "  skipped = math.max(0, (highest or 0) - number + 1)\n"
-    "  skipped = math.min((#argv - 5) / 2, skipped)\n"
-    "  from = from + 2 * skipped\n"
-    "  redis.call('SET', mark, '', highest and 'NX' or 'XX')\n"
+    "local at, n = begin_offers(KEYS, 0, argv[4]), (#argv - 4) / 2\n"
+    "local us, mirror, skipped = at.us, at.mirror, 0\n"
+    "if at.mark then\n"
+    "  skipped = (at.highest or 0) - at.number + 1\n"
+    "  skipped = math.floor(math.min(n, math.max(0, skipped)))\n"
+    "  redis.call('SET', at.mark, '', at.highest and 'NX' or 'XX')\n"
     "end\n"
     "if mirror then\n"
-    /* refused like the ZADD that follows the RPUSH, and does nothing */
+    /* the ZADD changes nothing; it is refused if the one after the RPUSH would
+     * be */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    "local first, ties, last, at, text = nil, 0, nil, nil, nil\n"
+    "local from, first, ties, last, due, text = 5 + 2 * skipped, nil, 0, nil\n"
     "for i = from, #argv, 2 do\n"
     "  if argv[i] ~= last then\n"
     "    last = argv[i]\n"
-    "    at, text = due_of(last, base)\n"
+    "    due, text = due_of(argv[3], last, at.base)\n"
     "  end\n"
     "  argv[i] = text\n"
-    "  if at == first then ties = ties + 1\n"
-    "  elseif not first or at < first then first, ties = at, 1 end\n"
+    "  if due == first then ties = ties + 1\n"
+    "  elseif not first or due < first then first, ties = due, 1 end\n"
     "end\n"
-    "if argv[5] ~= '' then\n"
-    "  local stands = redis.call('ZSCORE', zset, argv[7])\n"
+    "if at.again then\n"
+    "  local stands = redis.call('ZSCORE', zset, argv[6])\n"
     "  if stands then return {us, 0, tonumber(stands)} end\n"
-    "  if base >= tonumber(argv[5]) then return {us, 0, -1} end\n"
+    "  if at.base >= at.again then return {us, 0, -1} end\n"
     "end\n"
     "if not first then return {us, skipped, 0} end\n"
     "for i = from + 1, mirror and #argv or 0, 2 do\n"
     "  redis.call('RPUSH', mirror, argv[i])\n"
     "end\n"
     "local added = redis.call('ZADD', zset, 'NX', unpack(argv, from))\n"
-    "if number then\n"
-    "  number = string.format('%.0f', number + (#argv - 5) / 2 - 1)\n"
-    "  redis.call('SET', mark, number, 'PX', 86400000)\n"
-    "end\n"
+    "count_up(at, n)\n"
     "publish_if_head(zset, argv[2], first, ties)\n"
     "if tally then tally('offered', added) end\n"
-    "return {us, skipped, argv[5] ~= '' and first or 0}\n";
+    "return {us, skipped, at.again and first or 0}\n";
 
-/* OFFER_KEYED
- * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
- *          outbox; then of each offer the key that holds its ticket
- * ARGV     1 to 5 as of OFFER; 6 how many offers; then of each: time, id in
- * hex, the key's life in ms, 'replace' or '', element returns  clock; then of
- * each offer its outcome (0 stored, 1 the key is taken, 2 sent again, and may
- * have been delivered meanwhile, 3 skipped); the due time; the key's ticket. If
- * the server refuses one, only of those before it; of the first, its error
- *
- * All reads come before the first write. Two offers with the same key act in
- * their order. */
-static const char dq_lua_offer_keyed[] =
-    "local zset, n, us = KEYS[1], tonumber(ARGV[6]), clock()\n"
-    "local number = tonumber(ARGV[4]) or 0\n"
-    "local others = #KEYS - n\n"
-    "local mark = number > 0 and KEYS[others] or nil\n"
-    "local mirror = others > (mark and 2 or 1) and KEYS[2] or nil\n"
-    "local highest = mark and redis.call('GET', mark)\n"
-    "local base, reply = math.ceil(us / 1000), {us}\n"
-    "for i = 2, n do redis.call('GET', KEYS[others + i]) end\n"
-    "redis.call('ZCOUNT', zset, 0, 0)\n"
-    "if mirror then redis.call('LLEN', mirror) end\n"
-    /* the element of the key's ticket, if it is still pending */
-    "local function find_held(held_due, held_id)\n"
-    "  local prefix = string.gsub(held_id, '%x%x', function(digits)\n"
+/* held(ticket): the due time, the id in hex, and the prefix of the element that
+ * a key's ticket names; nil if it is no ticket. */
+static const char dq_lua_held[] =
+    "local function held(ticket)\n"
+    "  local due, id = string.match(ticket or '', '^(%d+)-(%x+)$')\n"
+    "  if not due then return nil end\n"
+    "  local prefix = string.gsub(id, '%x%x', function(digits)\n"
     "    return string.char(tonumber(digits, 16))\n"
     "  end)\n"
     "  if #prefix == 16 then prefix = '\\16' .. prefix end\n"
-    "  return (find(zset, held_due, prefix))\n"
-    "end\n"
-    "local function store(holder, held, old, ticket, text, ttl_ms, i, e)\n"
-    /* probes, each without an effect */
-    "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
-    "  redis.call('SET', holder, held, held == '' and 'XX' or 'NX',\n"
-    "    'PX', ttl_ms)\n"
-    "  if mark then redis.call('SET', mark, '', highest and 'NX' or 'XX') end\n"
-    "  if old then redis.call('ZREM', zset, 'delayq') end\n"
-    "  if mirror then\n"
-    "    if old then redis.call('LREM', mirror, 1, 'delayq') end\n"
-    "    redis.call('RPUSH', mirror, e)\n"
-    "    if old then redis.call('LREM', mirror, 1, old) end\n"
-    "  end\n"
-    "  redis.call('ZADD', zset, 'NX', text, e)\n"
-    "  redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
-    "  if mark then\n"
-    "    highest = string.format('%.0f', number + i - 1)\n"
-    "    redis.call('SET', mark, highest, 'PX', 86400000)\n"
-    "  end\n"
-    "  if old then redis.call('ZREM', zset, old) end\n"
-    "  if tally then tally('offered', 1) end\n"
-    "  if tally and old then tally('canceled', 1) end\n"
-    "end\n"
-    "local function offer(i)\n"
-    "  local holder, at = KEYS[others + i], 5 * i + 2\n"
-    "  local time, id, ttl_ms, replace, e = unpack(ARGV, at, at + 4)\n"
-    "  local due, text = due_of(time, base)\n"
-    /* its key may have ended, or be another's by now */
-    "  local stands = ARGV[5] ~= '' and redis.call('ZSCORE', zset, e)\n"
-    "  if stands then\n"
-    "    text = string.format('%.0f', stands)\n"
-    "    return 0, tonumber(stands), text .. '-' .. id\n"
-    "  end\n"
-    "  if mark and tonumber(highest or 0) >= number + i - 1 then\n"
-    "    return 3, due, ''\n"
-    "  end\n"
-    "  local held = redis.call('GET', holder) or ''\n"
-    "  local held_due, held_id = string.match(held, '^(%d+)-(%x+)$')\n"
-    "  if held_id == id then return 0, tonumber(held_due), held end\n"
-    "  if ARGV[5] ~= '' and base >= tonumber(ARGV[5]) then\n"
-    "    return 2, due, ''\n"
-    "  end\n"
-    "  if held ~= '' and replace == '' then return 1, due, held end\n"
-    "  local old = held_id and find_held(held_due, held_id)\n"
-    "  local ticket = text .. '-' .. id\n"
-    "  store(holder, held, old, ticket, text, ttl_ms, i, e)\n"
-    "  publish_if_head(zset, ARGV[2], due, 1)\n"
-    "  return 0, due, ticket\n"
-    "end\n"
-    "for i = 1, n do\n"
-    "  local fine, outcome, due, ticket = pcall(offer, i)\n"
-    "  if not fine then return i > 1 and reply or refusal(outcome) end\n"
-    "  reply[3 * i - 1], reply[3 * i] = outcome, due\n"
-    "  reply[3 * i + 1] = ticket\n"
-    "end\n"
-    "return reply\n";
+    "  return due, id, prefix\n"
+    "end\n";
 
-/* What TICK, TAKE and BROADCAST know and count while they run.
+/* OFFER_KEYED: offers with and without a key, and cancels of keys. A cancel is
+ * not idempotent: a second run would cancel a later use of the key.
+ * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
+ *          outbox; then the holder of each op with a key: the Redis key that
+ *          has the ticket
+ * ARGV     1 to 4 as in OFFER; 5 the number of holders; then of each offer:
+ *          time, id in hex, life of the holder in ms or '' without a key,
+ *          'replace' or '', element; or, of a cancel, only 'cancel'
+ * returns  clock; of each op: outcome (0 stored or canceled, 1 the key is
+ *          taken, 2 sent again, and perhaps delivered meanwhile, 3 sent before
+ *          by the outbox, 4 the item to cancel is no longer there), due time,
+ *          ticket in the holder. If the server refuses an op, the reply ends
+ *          before it; if it refuses the first one, the reply is the error
+ *
+ * The ops act in their order. The reads of an op, and its writes without an
+ * effect, precede its first real write. */
+static const char dq_lua_offer_keyed[] =
+    "local function offer_keyed(KEYS, ARGV)\n"
+    "  local at = begin_offers(KEYS, ARGV[5], ARGV[4])\n"
+    "  local zset, mirror = KEYS[1], at.mirror\n"
+    "  local next_key, next_arg = at.others, 6\n"
+    "  local function run(n)\n"
+    "    local time, id, ttl_ms, replace, e = unpack(ARGV, next_arg,\n"
+    "      next_arg + 4)\n"
+    "    local adds, holder, due, text = time ~= 'cancel', nil, 0, nil\n"
+    "    next_arg = next_arg + (adds and 5 or 1)\n"
+    "    if adds then due, text = due_of(ARGV[3], time, at.base) end\n"
+    "    if not adds or ttl_ms ~= '' then\n"
+    "      next_key = next_key + 1\n"
+    "      holder = KEYS[next_key]\n"
+    "    end\n"
+    /* its holder may have expired, or have the ticket of another offer */
+    "    local stands = at.again and redis.call('ZSCORE', zset, e)\n"
+    "    if stands then\n"
+    "      text = string.format('%.0f', stands)\n"
+    "      return 0, tonumber(stands), text .. '-' .. id\n"
+    "    end\n"
+    "    if at.mark and tonumber(at.highest or 0) >= at.number + n - 1 then\n"
+    "      return 3, due, ''\n"
+    "    end\n"
+    "    local before = holder and redis.call('GET', holder) or ''\n"
+    "    local held_due, held_id, prefix = held(before)\n"
+    "    if adds then\n"
+    "      if held_id == id then return 0, tonumber(held_due), before end\n"
+    "      if at.again and at.base >= at.again then return 2, due, '' end\n"
+    "      if before ~= '' and replace == '' then return 1, due, before end\n"
+    "    end\n"
+    /* the key's item, if this is still pending: it is replaced or canceled */
+    "    local old = held_due and find(zset, held_due, prefix)\n"
+    "    local ticket = adds and text .. '-' .. id\n"
+    "    if adds then redis.call('ZADD', zset, 'XX', 'INCR', 0, '') end\n"
+    "    if old or not adds then redis.call('ZREM', zset, 'delayq') end\n"
+    "    if old and mirror then redis.call('LREM', mirror, 1, 'delayq') end\n"
+    "    if at.mark then\n"
+    "      redis.call('SET', at.mark, '', at.highest and 'NX' or 'XX')\n"
+    "    end\n"
+    "    if not adds then redis.call('DEL', holder)\n"
+    "    elseif holder then\n"
+    "      redis.call('SET', holder, before, before == '' and 'XX' or 'NX',\n"
+    "        'PX', ttl_ms)\n"
+    "    end\n"
+    "    if adds and mirror then redis.call('RPUSH', mirror, e) end\n"
+    "    if old and mirror then redis.call('LREM', mirror, 1, old) end\n"
+    "    if adds then redis.call('ZADD', zset, 'NX', text, e) end\n"
+    "    if ticket and holder then\n"
+    "      redis.call('SET', holder, ticket, 'PX', ttl_ms)\n"
+    "    end\n"
+    "    count_up(at, n)\n"
+    "    if old then redis.call('ZREM', zset, old) end\n"
+    "    if tally and old then tally('canceled', 1) end\n"
+    "    if not adds then return old and 0 or 4, 0, '' end\n"
+    "    if tally then tally('offered', 1) end\n"
+    "    publish_if_head(zset, ARGV[2], due, 1)\n"
+    "    return 0, due, ticket\n"
+    "  end\n"
+    "  local reply = {at.us}\n"
+    "  while ARGV[next_arg] do\n"
+    "    local fine, outcome, due, ticket = pcall(run, (#reply + 2) / 3)\n"
+    "    if not fine then return reply[2] and reply or refusal(outcome) end\n"
+    "    reply[#reply + 1], reply[#reply + 2] = outcome, due\n"
+    "    reply[#reply + 1] = ticket\n"
+    "  end\n"
+    "  return reply\n"
+    "end\n";
+
+/* The run of a TICK, TAKE or BROADCAST: its arguments, counts and reply.
  * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
- *          (Redisson), 4 dead
- * ARGV     1 counters; 2 wire: n, r, o, or b for broadcast; 3 limit: items to
- *          move; 4 horizon: how far to look for the next due time, in ms; 5
- *          'due' if something is known to be due, else ''
+ *          (Redisson), 4 dead, 5 the pause
+ * ARGV     1 counters; 2 wire: n, r, o, or b for broadcast; 3 limit: how many
+ *          items to move, 0 to leave due items to takes; 4 horizon: how far to
+ *          look for the next due time, in ms, negated if an item is known to be
+ *          due
+ * returns  clock; microseconds until the next item is due, -1 if none is within
+ *          the horizon; 1 if the element to acknowledge was there, else 0; 0,
+ *          or an array if one of its values isn't 0: ready, moved, dead,
+ *          foreign, role among the waiters; in one text the due times of the
+ *          elements; then the elements that are handed out
  *
- * ready, other: the lengths of keys[2] and keys[3].
- * returns  clock; next: microseconds until something is due, -1: nothing within
- *          the horizon; 1 if what was to be acknowledged was there, else 0; 0,
- *          or an array of what is mostly 0: ready, moved, dead, foreign, its
- *          role among the waiters; in one text the due times of what is handed
- *          out; then its elements
+ * In a paused queue nothing is moved or handed out, and the reply reports
+ * nothing ready or due, so that nobody polls. ready and other are the lengths
+ * of keys[2] and keys[3]. Until finish_run completes the reply, `dues` has the
+ * due times. The first `safe` elements have left their keys.
  *
- * Until finish_run completes it, `reply` has the elements behind its first 5
- * values, and `dues` their due times; the first `safe` of these have left.
+ * attempt(run, f, ...): call f(run, ...). If the server refuses a command
+ * before anything was done, return the error for the script to return. A later
+ * refusal is left to the next call: the reply reports what was done.
  *
- * attempt(run, f, ...): call f(run, ...). Returns nothing, or, where the server
- * has refused something before anything was done, the error for the script to
- * return. What was done before a refusal stays so, and the script tells of it:
- * the next call will run into the error. */
+ * read_due(run, count): read the first elements with their scores. Returns
+ * these, and how many are due by run.due_by, at most count. It reads one more
+ * element: run.soon is its score, or nil if none is within the horizon. The
+ * horizon avoids copying large elements that are far off. run.all: no other
+ * element is due. */
 static const char dq_lua_run[] =
-    "local function begin_run(keys, argv, ready, other)\n"
+    "local function begin_run(ready, other, paused)\n"
     "  local us, now = clock()\n"
+    "  if paused then ready, other = 0, 0 end\n"
     "  return {\n"
-    "    zset = keys[1], ready_list = keys[2], other_list = keys[3],\n"
-    "    dead_list = keys[4], wire = argv[2], native = argv[2] == 'n',\n"
-    "    us = us, now = now, horizon = now + argv[4],\n"
+    "    zset = KEYS[1], ready_list = KEYS[2], other_list = KEYS[3],\n"
+    "    dead_list = KEYS[4], wire = ARGV[2], native = ARGV[2] == 'n',\n"
+    "    us = us, now = now, due_by = now, horizon = now + math.abs(ARGV[4]),\n"
     "    ready = ready, other = other, bytes = 0, from_rank = 0,\n"
+    "    paused = paused, all = paused,\n"
     "    moved = 0, dead = 0, foreign = 0,\n"
     "    dues = {}, safe = 0, reply = {us, 0, 0, 0, ''}\n"
     "  }\n"
@@ -3246,7 +3712,7 @@ static const char dq_lua_run[] =
     "  local reply, soon, next, ready = run.reply, run.soon, 0, run.ready\n"
     "  if run.foreign > 0 or run.all and not soon then next = -1\n"
     "  elseif run.all then\n"
-    "    next = math.max(0, math.min(1e13, soon * 1000 - run.us))\n"
+    "    next = math.floor(math.max(0, math.min(1e13, soon * 1000 - run.us)))\n"
     "  end\n"
     "  if run.native then ready = ready + run.other end\n"
     "  if ready + run.moved + run.dead + run.foreign > 0 then\n"
@@ -3263,56 +3729,30 @@ static const char dq_lua_run[] =
     "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
     "    return refusal(why)\n"
     "  end\n"
-    /* what has not left is not handed out; poll again in 250 ms */
+    /* drop the elements that have not left; poll again in 250 ms */
     "  for i = #dues, run.safe + 1, -1 do\n"
     "    dues[i], reply[i + 5] = nil, nil\n"
     "  end\n"
     "  run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "end\n"
-    /* a dead letter, of which run.now is the date */
+    /* the letter for an element that dies at run.now */
     "local function dead_letter(run, reason, e)\n"
     "  return reason .. string.format(' %.0f\\n', run.now) .. e\n"
-    "end\n";
-
-/* in_chunks(run, max, chunk, ...): the one loop that keeps to the budget, of
- * which run.bytes are used. It calls chunk(run, count, ...) at least once,
- * first with 1 (0 if max is 0), then with what the budget may hold, 64 at most;
- * that returns how many it has got towards max, their bytes, and false if
- * nothing is left. cost(e): what an element counts; 64, since many small ones
- * are work, too. */
-static const char dq_lua_chunks[] =
-    "local function cost(e) return #e + 64 end\n"
-    "local function in_chunks(run, max, chunk, ...)\n"
-    "  local got, size = 0, 1\n"
-    "  repeat\n"
-    "    local n, bytes, more = chunk(run, math.min(size, max - got), ...)\n"
-    "    got, run.bytes = got + n, run.bytes + bytes\n"
-    /* as many as the budget may hold, by those read so far */
-    "    local room = (" DQ_BUDGET " - run.bytes) * got / (run.bytes + 1)\n"
-    "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
-    "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
-    "end\n";
-
-/* read_due(run, count): the first elements with their scores, and how many of
- * them are due, count at most. One more is read, which tells when to come
- * again: run.soon, nil where nothing is within the horizon (so a look copies no
- * large element that is far off). run.all: nothing else is due. */
-static const char dq_lua_read_due[] =
+    "end\n"
     "local function read_due(run, count)\n"
-    "  local function read()\n"
-    "    return redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
-    "      'WITHSCORES', 'LIMIT', run.from_rank, count + 1)\n"
-    "  end\n"
-    "  local found = read()\n"
-    /* what is below 0 is never due */
-    "  local score = found[2]\n"
-    "  if run.from_rank == 0 and score and string.byte(score) == 45 then\n"
-    "    run.from_rank = redis.call('ZCOUNT', run.zset, '-inf', '(0')\n"
-    "    found = read()\n"
-    "  end\n"
+    "  local found, from\n"
+    "  repeat\n"
+    "    from = run.from_rank\n"
+    "    found = redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
+    "      'WITHSCORES', 'LIMIT', from, count + 1)\n"
+    /* an element below 0 is never due */
+    "    if from == 0 and string.byte(found[2] or '') == 45 then\n"
+    "      run.from_rank = redis.call('ZCOUNT', run.zset, '-inf', '(0')\n"
+    "    end\n"
+    "  until from == run.from_rank\n"
     "  local due = #found / 2\n"
     "  run.soon = nil\n"
-    "  while due > 0 and tonumber(found[2 * due]) > run.now do\n"
+    "  while due > 0 and tonumber(found[2 * due]) > run.due_by do\n"
     "    run.soon = tonumber(found[2 * due])\n"
     "    due = due - 1\n"
     "  end\n"
@@ -3320,49 +3760,77 @@ static const char dq_lua_read_due[] =
     "  return found, math.min(due, count)\n"
     "end\n";
 
-/* drain(run, max, keep, add): empty the zset of what is due. What can't be
- * decoded goes to the dead letters. keep(run, due, e, kind, start) is called
- * with each other element; it returns a reason if that shall go there, too; or
- * nil, and true if it stays in the zset. Without keep all are handed out.
- * add(run) is called once a chunk, to put away what was kept. run.mirror, of
- * Redisson's wires only: what has left the zset leaves the mirror when a drain
- * ends, in whatever way. */
+/* The number of the lists and the pause that exist: usually none. */
+static const char dq_lua_present[] =
+    "local keys, present = KEYS, 0\n"
+    "if keys[2] then\n"
+    "  present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n"
+    "elseif ARGV[6] == 'pause' then\n"
+    "  return {err = redis.call('EXISTS', keys[1]) == 1 and\n"
+    "    'BUSY the queue is paused, and its slot is on its way' or\n"
+    "    'TRYAGAIN not paused'}\n"
+    "end\n";
+/* The lengths of the lists, and whether the queue is paused. A list that exists
+ * is not empty. */
+static const char dq_lua_lengths[] =
+    "local in_ready = present > 0 and redis.call('LLEN', keys[2]) or 0\n"
+    "local in_other = present > 0 and redis.call('LLEN', keys[3]) or 0\n"
+    "local stopped = present > math.min(in_ready, 1) + math.min(in_other, 1)\n";
+
+/* in_chunks(run, max, chunk, ...): call chunk(run, count, ...) until it has got
+ * `max`, nothing is left, or run.bytes reach the budget. The first count is 1
+ * (0 if max is 0); later ones grow to 64, within the budget. chunk returns how
+ * many it has got, their bytes, and whether more may be left. cost(e): the
+ * length of an element plus 64, since small elements are work, too. */
+static const char dq_lua_chunks[] =
+    "local function cost(e) return #e + 64 end\n"
+    "local function in_chunks(run, max, chunk, ...)\n"
+    "  local got, asked, size = 0, 0, 1\n"
+    "  repeat\n"
+    "    local count = math.min(size, max - got)\n"
+    "    local n, bytes, more = chunk(run, count, ...)\n"
+    "    got, asked, run.bytes = got + n, asked + count, run.bytes + bytes\n"
+    /* the budget's rest in elements of the size seen so far */
+    "    local room = (" DQ_BUDGET " - run.bytes) * asked / (run.bytes + 1)\n"
+    "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
+    "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
+    "end\n";
+
+/* drain(run, max, keep, add): remove due elements from the zset. An element
+ * that can't be decoded becomes a dead letter. keep(run, due, e, kind, start)
+ * is called with each other element. keep returns nil, or the reason why the
+ * element becomes a dead letter; then true if the element stays in the zset.
+ * add(run) stores a chunk of the elements that keep has collected. When a drain
+ * ends or fails, the elements that have left the zset are removed from the
+ * mirror of a Redisson wire (run.mirror). */
 static const char dq_lua_drain[] =
+    "local long = struct.size('L')\n"
     "local function drain_chunk(run, want, keep, add)\n"
-    "  local mirror, reply, dues = run.mirror, run.reply, run.dues\n"
-    "  local wire, found, due = run.wire, read_due(run, want)\n"
-    "  local bad, read, stay, bytes, at = {}, 0, 0, 0, #dues\n"
+    "  local mirror, wire, found, due = run.mirror, run.wire,\n"
+    "    read_due(run, want)\n"
+    "  local bad, bad_at, read, stay, bytes = {}, {}, 0, 0, 0\n"
     "  local byte, unpacked = string.byte, struct.unpack\n"
     "  for i = 1, math.min(#found, 2 * due + 2), 2 do\n"
     "    local e, reason, stays = found[i]\n"
     "    local kind, start, length = 16, 18 + long, #e - 17 - long\n"
-    /* the usual one, without a call */
+    /* the usual element doesn't need foreign() */
     "    if wire == 'o' or length < 0 or byte(e) ~= 16 or\n"
     "      unpacked('L', e, 18) ~= length then\n"
     "      local why\n"
     "      why, kind, start = foreign(e, wire)\n"
-    "      if why > 0 and not run.any_format then\n"
-    "        run.foreign = why\n"
-    "        break\n"
-    "      end\n"
+    "      if why > 0 and not run.any_format then run.foreign = why break end\n"
     "    end\n"
-    /* the one behind what is due was looked at, no more */
+    /* the element after the due ones was only checked for its wire */
     "    if i > 2 * due then break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
     "      break\n"
     "    end\n"
-    "    if not kind then\n"
-    "      reason = 'undecodable'\n"
-    "    elseif keep then\n"
-    "      reason, stays = keep(run, found[i + 1], e, kind, start)\n"
-    "    else\n"
-    "      at = at + 1\n"
-    "      dues[at], reply[at + 5] = found[i + 1], e\n"
-    "    end\n"
+    "    if not kind then reason = 'undecodable'\n"
+    "    else reason, stays = keep(run, found[i + 1], e, kind, start) end\n"
     "    if reason then\n"
     "      bad[#bad + 1] = dead_letter(run, reason, e)\n"
-    "      bad[-#bad] = read\n"
+    "      bad_at[#bad] = read\n"
     "    end\n"
     "    if stays then stay = stay + 1 end\n"
     "    read, bytes = read + 1, bytes + #e + 64\n"
@@ -3371,7 +3839,7 @@ static const char dq_lua_drain[] =
     "  if #bad > 0 and not run.dead_list then\n"
     "    error('TRYAGAIN dead letters', 0)\n"
     "  end\n"
-    /* prove the rights to write, once, and that memory is no obstacle */
+    /* prove the rights to write, once */
     "  if (add or #bad > 0 or mirror) and not run.probed then\n"
     "    redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
     "    if run.lease_end then\n"
@@ -3380,12 +3848,12 @@ static const char dq_lua_drain[] =
     "    run.probed = true\n"
     "  end\n"
     "  if mirror then mirror.probe() end\n"
-    /* dead letters leave at once: the rest may be refused */
+    /* dead letters leave first, since the rest may be refused */
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
     "  local from, left = run.from_rank, read - stay\n"
     "  if #bad > 0 and #bad < read then\n"
     "    for i = #bad, 1, -1 do\n"
-    "      local rank = from + bad[-i]\n"
+    "      local rank = from + bad_at[i]\n"
     "      redis.call('ZREMRANGEBYRANK', run.zset, rank, rank)\n"
     "    end\n"
     "    left = left - #bad\n"
@@ -3396,7 +3864,7 @@ static const char dq_lua_drain[] =
     "    redis.call('ZREMRANGEBYRANK', run.zset, from, from + left - 1)\n"
     "  end\n"
     "  if mirror then mirror.left() end\n"
-    "  run.safe = #dues\n"
+    "  run.safe = #run.dues\n"
     "  return read - #bad, bytes, not run.all and run.foreign == 0\n"
     "end\n"
     "local function drain(run, max, keep, add)\n"
@@ -3407,12 +3875,12 @@ static const char dq_lua_drain[] =
     "  local fine, why = pcall(in_chunks, run, max, drain_chunk, keep, add)\n"
     "  run.mirror.sweep()\n"
     "  if fine then return end\n"
-    /* the prefix is written once more where this ends the script */
+    /* error() adds this prefix again */
     "  if type(why) == 'string' then why = string.gsub(why, '^ERR ', '') end\n"
     "  error(why, 0)\n"
     "end\n";
 
-/* move(run, max): from the zset to the lists. */
+/* move(run, max): move due elements from the zset to the lists. */
 static const char dq_lua_move[] =
     "local function move(run, max)\n"
     "  local payloads, retries = {}, {}\n"
@@ -3436,18 +3904,18 @@ static const char dq_lua_move[] =
     "  end)\n"
     "end\n";
 
-/* The mirror of a Redisson fleet stands in order of offer. Elements of delayq
- * are found there by the time in their ids; where offers of several hosts have
- * overtaken each other, in the neighbourhood. Foreign ids tell no time: their
- * LREM walks through the list.
+/* The mirror of a Redisson fleet is a list in the order of the offers. seek(m,
+ * e) finds an element of delayq by the time in its id, or near there, since
+ * offers of several hosts overtake each other. A foreign id has no time, so
+ * that LREM has to walk through the list.
  *
- * open_mirror(run) gives four functions. locate(e, kind) finds an element and
- * writes nothing; false: the budget of 100,000 steps is used up. probe() proves
- * the right to write. left() says that those located so far have left the
- * zset. sweep() takes these out of the mirror: the first ones by LTRIM, others
- * marked with LSET and removed by one LREM. */
+ * open_mirror(run) returns four functions. locate(e, kind) finds an element and
+ * writes nothing; it returns false if the budget of 100,000 steps is used up.
+ * probe() proves the right to write. left() says that the located elements have
+ * left the zset. sweep() removes those from the mirror: the first ones by one
+ * LTRIM, others by an LSET of a mark each and one LREM of the marks. */
 static const char dq_lua_mirror_seek[] =
-    /* the microseconds in an id; nil where there are none */
+    /* the microseconds in an element's id, or nil */
     "local function offered_at(m, e)\n"
     "  local high, low, us\n"
     "  if m.run.wire == 'o' and #e > 8 then\n"
@@ -3460,7 +3928,7 @@ static const char dq_lua_mirror_seek[] =
     /* 30 years */
     "  if us and math.abs(us - m.run.us) < 1e15 then return us end\n"
     "end\n"
-    /* the same of the element at an index; read once */
+    /* the same of the element at an index */
     "local function time_at(m, index)\n"
     "  if m.times[index] == nil then\n"
     "    local e = redis.call('LINDEX', m.list, index)\n"
@@ -3477,8 +3945,8 @@ static const char dq_lua_mirror_seek[] =
     "    if found == e then return from + i - 1 end\n"
     "  end\n"
     "end\n"
-    /* by interpolation, a little past the guess, so that it soon lies between;
-     * by halves where that gets on badly */
+    /* interpolate, a little past the guess, so that the place soon lies between
+     * two guesses; halve the range after two guesses that have gained little */
     "local function seek(m, e)\n"
     "  local time, a, b, slow = offered_at(m, e), m.first, m.run.other - 1, 0\n"
     "  if not time then return nil end\n"
@@ -3491,7 +3959,7 @@ static const char dq_lua_mirror_seek[] =
     "      at = math.max(a + past, math.min(b - past, at))\n"
     "    end\n"
     "    local there, stop = time_at(m, at), math.min(at + 8, b - 1)\n"
-    /* past some foreign ones */
+    /* skip up to 8 foreign elements */
     "    while not there and at < stop do\n"
     "      at = at + 1\n"
     "      there = time_at(m, at)\n"
@@ -3510,11 +3978,11 @@ static const char dq_lua_mirror[] =
     "  local m = {run = run, list = run.other_list, located = {}, gone = 0,\n"
     "    first = 0, work = 0, bytes = 0, times = {}}\n"
     "  function m.locate(e, kind)\n"
-    /* a lease never stands in the mirror */
+    /* an element with a lease is not in the mirror */
     "    if kind == 16 and attempts(e) > 0 then return true end\n"
     "    if m.work >= 100000 then return false end\n"
     "    local at\n"
-    /* a large one isn't copied once more: LREM compares it in place */
+    /* a large one isn't read: LREM compares it in place */
     "    if #e < 65536 then\n"
     "      m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
     "    end\n"
@@ -3529,7 +3997,7 @@ static const char dq_lua_mirror[] =
     "    m.located[#m.located + 1] = at or e\n"
     "    return true\n"
     "  end\n"
-    /* LSET of what stands there already */
+    /* an LSET of the element that is there already changes nothing */
     "  function m.probe()\n"
     "    if not m.probed then\n"
     "      redis.call('LREM', run.dead_list, 1, '')\n"
@@ -3568,26 +4036,35 @@ static const char dq_lua_mirror[] =
     "  end\n"
     "  return m\n"
     "end\n";
-/* A native queue has none. */
+/* A native queue has no mirror. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. KEYS, ARGV, and what it returns: see dq_lua_run. */
+/* TICK. For KEYS, ARGV and the reply see dq_lua_run. With limit 0, ready counts
+ * due items, too. */
 static const char dq_lua_tick[] =
-    "local ready = redis.call('LLEN', KEYS[2])\n"
-    "local run = begin_run(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n"
+    "local run = begin_run(in_ready, in_other, stopped)\n"
+    "if run.paused then return finish_run(run) end\n"
+    "if ARGV[3] == '0' then\n"
+    "  local next = redis.call('ZRANGEBYSCORE', run.zset,\n"
+    "    string.format('(%.0f', run.now), run.horizon, 'WITHSCORES',\n"
+    "    'LIMIT', 0, 1)\n"
+    "  run.ready = run.ready + redis.call('ZCOUNT', run.zset, 0, run.now)\n"
+    "  run.all, run.soon = true, tonumber(next[2])\n"
+    "  return finish_run(run)\n"
+    "end\n"
     "run.mirror = open_mirror(run)\n"
-    /* it writes no element, and so is the cure of queues that are mixed */
+    /* a tick writes no element, so it may move those of all formats */
     "run.any_format = run.wire == 'o'\n"
     "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
-/* A lease is a re-offer: the element goes back into the zset, its attempt
- * count raised, due at the lease's end. Beside an old Redisson it becomes an
- * old one, without a count: its transfer reads no other, and stops at one.
+/* A lease is a re-offer: the element goes back into the zset with one attempt
+ * more, due at the lease's end. For an old Redisson the element gets the old
+ * kind, which has no attempts: the old transfer stops at any other kind.
  *
- * give(run, due, e, kind, start): hand out an element, or e without a kind, a
- * raw payload. With a lease what is put back is held until commit(run) adds it
- * to the zset. Returns what drain's keep does.
- * take_listed(run, count): hand out what lies in the lists, by turns. */
+ * give(run, due, e, kind, start): hand out an element, or a raw payload, which
+ * has no kind. With a lease, run.held keeps the new elements until commit(run)
+ * adds them to the zset. Returns the same as keep of drain.
+ * take_listed(run, count): hand out from both lists in turn. */
 static const char dq_lua_give[] =
     "local function new_id(run)\n"
     "  local old = run.wire == 'o'\n"
@@ -3601,14 +4078,14 @@ static const char dq_lua_give[] =
     "end\n"
     "local function give(run, due, e, kind, start)\n"
     "  local again, dues, held, n = e, run.dues, run.held, 0\n"
-    "  if kind == 16 then\n"
+    "  if kind == 16 and (run.lease_end or run.most > 0) then\n"
     "    n = attempts(e)\n"
     "    if run.most > 0 and n >= run.most then return 'attempts' end\n"
     "  end\n"
     "  if run.lease_end then\n"
     "    if kind == 16 and run.wire ~= 'o' then\n"
     "      again = with_attempts(e, math.min(n + 1, 65535))\n"
-    /* without a count each lease has an id, and so a ticket, of its own */
+    /* without attempts each lease needs an id, and so a ticket, of its own */
     "    elseif kind == 0 then\n"
     "      again = new_id(run) .. string.sub(e, 9)\n"
     "    else\n"
@@ -3629,7 +4106,7 @@ static const char dq_lua_give[] =
 static const char dq_lua_take_listed[] =
     "local function take_listed(run, count)\n"
     "  local function read(list, length)\n"
-    "    if length == 0 then return {} end\n"
+    "    if length == 0 or count == 0 then return {} end\n"
     "    return redis.call('LRANGE', list, 0, count - 1)\n"
     "  end\n"
     "  local retries = read(run.other_list, run.native and run.other or 0)\n"
@@ -3646,7 +4123,7 @@ static const char dq_lua_take_listed[] =
     "    else\n"
     "      j = j + 1\n"
     "      e = payloads[j]\n"
-    "      give(run, run.lease_end and '-' or 'r', e)\n"
+    "      give(run, 'r', e)\n"
     "    end\n"
     "    if reason then bad[#bad + 1] = dead_letter(run, reason, e) end\n"
     "    bytes, run.retry_turn = bytes + cost(e), not run.retry_turn\n"
@@ -3667,29 +4144,29 @@ static const char dq_lua_take_listed[] =
     "  return i + j - #bad, bytes, i + j > 0\n"
     "end\n";
 
-/* give_role(reply, waiters, argv): enter the handle among the waiters, or
- * strike it off, by what its take has got. Section Waiters says what the roles
- * mean. The reply tells the role: 0 none (it has got an item, or stops
- * waiting), 1 alone, 2 leader, 3 standby, 4 sleeper.
+/* give_role(reply, waiters, argv): add the handle to the waiters, or remove it
+ * if its take has got an item or it stops waiting. Section Waiters explains the
+ * roles. The reply has the role: 0 none, 1 alone, 2 leader, 3 standby, 4
+ * sleeper.
  *
- * The sorted set holds standbys first, then sleepers, then the leader, told
- * apart by ranges of the score: the time in ms since which a handle waits; of
- * sleepers 1e14 more; of the leader 2e14 more, and the time since which it
- * leads. The set's name is also that of the channel that calls all of them. It
- * lives for a day; then it is lost, as by a FLUSHALL, and made anew.
+ * The sorted set has standbys first, then sleepers, then the leader. The score
+ * is the time in ms since which a handle waits, plus 1e14 for a sleeper. The
+ * leader's score is the time since which it leads, plus 2e14. The channel that
+ * calls all waiters has the name of the set's key. The set expires after a day,
+ * or may be lost by a FLUSHALL; it is then made again.
  *
- * A handle is dead where nobody is subscribed to its channel. One that is
- * frozen is found out by what it was to take: another one gets it late though
- * the leader has led for some time, and empties the set; then all who live
- * enter anew.
+ * A handle is dead if nobody is subscribed to its channel. A frozen leader is
+ * noticed by another handle that gets an item late though the leader has led
+ * for some time. This handle empties the set, and all living handles enter
+ * again.
  *
- * Nothing in here walks through more than 64 handles. More than that in a row
- * are dead: all are called. */
+ * No step walks through more than 64 handles. If as many are dead, all waiters
+ * are called. */
 static const char dq_lua_waiters_leave[] =
     "local function read_waiters(reply, waiters, argv)\n"
     "  local us, next, claim = reply[1], reply[2], argv[18]\n"
     "  local now = math.floor(us / 1000)\n"
-    "  local soon = next < 0 and now + argv[4] or\n"
+    "  local soon = next < 0 and now + math.abs(argv[4]) or\n"
     "    math.ceil((us + next) / 1000)\n"
     "  if reply[4][1] > 0 then soon = now end\n" /* more lie ready */
     "  local last = redis.call('ZRANGE', waiters, -1, -1, 'WITHSCORES')\n"
@@ -3704,8 +4181,9 @@ static const char dq_lua_waiters_leave[] =
     "      claim == 'sleeper'\n"
     "  }\n"
     "end\n"
+    /* at most 1,000: Valkey 9.1.2 returns a pointer if there are 8 */
     "local function subscribers(channel)\n"
-    "  return redis.call('PUBSUB', 'NUMSUB', channel)[2]\n"
+    "  return math.min(1000, redis.call('PUBSUB', 'NUMSUB', channel)[2])\n"
     "end\n"
     "local function call_all(w)\n"
     "  redis.call('UNLINK', w.set)\n"
@@ -3720,7 +4198,9 @@ static const char dq_lua_waiters_leave[] =
     "      break\n"
     "    end\n"
     "  end\n"
-    "  if heard then redis.call('ZADD', w.set, 2e14 + w.now, heard) end\n"
+    "  if heard then\n"
+    "    redis.call('ZADD', w.set, 200000000000000 + w.now, heard)\n"
+    "  end\n"
     "  if dead == 64 then call_all(w)\n"
     "  elseif dead > 0 then\n"
     "    redis.call('ZREM', w.set, unpack(others, 1, dead))\n"
@@ -3729,7 +4209,7 @@ static const char dq_lua_waiters_leave[] =
     "local function leave_waiters(w)\n"
     "  if w.any then redis.call('ZREM', w.set, w.id) end\n"
     "  if w.leader == w.id then return hand_over(w) end\n"
-    /* of a push it isn't known how long it has lain there */
+    /* nobody knows how long a pushed item has lain in the list */
     "  local due = w.due\n"
     "  local late = w.got and (not due and w.follows or\n"
     "    due and due < w.now - (w.follows and 50 or 250))\n"
@@ -3744,7 +4224,7 @@ static const char dq_lua_waiters_stay[] =
     "  local standby = share * math.min(n, size) < 16 * 65536\n"
     /* it keeps its place unless its role has changed */
     "  local same = w.follows and standby == (w.claim ~= 'sleeper')\n"
-    "  local score = standby and w.now or 1e14 + w.now\n"
+    "  local score = w.now + (standby and 0 or 100000000000000)\n"
     "  if size < 1024 then\n"
     "    redis.call('ZADD', w.set, same and 'NX' or 'CH', score, w.id)\n"
     "  end\n"
@@ -3754,9 +4234,9 @@ static const char dq_lua_waiters_stay[] =
     "local function lead(w, n)\n"
     "  if w.leader == w.id then return 2 end\n"
     "  if w.leader then redis.call('ZREM', w.set, w.leader) end\n"
-    "  redis.call('ZADD', w.set, 2e14 + w.now, w.id)\n"
+    "  redis.call('ZADD', w.set, 200000000000000 + w.now, w.id)\n"
     "  redis.call('PEXPIRE', w.set, 86400000)\n"
-    /* others may believe to be alone, or the set was lost */
+    /* other handles may think they are alone, or the set was lost */
     "  local lost = not w.any and (w.follows or w.claim == 'leader')\n"
     "  if lost or w.claim == 'new' then redis.call('PUBLISH', w.set, n) end\n"
     "  return 2\n"
@@ -3774,185 +4254,197 @@ static const char dq_lua_waiters_stay[] =
     "  end\n"
     "  if w.leader and w.leader ~= w.id and\n"
     "    subscribers(w.turns .. w.leader) > 0 then\n"
-    "    return follow(w, n, argv[19], argv[14])\n"
+    "    return follow(w, n, argv[19], argv[13])\n"
     "  end\n"
     "  return lead(w, n)\n"
     "end\n"
-    /* an ACL that forbids something, a key of another type: as if alone */
-    "local function waiter_role(reply, waiters, argv)\n"
-    "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
-    "  if fine then return role end\n"
-    "  redis.pcall('ZREM', waiters, argv[15])\n"
-    "  return 1\n"
-    "end\n"
     "local function give_role(reply, waiters, argv)\n"
     "  if reply[4] == 0 then reply[4] = {0, 0, 0, 0} end\n"
-    "  reply[4][5] = waiter_role(reply, waiters, argv)\n"
+    "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
+    /* if an ACL or the type of the key forbids it, it waits as if alone */
+    "  if not fine then redis.pcall('ZREM', waiters, argv[15]) end\n"
+    "  reply[4][5] = fine and role or 1\n"
     "  return reply\n"
     "end\n";
 
 /* TAKE
- * KEYS     1 zset, 2 ready, 3 retry (native) or mirror (Redisson), 4 dead; 5
- *          the waiters, only where the handle is one of them or would be. A
- *          native TAKE may be given the zset alone, from which it takes what is
- *          due while the keys are on their way to another node of a cluster
- * ARGV     1 to 5: see dq_lua_run; 6 how many; 7 'retry' or 'ready': the list
- *          whose turn it is; then, or nothing: 8 most attempts, or 0; 9 lease
- * in ms, or 0; 10 due and 11 prefix of an element to acknowledge before, or
- *          ''; for a lease 12 order of a new id, 13 the rest of it (6 bytes;
- * with an old wire a number below 2048), 14 channel; with a fifth key: 15 the
- *          handle's id, 16 '1': it waits if there is nothing, 17 the beginning
- * of the handles' channels, 18 what it is by its own account: 'new' (since its
- * subscriber is open), 'none', 'leader', 'standby', 'check' (a standby that has
- * found something overdue), 'sleeper'; 19 its share, a number below 65536
- * returns  see dq_lua_run; for the due time - where it is unknown, r of a raw
- *          payload. A lease ends that many ms behind the clock, rounded up
+ * KEYS     1 to 5: see dq_lua_run; 6 the waiters, if the handle is or becomes
+ *          one of them. While a cluster moves the slot, a native TAKE is given
+ *          first the pause alone, then the zset alone, from which it takes
+ * ARGV     1 to 4: see dq_lua_run; 5 how many; 6 'retry' or 'ready': the list
+ *          whose turn it is, or 'pause': the pause is the only key, and the
+ *          error tells whether it exists. The others may be missing: 7 most
+ *          attempts, or 0; 8 lease in ms, or 0; 9 due and 10 prefix of an
+ *          element to acknowledge first, or ''; for a lease 11 order of a new
+ *          id, 12 the rest of it (6 bytes; with an old wire a number below
+ *          2048), 13 channel; 14 how late at most, in ms, or 0; with a sixth
+ *          key 15 the handle's id, 16 '1' if it waits for an item, 17 the
+ *          beginning of the names of the handles' channels, 18 the role that it
+ *          believes it has: 'new' (its subscriber has just been opened),
+ *          'none', 'leader', 'standby', 'check' (a standby that has found an
+ *          overdue item), 'sleeper'; 19 its share, a number below 65536
+ * returns  see dq_lua_run; '-' stands for an unknown due time, 'r' for that of
+ *          a raw payload. A lease ends ARGV[8] ms after the clock, rounded up
  *
- * Straight from the zset where nothing lies ready. Where something does, what
- * is due goes behind it first, or pushes would starve it. In a Redisson fleet
- * what is left over is moved too, since Java waits for it.
+ * If nothing lies ready, it takes straight from the zset. Otherwise it first
+ * moves due items behind the ready ones, so that pushes can't starve them. In a
+ * Redisson fleet due items that are left over are moved, too, since Java waits
+ * for them.
  *
- * What has been acknowledged stays so, too, where the rest is refused. */
-/* take_usual(call, zset, argv): the usual take, made for speed: a native queue
- * with nothing in its lists; an element to acknowledge only if one item is
- * asked for. It reads chunks as in_chunks does, each with one element more,
- * which tells when to come again, and removes them all at the end. Returns
- * TAKE's reply; or nil, and has written nothing.
+ * With a limit on lateness, late items first become dead letters. Nothing is
+ * moved, since the lists have no due times: the zset and the lists take turns.
  *
- * without_acked(found, done): `found` without the element to acknowledge.
- * leased(e, tried): the element with one attempt more. */
-static const char dq_lua_take_usual_parts[] =
-    "local function without_acked(found, done)\n"
-    "  local at = done == found[1] and 1 or done == found[3] and 3 or 5\n"
-    "  for i = at, 4 do found[i] = found[i + 2] end\n"
-    "  found[5], found[6] = nil, nil\n"
-    "end\n"
-    "local function leased(e, tried)\n"
-    "  local count = string.char(math.floor((tried + 1) / 256),\n"
-    "    (tried + 1) % 256)\n"
-    "  return string.sub(e, 1, 15) .. count .. string.sub(e, 18)\n"
-    "end\n"
-    "local function finish_usual(zset, channel, reply, n, soon, done, dues,\n"
-    "  lease_end, refused)\n"
-    "  if type(refused) == 'table' then\n"
-    "    return not done and refused or {reply[1], 250000, 1, 0, ''}\n"
-    "  end\n"
-    "  if done then reply[3] = 1 end\n"
-    "  if dues then reply[5] = table.concat(dues, ' ') end\n"
-    "  if n > 0 and lease_end and (not soon or soon + 0 >= lease_end) then\n"
-    "    soon = lease_end\n"
-    "    publish_if_head(zset, channel, soon, n)\n"
-    "  end\n"
-    "  if soon then\n"
-    "    soon = soon * 1000 - reply[1]\n"
-    "    reply[2] = soon < 0 and 0 or soon > 1e13 and 1e13 or soon\n"
-    "  end\n"
-    "  return reply\n"
-    "end\n";
-static const char dq_lua_take_usual[] =
-    "local function take_usual(call, zset, argv)\n"
-    "  local byte, unpacked, ack = string.byte, struct.unpack, argv[10]\n"
-    "  local max, lease, most = argv[6] + 0, argv[9] or '0', argv[8] or '0'\n"
-    "  local time, around = call('TIME'), 17 + struct.size('L')\n"
-    "  local us = time[1] * 1000000 + time[2]\n"
-    "  local n, bytes, size = 0, 0, 1\n"
-    "  local reply, soon, done, dues, held, lease_end, text, refused\n"
-    "  if max < 1 or max > 1000 then return nil end\n"
-    "  if ack == '' then ack = nil end\n"
-    "  if lease ~= '0' then\n"
-    "    lease_end = math.ceil(us / 1000) + lease\n"
-    "    text = max > 1 and string.format('%.0f', lease_end) or lease_end\n"
-    "  end\n"
-    "  repeat\n"
-    "    local found = n == 0 and argv[5] == '' and\n"
-    "      call('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[4],\n"
-    "        'WITHSCORES', 'LIMIT', '0', ack and '3' or '2') or\n"
-    /* a text, where that is possible: Redis converts numbers slowly */
-    "      call('ZRANGE', zset, n == 0 and '0' or n,\n"
-    "        n > 0 and n + size or ack and '2' or '1', 'WITHSCORES')\n"
-    "    if ack then\n"
-    "      done = call('ZRANGEBYSCORE', zset, ack, ack, 'LIMIT', '0', '1')[1]\n"
-    "      if done and string.sub(done, 1, #argv[11]) ~= argv[11] then\n"
-    "        return nil\n"
-    "      end\n"
-    "      without_acked(found, done)\n"
+ * An acknowledgement stands even if the server refuses a later command. */
+/* The usual take, made for speed: from a native queue with nothing in its
+ * lists. It runs before the functions of the general take are made. In all
+ * other cases it sets `usual` to nil, and the general take follows. Until then
+ * it has written nothing, except perhaps an acknowledgement.
+ *
+ * The first part acknowledges, and reads in chunks that grow as those of
+ * in_chunks. Each chunk has one more element, which shows when the next one is
+ * due. Its results:
+ *     usual      TAKE's reply
+ *     acked      1, or 0 if the element to acknowledge is not there
+ *     taken      the number of elements in the reply
+ *     nearest    the score of the next element
+ *     lease_end  the end of a lease as a number; ends: as a text
+ *     leases     the arguments of ZADD, if many may be taken */
+static const char dq_lua_take_read[] =
+    "local argv, zset, call = ARGV, keys[1], redis.call\n"
+    "local wanted, taken, us = argv[5] + 0, 0, nil\n"
+    "local usual, acked, nearest, lease_end, ends, leases\n"
+    "if present == 0 and wanted <= 1000 then\n"
+    "  local byte, unpacked, time = string.byte, struct.unpack, call('TIME')\n"
+    "  us = time[1] * 1000000 + time[2]\n"
+    "  usual = {us, -1, 0, 0, '', nil}\n" /* room for an item */
+    "  local dues, bytes, size = wanted > 1 and {}, 0, 1\n"
+    "  local most, late, sub, char\n"
+    "  if argv[7] then\n"
+    "    sub, char = string.sub, string.char\n"
+    "    late = argv[14] ~= '0' and argv[14]\n"
+    "    most = argv[7] ~= '0' and argv[7] + 0\n"
+    "    if argv[8] ~= '0' then\n"
+    "      lease_end = (us - us % -1000) / 1000 + argv[8]\n"
+    "      most, leases = most or 65535, dues and {}\n"
+    /* faster than %.0f; a %d may have 32 bits */
+    "      local low = lease_end % 10000000\n"
+    "      ends = string.format('%d%07d', (lease_end - low) / 10000000, low)\n"
     "    end\n"
-    "    local due = #found / 2\n"
-    "    soon = nil\n"
-    "    while due > 0 and found[2 * due] * 1000 > us do\n"
-    "      soon, due = found[2 * due], due - 1\n"
-    "    end\n"
-    "    if due > size then soon, due = found[2 * due], size end\n"
-    "    for i = 1, 2 * due, 2 do\n"
-    "      local e, tried = found[i], nil\n"
-    "      local length = #e - around\n"
-    "      if length < 0 or byte(e) ~= 16 or\n"
-    "        unpacked('L', e, 18) ~= length then\n"
-    "        return nil\n"
-    "      end\n"
-    "      if lease_end or most ~= '0' then\n"
-    "        local high, low = byte(e, 16, 17)\n"
-    "        tried = high * 256 + low\n"
-    "        if most ~= '0' and tried >= most + 0 or tried == 65535 then\n"
-    "          return nil\n"
-    "        end\n"
-    "      end\n"
-    "      if lease_end then e = leased(e, tried) end\n"
-    "      n, bytes = n + 1, bytes + length + 89\n"
-    "      if n == 1 then\n"
-    "        if byte(found[2]) == 45 then return nil end\n"
-    "        reply = {us, -1, 0, 0, found[2], e}\n"
-    "        held = lease_end and {text, e}\n"
+    "    if argv[9] ~= '' then\n"
+    "      local e = call('ZRANGEBYSCORE', zset, argv[9], argv[9],\n"
+    "        'LIMIT', '0', '1')[1]\n"
+    "      if e and sub(e, 1, #argv[10]) ~= argv[10] then usual = nil\n"
     "      else\n"
-    "        dues = dues or {reply[5]}\n"
-    "        dues[n], reply[n + 5] = found[i + 1], e\n"
-    "        if held then held[2 * n - 1], held[2 * n] = text, e end\n"
+    "        acked = e and call('ZREM', zset, e) or 0\n"
+    "        usual[3] = acked\n"
     "      end\n"
     "    end\n"
-    "    if due < size or n == max then break end\n"
-    "    local room = math.floor((" DQ_BUDGET " - bytes) * n / bytes)\n"
-    "    size = math.min(128, 8 * size, math.max(1, room), max - n)\n"
-    "  until bytes >= " DQ_BUDGET "\n"
-    /* the ack is the first write, and proves the right to remove */
-    "  if done then call('ZREM', zset, done) end\n"
-    "  if held then\n"
-    "    if not done then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
-    "    refused = redis.pcall('ZADD', zset, unpack(held))\n"
     "  end\n"
-    "  if n > 0 and type(refused) ~= 'table' then\n"
-    "    refused = redis.pcall('ZREMRANGEBYRANK', zset, '0',\n"
-    "      n == 1 and '0' or n - 1)\n"
-    "    if type(refused) == 'table' and held and done then\n"
-    "      call('ZREM', zset, held[2])\n"
+    /* text arguments at first: Redis converts numbers slowly */
+    "  local known, from, to, count = argv[4] + 0 < 0, '0', '1', '2'\n"
+    "  while usual do\n"
+    "    local found = known and\n"
+    "      redis.pcall('ZRANGE', zset, from, to, 'WITHSCORES') or\n"
+    "      redis.pcall('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[4],\n"
+    "        'WITHSCORES', 'LIMIT', from, count)\n"
+    "    local last = #found\n" /* of the scores, then of those due */
+    "    nearest = nil\n"
+    "    if last == 0 and not found.err then break end\n"
+    "    if last == 0 or byte(found[2]) == 45 or found[last] == 'inf' or\n"
+    "      late and (found[2] + late) * 1000 < us then usual = nil break end\n"
+    "    while last > 0 and found[last] * 1000 > us do last = last - 2 end\n"
+    "    if last > 2 * size then last = 2 * size end\n"
+    "    nearest = found[last + 2]\n"
+    "    for i = 2, last, 2 do\n"
+    "      local e = found[i - 1]\n"
+    "      if #e < 25 or byte(e) ~= 16 then usual = nil break end\n"
+    "      local length, start = unpacked('L', e, 18)\n"
+    "      if start + length ~= #e + 1 then usual = nil break end\n"
+    "      taken = taken + 1\n"
+    "      if most then\n"
+    "        local high, low = byte(e, 16, 17)\n"
+    "        high = high * 256 + low\n"
+    "        if low == 255 or high >= most then usual = nil break end\n"
+    "        e = ends and sub(e, 1, 16) .. char(low + 1) .. sub(e, 18) or e\n"
+    "      end\n"
+    "      usual[taken + 5] = e\n"
+    "      if dues then\n"
+    "        dues[taken], bytes = found[i], bytes + #e + 64\n"
+    "        if leases then\n"
+    "          leases[2 * taken - 1], leases[2 * taken] = ends, e\n"
+    "        end\n"
+    "      else usual[5] = found[i] .. '' end\n"
+    "    end\n"
+    "    if taken == wanted or not usual or last < 2 * size or\n"
+    "      bytes >= " DQ_BUDGET " then break end\n"
+    "    local room = math.floor((" DQ_BUDGET " - bytes) * taken / bytes)\n"
+    "    size = math.min(128, 8 * size, math.max(1, room), wanted - taken)\n"
+    "    from, to, count = taken, taken + size, size + 1\n"
+    "  end\n"
+    "  if usual and dues then usual[5] = table.concat(dues, ' ') end\n"
+    "end\n";
+/* The second part writes the leases, removes the elements, and completes the
+ * reply. */
+static const char dq_lua_take_usual[] =
+    "if usual and taken > 0 then\n"
+    "  local write, refused = acked == 1 and redis.pcall or call, false\n"
+    "  if ends then\n"
+    /* an ack has proved that writes are not refused */
+    "    if acked ~= 1 then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
+    "    local added = leases and write('ZADD', zset, unpack(leases)) or\n"
+    "      write('ZADD', zset, ends, usual[6])\n"
+    "    refused = added ~= taken and type(added) == 'table'\n"
+    "  end\n"
+    "  if not refused and taken ~= write('ZREMRANGEBYRANK', zset, '0',\n"
+    "    taken == 1 and '0' or taken - 1) then\n"
+    "    refused = true\n"
+    "    for i = 6, ends and #usual or 0 do call('ZREM', zset, usual[i]) end\n"
+    "  end\n"
+    "  if refused then usual = nil\n"
+    "  elseif ends and (not nearest or nearest + 0 >= lease_end) then\n"
+    /* nothing is due before the lease ends: see publish_if_head */
+    "    nearest = lease_end\n"
+    "    if redis.pcall('ZCOUNT', zset, '0', ends) == taken then\n"
+    "      redis.pcall('PUBLISH', argv[13], ends)\n"
     "    end\n"
     "  end\n"
-    "  return finish_usual(zset, argv[14], reply or {us, -1, 0, 0, ''}, n,\n"
-    "    soon, done, dues, lease_end, refused)\n"
+    "end\n"
+    "if usual then\n"
+    "  if nearest then\n"
+    "    local wait = nearest * 1000 - us\n"
+    "    if wait > 1e13 then wait = 1e13 end\n"
+    "    usual[2] = wait > 0 and math.floor(wait) or 0\n"
+    "  end\n"
+    "  if tally then\n"
+    "    tally('acked', usual[3])\n"
+    "    tally('taken', taken)\n"
+    "  end\n"
+    "  if not keys[6] then return usual end\n"
     "end\n";
-/* It runs before the rest of the script is even made, as in offer_usual. */
-static const char dq_lua_take_begin[] =
-    "local call, in_ready, in_retry, usual = redis.call, 0, 0, nil\n"
-    "if KEYS[2] then\n"
-    "  in_ready, in_retry = call('LLEN', KEYS[2]), call('LLEN', KEYS[3])\n"
-    "end\n"
-    "if in_ready + in_retry == 0 and\n"
-    "  (ARGV[6] == '1' or (ARGV[10] or '') == '') then\n"
-    "  usual = take_usual(call, KEYS[1], ARGV)\n"
-    "end\n"
-    "if usual and tally and not usual.err then\n"
-    "  tally('acked', usual[3])\n"
-    "  tally('taken', #usual - 5)\n"
-    "end\n"
-    "if usual and (usual.err or not KEYS[5]) then return usual end\n";
-/* the same for one of the waiters */
-static const char dq_lua_take_usual_waits[] =
-    "if usual then return give_role(usual, KEYS[5], ARGV) end\n";
 static const char dq_lua_take[] =
-    "local function take_items(run, max, limit)\n"
+    "local function take_due(run, max)\n"
+    "  drain(run, max, give, run.lease_end and commit)\n"
+    "end\n"
+    "local function take_in_time(run, max, most_late)\n"
+    "  local lists_first = run.retry_turn\n"
+    "  run.due_by = math.ceil(run.us / 1000) - most_late - 1\n"
+    "  drain(run, 1000, function()\n"
+    "    run.bytes = run.bytes + 256\n" /* so a script gives up about 700 small
+                                           items */
+    "    return 'late'\n"
+    "  end)\n"
+    "  run.due_by = run.now\n"
+    "  if lists_first then in_chunks(run, max, take_listed) end\n"
+    "  take_due(run, max - #run.dues)\n"
+    "  if #run.dues < max and run.foreign == 0 then\n"
+    "    in_chunks(run, max - #run.dues, take_listed)\n"
+    "  end\n"
+    "end\n"
+    "local function take_items(run, max, limit, most_late)\n"
+    "  if most_late > 0 then return take_in_time(run, max, most_late) end\n"
     "  local direct = run.ready == 0 and (run.other == 0 or not run.native)\n"
     "  if direct then\n"
-    "    drain(run, max, (run.lease_end or run.most > 0) and give,\n"
-    "      run.lease_end and commit)\n"
+    "    take_due(run, max)\n"
     "    if run.native or run.all then return end\n"
     "  end\n"
     "  move(run, limit)\n"
@@ -3960,50 +4452,44 @@ static const char dq_lua_take[] =
     "    in_chunks(run, max, take_listed)\n"
     "  end\n"
     "end\n"
-    "local function take(keys, argv, ready, other)\n"
-    "  local run = begin_run(keys, argv, ready, other)\n"
-    "  local reply, lease_ms = run.reply, tonumber(argv[9] or 0)\n"
-    "  run.retry_turn, run.most = argv[7] == 'retry', tonumber(argv[8] or 0)\n"
-    "  run.order, run.id_rest, run.held = tonumber(argv[12]), argv[13], {}\n"
-    /* few bits of an old id are random: the server's own microsecond is no
-     * other take's */
-    "  if run.wire == 'o' then run.order = run.us end\n"
-    "  if lease_ms > 0 then\n"
-    "    run.lease_end = math.ceil(run.us / 1000) + lease_ms\n"
-    "  end\n"
-    "  run.mirror = open_mirror(run)\n"
-    "  if (argv[10] or '') ~= '' then\n"
-    "    run.acked = remove(run.zset, argv, 10, 11, {})[1]\n"
-    "  end\n"
-    "  local failed = attempt(run, take_items, tonumber(argv[6]),\n"
-    "    tonumber(argv[3]))\n"
-    "  if failed then return failed end\n"
-    "  if run.lease_end and run.safe > 0 then\n"
+    "local run = begin_run(in_ready, in_other, stopped)\n"
+    "run.retry_turn, run.most = ARGV[6] == 'retry', tonumber(ARGV[7] or 0)\n"
+    "run.order, run.id_rest, run.held = tonumber(ARGV[11]), ARGV[12], {}\n"
+    /* an old id has few random bits. The server's own microsecond differs in
+     * each take. Dragonfly's clock has whole ms: the handle's order is added */
+    "if run.wire == 'o' then\n"
+    "  local finer = run.us % 1000 == 0 and run.order or 0\n"
+    "  run.order = run.us + finer % 1000\n"
+    "end\n"
+    "if (ARGV[8] or '0') ~= '0' then\n"
+    "  run.lease_end = math.ceil(run.us / 1000) + ARGV[8]\n"
+    "end\n"
+    "run.mirror, run.acked = open_mirror(run), acked\n"
+    "if not acked and (ARGV[9] or '') ~= '' then\n"
+    "  run.acked = remove(run.zset, ARGV, 9, 10, {})[1]\n"
+    "end\n"
+    "local failed = not run.paused and attempt(run, take_items,\n"
+    "  tonumber(ARGV[5]), tonumber(ARGV[3]), tonumber(ARGV[14] or 0))\n"
+    "if failed then return failed end\n"
+    "if run.lease_end and run.safe > 0 then\n"
     /* Redisson sets its timer by the channel */
-    "    publish_if_head(run.zset, argv[14], run.lease_end, run.safe)\n"
-    "    run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
-    "  end\n"
-    "  reply[3] = run.acked or 0\n"
-    "  finish_run(run)\n"
-    "  if tally then\n"
-    "    tally('acked', reply[3])\n"
-    "    tally('taken', #run.dues)\n"
-    "  end\n"
-    "  return keys[5] and give_role(reply, keys[5], argv) or reply\n"
-    "end\n";
-static const char dq_lua_take_native[] =
-    "return take(KEYS, ARGV, in_ready, in_retry)\n";
-static const char dq_lua_take_redisson[] =
-    "local ready = redis.call('LLEN', KEYS[2])\n"
-    "return take(KEYS, ARGV, ready, redis.call('LLEN', KEYS[3]))\n";
+    "  publish_if_head(run.zset, ARGV[13], run.lease_end, run.safe)\n"
+    "  run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
+    "end\n"
+    "run.reply[3] = run.acked or 0\n"
+    "if tally then\n"
+    "  tally('acked', run.reply[3])\n"
+    "  tally('taken', #run.dues)\n"
+    "end\n"
+    "local reply = finish_run(run)\n"
+    "return KEYS[6] and give_role(reply, KEYS[6], ARGV) or reply\n";
 
-/* BROADCAST: what is due goes into the stream, and the reader is given what
- * stands behind its cursor.
- * KEYS     1 zset, 2 stream, 3 retry, 4 dead
- * ARGV     1 to 5: see dq_lua_run; 6 how many; 7 cursor, '$': the stream's end;
- *          8 how many entries the stream keeps; 9 channel
- * returns  see dq_lua_run; before what is handed out the cursor; then pairs:
- *          id, payload. A due time is - where it is unknown */
+/* BROADCAST: move due items into the stream, and read after the cursor.
+ * KEYS     see dq_lua_run
+ * ARGV     1 to 4: see dq_lua_run; 5 how many; 6 cursor, '$': the stream's end;
+ *          7 how many entries the stream keeps; 8 channel
+ * returns  see dq_lua_run; in place of the elements the cursor, then pairs: id,
+ *          payload; '-' stands for an unknown due time */
 static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
@@ -4015,7 +4501,8 @@ static const char dq_lua_broadcast[] =
     "      redis.call('XADD', run.ready_list, 'MAXLEN', '~', keep, '*',\n"
     "        'due', entries[i], 'payload', entries[i + 1])\n"
     "    end\n"
-    "    run.moved, entries = run.moved + #entries / 2, {}\n"
+    "    run.moved = run.moved + math.floor(#entries / 2)\n"
+    "    entries = {}\n"
     "  end)\n"
     "end\n"
     "local function read_stream(stream, cursor, count)\n"
@@ -4024,7 +4511,7 @@ static const char dq_lua_broadcast[] =
     "    local after = ms .. string.format('-%.0f', seq + 1)\n"
     "    return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "  end\n"
-    /* seq + 1 isn't exact: read from the cursor on, and leave that out */
+    /* seq + 1 isn't exact: read from the cursor, and drop its entry */
     "  local found = redis.call('XRANGE', stream, cursor, '+', 'COUNT',\n"
     "    count + 1)\n"
     "  if found[1] and found[1][1] == cursor then table.remove(found, 1) end\n"
@@ -4038,15 +4525,16 @@ static const char dq_lua_broadcast[] =
     "    cursor = last[1] and last[1][1] or '0-0'\n"
     "  end\n"
     "  reply[6] = cursor\n"
-    "  add_to_stream(run, tonumber(ARGV[3]), ARGV[8])\n"
+    "  if run.paused then return end\n"
+    "  add_to_stream(run, tonumber(ARGV[3]), ARGV[7])\n"
     "  if max > 0 then\n"
     "    in_chunks({bytes = 0}, max, function(_, count)\n"
     "      local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "      for _, entry in ipairs(entries) do\n"
-    /* a stream may hold what others have put there */
+    /* others may have put anything into the stream */
     "        local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
-    "        local known = due and due >= 0 and due < 2 ^ 53\n"
-    "        due = known and string.format('%.0f', due) or '-'\n"
+    "        due = due and due >= 0 and due < 2 ^ 53 and\n"
+    "          string.format('%.0f', due) or '-'\n"
     "        run.dues[#run.dues + 1] = due\n"
     "        cursor, bytes = entry[1], bytes + cost(payload)\n"
     "        reply[#reply + 1], reply[#reply + 2] = cursor, payload\n"
@@ -4056,128 +4544,153 @@ static const char dq_lua_broadcast[] =
     "    end)\n"
     "  end\n"
     "  reply[6] = cursor\n"
-    /* what is left over for the next take */
+    /* whether the next take finds entries */
     "  run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "end\n"
-    "local length = redis.call('XLEN', KEYS[2])\n"
-    "local run = begin_run(KEYS, ARGV, length, redis.call('LLEN', KEYS[3]))\n"
-    "local failed = attempt(run, broadcast, tonumber(ARGV[6]), ARGV[7])\n"
+    "local run = begin_run(redis.call('XLEN', KEYS[2]),\n"
+    "  redis.call('LLEN', KEYS[3]), redis.call('EXISTS', KEYS[5]) == 1)\n"
+    "local failed = attempt(run, broadcast, tonumber(ARGV[5]), ARGV[6])\n"
     "if failed then return failed end\n"
-    /* the others poll at once */
+    /* other readers poll at once */
     "if run.moved > 0 then\n"
-    "  redis.pcall('PUBLISH', ARGV[9], string.format('%.0f', run.now))\n"
+    "  redis.pcall('PUBLISH', ARGV[8], string.format('%.0f', run.now))\n"
     "end\n"
     "if tally then tally('taken', run.moved) end\n"
     "return finish_run(run)\n";
 
-/* TICKETS: acks, cancels, nacks, releases, extends, reschedules, buries.
+/* TICKETS: acks, cancels, nacks, releases, unfetches (releases of items that no
+ * take has handed out), extends, reschedules, buries.
  * KEYS     1 zset; 2 the dead letters of a bury, or the mirror of a cancel
  * ARGV     1 counters; 2 channel; 3 'again' if it is sent again, else ''; then
- *          runs: verb, how many; of each ticket due and prefix, and if it has a
- *          new due time also this and a delay in ms, or ''
- * returns  clock; of each ticket 0 if it is not there, else the due time that
- * it has now, or 1 if it was removed. If the server refuses one, only of those
- * before it; of the first, its error
+ *          runs of one verb: verb, how many; of each ticket due and prefix; of
+ *          a bury also its reason, or ''; of a verb with a new due time also
+ *          this, and a delay in ms, or ''
+ * returns  clock; of each ticket 0 if its item is not there, 1 if it was
+ *          removed, else its due time. Refusals: see OFFER_KEYED
  *
- * A new due time is the handle's reckoning, so that a resend finds what the
- * first sending did. With a delay it is checked: if a clock was set, or a
- * machine slept meanwhile, the delay counts. */
+ * The handle computes a new due time, so that a resend finds the result of the
+ * first sending. If the delay contradicts this due time, since a clock was set
+ * or a machine has slept, the delay counts. */
 static const char dq_lua_tickets[] =
-    "local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
-    "local reply, proven = {us}, false\n"
-    "local fields = {ack = 'acked', cancel = 'canceled', nack = 'nacked',\n"
-    "  release = 'nacked', bury = 'died'}\n"
-    /* counted as a release instead, or the next lease had the same ticket */
-    "local function released(e)\n"
-    "  local n = string.byte(e, 15)\n"
-    "  n = n % 64 < 63 and n + 1 or n - 63\n"
-    "  e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
-    "  return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
-    "end\n"
-    "local function changed(verb, e, prefix)\n"
-    "  if verb ~= 'release' or #prefix ~= 17 then return e end\n"
-    "  return released(e)\n"
-    "end\n"
-    "local function prove()\n"
-    "  if not proven then redis.call('ZREM', zset, 'delayq') end\n"
-    "  proven = true\n"
-    "end\n"
-    "local function bury(due, prefix)\n"
-    "  local e = find(zset, due, prefix)\n"
-    "  if not e then return 0 end\n"
-    "  prove()\n"
-    "  local letter = string.format('buried %.0f\\n', now) .. e\n"
-    "  redis.call('RPUSH', second, letter)\n"
-    "  redis.call('ZREM', zset, e)\n"
-    "  return 1\n"
-    "end\n"
-    "local function retime(verb, due, prefix, new_due, delay)\n"
-    "  local e = find(zset, due, prefix)\n"
-    "  local at = tonumber(new_due)\n"
-    "  if not e then\n"
-    "    if argv[3] ~= '' then\n"
+    "local function tickets(KEYS, ARGV)\n"
+    "  local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
+    "  local reply, safe, proven, done = {us}, 1, false, nil\n"
+    "  local fields = {ack = 'acked', cancel = 'canceled', nack = 'nacked',\n"
+    "    release = 'nacked', bury = 'died'}\n"
+    "  local function changed(verb, e, prefix)\n"
+    "    local back = verb == 'release' or verb == 'unfetch'\n"
+    "    if not back or #prefix ~= 17 then return e end\n"
+    /* the id counts releases, so that the next lease has another ticket */
+    "    local n = string.byte(e, 15)\n"
+    "    n = n % 64 < 63 and n + 1 or n - 63\n"
+    "    e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
+    "    return with_attempts(e, math.max(attempts(e) - 1, 0))\n"
+    "  end\n"
+    "  local function bury(due, prefix, why)\n"
+    "    local e = find(zset, due, prefix)\n"
+    "    if not e then return 0 end\n"
+    "    proven = proven or redis.call('ZREM', zset, 'delayq')\n"
+    "    local line = string.format('buried %.0f', now)\n"
+    "    if why ~= '' then line = line .. ' ' .. why end\n"
+    "    redis.call('RPUSH', second, line .. '\\n' .. e)\n"
+    "    redis.call('ZREM', zset, e)\n"
+    "    return 1\n"
+    "  end\n"
+    "  local function retime(verb, due, prefix, new_due, delay)\n"
+    "    local e, at = find(zset, due, prefix), tonumber(new_due)\n"
+    "    if not e and argv[3] ~= '' then\n"
     "      e = find(zset, new_due, changed(verb, prefix, prefix))\n"
+    "      return e and at or 0, true\n"
     "    end\n"
-    "    return e and at or 0, true\n"
-    "  end\n"
-    "  local by_delay = delay ~= '' and math.ceil(us / 1000) + delay\n"
-    "  if by_delay and (at < by_delay or at > by_delay + 1000) then\n"
-    "    at = by_delay\n"
-    "  end\n"
-    "  prove()\n"
-    "  local again = changed(verb, e, prefix)\n"
-    "  redis.call('ZADD', zset, at, again)\n"
-    "  if again ~= e then redis.call('ZREM', zset, e) end\n"
-    "  publish_if_head(zset, argv[2], at, 1)\n"
-    "  return at\n"
-    "end\n"
-    "local done\n"
-    "local function run(verb, at, n)\n"
-    "  if verb == 'ack' or verb == 'cancel' then\n"
-    "    local found, gone = remove(zset, argv, at, at + 2 * n - 1, {},\n"
-    "      verb == 'cancel' and second or nil)\n"
-    "    for i = 1, n do reply[#reply + 1] = found[i] end\n"
-    "    done = gone or 0\n"
-    "    return\n"
-    "  end\n"
-    "  for i = 1, n do\n"
-    "    local now_due, before\n"
-    "    if verb == 'bury' then\n"
-    "      now_due = bury(argv[at + 2 * i - 2], argv[at + 2 * i - 1])\n"
-    "    else\n"
-    "      local first = at + 4 * i - 4\n"
-    "      now_due, before = retime(verb, unpack(argv, first, first + 3))\n"
+    "    if not e then return 0 end\n"
+    "    local by_delay = delay ~= '' and math.ceil(us / 1000) + delay\n"
+    "    if by_delay and (at < by_delay or at > by_delay + 1000) then\n"
+    "      at = by_delay\n"
     "    end\n"
-    "    reply[#reply + 1] = now_due\n"
-    "    if now_due > 0 and not before then done = done + 1 end\n"
+    "    proven = proven or redis.call('ZREM', zset, 'delayq')\n"
+    "    local again = changed(verb, e, prefix)\n"
+    "    redis.call('ZADD', zset, at, again)\n"
+    "    if again ~= e then redis.call('ZREM', zset, e) end\n"
+    "    publish_if_head(zset, argv[2], at, 1)\n"
+    "    return at\n"
     "  end\n"
+    /* after a refusal only the first `safe` values of the reply are true */
+    "  local function run(verb, from, n, width)\n"
+    "    if width == 2 then\n"
+    "      local mirror = verb == 'cancel' and second or nil\n"
+    "      local _, gone =\n"
+    "        remove(zset, argv, from, from + 2 * n - 1, reply, mirror)\n"
+    "      done, safe = gone or 0, #reply\n"
+    "      return\n"
+    "    end\n"
+    "    for i = from, from + width * (n - 1), width do\n"
+    "      local due, before\n"
+    "      if verb == 'bury' then due = bury(unpack(argv, i, i + 2))\n"
+    "      else due, before = retime(verb, unpack(argv, i, i + 3)) end\n"
+    "      safe = safe + 1\n"
+    "      reply[safe] = due\n"
+    "      if due > 0 and not before then done = done + 1 end\n"
+    "    end\n"
+    "  end\n"
+    "  if second then redis.call('LLEN', second) end\n"
+    "  local at = 4\n"
+    "  while argv[at] do\n"
+    "    local verb, n = argv[at], tonumber(argv[at + 1])\n"
+    "    local short = verb == 'ack' or verb == 'cancel'\n"
+    "    local width = short and 2 or verb == 'bury' and 3 or 4\n"
+    "    done = 0\n"
+    "    local fine, why = pcall(run, verb, at + 2, n, width)\n"
+    "    if tally and fields[verb] then tally(fields[verb], done) end\n"
+    "    if not fine and safe == 1 then return refusal(why) end\n"
+    "    if not fine then return {unpack(reply, 1, safe)} end\n"
+    "    at = at + 2 + width * n\n"
+    "  end\n"
+    "  return reply\n"
+    "end\n";
+
+/* MIXED: offers, and cancels and reschedules of offers, in the order of an
+ * outbox. Each part is an OFFER_KEYED or TICKETS with lists of its KEYS and
+ * ARGV.
+ * KEYS     those of all parts
+ * ARGV     1 counters; then of each part its KEYS, its ARGV, and in one text
+ *          its script's name, how many KEYS and ARGV these were, and the length
+ *          of its whole reply
+ * returns  clock; the reply of each part. The script stops after a part that is
+ *          refused or incomplete. If the first part is refused, the script
+ *          returns its error */
+static const char dq_lua_mixed[] =
+    "local scripts = {offer_keyed = offer_keyed, tickets = tickets}\n"
+    "local parts, at, reply = {}, #ARGV, {(clock())}\n"
+    "while at > 1 do\n"
+    "  local name, keys, args, whole = string.match(ARGV[at],\n"
+    "    '^(%S+) (%d+) (%d+) (%d+)$')\n"
+    "  args = at - args\n"
+    "  keys = args - keys\n"
+    "  parts[#parts + 1] = {name, keys, args, at - 1, tonumber(whole)}\n"
+    "  at = keys - 1\n"
     "end\n"
-    "if second then redis.call('LLEN', second) end\n"
-    "local at = 4\n"
-    "while argv[at] do\n"
-    "  local verb, n = argv[at], tonumber(argv[at + 1])\n"
-    "  done = 0\n"
-    "  local fine, why = pcall(run, verb, at + 2, n)\n"
-    "  if tally and fields[verb] then tally(fields[verb], done) end\n"
-    "  if not fine then return #reply > 1 and reply or refusal(why) end\n"
-    "  local short = verb == 'ack' or verb == 'cancel' or verb == 'bury'\n"
-    "  at = at + 2 + (short and 2 or 4) * n\n"
+    "for i = #parts, 1, -1 do\n"
+    "  local name, keys, args, last, whole = unpack(parts[i])\n"
+    "  local part = scripts[name]({unpack(ARGV, keys, args - 1)},\n"
+    "    {unpack(ARGV, args, last)})\n"
+    "  if part.err then return #reply > 1 and reply or part end\n"
+    "  reply[#reply + 1] = part\n"
+    "  if #part < whole then return reply end\n"
     "end\n"
     "return reply\n";
 
 /* PEEK
  * KEYS     1 zset
- * ARGV     1 how many; 2 due and 3 prefix of the last one seen, or missing
- * returns  clock; the rank of the first; the due times in one text, where a
- *          foreign score is no due time with a '-' before the nearest; then
- *          the elements */
+ * ARGV     1 how many; 2 due and 3 prefix of the last element seen, or missing
+ * returns  clock; the rank of the first; in one text the due times; then the
+ *          elements. If a score is no due time: '-' and the nearest due time */
 static const char dq_lua_peek[] =
     "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
     "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
     "if due and string.byte(prefix) == 255 then\n"
-    "  rank = struct.unpack('>I4', prefix, 6) + 1\n"
+    "  rank = math.floor(struct.unpack('>I4', prefix, 6)) + 1\n"
     "elseif due then\n"
-    /* behind all that begin so: or twins would be shown again and again */
+    /* after all elements with this prefix, so that none is shown twice */
     "  _, rank = find(zset, due, prefix .. string.rep('\\255', 9))\n"
     "end\n"
     "reply[1], reply[2] = clock(), rank\n"
@@ -4185,7 +4698,8 @@ static const char dq_lua_peek[] =
     "  local last, bytes = rank + count - 1, 0\n"
     "  local found = redis.call('ZRANGE', zset, rank, last, 'WITHSCORES')\n"
     "  for i = 1, #found, 2 do\n"
-    "    local score = tonumber(found[i + 1])\n"
+    "    local score = tonumber(found[i + 1]) or\n"
+    "      found[i + 1] == 'inf' and 1e300 or -1\n"
     "    local near = math.max(0, math.min(math.floor(score), 2 ^ 53 - 1))\n"
     "    local sign = near == score and '' or '-'\n"
     "    dues[#dues + 1] = string.format('%s%.0f', sign, near)\n"
@@ -4199,158 +4713,220 @@ static const char dq_lua_peek[] =
     "return reply\n";
 
 /* COUNT
- * KEYS     1 zset, 2 ready or stream, 3 retry (native) or mirror, 4 dead
- * ARGV     1 wire, 2 counters, then due times
- * returns  clock, pending, overdue, ready, dead; next: the earliest due time,
- *          -1 where nothing is pending; the six counters; of each due time how
- *          many are due by then
- *
- * The counters aren't declared, so that it works where an ACL hides them. */
+ * KEYS     see dq_lua_run
+ * ARGV     1 wire, 2 counters (no key, so that it works where an ACL hides
+ *          them); then due times
+ * returns  clock, pending, overdue, ready, dead; the earliest due time, -1 if
+ *          nothing is pending; the six counters; the time of the pause, or 0;
+ *          the number of items due by each of the given times */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
-    "local first = redis.call('ZRANGEBYSCORE', zset, 0, 2 ^ 53 - 1,\n"
+    "local first = redis.call('ZRANGEBYSCORE', zset, 0, '9007199254740991',\n"
     "  'WITHSCORES', 'LIMIT', 0, 1)\n"
     "local reply = {us, redis.call('ZCARD', zset),\n"
     "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
-    "  redis.call('LLEN', KEYS[4]), tonumber(first[2] or -1)}\n"
+    "  redis.call('LLEN', KEYS[4]), math.floor(first[2] or -1)}\n"
     "local totals = redis.pcall('HMGET', ARGV[2], 'offered', 'taken',\n"
     "  'acked', 'nacked', 'died', 'canceled')\n"
     "for i = 1, 6 do\n"
     "  local n = tonumber(totals[i] or 0) or 0\n"
-    "  reply[6 + i] = math.max(0, math.min(n, 2 ^ 53 - 1))\n"
+    "  reply[6 + i] = math.max(0, math.floor(math.min(n, 2 ^ 53 - 1)))\n"
     "end\n"
+    /* another program may have set it to anything */
+    "local since = redis.pcall('GET', KEYS[5])\n"
+    "since = since and math.max(1, tonumber(since) or 1) or 0\n"
+    "reply[13] = math.floor(math.min(since, 2 ^ 53 - 1))\n"
     "for i = 3, #ARGV do\n"
-    "  reply[10 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
+    "  reply[11 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
     "return reply\n";
+
+/* PAUSE: set the pause, with its time, unless it is set; or delete it and have
+ * all waiting handles poll.
+ * KEYS     1 the pause; 2 zset, so that a cluster refuses the script while it
+ *          moves the slot: a take on the other node would not see the pause
+ * ARGV     1 'pause' or 'resume'; 2 channel, which leaders hear; 3 the waiters'
+ *          channel: the message has the ms within which these poll
+ * returns  clock
+ *
+ * If an ACL forbids publishing, the handles learn of a resume at their next
+ * poll. */
+static const char dq_lua_pause[] =
+    "local us, now = clock()\n"
+    "local text = string.format('%.0f', now)\n"
+    "if ARGV[1] == 'pause' then\n"
+    /* after this write Redis does not refuse for lack of memory */
+    "  redis.call('ZREM', KEYS[2], 'delayq')\n"
+    "  redis.call('SET', KEYS[1], text, 'NX')\n"
+    "else\n"
+    "  redis.call('DEL', KEYS[1])\n"
+    "  local waiting = redis.pcall('PUBSUB', 'NUMSUB', ARGV[3])[2] or 100\n"
+    "  redis.pcall('PUBLISH', ARGV[2], text)\n"
+    "  redis.pcall('PUBLISH', ARGV[3], waiting)\n"
+    "end\n"
+    "return {us}\n";
 
 /* CLEAR
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
- * ARGV     1 wire
- * returns  clock, count */
+ * ARGV     1 wire; 2 mirror
+ * returns  clock; how many were removed, or -1 if nothing was removed: there is
+ *          a mirror, but the wire has none */
 static const char dq_lua_clear[] =
-    "local wire, reply = ARGV[1], {(clock())}\n"
-    "local n = redis.call('ZCARD', KEYS[1])\n"
-    "if wire ~= 'b' then n = n + redis.call('LLEN', KEYS[2]) end\n"
+    "local wire, us, n = ARGV[1], clock(), redis.call('ZCARD', KEYS[1])\n"
+    "local mirror = wire ~= 'r' and wire ~= 'o' and\n"
+    "  redis.pcall('LLEN', ARGV[2])\n"
+    "if type(mirror) == 'number' and mirror > 0 then return {us, -1} end\n"
+    "n = n + redis.call(wire == 'b' and 'XLEN' or 'LLEN', KEYS[2])\n"
     "if wire == 'n' then n = n + redis.call('LLEN', KEYS[3]) end\n"
     "redis.call('UNLINK', unpack(KEYS))\n"
-    "reply[2] = n\n"
-    "return reply\n";
+    "return {us, n}\n";
 
-/* DEAD: dead letters.
- * KEYS     1 dead, 2 ready (only of a redrive)
- * ARGV     1 what: peek, redrive, clear; 2 how many; 3 from (peek); 4 wire
- * returns  clock, count, then the dead letters (peek)
- *
- * A redrive puts payloads onto the ready list; what can't be decoded goes to
- * the end of the dead ones. */
+/* DEAD: read, redrive or clear dead letters. A redrive adds payloads to the
+ * ready list, or elements that are due now to the zset. A letter that can't be
+ * decoded goes to the end of the dead ones.
+ * KEYS     1 dead; for a redrive 2 ready or zset
+ * ARGV     1 'peek', 'redrive' or 'clear'; 2 how many; 3 from (peek); 4 wire; 5
+ *          for a redrive into the zset: channel
+ * returns  clock, count, then the dead letters (peek) */
 static const char dq_lua_dead[] =
-    "local dead_list, ready_list = KEYS[1], KEYS[2]\n"
-    "local old_first = ARGV[4] == 'o'\n"
+    "local dead_list, to, old_first = KEYS[1], KEYS[2], ARGV[4] == 'o'\n"
+    "local channel, us, now = ARGV[5], clock()\n"
     "local from, length = tonumber(ARGV[3]), redis.call('LLEN', dead_list)\n"
-    "local max, reply = math.min(tonumber(ARGV[2]), length), {clock(), 0}\n"
+    "local max, reply = math.min(tonumber(ARGV[2]), length), {us, 0}\n"
     "if ARGV[1] == 'clear' then\n"
     "  redis.call('UNLINK', dead_list)\n"
-    "  return {reply[1], length}\n"
+    "  return {us, length}\n"
     "end\n"
-    "if ready_list then redis.call('LLEN', ready_list) end\n"
+    "if to then redis.call(channel and 'ZCARD' or 'LLEN', to) end\n"
     "if max == 0 then return reply end\n"
     "in_chunks({bytes = 0}, max, function(_, count)\n"
-    "  local last, payloads, bad, bytes = from + count - 1, {}, {}, 0\n"
+    "  local last, alive, bad, bytes = from + count - 1, {}, {}, 0\n"
     "  local letters = redis.call('LRANGE', dead_list, from, last)\n"
     "  for _, letter in ipairs(letters) do\n"
     "    local line_end = string.find(letter, '\\n', 1, true) or #letter\n"
     "    local e = string.sub(letter, line_end + 1)\n"
     "    local kind, start = split(e, old_first)\n"
-    "    if not ready_list then reply[#reply + 1] = letter\n"
-    "    elseif kind then payloads[#payloads + 1] = string.sub(e, start)\n"
+    "    if not to then reply[#reply + 1] = letter\n"
+    "    elseif channel and kind == 16 then\n"
+    "      alive[#alive + 1], alive[#alive + 2] = now, with_attempts(e, 0)\n"
+    "    elseif kind and not channel then\n"
+    "      alive[#alive + 1] = string.sub(e, start)\n"
     "    else bad[#bad + 1] = letter end\n"
     "    bytes = bytes + cost(letter)\n"
     "  end\n"
-    "  reply[2] = reply[2] + (ready_list and #payloads or #letters)\n"
-    "  if not ready_list then from = from + #letters\n"
+    "  reply[2] = reply[2] + #letters - #bad\n"
+    "  if not to then from = from + #letters\n"
     "  elseif #letters > 0 then\n"
     "    redis.call('LTRIM', dead_list, 0, -1)\n"
-    "    if #payloads > 0 then\n"
-    "      redis.call('RPUSH', ready_list, unpack(payloads))\n"
+    "    if #alive > 0 then\n"
+    "      redis.call(channel and 'ZADD' or 'RPUSH', to, unpack(alive))\n"
     "    end\n"
     "    if #bad > 0 then redis.call('RPUSH', dead_list, unpack(bad)) end\n"
     "    redis.call('LTRIM', dead_list, #letters, -1)\n"
     "  end\n"
     "  return #letters, bytes, #letters > 0\n"
     "end)\n"
+    "if channel and reply[2] > 0 then\n"
+    "  redis.pcall('PUBLISH', channel, string.format('%.0f', now))\n"
+    "end\n"
     "return reply\n";
 
-/* A verb points at its script, and there is no table of all: so a program links
- * only the Lua of the calls that it makes. `sha` is the SHA1 of the text, by
- * which EVALSHA names it: `make lua` writes it here, a test checks it. */
+#endif /* DELAYQ_NO_LUA */
+
+/* Each verb points to its script; only delayq_load_scripts has a table of all
+ * scripts. So a program links only the Lua of the calls that it makes. `sha` is
+ * the SHA1 of the whole text, for EVALSHA. `make lua` writes it, and a test
+ * checks it. The name and the SHA1 are arrays: a compiler puts all strings
+ * together, and a linker that needs one of them keeps all. */
 typedef struct dq_script {
-    const char *name; /* of the file in build/lua */
-    const char *sha;
-    const char *const *parts; /* up to NULL */
+    char name[15]; /* of the file in build/lua */
+    char sha[41];
+    const char *const *parts; /* up to NULL; without Lua: NULL */
 } dq_script;
 
+#ifdef DELAYQ_NO_LUA
+#define DQ_HAS_LUA 0
+#define DQ_SCRIPT(name, sha, ...) \
+    static const dq_script dq_script_##name = {#name, sha, NULL}
+#define DQ_NO_SCRIPTS                                             \
+    "the server lacks the scripts of delayq " DELAYQ_VERSION      \
+    ", and this program has none: run `delayq load-scripts`, or " \
+    "call delayq_load_scripts in a program that has them"
+#else
+#define DQ_HAS_LUA 1
 #define DQ_SCRIPT(name, sha, ...)                                     \
     static const char *const dq_parts_##name[] = {__VA_ARGS__, NULL}; \
     static const dq_script dq_script_##name = {#name, sha, dq_parts_##name}
+#define DQ_NO_SCRIPTS "the server forgets its scripts"
+#endif
 
 #define DQ_LUA_RUN                                                 \
     dq_lua_clock, dq_lua_refusal, dq_lua_elements, dq_lua_foreign, \
-        dq_lua_chunks, dq_lua_run, dq_lua_read_due, dq_lua_drain
+        dq_lua_chunks, dq_lua_run, dq_lua_drain
 #define DQ_LUA_MIRROR dq_lua_mirror_seek, dq_lua_mirror
 #define DQ_LUA_WAITERS dq_lua_waiters_leave, dq_lua_waiters_stay
 #define DQ_LUA_TAKE \
     dq_lua_move, dq_lua_remove, dq_lua_give, dq_lua_take_listed, dq_lua_take
 
-/* Long fragments stand in the middle: hiredis' buffer, which doubles with what
- * is in it, then ends at little more than the text. */
-DQ_SCRIPT(offer, "77daf23c1835c6e005da79eb21f899414ae902d4", dq_lua_tally,
-          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_due,
+#define DQ_LUA_KEYED                                                        \
+    dq_lua_tally, dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_offers, \
+        dq_lua_publish, dq_lua_held, dq_lua_offer_keyed
+
+DQ_SCRIPT(offer, "a56332e218c726208b849c78bda149e4c5b86881", dq_lua_tally,
+          dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offers,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, "2fa6d9b37716c4e70fdddd5dd7164842c61a3540", dq_lua_tally,
-          dq_lua_clock, dq_lua_refusal, dq_lua_publish, dq_lua_due, dq_lua_find,
-          dq_lua_offer_keyed);
-DQ_SCRIPT(tick, "a3d555555bf898eef53fe447e7aecc3da6f1e696", dq_lua_tally,
-          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, "11c08984d19b2bd805c573bb62e716b307e75b67",
-          dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_tick);
-DQ_SCRIPT(take, "9d70a6e4fef3898ce64e799291e51e07d2e45da0", dq_lua_tally,
-          dq_lua_publish, dq_lua_take_usual_parts, dq_lua_take_usual,
-          dq_lua_take_begin, dq_lua_find, DQ_LUA_WAITERS,
-          dq_lua_take_usual_waits, DQ_LUA_RUN, dq_lua_no_mirror, DQ_LUA_TAKE,
-          dq_lua_take_native);
-DQ_SCRIPT(take_redisson, "3e00416ab076e414be151343266cb789e9c86f53",
+DQ_SCRIPT(offer_keyed, "7ac1efaf8631360fd289611a691553ac59036dc1", DQ_LUA_KEYED,
+          "return offer_keyed(KEYS, ARGV)\n");
+DQ_SCRIPT(tick, "f76eb880727bc303db4f1a934d7a6885ddd5ae7e", dq_lua_tally,
+          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_present,
+          dq_lua_lengths, dq_lua_tick);
+DQ_SCRIPT(tick_redisson, "d3c724e6e5c4033ff87c99a45192540ba5f78209",
+          dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_present,
+          dq_lua_lengths, dq_lua_tick);
+DQ_SCRIPT(take, "d5739811b23bc6867125739e81a63e675376ec8b", dq_lua_tally,
+          dq_lua_present, dq_lua_take_read, dq_lua_take_usual, dq_lua_publish,
+          dq_lua_find, DQ_LUA_WAITERS,
+          "if usual then return give_role(usual, KEYS[6], ARGV) end\n",
+          DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_lengths, DQ_LUA_TAKE);
+DQ_SCRIPT(take_redisson, "04a93ae9aa7085de1e37f3850cc1027fffbac1d1",
           dq_lua_tally, dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN,
-          DQ_LUA_MIRROR, dq_lua_find, DQ_LUA_TAKE, dq_lua_take_redisson);
-DQ_SCRIPT(broadcast, "ae4c40ed41ba0922b622af49c285c760dfd8a9f5", dq_lua_tally,
+          DQ_LUA_MIRROR, dq_lua_find, dq_lua_present, dq_lua_lengths,
+          "local acked = nil\n", DQ_LUA_TAKE);
+DQ_SCRIPT(broadcast, "2cd4a45f2cde5f706b39c83c8aacd4117ef038eb", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
-DQ_SCRIPT(tickets, "90c3058110c44366d73d66abee6174c9151cfb53", dq_lua_tally,
-          dq_lua_clock, dq_lua_refusal, dq_lua_elements, dq_lua_publish,
-          dq_lua_find, dq_lua_remove, dq_lua_tickets);
-DQ_SCRIPT(peek, "9eb3a1873d2b4e74018cfbc3f863d2ce2c8374f8", dq_lua_clock,
+DQ_SCRIPT(tickets, "9a4a03c6062f59af1a0b45e69650d811c6479a8d", dq_lua_tally,
+          dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_publish,
+          dq_lua_elements, dq_lua_remove, dq_lua_tickets,
+          "return tickets(KEYS, ARGV)\n");
+DQ_SCRIPT(mixed, "188d9b632a58a45bb2ccafbdfa06f55d09d07624", DQ_LUA_KEYED,
+          dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
+DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, "5dd494d6473e1956a89de34fa5ac739834a68fc1", dq_lua_clock,
+DQ_SCRIPT(count, "c733387f3377f813542ead413114b67e0648292d", dq_lua_clock,
           dq_lua_count);
-DQ_SCRIPT(clear, "a9ee1541de910170d35137af0ed32747da2988f5", dq_lua_clock,
+DQ_SCRIPT(pause, "adf6b5bd9bbb156e418ffc3e279c2d28362b1219", dq_lua_clock,
+          dq_lua_pause);
+DQ_SCRIPT(clear, "dde8a0396d79ea8fad66751c7a750cdd7ef2e255", dq_lua_clock,
           dq_lua_clear);
-DQ_SCRIPT(dead, "7fa90702d67402742d4aa2f81e82aaeaad7c819e", dq_lua_clock,
+DQ_SCRIPT(dead, "c43ffe1df2b7ea44d27db7b8b714d0c13c72de83", dq_lua_clock,
           dq_lua_elements, dq_lua_chunks, dq_lua_dead);
-DQ_SCRIPT(probe, "436825e2491fbf664279b20488cb84ca67317ef0", dq_lua_clock,
+DQ_SCRIPT(probe, "3b95afee3f94e2e00277ecd5eedfeb119560d80b", dq_lua_clock,
           dq_lua_elements, dq_lua_foreign, dq_lua_probe);
 
 /*-----------------------------------------------------------------------------
  * MARK: - Protocol
  * >>protocol   writing requests, reading replies
  *
- * Commands are written into a small buffer and from there into hiredis', larger
- * payloads and scripts directly: no array of arguments.
+ * Commands are written into a small buffer and from there into the buffer of
+ * hiredis, larger payloads and scripts directly. There is no array of
+ * arguments.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which the reply of a tick, take or broadcast begins. Those
- * from READY on stand in an array in its place; mostly 0 stands there. Behind
- * that come the due times. */
+/* The numbers with which the reply of a tick, take or broadcast begins. READY
+ * and those after it are an array, or a single 0 if all of them are 0. The due
+ * times follow. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
@@ -4379,21 +4955,26 @@ static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     return to[0] >= 0;
 }
 
+static void dq_resp_free(redisReply **r) {
+    if (*r) freeReplyObject(*r);
+    *r = NULL;
+}
+
 #define DQ_RESP_ITEMS_MAX 250000u    /* in one reply; no script returns more */
-#define DQ_RESP_BYTES_MAX (1u << 30) /* in its strings: a large payload, */
-#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* and what is small */
-#define DQ_RESP_LINE_MAX 60000 /* of an error's text, say */
-#define DQ_RESP_BODY 'b'       /* a type: what follows the line of a string */
+#define DQ_RESP_BYTES_MAX (1u << 30) /* in its strings */
+#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* 1 MB for the rest */
+#define DQ_RESP_LINE_MAX 60000 /* such as the text of an error */
+#define DQ_RESP_BODY 'b'       /* a type: the bytes after a string's line */
 
 /* Check the next bytes of a reply before hiredis reads them. hiredis would
  * allocate an array of any length that the server claims, and walk through all
  * of it to free it; a length may overflow its arithmetic; and it searches for
  * the end of a line from its beginning each time. Returns NULL, or the fault.
- * hiredis itself finds numbers that are none. */
+ * hiredis itself rejects malformed numbers. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     const char *end = p + n;
     while (p < end) {
-        int complete = 0; /* an element, but for an array's own */
+        int complete = 0; /* an element has ended, except an array's own */
         if (r->type == 0) {
             if (memchr("_#,(!=%~>|", *p, 10))
                 return "this is RESP3, which HELLO 2 did not end";
@@ -4411,7 +4992,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
         } else if (*p != '\n' || r->last != '\r') {
             if (++r->line > DQ_RESP_LINE_MAX) return "a line without an end";
             if (*p == '-')
-                r->type = '+'; /* nil: no more than its line */
+                r->type = '+'; /* nil consists only of its line */
             else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
                 r->number = r->number < DQ_RESP_BYTES_MAX / 5
                                 ? r->number * 10 + (unsigned)(*p - '0')
@@ -4445,28 +5026,32 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     return NULL;
 }
 
-#define DQ_RESP_SMALL 1024  /* longest argument but for scripts and payloads */
-#define DQ_RESP_SLICE 65536 /* most that is written of a payload in one go */
+#define DQ_RESP_SMALL 1024  /* longest argument except scripts and payloads */
+#define DQ_RESP_SLICE 65536 /* most bytes of a payload in one write */
 
 typedef struct dq_resp_writer {
     redisContext *c;
-    int counting; /* nothing goes to c: what doesn't fit buf is forgotten */
+    int counting; /* nothing goes to c: bytes that don't fit buf are dropped */
     int spilled;  /* while counting: it did not fit */
-    size_t args, keys; /* so many; the first ones are a script's keys */
-    const char *body;  /* what follows all this, and */
-    size_t body_len;   /* its length */
-    size_t n;          /* bytes in buf */
+    int asking;   /* the request follows an ASK */
+    size_t args, keys;        /* their numbers so far; a script's keys come
+                                 first */
+    const char *body;         /* the text that is written after buf, */
+    size_t body_len;          /* its length, */
+    const char *const *parts; /* and the texts after it, up to NULL */
+    size_t n;                 /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
 
 static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = o->body_len = 0;
-    o->counting = o->spilled = 0;
+    o->parts = NULL;
+    o->counting = o->spilled = o->asking = 0;
 }
 
-/* Append bytes to the output buffer of hiredis. If it has no memory for them
- * the context has a fault from then on, and takes nothing more. */
+/* Append bytes to the output buffer of hiredis. If there is no memory for them,
+ * the context has a fault from then on, and takes no more bytes. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
@@ -4530,23 +5115,15 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
-/* The text of a script. */
-static void dq_resp_script(dq_resp_writer *o, const char *const *parts) {
-    size_t len = 0, i;
-    for (i = 0; parts[i]; i++) len += strlen(parts[i]);
-    dq_resp_arg(o, "", 0, len);
-    dq_resp_flush(o);
-    for (i = 0; parts[i]; i++) dq_resp_append(o, parts[i], strlen(parts[i]));
-    dq_resp_append(o, "\r\n", 2);
-}
-
 /* Write a command of `count` words, of which these are the first. The caller
  * adds the others. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
     assert(count < 10);
     dq_resp_flush(o);
-    o->n = (size_t)snprintf(o->buf, 8, "*%d\r\n", (int)count);
+    memcpy(o->buf, "*?\r\n", 4);
+    o->buf[1] = (char)('0' + count);
+    o->n = 4;
     while (*words) {
         size_t len = strcspn(words, " ");
         dq_resp_arg(o, words, len, 0);
@@ -4554,30 +5131,22 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
     }
 }
 
-/* Write a key or channel of the queue: prefix, T, rest. Returns its length. */
-static size_t dq_resp_key_text(const delayq *q, const char *prefix,
-                               const char *rest, char to[DQ_RESP_SMALL]) {
-    int tagged = memchr(q->name, '{', q->name_len) != NULL;
-    const char *parts[5];
-    size_t n = 0, len, i;
-    parts[0] = prefix;
-    parts[1] = tagged ? "" : "{";
-    parts[2] = q->name;
-    parts[3] = tagged ? "" : "}";
-    parts[4] = rest;
-    for (i = 0; i < 5; i++) { /* snprintf would be slow: a take has three */
-        len = strlen(parts[i]);
-        assert(n + len <= DQ_RESP_SMALL);
-        memcpy(to + n, parts[i], len);
-        n += len;
-    }
-    return n;
-}
-
+/* Write a key or channel of the queue: prefix, T, rest. (snprintf would be
+ * slow: a take has four.) */
 static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
                         const char *rest) {
-    char key[DQ_RESP_SMALL];
-    dq_resp_arg(o, key, dq_resp_key_text(q, prefix, rest, key), 0);
+    size_t n = strlen(prefix), more = strlen(rest), brace = q->has_tag ? 0 : 1;
+    char *to;
+    assert(n + q->name_len + more + 2 <= DQ_RESP_SMALL);
+    dq_resp_arg(o, prefix, n, q->name_len + 2 * brace + more);
+    to = o->buf + o->n;
+    if (brace) *to++ = '{';
+    memcpy(to, q->name, q->name_len);
+    to += q->name_len;
+    if (brace) *to++ = '}';
+    memcpy(to, rest, more);
+    memcpy(to + more, "\r\n", 2);
+    o->n = (size_t)(to - o->buf) + more + 2;
 }
 
 #define DQ_ZSET "redisson_delay_queue_timeout:"
@@ -4591,42 +5160,60 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_COUNTERS "delayq_counters:"
 #define DQ_WAITERS "delayq_waiters:" /* also their channel */
 #define DQ_TURN "delayq_turn:"
+#define DQ_PAUSED "delayq_paused:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 /* End the keys of a script. Its first argument is the key of the counters, or
- * ''. */
+ * ''. The new node of a slot that is being moved must not have such a key:
+ * otherwise the key of the old node could not be moved. */
 static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
     o->keys = o->args;
-    if (q->options.counters)
+    if (q->options.counters && !o->asking)
         dq_resp_key(o, q, DQ_COUNTERS, "");
     else
         dq_resp_text(o, "");
 }
 
+/* Most words of a request: some hosted servers allow 3,999. A verb's `most`
+ * keeps to this limit. */
+#define DQ_MOST_ARGS 3900
+
 /* Writes the keys and arguments of a script. */
 typedef void dq_resp_args(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane);
 
-/* Write the call of a script, behind SCRIPT LOAD if it `uploads` the script,
- * and behind ASKING if it follows an ASK. The numbers of keys and arguments are
- * known when `args` has run: what fits the buffer waits there for the line with
- * these numbers. If it doesn't fit, `args` runs again. Returns the number of
- * replies. */
+/* Write SCRIPT LOAD. The socket writes the script part by part. Returns the
+ * number of replies. */
+static int dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
+    size_t len = 0, i;
+    assert(DQ_HAS_LUA && script->parts);
+    DQ_MARK(script_uploaded);
+    for (i = 0; script->parts[i]; i++) len += strlen(script->parts[i]);
+    dq_resp_command(o, 3, "SCRIPT LOAD");
+    dq_resp_arg(o, "", 0, len);
+    o->body = script->parts[0];
+    o->body_len = strlen(o->body);
+    o->parts = script->parts + 1;
+    return 1;
+}
+
+/* Write the call of a script, after ASKING if it follows an ASK. The numbers of
+ * keys and arguments are known only after `args` has run, so the arguments wait
+ * in the buffer for the line with these numbers. If they don't fit, `args` runs
+ * again. Returns the number of replies. */
 static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
-                        int uploads, int asking, dq_resp_args *args,
+                        int asking, dq_resp_args *args,
                         const delayq_lane *lane) {
     char call[120];
     int n;
-    if (uploads) {
-        dq_resp_command(o, 3, "SCRIPT LOAD");
-        dq_resp_script(o, script->parts);
-    }
     if (asking) dq_resp_command(o, 1, "ASKING");
     dq_resp_flush(o);
+    o->asking = asking;
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
     args(o, q, lane);
     assert(o->keys <= o->args);
+    assert(3 + o->args <= DQ_MOST_ARGS);
     n = snprintf(call, sizeof call,
                  "*%lu\r\n$7\r\nEVALSHA\r\n$40\r\n%s\r\n$%d\r\n%lu\r\n",
                  (unsigned long)(3 + o->args), script->sha,
@@ -4638,51 +5225,58 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
     dq_resp_append(o, call, (size_t)n);
     if (o->spilled) {
         size_t keys = o->keys, total = o->args;
+        DQ_MARK(request_spills);
         o->n = o->keys = o->args = 0;
         args(o, q, lane);
         assert(o->keys == keys && o->args == total);
         (void)keys, (void)total; /* without asserts */
     }
-    return 1 + uploads + asking;
+    return 1 + asking;
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Schedule
  * >>schedule   the time of the next poll
  *
- * Owns next_poll_us, the time of the next poll: it has one function for each
- * event. Nobody else writes it but section Waiters, which decides for handles
- * that wait beside others. It also owns the answer to "what does the handle
- * wait for?", dq_sched_next.
+ * Owns next_poll_us, the time of the next poll, with one function for each
+ * event. Section Waiters also writes it, for handles that wait together with
+ * others. Also owns dq_sched_next, the time until which a handle may sleep.
  *
- * The relative time in a reply counts from the moment at which its request was
- * sent: at worst the poll is some microseconds early and is repeated, once.
- * Counted from the reply it would be late by a round trip. A message that comes
- * while a take is in flight counts beside its reply. Without a connection
- * nothing is polled; the first poll is sent when it is open.
+ * The relative time in a reply counts from the sending of its request. At worst
+ * the poll is some microseconds early and is repeated once; if the time counted
+ * from the reply, the poll would be a round trip late. A message that comes
+ * while a take is in flight counts in addition to its reply. Without a
+ * connection nothing is polled; the first poll is sent when the connection is
+ * open.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
+#ifndef DQ_ATTEMPTS_US
+#define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
+#endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_UNHEARD_POLL_US 250000 /* where nothing would announce an item */
+#define DQ_POLL_MS 250   /* between two polls if pushes are not reported */
+#define DQ_QUIET_POLLS 4 /* most doublings of it while no push comes */
 
-/* Returns the time of the next attempt to connect: the first is at once, then
- * the pause between the beginnings of two attempts grows. */
-static int64_t dq_sched_next_attempt(const delayq *owner,
-                                     const delayq_socket *s) {
-    int64_t now = dq_sys_now(), when = now;
-    if (s->failures > 0)
-        when = s->begun_us +
-               dq_num_backoff(DQ_BACKOFF_US,
-                              owner->options.reconnect_max_ms * 1000LL,
-                              s->failures);
-    return when < now ? now : when;
+/* The channels of a handle. */
+enum {
+    DQ_CHANNEL_QUEUE = 1,   /* the due times of new heads of the queue */
+    DQ_CHANNEL_WAITERS = 2, /* calls to all that wait on the queue */
+    DQ_CHANNEL_OWN = 4,     /* tells this handle to lead */
+    DQ_CHANNELS_OF_WAITERS = DQ_CHANNEL_WAITERS | DQ_CHANNEL_OWN
+};
+
+/* Returns the back-off, in us, after `failures` failures in a row. */
+static int64_t dq_sched_backoff_us(const delayq *q, unsigned failures) {
+    return dq_num_backoff(DQ_BACKOFF_US, q->options.reconnect_max_ms * 1000LL,
+                          failures);
 }
 
 /* Returns the time that a reply may take, in us: `ms`, but at least two round
- * trips, of which the clock's error is a measure. On a line longer than its
- * timeout every request would expire, after the server has run it. */
-static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
+ * trips. The clock's error is a measure of them. If a round trip took longer
+ * than the time limit, every request would expire although the server runs it.
+ */
+DQ_APART static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
     int64_t twice = conn->known ? 2 * conn->clock_error_us : 0;
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
@@ -4692,64 +5286,94 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
                                const delayq_socket *s) {
     int64_t end;
     if (s->state == DELAYQ_SOCKET_CLOSED) return s->retry_us;
-    if (s->state == DELAYQ_SOCKET_RESOLVING) return dq_sys_now() + 10000;
+    if (s->state == DELAYQ_SOCKET_RESOLVING) return conn->now_us + 10000;
     if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
     if (!s->first) return DQ_NEVER;
     end = s->moved_us +
           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
-    return end; /* the exchanges in flight are given up if nothing moves */
+    return end; /* if no byte moves until then, its exchanges fail */
 }
 
-/* Returns the time at which a quiet subscriber is pinged, or its reply to the
- * ping is overdue. */
+/* Returns the time at which a quiet subscriber is pinged, or the time at which
+ * the reply to the ping is overdue. */
 static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
-    return conn->sub_pinged_us + conn->owner->options.io_timeout_ms * 1000LL;
+    return conn->sub_pinged_us +
+           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
 }
 
-/* Returns 1 if a standby has a deferred LLEN that it can send. */
-static int dq_sched_looks(const delayq *q) {
-    return q->waiter.push_us > 0 && q->conn->tracking != DELAYQ_TRACK_OFF &&
-           q->setup.state == DELAYQ_EXCHANGE_NONE && q->conn->cmd.body_len == 0;
-}
+#define DQ_YIELD_US DQ_SECOND_US /* longest time that others yield */
+#define DQ_IDLE_READ_US 1000     /* between two reads of idle sockets */
 
-/* Returns 1 if a ring must wait for the replies in flight: after a request of a
- * ring has lost a socket, one is sent at a time until the guilty one is known.
+/* Returns the time until which a lane of a ring, or a fetch or a count of the
+ * list (`lane` is NULL), has to yield:
+ *     0          it need not
+ *     DQ_NEVER   until a reply has come
+ *
+ * They yield to a lane whose request may be the cause of lost sockets, so that
+ * this request is sent alone. Otherwise the fetches of handles with an outbox
+ * could keep the socket busy for ever, and the cause would stay unknown. If the
+ * suspect is not stepped, or is refused, the others yield for a second at most.
  */
-static int dq_sched_is_held_back(const delayq *q) {
-    const delayq_lane *lane = q->lanes;
-    while (lane && !lane->suspect) lane = lane->next;
-    return lane && q->conn->cmd.first;
+static int64_t dq_sched_yield_us(const delayq *q, const delayq_lane *lane) {
+    const delayq_lane *s;
+    const delayq *h;
+    int64_t now;
+    if (!q->outbox) return 0;
+    now = q->conn->now_us;
+    for (h = q->conn->handles; h; h = h->next)
+        for (s = h->lanes; s; s = s->next) {
+            int sent = s->x.state == DELAYQ_EXCHANGE_SENT;
+            if (s->suspect_us == 0 ||
+                (!sent && (s->settled == s->accepted || now < s->retry_us ||
+                           now >= s->suspect_us)))
+                continue;
+            if (s == lane && !q->conn->cmd.first) return 0;
+            return sent ? DQ_NEVER : s->suspect_us;
+        }
+    return 0;
 }
 
-/* Returns the time at which a lane goes on by itself. DQ_NEVER: it is empty, or
- * waits for a reply, for the connection or for another lane. */
+/* Returns the time at which a lane with ops can go on, or DQ_NEVER if it waits
+ * for a reply, for the connection or for another lane. */
 static int64_t dq_sched_lane(const delayq *q, const delayq_lane *lane) {
+    int64_t yield_us;
     if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
     if (lane->x.state != DELAYQ_EXCHANGE_NONE) return DQ_NEVER;
-    if (lane->settled == lane->accepted) return DQ_NEVER;
-    return lane->ring && dq_sched_is_held_back(q) ? DQ_NEVER : lane->retry_us;
+    yield_us = lane->ring ? dq_sched_yield_us(q, lane) : 0;
+    return yield_us > lane->retry_us ? yield_us : lane->retry_us;
 }
 
-/* Returns the time at which q acts though nothing is heard: the only function
- * that says what a handle waits for. `polling`: a poll counts, too. Without a
- * connection it is the next step of connecting. */
+/* Returns the end of a sleep: the time at which q acts unless a socket is ready
+ * before. `polling`: the next poll counts, too. Without a connection it is the
+ * time of the next step of connecting. */
 static int64_t dq_sched_next(const delayq *q, int polling) {
     const delayq_conn *conn = q->conn;
     const delayq_lane *lane;
     int64_t next = dq_sched_socket(conn, &conn->cmd), other;
     if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
+    /* under TLS the rest may lie in a buffer, and the socket isn't readable */
+    if (conn->cmd.more || conn->ask.more || conn->sub.more) return 0;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
     if (!q->probed) /* it waits for its probe */
         return q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0
-                   ? 0
+                   ? q->probe_us
                    : next;
-    if (polling && q->next_poll_us < next && !q->poll_sent)
-        next = q->next_poll_us;
-    if (dq_sched_looks(q) && q->waiter.push_us < next) next = q->waiter.push_us;
+    other = dq_sched_yield_us(q, NULL);
+    if (other == 0) {
+        other = polling && !q->poll_sent ? q->next_poll_us : DQ_NEVER;
+        if (q->waiter.push_us > 0 && conn->tracking != DELAYQ_TRACK_OFF &&
+            q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0) {
+            int64_t look_us = q->waiter.push_us;
+            if (look_us < q->track_us) look_us = q->track_us;
+            if (look_us < other) other = look_us;
+        }
+    }
+    if (other < next) next = other;
     for (lane = q->lanes; lane; lane = lane->next) {
+        if (lane->settled == lane->accepted) continue;
         other = dq_sched_lane(q, lane);
         if (other < next) next = other;
     }
@@ -4761,38 +5385,48 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     other = conn->sub.state < DELAYQ_SOCKET_OPEN
                 ? dq_sched_socket(conn, &conn->sub)
                 : dq_sched_ping_us(conn);
+    /* dq_step reads an idle socket no sooner */
+    if (other < conn->idle_read_us + DQ_IDLE_READ_US)
+        other = conn->idle_read_us + DQ_IDLE_READ_US;
     return other < next ? other : next;
 }
 
-/* Poll no later than `when`, but not within a pause. */
+/* Returns the time between two polls, in us, if messages about due times or
+ * pushes are missing. If only pushes are not reported, there may be none, and
+ * many hosted servers charge by the command: so the time grows while no push is
+ * found. */
+DQ_APART static int64_t dq_sched_unheard_us(const delayq *q) {
+    int64_t most_ms = q->options.max_wait_ms, poll_ms = q->options.poll_ms;
+    if (poll_ms == 0)
+        poll_ms = (int64_t)DQ_POLL_MS
+                  << (q->subscribed & DQ_CHANNEL_QUEUE ? q->quiet_polls : 0);
+    return (poll_ms < most_ms ? poll_ms : most_ms) * 1000;
+}
+
+/* Poll no later than `when`, but not before a back-off is over. */
 static void dq_sched_lower(delayq *q, int64_t when) {
-    if (when < q->pause_us) when = q->pause_us;
+    if (when < q->not_before_us) when = q->not_before_us;
     if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
-/* Returns 1 if something lies ready and no pause forbids to ask for it. */
+/* Returns 1 if items lie ready and no back-off forbids a take. */
 static int dq_sched_has_ready(const delayq *q) {
-    return q->ready > 0 && (!q->pause_us || dq_sys_now() >= q->pause_us);
+    return q->ready > 0 &&
+           (!q->not_before_us || q->conn->now_us >= q->not_before_us);
 }
 
-/* Returns by how much the two clocks may have drifted apart since the server's
- * was read: 500 us a second. */
-static int64_t dq_sched_drift_us(const delayq_conn *conn, int64_t now) {
+/* Returns how far, in us, the two clocks may have drifted apart since the
+ * server's clock was read: 500 us a second. */
+DQ_APART static int64_t dq_sched_drift_us(const delayq_conn *conn,
+                                          int64_t now) {
     return now > conn->clock_read_us ? (now - conn->clock_read_us) / 2000 : 0;
 }
 
-/* Returns the latest time that the server's clock can show at a local moment.
- */
-static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us,
-                                  int64_t now) {
-    return local_us + conn->clock_offset_us + conn->clock_error_us +
-           dq_sched_drift_us(conn, now);
-}
-
-/* Returns the earliest local moment at which the server's clock can show
- * due_ms. */
-static int64_t dq_sched_local_us(const delayq *q, int64_t due_ms, int64_t now) {
-    return due_ms * 1000 - dq_sched_server_us(q->conn, 0, now);
+/* Returns by how much, in us, the server's clock can be ahead of the local one
+ * at most. */
+DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
+    return conn->clock_offset_us + conn->clock_error_us +
+           dq_sched_drift_us(conn, conn->now_us);
 }
 
 static int dq_sched_same_queue(const delayq *a, const delayq *b) {
@@ -4809,116 +5443,114 @@ static void dq_sched_untrack(delayq *q) {
 
 /* --- events of the connections --- */
 
-/* The command socket is closed, and client tracking ends with it. The next poll
- * is sent when it is open again. */
-static void dq_sched_on_conn_lost(delayq_conn *conn) {
+/* The first probe on the command socket was answered: poll at once. */
+static void dq_sched_on_conn_back(delayq_conn *conn) {
     delayq *h;
+    delayq_lane *lane;
+    int64_t now = conn->now_us;
+    assert(conn->known && conn->cmd.state >= DELAYQ_SOCKET_OPEN);
     for (h = conn->handles; h; h = h->next) {
-        h->list_tracked = 0;
-        h->waiter.push_us = h->pause_us = 0;
-    }
-}
-
-/* The command socket is open: poll at once. */
-static void dq_sched_on_conn_back(delayq_conn *conn, int64_t now) {
-    delayq *h;
-    for (h = conn->handles; h; h = h->next) {
-        h->pause_us = 0;
+        h->not_before_us = 0;
         h->next_poll_us = now;
+        for (lane = h->lanes; lane; lane = lane->next)
+            if (lane->suspect_us > 0) {
+                DQ_MARK(suspect_on_trial);
+                lane->retry_us = now + lane->trial_us;
+                lane->suspect_us = lane->retry_us + DQ_YIELD_US;
+            }
     }
 }
 
-/* The subscriber is closed. sub.retry_us is set. */
+/* The subscriber is closed: poll when it may be opened again. */
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
+    assert(!conn->sub.c && conn->tracking == DELAYQ_TRACK_OFF);
+    DQ_MARK(subscriber_lost);
     for (h = conn->handles; h; h = h->next) {
-        h->subscribed = 0;
+        h->asked = h->subscribed = 0;
         dq_sched_untrack(h);
         memset(&h->waiter, 0, sizeof h->waiter);
         dq_sched_lower(h, conn->sub.retry_us);
     }
 }
 
-/* A transfer or take has failed. Pause if a connection is there; else its own
- * pause counts. */
+/* A transfer or take has failed. Back off, unless the connection is lost:
+ * connecting has its own back-off. */
 static void dq_sched_on_fault(delayq *q) {
     q->poll_sent = 0;
     q->waiter.push_us = 0;
     if (!q->conn->cmd.c) return;
-    q->next_poll_us = q->pause_us = dq_sys_now() + DQ_BACKOFF_US;
-}
-
-/* A take of the program ends a pause. */
-static void dq_sched_on_take(delayq *q) {
-    int64_t pause_us = q->pause_us;
-    q->pause_us = 0;
-    if (pause_us) dq_sched_lower(q, dq_sys_now());
+    DQ_MARK(fetch_backs_off);
+    q->next_poll_us = q->not_before_us = q->conn->now_us + DQ_BACKOFF_US;
 }
 
 /* --- events of the queue --- */
 
-/* A transfer or take is sent. Its reply will say when the next poll is, unless
- * a message that is heard meanwhile makes it sooner. */
+/* A transfer or take is sent. Its reply will give the time of the next poll,
+ * unless a message that comes meanwhile makes the poll sooner. */
 static void dq_sched_on_sent(delayq *q) {
+    assert(!q->poll_sent);
     q->poll_sent = 1;
-    q->pause_us = 0;
+    q->not_before_us = 0;
     q->next_poll_us = DQ_NEVER;
 }
 
-/* The reply to a transfer or take is there: the next item is due in next_us,
- * `ready` items lie in the lists. That holds for every handle on the same queue
- * and connection. unheard: the next push would not be heard; taken: the list
- * has changed.
+/* The reply to a transfer or take is there, for every handle on the same queue
+ * and connection.
+ *     next_us   the next item is due in this many us; < 0: there is none
+ *     ready     items lie in the lists
+ *     unheard   the next push will not be reported
+ *     taken     the list has changed, perhaps by a push of others
  *
- * If an item is due within a millisecond, this poll came too early. It took
- * longer to get there than the next one will, since all are awake now: counted
- * from the moment of its sending, the next one would be too early, too. */
+ * If an item is due within a millisecond, this poll was too early. Its request
+ * took longer to reach the server than the next one will, since both programs
+ * are awake now. So the next poll counts from half the round trip later, or it
+ * would be too early, too. */
 static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
                               int64_t next_us, int64_t ready, int unheard,
                               int taken) {
+    const delayq_conn *conn = q->conn;
     int64_t cap = q->options.max_wait_ms * 1000;
     int64_t sent_us = x->sent_us, from_us = sent_us;
     delayq *h;
-    if ((unheard || !q->subscribed) && cap > DQ_UNHEARD_POLL_US)
-        cap = DQ_UNHEARD_POLL_US;
+    if (taken || !unheard) q->quiet_polls = 0;
+    if (unheard || !(q->subscribed & DQ_CHANNEL_QUEUE))
+        cap = dq_sched_unheard_us(q);
+    if (unheard && q->quiet_polls < DQ_QUIET_POLLS) q->quiet_polls++;
     if (next_us < 0 || next_us > cap) next_us = cap;
     if (next_us < 1000) from_us += (x->read_us - sent_us) / 2;
-    for (h = q->conn->handles; h; h = h->next) {
+    for (h = conn->handles; h; h = h->next) {
         if (h != q && (h->wire->stream || !dq_sched_same_queue(h, q))) continue;
-        h->pause_us = 0;
+        h->not_before_us = 0;
         h->ready = ready < 0 ? 0 : ready;
         if (!h->poll_sent || from_us + next_us < h->next_poll_us)
             h->next_poll_us = from_us + next_us;
         if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
+        if (conn->sub.retry_us > sent_us) /* it is opened with a poll */
+            dq_sched_lower(h, conn->sub.retry_us);
         if (taken) dq_sched_untrack(h);
     }
     q->poll_sent = 0;
 }
 
-/* The handle itself has stored an item, or changed its due time to due_ms, as a
- * reply says that was read at read_us. */
-static void dq_sched_on_own_item(delayq *q, int64_t due_ms, int64_t read_us) {
-    dq_sched_lower(q, dq_sched_local_us(q, due_ms, read_us));
-}
-
-/* Returns the local time at which the item of a message is due; due_ms 0: now.
- */
+/* Returns the earliest local time at which an item is due; due_ms 0: now. */
 static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
-    int64_t now = dq_sys_now();
+    int64_t now = q->conn->now_us;
     if (due_ms > DQ_MAX_DUE / 1000) return now + q->options.max_wait_ms * 1000;
-    return due_ms > 0 ? dq_sched_local_us(q, due_ms, now) : now;
+    return due_ms > 0 ? due_ms * 1000 - dq_sched_ahead_us(q->conn) : now;
 }
 
-/* A message announces an item that is due at due_ms. */
+/* An item is due at due_ms, as a message announces, or because the handle
+ * itself has stored the item or changed its due time. */
 static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
 }
 
 /* A call of the handle has pushed `more` items into the ready list. The server
- * reports that to other connections, but not to this one, for which it no
- * longer tracks the list. */
+ * reports that to other connections only, and tracks the list no longer. */
 static void dq_sched_on_own_push(delayq *q, int64_t more) {
     delayq *h;
+    DQ_MARK(own_push);
     for (h = q->conn->handles; h; h = h->next) {
         if (!dq_sched_same_queue(h, q)) continue;
         dq_sched_untrack(h);
@@ -4926,12 +5558,13 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     }
 }
 
-/* At read_us the server has refused to track the list. */
+/* The server has refused to track the list, in a reply read at read_us. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     delayq *h;
-    if (q->conn->tracking == DELAYQ_TRACK_OFF) /* for all */
+    DQ_MARK(untracked);
+    if (q->conn->tracking == DELAYQ_TRACK_OFF) /* for all handles */
         for (h = q->conn->handles; h; h = h->next) dq_sched_untrack(h);
-    q->track_us = read_us + DQ_UNHEARD_POLL_US;
+    q->track_us = read_us + DQ_POLL_MS * 1000;
     dq_sched_lower(q, q->track_us);
 }
 
@@ -4939,272 +5572,288 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  * MARK: - Waiters
  * >>waiters   which of the handles that wait on a queue acts
  *
- * Of many handles that wait in a take on one queue, few should wake for an
- * item. So the take script (waiter_role in its Lua) gives each a role:
+ * If many handles wait in a take on one queue, few of them should wake for an
+ * item. So the take script (give_role in its Lua) gives each handle a role:
  *
- *     alone     Nobody else waits. It acts at once when something is due or
- *               pushed, and its takes don't mention the waiters: it pays
- *               nothing for them.
- *     leader    It acts at once, too. When it gets an item or stops waiting
- *               its script names the next leader: the standby that has waited
- *               longest; where there is none, a sleeper.
- *     standby   About 16 of the others. They hear what the leader hears, and
- *               act 0.3 to 0.6 s later if what was due or pushed is still
- *               there: the leader is dead or frozen. The first to find out
- *               tells the other standbys, so that these don't ask as well.
- *     sleeper   All others. They hear nothing but their own channel and the
- *               waiters', and look every max_wait_ms.
+ *     alone     Nobody else waits. The handle acts at once if an item is due or
+ *               pushed. Its takes don't name the waiters and cost no more.
+ *     leader    It acts at once, too. If it gets an item or stops waiting, its
+ *               script names the next leader: the standby that has waited
+ *               longest or, without a standby, a sleeper.
+ *     standby   About 16 of the others. They receive the messages that the
+ *               leader receives, and act 0.3 to 0.6 s later if the item is
+ *               still there: then the leader is dead or frozen. The first
+ *               standby that finds this tells the others, which then wait.
+ *     sleeper   All others. They receive only messages on their own channel and
+ *               on the waiters', and send a take every max_wait_ms.
+ *     none      The handle has just begun to wait, or an ACL forbids the
+ *               waiters' key. It acts at once. "New" is the same before the
+ *               first role.
  *
- * Who has none of these roles (it has just begun to wait, or an ACL forbids
- * it) acts at once. What each of them does when it hears
+ * The consequence of each event, by role:
  *
- *                   a due time on      of a push       on its own  on the
- *                   the queue's                        channel     waiters'
- *                   channel                            "lead, due" channel
+ *     event             none, alone   leader      standby          sleeper
  *
- *     none, alone   act then           act             -           enter
- *     leader        act then           act             act then    enter
- *     standby       act 0.3 to 0.6 s   look as much    act then    enter
- *                   later              later (LLEN)
- *     sleeper       (unsubscribed)     -               act then    enter
+ *     due time on the   act then      act then    act 0.3 to       (is not
+ *     queue's channel                             0.6 s later      subscribed)
+ *     push reported     act           act         count the list   -
+ *                                                 0.3 to 0.6 s
+ *                                                 later (LLEN)
+ *     own channel:      (if a take    act then    lead, act then   lead, act
+ *     "lead, due ..."   is in flight,                              then
+ *                       after it)
+ *     waiters' channel  enter         enter       enter            enter
+ *     reply to a take   take the role in it, unless a message since was newer
  *
- * To a standby the latest due time on the queue's channel replaces the one
- * before: it is the head's. "Enter": ask within a second, and be given a role
- * anew.
+ * A due time on the queue's channel is that of the head, so it replaces the due
+ * time that a standby knew. "Enter" means: send a take within a second, which
+ * gives the handle a new role.
  *
- * All this only saves work. A handle's role is what it was last told: if two
- * believe to lead, both act, and the next script sets one of them right. If
- * nobody leads a standby acts, late, and its script calls all to enter anew; if
- * no standby is left, a sleeper's does.
+ * All this only saves work. A handle acts by the role that it was last told. If
+ * two handles lead, both act, and the next script corrects one of them. If no
+ * handle leads, a standby acts late, and its script calls all to enter; if no
+ * standby is left, a sleeper's does.
  *
  * Owns q->waiter, will_wait, and next_poll_us of standbys and sleepers.
  *---------------------------------------------------------------------------*/
 
-#define DQ_WAITERS_MS 10000 /* a take that may last so long takes part */
+#define DQ_WAITERS_MS 10000 /* a take that may last this long takes part */
 
-/* A standby acts so much later than the leader. */
-static int64_t dq_waiters_slack(void) {
-    return 300000 + (int64_t)dq_sys_random16() * 300000 / 65536;
-}
-
-/* --- what the handle's requests and subscriptions depend on --- */
-
-/* Does its next take name the waiters? */
+/* Returns 1 if the handle's next take names the waiters. */
 static int dq_waiters_in_take(const delayq *q) {
-    const delayq_waiter *w = &q->waiter;
-    return w->role >= DELAYQ_WAITER_LEADER || /* it is in the set */
-           (q->will_wait && w->role == DELAYQ_WAITER_NONE && w->own_heard &&
-            w->all_heard);
+    const int both = DQ_CHANNELS_OF_WAITERS;
+    return q->waiter.role >= DELAYQ_WAITER_LEADER || /* it is in the set */
+           (q->will_wait && q->waiter.role <= DELAYQ_WAITER_NONE &&
+            (q->subscribed & both) == both);
 }
 
-/* What it is by its own account, for the script. */
+/* Returns the role that the handle claims to have, for the script. */
 static const char *dq_waiters_claim(const delayq *q) {
     const delayq_waiter *w = &q->waiter;
-    if (!w->known) return "new";
-    if (w->called) return "none";
+    if (w->role == DELAYQ_WAITER_NEW) return "new";
+    if (w->enter_us > 0) return "none";
     switch (w->role) {
     case DELAYQ_WAITER_LEADER: return "leader";
     case DELAYQ_WAITER_SLEEPER: return "sleeper";
     case DELAYQ_WAITER_STANDBY:
-        return w->overdue || q->conn->tracking == DELAYQ_TRACK_OFF ||
-                       (w->due_us > 0 && w->due_us <= dq_sys_now())
+        return q->ready > 0 || q->conn->tracking == DELAYQ_TRACK_OFF ||
+                       (w->due_us > 0 && w->due_us <= q->conn->now_us)
                    ? "check"
                    : "standby";
     default: return "none";
     }
 }
 
-/* --- when it acts --- */
-
-/* At the latest: sooner where nothing would announce an item. */
-static int64_t dq_waiters_latest(const delayq *q) {
-    int64_t wait_us = q->options.max_wait_ms * 1000;
-    int heard = q->conn->tracking != DELAYQ_TRACK_OFF && q->subscribed;
-    if (!heard && wait_us > DQ_UNHEARD_POLL_US) wait_us = DQ_UNHEARD_POLL_US;
-    return dq_sys_now() + wait_us;
+/* Returns how much later than the leader a standby acts, in us. */
+static int64_t dq_waiters_slack(void) {
+    return 300000 + (int64_t)dq_sys_random16() * 300000 / 65536;
 }
 
-/* The next item is due then: when a standby acts. */
+/* Returns the latest time of a leader's next poll. It is sooner if no message
+ * would announce an item. */
+static int64_t dq_waiters_latest(const delayq *q) {
+    int heard = q->conn->tracking != DELAYQ_TRACK_OFF &&
+                (q->subscribed & DQ_CHANNEL_QUEUE);
+    return q->conn->now_us +
+           (heard ? q->options.max_wait_ms * 1000 : dq_sched_unheard_us(q));
+}
+
+/* Set the next poll of a standby whose next item is due at due_us. */
 static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
-    int64_t now = dq_sys_now(), latest = dq_waiters_latest(q);
+    int64_t now = q->conn->now_us, latest = dq_waiters_latest(q);
+    assert(q->waiter.role == DELAYQ_WAITER_STANDBY);
     if (due_us > latest) due_us = latest; /* as the leader polls */
     if (due_us < now) due_us = now;
     due_us += dq_waiters_slack();
     if (due_us > q->waiter.look_us) due_us = q->waiter.look_us;
-    if (q->waiter.called)
+    if (q->waiter.enter_us > 0)
         dq_sched_lower(q, due_us); /* it enters before */
     else
         q->next_poll_us = due_us;
 }
 
-/* --- events --- */
+/* --- events: each row of the table above --- */
 
-/* A take begins: may it wait long? One that has left the waiters with an item
- * enters at once. */
-static void dq_waiters_begin(delayq *q, int64_t timeout_ms) {
+/* A take begins. If it waits for its reply, the back-off of its handle is over.
+ * If it may last long, it takes part; a handle that has left the waiters with
+ * an item enters at once. */
+static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
+    if (waits && q->not_before_us) {
+        q->not_before_us = 0;
+        dq_sched_lower(q, q->conn->now_us);
+    }
     q->will_wait =
         (timeout_ms < 0 || timeout_ms >= DQ_WAITERS_MS) && !q->wire->stream;
-    if (!q->will_wait) q->waiter.called = 0;
-    if (q->waiter.role == DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
-        dq_sched_lower(q, dq_sys_now());
+    if (!q->will_wait) q->waiter.enter_us = 0;
+    if (q->waiter.role <= DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
+        dq_sched_lower(q, q->conn->now_us);
 }
 
-/* A take that names the waiters begins: what was heard until now it takes into
- * account. */
-static void dq_waiters_on_take(delayq *q) {
-    q->waiter.promoted = 0;
-    if (q->waiter.called) q->waiter.called = 2;
-}
-
-/* A take, sent then, was answered: so long until the next item is due; whether
- * it has got something; the role, or -1 if it did not name the waiters. */
+/* The reply to a take that was sent at sent_us is there. The next item is due
+ * in next_us (-1: there is none). `got`: the take has got an item. `given`: the
+ * role's number in the reply, or -1 if the take did not name the waiters. */
 static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
-                                int got, int64_t role) {
+                                int got, int64_t given) {
+    const int both = DQ_CHANNELS_OF_WAITERS;
     delayq_waiter *w = &q->waiter;
     delayq_waiter_role before = w->role;
     int64_t cap = q->options.max_wait_ms * 1000;
-    if (role > DELAYQ_WAITER_NONE && !(w->own_heard && w->all_heard))
-        role = DELAYQ_WAITER_NONE; /* the subscriber was lost meanwhile */
-    if (role >= DELAYQ_WAITER_NONE && role <= DELAYQ_WAITER_SLEEPER)
-        w->role = (delayq_waiter_role)role;
-    else if (got && q->waiter.role >= DELAYQ_WAITER_LEADER)
+    if (given > 0 && (q->subscribed & both) != both)
+        given = 0; /* the subscriber was lost meanwhile */
+    if (given > 0 && given < DELAYQ_WAITER_SLEEPER)
+        w->role = (delayq_waiter_role)(given + 1);
+    else if ((given == 0 && w->role > DELAYQ_WAITER_NONE) ||
+             (got && w->role >= DELAYQ_WAITER_LEADER))
         w->role = DELAYQ_WAITER_NONE;
-    if (role > DELAYQ_WAITER_NONE) w->known = 1;
-    w->overdue = 0;
-    if (role >= 0 && w->called == 2) w->called = 0;
-    if (w->called && w->role == DELAYQ_WAITER_ALONE)
-        w->role = DELAYQ_WAITER_NONE; /* called meanwhile */
-    if (w->promoted && w->role > DELAYQ_WAITER_LEADER)
-        w->role = DELAYQ_WAITER_LEADER; /* told meanwhile: at worst there are
-                                           two for a time */
-    if (w->role != DELAYQ_WAITER_STANDBY) w->push_us = 0;
-    if (w->role == DELAYQ_WAITER_STANDBY) {
-        w->due_us = next_us < 0 ? 0 : sent_us + next_us;
+    /* A message that was read since the take was sent is newer. */
+    if (given >= 0 && w->enter_us < sent_us) w->enter_us = 0;
+    if (w->enter_us > 0 && w->role == DELAYQ_WAITER_ALONE)
+        w->role = DELAYQ_WAITER_NONE;
+    if (w->lead_us >= sent_us && w->role > DELAYQ_WAITER_LEADER)
+        w->role = DELAYQ_WAITER_LEADER; /* at worst two lead for a time */
+    switch (w->role) {
+    case DELAYQ_WAITER_STANDBY:
+        DQ_MARK(becomes_standby);
         w->look_us = sent_us + cap;
-        dq_waiters_stand_by(q, next_us < 0 ? w->look_us : w->due_us);
-    } else if (w->role == DELAYQ_WAITER_SLEEPER) {
+        w->due_us = q->next_poll_us; /* by the reply, or by a message since */
+        if (next_us < 0 && w->due_us >= w->look_us) w->due_us = 0;
+        dq_waiters_stand_by(q, w->due_us == 0 ? w->look_us : w->due_us);
+        break;
+    case DELAYQ_WAITER_SLEEPER:
+        DQ_MARK(becomes_sleeper);
         if (before != DELAYQ_WAITER_SLEEPER) /* not all at the same time */
             cap = cap / 65536 * dq_sys_random16();
         q->next_poll_us = sent_us + cap;
+        break;
+    default: break; /* as dq_sched_on_reply has decided */
     }
-    if (w->called && dq_waiters_in_take(q)) dq_sched_lower(q, dq_sys_now());
+    if (w->role != DELAYQ_WAITER_STANDBY) w->push_us = 0;
+    if (w->enter_us > 0 && dq_waiters_in_take(q))
+        dq_sched_lower(q, q->conn->now_us);
+    assert(w->enter_us == 0 || w->role != DELAYQ_WAITER_ALONE);
 }
 
-/* A message on the queue's channel: the next item is due then; 0: now. */
+/* A message on the queue's channel: the next item is due at due_ms (0: now).
+ * While a take is in flight the message counts in addition to the reply, which
+ * contains the role. */
 static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
-    if (w->role == DELAYQ_WAITER_SLEEPER) return;
-    if (w->role == DELAYQ_WAITER_STANDBY) {
+    switch (w->role) {
+    case DELAYQ_WAITER_SLEEPER: return;
+    case DELAYQ_WAITER_STANDBY:
+        if (q->poll_sent) break;
+        DQ_MARK(standby_defers_due);
         w->due_us = dq_sched_message_us(q, due_ms);
         dq_waiters_stand_by(q, w->due_us);
-    } else {
-        dq_sched_on_message(q, due_ms);
+        return;
+    default: break;
+    }
+    dq_sched_on_message(q, due_ms);
+}
+
+/* A channel is subscribed or, if `on` is 0, unsubscribed. On the queue's
+ * channel something may have been published before, or may be later. */
+static void dq_waiters_on_channel(delayq *q, int channel, int on) {
+    q->subscribed =
+        (unsigned char)((q->subscribed & ~channel) | (on ? channel : 0));
+    if (channel == DQ_CHANNEL_QUEUE)
+        dq_waiters_on_message(q, 0);
+    else if (q->waiter.role <= DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
+        dq_sched_lower(q, q->conn->now_us);
+}
+
+/* The list has changed. The server reports that once. */
+static void dq_waiters_on_push(delayq *q) {
+    delayq_waiter *w = &q->waiter;
+    int64_t now = q->conn->now_us;
+    assert(w->push_us == 0 || w->role == DELAYQ_WAITER_STANDBY);
+    dq_sched_untrack(q);
+    switch (w->role) {
+    case DELAYQ_WAITER_SLEEPER: break;
+    case DELAYQ_WAITER_STANDBY: /* the count in flight is out of date */
+        DQ_MARK(standby_defers_push);
+        if (w->push_us <= now) w->push_us = now + dq_waiters_slack();
+        break;
+    default: dq_sched_lower(q, now);
     }
 }
 
-/* The queue's channel is subscribed: something may have been published before.
- * Or no more: nothing will be heard. */
-static void dq_waiters_on_subscribe(delayq *q, int on) {
-    q->subscribed = on != 0;
-    dq_waiters_on_message(q, 0);
-}
-
-/* The list has changed; the server tells of that once. */
-static void dq_waiters_on_push(delayq *q) {
-    delayq_waiter *w = &q->waiter;
-    dq_sched_untrack(q);
-    if (w->role < DELAYQ_WAITER_STANDBY)
-        dq_sched_on_message(q, 0);
-    else if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0)
-        w->push_us = dq_sys_now() + dq_waiters_slack();
-}
-
-/* It is asked whether something was pushed. Should that fail, a standby asks
- * again as much later. */
-static void dq_waiters_on_track_sent(delayq *q) {
-    delayq_waiter *w = &q->waiter;
-    w->looking = w->push_us > 0;
-    if (w->looking) w->push_us = dq_sys_now() + dq_waiters_slack();
-}
-
-/* A push into the list will be heard; so many lie there already. Those are the
- * leader's at first. */
+/* The server will report the next push into the list. `ready` items are in the
+ * list already; the leader takes them first. */
 static void dq_waiters_on_track(delayq *q, int64_t ready) {
     delayq_waiter *w = &q->waiter;
+    assert(q->conn->tracking == DELAYQ_TRACK_ON && ready >= 0);
     q->list_tracked = 1;
-    if (w->role == DELAYQ_WAITER_STANDBY && w->looking) w->push_us = 0;
-    if (w->role == DELAYQ_WAITER_STANDBY && !w->looking && ready > 0) {
+    if (w->role == DELAYQ_WAITER_STANDBY && w->push_us == 0 && ready > 0) {
+        DQ_MARK(standby_leaves_to_leader);
         dq_waiters_on_push(q);
         return;
     }
-    w->overdue = w->role == DELAYQ_WAITER_STANDBY && ready > 0;
+    w->push_us = 0;
     if (ready > 0) q->ready = ready;
 }
 
-/* Its own channel or, all, that of the waiters, is subscribed, or no more. */
-static void dq_waiters_on_heard(delayq *q, int all, int on) {
-    if (all)
-        q->waiter.all_heard = on != 0;
-    else
-        q->waiter.own_heard = on != 0;
-    if (q->waiter.role == DELAYQ_WAITER_NONE && dq_waiters_in_take(q))
-        dq_sched_lower(q, dq_sys_now());
-}
-
-/* A message on its own channel: it leads; the next item is due then. One that
- * is in no role is in no take, or asks soon: the message is for a former one.
- */
+/* A message on the handle's own channel: it leads; the next item is due at
+ * due_ms. The message may come before the reply that makes the handle one of
+ * the waiters. If the handle has no role and no take in flight, the message has
+ * no effect, as its next take comes soon. */
 static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
-    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
+    w->lead_us = q->conn->now_us;
+    if (q->poll_sent) DQ_MARK(promoted_while_asking);
+    q->quiet_polls = 0; /* the leader got something, perhaps a push */
+    if (q->poll_sent) dq_sched_on_message(q, due_ms);
+    if (w->role < DELAYQ_WAITER_LEADER) return;
+    DQ_MARK(promoted);
     w->role = DELAYQ_WAITER_LEADER;
-    w->promoted = 1;
     w->push_us = 0;
-    q->next_poll_us = dq_sched_message_us(q, due_ms);
+    if (!q->poll_sent) q->next_poll_us = dq_sched_message_us(q, due_ms);
     dq_sched_lower(q, dq_waiters_latest(q));
-    if (w->called) dq_sched_lower(q, dq_sys_now());
+    if (w->enter_us > 0) dq_sched_lower(q, w->lead_us);
 }
 
-/* A message on the waiters' channel: all that wait, so many, enter anew, each
- * at a moment of its own. */
+/* A message on the waiters' channel: all `count` handles that wait enter again,
+ * each at a random time within `count` ms, 1 s at most. */
 static void dq_waiters_on_call(delayq *q, int64_t count) {
     delayq_waiter *w = &q->waiter;
     if (w->role == DELAYQ_WAITER_ALONE) w->role = DELAYQ_WAITER_NONE;
     if (!q->will_wait) return; /* it enters when it waits again */
-    w->called = 1;
+    DQ_MARK(waiters_called);
+    w->enter_us = q->conn->now_us;
     if (count > 1000) count = 1000;
     count = count * 1000 * (int64_t)dq_sys_random16() / 65536;
-    dq_sched_lower(q, dq_sys_now() + count);
+    dq_sched_lower(q, w->enter_us + count);
 }
 
-/* It has left the waiters, or tried to. */
-static void dq_waiters_on_leave(delayq *q) {
-    if (q->waiter.role >= DELAYQ_WAITER_LEADER) q->next_poll_us = dq_sys_now();
-    q->waiter.role = DELAYQ_WAITER_NONE;
-    q->waiter.push_us = 0;
-}
-
-/* An ACL forbids the waiters' key: it waits as if alone, until the subscriber
- * is opened anew. */
-static void dq_waiters_on_refusal(delayq *q) {
-    dq_waiters_on_leave(q);
-    q->waiter.own_heard = 0;
+/* The handle has left the waiters, or tried to. `refused`: an ACL forbids the
+ * waiters' key. The handle then waits as if alone until the subscriber is
+ * opened again. */
+static void dq_waiters_on_leave(delayq *q, int refused) {
+    delayq_waiter *w = &q->waiter;
+    if (w->role >= DELAYQ_WAITER_LEADER) q->next_poll_us = q->conn->now_us;
+    if (w->role > DELAYQ_WAITER_NONE) w->role = DELAYQ_WAITER_NONE;
+    w->push_us = 0;
+    if (refused) DQ_MARK(waiters_refused);
+    if (refused) q->subscribed &= (unsigned char)~DQ_CHANNEL_OWN;
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
  * Owns the sockets of a delayq_conn and their state. It is the only section
- * that connects, that decides when and where to, and that writes and reads; it
- * hands the subscriber's messages to section Subscriber. Nothing here waits:
- * each function goes as far as it can, and is called again when the socket is
- * ready (dq_conn_watch) or its time is over. The cause of a failure stands in
- * conn->err.
+ * that connects, that decides when and where to connect, and that writes and
+ * reads. The messages of the subscriber go to section Subscriber. No function
+ * here waits: each goes as far as it can, and is called again when the socket
+ * is ready (dq_conn_watch) or its time is over. conn->err has the cause of a
+ * failure.
  *---------------------------------------------------------------------------*/
 
-#define DQ_SLOW_US 100000 /* a clock's error above this is large */
-#define DQ_HOPS 5  /* most redirections of a connect, sendings of a request */
-#define DQ_READS 4 /* of 16 KiB each, before somebody else's turn */
+#define DQ_SLOW_US 100000              /* a clock's error above this is large */
+#define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
+#define DQ_HOPS 5 /* most redirections of a connect, sendings of a request */
+#define DQ_READ_SIZE 2048               /* most bytes in one read, */
+#define DQ_READS (65536 / DQ_READ_SIZE) /* reads before another socket's turn */
+#define DQ_TRACK_LOSSES 4 /* conn->track_losses that count as a refusal */
 
 typedef enum dq_conn_purpose {
     DQ_CONN_CMD,
@@ -5220,11 +5869,7 @@ static const char *dq_conn_parse_url(const delayq_conn *conn, dq_url *u) {
     return dq_url_parse(url ? url : "redis://127.0.0.1:6379", u);
 }
 
-static delayq_status dq_conn_no_memory(delayq_conn *conn) {
-    return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
-}
-
-/* An error reply to a command of the connection itself. */
+/* Set the cause for which a command of the connection itself was refused. */
 static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
                                      const redisReply *r) {
     return dq_err_public(dq_err_reply(conn->err, what, r));
@@ -5234,22 +5879,6 @@ static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
 
 static void dq_conn_free_replies(delayq_exchange *x) {
     while (x->got > 0) freeReplyObject(x->replies[--x->got]);
-}
-
-/* The exchanges in flight on a socket end because it is closed for `why`. An
- * incomplete command does nothing, but the commands before it may have run. */
-static void dq_conn_end_exchanges(delayq_socket *s, delayq_status why) {
-    delayq_exchange *x;
-    for (x = s->first; x; x = x->next) {
-        dq_conn_free_replies(x);
-        x->state = DELAYQ_EXCHANGE_ANSWERED;
-        x->alone = x == s->first && !x->next;
-        x->status = why;
-        if (why == DELAYQ_ERR_PROTOCOL) continue;
-        if (x->written || x->next) x->status = DELAYQ_ERR_UNKNOWN;
-    }
-    s->first = s->last = NULL;
-    dq_conn_free_replies(&s->greeting);
 }
 
 /* Close the hiredis context of a socket. */
@@ -5262,37 +5891,147 @@ static void dq_conn_hang_up(delayq_socket *s) {
     s->body_len = 0;
 }
 
-/* Close a socket for `why`, which conn->err explains. */
+static const delayq_address *dq_conn_target(const delayq_conn *conn,
+                                            const delayq_socket *s) {
+    return s == &conn->ask ? &conn->redirect : &conn->at;
+}
+
+/* Write where a socket leads: "host:port", or a path. */
+static void dq_conn_where(const delayq_conn *conn, const delayq_socket *s,
+                          char text[100]) {
+    const delayq_address *a = dq_conn_target(conn, s);
+    if (conn->owner->options.connect)
+        snprintf(text, 100, "the connect hook");
+    else if (a->port)
+        snprintf(text, 100, "%.80s:%d", a->host, a->port);
+    else
+        snprintf(text, 100, "%.80s", a->host);
+}
+
+/* Report an event to the log, once per connection and at most every 10 s.
+ * told_us points to conn->known_told_us if cmd leads to a server that answers,
+ * to conn->scripts_told_us if the server has refused the SHA1 of a script. */
+static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
+    char text[sizeof conn->err], where[100];
+    int64_t now;
+    if (*told_us > 0 && *told_us >= conn->cmd.begun_us) return;
+    now = conn->now_us;
+    if (*told_us > 0 && now < *told_us + DQ_NEWS_US) return;
+    *told_us = now;
+    dq_conn_where(conn, &conn->cmd, where);
+    if (told_us == &conn->known_told_us)
+        dq_err_set(text, DELAYQ_OK, "connected to %s after %ld ms%s", where,
+                   (long)((now - conn->lost_us) / 1000),
+                   conn->followed ? ", where the cluster has redirected it"
+                                  : "");
+    else
+        dq_err_set(text, DELAYQ_OK,
+                   "the server has lost the scripts or never had them: each "
+                   "is loaded when it is needed");
+    dq_err_log(conn->owner, DELAYQ_OK, text);
+}
+
+/* The server does not report pushes, for `cause`: report this to the log
+ * once. */
+static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
+                                  const char *cause) {
+    const delayq *q = conn->owner;
+    char text[sizeof q->err];
+    conn->tracking = DELAYQ_TRACK_OFF;
+    conn->track_retry_us = retry_us;
+    if (conn->unheard_told) return;
+    DQ_MARK(pushes_unheard);
+    conn->unheard_told = 1;
+    dq_err_set(text, DELAYQ_OK,
+               "what others push into a queue is noticed by polling, every "
+               "%ld%s ms (options.poll_ms), since the server does not report "
+               "it: %s",
+               q->options.poll_ms > 0 ? (long)q->options.poll_ms : DQ_POLL_MS,
+               q->options.poll_ms > 0 ? "" : " to 4,000", cause);
+    dq_err_log(q, DELAYQ_OK, text);
+}
+
+/* The command socket is closed, which ends client tracking and probes. A lane
+ * that had no request in flight is not the cause. */
+static void dq_conn_cmd_lost(delayq_conn *conn) {
+    delayq_lane *lane;
+    delayq *h;
+    if (conn->tracking == DELAYQ_TRACK_ON)
+        conn->tracking = DELAYQ_TRACK_ALLOWED;
+    if (conn->known) conn->lost_us = conn->now_us;
+    for (h = conn->handles; h; h = h->next) {
+        h->list_tracked = 0;
+        h->waiter.push_us = h->not_before_us = 0;
+        for (lane = h->lanes; lane && conn->known; lane = lane->next)
+            if (lane->x.state == DELAYQ_EXCHANGE_NONE) lane->losses = 0;
+        /* A server or proxy that ends the connection at tracking four times in
+         * a row, or twice if nothing else was in flight, refuses it. */
+        if (h->setup.state == DELAYQ_EXCHANGE_ANSWERED && h->setup.blame &&
+            h->setup.got == 0 && h->setup_kind != DELAYQ_SETUP_PROBE &&
+            !conn->timed_out &&
+            (conn->track_losses += h->setup.blame) >= DQ_TRACK_LOSSES) {
+            DQ_MARK(tracking_ends_connections);
+            dq_conn_give_up_track(
+                conn, DQ_NEVER, "it closes the connection at CLIENT TRACKING");
+        }
+        dq_conn_free_replies(&h->setup);
+        h->setup.state = DELAYQ_EXCHANGE_NONE;
+        h->setup_kind = DELAYQ_SETUP_PROBE;
+        h->probe_us = 0;
+        h->probe_uploads = 0;
+    }
+    conn->known = conn->probed_twice = 0;
+}
+
+/* Close a socket for `why`, which conn->err explains. The exchanges in flight
+ * on it end: an incomplete command does nothing, but the commands before it may
+ * have run. */
 static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
                           delayq_status why) {
-    delayq *h;
+    delayq_exchange *x;
+    int64_t now = conn->now_us;
     assert(why < DELAYQ_OK || why >= DQ_NOSCRIPT);
-    dq_conn_end_exchanges(s, why);
+    if (s->first) DQ_MARK(exchanges_lost);
+    for (x = s->first; x; x = x->next) {
+        dq_conn_free_replies(x);
+        x->state = DELAYQ_EXCHANGE_ANSWERED;
+        x->blame = x != s->first || why != DELAYQ_ERR_IO ? 0 : x->next ? 1 : 2;
+        x->status = why != DELAYQ_ERR_PROTOCOL && (x->written || x->next)
+                        ? DELAYQ_ERR_UNKNOWN
+                        : why;
+    }
+    s->first = s->last = NULL;
+    dq_conn_free_replies(&s->greeting);
     dq_conn_hang_up(s);
-    s->retry_us = dq_sched_next_attempt(conn->owner, s);
+    /* The first attempt is at once, then the time between the beginnings of two
+     * attempts grows. In no case are there more than three in a second. */
+    s->retry_us = now;
+    if (s->failures > 0) DQ_MARK(connecting_backs_off);
+    if (s->failures > 0)
+        s->retry_us =
+            s->begun_us + dq_sched_backoff_us(conn->owner, s->failures);
+    if (s->closed_us[1] > 0 && s->retry_us < s->closed_us[1] + DQ_ATTEMPTS_US)
+        s->retry_us = s->closed_us[1] + DQ_ATTEMPTS_US;
+    if (s->retry_us < now) s->retry_us = now;
+    s->closed_us[1] = s->closed_us[0];
+    s->closed_us[0] = now;
     if (s == &conn->sub) {
         conn->tracking = DELAYQ_TRACK_OFF;
         dq_sched_on_sub_lost(conn);
     } else if (s == &conn->cmd) {
-        if (conn->tracking == DELAYQ_TRACK_ON)
-            conn->tracking = DELAYQ_TRACK_ALLOWED;
         conn->failure =
             why == DELAYQ_ERR_PROTOCOL ? DELAYQ_ERR_IO : dq_err_public(why);
-        conn->known = conn->probed_twice = 0;
-        for (h = conn->handles; h; h = h->next) {
-            dq_conn_free_replies(&h->setup);
-            h->setup.state = DELAYQ_EXCHANGE_NONE;
-        }
-        dq_sched_on_conn_lost(conn);
+        dq_conn_cmd_lost(conn);
     }
 }
 
-/* A logged-in socket is lost, or its server refuses to work: close it. If it
- * was of no use, and the one before it neither, the next attempt has a pause.
- */
+/* A logged-in socket is lost, or its server refuses to work: close it. The next
+ * attempt is postponed if neither this connection nor the one before it was of
+ * use. */
 static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
                          delayq_status why) {
     if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
+    if (s->unproven > 1) DQ_MARK(useless_connections);
     if (s->unproven > 1 && s->failures < s->unproven) s->failures = s->unproven;
     dq_conn_close(conn, s, why);
 }
@@ -5303,11 +6042,13 @@ static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
-    char room[40];
+    char room[DQ_TEXT_SIZE];
+    DQ_MARK(socket_fault);
     conn->timed_out = 0;
     if (c->err == REDIS_ERR_IO && errno != 0)
         cause = dq_sys_strerror(errno, room);
-    if (c->err == REDIS_ERR_OOM) return dq_conn_no_memory(conn);
+    if (c->err == REDIS_ERR_OOM)
+        return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
     if (c->err == REDIS_ERR_PROTOCOL)
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
                           c->errstr);
@@ -5321,25 +6062,36 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
 static delayq_status dq_conn_timeout(delayq_conn *conn,
                                      const delayq_socket *s) {
     int written = s->first && s->first->written;
+    if (written) DQ_MARK(no_reply_in_time);
+    if (!written) DQ_MARK(not_sent_in_time);
     conn->timed_out = 1;
     return dq_err_set(conn->err, written ? DELAYQ_ERR_IO : DELAYQ_ERR_TIMEOUT,
                       written ? "no reply in time" : "not sent in time");
 }
 
-/* Write the output buffer, then a slice of a large payload, without waiting. */
+/* Write the output buffer, then a slice of a large payload or of a script,
+ * without waiting. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
+    size_t slice = DQ_RESP_SLICE;
     int done, status;
     errno = 0;
     status = dq_sys_write(s->c, &done);
-    if (status == REDIS_OK && done && s->body_len > 0) {
-        size_t n = s->body_len < DQ_RESP_SLICE ? s->body_len : DQ_RESP_SLICE;
+    if (!done) DQ_MARK(partial_write);
+    while (status == REDIS_OK && done && s->body_len > 0 && slice > 0) {
+        size_t n = s->body_len < slice ? s->body_len : slice;
+        DQ_MARK(payload_slice);
         redisAppendFormattedCommand(s->c, s->body, n);
         s->body += n;
         s->body_len -= n;
+        slice -= n;
         conn->moved += (unsigned)n;
+        if (s->body_len == 0 && s->parts && *s->parts) {
+            s->body = *s->parts++;
+            s->body_len = strlen(s->body);
+        }
         if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
-        s->moved_us = dq_sys_now();
+        s->moved_us = conn->now_us;
         status = dq_sys_write(s->c, &done);
     }
     if (done && s->body_len == 0) {
@@ -5349,30 +6101,34 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
 
-/* Make an exchange of the commands in the writer. If they can't be written, the
- * next pump finds that out, and reads what the server has sent before. */
+/* Send the commands in the writer as an exchange, or as the rest of the one
+ * that was submitted last. If they can't be written, the next pump finds that
+ * out, after it has read what the server has sent before. */
 static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
                            delayq_exchange *x, dq_resp_writer *o, int wants) {
-    assert(wants > 0 && wants <= 5 && s->c && s->body_len == 0);
-    assert(x->state <= DELAYQ_EXCHANGE_WAITING && x->got == 0);
-    dq_resp_flush(o);
-    x->next = NULL;
-    x->state = DELAYQ_EXCHANGE_SENT;
-    x->status = DELAYQ_OK;
-    x->number = s->number;
-    x->wants = (unsigned char)wants;
-    x->got = x->written = 0;
-    x->sent_us = dq_sys_now();
-    if (s->first) {
-        s->last->next = x;
-    } else {
-        s->first = x;
-        s->moved_us = x->sent_us;
+    if (x->state != DELAYQ_EXCHANGE_SENT) {
+        assert(x->got == 0);
+        x->next = NULL;
+        x->state = DELAYQ_EXCHANGE_SENT;
+        x->status = DELAYQ_OK;
+        x->number = s->number;
+        x->wants = 0;
+        x->sent_us = conn->now_us = dq_sys_now();
+        if (s->first)
+            s->last->next = x;
+        else
+            s->first = x, s->moved_us = x->sent_us;
+        s->last = x;
     }
-    s->last = x;
+    assert(s->last == x && s->c && s->body_len == 0);
+    assert(wants > 0 && x->wants + wants <= 5);
+    dq_resp_flush(o);
+    x->wants = (unsigned char)(x->wants + wants);
+    x->written = 0;
     s->unwritten = 1;
     s->body = o->body;
     s->body_len = o->body_len;
+    s->parts = o->parts;
     dq_conn_write(conn, s);
 }
 
@@ -5389,41 +6145,56 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
         x->state = DELAYQ_EXCHANGE_ANSWERED;
         x->read_us = s->moved_us;
         if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
+        DQ_MARK(too_many_replies);
         /* A later request would take the rest for its own reply. */
         dq_conn_free_replies(x);
         x->status = DELAYQ_ERR_PROTOCOL;
     } else {
+        DQ_MARK(unasked_reply);
         freeReplyObject(r);
     }
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
                       "the server has sent more replies than it got commands");
 }
 
-/* Write the pending output and read what is there. A reply that no exchange
- * awaits is for `hear`; if that is NULL, it is a fault. */
+/* Read pending input, as much as fits the buffer, check it, and pass it to
+ * hiredis' reader. Returns its length, 0 if there was nothing, below 0 if the
+ * context has failed. *wrong is the fault that was found in it, or NULL. */
+DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
+                                 const char **wrong) {
+    int tls = s->ssl || conn->owner->options.connect; /* a connect hook may use
+                                                         TLS */
+    char bytes[DQ_READ_SIZE];
+    int n;
+    errno = 0;
+    n = dq_sys_read(s->c, tls, bytes, sizeof bytes);
+    *wrong = n > 0 ? dq_resp_scan(&s->scan, bytes, (size_t)n) : NULL;
+    if (n <= 0 || *wrong) return n;
+    redisReaderFeed(s->c->reader, bytes, (size_t)n); /* the reader keeps its
+                                                        fault */
+    s->moved_us = conn->now_us = dq_sys_now();
+    conn->moved += (unsigned)n;
+    return n;
+}
+
+/* Write the pending output and read the pending input. A reply that no exchange
+ * awaits goes to `hear`. If `hear` is NULL, such a reply is a fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
     delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
-    const redisReader *reader = s->c->reader;
-    int tls = s->ssl || conn->owner->options.connect; /* a hook's, perhaps */
     int reads;
     s->more = 0;
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
-        size_t before = reader->len;
         const char *wrong;
         void *r = NULL;
-        errno = 0;
-        if ((tls ? dq_sys_read_tls(s->c) : redisBufferRead(s->c)) != REDIS_OK)
-            return dq_conn_fault(conn, s);
-        if (reader->len == before) return DELAYQ_OK;
-        wrong =
-            dq_resp_scan(&s->scan, reader->buf + before, reader->len - before);
+        int n = dq_conn_read(conn, s, &wrong);
+        if (n < 0) return dq_conn_fault(conn, s);
+        if (n == 0) return DELAYQ_OK;
+        if (wrong) DQ_MARK(not_the_protocol);
         if (wrong)
             return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
                               wrong);
-        s->moved_us = dq_sys_now();
-        conn->moved += (unsigned)(reader->len - before);
         do {
             if (redisGetReplyFromReader(s->c, &r) != REDIS_OK)
                 return dq_conn_fault(conn, s);
@@ -5442,27 +6213,30 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
 
 /* --- connecting a socket --- */
 
-static const delayq_address *dq_conn_target(const delayq_conn *conn,
-                                            const delayq_socket *s) {
-    return s == &conn->ask ? &conn->redirect : &conn->at;
+/* Begin the next step of connecting a socket. Each step has a time limit of its
+ * own, since each needs a round trip. */
+static void dq_conn_enter(const delayq_conn *conn, delayq_socket *s,
+                          delayq_socket_state state) {
+    assert(state > s->state);
+    s->state = state;
+    s->deadline_us = conn->now_us + s->step_us;
 }
 
-/* Set the cause "can't connect to host:port" and why: NULL is errno's text. */
+/* Set the cause "can't connect to host:port" with the reason `why`, or with
+ * errno's text if `why` is NULL. */
 static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
                                   delayq_status status, const char *why) {
-    const delayq_address *a = dq_conn_target(conn, s);
     const char *colon = why ? "" : ": ";
-    char port[16] = "", room[40];
+    char where[100], room[DQ_TEXT_SIZE];
+    DQ_MARK(cannot_connect);
     if (!why) why = dq_sys_strerror(errno, room);
-    if (conn->owner->options.connect)
-        return dq_err_set(conn->err, status,
-                          "can't connect to the connect hook%s%s", colon, why);
-    if (a->port) snprintf(port, sizeof port, ":%d", a->port);
-    return dq_err_set(conn->err, status, "can't connect to %.80s%s%s%s",
-                      a->host, port, colon, why);
+    dq_conn_where(conn, s, where);
+    return dq_err_set(conn->err, status, "can't connect to %s%s%s", where,
+                      colon, why);
 }
 
-/* Set the cause for which a socket is not open in time. */
+/* Set the cause for which a socket is not open in time; `then`: the end of the
+ * sentence. */
 static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                                   const char *then) {
     const char *found = s->state == DELAYQ_SOCKET_RESOLVING
@@ -5470,6 +6244,7 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                         : s->state == DELAYQ_SOCKET_TLS ? ": TLS"
                                                         : "";
     char why[80];
+    DQ_MARK(connecting_is_late);
     if (s->state >= DELAYQ_SOCKET_GREETING)
         return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
                           "connected, but no reply came in time%s", then);
@@ -5477,44 +6252,40 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
     return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
 }
 
-static unsigned dq_conn_hash_address(const delayq_address *a) {
-    unsigned h = (unsigned)a->port;
-    const char *p;
-    for (p = a->host; *p; p++) h = h * 31 + (unsigned char)*p;
-    return h;
-}
-
 /* Find the address of a host's name. Returns
  *      1   it is in `address`
  *      0   it is not known yet: call again later
- *     -1   the name has none
+ *     -1   the name has no address
  * A handle with an outbox looks a name up when it is opened, and again after
- * two failed attempts, but not within 30 s. */
+ * two failed attempts or if the server has become a replica, but not within
+ * 30 s. */
 static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
                            const char *host, char address[64]) {
     const delayq_options *o = &conn->owner->options;
-    delayq_address named;
     delayq_name *name = NULL;
-    int64_t now = dq_sys_now();
-    unsigned hash, i;
+    int64_t now = conn->now_us;
+    unsigned hash = 0, i;
+    const char *p;
     int found;
-    memset(&named, 0, sizeof named);
-    snprintf(named.host, sizeof named.host, "%s", host);
-    hash = dq_conn_hash_address(&named);
+    for (p = host; *p; p++) hash = hash * 31 + (unsigned char)*p;
     for (i = 0; conn->names && i < 3 && (!name || name->hash != hash); i++)
         if (!name || conn->names[i].hash == hash ||
             conn->names[i].found_us < name->found_us)
             name = &conn->names[i];
     if (name && name->hash == hash && name->found_us > 0 &&
-        (s->failures < 2 || now - name->found_us < 30 * DQ_SECOND_US)) {
+        ((s->failures < 2 && !conn->left) ||
+         now - name->found_us < 30 * DQ_SECOND_US)) {
+        DQ_MARK(name_remembered);
         memcpy(address, name->text, sizeof name->text);
         return 1;
     }
     found = o->resolve ? o->resolve(o->user, host, address, 64)
                        : dq_sys_resolve(host, s->failures, address);
+    conn->now_us = dq_sys_now(); /* it may have waited */
     if (found > 0 && name && strlen(address) < sizeof name->text) {
         name->hash = hash;
         name->found_us = now;
+        conn->left = 0;
         memcpy(name->text, address, sizeof name->text);
     }
     return found > 0 ? 1 : o->resolve ? found : -1;
@@ -5525,9 +6296,10 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_options *o = &conn->owner->options;
     const delayq_address *a = dq_conn_target(conn, s);
     if (o->connect) {
-        int64_t left = (s->deadline_us - dq_sys_now() + 999) / 1000;
+        int64_t left = (s->deadline_us - conn->now_us + 999) / 1000;
         /* in brackets, since lwIP has a macro of this name */
         s->c = (o->connect)(o->user, left > 1 ? (int)left : 1);
+        conn->now_us = dq_sys_now(); /* the hook may have waited */
         if (!s->c)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "the connect hook gave nothing");
@@ -5542,8 +6314,11 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     } else {
         dq_sys_address to;
         char address[64];
-        size_t size = dq_sys_parse_address(&to, a->host, a->port);
+        size_t size = 0;
         int fd;
+        if (s == &conn->sub && conn->cmd.c) /* a name may lead elsewhere now */
+            size = dq_sys_peer(dq_sys_fd(conn->cmd.c), &to);
+        if (size == 0) size = dq_sys_parse_address(&to, a->host, a->port);
         if (size == 0 && a->port != 0) {
             int found = dq_conn_resolve(conn, s, a->host, address);
             if (found == 0) return DELAYQ_EMPTY;
@@ -5557,11 +6332,11 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         s->c = redisConnectFd((dq_sys_socket)fd);
         if (!s->c) {
             dq_sys_close(fd);
-            return dq_conn_no_memory(conn);
+            return dq_err_set(conn->err, DELAYQ_ERR_MEMORY, "out of memory");
         }
     }
     s->c->flags &= ~REDIS_BLOCK;
-    s->state = DELAYQ_SOCKET_DIALING;
+    dq_conn_enter(conn, s, DELAYQ_SOCKET_DIALING);
     return DELAYQ_EMPTY;
 }
 
@@ -5603,8 +6378,9 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     needs[DQ_LOGIN_SELECT] = !sentinel && u.db > 0;
     needs[DQ_LOGIN_SENTINEL] = (char)sentinel;
     needs[DQ_LOGIN_HELLO] = conn->owner->options.connect != NULL;
-    needs[DQ_LOGIN_SETNAME] = !sentinel;
-    needs[DQ_LOGIN_ID] = s->purpose == DQ_CONN_SUB;
+    needs[DQ_LOGIN_SETNAME] = !sentinel && conn->name_losses < 2;
+    needs[DQ_LOGIN_ID] =
+        s->purpose == DQ_CONN_SUB || !(needs[DQ_LOGIN_SETNAME] || sentinel);
     dq_resp_begin(&o, s->c);
     for (step = 0; step < DQ_LOGIN_STEPS; step++) {
         if (!needs[step]) continue;
@@ -5617,42 +6393,41 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
         if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
     s->login[n] = DQ_LOGIN_STEPS;
-    s->state = DELAYQ_SOCKET_GREETING;
+    dq_conn_enter(conn, s, DELAYQ_SOCKET_GREETING);
     dq_conn_submit(conn, s, &s->greeting, &o, n);
 }
 
-/* Set the cause for which a login had no reply. A server that refuses a
- * connection may send the reason before it closes it. */
-static delayq_status dq_conn_not_greeted(delayq_conn *conn, delayq_socket *s) {
-    const delayq_exchange *x = &s->greeting;
-    char said[160];
-    redisReply refusal;
-    int n;
-    if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
-        return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
-    n = dq_sys_receive(dq_sys_fd(s->c), said, sizeof said - 1);
-    if (n < 2 || said[0] != '-')
-        return dq_err_set(
-            conn->err, DELAYQ_ERR_IO,
-            "connected, but the server closed the connection at %s",
-            dq_conn_words[s->login[x->got]]);
-    said[n] = '\0';
-    said[strcspn(said, "\r\n")] = '\0';
-    refusal.str = said + 1;
-    return dq_conn_refused(conn, "login", &refusal);
-}
-
-/* Read the replies to the login. A step that may be refused still fails if
- * there are too many clients. */
+/* Read the replies to the login. Returns OK if the socket is open, EMPTY if
+ * replies are missing. A step that may be refused fails all the same if there
+ * are too many clients. A server that refuses a connection may send the reason
+ * before it closes the connection, and some proxies close it at a command that
+ * they don't know. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
-    delayq_status status = x->state == DELAYQ_EXCHANGE_SENT
-                               ? dq_conn_pump(conn, s, NULL)
-                               : DELAYQ_OK;
-    int i;
-    if (status == DELAYQ_ERR_IO) return dq_conn_not_greeted(conn, s);
-    if (status != DELAYQ_OK) return status;
+    delayq_status status = DELAYQ_OK;
+    char said[160];
+    redisReply refusal;
+    int i, n;
+    if (x->state == DELAYQ_EXCHANGE_SENT) status = dq_conn_pump(conn, s, NULL);
+    if (status != DELAYQ_OK && status != DELAYQ_ERR_IO) return status;
+    if (status == DELAYQ_ERR_IO) {
+        if (x->got > 0 && x->replies[x->got - 1]->type == REDIS_REPLY_ERROR)
+            return dq_conn_refused(conn, "login", x->replies[x->got - 1]);
+        n = dq_sys_receive(dq_sys_fd(s->c), said, sizeof said - 1);
+        DQ_MARK(closed_at_login);
+        if (s->login[x->got] == DQ_LOGIN_SETNAME && conn->name_losses < 2)
+            conn->name_losses++;
+        if (n < 2 || said[0] != '-')
+            return dq_err_set(
+                conn->err, DELAYQ_ERR_IO,
+                "connected, but the server closed the connection at %s",
+                dq_conn_words[s->login[x->got]]);
+        said[n] = '\0';
+        said[strcspn(said, "\r\n")] = '\0';
+        refusal.str = said + 1;
+        return dq_conn_refused(conn, "login", &refusal);
+    }
     if (x->state == DELAYQ_EXCHANGE_SENT) return DELAYQ_EMPTY;
     for (i = 0; i < x->wants; i++) {
         if (x->replies[i]->type != REDIS_REPLY_ERROR) continue;
@@ -5663,12 +6438,12 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN)
             return dq_conn_refused(conn, "login", x->replies[i]);
     }
-    s->state = DELAYQ_SOCKET_OPEN;
+    dq_conn_enter(conn, s, DELAYQ_SOCKET_OPEN);
     return DELAYQ_OK;
 }
 
-/* Go on with connecting a socket. Returns OK if it is open, EMPTY if it needs
- * more time; else it has failed, and the caller closes it. */
+/* Continue to connect a socket. Returns OK if it is open, EMPTY if it needs
+ * more time, else the failure, after which the caller closes it. */
 static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
@@ -5678,7 +6453,7 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
             status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
         } else if (done > 0 && dq_conn_wants_tls(conn)) {
             status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
-            if (status == DELAYQ_OK) s->state = DELAYQ_SOCKET_TLS;
+            if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
         } else if (done > 0) {
             dq_conn_greet(conn, s);
         }
@@ -5689,28 +6464,38 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     }
     if (s->state == DELAYQ_SOCKET_GREETING)
         status = dq_conn_read_greeting(conn, s);
-    if (status != DELAYQ_EMPTY || dq_sys_now() < s->deadline_us) return status;
+    if (status != DELAYQ_EMPTY || conn->now_us < s->deadline_us) return status;
+    if (s->timeouts < 4) s->timeouts++;
     return dq_conn_late(conn, s, "");
 }
 
-/* Begin to connect a closed socket, which has to be open within within_us. */
+/* Begin to connect a closed socket to one of `hosts` hosts. Each step may take
+ * its share of connect_timeout_ms, but at least two measured round trips; twice
+ * as long after two attempts that have timed out, four times as long after
+ * four, since the network may be slow. */
 static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
-                                  dq_conn_purpose purpose, int64_t within_us) {
-    int64_t now = dq_sys_now();
+                                  dq_conn_purpose purpose, unsigned hosts) {
+    int64_t now = conn->now_us;
+    int64_t least_us = 2 * conn->clock_error_us; /* of the last connection */
+    int64_t step_us = conn->owner->options.connect_timeout_ms * 1000LL / hosts;
     assert(!s->c && !s->first);
+    if (s->timeouts >= 2) DQ_MARK(more_time_to_connect);
+    step_us *= s->timeouts < 2 ? 1 : s->timeouts < 4 ? 2 : 4;
+    s->step_us = step_us > least_us ? step_us : least_us;
     s->number++;
     s->purpose = (unsigned char)purpose;
     s->state = DELAYQ_SOCKET_RESOLVING;
     s->begun_us = now;
-    s->deadline_us = now + within_us;
+    s->deadline_us = now + s->step_us;
     s->greeting.state = DELAYQ_EXCHANGE_NONE;
     memset(&s->scan, 0, sizeof s->scan);
     return dq_conn_advance(conn, s);
 }
 
-/* Returns how long, in us, a program may sleep that polls delayq_fds, which
- * names sockets to be read only. While one waits to become writable, or an ASK
- * is followed: 10 ms, or a quarter of the time that it has waited so far. */
+/* Returns how long, in us, a program that polls delayq_fds may sleep.
+ * delayq_fds names only sockets to be read. So if a socket waits to become
+ * writable, or an ASK is followed, this is a quarter of the time that the wait
+ * has lasted, but at least 10 ms. */
 static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     const delayq_socket *all[3];
     int64_t nap = DQ_NEVER, us;
@@ -5721,13 +6506,12 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     for (i = 0; i < 3; i++) {
         const delayq_socket *s = all[i];
         if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten &&
-            (i < 2 || !s->c))
+            !(s == &conn->ask && s->c))
             continue;
         us = (now - (s->unwritten ? s->moved_us : s->begun_us)) / 4;
-        if (us < 10000) us = 10000;
         if (us < nap) nap = us;
     }
-    return nap;
+    return nap < 10000 ? 10000 : nap;
 }
 
 /* Returns the events that a socket waits for. */
@@ -5741,9 +6525,9 @@ static struct pollfd dq_conn_watch(const delayq_socket *s) {
 
 /* --- the command connection --- */
 
-/* The server's clock showed `us` at some moment between two of ours. Of two
- * such replies the faster one is the more exact, unless it is old or the other
- * one contradicts it. */
+/* The server's clock has shown `us` between two local times. Keep the former
+ * reading instead if its reply was faster, so that it is more exact, unless it
+ * is old or contradicts this one. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
     int64_t drift = dq_sched_drift_us(conn, read_us);
@@ -5757,7 +6541,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
 }
 
 /* Read the address in "MOVED slot host:port" or "ASK slot host:port" into
- * conn->redirect. If the host is missing, it is that of this node. */
+ * conn->redirect. A missing host stands for the host of the node that has
+ * replied. */
 static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
                                             const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
@@ -5772,13 +6557,14 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     if (port < 1 || len >= sizeof to->host)
         return dq_err_set(conn->err, DELAYQ_ERR_REDIS, "the server says: %.60s",
                           text);
+    DQ_MARK(redirected);
     *to = conn->at;
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
         to->host[len] = '\0';
     }
     to->port = port;
-    return dq_err_lookup(text)->status;
+    return (delayq_status)dq_err_lookup(text)->status;
 }
 
 /* Read the master's address in a sentinel's reply into conn->at. */
@@ -5798,6 +6584,7 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
         return dq_err_set(conn->err, DELAYQ_ERR_IO,
                           "the sentinel %.80s:%d knows no %s", a->host, a->port,
                           u.service);
+    DQ_MARK(sentinel_names_master);
     memcpy(a->host, host->str, host->len + 1);
     a->port = dq_num_small(port->str, port->len, 65535);
     if (a->port >= 1) return DELAYQ_OK;
@@ -5806,36 +6593,33 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
 }
 
 /* Set the target of the next attempt, conn->at: the node of a redirection, or
- * the next host of the URL, which may be a sentinel. Returns its share of the
- * time to connect, in us. */
-DQ_APART static int64_t dq_conn_choose(delayq_conn *conn,
-                                       dq_conn_purpose *purpose) {
+ * the next host of the URL, which may be a sentinel. Returns the number of the
+ * URL's hosts. */
+DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
+                                        dq_conn_purpose *purpose) {
     dq_url u;
     dq_conn_parse_url(conn, &u);
     *purpose = DQ_CONN_CMD;
+    conn->followed = 0;
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
         conn->at = conn->redirect;
         conn->redirected = 0;
+        conn->followed = 1;
     } else if (!conn->owner->options.connect) {
         dq_url_host(&u, conn->host, &conn->at);
         if (u.sentinel) *purpose = DQ_CONN_SENTINEL;
     }
-    return conn->owner->options.connect_timeout_ms * 1000LL / u.count;
+    return u.count;
 }
 
-static delayq_status dq_conn_attempt(delayq_conn *conn) {
-    dq_conn_purpose purpose;
-    int64_t within_us = dq_conn_choose(conn, &purpose);
-    return dq_conn_dial(conn, &conn->cmd, purpose, within_us);
-}
-
-/* An attempt has failed. Returns 1 if the next one may begin at once, 0 if all
- * hosts have been tried and there is a pause. */
+/* An attempt to connect has failed. Returns 1 if the next one may begin at
+ * once, 0 if it is postponed because all hosts have been tried. */
 static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     delayq_socket *s = &conn->cmd;
     int64_t begun_us = s->begun_us;
     int more;
+    assert(why < DELAYQ_OK || why == DQ_MOVED);
     if (why == DQ_MOVED && ++conn->hops > DQ_HOPS)
         why = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
                          "the cluster's nodes point at each other");
@@ -5848,48 +6632,60 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
                why != DELAYQ_ERR_AUTH && why != DELAYQ_ERR_MEMORY;
     }
     if (!more) {
+        DQ_MARK(all_hosts_failed);
         s->failures++;
         conn->hosts_left = conn->hops = 0;
     }
+    if (more) DQ_MARK(next_host_at_once);
     dq_conn_close(conn, s, why);
     if (more) s->retry_us = begun_us;
     return more;
 }
 
-/* Pump an open socket, cmd or ask. Returns OK, or EMPTY if it had to be closed:
- * the lanes decide about their lost requests before anything else. */
+/* Pump an open socket, cmd or ask. Returns OK, or EMPTY if the socket had to be
+ * closed: the lanes decide about their lost requests before anything else. */
 static delayq_status dq_conn_pump_open(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = dq_conn_pump(conn, s, NULL);
     if (status == DELAYQ_OK && s->first &&
-        dq_sys_now() >= dq_sched_socket(conn, s))
+        conn->now_us >= dq_sched_socket(conn, s))
         status = dq_conn_timeout(conn, s);
     if (status == DELAYQ_OK) return status;
     dq_conn_lose(conn, s, status);
     return DELAYQ_EMPTY;
 }
 
-/* Take the command socket as far as it goes without waiting. Returns
+/* Returns 1 if the subscriber is connected to the server of cmd. */
+DQ_APART static int dq_conn_sub_is_beside(const delayq_conn *conn) {
+    dq_sys_address cmd, sub; /* both 0 for a unix socket */
+    dq_sys_peer(dq_sys_fd(conn->cmd.c), &cmd);
+    dq_sys_peer(dq_sys_fd(conn->sub.c), &sub);
+    return memcmp(&cmd, &sub, sizeof cmd) == 0;
+}
+
+/* Continue to connect the command socket, without waiting. Returns
  *     OK      it is open
  *     EMPTY   it is being connected
- *     else    the status of conn->err; there is a pause until cmd.retry_us */
+ *     else    the status of conn->err; the next attempt is at cmd.retry_us */
 static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = DELAYQ_OK;
+    dq_conn_purpose purpose;
+    unsigned hosts;
     if (s->state >= DELAYQ_SOCKET_OPEN) return dq_conn_pump_open(conn, s);
     for (;;) {
-        if (s->state != DELAYQ_SOCKET_CLOSED)
+        if (s->state != DELAYQ_SOCKET_CLOSED) {
             status = dq_conn_advance(conn, s);
-        else if (dq_sys_now() < s->retry_us)
-            return conn->failure;
-        else
-            status = dq_conn_attempt(conn);
+        } else {
+            if (conn->now_us < s->retry_us) return conn->failure;
+            hosts = dq_conn_choose(conn, &purpose);
+            status = dq_conn_dial(conn, s, purpose, hosts);
+        }
         if (status == DELAYQ_OK && s->purpose == DQ_CONN_SENTINEL) {
-            int64_t left = s->deadline_us - dq_sys_now();
             status = dq_conn_read_sentinel(conn);
             if (status == DELAYQ_OK) {
                 dq_conn_free_replies(&s->greeting);
                 dq_conn_hang_up(s);
-                status = dq_conn_dial(conn, s, DQ_CONN_CMD, left);
+                status = dq_conn_dial(conn, s, DQ_CONN_CMD, 1);
             }
         }
         if (status == DELAYQ_EMPTY) return status;
@@ -5897,7 +6693,8 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
         if (!dq_conn_attempt_failed(conn, status)) return status;
     }
     dq_conn_free_replies(&s->greeting);
-    if (conn->sub.c && conn->sub_at != dq_conn_hash_address(&conn->at))
+    if (conn->sub.c && !conn->owner->options.connect &&
+        !dq_conn_sub_is_beside(conn))
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
     return DELAYQ_OK;
 }
@@ -5907,19 +6704,33 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 static void dq_write_probe(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
     (void)lane;
+    if (!q->probe_keyless) {
+        dq_resp_key(o, q, DQ_ZSET, "");
+        if (q->wire->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+        o->keys = o->args;
+    }
     dq_resp_key(o, q, DQ_ZSET, "");
     dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_text(o, q->wire->letter);
 }
 
-/* Send the probe: it reads the server's clock and unsigned long, looks for
- * foreign elements in q's queue, checks that this node serves its slot, and
- * finds the end of a broadcast's stream if q begins there. */
+/* Send the probe. It reads the server's clock and unsigned long, looks for
+ * foreign elements in q's queue, checks that this node serves the queue's slot,
+ * and finds the end of a broadcast's stream if q begins there. For the log it
+ * also reads, once, which keys the server evicts. */
 static void dq_conn_send_probe(delayq *q) {
     delayq_conn *conn = q->conn;
-    int begins = q->cursor[0] == '$' && q->wire->stream, n;
+    int begins = q->cursor[0] == '$';
+    int asks = conn->owner->options.log && !conn->policy_asked, n;
     dq_resp_writer o;
+    assert(q->setup.state == DELAYQ_EXCHANGE_NONE && q->setup.got == 0);
+    q->setup_kind = DELAYQ_SETUP_PROBE;
     dq_resp_begin(&o, conn->cmd.c);
+    if (DQ_HAS_LUA && q->probe_uploads % 2 == 1) {
+        n = dq_resp_upload(&o, &dq_script_probe);
+        dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
+        return;
+    }
     dq_resp_command(&o, 4, "EXISTS");
     dq_resp_arg(&o, q->name, q->name_len, 0);
     dq_resp_key(&o, q, DQ_ZSET, "");
@@ -5932,33 +6743,51 @@ static void dq_conn_send_probe(delayq *q) {
         dq_resp_text(&o, "COUNT");
         dq_resp_int(&o, 1);
     }
-    n = dq_resp_call(&o, q, &dq_script_probe, q->probe_uploads, 0,
-                     dq_write_probe, NULL);
-    q->setup_kind = DELAYQ_SETUP_PROBE;
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n + 1 + begins);
+    if (asks) {
+        conn->policy_asked = 1; /* not again, even if the server hangs up */
+        dq_resp_command(&o, 2, "INFO");
+        dq_resp_text(&o, "memory");
+    }
+    n = dq_resp_call(&o, q, &dq_script_probe, 0, dq_write_probe, NULL);
+    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n + 1 + begins + asks);
 }
 
-/* Read the stream's last entry. If this was refused, the first take will fail.
+/* Tell the log if the server may evict keys that a queue needs. It is no fault
+ * if the server refuses to show its policy. */
+static void dq_conn_read_policy(const delayq *owner, const redisReply *r) {
+    const char *info = r->type == REDIS_REPLY_STRING ? r->str : "";
+    const char *limit = strstr(info, "maxmemory:");
+    const char *policy = strstr(info, "maxmemory_policy:");
+    char text[sizeof owner->err];
+    int all;
+    if (!limit || limit[10] == '0' || !policy) return;
+    policy += 17;
+    all = strncmp(policy, "allkeys", 7) == 0;
+    if (!all && strncmp(policy, "volatile", 8) != 0) return;
+    DQ_MARK(server_evicts);
+    dq_err_set(text, DELAYQ_OK,
+               "the server's maxmemory-policy, %.*s, may evict %s: set it to "
+               "noeviction",
+               (int)strcspn(policy, "\r\n"), policy,
+               all ? "whole queues" : "the keys that prevent duplicates");
+    dq_err_log(owner, DELAYQ_OK, text);
+}
+
+/* Read the replies to q's probe. Returns OK, a private status with which the
+ * probe is sent again or redirected, or the failure, which conn->err explains.
  */
-static void dq_conn_read_end(delayq *q, const redisReply *r) {
-    const redisReply *last =
-        r->type == REDIS_REPLY_ARRAY && r->elements > 0 ? r->element[0] : NULL;
-    const redisReply *id =
-        last && last->type == REDIS_REPLY_ARRAY && last->elements > 0
-            ? last->element[0]
-            : NULL;
-    if (id && id->type == REDIS_REPLY_STRING && id->len < sizeof q->cursor)
-        memcpy(q->cursor, id->str, id->len + 1);
-    else if (r->type == REDIS_REPLY_ARRAY && !last)
-        memcpy(q->cursor, "0-0", 4);
-}
-
 static delayq_status dq_conn_read_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &q->setup;
     const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
     const redisReply *value;
     int64_t n[2];
+    int at = 1 + (q->cursor[0] == '$');
+    if (q->probe_uploads % 2 == 1)
+        return slot->type == REDIS_REPLY_ERROR
+                   ? dq_conn_refused(conn, "open", slot)
+                   : DQ_NOSCRIPT; /* until now */
+    if (x->got > at + 1) dq_conn_read_policy(conn->owner, x->replies[at]);
     /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
      * the first script will fail. */
     if (slot->type == REDIS_REPLY_ERROR) {
@@ -5970,10 +6799,18 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     }
     if (probe->type == REDIS_REPLY_ERROR) {
         delayq_status status = dq_err_reply(conn->err, "open", probe);
-        if (status == DQ_NOSCRIPT && !q->probe_uploads) return status;
-        if (q->probe_uploads &&
-            x->replies[x->got - 2]->type == REDIS_REPLY_ERROR)
-            status = dq_err_reply(conn->err, "open", x->replies[x->got - 2]);
+        if (status == DQ_MOVED) return dq_conn_parse_redirect(conn, probe->str);
+        if (!q->probe_keyless &&
+            (status >= DQ_ASK || status == DELAYQ_ERR_AUTH)) {
+            DQ_MARK(probe_without_keys);
+            q->probe_keyless = 1;
+            return DQ_TRYAGAIN;
+        }
+        if (status == DQ_NOSCRIPT && DQ_HAS_LUA &&
+            q->probe_uploads < 2 * DQ_HOPS)
+            return status;
+        if (status == DQ_NOSCRIPT)
+            dq_err_set(conn->err, status, "%s", DQ_NO_SCRIPTS);
         return dq_err_public(status);
     }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
@@ -5987,21 +6824,33 @@ static delayq_status dq_conn_read_probe(delayq *q) {
     conn->long_big = value->str[0] == 0;
     dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
     if (n[1] > 0) q->foreign = (unsigned char)n[1];
-    if (x->got > 2 + q->probe_uploads) dq_conn_read_end(q, x->replies[1]);
+    if (at > 1 && x->replies[1]->type == REDIS_REPLY_ARRAY) {
+        /* the stream's last entry; if it is refused, the first take fails */
+        const redisReply *r = x->replies[1], *id = NULL;
+        int none = r->elements == 0;
+        if (!none && r->element[0]->type == REDIS_REPLY_ARRAY &&
+            r->element[0]->elements > 0)
+            id = r->element[0]->element[0];
+        if (none)
+            memcpy(q->cursor, "0-0", 4);
+        else if (id && id->type == REDIS_REPLY_STRING &&
+                 id->len < sizeof q->cursor)
+            memcpy(q->cursor, id->str, id->len + 1);
+    }
     q->probed = 1;
-    q->probe_uploads = 0;
+    q->probe_keyless = 0;
     return DELAYQ_OK;
 }
 
-/* Refuse requests of a handle that has met foreign elements. A handle of the
- * old wire does not offer and take beside them, but goes on to move them. */
+/* Refuse the requests of a handle whose queue has foreign elements. With the
+ * old wire transfers go on, and dq_lane_socket refuses offers and takes. */
 static delayq_status dq_conn_may_use(delayq *q) {
     return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
 }
 
 /* The reply to q's probe is there. If the first probe on a connection is
- * refused, the next host is tried. If a later one is, other handles keep the
- * connection, unless the queue has moved or the reply is nonsense. */
+ * refused, the next host is tried. If a later one is refused, other handles
+ * keep the connection, unless the queue has moved or the reply is malformed. */
 static delayq_status dq_conn_on_probe(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status = dq_conn_read_probe(q);
@@ -6009,69 +6858,95 @@ static delayq_status dq_conn_on_probe(delayq *q) {
                conn->clock_error_us > DQ_SLOW_US;
     dq_conn_free_replies(&q->setup);
     q->setup.state = DELAYQ_EXCHANGE_NONE;
-    if (late || status == DQ_NOSCRIPT) {
-        if (late) conn->probed_twice = 1; /* perhaps it was held up */
-        q->probe_uploads = status == DQ_NOSCRIPT;
-        dq_conn_send_probe(q);
+    if (late || (status >= DQ_NOSCRIPT && status != DQ_MOVED)) {
+        if (late) DQ_MARK(probe_was_slow);
+        if (late) conn->probed_twice = 1; /* perhaps the reply was held up */
+        if (status == DQ_NOSCRIPT && ++q->probe_uploads == 1)
+            dq_conn_tell(conn, &conn->scripts_told_us);
+        DQ_MARK(probe_again);
+        q->probed = 0; /* it is sent again */
         return DELAYQ_EMPTY;
     }
+    q->probe_uploads = 0;
     if (status == DELAYQ_OK && !conn->known) {
         conn->known = 1;
         conn->clock_number++;
-        conn->cmd.failures = 0;
+        conn->cmd.failures = conn->cmd.timeouts = 0;
         conn->hosts_left = conn->hops = 0;
-        dq_sched_on_conn_back(conn, dq_sys_now());
+        dq_sched_on_conn_back(conn);
+        dq_conn_tell(conn, &conn->known_told_us);
     } else if (status != DELAYQ_OK && (!conn->known || status == DQ_MOVED ||
                                        status == DELAYQ_ERR_PROTOCOL)) {
+        DQ_MARK(probe_ends_connection);
         if (dq_conn_attempt_failed(conn, status)) return DELAYQ_EMPTY;
+    } else if (status != DELAYQ_OK) {
+        DQ_MARK(probe_refused);
+        q->probe_status = dq_err_public(status);
+        if (q->probe_failures > 0) /* the second probe is sent at once */
+            q->probe_us =
+                conn->now_us + dq_sched_backoff_us(q, q->probe_failures);
+        if (q->probe_failures < 60) q->probe_failures++;
     }
     if (status != DELAYQ_OK)
         return dq_err_set(q->err, dq_err_public(status), "%s", conn->err);
+    q->probe_failures = 0;
     return dq_conn_may_use(q);
 }
 
-/* Go on towards an open connection on which q's queue is known. Returns OK if
- * it is there, EMPTY if not yet, else the status of q->err. Every request
- * starts here, except those that follow an ASK. */
+/* Set the error of a request that has to wait until until_us, for the cause in
+ * conn->err. */
+static delayq_status dq_conn_postpone(delayq *q, delayq_status status,
+                                      int64_t until_us) {
+    return dq_err_set(q->err, status, "%s; the next attempt is in %d ms",
+                      q->conn->err,
+                      (int)((until_us - q->conn->now_us + 999) / 1000));
+}
+
+/* Continue towards an open connection on which q's queue has been probed.
+ * Returns OK if there is one, EMPTY if it needs more time, else the status of
+ * q->err. Every request starts here, except those that follow an ASK. */
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     int outlived;
-    if (dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
-    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed && s->first)
-        return DELAYQ_OK; /* an idle one is read before it is used: it may be
-                             lost, or have sent a second reply, which the next
-                             request would take for its own */
-    /* An attempt whose time was over long before this call says nothing about
-     * the server now: another one may begin. */
+    if (q->foreign && dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
+    /* An idle socket is read before it is used, unless dq_step has just done
+     * this: it may be lost, or have a second reply, which the next request
+     * would take for its own. */
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
+        (s->first || conn->idle_read_us == conn->now_us) &&
+        q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
+        return DELAYQ_OK;
+    /* If the time of an attempt was over long before this call, its result says
+     * nothing about the server now, so another attempt may begin. */
     outlived = s->state > DELAYQ_SOCKET_CLOSED &&
                s->state < DELAYQ_SOCKET_OPEN &&
-               dq_sys_now() - s->deadline_us > DQ_BACKOFF_US;
+               conn->now_us - s->deadline_us > DQ_BACKOFF_US;
     for (;;) {
         delayq_status status;
-        int64_t now;
         if (dq_conn_step(conn) < DELAYQ_OK) {
-            now = dq_sys_now();
-            if (outlived && now >= s->retry_us) {
-                outlived = 0;
-                continue;
-            }
-            return dq_err_set(q->err, conn->failure,
-                              "%s; the next attempt is in %d ms", conn->err,
-                              (int)((s->retry_us - now + 999) / 1000));
+            if (!outlived || conn->now_us < s->retry_us)
+                return dq_conn_postpone(q, conn->failure, s->retry_us);
+            DQ_MARK(attempt_outlived);
+            outlived = 0;
+            continue;
+        }
+        if (s->state >= DELAYQ_SOCKET_OPEN &&
+            q->setup_kind == DELAYQ_SETUP_PROBE &&
+            q->setup.state == DELAYQ_EXCHANGE_ANSWERED) {
+            status = dq_conn_on_probe(q);
+            if (status != DELAYQ_EMPTY) return status;
+            continue;
         }
         if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
             return DELAYQ_OK;
+        /* a handle without an outbox probes at each call */
+        if (q->outbox && conn->now_us < q->probe_us)
+            return dq_conn_postpone(q, q->probe_status, q->probe_us);
         if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
             q->setup.state == DELAYQ_EXCHANGE_NONE && s->body_len == 0)
             dq_conn_send_probe(q);
-        if (s->state == DELAYQ_SOCKET_CLOSED) continue;
-        if (s->state < DELAYQ_SOCKET_OPEN ||
-            q->setup_kind != DELAYQ_SETUP_PROBE ||
-            q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
-            return DELAYQ_EMPTY;
-        status = dq_conn_on_probe(q);
-        if (status != DELAYQ_EMPTY) return status;
+        if (s->state != DELAYQ_SOCKET_CLOSED) return DELAYQ_EMPTY;
     }
 }
 /*-----------------------------------------------------------------------------
@@ -6088,11 +6963,11 @@ static delayq_status dq_conn_ensure(delayq *q) {
  *
  * An offer has a number in its ring. The script keeps the highest one in a key
  * of this handle, skips the offers whose number is not above it, and returns
- * how many these were. So a resend stores nothing twice, even if the item has
- * been delivered meanwhile.
+ * the number of skipped offers. So a resend stores nothing twice, even if the
+ * item has been delivered meanwhile.
  *---------------------------------------------------------------------------*/
 
-/* What is true of a verb. */
+/* The properties of a verb. */
 enum {
     DQ_IDEMPOTENT = 1, /* two runs do what one run does */
     DQ_READ_ONLY = 2,  /* it changes nothing */
@@ -6100,57 +6975,93 @@ enum {
     DQ_TAKES = 8,      /* it hands elements out */
     DQ_RETIMES = 16,   /* it gives an item a new due time, */
     DQ_RENAMES = 32,   /* and so a new ticket, which the call returns */
-    DQ_OF_OFFERS = 64  /* it may concern an item that this handle has offered */
+    DQ_OF_OFFERS = 64, /* its item may be one that this handle has offered */
+    DQ_UNCOUNTED = 128 /* no call has requested it */
 };
 
 /* A verb: a constant to which its ops point. A program links the scripts only
  * of the verbs that it names. */
 typedef struct dq_verb {
-    const char *name; /* in error texts */
-    const char *word; /* in scripts */
+    char name[13]; /* in error texts; arrays, as in dq_script */
+    char word[11]; /* in scripts */
     const dq_script *script;
-    dq_resp_args *writer;
+    dq_resp_args *writer; /* NULL: the request only loads the script */
     /* Reads a request's reply and settles its ops; NULL: the caller reads it.
      * If the reply is none of the script's, no op is settled. */
     delayq_status (*reader)(delayq *q, delayq_lane *lane);
-    size_t most;       /* ops in one request */
-    size_t counter;    /* the offset in delayq_counts; 0: none */
-    int flags;         /* the above */
-    unsigned char key; /* the second key of a request, of those below */
+    size_t most;        /* ops in one request, for DQ_MOST_ARGS, too */
+    size_t counter;     /* the offset in delayq_counts; 0: none */
+    int flags;          /* the above */
+    unsigned char key;  /* the second key of a request, of those below */
+    unsigned char code; /* in a kept entry, forever the same; 0: never there */
+    /* The verb of a request that has this op and offers; or NULL. */
+    const struct dq_verb *mixed;
+    /* A request was refused, and has not run. Returns 1 after it has given the
+     * request another form, or 0. NULL: there is no other form. */
+    int (*reform)(delayq *q, delayq_lane *lane);
+    /* Its only op has failed with lane->status; or NULL. */
+    void (*fail)(delayq *q, const delayq_lane *lane);
 } dq_verb;
+
+/* Define a verb: its fields, in order, with the id of its script. */
+#define DQ_VERB(id, name, word, script, ...)                              \
+    static const dq_verb dq_verb_##id = {name, word, &dq_script_##script, \
+                                         __VA_ARGS__}
 
 enum { DQ_KEY_NONE, DQ_KEY_DEAD, DQ_KEY_MIRROR };
 
+#define DQ_CODES 11 /* the highest code of a verb */
+
 typedef struct dq_op {
-    const dq_verb *verb;
-    const char *data; /* an offer's payload, or a ticket's text */
-    size_t len;
-    const char *key; /* of an offer, or NULL */
-    size_t key_len;
+    /* The CRC of a kept entry covers these, the id only if it is settled. */
+    uint32_t len; /* of data */
+    uint16_t key_len;
+    unsigned char code; /* the verb's */
+    unsigned char replace;
     int64_t key_ttl_ms;
-    int64_t begun_us;   /* the local time of the call */
-    int64_t delay_ms;   /* from then; */
-    int64_t due_ms;     /* > 0: due then instead */
-    int64_t planned_ms; /* in a ring: due then, by the request in flight */
+    int64_t delay_ms;         /* from begun_us; */
+    int64_t due_ms;           /* > 0: due then instead */
+    unsigned char life[3];    /* handle_id[5..7] of the handle that accepted the
+                                 op, to which its number in the ring belongs */
+    unsigned char id_settled; /* since the call; 2: so is due_ms, computed from
+                                 delay_ms */
     unsigned char id[16];
-    unsigned char has_id, replace;
+    /* A resume sets these again. */
+    unsigned char has_id;
+    unsigned char stands; /* a resume has settled planned_ms */
     unsigned char resend; /* of a message: it may have been stored before */
+    const dq_verb *verb;
+    const char *data;   /* an offer's payload; or a ticket's text, NUL, and of a
+                         bury why, NUL */
+    const char *key;    /* of an offer or cancel_key, or NULL */
+    int64_t begun_us;   /* the local time of the call */
+    int64_t planned_ms; /* > 0: the due time, set by dating an outbox's offer or
+                           by the first request of another op */
 } dq_op;
 
 /* The arguments of a bare verb. */
 typedef struct dq_query {
     size_t max;           /* items, letters or times */
     int64_t from;         /* the first letter */
-    const char *ticket;   /* a peek goes on behind it; or NULL */
-    const int64_t *times; /* to count by */
+    const char *ticket;   /* a peek continues after it; or NULL */
+    const int64_t *times; /* the given due times of a count */
 } dq_query;
 
-/* An op in a ring, followed by its key and data; aligned to 8 bytes. If the end
- * of the memory is unused, an entry without a verb stands there. */
+/* An op in a ring, followed by its key with a NUL, and its data; aligned to 8
+ * bytes. If the end of the memory is unused, an entry without a verb stands
+ * there. */
 typedef struct dq_entry {
-    size_t size; /* of all of it */
+    uint32_t crc;  /* of a kept entry: of the fields below and the entry before
+                      it */
+    uint32_t size; /* of the entry, with key and data */
+    uint64_t number; /* in its ring */
     dq_op op;
 } dq_entry;
+
+/* A place in a ring, and how many bytes lie from there to its head. */
+typedef struct dq_place {
+    size_t at, bytes;
+} dq_place;
 
 /* Invariants: used <= size; head and tail are offsets of entries; all entries
  * up to `dated` have a due time and an id. */
@@ -6158,19 +7069,39 @@ typedef struct dq_ring {
     delayq_lane lane;
     unsigned char *data;
     size_t size, head, tail, used; /* bytes */
-    uint64_t dated;                /* up to this op due times are reckoned, */
-    unsigned dated_on;             /* by the clock of this server; */
-    size_t date_at;                /* there is the next one */
-    int64_t call_us; /* the last offer's call, by the server's clock */
+    /* The bytes from freed[0] on can't be used again yet. In a kept ring
+     * freed[0] is the head in the older mark, freed[2] that in the newer one;
+     * the bytes before freed[1] wait for outbox_sync. */
+    dq_place freed[3];
+    delayq_keep keep;              /* or NULL */
+    uint32_t last_crc, popped_crc; /* of the last entry, and of the last one
+                                      that is settled */
+    uint64_t resumed;      /* the number of the last op of an earlier life */
+    uint64_t synced;       /* ops up to this one may be sent */
+    uint64_t told;         /* ops that options.settled knows */
+    uint64_t dated;        /* up to this op due times are computed, */
+    unsigned dated_on;     /* by the clock of this server; */
+    size_t date_at;        /* the place of the next op to date */
+    int64_t call_us;       /* the last offer's call, by the server's clock, */
+    int64_t call_error_us; /* and the error of that clock */
 } dq_ring;
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
     delayq_status failure; /* the first one since a flush */
+    char why[256];         /* the text of a ring's last failure */
     uint64_t gone, duplicate, dropped, told_dropped;
+    uint64_t own_accepted, own_settled; /* changes that are uncounted */
     delayq_name names[3];
-    int64_t log_us; /* the time and status of the last report to the log */
-    delayq_status logged;
+    /* Of a kept outbox. */
+    uint64_t generation; /* of the newer mark */
+    uint32_t name_crc;
+    int64_t sync_retry_us;     /* outbox_sync has failed: try again then */
+    int64_t pid;               /* the process that uses the image, */
+    int run;                   /* and its dq_keep_run */
+    unsigned char unsynced;    /* something has changed since the last sync */
+    unsigned char sync_failed; /* the last outbox_sync has failed */
+    unsigned char wants_room;  /* an op was refused for lack of room */
 } dq_outbox;
 
 /* Draw the numbers by which the queue knows this handle. Returns 0 if there are
@@ -6184,11 +7115,11 @@ static int dq_handle_identify(delayq *q) {
     return 1;
 }
 
-/* Returns the latest time, in ms by the server's clock, delay_ms behind a local
- * moment. */
+/* Returns the latest time, in ms by the server's clock, that is delay_ms after
+ * a local moment. */
 static int64_t dq_due_after(const delayq *q, int64_t local_us,
                             int64_t delay_ms) {
-    int64_t us = dq_sched_server_us(q->conn, local_us, dq_sys_now());
+    int64_t us = local_us + dq_sched_ahead_us(q->conn);
     return (us + 999) / 1000 + delay_ms;
 }
 
@@ -6206,37 +7137,55 @@ static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
     return dq_ring_at(ring, at);
 }
 
-/* Returns the place behind an entry. */
+/* Returns the place after an entry. */
 static size_t dq_ring_behind(const dq_ring *ring, const dq_entry *e) {
     return (size_t)((const unsigned char *)e - ring->data) + e->size;
 }
 
+#ifndef DQ_KEEP_COPY
+#define DQ_KEEP_COPY memcpy /* each store that a resume reads */
+#endif
+
+/* Returns the size of an entry. */
+static size_t dq_ring_entry_size(const dq_op *op) {
+    size_t key = op->key_len > 0 ? op->key_len + (size_t)1 : 0;
+    return (sizeof(dq_entry) + key + op->len + 7) & ~(size_t)7;
+}
+
 /* Copy an op into the ring. Returns NULL if there is no room. */
 static dq_op *dq_ring_add(dq_ring *ring, const dq_op *op) {
-    size_t key = op->key ? op->key_len + 1 : 0, end;
-    size_t size = (sizeof(dq_entry) + key + op->len + 7) & ~(size_t)7;
+    size_t key = op->key_len > 0 ? op->key_len + (size_t)1 : 0, end;
+    size_t size = dq_ring_entry_size(op), base = ring->freed[0].at;
+    size_t held = ring->used + ring->freed[0].bytes;
     char *to;
-    dq_entry *e;
-    if (ring->used == 0) ring->head = ring->tail = ring->date_at = 0;
-    if (ring->used + size > ring->size) return NULL;
+    dq_entry *e, made;
+    if (held == 0) base = ring->head = ring->tail = ring->date_at = 0;
+    if (held + size > ring->size) return NULL;
     end = ring->size - ring->tail;
-    if (ring->tail >= ring->head && size > end) {
-        if (size > ring->head) return NULL;
+    if (ring->tail >= base && size > end) {
+        if (size > base) return NULL;
         if (end >= sizeof(dq_entry))
             dq_ring_at(ring, ring->tail)->op.verb = NULL;
+        DQ_MARK(ring_wraps);
         ring->used += end;
         ring->tail = 0;
-    } else if (ring->tail < ring->head && size > ring->head - ring->tail) {
+    } else if (ring->tail < base && size > base - ring->tail) {
         return NULL;
     }
     e = dq_ring_at(ring, ring->tail);
     to = (char *)(e + 1);
-    e->size = size;
-    e->op = *op;
-    if (key > 0) memcpy(to, op->key, key);
-    if (key > 0) e->op.key = to;
-    if (op->len > 0) memcpy(to + key, op->data, op->len);
-    e->op.data = to + key;
+    made.crc = 0;
+    made.size = (uint32_t)size;
+    made.number = ring->lane.accepted + 1;
+    made.op = *op;
+    made.op.code = op->verb->code;
+    made.op.data = to + key;
+    if (key > 0) made.op.key = to;
+    DQ_KEEP_COPY(e, &made, sizeof made);
+    if (key > 0) DQ_KEEP_COPY(to, op->key, key);
+    if (op->len > 0) DQ_KEEP_COPY(to + key, op->data, op->len);
+    if (ring->keep) ring->keep->seal(ring, e);
+    if (held == 0) memset(ring->freed, 0, sizeof ring->freed);
     ring->tail += size;
     ring->used += size;
     ring->lane.accepted++;
@@ -6247,36 +7196,55 @@ static dq_op *dq_ring_add(dq_ring *ring, const dq_op *op) {
 /* Remove the first entry. */
 static void dq_ring_pop(dq_ring *ring) {
     dq_entry *e = dq_ring_entry(ring, ring->head);
-    size_t at = (size_t)((unsigned char *)e - ring->data);
+    size_t at = (size_t)((unsigned char *)e - ring->data), before = ring->used;
+    int i;
+    assert(e->op.verb && e->size <= ring->used);
     assert(ring->lane.settled < ring->lane.accepted);
     if (at < ring->head) ring->used -= ring->size - ring->head;
     ring->used -= e->size;
     ring->head = at + e->size;
+    ring->popped_crc = e->crc;
     ring->lane.settled++;
+    for (i = 0; ring->keep && i < 3; i++)
+        ring->freed[i].bytes += before - ring->used;
+    if (!ring->keep) ring->freed[0].at = ring->head;
 }
 
-/* Give an offer an id and a due time, by the server's clock as it is known: its
- * delay counts from the call. Due times never decrease within a ring, though
- * knowledge of the clock varies. An offer that is dated again keeps at least
- * its former due time: offers before it may already be stored with theirs. */
+/* Give an offer an id and a due time, by the estimate of the server's clock:
+ * its delay counts from the call. Due times never decrease within a ring,
+ * though the estimate varies, unless somebody has set the clock. If an offer
+ * gets a new due time, this is not earlier than the former one, because earlier
+ * offers may already be stored with their due times. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
-    int64_t us = dq_sched_server_us(q->conn, op->begun_us, dq_sys_now());
-    int64_t least = ring->call_us, former;
+    int64_t us = op->begun_us + dq_sched_ahead_us(q->conn);
+    int64_t least = ring->call_us, error = q->conn->clock_error_us, former;
     if (op->has_id && op->due_ms == 0) {
+        DQ_MARK(offer_dated_again);
         former = (op->planned_ms - op->delay_ms) * 1000;
         if (former > least) least = former;
     }
-    if (us < least && us > least - DQ_SECOND_US) us = least;
+    if (!op->has_id) dq_elem_next_id(q, op->id);
+    op->has_id = 1;
+    if (op->stands) return;
+    if (op->id_settled > 1) { /* its call knew the clock less exactly */
+        int64_t ahead = (op->due_ms - op->delay_ms) * 1000 - us;
+        if (ahead > error &&
+            ahead < 4000LL * q->conn->owner->options.io_timeout_ms)
+            error = ahead;
+        if (ahead > 0 && ahead <= error) us += ahead;
+    }
+    if (us < least && us > least - DQ_SECOND_US - ring->call_error_us)
+        us = least;
+    else
+        ring->call_error_us = error;
     ring->call_us = us;
     op->planned_ms =
         op->due_ms > 0 ? op->due_ms : (us + 999) / 1000 + op->delay_ms;
     if (op->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
         op->planned_ms = DQ_MAX_DUE;
-    if (!op->has_id) dq_elem_next_id(q, op->id);
-    op->has_id = 1;
 }
 
-/* Date the offers that have no date, or one by another server's clock, but a
+/* Date the offers that have no date, or one by another server's clock, a
  * limited number in one step. Returns the number of dated ops that are not
  * settled. */
 static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
@@ -6285,7 +7253,10 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < lane->settled) {
         ring->dated_on = q->conn->clock_number;
-        if (ring->dated > lane->settled) ring->call_us = 0; /* of the last */
+        /* The due times were reckoned by the clock of another server. A kept
+         * ring keeps them. */
+        if (ring->dated > lane->settled && !ring->keep) ring->call_us = 0;
+        if (ring->dated > lane->settled) DQ_MARK(dated_by_another_clock);
         ring->dated = lane->settled;
         ring->date_at = ring->head;
     }
@@ -6298,14 +7269,15 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     return ring->dated - lane->settled;
 }
 
-/* Another handle uses the numbers of this one: a cloned machine. Draw new ones,
- * and give all offers new ids. */
+/* Another handle uses the numbers of this one, as on a cloned machine. Draw new
+ * numbers, and give all offers new ids. */
 static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
     size_t at = ring->head;
     uint64_t i;
+    DQ_MARK(twin_met);
     for (i = ring->lane.settled; i < ring->lane.accepted; i++) {
         dq_entry *e = dq_ring_entry(ring, at);
-        e->op.has_id = 0;
+        e->op.has_id = ring->keep && e->op.id_settled > 0;
         at = dq_ring_behind(ring, e);
     }
     ring->dated_on = 0;
@@ -6319,87 +7291,112 @@ static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
 /* A walk through the ops of a lane that are not settled. */
 typedef struct dq_cursor {
     const delayq_lane *lane;
-    size_t number; /* of the op, from 0; */
-    size_t i;      /* of its place in the caller's array */
+    size_t end;    /* the walk ends before the op of this number */
+    size_t number; /* the number of the op, from 0, */
+    size_t i;      /* and its index in the caller's array */
     dq_entry *entry;
-    dq_op *op;  /* NULL: before the first, or behind the last */
-    dq_op made; /* of an element of the caller's array */
+    dq_op *op;      /* NULL: before the first, or after the last */
+    int64_t due_ms; /* its absolute due time, or 0 if it has only a delay */
+    dq_op made;     /* of an element of the caller's array */
 } dq_cursor;
 
-static void dq_cursor_begin(dq_cursor *c, const delayq_lane *lane) {
+/* Begin a walk through `end` ops, or through all if there are fewer. */
+static void dq_cursor_begin(dq_cursor *c, const delayq_lane *lane, size_t end) {
     c->lane = lane;
+    c->end = end;
     c->op = NULL;
 }
 
 /* Returns the earliest time, in ms, that the server's clock can show now. */
 static int64_t dq_due_least(const delayq_conn *conn) {
-    int64_t now = dq_sys_now();
+    int64_t now = conn->now_us;
     return (now + conn->clock_offset_us - dq_sched_drift_us(conn, now)) / 1000;
 }
 
-/* Give a message an id, and note from when on its item may be due. */
+/* Give a message an id, and note the earliest time at which it may be due. */
 static void dq_message_date(delayq *q, delayq_message *m) {
-    int64_t now = dq_sys_now();
+    int64_t now = q->conn->now_us;
     m->first_due_ms = dq_due_least(q->conn) + m->delay_ms;
     m->first_due_us = now + m->delay_ms * 1000;
     if (m->due_ms > 0) {
         m->first_due_ms = m->due_ms;
-        m->first_due_us = dq_sched_local_us(q, m->due_ms, now);
+        m->first_due_us = m->due_ms * 1000 - dq_sched_ahead_us(q->conn);
     }
     m->ticket.text[0] = '\0';
     dq_elem_next_id(q, m->id);
 }
 
-/* Make an op of a message. */
-static void dq_op_of_message(dq_op *op, const delayq_lane *lane,
-                             const delayq_message *m, size_t number) {
-    op->resend = number < lane->unsure ||
-                 (m->status == DELAYQ_ERR_UNKNOWN && m->first_due_ms > 0);
-    op->verb = m->key ? lane->keyed_verb : lane->array_verb;
-    op->data = (const char *)m->data;
-    op->len = m->len;
-    op->key = m->key;
-    op->key_len = m->key ? strlen(m->key) : 0;
-    op->key_ttl_ms = m->key_ttl_ms;
-    op->replace = m->replace != 0;
-    op->begun_us = lane->begun_us;
-    op->delay_ms = m->delay_ms;
-    op->due_ms = m->due_ms;
-    memcpy(op->id, m->id, sizeof op->id);
-}
-
-/* Go to the next op, of a new cursor to the first. Returns NULL behind the
+/* Go to the next op, with a new cursor to the first. Returns NULL after the
  * last. A message that was refused as an argument is no op. */
 static dq_op *dq_cursor_next(dq_cursor *c) {
     const delayq_lane *lane = c->lane;
     int first = !c->op;
-    c->number = first ? 0 : c->number + 1;
+    dq_op *op;
+    c->number = first ? lane->from : c->number + 1;
+    c->op = NULL;
+    if (c->number >= c->end) return NULL;
     if (lane->ring) {
-        if (c->number >= lane->accepted - lane->settled) return c->op = NULL;
+        if (c->number >= lane->accepted - lane->settled) return NULL;
         c->entry = dq_ring_entry(lane->ring,
-                                 first ? lane->ring->head
-                                       : dq_ring_behind(lane->ring, c->entry));
-        return c->op = &c->entry->op;
+                                 !first ? dq_ring_behind(lane->ring, c->entry)
+                                 : lane->from > 0 ? lane->from_at
+                                                  : lane->ring->head);
+        c->op = op = &c->entry->op;
+        c->due_ms = op->verb->flags & DQ_OFFERS ? op->planned_ms : op->due_ms;
+        return op;
     }
     c->i = first ? (size_t)lane->settled : c->i + 1;
     while (lane->messages && c->i < lane->accepted &&
            lane->messages[c->i].status == DELAYQ_ERR_ARG)
         c->i++;
-    if (c->i >= lane->accepted) return c->op = NULL;
-    if (lane->ops) return c->op = lane->ops + c->i;
-    memset(&c->made, 0, sizeof c->made);
-    c->made.verb = lane->array_verb;
-    if (lane->messages)
-        dq_op_of_message(&c->made, lane, &lane->messages[c->i], c->number);
-    if (lane->items) c->made.data = lane->items[c->i].ticket.text;
-    if (lane->items) c->made.len = strlen(c->made.data) + 1;
-    return c->op = &c->made;
+    if (c->i >= lane->accepted) return NULL;
+    c->op = op = lane->ops ? lane->ops + c->i : &c->made;
+    if (!lane->ops) {
+        memset(op, 0, sizeof *op);
+        op->verb = lane->array_verb;
+    }
+    if (lane->messages) {
+        const delayq_message *m = &lane->messages[c->i];
+        op->resend = c->number < lane->unsure ||
+                     (m->status == DELAYQ_ERR_UNKNOWN && m->first_due_ms > 0);
+        if (m->key) op->verb = lane->keyed_verb;
+        op->data = (const char *)m->data;
+        op->len = (uint32_t)m->len;
+        op->key = m->key;
+        op->key_len = (uint16_t)(m->key ? strlen(m->key) : 0);
+        op->key_ttl_ms = m->key_ttl_ms;
+        op->replace = m->replace != 0;
+        op->begun_us = lane->begun_us;
+        op->delay_ms = m->delay_ms;
+        op->due_ms = m->due_ms;
+        memcpy(op->id, m->id, sizeof op->id);
+    }
+    if (lane->items) op->data = lane->items[c->i].ticket.text;
+    if (lane->items) op->len = (uint32_t)strlen(op->data) + 1;
+    c->due_ms = op->due_ms;
+    return op;
+}
+
+/* Let cursors begin at an op of a ring's request, after the former one; or at
+ * 0, the first. */
+static void dq_lane_seek(delayq_lane *lane, size_t from) {
+    dq_cursor c;
+    dq_cursor_begin(&c, lane, from + 1);
+    while (from > 0 && dq_cursor_next(&c) && c.number < from) continue;
+    if (from > 0)
+        lane->from_at = (size_t)((unsigned char *)c.entry - lane->ring->data);
+    lane->from = from;
+}
+
+/* Returns the number in its ring of the first op of a request or part. */
+static int64_t dq_lane_number(const delayq_lane *lane) {
+    return (int64_t)(lane->settled + lane->from + 1);
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Lanes
  * >>lanes   ops in order, with one request in flight; the retry policy
  *
- * Owns the way of an op from its lane to its status, in four phases: plan
+ * Owns the path of an op from its lane to its status, in four phases: plan
  * (which neighbouring ops share a request), write, read, settle. dq_lane_step
  * moves a lane, dq_decide is the only function that decides about retries, and
  * dq_op_settle is the only one that counts what was done. Nothing here waits.
@@ -6410,63 +7407,35 @@ static dq_op *dq_cursor_next(dq_cursor *c) {
 
 #define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 
-/* How the requests of a lane are planned, and what follows if one fails. */
+/* How the requests of a lane are planned, and how a failure is handled. */
 typedef struct dq_policy {
     size_t bytes;    /* payload of one request; more if its first op has it */
     unsigned losses; /* 0: a failure ends the ops, after one resend if that is
                         harmless. Else a failed op stays; it is dropped if, sent
-                        alone, it has ended so many logged-in connections */
+                        alone, it has ended this many logged-in connections */
 } dq_policy;
 
 #define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
 static const dq_policy dq_policy_call = {256 * 1024, 0};
-static const dq_policy dq_policy_ring = {65536, 8}; /* a socket takes that */
+static const dq_policy dq_policy_ring = {65536, 8}; /* fits a socket's buffer */
 
-static void dq_lane_begin(delayq_lane *lane, const dq_policy *policy,
+/* Begin a lane of a ring, or of a call, with `count` ops. */
+static void dq_lane_begin(const delayq *q, delayq_lane *lane, dq_ring *ring,
                           const dq_verb *verb, size_t count) {
     memset(lane, 0, sizeof *lane);
-    lane->policy = policy;
+    lane->ring = ring;
+    lane->policy = ring ? &dq_policy_ring : &dq_policy_call;
     lane->array_verb = lane->verb = verb;
     lane->accepted = count;
     lane->limit = DQ_RING_LIMIT;
-    lane->begun_us = dq_sys_now();
+    lane->begun_us = q->conn->now_us;
 }
 
-/* Append a lane to those of a handle. Its steps come behind theirs. */
-static void dq_lane_attach(delayq *q, delayq_lane *lane) {
-    delayq_lane **at = &q->lanes;
-    while (*at) at = &(*at)->next;
-    *at = lane;
-    lane->next = NULL;
-}
-
-static void dq_lane_detach(delayq *q, delayq_lane *lane) {
-    delayq_lane **at = &q->lanes;
-    assert(lane->x.state != DELAYQ_EXCHANGE_SENT);
-    while (*at != lane) at = &(*at)->next;
-    *at = lane->next;
-}
-
-static int dq_lane_is_idle(const delayq_lane *lane) {
-    return lane->x.state == DELAYQ_EXCHANGE_NONE &&
-           lane->settled == lane->accepted;
-}
-
-static int dq_lane_is_bare(const delayq_lane *lane) {
-    return !lane->ring && !lane->messages && !lane->items && !lane->ops;
-}
-
-/* Report a failure of an outbox: a new status at once, the same one once a
- * second. */
+/* Report a failure of an outbox. */
 static void dq_lane_note(delayq *q, delayq_status status) {
-    dq_outbox *b = q->outbox;
-    int64_t now = dq_sys_now();
-    if (!b) return;
-    if (b->failure == DELAYQ_OK) b->failure = status;
-    if (status == b->logged && now - b->log_us < DQ_SECOND_US) return;
-    b->logged = status;
-    b->log_us = now;
-    dq_err_log(q, status, q->err);
+    if (!q->outbox) return;
+    if (q->outbox->failure == DELAYQ_OK) q->outbox->failure = status;
+    dq_err_log_again(q, status, q->err);
 }
 
 /* --- plan --- */
@@ -6477,96 +7446,103 @@ static unsigned char dq_op_key(const delayq *q, const dq_op *op) {
     return op->verb->key;
 }
 
-/* Returns the absolute due time of an op, or 0 if it has only a delay. */
-static int64_t dq_op_due(const delayq_lane *lane, const dq_op *op) {
-    return lane->ring && (op->verb->flags & DQ_OFFERS) ? op->planned_ms
-                                                       : op->due_ms;
-}
-
 /* Returns 1 if an earlier op of a planned request has the key of this one. */
 static int dq_lane_has_key(const delayq_lane *lane, const dq_op *op) {
     dq_cursor c;
-    dq_cursor_begin(&c, lane);
-    while (dq_cursor_next(&c) && c.number < lane->n)
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c))
         if (c.op->key_len == op->key_len &&
             memcmp(c.op->key, op->key, op->key_len) == 0)
             return 1;
     return 0;
 }
 
-/* Returns 1 if an op can share the request of a lane. */
-static int dq_lane_joins(const delayq *q, const delayq_lane *lane,
-                         const dq_op *first, int by_due, const dq_op *op) {
-    unsigned char key = dq_op_key(q, op);
-    if (op->verb->script != first->verb->script) return 0;
-    if (key && lane->key && key != lane->key) return 0;
-    if (op->resend) return 0; /* it goes alone */
-    if (op->key && dq_lane_has_key(lane, op)) return 0;
-    return !(op->verb->flags & DQ_OFFERS) ||
-           (dq_op_due(lane, op) > 0) == by_due;
+/* Returns the life of the first op of a ring's lane. */
+static const unsigned char *dq_lane_life(const delayq_lane *lane) {
+    return dq_ring_entry(lane->ring, lane->ring->head)->op.life;
 }
 
-/* Returns the verb of the first op of a lane that is not empty. */
-static const dq_verb *dq_lane_first_verb(const delayq_lane *lane) {
-    dq_cursor c;
-    if (dq_lane_is_bare(lane)) return lane->array_verb;
-    dq_cursor_begin(&c, lane);
-    return dq_cursor_next(&c)->verb;
+/* Returns the verb of a lane's request with one more op, or NULL if this op
+ * can't share the request. */
+static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
+                                   int by_due, const dq_cursor *c) {
+    const dq_op *op = c->op;
+    const dq_verb *verb = lane->verb, *own = op->verb;
+    int offers = own->flags & DQ_OFFERS;
+    unsigned char key = dq_op_key(q, op);
+    if (key && lane->key && key != lane->key) return NULL;
+    if (op->resend) return NULL; /* it is sent alone */
+    if (lane->ring && memcmp(op->life, dq_lane_life(lane), 3) != 0) return NULL;
+    if (offers && !lane->ring && /* in a ring, numbers prevent a second run */
+        ((c->due_ms > 0) != by_due || (op->key && dq_lane_has_key(lane, op))))
+        return NULL;
+    if (own->script == verb->script && offers == (verb->flags & DQ_OFFERS))
+        return verb;
+    if (verb == own->mixed) return verb;
+    if (offers && (verb->flags & DQ_OFFERS))
+        return op->key && !verb->mixed ? own : verb; /* it knows both kinds */
+    return q->foreign ? NULL : offers ? verb->mixed : own->mixed;
 }
 
 /* Plan a request of the first ops of a lane. */
 static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     size_t most = lane->limit, bytes = 0;
-    const dq_op *op, *first;
-    dq_op kept;
+    uint64_t left = lane->accepted - lane->settled;
+    const dq_verb *verb;
+    const dq_op *op;
     dq_cursor c;
     int by_due;
+    assert(lane->from == 0);
     lane->n = 0;
     lane->key = DQ_KEY_NONE;
     lane->tries = 0;
-    lane->resent = lane->uploads = lane->asking = lane->zset_alone = 0;
+    lane->resent = lane->asking = lane->key_alone = 0;
     lane->x.number = 0;
-    lane->resends = lane->unsure > 0;
+    lane->resends =
+        lane->unsure > 0 || (lane->ring && lane->settled < lane->ring->resumed);
     lane->x.state = DELAYQ_EXCHANGE_WAITING;
-    if (dq_lane_is_bare(lane)) {
-        lane->n = 1;
-        return;
-    }
-    if (lane->ring && dq_ring_date_all(q, lane->ring) < most)
-        most = (size_t)(lane->ring->dated - lane->settled);
-    dq_cursor_begin(&c, lane);
+    if (lane->ring) left = dq_ring_date_all(q, lane->ring);
+    if (lane->ring && lane->ring->synced - lane->settled < left)
+        left = lane->ring->synced - lane->settled;
+    if (left < most) most = (size_t)left;
+    dq_cursor_begin(&c, lane, SIZE_MAX);
     op = dq_cursor_next(&c);
     assert(op && most > 0);
-    kept = *op;
-    first = &kept;
-    by_due = dq_op_due(lane, first) > 0;
-    lane->verb = first->verb;
-    if (first->verb->most < most) most = first->verb->most;
-    if (lane->messages) lane->resends = first->resend;
-    if (first->resend) most = 1;
+    by_due = c.due_ms > 0;
+    lane->verb = op->verb;
+    lane->uploads = !op->verb->writer;
+    if (op->verb->most < most) most = op->verb->most;
+    if (lane->messages) lane->resends = op->resend;
+    if (op->resend) DQ_MARK(unknown_offer_goes_alone);
+    if (op->resend) most = 1;
     for (;;) {
         if (lane->messages && !op->resend)
             dq_message_date(q, &lane->messages[c.i]);
-        if ((op->verb->flags & DQ_RETIMES) && c.op->due_ms == 0)
-            c.op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
+        if ((op->verb->flags & DQ_RETIMES) && op->planned_ms == 0)
+            c.op->planned_ms =
+                op->due_ms > 0 ? op->due_ms
+                               : dq_due_after(q, op->begun_us, op->delay_ms);
         if (dq_op_key(q, op)) lane->key = dq_op_key(q, op);
         lane->n++;
         bytes += sizeof(dq_entry) + op->len;
         if (lane->n >= most) break;
         op = dq_cursor_next(&c);
-        if (!op || !dq_lane_joins(q, lane, first, by_due, op) ||
-            bytes + sizeof(dq_entry) + op->len > lane->policy->bytes)
+        if (!op || bytes + sizeof(dq_entry) + op->len > lane->policy->bytes)
             break;
+        verb = dq_lane_join(q, lane, by_due, &c);
+        if (!verb) break;
         if (op->verb->most < most) most = op->verb->most;
+        if (verb->most < most) most = verb->most;
         if (lane->n >= most) break;
+        lane->verb = verb;
     }
 }
 
 /* --- write --- */
 
-/* Find the socket of a lane's request, and go on towards its being open.
- * Returns OK if it is, EMPTY if not yet, else the status of q->err. If the slot
- * is on its way to another node, which has the keys already, the request goes
+/* Find the socket of a lane's request, and continue to connect it. Returns OK
+ * if it is open, EMPTY if it is not open yet, else the status of q->err. If the
+ * slot is moving to another node, which has the keys already, the request goes
  * there, on a socket of its own. */
 static delayq_status dq_lane_socket(delayq *q, delayq_lane *lane,
                                     delayq_socket **s) {
@@ -6576,7 +7552,7 @@ static delayq_status dq_lane_socket(delayq *q, delayq_lane *lane,
     *s = lane->asking ? &conn->ask : &conn->cmd;
     if (!lane->asking) {
         if ((flags & DQ_OFFERS) && q->setup.state == DELAYQ_EXCHANGE_NONE &&
-            dq_sys_now() - q->setup.read_us > DQ_LOOK_US)
+            q->conn->now_us - q->setup.read_us > DQ_LOOK_US)
             q->probed = 0; /* a handle that only offers meets no element */
         status = dq_conn_ensure(q);
         if (status == DELAYQ_OK && q->foreign &&
@@ -6584,52 +7560,43 @@ static delayq_status dq_lane_socket(delayq *q, delayq_lane *lane,
             status = dq_err_wire(q);
         return status;
     }
+    DQ_MARK(ask_followed);
     if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
-        return DELAYQ_EMPTY; /* another lane's */
+        return DELAYQ_EMPTY; /* the other node has another lane's request */
     if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
-        status = dq_conn_dial(conn, &conn->ask, DQ_CONN_ASK,
-                              conn->owner->options.connect_timeout_ms * 1000LL);
+        status = dq_conn_dial(conn, &conn->ask, DQ_CONN_ASK, 1);
     else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
         status = dq_conn_advance(conn, &conn->ask);
     if (status == DELAYQ_OK) dq_conn_free_replies(&conn->ask.greeting);
     if (status >= DELAYQ_OK) return status;
+    DQ_MARK(asked_node_failed);
     dq_conn_close(conn, &conn->ask, status);
     return dq_err_set(q->err, status, "%s", conn->err);
 }
 
-/* Write a lane's request. */
+/* Write a lane's request. The call goes right behind the load of its script, so
+ * that nobody flushes the scripts between the two; or, if the socket does not
+ * take all of the script at once, when it is loaded. */
 DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane,
                                    delayq_socket *s) {
+    int loads = DQ_HAS_LUA && lane->uploads, n;
     dq_resp_writer o;
-    int n;
     dq_resp_begin(&o, s->c);
-    n = dq_resp_call(&o, q, lane->verb->script, lane->uploads, lane->asking,
+    if (loads) {
+        n = dq_resp_upload(&o, lane->verb->script);
+        dq_conn_submit(q->conn, s, &lane->x, &o, n);
+        if (s->body_len > 0 || !lane->verb->writer) return;
+        dq_resp_begin(&o, s->c);
+    }
+    n = dq_resp_call(&o, q, lane->verb->script, lane->asking,
                      lane->verb->writer, lane);
-    dq_conn_submit(q->conn, s, &lane->x, &o, n);
     lane->was_unsure = lane->unsure;
     if (lane->unsure < lane->n) lane->unsure = lane->n;
+    if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
+    dq_conn_submit(q->conn, s, &lane->x, &o, n);
 }
 
 /* --- read --- */
-
-/* Read a request's reply as the status of a lane: OK if there is an array to
- * read, else q->err says why not. `r` is NULL if its socket was lost. */
-static delayq_status dq_lane_read_status(delayq *q, delayq_lane *lane,
-                                         const redisReply *r) {
-    const delayq_exchange *x = &lane->x;
-    const char *name = lane->verb->name;
-    if (!r) return dq_err_lost(q, x->status, q->conn->err);
-    if (r->type == REDIS_REPLY_ERROR) {
-        delayq_status status = dq_err_reply(q->err, name, r);
-        if (status == DQ_NOSCRIPT && lane->uploads &&
-            x->replies[0]->type == REDIS_REPLY_ERROR)
-            status =
-                dq_err_reply(q->err, name, x->replies[0]); /* the upload's */
-        return status;
-    }
-    if (r->type == REDIS_REPLY_ARRAY && r->elements > 0) return DELAYQ_OK;
-    return dq_err_bad_reply(q, name);
-}
 
 /* Learn from a reply on cmd: the server's clock, whether the socket is of use,
  * and where a redirection points. Returns the status of the lane. */
@@ -6639,8 +7606,13 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     int leave = r->type == REDIS_REPLY_ERROR && dq_err_lookup(r->str)->leave;
     int64_t us;
     conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
-    conn->host += leave != 0; /* another server may be able to */
+    conn->host += leave != 0; /* another server may succeed */
+    if (leave) conn->left = 1;
     if (!leave) conn->cmd.unproven = 0;
+    if (status == DELAYQ_OK) /* the log may have had another event before */
+        dq_conn_tell(conn, &conn->known_told_us);
+    if (status == DQ_NOSCRIPT && !lane->uploads)
+        dq_conn_tell(conn, &conn->scripts_told_us);
     if (status == DELAYQ_OK && dq_resp_integers(r, &us, 1))
         dq_conn_set_clock(conn, us, lane->x.sent_us, lane->x.read_us);
     if (status == DQ_MOVED || status == DQ_ASK) {
@@ -6649,6 +7621,7 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
             dq_err_set(q->err, status, "%s", conn->err);
     }
     if (status == DQ_MOVED || leave) {
+        DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_set(conn->err, status, "%s", q->err);
         dq_conn_lose(conn, &conn->cmd, status);
@@ -6657,42 +7630,62 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
 }
 
 /* All replies to a lane's request are there, or its socket is lost: set the
- * lane's status and reply. */
+ * lane's status, and q->err unless this is OK; have the verb read the reply. */
 static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &lane->x;
+    const dq_verb *verb = lane->verb;
     const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    int loads = lane->uploads && x->wants == 1; /* and does nothing else */
+    delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
-    lane->status = dq_lane_read_status(q, lane, r);
+    if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR)
+        r = x->replies[0];
+    if (!r) {
+        if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
+        dq_err_lost(q, status, conn->err);
+    } else if (r->type == REDIS_REPLY_ERROR) {
+        DQ_MARK(request_refused);
+        status = dq_err_reply(q->err, verb->name, r);
+    } else if (loads) {
+        status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
+    } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
+        status = dq_err_bad_reply(q, verb->name);
+    }
     if (r && !lane->asking && conn->cmd.c && x->number == conn->cmd.number)
-        lane->status = dq_lane_learn(q, lane, r, lane->status);
+        status = dq_lane_learn(q, lane, x->replies[x->got - 1], status);
     if (lane->asking && conn->ask.c)
         dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
-    if (lane->status == DELAYQ_OK) lane->reply = x->replies[--x->got];
+    if (status == DELAYQ_OK) lane->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
-    lane->asking = lane->uploads = 0;
-    if (lane->status != DELAYQ_ERR_UNKNOWN &&
-        lane->status != DELAYQ_ERR_PROTOCOL)
-        lane->unsure =
-            lane->was_unsure; /* this sending has done nothing more */
-    if (lane->status == DELAYQ_OK && lane->verb->reader)
-        lane->status = lane->verb->reader(q, lane);
+    lane->asking = lane->asking && status == DQ_NOSCRIPT;
+    if (status != DQ_NOSCRIPT) lane->uploads = !verb->writer;
+    if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
+        lane->unsure = lane->was_unsure; /* this sending has changed nothing */
+    lane->status = status;
+    if (status != DELAYQ_OK || !verb->reader) return;
+    lane->status = verb->reader(q, lane);
+    dq_resp_free(&lane->reply);
 }
 
-/* The reply of a lane is none of its script's. */
+/* The reply of a lane is not one of its script. */
 static delayq_status dq_lane_reject(delayq *q, delayq_lane *lane) {
+    DQ_MARK(reply_is_not_ours);
     return dq_err_bad_reply(q, lane->verb->name);
-}
-
-static void dq_lane_free_reply(delayq_lane *lane) {
-    if (lane->reply) freeReplyObject(lane->reply);
-    lane->reply = NULL;
 }
 
 /* --- settle --- */
 
-/* An op has its final status: count it, tell the caller, and let the schedule
- * know its due time unless due_ms is 0. */
+/* Report that an op of a ring, unless uncounted, is done or dropped. */
+static void dq_op_tell(delayq *q, dq_ring *ring, delayq_status status) {
+    ring->told++;
+    if (q->options.settled)
+        q->options.settled(q->options.user, ring == &q->outbox->changes,
+                           ring->told, status);
+}
+
+/* An op has its final status: count it, report it to the caller, and pass its
+ * due time to the schedule unless due_ms is 0. */
 static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
                          delayq_status status, int64_t due_ms) {
     size_t counter = c->op->verb->counter;
@@ -6701,14 +7694,18 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         ++*(uint64_t *)(void *)((char *)&q->counts + counter);
     if (status == DELAYQ_OK && due_ms > 0) {
         lane->due_ms = due_ms;
-        dq_sched_on_own_item(q, due_ms, lane->x.read_us);
+        dq_sched_on_message(q, due_ms);
     }
-    if (lane->ring) {
+    if (lane->ring && (c->op->verb->flags & DQ_UNCOUNTED)) {
+        q->outbox->own_settled++;
+    } else if (lane->ring) {
         q->outbox->gone += status == DELAYQ_GONE;
         q->outbox->duplicate += status == DELAYQ_DUPLICATE;
+        dq_op_tell(q, lane->ring, status);
     }
     if (lane->items) lane->items[c->i].acked = status;
-    if (lane->messages) { /* one that may have been stored stays so */
+    if (lane->messages) { /* a message that may have been stored keeps its
+                             status */
         delayq_message *m = &lane->messages[c->i];
         if (status >= DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
             m->status = status;
@@ -6717,33 +7714,18 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
     if (lane->result == DELAYQ_OK) lane->result = status;
 }
 
-/* The first n ops are settled. */
+/* The first n ops are settled; the refused messages behind them are no ops. */
 static void dq_lane_pop(delayq_lane *lane, size_t n) {
-    dq_cursor c;
-    size_t i;
     assert(n > 0);
     lane->unsure -= lane->unsure < n ? lane->unsure : n;
-    dq_cursor_begin(&c, lane);
-    for (i = 0; lane->ring && i < n; i++) dq_ring_pop(lane->ring);
-    if (lane->ring) return;
-    if (dq_lane_is_bare(lane)) {
+    for (; lane->ring && n > 0; n--) dq_ring_pop(lane->ring);
+    while (!lane->ring && lane->settled < lane->accepted) {
+        int refused = lane->messages &&
+                      lane->messages[lane->settled].status == DELAYQ_ERR_ARG;
+        if (n == 0 && !refused) return;
+        n -= !refused;
         lane->settled++;
-        return;
     }
-    for (i = 0; i < n; i++) dq_cursor_next(&c);
-    lane->settled = c.i + 1;
-    c.op = NULL; /* only refused messages may be left */
-    if (!dq_cursor_next(&c)) lane->settled = lane->accepted;
-}
-
-/* A take or transfer has failed. */
-static void dq_lane_fail_fetch(delayq *q, delayq_status status) {
-    delayq_fetch *f = &q->fetch;
-    if (f->ack.text[0])
-        f->acked = f->lost && status < DELAYQ_OK ? DELAYQ_ERR_UNKNOWN : status;
-    f->lost |= status == DELAYQ_ERR_UNKNOWN;
-    f->failure = status;
-    dq_sched_on_fault(q);
 }
 
 /* A call's request of n ops has failed for good. They get its status; so do all
@@ -6752,17 +7734,11 @@ static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
     delayq_status status = lane->status, rest = status;
     int goes_on = n > 0 && status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c;
     dq_cursor c;
+    if (goes_on) DQ_MARK(call_goes_on);
     if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
         rest = DELAYQ_ERR_IO; /* the others were not sent */
-    dq_cursor_begin(&c, lane);
-    if (dq_lane_is_bare(lane)) {
-        lane->result = status;
-        lane->settled = lane->accepted;
-        lane->unsure = 0;
-        if (lane == &q->fetch.lane) dq_lane_fail_fetch(q, status);
-        return;
-    }
-    while (dq_cursor_next(&c) && (c.number < n || !goes_on))
+    dq_cursor_begin(&c, lane, goes_on ? n : SIZE_MAX);
+    while (dq_cursor_next(&c))
         dq_op_settle(q, lane, &c,
                      c.number < n              ? status
                      : c.number < lane->unsure ? DELAYQ_ERR_UNKNOWN
@@ -6772,6 +7748,7 @@ static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
         dq_lane_pop(lane, n);
     else
         lane->settled = lane->accepted, lane->unsure = 0;
+    if (lane->verb->fail) lane->verb->fail(q, lane);
 }
 
 /* --- decide --- */
@@ -6780,28 +7757,21 @@ typedef enum dq_verdict {
     DQ_DONE,   /* its ops are settled */
     DQ_RESEND, /* send it again at once */
     DQ_KEEP,   /* its ops stay, and are sent again at lane->retry_us */
-    DQ_DROP,   /* its only op can't be sent: it goes */
+    DQ_DROP,   /* its only op can't be sent, and is dropped */
     DQ_FAIL    /* its ops fail with lane->status */
 } dq_verdict;
 
-/* A request that has not run may succeed in another form: give it this form.
+/* Give a request that has not run another form, in which it may succeed.
  * Returns 1 if there is one. */
 static int dq_decide_form(delayq *q, delayq_lane *lane) {
-    int is_native = !q->wire->mirror && !q->wire->stream;
-    if (lane->status == DQ_NOSCRIPT) {
-        lane->uploads = 1;
-    } else if (lane->status == DQ_ASK) {
+    if (lane->status == DQ_NOSCRIPT && (!DQ_HAS_LUA || !lane->verb->writer))
+        return 0;
+    if (lane->status == DQ_NOSCRIPT)
+        lane->uploads = !lane->uploads; /* load it, or call it again */
+    else if (lane->status == DQ_ASK)
         lane->asking = q->conn->cmd.c != NULL;
-    } else if (lane->status == DQ_TRYAGAIN && (lane->verb->flags & DQ_TAKES) &&
-               !lane->zset_alone && is_native) {
-        lane->zset_alone = 1; /* one key lies on one node */
-        lane->as_waiter = 0;
-    } else if (lane->status == DELAYQ_ERR_AUTH && lane->as_waiter) {
-        lane->as_waiter = 0; /* forbidden: wait as if alone */
-        dq_waiters_on_refusal(q);
-    } else {
-        return lane->status == DQ_MOVED;
-    }
+    else if (lane->status != DQ_MOVED)
+        return lane->verb->reform && lane->verb->reform(q, lane);
     return 1;
 }
 
@@ -6813,8 +7783,10 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
     int lost = !conn->cmd.c ||
                (lane->x.number > 0 && lane->x.number != conn->cmd.number);
     if (lane->resent || !lost || conn->cmd.failures > 0) return 0;
+    DQ_MARK(socket_lost_at_request);
     lane->resent = 1;
     if (lane->status == DELAYQ_ERR_UNKNOWN && (flags & DQ_IDEMPOTENT)) {
+        DQ_MARK(may_run_twice);
         lane->resends = 1;
         return 1;
     }
@@ -6825,60 +7797,75 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
 }
 
 /* A ring's request has failed: its ops stay. After a lost socket the next
- * request is half as large, until a single op has ended so many connections
- * that it must be the cause. */
+ * request is half as large. In the end a single op is sent alone, on
+ * connections that have lived four times as long without it. If it ends enough
+ * of these in a row, it is the cause. */
 static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     int lost = lane->x.number > 0 && (lane->status == DELAYQ_ERR_UNKNOWN ||
                                       lane->status == DELAYQ_ERR_IO);
+    int64_t now = q->conn->now_us;
     if (!lost) {
-        int64_t most = q->options.reconnect_max_ms * 1000LL;
+        DQ_MARK(outbox_backs_off);
         if (lane->failures < 60) lane->failures++;
-        lane->retry_us =
-            dq_sys_now() + dq_num_backoff(DQ_BACKOFF_US, most, lane->failures);
+        lane->retry_us = now + dq_sched_backoff_us(q, lane->failures);
         return DQ_KEEP;
     }
-    lane->retry_us = 0; /* the connection has its own pause */
+    lane->retry_us = lane->trial_us = 0; /* connecting has its own back-off */
+    DQ_MARK(outbox_request_lost);
     lane->limit = lane->n > 1 ? lane->n / 2 : 1;
-    lane->suspect = 1;
+    lane->suspect_us = now + DQ_YIELD_US;
     if (lane->n > 1 || q->conn->timed_out)
         lane->losses = 0;
-    else if (lane->x.alone && ++lane->losses >= lane->policy->losses)
+    else if (lane->x.blame > 1 && ++lane->losses >= lane->policy->losses)
         return DQ_DROP;
+    if (lane->losses > 0) lane->trial_us = 4 * (now - lane->x.sent_us);
+    if (lane->losses > 0) DQ_MARK(op_under_suspicion);
+    if (lane->trial_us > DQ_YIELD_US) lane->trial_us = DQ_YIELD_US;
     return DQ_KEEP;
 }
 
 /* Decide about a request whose reply is read, or whose socket is lost: the only
  * function that decides about retries. */
 static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
+    assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
-    if (lane->tries++ < DQ_HOPS) {
+    /* somebody may flush the scripts between a load and the call */
+    if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
         if (dq_decide_form(q, lane)) return DQ_RESEND;
         if (!lane->policy->losses && dq_decide_resend(q, lane))
             return DQ_RESEND;
     }
+    if (lane->status == DQ_NOSCRIPT) DQ_MARK(scripts_forgotten);
     if (lane->status == DQ_NOSCRIPT)
-        dq_err_set(q->err, lane->status, "the server forgets its scripts");
+        dq_err_set(q->err, lane->status, "%s: %s", lane->verb->name,
+                   DQ_NO_SCRIPTS);
     return lane->policy->losses ? dq_decide_ring(q, lane) : DQ_FAIL;
 }
 
 /* --- the step --- */
 
-/* The request of a lane has come to its end, for now. */
+/* The request of a lane has ended; its ops may be sent again. */
 static void dq_lane_end(delayq *q, delayq_lane *lane) {
     dq_verdict verdict = dq_decide(q, lane);
     size_t n = lane->n;
+    assert(lane->x.state != DELAYQ_EXCHANGE_SENT && lane->x.got == 0);
+    assert(verdict != DQ_DROP || (lane->ring && n == 1));
     lane->x.state = DELAYQ_EXCHANGE_NONE;
     if (verdict == DQ_RESEND) {
         int apart = lane->messages && n > 1 && lane->unsure > 0;
+        if (!apart) DQ_MARK(request_sent_again);
+        if (apart) DQ_MARK(offers_sent_one_by_one);
         if (n > 0 && !apart) lane->x.state = DELAYQ_EXCHANGE_WAITING;
         if (apart) lane->n = 0; /* planned again, one by one */
         return;
     }
     lane->n = 0;
+    lane->asking = 0;
     if (verdict == DQ_DONE) {
         dq_lane_pop(lane, n);
-        lane->failures = lane->losses = lane->suspect = 0;
-        lane->retry_us = 0;
+        if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
+        lane->failures = lane->losses = 0;
+        lane->retry_us = lane->suspect_us = 0;
         if (2 * n > lane->limit) lane->limit *= 2;
         if (lane->limit > DQ_RING_LIMIT) lane->limit = DQ_RING_LIMIT;
         return;
@@ -6895,8 +7882,11 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         lane->status = dq_err_after_loss(q, lane->verb->name, lane->status);
     lane->status = dq_err_public(lane->status);
     if (lane->ring || lane == &q->fetch.lane) dq_lane_note(q, lane->status);
+    if (lane->ring) memcpy(q->outbox->why, q->err, sizeof q->err);
+    if (verdict == DQ_FAIL) DQ_MARK(request_failed);
     if (verdict == DQ_FAIL) dq_lane_fail(q, lane, n);
     if (verdict != DQ_DROP) return;
+    DQ_MARK(op_dropped);
     dq_err_set(
         q->err, lane->status,
         "%s of %lu bytes: dropped, since the server ends each connection "
@@ -6904,21 +7894,24 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         lane->verb->name,
         (unsigned long)dq_ring_entry(lane->ring, lane->ring->head)->op.len);
     dq_err_log(q, lane->status, q->err);
+    memcpy(q->outbox->why, q->err, sizeof q->err);
+    if (lane->verb->flags & DQ_UNCOUNTED) {
+        q->outbox->own_settled++;
+    } else {
+        q->outbox->dropped++;
+        dq_op_tell(q, lane->ring, lane->status);
+    }
     dq_lane_pop(lane, 1);
-    q->outbox->dropped++;
+    if (lane->ring->keep) lane->ring->keep->mark(q);
     lane->losses = 0;
 }
 
-/* Returns 1 if a lane may send now. */
-static int dq_lane_may_send(const delayq *q, const delayq_lane *lane) {
-    if (lane->x.state == DELAYQ_EXCHANGE_WAITING) return 1;
-    if (dq_sched_lane(q, lane) > dq_sys_now()) return 0;
-    return !lane->ring || (q->conn->known && q->probed); /* a tick connects */
-}
-
-/* Go on with a lane as far as it goes without waiting. */
+/* Move a lane as far as it goes without waiting. */
 static void dq_lane_step(delayq *q, delayq_lane *lane) {
-    while (lane->x.state != DELAYQ_EXCHANGE_SENT) {
+    dq_ring *ring = lane->ring;
+    while (lane->settled < lane->accepted &&
+           lane->x.state != DELAYQ_EXCHANGE_SENT) {
+        int plans = lane->x.state == DELAYQ_EXCHANGE_NONE;
         delayq_status ready;
         delayq_socket *s;
         if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
@@ -6926,199 +7919,680 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             dq_lane_end(q, lane);
             continue;
         }
-        if (!dq_lane_may_send(q, lane)) return;
-        if (lane->n == 0) lane->verb = dq_lane_first_verb(lane);
+        if (plans) {
+            if (dq_sched_lane(q, lane) > q->conn->now_us) return;
+            if (ring && (!q->conn->known || !q->probed || /* a tick connects */
+                         ring->synced <= lane->settled))
+                return;
+            lane->verb = ring ? dq_ring_entry(ring, ring->head)->op.verb
+                              : lane->array_verb;
+        }
         ready = dq_lane_socket(q, lane, &s);
         if (ready == DELAYQ_EMPTY) return;
         if (ready != DELAYQ_OK) {
             lane->status = ready;
+            lane->x.number = 0; /* nothing was sent this time */
             dq_lane_end(q, lane);
             continue;
         }
+        if (s->body_len > 0) DQ_MARK(waits_for_payload);
         if (s->body_len > 0) return; /* another payload is being written */
-        if (lane->x.state == DELAYQ_EXCHANGE_NONE) dq_lane_plan(q, lane);
+        if (plans) dq_lane_plan(q, lane);
         dq_lane_write(q, lane, s);
     }
+}
+/*-----------------------------------------------------------------------------
+ * MARK: - Keep
+ * >>keep   the image of an outbox that survives the program
+ *
+ * Owns the bytes of an outbox's memory as an earlier program has left them. A
+ * program links this section only if it names DELAYQ_KEEP.
+ *
+ *     0       a mark         1024             the ring of offers
+ *     512     a mark         last 2048 bytes  no part of the image
+ *
+ * A mark contains the owner of the image, the number of the last settled op of
+ * each ring, and the place of the next one. Two marks are written in turn, so
+ * that one is always whole. All numbers have the machine's byte order.
+ *
+ * The last store of an entry, its CRC, makes the op accepted. The CRC also
+ * covers the entry before this one. So an entry of an older lap, or of an
+ * earlier life after a power cut, is never taken for the next entry. A ring
+ * ends where the next number or the CRC is wrong.
+ *
+ * Space is used again when both marks show that its ops are settled, and after
+ * outbox_sync if there is one. So the older mark and its entries are whole,
+ * whichever of the stores since then reach the memory. For the same reason no
+ * op is sent before it is synced.
+ *
+ * Each life draws 3 bytes at random. They are in its entries, and part of the
+ * key that keeps the highest number of an offer. After a power cut has taken
+ * the end of the image, or if the image was copied, two lives give the same
+ * number to two offers. The 3 bytes keep them from preventing each other's
+ * offers.
+ *---------------------------------------------------------------------------*/
+
+#define DQ_KEEP_MAGIC 0x656771796c6e6174u
+/* the version of the format, and of the codes of verbs */
+#define DQ_KEEP_VERSION 1
+/* the space of a mark; a damaged sector has only one of them */
+#define DQ_KEEP_SLOT 512
+#define DQ_KEEP_RINGS 1024
+#define DQ_KEEP_STATE 2048
+#define DQ_KEEP_NUMBER ((uint64_t)1 << 53) /* all numbers are below this */
+#define DQ_KEEP_ZEROS \
+    "; if its ops are of no use, fill its first 1,024 bytes with zeros"
+
+/* A number of this process, drawn when it opens its first image; 0 before. An
+ * image in use contains it, so that another handle, with the same memory or
+ * with another mapping of the file, is refused. An image that a process has
+ * left without a close has another number. */
+static volatile int dq_keep_run;
+
+/* A mark. It has no padding. */
+typedef struct dq_mark {
+    uint64_t magic; /* in a new image it is stored last */
+    uint32_t version;
+    uint16_t entry_size;  /* the size of an entry without key and data */
+    unsigned char word;   /* sizeof(void *) */
+    char wire;            /* its letter */
+    uint64_t size;        /* options.outbox_size */
+    uint64_t generation;  /* the newer mark has the higher one */
+    uint64_t last_order;  /* later ids are above this */
+    int64_t call_us;      /* the time of the last offer's call, from the offers'
+                             ring */
+    uint64_t own_settled; /* settled changes that are not counted */
+    uint32_t name_len, name_crc;
+    unsigned char handle_id[8]; /* all handles of an image have the first 5
+                                   bytes */
+    struct {
+        uint64_t size, head; /* bytes */
+        uint64_t settled;    /* the number of the last settled op, */
+        uint64_t sent;       /* and of the last one that may have run */
+        uint32_t crc;        /* of the last op that is settled */
+        uint32_t zero;
+    } ring[2];
+    uint32_t zero;
+    uint32_t crc; /* of all fields above except the magic */
+} dq_mark;
+
+/* All sums of four numbers: the effect of each half byte, from those of its
+ * bits. */
+#define DQ_CRC_ROW(a, b, c, d)                                                 \
+    {                                                                          \
+        0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d,       \
+            (a) ^ (d), (b) ^ (d), (a) ^ (b) ^ (d), (c) ^ (d), (a) ^ (c) ^ (d), \
+            (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)                             \
+    }
+
+/* Returns the CRC-32 (that of zlib) of the bytes of `crc` followed by these. */
+static uint32_t dq_keep_crc(uint32_t crc, const void *bytes, size_t n) {
+    /* added[k][v]: the change of the CRC if half byte k of 4 bytes is v */
+    static const uint32_t added[8][16] = {
+        DQ_CRC_ROW(0xb8bc6765, 0xaa09c88b, 0x8f629757, 0xc5b428ef),
+        DQ_CRC_ROW(0x5019579f, 0xa032af3e, 0x9b14583d, 0xed59b63b),
+        DQ_CRC_ROW(0x01c26a37, 0x0384d46e, 0x0709a8dc, 0x0e1351b8),
+        DQ_CRC_ROW(0x1c26a370, 0x384d46e0, 0x709a8dc0, 0xe1351b80),
+        DQ_CRC_ROW(0x191b3141, 0x32366282, 0x646cc504, 0xc8d98a08),
+        DQ_CRC_ROW(0x4ac21251, 0x958424a2, 0xf0794f05, 0x3b83984b),
+        DQ_CRC_ROW(0x77073096, 0xee0e612c, 0x076dc419, 0x0edb8832),
+        DQ_CRC_ROW(0x1db71064, 0x3b6e20c8, 0x76dc4190, 0xedb88320)};
+    const unsigned char *p = (const unsigned char *)bytes;
+    crc = ~crc;
+    for (; n >= 4; n -= 4, p += 4) {
+        uint32_t x = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 |
+                            (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        crc = added[0][x & 15] ^ added[1][x >> 4 & 15] ^ added[2][x >> 8 & 15] ^
+              added[3][x >> 12 & 15] ^ added[4][x >> 16 & 15] ^
+              added[5][x >> 20 & 15] ^ added[6][x >> 24 & 15] ^
+              added[7][x >> 28];
+    }
+    for (; n > 0; n--, p++) {
+        uint32_t x = (crc ^ *p) & 255;
+        crc = crc >> 8 ^ added[6][x & 15] ^ added[7][x >> 4];
+    }
+    return ~crc;
+}
+
+/* Returns the CRC of an entry that follows one with the CRC `before`. */
+static uint32_t dq_keep_entry_crc(const dq_entry *e, uint32_t before) {
+    size_t n = e->op.id_settled ? offsetof(dq_op, id) + sizeof e->op.id
+                                : offsetof(dq_op, id);
+    size_t key = e->op.key_len > 0 ? e->op.key_len + (size_t)1 : 0;
+    n += offsetof(dq_entry, op) - offsetof(dq_entry, size);
+    return dq_keep_crc(dq_keep_crc(before, &e->size, n), e + 1,
+                       key + e->op.len);
+}
+
+/* An entry is complete: make it valid. */
+static void dq_keep_seal(dq_ring *ring, dq_entry *e) {
+    uint32_t crc = dq_keep_entry_crc(e, ring->last_crc);
+    DQ_FENCE();
+    DQ_KEEP_COPY(&e->crc, &crc, sizeof crc);
+    DQ_FENCE();
+    ring->last_crc = crc;
+}
+
+/* --- marks --- */
+
+static dq_ring *dq_keep_ring(const delayq *q, int i) {
+    return i == 0 ? &q->outbox->offers : &q->outbox->changes;
+}
+
+/* Set the fields that all marks of an image have in common. */
+static void dq_keep_describe(const delayq *q, dq_mark *m) {
+    const delayq_options *o = &q->options;
+    const char *name = o->name ? o->name : q->name;
+    size_t room = o->outbox_size - DQ_KEEP_RINGS - DQ_KEEP_STATE;
+    memset(m, 0, sizeof *m);
+    m->magic = DQ_KEEP_MAGIC;
+    m->version = DQ_KEEP_VERSION;
+    m->entry_size = sizeof(dq_entry);
+    m->word = sizeof(void *);
+    m->wire = q->wire->letter[0];
+    m->size = o->outbox_size;
+    m->name_len = (uint32_t)strlen(name);
+    m->name_crc = q->outbox && q->outbox->name_crc
+                      ? q->outbox->name_crc
+                      : dq_keep_crc(0, name, m->name_len);
+    m->ring[0].size = room / 4 * 3 & ~(size_t)15;
+    m->ring[1].size = (room - m->ring[0].size) & ~(size_t)15;
+}
+
+/* Returns the CRC of a mark. */
+static uint32_t dq_keep_mark_crc(const dq_mark *m) {
+    return dq_keep_crc(0, &m->version,
+                       offsetof(dq_mark, crc) - offsetof(dq_mark, version));
+}
+
+/* Write the next mark, over the older one. */
+static void dq_keep_mark(delayq *q) {
+    dq_outbox *b = q->outbox;
+    unsigned char *to = (unsigned char *)q->options.outbox;
+    size_t end = offsetof(dq_mark, crc);
+    dq_mark m;
+    int i;
+    dq_keep_describe(q, &m);
+    b->name_crc = m.name_crc;
+    m.generation = ++b->generation;
+    m.last_order = q->last_order;
+    m.call_us = b->offers.call_us;
+    m.own_settled = b->own_settled;
+    memcpy(m.handle_id, q->handle_id, 5);
+    for (i = 0; i < 2; i++) {
+        dq_ring *ring = dq_keep_ring(q, i);
+        m.ring[i].head = ring->head;
+        m.ring[i].settled = ring->lane.settled;
+        m.ring[i].sent = ring->lane.settled + ring->lane.unsure;
+        m.ring[i].crc = ring->popped_crc;
+        ring->freed[1] = ring->freed[2];
+        ring->freed[2].at = ring->head;
+        ring->freed[2].bytes = 0;
+        if (!q->options.outbox_sync) ring->freed[0] = ring->freed[1];
+    }
+    m.crc = dq_keep_mark_crc(&m);
+    to += b->generation % 2 * DQ_KEEP_SLOT;
+    DQ_KEEP_COPY(to + sizeof m.magic, (char *)&m + sizeof m.magic,
+                 end - sizeof m.magic);
+    DQ_FENCE();
+    DQ_KEEP_COPY(to + end, &m.crc, sizeof m.crc);
+    DQ_FENCE();
+    if (memcmp(to, &m.magic, sizeof m.magic) != 0) /* a new image */
+        DQ_KEEP_COPY(to, &m.magic, sizeof m.magic);
+    DQ_FENCE();
+    b->unsynced = 1;
+}
+
+/* Write marks, so that a ring without room can use settled space again. */
+static void dq_keep_make_room(delayq *q) {
+    if (q->options.outbox_sync) {
+        q->outbox->wants_room = 1;
+    } else {
+        dq_keep_mark(q);
+        dq_keep_mark(q);
+    }
+}
+
+/* --- outbox_sync --- */
+
+/* Call outbox_sync. Returns 1 if the memory will survive a power cut. */
+static int dq_keep_sync(delayq *q) {
+    dq_outbox *b = q->outbox;
+    const delayq_options *o = &q->options;
+    int fine = !o->outbox_sync ||
+               o->outbox_sync(o->user, o->outbox, o->outbox_size) == 0,
+        i;
+    if (!fine) return 0;
+    for (i = 0; i < 2; i++) {
+        dq_ring *ring = dq_keep_ring(q, i);
+        ring->freed[0] = ring->freed[1];
+        ring->synced = o->outbox_sync ? ring->lane.accepted : UINT64_MAX;
+    }
+    b->unsynced = 0;
+    return 1;
+}
+
+/* In each step of a handle, sync the changes since the last step. */
+static void dq_keep_step(delayq *q) {
+    dq_outbox *b = q->outbox;
+    int64_t now;
+    int i, failed = b->sync_failed;
+    if (!q->options.outbox_sync) return;
+    for (i = 0; i < 2; i++)
+        if (dq_keep_ring(q, i)->synced < dq_keep_ring(q, i)->lane.accepted)
+            b->unsynced = 1;
+    if (!b->unsynced && !b->wants_room) return;
+    now = dq_sys_now();
+    if (failed && now < b->sync_retry_us) return;
+    if (b->wants_room) dq_keep_mark(q);
+    b->wants_room = 0;
+    b->sync_failed = !dq_keep_sync(q);
+    if (b->sync_failed) {
+        b->sync_retry_us = now + dq_sched_backoff_us(q, 1);
+        dq_err_set(q->err, DELAYQ_ERR_IO,
+                   "options.outbox_sync has failed: what it has not written is "
+                   "not sent");
+        memcpy(b->why, q->err, sizeof b->why);
+        dq_lane_note(q, DELAYQ_ERR_IO);
+    }
+    for (i = 0; i < 2 && (failed || b->sync_failed); i++) {
+        delayq_lane *lane = &dq_keep_ring(q, i)->lane;
+        lane->status = b->sync_failed ? DELAYQ_ERR_IO : DELAYQ_OK;
+        if (lane->retry_us < b->sync_retry_us)
+            lane->retry_us = b->sync_retry_us;
+    }
+}
+
+/* --- the resume --- */
+
+/* Returns the fault of a mark, or NULL. `ours` is the mark of a new image. */
+static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
+    int i, whole = m->crc == dq_keep_mark_crc(m);
+    if (m->magic != ours->magic && !whole)
+        return "holds something else than an outbox, or one of a machine with "
+               "another byte order";
+    if (m->version != ours->version)
+        return "holds an outbox of another version of delayq: flush it there";
+    if (!whole) return "is damaged: none of its marks is whole";
+    if (m->word != ours->word || m->entry_size != ours->entry_size)
+        return "holds an outbox of another kind of machine: flush it there";
+    if (m->size != ours->size)
+        return "holds an outbox of another size: give the outbox_size with "
+               "which it was made";
+    if (m->name_len != ours->name_len || m->name_crc != ours->name_crc)
+        return "holds the outbox of another queue";
+    if (m->wire != ours->wire)
+        return "holds an outbox of another options.wire: flush it with that";
+    for (i = 0; i < 2; i++) /* forged */
+        if (m->ring[i].size != ours->ring[i].size ||
+            m->ring[i].head > m->ring[i].size || m->ring[i].head % 8 != 0 ||
+            m->ring[i].settled >= DQ_KEEP_NUMBER ||
+            m->ring[i].sent >= DQ_KEEP_NUMBER ||
+            m->generation >= DQ_KEEP_NUMBER ||
+            m->own_settled > m->ring[1].settled || m->call_us < 0 ||
+            m->call_us > DQ_MAX_DUE * 1000)
+            return "is damaged";
+    return NULL;
+}
+
+/* Read the newer mark of the caller's memory into m; its magic is 0 if the
+ * memory is new. Returns NULL, or the reason why the memory can't be used. */
+static const char *dq_keep_find(const delayq *q, dq_mark *m) {
+    const unsigned char *image = (const unsigned char *)q->options.outbox;
+    const char *wrong = NULL, *fault;
+    dq_mark ours, found;
+    size_t i, n;
+    dq_keep_describe(q, &ours);
+    memset(m, 0, sizeof *m);
+    for (i = 0; i < 2; i++) {
+        const unsigned char *slot = image + i * DQ_KEEP_SLOT;
+        memcpy(&found, slot, sizeof found);
+        fault = dq_keep_fault(&found, &ours);
+        /* without a magic it is new, or its creation was cut short */
+        n = found.magic == 0 ? sizeof found : 0;
+        while (n < DQ_KEEP_SLOT && !slot[n]) n++;
+        if (fault && found.magic == 0 && n == DQ_KEEP_SLOT) continue;
+        if (fault) wrong = fault;
+        if (!fault && (m->magic == 0 || found.generation > m->generation)) {
+            *m = found;
+            m->magic = DQ_KEEP_MAGIC;
+        }
+    }
+    return m->magic != 0 ? NULL : wrong;
+}
+
+/* Check the caller's memory, and change nothing in it. Returns NULL, and sets
+ * q->outbox, or the fault. */
+static const char *dq_keep_check(delayq *q) {
+    const delayq_options *o = &q->options;
+    size_t at = (o->outbox_size - DQ_KEEP_STATE + 15) & ~(size_t)15;
+    dq_outbox *b = (dq_outbox *)(void *)((unsigned char *)o->outbox + at);
+    const char *wrong;
+    dq_mark m;
+    typedef char check[sizeof(dq_outbox) <= DQ_KEEP_STATE - 16 ? 1 : -1];
+    (void)sizeof(check);
+    if ((uintptr_t)o->outbox % 16 != 0)
+        return "outbox: with outbox_keep its address is a multiple of 16";
+    if (b->run != 0 && b->run == DQ_LOAD(&dq_keep_run) &&
+        b->pid == dq_sys_pid())
+        return "outbox is in use by another handle of this program, or "
+               "a copy of one in use";
+    wrong = dq_keep_find(q, &m);
+    if (!wrong) q->outbox = b;
+    if (!wrong) return NULL;
+    dq_err_set(q->own.err, DELAYQ_ERR_ARG, "outbox %s%s", wrong, DQ_KEEP_ZEROS);
+    return q->own.err;
+}
+
+/* Returns 1 if a call can have made this op, whose key and data begin at
+ * `text`. Its CRC is right, so this finds only forged entries. */
+static int dq_keep_is_sane(const delayq *q, const dq_ring *ring,
+                           const dq_op *op, const dq_verb *verb,
+                           const char *text) {
+    int keyed = verb->flags & DQ_OFFERS ? op->code == 2 : !*verb->word;
+    int offers = verb->flags & DQ_OFFERS || keyed;
+    int in_offers = ring == &q->outbox->offers;
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t n, due_len;
+    if (keyed != (op->key_len > 0) || op->len > DQ_PAYLOAD_MAX ||
+        (offers && !in_offers) ||
+        (in_offers && !offers && !(verb->flags & DQ_OF_OFFERS)) ||
+        op->delay_ms < 0 || op->delay_ms > DQ_MAX_DUE || op->due_ms < 0 ||
+        op->due_ms > DQ_MAX_DUE || op->key_ttl_ms < 0 ||
+        op->key_ttl_ms > DQ_MAX_DUE)
+        return 0;
+    if (keyed && (op->key_len > 256 || strlen(text) != op->key_len)) return 0;
+    if (offers) return 1;
+    if (op->len == 0 || text[op->len - 1] != '\0') return 0;
+    n = strlen(text) + 1;
+    if (verb->key == DQ_KEY_DEAD && n < op->len) /* then why */
+        n += strlen(text + n) + 1;
+    else if (verb->key == DQ_KEY_DEAD)
+        return 0;
+    return n == op->len && dq_elem_ticket_prefix(text, key, &due_len) > 0;
+}
+
+/* Returns the entry at a place below `end` if it is the ring's next one, ready
+ * for use; else NULL. */
+static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
+    dq_entry *e = dq_ring_at(ring, at);
+    const dq_verb *verb;
+    dq_op *op;
+    uint64_t order;
+    if (at > end || end - at < sizeof *e) return NULL;
+    op = &e->op;
+    if (e->number != ring->lane.accepted + 1 || e->size > end - at ||
+        e->size < sizeof *e || op->len > e->size ||
+        e->size != dq_ring_entry_size(op) || op->code == 0 ||
+        op->code > DQ_CODES || op->id_settled > 2 ||
+        e->crc != dq_keep_entry_crc(e, ring->last_crc))
+        return NULL;
+    verb = ring->keep->verbs[op->code];
+    if (op->key_len > 0 && ((char *)(e + 1))[op->key_len] != '\0') return NULL;
+    if (!dq_keep_is_sane(q, ring, op, verb, (char *)(e + 1))) return NULL;
+    op->verb = verb;
+    op->key = op->key_len > 0 ? (char *)(e + 1) : NULL;
+    op->data = (char *)(e + 1) + (op->key ? op->key_len + 1 : 0);
+    op->has_id = op->id_settled > 0;
+    op->stands = op->resend = 0;
+    op->begun_us = dq_sys_now();
+    op->planned_ms = 0;
+    order = dq_elem_get_uint(op->id, 8, 1) >> dq_elem_order_shift(q);
+    if (op->id_settled && order > q->last_order) q->last_order = order;
+    if (op->id_settled > 1 &&
+        (op->due_ms - op->delay_ms) * 1000 > ring->call_us)
+        ring->call_us = (op->due_ms - op->delay_ms) * 1000;
+    return e;
+}
+
+/* Date the offers that were accepted before the server's clock was known. Their
+ * calls came before that of the next offer whose time is known by this clock.
+ * So they get the time of that offer, and ids below its id. */
+static void dq_keep_date(delayq *q, const dq_ring *ring) {
+    int shift = dq_elem_order_shift(q);
+    dq_cursor known, c;
+    dq_cursor_begin(&known, &ring->lane, SIZE_MAX);
+    dq_cursor_begin(&c, &ring->lane, SIZE_MAX);
+    while (dq_cursor_next(&known)) {
+        const dq_op *k = known.op;
+        uint64_t id = dq_elem_get_uint(k->id, 8, 1);
+        if (k->id_settled < 2) continue;
+        while (dq_cursor_next(&c) && c.number < known.number) {
+            uint64_t ahead = (uint64_t)(known.number - c.number) << shift;
+            if (c.op->id_settled || !(c.op->verb->flags & DQ_OFFERS) ||
+                ahead >= id)
+                continue;
+            memcpy(c.op->id, k->id, sizeof k->id);
+            dq_elem_put_uint(c.op->id, 8, 1, id - ahead);
+            c.op->has_id = c.op->stands = 1;
+            c.op->planned_ms = c.op->due_ms;
+            if (c.op->due_ms == 0)
+                c.op->planned_ms = k->due_ms - k->delay_ms + c.op->delay_ms;
+        }
+    }
+}
+
+/* Find the entries of a ring, beginning at its head in a mark. */
+static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
+    delayq_lane *lane = &ring->lane;
+    size_t end = ring->size;
+    dq_entry *e;
+    lane->settled = lane->accepted = m->ring[i].settled;
+    ring->head = ring->tail = (size_t)m->ring[i].head;
+    ring->last_crc = ring->popped_crc = m->ring[i].crc;
+    for (;;) {
+        e = dq_keep_next(q, ring, ring->tail, end);
+        if (!e && end == ring->size && ring->tail > 0) { /* the next lap */
+            if (ring->used > 0) end = ring->head;
+            e = dq_keep_next(q, ring, 0, end);
+            if (e && ring->used == 0) ring->head = ring->tail = 0;
+            if (e && ring->used > 0) {
+                if (ring->size - ring->tail >= sizeof *e)
+                    dq_ring_at(ring, ring->tail)->op.verb = NULL;
+                ring->used += ring->size - ring->tail;
+                ring->tail = 0;
+            }
+        }
+        if (!e) break;
+        lane->accepted++;
+        ring->used += e->size;
+        ring->tail += e->size;
+        ring->last_crc = e->crc;
+        if (e->op.verb->flags & DQ_UNCOUNTED) q->outbox->own_accepted++;
+    }
+    if (m->ring[i].sent > lane->settled)
+        lane->unsure = m->ring[i].sent - lane->settled;
+    if (lane->unsure > lane->accepted - lane->settled)
+        lane->unsure = lane->accepted - lane->settled;
+    ring->resumed = lane->accepted;
+    dq_keep_date(q, ring);
+    ring->dated = ring->told = lane->settled;
+    ring->date_at = ring->head;
+}
+
+/* Continue with the image of an earlier program, or begin a new one. The rings
+ * are empty. Returns NULL, or the fault. */
+static const char *dq_keep_resume(delayq *q) {
+    dq_outbox *b = q->outbox;
+    int run = DQ_LOAD(&dq_keep_run), i;
+    dq_mark m;
+    if (run == 0) {
+        memcpy(&run, q->handle_id, sizeof run); /* random */
+        if (run == 0) run = 1;
+        DQ_STORE(&dq_keep_run, run);
+    }
+    b->run = run;
+    b->pid = q->pid;
+    dq_keep_find(q, &m);
+    if (m.magic != 0) {
+        b->generation = m.generation;
+        q->last_order = m.last_order;
+        b->offers.call_us = m.call_us;
+        memcpy(q->handle_id, m.handle_id, 5);
+        dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
+        b->own_settled = b->own_accepted = m.own_settled;
+        for (i = 0; i < 2; i++) dq_keep_walk(q, dq_keep_ring(q, i), &m, i);
+        b->changes.told -= b->own_settled;
+    }
+    for (i = 0; i < 2; i++) { /* both marks, one after the other */
+        dq_keep_mark(q);
+        if (!dq_keep_sync(q))
+            return "options.outbox_sync has failed: the outbox is as it was";
+    }
+    return NULL;
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Subscriber
  * >>subscriber   the connection that only listens
  *
- * Owns the messages that a connection hears: on the queue's channel, on the
- * handle's own, and of pushes into N, which the server reports by client
- * tracking. It only saves time: without it a handle polls every 250 ms. Its
- * failures are reported to the log.
+ * Owns conn->sub once it is logged in, and with it the messages on the channels
+ * of its handles, and those about pushes into N, which the server reports by
+ * client tracking. The subscriber only saves time: without it a handle polls.
+ * The subscriber's failures are reported to the log.
  *---------------------------------------------------------------------------*/
 
-#define DQ_SUB_POLL_US 1000 /* between two reads of an idle subscriber */
+static const char *const dq_sub_prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
 
-static int dq_sub_is_key(const delayq *q, const char *prefix, const char *rest,
-                         const redisReply *r) {
-    char key[DQ_RESP_SMALL];
-    size_t len = dq_resp_key_text(q, prefix, rest, key);
-    return r->len == len && memcmp(r->str, key, len) == 0;
-}
-
-/* Hand a message, or the begin or end of a subscription, to one handle. */
+/* Hand a message, or the reply to a subscription, to one handle. */
 static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
     int message = strcmp(kind, "message") == 0;
-    int gone = strcmp(kind, "unsubscribe") == 0;
-    const char *words = text->type == REDIS_REPLY_STRING ? text->str : "";
-    size_t i;
+    int on = strcmp(kind, "unsubscribe") != 0;
+    int64_t number =
+        dq_num_due(text->type == REDIS_REPLY_STRING ? text->str : "");
+    size_t i, n, more, brace = q->has_tag ? 0 : 1;
+    int bit;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
-        /* The keys that have changed; nil: all of them. */
+        /* The keys that have changed; nil stands for all keys. */
         int ours = text->type != REDIS_REPLY_ARRAY;
         for (i = 0; message && !ours && i < text->elements; i++)
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
                    text->element[i]->len == q->name_len &&
                    memcmp(text->element[i]->str, q->name, q->name_len) == 0;
         if (message && ours) dq_waiters_on_push(q);
-    } else if (dq_sub_is_key(q, DQ_CHANNEL, "", channel)) {
-        if (message)
-            dq_waiters_on_message(q, dq_num_due(words));
+        return;
+    }
+    for (bit = DQ_CHANNEL_QUEUE, i = 0; i < 3; i++, bit *= 2) {
+        n = strlen(dq_sub_prefixes[i]); /* then T, as dq_resp_key writes it */
+        more = bit == DQ_CHANNEL_OWN ? strlen(q->id) : 0;
+        if (channel->len != n + q->name_len + 2 * brace + more ||
+            memcmp(channel->str, dq_sub_prefixes[i], n) != 0 ||
+            memcmp(channel->str + n + brace, q->name, q->name_len) != 0 ||
+            memcmp(channel->str + channel->len - more, q->id, more) != 0)
+            continue;
+        if (!message)
+            dq_waiters_on_channel(q, bit, on);
+        else if (bit == DQ_CHANNEL_QUEUE)
+            dq_waiters_on_message(q, number);
+        else if (bit == DQ_CHANNEL_WAITERS)
+            dq_waiters_on_call(q, number);
         else
-            dq_waiters_on_subscribe(q, !gone);
-    } else if (dq_sub_is_key(q, DQ_TURN, q->id, channel)) {
-        if (message)
-            dq_waiters_on_promotion(q, dq_num_due(words));
-        else
-            dq_waiters_on_heard(q, 0, !gone);
-    } else if (dq_sub_is_key(q, DQ_WAITERS, "", channel)) {
-        if (message)
-            dq_waiters_on_call(q, dq_num_due(words));
-        else
-            dq_waiters_on_heard(q, 1, !gone);
+            dq_waiters_on_promotion(q, number);
     }
 }
 
-enum { DQ_SUB_QUEUE = 1, DQ_SUB_WAITERS = 2, DQ_SUB_OWN = 4 };
+/* The functions that earlier sections call through conn->subscriber. Programs
+ * without takes don't link them. */
+typedef struct dq_subscriber {
+    void (*step)(delayq_conn *conn);
+    delayq_status (*on_track)(delayq *q);
+    void (*follow)(delayq *q, int leaves);
+} dq_subscriber;
 
-/* Send the commands in the writer. Their replies are read like messages. */
+/* Send the commands in the writer. dq_sub_receive reads their replies. */
 static delayq_status dq_sub_send(delayq_conn *conn, dq_resp_writer *o) {
     dq_resp_flush(o);
     conn->sub.unwritten = 1;
     return dq_conn_write(conn, &conn->sub);
 }
 
-/* Subscribe or unsubscribe some of a handle's channels. */
-static void dq_sub_subscribe(delayq *q, const char *verb, int what) {
-    static const char *const prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
+/* Subscribe to the channels that q's role among the waiters needs, and
+ * unsubscribe the others; all if q leaves the connection. It keeps the channels
+ * that other handles on the connection hear. */
+static void dq_sub_follow(delayq *q, int leaves) {
     delayq_conn *conn = q->conn;
+    int wanted = q->waiter.role == DELAYQ_WAITER_SLEEPER ? 0 : DQ_CHANNEL_QUEUE;
+    int before = q->asked, written = 0, bit;
     dq_resp_writer o;
-    int i;
-    if (conn->sub.state < DELAYQ_SOCKET_OPEN || what == 0) return;
+    if (q->will_wait || (q->asked & DQ_CHANNEL_OWN))
+        wanted |= DQ_CHANNELS_OF_WAITERS;
+    if (leaves) DQ_MARK(sharer_leaves);
+    if (leaves) wanted = 0;
+    if (conn->sub.state < DELAYQ_SOCKET_OPEN || wanted == before) return;
+    q->asked = (unsigned char)wanted;
     dq_resp_begin(&o, conn->sub.c);
-    for (i = 0; i < 3; i++) {
-        if (!(what & 1 << i)) continue;
-        dq_resp_command(&o, 2, verb);
-        dq_resp_key(&o, q, prefixes[i], i == 2 ? q->id : "");
+    for (bit = DQ_CHANNEL_QUEUE; bit <= DQ_CHANNEL_OWN; bit *= 2) {
+        const delayq *h = conn->handles;
+        if ((wanted & bit) == (before & bit)) continue;
+        while (h && (h == q || !(h->asked & bit) || !dq_sched_same_queue(h, q)))
+            h = h->next;
+        if (h && !(wanted & bit) && bit != DQ_CHANNEL_OWN) continue;
+        dq_resp_command(&o, 2, wanted & bit ? "SUBSCRIBE" : "UNSUBSCRIBE");
+        dq_resp_key(&o, q, dq_sub_prefixes[bit / 2],
+                    bit == DQ_CHANNEL_OWN ? q->id : "");
+        conn->sub_asked += (wanted & bit) != 0;
+        written = 1;
     }
-    if (dq_sub_send(conn, &o) != DELAYQ_OK)
+    if (written && dq_sub_send(conn, &o) != DELAYQ_OK)
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
-}
-
-/* Returns 1 if another handle on the connection uses the same queue. */
-static int dq_sub_queue_shared(const delayq *q) {
-    const delayq *h;
-    for (h = q->conn->handles; h; h = h->next)
-        if (h != q && dq_sched_same_queue(h, q)) return 1;
-    return 0;
-}
-
-/* Subscribe q to what its role among the waiters needs. */
-static void dq_sub_follow_role(delayq *q) {
-    const delayq_socket *s = &q->conn->sub;
-    delayq_waiter *w = &q->waiter;
-    int off;
-    if (s->state >= DELAYQ_SOCKET_OPEN && q->will_wait && !w->asked) {
-        w->asked = 1;
-        dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_OWN | DQ_SUB_WAITERS);
-    }
-    off = w->role == DELAYQ_WAITER_SLEEPER;
-    if (s->state < DELAYQ_SOCKET_OPEN || w->off_queue == off ||
-        dq_sub_queue_shared(q))
-        return;
-    w->off_queue = off != 0;
-    dq_sub_subscribe(q, off ? "UNSUBSCRIBE" : "SUBSCRIBE", DQ_SUB_QUEUE);
 }
 
 /* Close the subscriber for `why`, and report it. */
 static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
+    DQ_MARK(subscriber_fails);
     if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
     dq_conn_lose(conn, &conn->sub, why);
-    dq_err_log(conn->owner, dq_err_public(why), conn->err);
+    dq_err_log_again(conn->owner, dq_err_public(why), conn->err);
 }
 
-/* Read a message, or the reply to a subscription or ping. A refused
- * subscription leaves a subscriber that hears less. */
+/* Read a message, or the reply to a subscription or ping. After a refusal the
+ * subscriber keeps its other channels. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
+    int replies = r->type == REDIS_REPLY_ERROR ||
+                  (r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
+                   r->element[0]->len == 9); /* "subscribe" */
     conn->sub_pinged_us = 0;
-    if (r->type == REDIS_REPLY_ERROR)
+    if (replies && conn->sub_asked > 0) conn->sub_asked--;
+    if (r->type == REDIS_REPLY_ERROR) {
+        DQ_MARK(subscription_refused);
+        conn->sub_refused = 1;
         dq_err_log(conn->owner, dq_conn_refused(conn, "listening", r),
                    conn->err);
+    }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
         r->element[1]->type != REDIS_REPLY_STRING)
         return;
     if (strcmp(r->element[1]->str, DQ_INVALIDATE) == 0 &&
-        strcmp(r->element[0]->str, "subscribe") == 0 && conn->sub_id > 0)
+        strcmp(r->element[0]->str, "subscribe") == 0 && conn->sub_id > 0) {
         conn->tracking = DELAYQ_TRACK_ALLOWED;
+        conn->track_retry_us = 0;
+    }
     for (; h; h = h->next)
         dq_sub_dispatch(h, r->element[0]->str, r->element[1], r->element[2]);
 }
 
-/* Returns 1 if the subscriber hears nothing at all. */
-static int dq_sub_is_deaf(const delayq_conn *conn) {
-    const delayq *h = conn->handles;
-    while (h && !h->subscribed && !h->waiter.own_heard) h = h->next;
-    return !h && conn->tracking == DELAYQ_TRACK_OFF;
-}
-
-/* Read what the subscriber has received, and ping it when it is quiet. */
-static delayq_status dq_sub_read(delayq_conn *conn, int64_t now) {
-    delayq_socket *s = &conn->sub;
-    delayq_status status = dq_conn_pump(conn, s, dq_sub_receive);
-    dq_resp_writer o;
-    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
-        now - s->begun_us > DQ_SECOND_US) {
-        if (dq_sub_is_deaf(conn)) /* until the rights are mended */
-            return dq_err_set(conn->err, DELAYQ_ERR_AUTH,
-                              "listening: the server refuses all of it");
-        s->state = DELAYQ_SOCKET_PROVEN;
-        s->failures = s->unproven = 0;
-    }
-    if (status != DELAYQ_OK || now - s->moved_us < DQ_PING_US) return status;
-    if (conn->sub_pinged_us > 0)
-        return now < dq_sched_ping_us(conn)
-                   ? DELAYQ_OK
-                   : dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                "listening: no reply in time");
-    conn->sub_pinged_us = now;
-    dq_resp_begin(&o, s->c);
-    dq_resp_command(&o, 1, "PING");
-    return dq_sub_send(conn, &o);
-}
-
-/* The subscriber is logged in: subscribe the channels of all handles. */
+/* The subscriber is logged in: subscribe to the channels of all handles. */
 static void dq_sub_opened(delayq_conn *conn) {
     delayq_socket *s = &conn->sub;
     redisReply **r = s->greeting.replies;
     const redisReply *id = r[s->greeting.wants - 1];
     dq_resp_writer o;
     delayq *h;
+    assert(s->state == DELAYQ_SOCKET_OPEN && s->greeting.got > 0);
     conn->sub_id = id->type == REDIS_REPLY_INTEGER ? id->integer : 0;
+    if (conn->sub_id == 0)
+        dq_conn_give_up_track(conn, DQ_NEVER,
+                              id->type == REDIS_REPLY_ERROR ? id->str
+                                                            : "no CLIENT ID");
     dq_conn_free_replies(&s->greeting);
-    conn->sub_pinged_us = 0;
-    s->moved_us = dq_sys_now();
-    for (h = conn->handles; h && s->c; h = h->next) {
-        h->waiter.asked = h->will_wait;
-        dq_sub_subscribe(h, "SUBSCRIBE",
-                         h->will_wait
-                             ? DQ_SUB_QUEUE | DQ_SUB_WAITERS | DQ_SUB_OWN
-                             : DQ_SUB_QUEUE);
-    }
+    conn->track_retry_us = 0;
+    conn->track_losses = conn->sub_refused = 0;
+    conn->sub_asked = 1; /* the last one, below */
+    s->moved_us = conn->now_us;
+    conn->sub_pinged_us = s->moved_us;
+    for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
     /* The last one, so that tracking begins when all others are confirmed. */
     dq_resp_begin(&o, s->c);
@@ -7126,56 +8600,22 @@ static void dq_sub_opened(delayq_conn *conn) {
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
-/* Empty the pipe and read both sockets, at most once a millisecond; go on with
- * connecting the subscriber. Nobody else reads an idle cmd, and tracking ends
- * with it. */
-static void dq_sub_step(delayq_conn *conn, int64_t now) {
-    delayq_socket *s = &conn->sub;
-    delayq_status status;
-    if (now - conn->sub_read_us < DQ_SUB_POLL_US) return;
-    conn->sub_read_us = now;
-    dq_sys_drain_pipe(conn->pipe[0]);
-    if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(conn);
-    if (s->state == DELAYQ_SOCKET_CLOSED) return;
-    status = s->state >= DELAYQ_SOCKET_OPEN ? dq_sub_read(conn, now)
-                                            : dq_conn_advance(conn, s);
-    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
-    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
-        s->greeting.got > 0)
-        dq_sub_opened(conn);
-}
-
-/* Begin to open the subscriber to the server of cmd, unless a pause after a
- * failure forbids it. */
-static void dq_sub_open(delayq *q) {
-    delayq_conn *conn = q->conn;
-    delayq_status status;
-    if (conn->sub.state != DELAYQ_SOCKET_CLOSED || !conn->known ||
-        dq_sys_now() < conn->sub.retry_us)
-        return;
-    conn->sub_at = dq_conn_hash_address(&conn->at);
-    status = dq_conn_dial(conn, &conn->sub, DQ_CONN_SUB,
-                          conn->owner->options.connect_timeout_ms * 1000LL);
-    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
-    if (status == DELAYQ_OK) dq_sub_opened(conn);
-}
-
-/* Ask the server to report the next push into N, and for the length of N, which
- * counts the pushes before. Do nothing if it reports the push anyway, or can't
- * be asked now. */
+/* Request that the server reports the next push into N, and the length of N,
+ * which counts the pushes before. Do nothing if the next push will be reported
+ * anyway, or if the request can't be sent now. */
 static void dq_sub_track(delayq *q) {
     delayq_conn *conn = q->conn;
     const delayq_waiter *w = &q->waiter;
-    int64_t now = dq_sys_now();
+    int64_t now = conn->now_us;
     dq_resp_writer o;
     int n = 2;
     assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
-    if (q->list_tracked || q->wire->stream || !conn->known || !q->probed ||
+    if (q->list_tracked || !conn->known || !q->probed ||
         q->setup.state != DELAYQ_EXCHANGE_NONE || conn->cmd.body_len > 0 ||
         conn->tracking == DELAYQ_TRACK_OFF || now < q->track_us ||
-        w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now)
+        w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now ||
+        dq_sched_yield_us(q, NULL) > 0)
         return;
-    dq_waiters_on_track_sent(q);
     dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
         dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
@@ -7191,6 +8631,8 @@ static void dq_sub_track(delayq *q) {
     dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
 }
 
+#define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* after a refusal */
+
 /* Read the replies to tracking, if they are there. A transient error is not a
  * refusal: tracking is tried again later. */
 static delayq_status dq_sub_on_track(delayq *q) {
@@ -7205,23 +8647,113 @@ static delayq_status dq_sub_on_track(delayq *q) {
     length = x->replies[x->wants - 1];
     while (i < x->wants && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
     if (i < x->wants) {
-        delayq_status why = dq_err_lookup(x->replies[i]->str)->status;
-        if (i + 1 < x->wants && !dq_err_is_transient(why))
-            conn->tracking = DELAYQ_TRACK_OFF; /* Redis 5, or an ACL */
-        else if (why < DQ_NOSCRIPT) /* the next take follows a redirection */
+        delayq_status why =
+            (delayq_status)dq_err_lookup(x->replies[i]->str)->status;
+        int refused =
+            i + 1 < x->wants && !dq_err_is_transient(dq_err_public(why));
+        /* The server doesn't know the subscriber of REDIRECT. If the subscriber
+         * is lost, this is noticed soon, or there is another one already. If it
+         * happens twice, a proxy has servers that don't know each other's
+         * clients. */
+        int lost = strstr(x->replies[i]->str, "redirect") != NULL;
+        int stale = q->setup_kind == DELAYQ_SETUP_STALE;
+        if (lost && stale) {
+            DQ_MARK(redirect_to_former_subscriber);
+        } else if (lost && (conn->track_losses += 2) < DQ_TRACK_LOSSES) {
+            conn->tracking = DELAYQ_TRACK_OFF;
+            DQ_MARK(redirect_to_lost_subscriber);
+            conn->track_retry_us = x->read_us + DQ_SECOND_US;
+        } else if (refused) {
+            DQ_MARK(tracking_refused);
+            dq_conn_give_up_track(conn, x->read_us + DQ_TRACK_AGAIN_US,
+                                  x->replies[i]->str);
+        } else if (why < DQ_NOSCRIPT) { /* the next take follows MOVED */
+            DQ_MARK(tracking_disturbed);
             status = dq_err_reply(q->err, "wait", x->replies[i]);
+        }
         dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
         status = dq_err_bad_reply(q, "wait");
     } else if (conn->tracking != DELAYQ_TRACK_OFF &&
                q->setup_kind == DELAYQ_SETUP_TRACK) {
         conn->tracking = DELAYQ_TRACK_ON;
+        conn->track_losses = conn->unheard_told = 0;
         dq_waiters_on_track(q, length->integer);
     }
     dq_conn_free_replies(x);
     x->state = DELAYQ_EXCHANGE_NONE;
     q->setup_kind = DELAYQ_SETUP_PROBE;
     return status;
+}
+
+/* Continue to connect the subscriber, or read its messages, and ping it if it
+ * is quiet. */
+static void dq_sub_step(delayq_conn *conn) {
+    int64_t now = conn->now_us;
+    const int heard = DQ_CHANNEL_QUEUE | DQ_CHANNEL_OWN;
+    delayq_socket *s = &conn->sub;
+    const delayq *h = conn->handles;
+    delayq_status status;
+    dq_resp_writer o;
+    if (s->state == DELAYQ_SOCKET_CLOSED) return;
+    if (s->state < DELAYQ_SOCKET_OPEN) {
+        status = dq_conn_advance(conn, s);
+        if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+        if (status == DELAYQ_OK) dq_sub_opened(conn);
+        return;
+    }
+    status = dq_conn_pump(conn, s, dq_sub_receive);
+    if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
+        conn->sub_asked == 0) {
+        while (h && !(h->subscribed & heard)) h = h->next;
+        if (!h && conn->sub_refused && conn->tracking == DELAYQ_TRACK_OFF) {
+            /* it is opened again later, as the rights may change */
+            DQ_MARK(subscriber_deaf);
+            status = dq_err_set(conn->err, DELAYQ_ERR_AUTH,
+                                "listening: the server refuses all of it");
+        } else if (now - s->begun_us > DQ_SECOND_US) {
+            s->state = DELAYQ_SOCKET_PROVEN;
+            s->failures = s->unproven = s->timeouts = 0;
+        }
+    }
+    if (status == DELAYQ_OK && now >= dq_sched_ping_us(conn)) {
+        if (conn->sub_pinged_us > 0) {
+            DQ_MARK(subscriber_silent);
+            status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
+                                "listening: no reply in time");
+        } else {
+            DQ_MARK(subscriber_pinged);
+            conn->sub_pinged_us = now;
+            dq_resp_begin(&o, s->c);
+            dq_resp_command(&o, 1, "PING");
+            status = dq_sub_send(conn, &o);
+        }
+    }
+    if (status != DELAYQ_OK) {
+        dq_sub_fail(conn, status);
+    } else if (conn->track_retry_us > 0 && now >= conn->track_retry_us) {
+        DQ_MARK(tracking_tried_again);
+        assert(conn->tracking == DELAYQ_TRACK_OFF);
+        conn->tracking = DELAYQ_TRACK_ALLOWED; /* as rights may change */
+        conn->track_retry_us = 0;
+    }
+}
+
+static const dq_subscriber dq_subscriber_functions = {
+    dq_sub_step, dq_sub_on_track, dq_sub_follow};
+
+/* Begin to connect the subscriber to the server of cmd, unless a back-off
+ * forbids it. */
+static void dq_sub_open(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_status status;
+    conn->subscriber = &dq_subscriber_functions;
+    if (conn->sub.state != DELAYQ_SOCKET_CLOSED || !conn->known ||
+        conn->now_us < conn->sub.retry_us)
+        return;
+    status = dq_conn_dial(conn, &conn->sub, DQ_CONN_SUB, 1);
+    if (status < DELAYQ_OK) dq_sub_fail(conn, status);
+    if (status == DELAYQ_OK) dq_sub_opened(conn);
 }
 
 /*-----------------------------------------------------------------------------
@@ -7235,25 +8767,29 @@ static delayq_status dq_sub_on_track(delayq *q) {
 
 #define DQ_MAX_CONNS 20
 
-/* Read the input, settle the requests that are answered, send the pending ones:
- * as far as it goes without waiting. Returns why pushes can't be heard, or OK.
- */
+/* Read the input, settle the ops whose reply has come, send the pending
+ * requests, without waiting. Returns OK, or the failure of tracking. */
 static delayq_status dq_step(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_lane *lane;
-    delayq_status status;
-    dq_sub_step(conn, dq_sys_now());
-    if (conn->cmd.first && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
-        dq_conn_step(conn);
+    delayq_status status = DELAYQ_OK;
+    int64_t now = conn->now_us;
+    int idle = now - conn->idle_read_us >= DQ_IDLE_READ_US;
+    if (idle) conn->idle_read_us = now;
+    if (idle) dq_sys_drain_pipe(conn->pipe[0]);
+    if (idle && conn->subscriber) conn->subscriber->step(conn);
+    if ((idle || conn->cmd.first) && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
+        dq_conn_pump_open(conn, &conn->cmd);
     if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
         dq_conn_pump_open(conn, &conn->ask);
-    status = dq_sub_on_track(q);
+    if (conn->subscriber) status = conn->subscriber->on_track(q);
+    if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->step(q);
     for (lane = q->lanes; lane; lane = lane->next)
-        if (!dq_lane_is_idle(lane)) dq_lane_step(q, lane);
+        if (lane->settled < lane->accepted) dq_lane_step(q, lane);
     return status;
 }
 
-/* What a sleep may be ended by, besides the schedule. */
+/* The events that end a sleep, besides the schedule. */
 typedef enum dq_sleep_for {
     DQ_FOR_REPLY, /* the replies in flight */
     DQ_FOR_FLUSH, /* also delayq_wake, and messages */
@@ -7268,8 +8804,8 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
-/* Sleep until one of the queues can go on, or until `until`. A handle that was
- * woken before does not sleep: its pipe may have been emptied meanwhile. */
+/* Sleep until one of the queues can go on, or until `until`. Do not sleep if a
+ * handle was woken before: its pipe may have been emptied meanwhile. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
                      dq_sleep_for what) {
     struct pollfd p[4 * DQ_MAX_CONNS];
@@ -7279,7 +8815,7 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
         int64_t next = dq_sched_next(queues[i], what == DQ_FOR_ITEMS);
         if (what != DQ_FOR_REPLY && DQ_LOAD(&queues[i]->woken)) return;
         if (next < until) until = next;
-        if (dq_wait_seen_conn(queues, i)) continue;
+        if (i > 0 && dq_wait_seen_conn(queues, i)) continue;
         if (what != DQ_FOR_REPLY) p[n++] = dq_sys_watch(conn->pipe[0], POLLIN);
         if (what != DQ_FOR_REPLY && conn->sub.c)
             p[n++] = dq_conn_watch(&conn->sub);
@@ -7288,30 +8824,35 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
     }
     assert(n <= sizeof p / sizeof p[0]);
     dq_sys_poll_until(p, n, until);
-    for (i = 0; i < count && what != DQ_FOR_REPLY; i++)
-        queues[i]->conn->sub_read_us = 0;
+    until = dq_sys_now();
+    for (i = 0; i < count; i++) {
+        queues[i]->conn->now_us = until;
+        if (what != DQ_FOR_REPLY) queues[i]->conn->idle_read_us = 0;
+    }
 }
 
 /* Returns the end of a call that begins now, reconnecting included. */
 static int64_t dq_wait_limit(const delayq *q) {
-    return dq_sys_now() + dq_sched_patience_us(q->conn, q->call_ms);
+    return q->conn->now_us + dq_sched_patience_us(q->conn, q->call_ms);
 }
 
-static int64_t dq_wait_deadline(int64_t timeout_ms) {
+static int64_t dq_wait_deadline(const delayq *q, int64_t timeout_ms) {
     if (timeout_ms < 0 || timeout_ms > DQ_MAX_DUE / 1000) return DQ_NEVER;
-    return dq_sys_now() + timeout_ms * 1000;
+    return q->conn->now_us + timeout_ms * 1000;
 }
 
-/* The time of a call's lane is over: give its request up. */
+/* The time of a call's lane is over: give up its request. */
 static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = lane->asking ? &conn->ask : &conn->cmd;
-    lane->tries = DQ_HOPS; /* no other sending */
+    DQ_MARK(call_expires);
+    lane->tries = DQ_HOPS; /* it is not sent again */
     if (lane->x.state == DELAYQ_EXCHANGE_SENT)
         dq_conn_lose(conn, s, dq_conn_timeout(conn, s));
     if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
         dq_lane_read(q, lane);
     } else {
+        DQ_MARK(expires_unsent);
         if (s->state >= DELAYQ_SOCKET_OPEN)
             dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
                        "connected, but no time is left: nothing has happened");
@@ -7324,47 +8865,37 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
         dq_lane_fail(q, lane, 0); /* the rest was not sent */
 }
 
-/* Returns the time until which a request in flight is awaited although its call
- * should be over: a request that was sent late has two round trips. */
-static int64_t dq_wait_late_us(const delayq *q, const delayq_lane *lane) {
-    if (lane->x.state != DELAYQ_EXCHANGE_SENT) return 0;
-    return lane->x.sent_us + dq_sched_patience_us(q->conn, 0);
-}
-
-/* Returns 1 if the socket of a lane's request has input to read. */
-static int dq_wait_has_input(const delayq *q, const delayq_lane *lane) {
-    const delayq_socket *s = lane->asking ? &q->conn->ask : &q->conn->cmd;
-    struct pollfd p;
-    if (!s->c) return 0;
-    p = dq_conn_watch(s);
-    return dq_sys_poll(&p, 1, 0) > 0;
-}
-
-/* Step and sleep until a lane is settled. Each of its requests has until the
- * deadline, or until dq_wait_limit counted from its planning; with each MB that
- * moves the time begins again, as a line may need longer for a large payload. A
- * server that sends byte by byte can't hold the call for ever, but the bytes
- * that have come in time are read. */
+/* Step and sleep until a lane is settled. The time limit of a request is the
+ * deadline, or dq_wait_limit counted from its planning. With each MB that is
+ * read or written the time begins again, as a slow line may need longer for a
+ * large payload. A request that was sent late gets two round trips. When the
+ * time is over, pending input is still read, but at most 64 times, so that a
+ * server that sends byte by byte can't hold the call for ever.
+ */
 static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
     unsigned moved = q->conn->moved;
     uint64_t settled = lane->settled;
     int late = 0;
-    dq_lane_step(q, lane);
-    while (!dq_lane_is_idle(lane)) {
-        int64_t now = dq_sys_now(), end;
+    while (lane->settled < lane->accepted) {
+        const delayq_socket *s = lane->asking ? &q->conn->ask : &q->conn->cmd;
+        int64_t now = q->conn->now_us, end = 0;
         if (lane->settled != settled || q->conn->moved - moved >= 1u << 20) {
             settled = lane->settled;
             moved = q->conn->moved;
+            DQ_MARK(call_has_more_time);
             end = dq_wait_limit(q);
-            if (end > deadline) deadline = end;
+        } else if (now >= deadline && lane->x.state == DELAYQ_EXCHANGE_SENT) {
+            end = lane->x.sent_us + dq_sched_patience_us(q->conn, 0);
         }
+        if (end > deadline) deadline = end;
         if (now >= deadline) {
-            end = dq_wait_late_us(q, lane);
-            if (end > deadline) deadline = end;
-        }
-        if (now >= deadline && (!dq_wait_has_input(q, lane) || ++late > 64)) {
-            dq_wait_expire(q, lane);
-            return;
+            struct pollfd p;
+            if (s->c) p = dq_conn_watch(s);
+            if (!s->c || (!s->more && dq_sys_sleep(&p, 1, 0) <= 0) ||
+                ++late > 64) {
+                dq_wait_expire(q, lane);
+                return;
+            }
         }
         dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
         dq_step(q);
@@ -7373,46 +8904,57 @@ static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
 
 /* Run a lane of a call to its end. Returns its result. */
 static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
-    dq_lane_attach(q, lane);
+    lane->next = q->lanes;
+    q->lanes = lane;
+    dq_lane_step(q, lane);
     dq_wait_lane(q, lane, dq_wait_limit(q));
-    dq_lane_detach(q, lane);
+    assert(q->lanes == lane && lane->x.state != DELAYQ_EXCHANGE_SENT);
+    q->lanes = lane->next;
     return lane->result;
 }
 
-/* Wait for an open connection on which q's queue is known. */
-static delayq_status dq_wait_connected(delayq *q, int64_t deadline) {
+/* Wait for an open connection on which q's queue has been probed, until the
+ * deadline and step_us longer for each step of connecting that succeeds in
+ * time. */
+static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
+                                       int64_t step_us) {
     const delayq_conn *conn = q->conn;
+    delayq_socket_state before = DELAYQ_SOCKET_DIALING;
     for (;;) {
         delayq_status status = dq_conn_ensure(q);
         if (status != DELAYQ_EMPTY) return status;
-        if (dq_sys_now() >= deadline)
+        if (conn->cmd.state > before) {
+            before = conn->cmd.state;
+            deadline += step_us;
+        }
+        if (conn->now_us >= deadline)
             return dq_err_set(
                 q->err,
                 dq_conn_late(q->conn, &conn->cmd, "; the attempt goes on"),
                 "%s", conn->err);
         dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
-        if (conn->cmd.state >= DELAYQ_SOCKET_OPEN) dq_conn_step(q->conn);
-        dq_sub_on_track(q);
+        dq_step(q);
     }
 }
 
-/* Returns 1 if delayq_wake was called. It counts once. */
+/* Returns 1 if delayq_wake was called since the last look. */
 static int dq_wait_consume_wake(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
 }
 
-/* Returns 1 in the pause before the next attempt to connect. The log has the
- * cause, and need not get it again each time that something ends a sleep. */
-static int dq_wait_is_paused(const delayq *q) {
+/* Returns 1 while the next attempt to connect is postponed. The log has the
+ * cause already, and should not get it again after each sleep. */
+static int dq_wait_is_postponed(const delayq *q) {
     const delayq_socket *s = &q->conn->cmd;
-    return s->state == DELAYQ_SOCKET_CLOSED && dq_sys_now() < s->retry_us;
+    return s->state == DELAYQ_SOCKET_CLOSED && q->conn->now_us < s->retry_us;
 }
 
-/* A transient fault within a take or wait: report it, and don't spin. */
+/* Report a transient fault within a take or wait, and don't spin. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
-    dq_err_log(q, status, q->err);
+    DQ_MARK(fault_ridden_out);
+    dq_err_log_again(q, status, q->err);
     dq_sched_on_fault(q);
 }
 /*-----------------------------------------------------------------------------
@@ -7426,7 +8968,7 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
 
 /* --- write --- */
 
-/* The due time and the prefix that a ticket names. */
+/* Write the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
@@ -7434,8 +8976,8 @@ static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     dq_resp_arg(o, key, n, 0);
 }
 
-/* Three keys: the zset; the ready list or the stream; the retry list or the
- * mirror. */
+/* Write three keys: the zset; the ready list or the stream; the retry list or
+ * the mirror. */
 static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->wire->stream)
@@ -7445,21 +8987,23 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, q->wire->third_key, "");
 }
 
-/* The keys and arguments of a transfer, with which those of a take begin. */
+/* Write the keys and arguments of a transfer. Those of a take begin with
+ * them. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const delayq_lane *lane) {
-    if (lane->zset_alone) {
-        dq_resp_key(o, q, DQ_ZSET, "");
+    int64_t horizon_ms = q->options.max_wait_ms; /* its default is not 0 */
+    if (lane->key_alone) {
+        dq_resp_key(o, q, lane->key_alone == 1 ? DQ_PAUSED : DQ_ZSET, "");
     } else {
         dq_write_three_keys(o, q);
         dq_resp_key(o, q, DQ_DEAD, "");
+        dq_resp_key(o, q, DQ_PAUSED, "");
         if (lane->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     }
     dq_resp_end_keys(o, q);
     dq_resp_text(o, q->wire->letter);
-    dq_resp_int(o, q->options.batch);
-    dq_resp_int(o, q->options.max_wait_ms);
-    dq_resp_text(o, q->fetch.overdue ? "due" : "");
+    dq_resp_int(o, q->options.max_late_ms > 0 ? 0 : q->options.batch);
+    dq_resp_int(o, q->fetch.overdue ? -horizon_ms : horizon_ms);
 }
 
 static void dq_write_take(dq_resp_writer *o, delayq *q,
@@ -7469,9 +9013,11 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     unsigned char id_rest[6] = {0};
     dq_write_transfer(o, q, lane);
     dq_resp_int(o, (int64_t)f->max);
-    dq_resp_text(o, q->retry_turn ? "retry" : "ready");
+    dq_resp_text(o, lane->key_alone == 1 ? "pause"
+                    : q->retry_turn      ? "retry"
+                                         : "ready");
     if (q->options.lease_ms == 0 && q->options.max_attempts == 0 && !acks &&
-        !lane->as_waiter)
+        q->options.max_late_ms == 0 && !lane->as_waiter)
         return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
@@ -7488,12 +9034,13 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     else
         dq_resp_arg(o, id_rest, sizeof id_rest, 0);
     dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_int(o, q->options.max_late_ms);
     if (!lane->as_waiter) return;
     dq_resp_text(o, q->id);
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    /* the standbys among many: the same number in each script */
+    /* it selects the standbys among many: the same number in each script */
     dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
@@ -7508,20 +9055,18 @@ static void dq_write_broadcast(dq_resp_writer *o, delayq *q,
 
 /* --- read --- */
 
-/* The numbers of a reply tell the schedule and the waiters when to go on. */
+/* Pass the numbers of a reply to the schedule and the waiters. */
 static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
                            const int64_t *n) {
     const redisReply *dues = lane->reply->element[DQ_AT_DUES];
-    int takes = q->fetch.takes && !q->wire->stream;
+    int takes = q->fetch.takes;
     int empty = lane->reply->elements <= DQ_AT_DUES + 1;
-    /* a tick beside takes waits for the next of them */
-    int unheard = (takes || q->empty_takes) &&
-                  (q->conn->tracking == DELAYQ_TRACK_OFF || lane->zset_alone);
+    /* a tick of a program that takes leaves this to the next take */
+    int unheard = (takes || q->empty_takes) && !q->wire->stream &&
+                  (q->conn->tracking == DELAYQ_TRACK_OFF || lane->key_alone);
     /* an item of the list has no due time; one that is taken straight from the
      * zset leaves the list as it is */
-    int taken = n[DQ_AT_MOVED] > 0 ||
-                (dues->len > 0 && (*dues->str < '0' || *dues->str > '9'));
-    if (q->wire->stream) unheard = 0;
+    int taken = n[DQ_AT_MOVED] > 0 || strchr(dues->str, 'r') != NULL;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
     dq_sched_on_reply(q, &lane->x, n[DQ_AT_NEXT], n[DQ_AT_READY], unheard,
@@ -7532,31 +9077,18 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     if (n[DQ_AT_FOREIGN] > 0) q->foreign = (unsigned char)n[DQ_AT_FOREIGN];
 }
 
-/* Read the numbers with which a reply begins. Returns 0 if it is none of ours.
- */
-static int dq_fetch_numbers(const redisReply *r, int64_t n[DQ_NUMBERS]) {
-    size_t more = DQ_NUMBERS - DQ_AT_READY;
-    const redisReply *rest;
-    memset(n, 0, DQ_NUMBERS * sizeof *n);
-    if (r->elements <= DQ_AT_DUES || !dq_resp_integers(r, n, DQ_AT_READY))
-        return 0;
-    rest = r->element[DQ_AT_READY];
-    if (r->element[DQ_AT_DUES]->type != REDIS_REPLY_STRING) return 0;
-    return rest->type == REDIS_REPLY_INTEGER ||
-           dq_resp_integers(rest, n + DQ_AT_READY, more);
-}
-
-/* Keep the items of a reply, to be handed out. Returns 0 if these are more than
- * were asked for, or a broadcast's are no pairs behind a cursor. */
+/* Keep the items of a reply, to be handed out. Returns 0 if there are more than
+ * requested, or if those of a broadcast are not pairs after a cursor. */
 static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     delayq_fetch *f = &q->fetch;
     redisReply *r = lane->reply;
-    size_t stream = q->wire->stream, step = 1 + stream;
-    f->at = DQ_AT_DUES + 1 + stream;
+    size_t stream = q->wire->stream;
+    f->step = 1 + stream;
+    f->at = DQ_AT_DUES + f->step;
     f->us = us;
     f->due = r->element[DQ_AT_DUES]->str;
-    if (r->elements < f->at || (r->elements - f->at) % step != 0) return 0;
-    f->got = (r->elements - f->at) / step;
+    if (r->elements < f->at || (r->elements - f->at) % f->step != 0) return 0;
+    f->got = (r->elements - f->at) / f->step;
     if (f->got > (f->takes ? f->max : 0)) return 0;
     if (stream) {
         const redisReply *cursor = r->element[f->at - 1];
@@ -7573,29 +9105,33 @@ static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     return 1;
 }
 
-/* The status of a ticket whose item was done, or is not there. */
+/* Returns the status of an op on a ticket whose item was there, or was not. */
 static delayq_status dq_ticket_status(delayq *q, const delayq_lane *lane,
                                       int done) {
     if (done) return DELAYQ_OK;
     if (!lane->resends) return DELAYQ_GONE;
+    DQ_MARK(ticket_outcome_unknown);
     return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
                       "done, or the lease was lost",
                       lane->verb->name);
 }
 
-static void dq_fetch_free(delayq *q) {
-    if (q->fetch.reply) freeReplyObject(q->fetch.reply);
-    q->fetch.reply = NULL;
-}
-
 /* Read the reply to a transfer or take. */
 static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
     delayq_fetch *f = &q->fetch;
     int64_t n[DQ_NUMBERS];
+    const redisReply *r = lane->reply, *rest;
     int acks = f->ack.text[0] != '\0', fine;
     assert(!f->reply);
-    fine = dq_fetch_numbers(lane->reply, n) && (n[DQ_AT_ACKED] & ~1) == 0;
+    memset(n, 0, sizeof n);
+    fine = r->elements > DQ_AT_DUES && dq_resp_integers(r, n, DQ_AT_READY) &&
+           r->element[DQ_AT_DUES]->type == REDIS_REPLY_STRING &&
+           (n[DQ_AT_ACKED] & ~1) == 0;
+    rest = fine ? r->element[DQ_AT_READY] : NULL;
+    if (fine && rest->type != REDIS_REPLY_INTEGER)
+        fine =
+            dq_resp_integers(rest, n + DQ_AT_READY, DQ_NUMBERS - DQ_AT_READY);
     if (fine) {
         dq_fetch_apply(q, lane, n);
         if (acks) f->acked = dq_ticket_status(q, lane, n[DQ_AT_ACKED] != 0);
@@ -7605,10 +9141,41 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
         f->ack.text[0] = '\0';
         fine = dq_fetch_keep(q, lane, n[DQ_AT_US]);
     }
-    dq_lane_free_reply(lane);
     if (!fine) return dq_lane_reject(q, lane);
     if (n[DQ_AT_FOREIGN] > 0 && f->got == 0) f->failure = dq_err_wire(q);
     return DELAYQ_OK;
+}
+
+/* A take or transfer has failed. */
+static void dq_fetch_fail(delayq *q, const delayq_lane *lane) {
+    delayq_fetch *f = &q->fetch;
+    delayq_status status = lane->status;
+    DQ_MARK(fetch_failed);
+    if (f->ack.text[0])
+        f->acked = f->lost && status < DELAYQ_OK ? DELAYQ_ERR_UNKNOWN : status;
+    f->lost |= status == DELAYQ_ERR_UNKNOWN;
+    f->failure = status;
+    assert(status < DELAYQ_OK);
+    dq_sched_on_fault(q);
+}
+
+/* A take was refused. A waiter without the right to the waiters' key waits as
+ * if it were alone. While the keys move to another node, each single key lies
+ * on one of the two nodes. So the pause is read first. If it does not exist,
+ * the next request uses the zset alone: the pause can't change meanwhile. */
+static int dq_fetch_reform(delayq *q, delayq_lane *lane) {
+    if (lane->status == DELAYQ_ERR_AUTH && lane->as_waiter) {
+        lane->as_waiter = 0;
+        dq_waiters_on_leave(q, 1);
+        return 1;
+    }
+    if (lane->status != DQ_TRYAGAIN || lane->key_alone == 2 ||
+        lane->verb->script != &dq_script_take)
+        return 0;
+    DQ_MARK(take_by_one_key);
+    lane->key_alone++;
+    lane->as_waiter = 0;
+    return 1;
 }
 
 /* --- items --- */
@@ -7619,17 +9186,11 @@ static int dq_fetch_has_items(const delayq *q) {
     return f->reply && f->at < f->reply->elements;
 }
 
-/* Count an item that is handed out, and how late it is. */
-static void dq_item_count(delayq *q, delayq_item *item, int64_t us) {
-    int bucket = 0;
-    q->counts.taken++;
-    q->counts.redelivered += item->attempt > 1;
-    item->late_us = -1;
-    if (item->due_ms == 0) return;
-    item->late_us = us - item->due_ms * 1000;
-    if (item->late_us < 0) item->late_us = 0;
-    while (bucket < 23 && item->late_us >= (int64_t)1 << bucket) bucket++;
-    q->counts.lateness[bucket]++;
+/* Returns 1 if a take or transfer is not settled, or its items are not handed
+ * out. */
+static int dq_fetch_is_busy(const delayq *q) {
+    const delayq_lane *lane = &q->fetch.lane;
+    return lane->settled < lane->accepted || dq_fetch_has_items(q);
 }
 
 /* Read an item of a broadcast: a place in the stream, and the payload. */
@@ -7661,14 +9222,15 @@ static int dq_item_of_element(const delayq *q, delayq_item *item,
     item->data = e + at;
     item->len = r->len - at;
     item->attempt = dq_elem_attempt(e, kind) + (lease_ms == 0);
+    if (raw && q->wire->mirror) item->attempt = 0; /* the list has no count */
     return 1;
 }
 
-/* Hand out up to max items. If one is malformed, no other is to be believed. */
+/* Hand out up to max items, and count how late each is. If one is malformed,
+ * the rest of the reply is rejected. */
 static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
                                        size_t max, size_t *count) {
     delayq_fetch *f = &q->fetch;
-    size_t stream = q->wire->stream;
     *count = 0;
     while (*count < max && dq_fetch_has_items(q)) {
         delayq_item *item = &items[*count];
@@ -7676,20 +9238,52 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
         int fine;
         memset(item, 0, sizeof *item);
         if (*f->due >= '0' && *f->due <= '9') item->due_ms = dq_num_due(f->due);
-        fine = stream ? dq_item_of_stream(item, r)
-                      : dq_item_of_element(q, item, r[0], *f->due == 'r');
+        fine = f->step > 1 ? dq_item_of_stream(item, r)
+                           : dq_item_of_element(q, item, r[0], *f->due == 'r');
         if (!fine || !*f->due) {
+            DQ_MARK(item_malformed);
             *count = 0;
-            dq_fetch_free(q);
+            dq_resp_free(&q->fetch.reply);
             return dq_err_bad_reply(q, "take");
         }
-        dq_item_count(q, item, f->us);
+        q->counts.taken++;
+        q->counts.redelivered += item->attempt > 1;
+        item->late_us = item->due_ms > 0 ? f->us - item->due_ms * 1000 : -1;
+        if (item->due_ms > 0) {
+            int bucket = 0;
+            if (item->late_us < 0) item->late_us = 0;
+            while (bucket < 23 && item->late_us >= (int64_t)1 << bucket)
+                bucket++;
+            q->counts.lateness[bucket]++;
+        }
         ++*count;
-        f->at += 1 + stream;
+        f->at += f->step;
         f->due += strcspn(f->due, " ");
         f->due += *f->due == ' ';
     }
     return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
+}
+
+/* The lease of the items that were not handed out is over: other handles may
+ * have them by now. Report it, and give the items back, so that these attempts
+ * don't count. */
+static void dq_fetch_expire(delayq *q) {
+    delayq_fetch *f = &q->fetch;
+    delayq_item item;
+    char text[256];
+    int n = 0;
+    for (; dq_fetch_has_items(q); f->at++, n++)
+        if (f->release &&
+            dq_item_of_element(q, &item, f->reply->element[f->at], 0))
+            f->release(q, item.ticket.text);
+    DQ_MARK(fetched_too_early);
+    dq_resp_free(&q->fetch.reply);
+    dq_err_set(
+        text, DELAYQ_ERR_TIMEOUT,
+        "take: %d fetched items were not taken before their lease ended: "
+        "take more often, or raise options.lease_ms",
+        n);
+    dq_err_log(q, DELAYQ_ERR_TIMEOUT, text);
 }
 
 /* --- transfer and take --- */
@@ -7698,14 +9292,13 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
 static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     delayq_fetch *f = &q->fetch;
     delayq_lane *lane = &f->lane;
-    assert(dq_lane_is_idle(lane) && !dq_fetch_has_items(q));
-    dq_fetch_free(q);
+    assert(lane->settled == lane->accepted && !dq_fetch_has_items(q));
+    dq_resp_free(&q->fetch.reply);
     f->takes = (verb->flags & DQ_TAKES) != 0;
     f->max = max;
     f->failure = DELAYQ_OK;
     lane->array_verb = verb;
     lane->as_waiter = f->takes && dq_waiters_in_take(q);
-    if (lane->as_waiter) dq_waiters_on_take(q);
     if (q->options.lease_ms > 0) f->order = dq_elem_next_order(q, max + 1);
     if (f->takes) q->retry_turn = !q->retry_turn;
     lane->accepted++;
@@ -7714,15 +9307,8 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Returns the failure of the last transfer or take, once. */
-static delayq_status dq_fetch_failure(delayq *q) {
-    delayq_status status = q->fetch.failure;
-    q->fetch.failure = DELAYQ_OK;
-    return status;
-}
-
-/* Returns how many items a take asks for. A loop fetches ahead: twice as many
- * as before if all of these were taken before the next tick. */
+/* Returns the number of items that a take requests. A loop fetches ahead: twice
+ * as many as before if all of these were taken before the next tick. */
 static size_t dq_fetch_size(delayq *q, size_t max) {
     delayq_fetch *f = &q->fetch;
     size_t batch = (size_t)q->options.batch;
@@ -7737,98 +9323,103 @@ static size_t dq_fetch_size(delayq *q, size_t max) {
     return f->want;
 }
 
-/* See to it that the next item is heard of. Returns EMPTY, or the failure. */
-static delayq_status dq_take_listen(delayq *q) {
-    delayq_status status = dq_sub_on_track(q); /* read with the take's reply */
-    dq_sub_open(q);
-    dq_sub_track(q);
-    return status == DELAYQ_OK || dq_err_is_transient(status) ? DELAYQ_EMPTY
-                                                              : status;
-}
-
-/* Returns 1 if a take should be sent: there may be something, or only the
- * server knows. A call that waits connects, too. */
+/* Returns 1 if a take should be sent, since there may be an item. A call that
+ * waits connects, too. */
 static int dq_take_is_due(const delayq *q, int waits) {
     const delayq_conn *conn = q->conn;
-    if (!dq_lane_is_idle(&q->fetch.lane) || dq_fetch_has_items(q)) return 0;
+    if (dq_fetch_is_busy(q)) return 0;
     if (q->fetch.ack.text[0]) return 1;
     if (waits && (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED))
         return 1;
     return conn->known && q->probed &&
-           (dq_sched_has_ready(q) || dq_sys_now() >= q->next_poll_us);
+           (dq_sched_has_ready(q) || conn->now_us >= q->next_poll_us) &&
+           dq_sched_yield_us(q, NULL) == 0;
 }
 
-/* One step of a take: hand out the items of a reply; if there are none, fetch
- * if there may be something; else see to it that the next item is heard of. */
+/* One step of a take: hand out the items of a reply. If there are none, send a
+ * take if there may be an item, else have the server report the next one. */
 static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
                                   size_t *count, int waits, int listens) {
     delayq_fetch *f = &q->fetch;
     delayq_status status = dq_step(q);
     *count = 0;
-    if (dq_fetch_has_items(q) && dq_sys_now() >= f->lease_end_us)
-        dq_fetch_free(q); /* they may be somebody else's by now */
+    if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
+        dq_fetch_expire(q);
     if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, dq_fetch_size(q, max));
     else if (max > 1)
         f->most = max;
-    if (waits && !dq_lane_is_idle(&f->lane))
+    if (waits && f->lane.settled < f->lane.accepted)
         dq_wait_lane(q, &f->lane, dq_wait_limit(q));
-    dq_sub_follow_role(q);
+    dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
     if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)))
         return status;
     status = dq_fetch_hand_out(q, items, max, count);
     if (status == DELAYQ_OK) f->taken |= 2;
-    return status == DELAYQ_EMPTY && listens ? dq_take_listen(q) : status;
+    if (status != DELAYQ_EMPTY || !listens) return status;
+    status = dq_sub_on_track(q); /* read with the take's reply */
+    dq_sub_open(q);
+    dq_sub_track(q);
+    return status == DELAYQ_OK || dq_err_is_transient(status) ? DELAYQ_EMPTY
+                                                              : status;
 }
 
 /* Returns the verb with which the due items of a queue are moved. */
 static const dq_verb *dq_transfer_verb(const delayq *q);
 
-/* Move what is due, if it is time; a loop that takes fetches it instead. If
- * nothing is due, `listens` asks for reports of pushes. */
+/* Move the due items, if it is time; in a loop that takes, fetch them instead.
+ * If nothing is due, `listens` asks for reports of pushes. */
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
-    if (!q->conn->known || !q->probed || !dq_lane_is_idle(&f->lane) ||
-        dq_fetch_has_items(q) || dq_conn_may_use(q) != DELAYQ_OK)
+    if (!q->conn->known || !q->probed || dq_fetch_is_busy(q) ||
+        dq_conn_may_use(q) != DELAYQ_OK || dq_sched_yield_us(q, NULL) > 0)
         return;
-    if (dq_sys_now() >= q->next_poll_us || (ahead && dq_sched_has_ready(q)))
+    if (q->conn->now_us >= q->next_poll_us || (ahead && dq_sched_has_ready(q)))
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
                       ahead ? dq_fetch_size(q, 1) : 0);
     else if (listens && (ahead || q->ready == 0))
         dq_sub_track(q);
 }
 
-/* Connect, go on with everything, and move what is due. If the handle has no
- * outbox, wait for the connection and the transfer. */
+/* Connect, step all lanes, and move the due items. If the handle has no outbox,
+ * wait for the connection and the transfer. */
 static delayq_status dq_tick(delayq *q, int64_t deadline, int listens) {
     delayq_fetch *f = &q->fetch;
     int left = dq_fetch_has_items(q); /* since the last tick */
     delayq_status ready =
-        q->outbox ? dq_conn_ensure(q) : dq_wait_connected(q, deadline);
+        q->outbox ? dq_conn_ensure(q) : dq_wait_connected(q, deadline, 0);
     delayq_status status = dq_step(q);
     const delayq_lane *lane;
     if (ready == DELAYQ_OK && (status == DELAYQ_OK || q->outbox)) {
         dq_sub_open(q);
         dq_tick_fetch(q, listens);
-        if (!q->outbox && !dq_lane_is_idle(&f->lane)) {
+        if (!q->outbox && f->lane.settled < f->lane.accepted) {
             dq_wait_lane(q, &f->lane, deadline);
             if (listens && f->failure == DELAYQ_OK && q->ready == 0 &&
-                dq_sys_now() < q->next_poll_us)
+                q->conn->now_us < q->next_poll_us)
                 dq_sub_track(q);
         }
     }
+    if (f->taken && left) DQ_MARK(fetches_fewer);
     if (f->taken && left && f->want > 1) f->want /= 2;
     f->taken = 0;
     if (ready < DELAYQ_OK) dq_lane_note(q, ready);
     if (ready < DELAYQ_OK) return ready;
-    if (f->failure < DELAYQ_OK) return dq_fetch_failure(q);
+    if (f->failure < DELAYQ_OK) {
+        status = f->failure;
+        f->failure = DELAYQ_OK;
+        return status;
+    }
     for (lane = q->lanes; lane; lane = lane->next)
-        if (lane->ring && lane->status < DELAYQ_OK) return lane->status;
+        if (lane->ring && lane->status < DELAYQ_OK) {
+            memcpy(q->err, q->outbox->why, sizeof q->err);
+            return lane->status;
+        }
     return status;
 }
 
@@ -7853,9 +9444,9 @@ static delayq_status dq_wait_turn(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 #if defined(DELAYQ_STATIC) && !defined(__cplusplus)
-#define DQ_WIRE_KIND static const struct delayq_wire_kind
+#define DQ_CONSTANT static const struct
 #else
-#define DQ_WIRE_KIND const struct delayq_wire_kind
+#define DQ_CONSTANT const struct
 #endif
 
 static const struct delayq_wire_kind dq_wire_native = {
@@ -7873,11 +9464,21 @@ static delayq_status dq_check(delayq *q, const char *wrong) {
         wrong = "the handle whose connection this one shares is closed";
     else if (q->pid != dq_sys_pid())
         wrong = "the handle was opened before a fork(): open one of your own";
-    return wrong ? dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong) : DELAYQ_OK;
+    if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+    q->conn->now_us = dq_sys_now();
+    return DELAYQ_OK;
 }
 
 static int dq_is_stream(const delayq *q) {
     return q && q->open == DQ_OPEN && q->wire->stream;
+}
+
+/* Returns the attempt that a ticket contains, or -1 if its id has no room for
+ * one. */
+static int dq_ticket_attempt(const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
+    return n == 17 ? dq_elem_attempt(key, 16) : -1;
 }
 
 static const char *dq_wrong_timeout(int64_t timeout_ms) {
@@ -7891,116 +9492,138 @@ static const char *dq_wrong_ticket(const char *text) {
            "a broadcast, has nothing to acknowledge";
 }
 
-/* Check options.share. Returns NULL, or the fault. */
-static const char *dq_check_share(delayq_options *o) {
-    delayq *owner = o->share;
-    if (owner->open != DQ_OPEN || owner->conn != &owner->own)
-        return "options.share: not an open handle with a connection of its own";
-    if (owner->pid != dq_sys_pid())
-        return "options.share: opened before a fork()";
-    if (o->url || o->connect || o->connect_timeout_ms || o->io_timeout_ms ||
-        o->tls_ca || o->tls_cert)
-        return "options.share: url, tls, connect, timeouts are the owner's";
-    o->connect_timeout_ms = owner->options.connect_timeout_ms;
-    o->io_timeout_ms = owner->options.io_timeout_ms;
-    return NULL;
+/* Check the ticket of an item that was taken. The ticket of an offer contains
+ * no attempt, if its id has room for one. */
+static const char *dq_wrong_item(const delayq_item *item) {
+    const char *text = item ? item->ticket.text : NULL;
+    const char *wrong = dq_wrong_ticket(text);
+    if (wrong || dq_ticket_attempt(text) != 0) return wrong;
+    return "the ticket is that of an offer, not of an item that was taken: "
+           "cancel or reschedule it";
 }
 
-/* Check the options and fill in the defaults. Returns NULL, or the fault. */
-static const char *dq_check_options(delayq_options *o) {
+/* Check a number of the options, of which 0 stands for `usual`. */
+#define DQ_RANGE(field, most, usual, text)                     \
+    if (o->field < 0 || o->field > (most)) return #field text; \
+    if (o->field == 0) o->field = (usual)
+#define DQ_TOO_LONG " is negative or too long"
+
+/* Check the options, fill in the defaults, and set call_ms. Returns NULL, or
+ * the fault. */
+static const char *dq_check_options(delayq *q) {
+    delayq_options *o = &q->options;
+    int mirror = q->wire->mirror, stream = q->wire->stream;
     size_t len = o->name ? strlen(o->name) : 0;
-    if (len < 1 || len > 512) return "options.name: 1 to 512 bytes";
-    if (o->batch < 0 || o->batch > 1000)
-        return "options.batch: 1 to 1,000, or 0 for the default";
-    if (o->max_wait_ms < 0 || o->max_wait_ms > 86400000)
-        return "options.max_wait_ms: up to a day, or 0 for the default";
-    if (o->connect_timeout_ms < 0 || o->io_timeout_ms < 0 ||
-        o->connect_timeout_ms > 3600000 || o->io_timeout_ms > 3600000)
-        return "options.connect_timeout_ms, io_timeout_ms: up to an hour";
-    if (o->reconnect_max_ms < 0 || o->reconnect_max_ms > 3600000)
-        return "options.reconnect_max_ms: up to an hour";
+    const delayq *owner = o->share;
+    if (len < 1 || len > 512) return "name: 1 to 512 bytes";
     if (!o->tls_cert != !o->tls_key)
-        return "options.tls_cert and tls_key: both or none";
-    if (o->lease_ms < 0 || o->lease_ms > DQ_MAX_DUE / 4)
-        return "options.lease_ms is negative or too long";
-    if (o->max_attempts < 0 || o->max_attempts > 65535)
-        return "options.max_attempts: up to 65,535, or 0 for no limit";
-    if (o->max_attempts > 0 && o->wire && o->wire->mirror)
-        return "options.max_attempts: not with a Redisson wire, since attempts "
+        return "tls_cert and tls_key: both or none";
+    if (owner && (owner->open != DQ_OPEN || owner->conn != &owner->own))
+        return "share: not an open handle with a connection of its own";
+    if (owner && owner->pid != dq_sys_pid())
+        return "share: opened before a fork()";
+    if (owner && (o->url || o->connect || o->connect_timeout_ms ||
+                  o->io_timeout_ms || o->tls_ca || o->tls_cert))
+        return "share: url, tls, connect, timeouts are the owner's";
+    if (owner) o->connect_timeout_ms = owner->options.connect_timeout_ms;
+    if (owner) o->io_timeout_ms = owner->options.io_timeout_ms;
+    DQ_RANGE(batch, 1000, 100, ": 1 to 1,000, or 0 for the default");
+    DQ_RANGE(max_wait_ms, 86400000, 10000, ": up to a day");
+    DQ_RANGE(poll_ms, 86400000, 0, ": up to a day, or 0 for the default");
+    DQ_RANGE(io_timeout_ms, 3600000, 3000, ": up to an hour");
+    q->call_ms = o->io_timeout_ms;
+    if (o->connect_timeout_ms > q->call_ms) q->call_ms = o->connect_timeout_ms;
+    if (owner) q->call_ms = owner->call_ms;
+    DQ_RANGE(connect_timeout_ms, 3600000, 2000, ": up to an hour");
+    DQ_RANGE(reconnect_max_ms, 3600000, 5000, ": up to an hour");
+    DQ_RANGE(lease_ms, DQ_MAX_DUE / 4, 0, DQ_TOO_LONG);
+    DQ_RANGE(max_attempts, 65535, 0, ": up to 65,535, or 0 for no limit");
+    DQ_RANGE(max_late_ms, DQ_MAX_DUE / 4, 0, DQ_TOO_LONG);
+    DQ_RANGE(backoff_ms, DQ_MAX_DUE, 1000, DQ_TOO_LONG);
+    DQ_RANGE(backoff_max_ms, DQ_MAX_DUE / 4, 300000, DQ_TOO_LONG);
+    DQ_RANGE(broadcast_keep, DQ_MAX_DUE, 10000, " is negative or too large");
+    if (o->max_attempts > 0 && mirror)
+        return "max_attempts: not with a Redisson wire, since attempts "
                "restart whenever Redisson moves an item";
-    if (o->backoff_ms < 0 || o->backoff_max_ms < 0 ||
-        o->backoff_max_ms > DQ_MAX_DUE / 4)
-        return "options.backoff_ms, backoff_max_ms: negative or too long";
-    if (o->broadcast_keep < 0) return "options.broadcast_keep is negative";
-    if (o->wire && o->wire->stream && o->lease_ms > 0)
-        return "options.wire: DELAYQ_BROADCAST has no lease";
-    if (o->share) {
-        const char *wrong = dq_check_share(o);
-        if (wrong) return wrong;
-    }
-    if (o->backoff_ms == 0) o->backoff_ms = 1000;
-    if (o->backoff_max_ms == 0) o->backoff_max_ms = 300000;
-    if (o->broadcast_keep == 0) o->broadcast_keep = 10000;
-    if (o->batch == 0) o->batch = 100;
-    if (o->max_wait_ms == 0) o->max_wait_ms = 10000;
-    if (o->io_timeout_ms == 0) o->io_timeout_ms = 3000;
-    if (o->reconnect_max_ms == 0) o->reconnect_max_ms = 5000;
+    if (o->max_late_ms > 0 && (mirror || stream))
+        return "max_late_ms: not with a Redisson wire or a broadcast, "
+               "which move items before they are taken";
+    if (o->lease_ms > 0 && stream) return "wire: DELAYQ_BROADCAST has no lease";
     return NULL;
 }
 
-/* Set the place where a broadcast's reader begins. Returns NULL, or the fault.
- */
+/* Set the place where a broadcast's reader begins; the list isn't tracked.
+ * Returns NULL, or the fault. */
 static const char *dq_check_cursor(delayq *q) {
     const char *after = q->options.broadcast_after;
-    size_t ms, seq;
-    if (!after || !*after) {
-        memcpy(q->cursor, after ? "0-0" : "$", after ? 4 : 2);
-        return NULL;
+    if (q->wire->stream) q->track_us = DQ_NEVER;
+    if (!after) {
+        after = q->wire->stream ? "$" : "";
+    } else if (!*after) {
+        after = "0-0";
+    } else {
+        size_t ms = strspn(after, "0123456789");
+        size_t seq =
+            after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
+        if (ms < 1 || ms > 20 || seq < 1 || seq > 20 || after[ms + 1 + seq])
+            return "broadcast_after: the ticket text of an item";
     }
-    ms = strspn(after, "0123456789");
-    seq = after[ms] == '-' ? strspn(after + ms + 1, "0123456789") : 0;
-    if (ms < 1 || ms > 20 || seq < 1 || seq > 20 || after[ms + 1 + seq])
-        return "options.broadcast_after: the ticket text of an item";
-    memcpy(q->cursor, after, ms + seq + 2);
+    memcpy(q->cursor, after, strlen(after) + 1);
     return NULL;
 }
+
 /* --- the verbs of offers --- */
 
-/* The channel, whether the times are delays or due times, the number of an
- * outbox, and, of one offer that is sent again, the time in ms from which it
- * may have been due. That time is 0 if by this machine's clock it may have been
- * due: the server's clock may have been set back, and ours may run at another
- * speed, so either is enough. */
+/* Write a number if it is given, else "". */
+static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
+    if (given)
+        dq_resp_int(o, value);
+    else
+        dq_resp_text(o, "");
+}
+
+/* Write the channel, whether the times are delays or due times, and the number
+ * of an outbox or, for one offer that is sent again, the earliest time in ms at
+ * which it may have been due. This time is 0 if the offer may have been due by
+ * this machine's clock: the server's clock may have been set back, and the
+ * local one may run at another speed, so either clock is enough. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
-                                const delayq_lane *lane, const dq_cursor *c) {
-    const delayq_message *m = lane->messages ? &lane->messages[c->i] : NULL;
+                                const delayq_lane *lane) {
+    char again[24] = "@";
+    dq_cursor c;
+    dq_cursor_begin(&c, lane, lane->n);
+    dq_cursor_next(&c);
     dq_resp_end_keys(o, q);
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, dq_op_due(lane, c->op) > 0 ? "due" : "delay");
-    if (lane->ring)
-        dq_resp_int(o, (int64_t)lane->settled + 1);
-    else
-        dq_resp_text(o, "");
-    if (m && lane->resends)
-        dq_resp_int(o, dq_sys_now() < m->first_due_us ? m->first_due_ms : 0);
-    else
-        dq_resp_text(o, "");
+    /* in a ring each offer has a due time, but the first op may be a cancel */
+    dq_resp_text(o, lane->ring || c.due_ms > 0 ? "due" : "delay");
+    if (lane->messages && lane->resends) {
+        const delayq_message *m = &lane->messages[c.i];
+        int sooner = q->conn->now_us < m->first_due_us;
+        size_t n = dq_num_decimal(again + 1, sooner ? m->first_due_ms : 0);
+        dq_resp_arg(o, again, 1 + n, 0);
+    } else {
+        dq_write_given(o, lane->ring != NULL, dq_lane_number(lane));
+    }
 }
 
-/* The keys with which each offer begins: the zset, the mirror if the wire has
- * one, the highest number of an outbox. */
+/* Write the keys with which each offer begins: the zset, the mirror if the wire
+ * has one, and of an outbox the key that keeps the highest number. Its end
+ * names the life that has accepted the ops of this request. */
 static void dq_write_offer_keys(dq_resp_writer *o, const delayq *q,
                                 const delayq_lane *lane) {
+    char id[sizeof q->id];
     dq_resp_key(o, q, DQ_ZSET, "");
     if (q->wire->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-    if (lane->ring) dq_resp_key(o, q, DQ_SENT, q->id);
+    if (!lane->ring) return;
+    memcpy(id, q->id, sizeof id);
+    dq_num_hex(id + 11, dq_lane_life(lane), 3);
+    dq_resp_key(o, q, DQ_SENT, id);
 }
 
-/* The time of an offer: its due time or its delay, in ms. */
-static void dq_write_time(dq_resp_writer *o, const delayq_lane *lane,
-                          const dq_op *op) {
-    int64_t due = dq_op_due(lane, op);
-    dq_resp_int(o, due > 0 ? due : op->delay_ms);
+/* Write the time of an offer: its due time or its delay, in ms. */
+static void dq_write_time(dq_resp_writer *o, const dq_cursor *c) {
+    dq_resp_int(o, c->due_ms > 0 ? c->due_ms : c->op->delay_ms);
 }
 
 static void dq_write_element(dq_resp_writer *o, const delayq *q,
@@ -8013,54 +9636,55 @@ static void dq_write_element(dq_resp_writer *o, const delayq *q,
 static void dq_write_offer(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
     dq_cursor c;
-    dq_cursor_begin(&c, lane);
-    dq_cursor_next(&c);
     dq_write_offer_keys(o, q, lane);
-    dq_write_offer_head(o, q, lane, &c);
-    do {
-        dq_write_time(o, lane, c.op);
+    dq_write_offer_head(o, q, lane);
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
+        dq_write_time(o, &c);
         dq_write_element(o, q, c.op, c.number + 1 == lane->n);
-    } while (c.number + 1 < lane->n && dq_cursor_next(&c));
+    }
 }
 
-/* The key that holds the ticket of an offer with a key. */
-static void dq_write_holder(dq_resp_writer *o, const delayq *q,
-                            const dq_op *op) {
+/* Write the keys of a request some of whose ops have a key: those of an offer,
+ * and the Redis keys that hold the tickets. Returns the number of the latter.
+ */
+static int dq_write_holders(dq_resp_writer *o, const delayq *q,
+                            const delayq_lane *lane) {
     char rest[280];
-    snprintf(rest, sizeof rest, ":%d:%.256s", (int)op->key_len, op->key);
-    dq_resp_key(o, q, DQ_DEDUP, rest);
+    int keys = 0;
+    dq_cursor c;
+    dq_write_offer_keys(o, q, lane);
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
+        if (!c.op->key) continue;
+        snprintf(rest, sizeof rest, ":%d:%.256s", (int)c.op->key_len,
+                 c.op->key);
+        dq_resp_key(o, q, DQ_DEDUP, rest);
+        keys++;
+    }
+    return keys;
 }
 
 static void dq_write_keyed(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
+    int keys = dq_write_holders(o, q, lane);
     char id[33];
     dq_cursor c;
-    dq_write_offer_keys(o, q, lane);
-    dq_cursor_begin(&c, lane);
-    while (dq_cursor_next(&c) && c.number < lane->n)
-        dq_write_holder(o, q, c.op);
-    dq_cursor_begin(&c, lane);
-    dq_cursor_next(&c);
-    dq_write_offer_head(o, q, lane, &c);
-    dq_resp_int(o, (int64_t)lane->n);
-    do {
-        dq_write_time(o, lane, c.op);
+    dq_write_offer_head(o, q, lane);
+    dq_resp_int(o, keys);
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
+        if (!(c.op->verb->flags & DQ_OFFERS)) {
+            dq_resp_text(o, "cancel");
+            continue;
+        }
+        dq_write_time(o, &c);
         dq_num_hex(id, c.op->id, q->wire->id_len);
         dq_resp_text(o, id);
-        dq_resp_int(o, c.op->key_ttl_ms);
+        dq_write_given(o, c.op->key != NULL, c.op->key_ttl_ms);
         dq_resp_text(o, c.op->replace ? "replace" : "");
         dq_write_element(o, q, c.op, c.number + 1 == lane->n);
-    } while (c.number + 1 < lane->n && dq_cursor_next(&c));
-}
-
-/* An offer is stored, due at due_ms. */
-static void dq_offer_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
-                            int64_t due_ms) {
-    if (due_ms > DQ_MAX_DUE) due_ms = DQ_MAX_DUE; /* a server that lies */
-    if (lane->messages)
-        dq_elem_id_ticket(&lane->messages[c->i].ticket, due_ms, c->op->id,
-                          q->wire->id_len);
-    dq_op_settle(q, lane, c, DELAYQ_OK, due_ms);
+    }
 }
 
 /* A message was sent again, and may have been delivered meanwhile. The call
@@ -8069,22 +9693,25 @@ static void dq_offer_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
 static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
                                  const dq_cursor *c) {
     delayq_message *m = &lane->messages[c->i];
+    delayq_status status = DELAYQ_GONE;
     m->ticket.text[0] = '\0';
-    if (m->status == DELAYQ_ERR_UNKNOWN) {
-        dq_op_settle(q, lane, c, DELAYQ_GONE, 0);
-        return;
-    }
-    dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
-               "offer: sent twice, and due before the server could be asked "
-               "whether the first one arrived");
-    dq_op_settle(q, lane, c, DELAYQ_ERR_UNKNOWN, 0);
+    if (m->status != DELAYQ_ERR_UNKNOWN)
+        status = dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+                            "offer: sent twice, and due before the server "
+                            "could be asked whether the first one arrived");
+    if (status == DELAYQ_GONE) DQ_MARK(offer_outcome_lost);
+    if (status != DELAYQ_GONE) DQ_MARK(offer_due_before_resend);
+    dq_op_settle(q, lane, c, status, 0);
 }
 
 /* Refuse a reply which says that more offers were skipped than were sent
  * before: another handle uses the same numbers. */
 static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
                                          int64_t skipped) {
-    if (!lane->ring || skipped <= (int64_t)lane->was_unsure) return DELAYQ_OK;
+    if (!lane->ring ||
+        skipped + (int64_t)lane->from <= (int64_t)lane->was_unsure ||
+        lane->settled < lane->ring->resumed || skipped == 0)
+        return DELAYQ_OK;
     dq_ring_meet_twin(q, lane->ring);
     return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
                       "offer: another machine uses this handle's numbers; it "
@@ -8098,178 +9725,241 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     int fine =
         lane->reply->elements == 3 && dq_resp_integers(lane->reply, n, 3);
     int resent = fine && lane->messages && lane->resends;
-    dq_lane_free_reply(lane);
     if (!fine) return dq_lane_reject(q, lane);
     status = dq_offer_check_twin(q, lane, n[1]);
     if (status != DELAYQ_OK) return status;
-    dq_cursor_begin(&c, lane);
-    while (dq_cursor_next(&c) && c.number < lane->n) {
-        int64_t due = dq_op_due(lane, c.op);
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
+        int64_t due = c.due_ms;
         if (due == 0) due = (n[0] + 999) / 1000 + c.op->delay_ms;
-        if (resent && n[2] < 0)
-            dq_offer_settle_late(q, lane, &c);
-        else
-            dq_offer_settle(q, lane, &c, resent ? n[2] : due);
-    }
-    return DELAYQ_OK;
-}
-
-/* Read of each offer with a key its outcome, its due time, and the key's
- * ticket. */
-static delayq_status dq_read_keyed(delayq *q, delayq_lane *lane) {
-    const redisReply *r = lane->reply;
-    delayq_status status = DELAYQ_OK;
-    int64_t skipped = 0, us;
-    size_t i;
-    dq_cursor c;
-    int fine = dq_resp_integers(r, &us, 1) && r->elements > 1 &&
-               r->elements % 3 == 1 && r->elements <= 1 + 3 * lane->n;
-    for (i = 1; fine && i < r->elements; i += 3) {
-        fine = r->element[i]->type == REDIS_REPLY_INTEGER &&
-               r->element[i + 1]->type == REDIS_REPLY_INTEGER &&
-               r->element[i + 2]->type == REDIS_REPLY_STRING &&
-               r->element[i + 2]->len < sizeof(delayq_ticket);
-        skipped += fine && r->element[i]->integer == 3;
-    }
-    if (fine) status = dq_offer_check_twin(q, lane, skipped);
-    if (fine) lane->n = r->elements / 3; /* the others were refused */
-    dq_cursor_begin(&c, lane);
-    while (fine && status == DELAYQ_OK && dq_cursor_next(&c) &&
-           c.number < lane->n) {
-        redisReply *const *e = r->element + 1 + 3 * c.number;
-        if (e[0]->integer == 2 && lane->messages) {
+        if (resent) due = n[2];
+        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
+        if (due < 0) {
             dq_offer_settle_late(q, lane, &c);
             continue;
         }
         if (lane->messages)
-            memcpy(lane->messages[c.i].ticket.text, e[2]->str, e[2]->len + 1);
-        dq_op_settle(q, lane, &c,
-                     e[0]->integer == 1 ? DELAYQ_DUPLICATE : DELAYQ_OK,
-                     e[1]->integer < DQ_MAX_DUE ? e[1]->integer : DQ_MAX_DUE);
+            dq_elem_id_ticket(&lane->messages[c.i].ticket, due, c.op->id,
+                              q->wire->id_len);
+        dq_op_settle(q, lane, &c, DELAYQ_OK, due);
     }
-    dq_lane_free_reply(lane);
+    return DELAYQ_OK;
+}
+
+#define DQ_SKIPPED 3 /* the outcome of an op that an outbox has sent before */
+
+/* Settle an op by its values in the reply to a request of several ops:
+ *
+ *     an offer   its outcome, due time, and the ticket that its key holds
+ *     a key      its outcome, and two values without a meaning. The result of a
+ *                skipped cancel was in a lost reply
+ *     a ticket   0 if the item is not there, else its due time, or 1. If an
+ *                outbox has sent the ticket before, a lost reply may have
+ *                confirmed it */
+static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
+                      redisReply *const *values) {
+    const dq_verb *verb = c->op->verb;
+    int64_t n = values[0]->integer, due = 0;
+    delayq_status status = DELAYQ_OK;
+    if (verb->flags & DQ_OFFERS) {
+        if (n == 2 && lane->messages) {
+            dq_offer_settle_late(q, lane, c);
+            return;
+        }
+        due = values[1]->integer;
+        if (n == 1) status = DELAYQ_DUPLICATE;
+        if (lane->messages)
+            memcpy(lane->messages[c->i].ticket.text, values[2]->str,
+                   values[2]->len + 1);
+    } else if (c->op->key) {
+        if (n == 4) status = DELAYQ_GONE;
+    } else {
+        int done = n > 0 || (lane->ring && c->number < lane->was_unsure);
+        if (verb->flags & DQ_RETIMES) due = n;
+        if (!done)
+            status = lane->ring ? DELAYQ_GONE : dq_ticket_status(q, lane, 0);
+    }
+    dq_op_settle(q, lane, c, status, due < DQ_MAX_DUE ? due : DQ_MAX_DUE);
+}
+
+/* Read the reply to a request of several ops: the clock, then one value of each
+ * ticket, or three of an offer or key, which are whole numbers except the
+ * third, a ticket's text. If the server has refused an op, the reply ends
+ * before that op, and so does the request. */
+static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
+    const redisReply *r = lane->reply;
+    int of_keys; /* the ops are offers, or have keys; an outbox numbers them */
+    delayq_status status = DELAYQ_OK;
+    int64_t skipped = 0, us;
+    size_t width, n, i;
+    const dq_verb *verb;
+    dq_cursor c;
+    int fine;
+    dq_cursor_begin(&c, lane, lane->n);
+    verb = dq_cursor_next(&c)->verb;
+    of_keys = !*verb->word;
+    width = of_keys ? 3 : 1;
+    n = (r->elements - 1) / width;
+    fine = dq_resp_integers(r, &us, 1) && n > 0 &&
+           r->elements == 1 + n * width && n <= lane->n - lane->from;
+    for (i = 1; fine && i < r->elements; i++) {
+        const redisReply *e = r->element[i];
+        size_t at = (i - 1) % width;
+        if (at == 2)
+            fine =
+                e->type == REDIS_REPLY_STRING && e->len < sizeof(delayq_ticket);
+        else
+            fine = e->type == REDIS_REPLY_INTEGER && e->integer >= 0;
+        skipped += at == 0 && fine && e->integer == DQ_SKIPPED;
+    }
+    if (fine && of_keys) status = dq_offer_check_twin(q, lane, skipped);
+    if (fine) lane->n = lane->from + n;
+    dq_cursor_begin(&c, lane, lane->n);
+    while (fine && status == DELAYQ_OK && dq_cursor_next(&c))
+        dq_settle(q, lane, &c,
+                  r->element + 1 + width * (c.number - lane->from));
     return fine ? status : dq_lane_reject(q, lane);
 }
 
-static const dq_verb dq_verb_offer = {"offer",
-                                      "",
-                                      &dq_script_offer,
-                                      dq_write_offer,
-                                      dq_read_offer,
-                                      1000,
-                                      offsetof(delayq_counts, offered),
-                                      DQ_IDEMPOTENT | DQ_OFFERS,
-                                      DQ_KEY_NONE};
-static const dq_verb dq_verb_keyed = {"offer",
-                                      "",
-                                      &dq_script_offer_keyed,
-                                      dq_write_keyed,
-                                      dq_read_keyed,
-                                      100,
-                                      offsetof(delayq_counts, offered),
-                                      DQ_IDEMPOTENT | DQ_OFFERS,
-                                      DQ_KEY_NONE};
+DQ_VERB(offer, "offer", "", offer, dq_write_offer, dq_read_offer, 1000,
+        offsetof(delayq_counts, offered), DQ_IDEMPOTENT | DQ_OFFERS,
+        DQ_KEY_NONE, 1, NULL, NULL, NULL);
+DQ_VERB(keyed, "offer", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
+        offsetof(delayq_counts, offered), DQ_IDEMPOTENT | DQ_OFFERS,
+        DQ_KEY_NONE, 2, NULL, NULL, NULL);
+
+/* --- the verb of mixed requests --- */
+
+/* Go to the next part of a mixed request of `end` ops: neighbours of one
+ * script. Its first op is number lane->n of the request. Returns its verb. */
+static const dq_verb *dq_lane_next_part(delayq_lane *lane, size_t end) {
+    const dq_verb *verb = NULL;
+    dq_cursor c;
+    dq_lane_seek(lane, lane->n);
+    dq_cursor_begin(&c, lane, end);
+    while (dq_cursor_next(&c)) {
+        const dq_verb *own =
+            c.op->verb->flags & DQ_OFFERS ? &dq_verb_keyed : c.op->verb;
+        if (verb && own->script != verb->script) break;
+        verb = own;
+        lane->n++;
+    }
+    return verb;
+}
+
+static void dq_write_mixed(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    delayq_lane part = *lane;
+    char form[64];
+    size_t keys;
+    dq_write_holders(o, q, lane);
+    dq_resp_end_keys(o, q);
+    keys = o->keys;
+    part.n = 0;
+    while (part.n < lane->n) {
+        size_t at = o->args;
+        const dq_verb *verb = dq_lane_next_part(&part, lane->n);
+        verb->writer(o, q, &part);
+        snprintf(form, sizeof form, "%s %d %d %d", verb->script->name,
+                 (int)(o->keys - at), (int)(o->args - o->keys),
+                 1 + (verb->script == dq_verb_keyed.script ? 3 : 1) *
+                         (int)(part.n - part.from));
+        dq_resp_text(o, form);
+    }
+    o->keys = keys;
+}
+
+/* Have the verb of each part read its reply. If a part can't be read, the
+ * request ends before it: the earlier parts are settled. */
+static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
+    redisReply *whole = lane->reply;
+    delayq_status status = DELAYQ_OK;
+    size_t end = lane->n, i;
+    lane->n = 0;
+    for (i = 1; i < whole->elements && lane->n < end; i++) {
+        const dq_verb *verb = dq_lane_next_part(lane, end);
+        size_t from = lane->from, last = lane->n;
+        lane->reply = whole->element[i];
+        status = lane->reply->type == REDIS_REPLY_ARRAY
+                     ? verb->reader(q, lane)
+                     : dq_lane_reject(q, lane);
+        if (status != DELAYQ_OK) lane->n = from;
+        if (lane->n < last) DQ_MARK(mixed_request_cut);
+        if (lane->n < last) break;
+    }
+    lane->reply = whole;
+    dq_lane_seek(lane, 0);
+    if (lane->n > 0) return DELAYQ_OK;
+    return status == DELAYQ_OK ? dq_lane_reject(q, lane) : status;
+}
+
+DQ_VERB(mixed, "outbox", "", mixed, dq_write_mixed, dq_read_mixed, 300, 0,
+        DQ_OFFERS, DQ_KEY_NONE, 0, &dq_verb_mixed, NULL, NULL);
 
 /* --- the verbs of tickets --- */
 
-/* Runs of ops of one verb: the verb, their number, and of each its due time and
- * prefix; if it has a new due time, this and, in a call, the delay by which the
- * script checks it. */
+/* Write runs of ops of one verb: the verb, their number, and for each op its
+ * due time and prefix; for a bury also why; for an op with a new due time also
+ * this and, in a call, the delay by which the script checks it. */
 static void dq_write_tickets(dq_resp_writer *o, delayq *q,
                              const delayq_lane *lane) {
-    dq_cursor c, ahead;
     const dq_verb *verb = NULL;
+    dq_cursor c, ahead;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (lane->key == DQ_KEY_DEAD) dq_resp_key(o, q, DQ_DEAD, "");
     if (lane->key == DQ_KEY_MIRROR) dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_end_keys(o, q);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_text(o, lane->resends ? "again" : "");
-    dq_cursor_begin(&c, lane);
-    dq_cursor_begin(&ahead, lane);
-    while (dq_cursor_next(&c) && c.number < lane->n) {
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
         if (c.op->verb != verb) {
-            size_t run = 0;
+            ahead = c;
             verb = c.op->verb;
-            if (c.number == 0) dq_cursor_next(&ahead);
-            while (ahead.op && ahead.op->verb == verb &&
-                   ahead.number < lane->n) {
-                run++;
-                dq_cursor_next(&ahead);
-            }
+            while (dq_cursor_next(&ahead) && ahead.op->verb == verb) continue;
             dq_resp_text(o, verb->word);
-            dq_resp_int(o, (int64_t)run);
+            dq_resp_int(o, (int64_t)(ahead.number - c.number));
         }
         dq_write_ticket(o, c.op->data);
+        if (verb->key == DQ_KEY_DEAD)
+            dq_resp_text(o, c.op->data + strlen(c.op->data) + 1);
         if (!(verb->flags & DQ_RETIMES)) continue;
-        dq_resp_int(o, c.op->due_ms);
-        if (lane->ring)
-            dq_resp_text(o, "");
-        else
-            dq_resp_int(o, c.op->delay_ms);
+        dq_resp_int(o, c.op->planned_ms);
+        dq_write_given(o, !lane->ring, c.op->delay_ms);
     }
 }
 
-/* Read of each ticket 0 if the item is not there, else its due time, or 1. Of
- * the tickets that an outbox has sent before, a lost reply may have said that
- * they are done. */
-static delayq_status dq_read_tickets(delayq *q, delayq_lane *lane) {
-    const redisReply *r = lane->reply;
-    int64_t us;
-    size_t i;
-    dq_cursor c;
-    int fine = dq_resp_integers(r, &us, 1) && r->elements > 1 &&
-               r->elements <= 1 + lane->n;
-    for (i = 1; fine && i < r->elements; i++)
-        fine = r->element[i]->type == REDIS_REPLY_INTEGER &&
-               r->element[i]->integer >= 0 &&
-               r->element[i]->integer <= DQ_MAX_DUE;
-    if (fine) lane->n = r->elements - 1; /* the others were refused */
-    dq_cursor_begin(&c, lane);
-    while (fine && dq_cursor_next(&c) && c.number < lane->n) {
-        int64_t due = r->element[1 + c.number]->integer;
-        int done = due > 0 || (lane->ring && c.number < lane->was_unsure);
-        delayq_status status = done         ? DELAYQ_OK
-                               : lane->ring ? DELAYQ_GONE
-                                            : dq_ticket_status(q, lane, 0);
-        dq_op_settle(q, lane, &c, status,
-                     c.op->verb->flags & DQ_RETIMES ? due : 0);
-    }
-    dq_lane_free_reply(lane);
-    return fine ? DELAYQ_OK : dq_lane_reject(q, lane);
-}
-
-#define DQ_TICKET_VERB(id, name, word, counter, flags, key)     \
-    static const dq_verb dq_verb_##id = {                       \
-        name,                                                   \
-        word,                                                   \
-        &dq_script_tickets,                                     \
-        dq_write_tickets,                                       \
-        dq_read_tickets,                                        \
-        (flags)&DQ_RETIMES || (key) == DQ_KEY_DEAD ? 200 : 500, \
-        counter,                                                \
-        DQ_IDEMPOTENT | (flags),                                \
-        key}
+#define DQ_TICKET_VERB(id, name, word, counter, flags, key, code, mixed)     \
+    DQ_VERB(id, name, word, tickets, dq_write_tickets, dq_read_ops,          \
+            (flags)&DQ_RETIMES || (key) == DQ_KEY_DEAD ? 200 : 500, counter, \
+            DQ_IDEMPOTENT | (flags), key, code, mixed, NULL, NULL)
 DQ_TICKET_VERB(ack, "ack", "ack", offsetof(delayq_counts, acked), 0,
-               DQ_KEY_NONE);
-DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR);
+               DQ_KEY_NONE, 6, NULL);
+DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR, 3,
+               &dq_verb_mixed);
 DQ_TICKET_VERB(nack, "nack", "nack", offsetof(delayq_counts, nacked),
-               DQ_RETIMES, DQ_KEY_NONE);
+               DQ_RETIMES, DQ_KEY_NONE, 7, NULL);
 DQ_TICKET_VERB(release, "nack", "release", offsetof(delayq_counts, nacked),
-               DQ_RETIMES, DQ_KEY_NONE);
+               DQ_RETIMES, DQ_KEY_NONE, 8, NULL);
+DQ_TICKET_VERB(unfetch, "release", "unfetch", 0, DQ_RETIMES | DQ_UNCOUNTED,
+               DQ_KEY_NONE, 9, NULL);
 DQ_TICKET_VERB(extend, "extend", "extend", 0, DQ_RETIMES | DQ_RENAMES,
-               DQ_KEY_NONE);
+               DQ_KEY_NONE, 10, NULL);
 DQ_TICKET_VERB(reschedule, "reschedule", "reschedule", 0,
-               DQ_RETIMES | DQ_RENAMES | DQ_OF_OFFERS, DQ_KEY_NONE);
+               DQ_RETIMES | DQ_RENAMES | DQ_OF_OFFERS, DQ_KEY_NONE, 4,
+               &dq_verb_mixed);
 DQ_TICKET_VERB(bury, "bury", "bury", offsetof(delayq_counts, died), 0,
-               DQ_KEY_DEAD);
+               DQ_KEY_DEAD, 11, NULL);
+
+/* It is not idempotent: see OFFER_KEYED. */
+DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
+        0, DQ_OF_OFFERS, DQ_KEY_NONE, 5, &dq_verb_mixed, NULL, NULL);
 
 /* --- the verbs of takes, and the wires --- */
 
-#define DQ_FETCH_VERB(id, name, script, write, flags)              \
-    static const dq_verb dq_verb_##id = {                          \
-        name, "",    &dq_script_##script, write, dq_read_fetch, 1, \
-        0,    flags, DQ_KEY_NONE}
+#define DQ_FETCH_VERB(id, name, script, write, flags)                \
+    DQ_VERB(id, name, "", script, write, dq_read_fetch, 1, 0, flags, \
+            DQ_KEY_NONE, 0, NULL, dq_fetch_reform, dq_fetch_fail)
 DQ_FETCH_VERB(take, "take", take, dq_write_take, DQ_TAKES);
 DQ_FETCH_VERB(tick, "tick", tick, dq_write_transfer, 0);
 DQ_FETCH_VERB(take_redisson, "take", take_redisson, dq_write_take, DQ_TAKES);
@@ -8277,20 +9967,15 @@ DQ_FETCH_VERB(tick_redisson, "tick", tick_redisson, dq_write_transfer, 0);
 DQ_FETCH_VERB(take_stream, "take", broadcast, dq_write_broadcast, DQ_TAKES);
 DQ_FETCH_VERB(tick_stream, "tick", broadcast, dq_write_broadcast, 0);
 
-DELAYQ_WIRES_BEGIN
-DQ_WIRE_KIND delayq_wire_redisson = {"r",
-                                     16,
-                                     0,
-                                     1,
-                                     0,
-                                     DQ_MIRROR,
-                                     &dq_verb_take_redisson,
-                                     &dq_verb_tick_redisson};
-DQ_WIRE_KIND delayq_wire_redisson_old = {
+DELAYQ_CONSTANTS_BEGIN
+DQ_CONSTANT delayq_wire_kind delayq_wire_redisson = {
+    "r", 16, 0, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson,
+};
+DQ_CONSTANT delayq_wire_kind delayq_wire_redisson_old = {
     "o", 8, 1, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson};
-DQ_WIRE_KIND delayq_wire_broadcast = {
+DQ_CONSTANT delayq_wire_kind delayq_wire_broadcast = {
     "b", 16, 0, 0, 1, DQ_RETRY, &dq_verb_take_stream, &dq_verb_tick_stream};
-DELAYQ_WIRES_END
+DELAYQ_CONSTANTS_END
 
 static const dq_verb *dq_transfer_verb(const delayq *q) {
     return q->wire->tick ? q->wire->tick : &dq_verb_tick;
@@ -8300,70 +9985,78 @@ static const dq_verb *dq_take_verb(const delayq *q) {
     return q->wire->take ? q->wire->take : &dq_verb_take;
 }
 
-/* --- what all ops have in common --- */
+/* --- accepting and running ops --- */
 
 /* Returns 1 if this handle may have offered the item of a ticket. An id of 8
- * bytes does not tell. */
+ * bytes doesn't show this. */
 static int dq_outbox_is_own(const delayq *q, const char *ticket) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
     return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
 }
 
-/* Copy an op into a ring. Returns DELAYQ_OK, or why it can't be accepted. */
-static delayq_status dq_outbox_add(delayq *q, dq_ring *ring, dq_op **op) {
-    const char *name = (*op)->verb->name;
-    size_t size = sizeof(dq_entry) + (*op)->key_len + 1 + (*op)->len;
-    if (size > ring->size / 2 || (*op)->len > ring->size)
-        return dq_err_set(q->err, DELAYQ_ERR_ARG,
-                          "%s: larger than half of its ring, which has %lu "
-                          "bytes: enlarge options.outbox_size",
-                          name, (unsigned long)ring->size);
-    *op = dq_ring_add(ring, *op);
-    if (*op) return DELAYQ_OK;
-    return dq_err_set(q->err, DELAYQ_ERR_FULL,
-                      "%s: the outbox is full; nothing has happened", name);
-}
-
-/* Accept one op of a call's lane. If the caller wants its ticket, settle the
- * due time now, by the server's clock as it is known. */
+/* Accept one op of a call's lane. If the caller wants its ticket, or the ring
+ * is kept, settle the due time now, by the estimate of the server's clock. */
 static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
                                       const dq_cursor *c, int wants_ticket) {
-    dq_op *op = c->op;
-    int flags = op->verb->flags;
+    dq_op *op = c->op, *added;
+    const char *name = op->verb->name;
+    int flags = op->verb->flags, dates = 0;
     dq_ring *ring = &q->outbox->changes;
-    delayq_status status;
     if (flags & DQ_OFFERS ||
-        ((flags & DQ_OF_OFFERS) && dq_outbox_is_own(q, op->data)))
+        ((flags & DQ_OF_OFFERS) && (op->key || dq_outbox_is_own(q, op->data))))
         ring = &q->outbox->offers;
     if ((flags & DQ_RENAMES) && q->conn->long_size == 0)
         return dq_err_set(q->err, DELAYQ_ERR_IO,
                           "%s: not connected yet, and the server's clock is "
                           "not known; nothing has happened",
-                          op->verb->name);
-    if (flags & DQ_RENAMES)
+                          name);
+    memcpy(op->life, q->handle_id + 5, sizeof op->life);
+    if (q->conn->clock_number > 0 && (flags & DQ_OFFERS) &&
+        (wants_ticket || ring->keep)) {
+        dq_ring_date_all(q, ring);
+        dates = ring->dated == ring->lane.accepted;
+        if (dates) dq_ring_date(q, ring, op);
+        op->id_settled = (unsigned char)(dates + (dates && op->due_ms == 0));
+        if (op->id_settled > 1) op->due_ms = op->planned_ms;
+    }
+    if ((flags & DQ_RENAMES) ||
+        (ring->keep && op->due_ms == 0 && !dates && q->conn->clock_number > 0))
         op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
     lane->due_ms = op->due_ms;
-    status = dq_outbox_add(q, ring, &op);
-    if (status != DELAYQ_OK || !(flags & DQ_OFFERS) || !wants_ticket ||
-        q->conn->clock_number == 0)
-        return status;
-    dq_ring_date_all(q, ring);
-    if (ring->dated < ring->lane.accepted) return status;
-    if (op->due_ms == 0) op->due_ms = op->planned_ms;
-    dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
-                      q->wire->id_len);
-    return status;
+    if (op->len > ring->size || dq_ring_entry_size(op) > ring->size / 2)
+        return dq_err_set(q->err, DELAYQ_ERR_ARG,
+                          "%s: larger than half of its ring, which has %lu "
+                          "bytes: enlarge options.outbox_size",
+                          name, (unsigned long)ring->size);
+    added = dq_ring_add(ring, op);
+    if (!added && ring->freed[0].bytes > 0) {
+        ring->keep->make_room(q);
+        added = dq_ring_add(ring, op);
+    }
+    if (!added) {
+        DQ_MARK(outbox_full);
+        return dq_err_set(q->err, DELAYQ_ERR_FULL,
+                          "%s: the outbox is full; nothing has happened", name);
+    }
+    q->outbox->own_accepted += (flags & DQ_UNCOUNTED) != 0;
+    ring->dated += (uint64_t)dates;
+    if (dates) ring->date_at = ring->tail;
+    if (dates && wants_ticket)
+        dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
+                          q->wire->id_len);
+    return DELAYQ_OK;
 }
 
-/* Put the ops of a call's lane into the outbox, in order, as far as there is
- * room, and send them if nothing is in flight. */
-static delayq_status dq_outbox_accept_all(delayq *q, delayq_lane *lane,
-                                          int wants_tickets) {
+/* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
+ * one, put the ops into it, in order, as far as there is room, and send them if
+ * nothing is in flight. */
+static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
     delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
     dq_cursor c;
-    dq_cursor_begin(&c, lane);
+    if (!b) return dq_wait_run(q, lane);
+    dq_cursor_begin(&c, lane, SIZE_MAX);
     while (dq_cursor_next(&c)) {
         delayq_status status = stop;
         if (stop == DELAYQ_OK)
@@ -8383,11 +10076,13 @@ static delayq_status dq_outbox_accept_all(delayq *q, delayq_lane *lane,
     return lane->result;
 }
 
-/* Do the ops of a call's lane: the only place where a handle with an outbox and
- * one without it differ. */
-static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
-    if (q->outbox) return dq_outbox_accept_all(q, lane, wants_tickets);
-    return dq_wait_run(q, lane);
+static void dq_outbox_add_ring(delayq *q, dq_ring *ring, unsigned char *data,
+                               size_t size) {
+    ring->data = data;
+    ring->size = size;
+    ring->keep = q->options.outbox_keep;
+    ring->synced = UINT64_MAX;
+    dq_lane_begin(q, &ring->lane, ring, NULL, 0);
 }
 
 #define DQ_OUTBOX_MIN 8192
@@ -8395,44 +10090,47 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
 /* Lay out the caller's memory. Returns NULL, or the fault. */
 static const char *dq_outbox_init(delayq *q) {
     const delayq_options *o = &q->options;
-    unsigned char *p = (unsigned char *)o->outbox;
+    unsigned char *p = (unsigned char *)o->outbox, *end;
+    const char *wrong = NULL;
     dq_outbox *b;
     size_t room;
-    if (!o->outbox)
-        return o->outbox_size > 0 ? "options.outbox_size without outbox" : NULL;
+    if (!o->outbox && (o->outbox_size > 0 || o->outbox_keep))
+        return "outbox_size and outbox_keep: without outbox";
+    if (o->outbox_sync && !o->outbox_keep)
+        return "outbox_sync: without outbox_keep";
+    if (!o->outbox) return NULL;
     if (o->outbox_size < DQ_OUTBOX_MIN)
-        return "options.outbox_size: at least 8,192 bytes";
-    p += (16 - ((uintptr_t)p & 15)) & 15;
-    b = (dq_outbox *)(void *)p;
+        return "outbox_size: at least 8,192 bytes";
+    end = p + o->outbox_size;
+    if (o->outbox_keep) wrong = o->outbox_keep->check(q);
+    if (wrong) return wrong;
+    if (o->outbox_keep) {
+        b = q->outbox;
+        end -= DQ_KEEP_STATE;
+        p += DQ_KEEP_RINGS;
+    } else {
+        p += (16 - ((uintptr_t)p & 15)) & 15;
+        b = (dq_outbox *)(void *)p;
+        p += (sizeof *b + 15) & ~(size_t)15;
+    }
     memset(b, 0, sizeof *b);
-    p += (sizeof *b + 15) & ~(size_t)15;
-    room = (size_t)((unsigned char *)o->outbox + o->outbox_size - p);
+    room = (size_t)(end - p);
     b->offers.size = room / 4 * 3 & ~(size_t)15;
-    b->offers.data = p;
-    b->changes.size = (room - b->offers.size) & ~(size_t)15;
-    b->changes.data = p + b->offers.size;
-    dq_lane_begin(&b->changes.lane, &dq_policy_ring, NULL, 0);
-    dq_lane_begin(&b->offers.lane, &dq_policy_ring, NULL, 0);
-    b->changes.lane.ring = &b->changes;
-    b->offers.lane.ring = &b->offers;
-    dq_lane_attach(q, &b->changes.lane);
-    dq_lane_attach(q, &b->offers.lane);
+    dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
+                       (room - b->offers.size) & ~(size_t)15);
+    dq_outbox_add_ring(q, &b->offers, p, b->offers.size);
+    q->fetch.lane.next = &b->changes.lane;
+    b->changes.lane.next = &b->offers.lane;
     q->outbox = b;
     q->own.names = b->names;
     return NULL;
 }
 
-/* Free the items of a peek. */
-static void dq_free_items(delayq *q) {
-    if (q->reply) freeReplyObject(q->reply);
-    q->reply = NULL;
-}
-
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     delayq_status status;
-    const char *wrong;
-    int64_t deadline, limit;
-    char room[40];
+    const char *wrong, *field = "";
+    int64_t step_us;
+    char room[DQ_TEXT_SIZE];
     dq_url u;
     if (!q) return DELAYQ_ERR_ARG;
     memset(q, 0, sizeof *q);
@@ -8441,31 +10139,27 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->wire = options->wire ? options->wire : &dq_wire_native;
     q->own.owner = q;
     q->conn = &q->own;
-    wrong = dq_check_options(&q->options);
+    wrong = dq_check_options(q);
     if (!wrong) wrong = dq_check_cursor(q);
     q->fetch.want = 1;
-    dq_lane_begin(&q->fetch.lane, &dq_policy_call, NULL, 0);
-    dq_lane_attach(q, &q->fetch.lane);
+    dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
+    q->lanes = &q->fetch.lane;
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
-    if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    wrong = dq_conn_parse_url(q->conn, &u);
+    if (!wrong) {
+        wrong = dq_conn_parse_url(q->conn, &u);
+        if (wrong) field = "url: ";
+    }
     if (wrong)
-        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.url: %s", wrong);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.%s%s", field, wrong);
+    q->own.lost_us = q->conn->now_us = dq_sys_now();
     if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
         return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
                           dq_sys_strerror(errno, room));
-    if (q->options.share)
-        q->call_ms = q->options.share->call_ms;
-    else if (q->options.connect_timeout_ms > q->options.io_timeout_ms)
-        q->call_ms = q->options.connect_timeout_ms;
-    else
-        q->call_ms = q->options.io_timeout_ms;
-    if (q->options.connect_timeout_ms == 0)
-        q->options.connect_timeout_ms = 2000;
     q->name_len = strlen(q->options.name);
     memcpy(q->name, q->options.name, q->name_len + 1);
-    q->options.name = NULL; /* the copy counts */
+    q->has_tag = strchr(q->name, '{') != NULL;
+    q->options.name = NULL; /* the handle has a copy */
     q->open = DQ_OPEN;
     q->pid = dq_sys_pid();
     q->next = q->conn->handles;
@@ -8473,7 +10167,9 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!dq_handle_identify(q))
         wrong = "the system gives no random bytes: two machines would make the "
                 "same ids";
-    dq_sub_subscribe(q, "SUBSCRIBE", DQ_SUB_QUEUE);
+    if (!wrong && q->options.outbox_keep)
+        wrong = q->options.outbox_keep->resume(q);
+    if (q->conn->subscriber) q->conn->subscriber->follow(q, 0);
     if (!wrong && q->outbox && u.tls && q->conn == &q->own)
         wrong = dq_tls_prepare(q->conn);
     if (wrong) {
@@ -8485,10 +10181,10 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         q->err[0] = '\0'; /* a tick returns failures */
         return DELAYQ_OK;
     }
-    deadline = dq_wait_limit(q);
-    limit = dq_sys_now() + q->options.connect_timeout_ms * 1000LL;
-    if (limit < deadline) deadline = limit; /* where io_timeout_ms is longer */
-    status = dq_wait_connected(q, deadline);
+    step_us = dq_sched_patience_us(q->conn, q->call_ms);
+    if (step_us > q->options.connect_timeout_ms * 1000LL)
+        step_us = q->options.connect_timeout_ms * 1000LL;
+    status = dq_wait_connected(q, q->conn->now_us + step_us, step_us);
     if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
@@ -8500,8 +10196,12 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     int in_flight;
     if (!q || q->open != DQ_OPEN) return;
-    dq_free_items(q);
-    dq_fetch_free(q);
+    if (q->outbox && q->outbox->offers.keep && q->pid == dq_sys_pid()) {
+        q->outbox->offers.keep->step(q);
+        q->outbox->run = 0;
+    }
+    dq_resp_free(&q->reply);
+    dq_resp_free(&q->fetch.reply);
     in_flight = q->setup.state == DELAYQ_EXCHANGE_SENT;
     for (lane = q->lanes; lane; lane = lane->next) {
         dq_conn_free_replies(&lane->x);
@@ -8509,38 +10209,32 @@ DELAYQ_API void delayq_close(delayq *q) {
     }
     q->open = 0;
     conn = q->conn;
-    if (!conn) dq_conn_free_replies(&q->setup);
-    if (!conn) return;
-    if (conn != &q->own) {
-        /* The subscriber goes on for another handle of this name. */
-        int what = q->waiter.asked ? DQ_SUB_OWN | DQ_SUB_WAITERS : 0;
+    if (conn == &q->own) {
+        for (h = conn->handles; h; h = h->next) {
+            h->conn = NULL; /* q's memory may be gone soon */
+            h->options.share = NULL;
+        }
+        conn->handles = NULL;
+        dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+        dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
+        dq_tls_end(conn);
+        dq_sys_close_pipe(conn->pipe);
+    } else if (conn) {
         for (at = &conn->handles; *at != q;) at = &(*at)->next;
         *at = q->next;
-        if (!dq_sub_queue_shared(q)) what |= DQ_SUB_QUEUE;
-        for (h = conn->handles; h; h = h->next)
-            if (h->waiter.asked && dq_sched_same_queue(h, q))
-                what &= ~DQ_SUB_WAITERS;
-        if (q->pid == dq_sys_pid()) dq_sub_subscribe(q, "UNSUBSCRIBE", what);
-        if (in_flight) { /* its memory ends */
+        if (q->pid == dq_sys_pid() && conn->subscriber)
+            conn->subscriber->follow(q, 1);
+        if (in_flight) { /* its memory is about to end */
+            DQ_MARK(closed_in_flight);
+            conn->now_us = dq_sys_now();
             dq_err_set(conn->err, DELAYQ_ERR_IO,
                        "a handle was closed while its request was in flight");
             dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
             dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
         }
-        dq_conn_free_replies(&q->setup);
-        return;
     }
-    for (h = conn->handles; h; h = h->next) {
-        h->conn = NULL; /* q's memory may be gone soon */
-        h->options.share = NULL;
-    }
-    conn->handles = NULL;
-    dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
-    dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
-    dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
     dq_conn_free_replies(&q->setup);
-    dq_tls_end(conn);
-    dq_sys_close_pipe(conn->pipe);
 }
 
 /* --- offers --- */
@@ -8553,15 +10247,16 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     if (m->due_ms < 0) return "due_ms is negative";
     if (m->delay_ms > DQ_MAX_DUE - 1000 - now_ms)
         return "delay_ms: due past 2^53 ms";
-    if (m->due_ms > DQ_MAX_DUE - 1000) return "due_ms is past 2^53 ms";
+    if (m->due_ms > DQ_MAX_DUE) return "due_ms is past 2^53 ms";
     if (m->key && (klen < 1 || klen > 256)) return "key: 1 to 256 bytes";
     if (m->key && m->key_ttl_ms <= 0) return "a key needs a key_ttl_ms above 0";
     if (m->key && m->key_ttl_ms > DQ_MAX_DUE / 4) return "key_ttl_ms: too long";
     return NULL;
 }
-/* Offer messages. `keyed` is the verb of those with a key: delayq_offer, which
- * has none, does not name it, so a program that calls no other does not link
- * it. */
+
+/* Offer messages. `keyed` is the verb of those with a key: delayq_offer does
+ * not name this verb, so a program that calls no other offer function does not
+ * link it. */
 static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
                                   size_t count, const dq_verb *keyed) {
     delayq_status status =
@@ -8576,7 +10271,7 @@ static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
                 messages[i].status = status;
         return status;
     }
-    dq_lane_begin(&lane, &dq_policy_call, &dq_verb_offer, count);
+    dq_lane_begin(q, &lane, NULL, &dq_verb_offer, count);
     lane.keyed_verb = keyed;
     lane.messages = messages;
     now_ms = dq_due_least(q->conn);
@@ -8621,20 +10316,21 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 /* --- ticks and takes --- */
 
 /* Returns 1 if a tick, or a take that does not wait, would only read the clock:
- * nothing is due, the next item will be heard of, and the sockets were read
- * within this millisecond. It runs before dq_check, whose look at the process
- * costs more than all of this. */
-static int dq_is_idle(const delayq *q) {
-    const delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
+ * nothing is due, the server will report the next item, and the sockets were
+ * read within this millisecond. It runs before dq_check, whose check of the
+ * process id costs more than all of this. */
+static int dq_is_idle(delayq *q) {
+    delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
     if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
-        q->ready > 0 || q->pause_us || conn->cmd.state < DELAYQ_SOCKET_OPEN ||
+        q->ready > 0 || q->not_before_us ||
+        conn->cmd.state < DELAYQ_SOCKET_OPEN ||
         conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         (q->empty_takes && !q->list_tracked &&
          conn->tracking != DELAYQ_TRACK_OFF))
         return 0;
-    now = dq_sys_now();
-    return now < q->next_poll_us && now - conn->sub_read_us < DQ_SUB_POLL_US;
+    now = conn->now_us = dq_sys_now();
+    return now < q->next_poll_us && now - conn->idle_read_us < DQ_IDLE_READ_US;
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
@@ -8649,13 +10345,15 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
      * as a take that waits does. */
     if (!idle) status = dq_tick(q, dq_wait_limit(q), q->empty_takes);
     if (!wait_ms) return status;
-    now = dq_sys_now();
+    now = q->conn->now_us;
     left = dq_sched_next(q, 1) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
-    if (!q->outbox && q->empty_takes && dq_sched_has_ready(q))
-        left = 0; /* it takes: there is something */
-    if (q->conn->cmd.more || (took && dq_fetch_has_items(q))) left = 0;
+    /* a program that has stopped taking may sleep */
+    if (took &&
+        (dq_fetch_has_items(q) ||
+         (!q->outbox && (took > 1 || q->empty_takes) && dq_sched_has_ready(q))))
+        left = 0;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -8669,33 +10367,33 @@ static void dq_take_leave(delayq *q) {
     char err[sizeof q->err];
     q->will_wait = 0;
     if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
+    DQ_MARK(leaves_waiters);
     memcpy(err, q->err, sizeof err);
-    if (q->conn->cmd.c && dq_lane_is_idle(&q->fetch.lane) &&
-        !dq_fetch_has_items(q)) {
+    if (q->conn->cmd.c && !dq_fetch_is_busy(q)) {
         dq_fetch_send(q, q->fetch.take, 0);
         dq_wait_lane(q, &q->fetch.lane, dq_wait_limit(q));
         q->fetch.failure = DELAYQ_OK;
     }
-    dq_waiters_on_leave(q);
-    dq_sub_follow_role(q);
+    dq_waiters_on_leave(q, 0);
+    dq_sub_follow(q, 0);
     memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or delayq_wake was called.
- * An ack in hand goes first: a wake must not lose it. */
+ * An ack in hand is sent first, so that a wake can't lose it. */
 static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
                              size_t *count, int64_t timeout_ms) {
     delayq_fetch *f = &q->fetch;
     int acks = f->ack.text[0] != '\0', waits = timeout_ms != 0 || !q->outbox;
-    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(timeout_ms) : 0;
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(q, timeout_ms) : 0;
     delayq_status status;
-    dq_free_items(q);
+    dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
     f->taken |= 1;
     f->lost = 0;
-    if (waits) dq_sched_on_take(q);
-    dq_waiters_begin(q, timeout_ms);
+    dq_waiters_on_take(q, timeout_ms, waits);
     for (;;) {
+        int postponed = dq_wait_is_postponed(q), at_once;
         if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
             status = DELAYQ_WOKEN;
             break;
@@ -8705,17 +10403,20 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
         q->empty_takes =
             status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
         if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
-        if (timeout_ms == 0 || dq_sys_now() >= deadline) break;
-        if (status != DELAYQ_EMPTY) dq_wait_ride_out(q, status);
+        if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
+        if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
         if (acks &&
-            dq_wait_consume_wake(q)) { /* not settled: the fault counts */
+            dq_wait_consume_wake(q)) { /* if it is not settled, the fault
+                                          counts */
+            DQ_MARK(woken_after_ack);
             if (!f->ack.text[0]) status = DELAYQ_WOKEN;
             break;
         }
-        if (q->ready == 0 || status != DELAYQ_EMPTY)
-            dq_sleep(&q, 1, deadline, DQ_FOR_ITEMS);
+        at_once = status == DELAYQ_EMPTY && dq_take_is_due(q, 0);
+        dq_sleep(&q, 1, at_once ? 0 : deadline, DQ_FOR_ITEMS);
     }
     /* an item that a lost reply had handed out is not forgotten */
+    if (f->lost) DQ_MARK(take_lost_a_reply);
     if (f->lost) status = dq_err_after_loss(q, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
@@ -8731,8 +10432,9 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     delayq_status status;
     if (count) *count = 0;
     if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
-        dq_free_items(q);
-        dq_fetch_free(q);
+        dq_resp_free(&q->reply);
+        dq_resp_free(&q->fetch.reply);
+        q->fetch.taken |= 1;
         q->empty_takes = 1;
         return DELAYQ_EMPTY;
     }
@@ -8748,32 +10450,61 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
     return delayq_take_many(q, item, 1, &count, timeout_ms);
 }
 
-/* --- what is done with a ticket --- */
+/* --- ops on a ticket --- */
 
-/* Do one op by its ticket. Returns its status; *due_ms: its new due time. */
-static delayq_status dq_do_ticket(delayq *q, const dq_verb *verb,
-                                  const char *ticket, int64_t delay_ms,
-                                  int64_t *due_ms) {
+/* Do one op. Returns its status. *ticket, unless NULL, gets its new due time.
+ */
+static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
     delayq_lane lane;
-    dq_op op;
-    dq_lane_begin(&lane, &dq_policy_call, verb, 1);
-    memset(&op, 0, sizeof op);
-    op.verb = verb;
-    op.data = ticket;
-    op.len = strlen(ticket) + 1;
-    op.begun_us = lane.begun_us;
-    op.delay_ms = delay_ms;
-    lane.ops = &op;
+    dq_lane_begin(q, &lane, NULL, op->verb, 1);
+    op->begun_us = lane.begun_us;
+    lane.ops = op;
     dq_do(q, &lane, 0);
-    if (due_ms) *due_ms = lane.due_ms;
+    if (lane.result == DELAYQ_OK && ticket)
+        dq_elem_set_ticket_due(ticket, lane.due_ms);
     return lane.result;
 }
 
+static void dq_release(delayq *q, const char *ticket);
+
+/* Do one op by its ticket, which is checked. In a bury its text follows the
+ * ticket. *renewed, unless NULL, gets the new due time. */
+static delayq_status dq_do_ticket(delayq *q, const dq_verb *verb,
+                                  const char *ticket, int64_t delay_ms,
+                                  delayq_ticket *renewed) {
+    dq_op op;
+    q->fetch.release = dq_release;
+    memset(&op, 0, sizeof op);
+    op.verb = verb;
+    op.data = ticket;
+    op.len = (uint32_t)strlen(ticket) + 1;
+    if (verb->key == DQ_KEY_DEAD)
+        op.len += (uint32_t)strlen(ticket + op.len) + 1;
+    op.delay_ms = delay_ms;
+    return dq_do_op(q, &op, renewed);
+}
+
+static void dq_release(delayq *q, const char *ticket) {
+    dq_do_ticket(q, &dq_verb_unfetch, ticket, 0, NULL);
+}
+
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket) {
-    delayq_status status =
-        dq_check(q, dq_wrong_ticket(ticket ? ticket->text : NULL));
-    if (status != DELAYQ_OK) return status;
+    const char *wrong = dq_wrong_ticket(ticket ? ticket->text : NULL);
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
     return dq_do_ticket(q, &dq_verb_cancel, ticket->text, 0, NULL);
+}
+
+DELAYQ_API delayq_status delayq_cancel_key(delayq *q, const char *key) {
+    size_t len = key ? strlen(key) : 0;
+    const char *wrong = len < 1 || len > 256 ? "key: 1 to 256 bytes" : NULL;
+    dq_op op;
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    memset(&op, 0, sizeof op);
+    op.verb = &dq_verb_cancel_key;
+    op.data = "";
+    op.key = key;
+    op.key_len = (uint16_t)len;
+    return dq_do_op(q, &op, NULL);
 }
 
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
@@ -8784,18 +10515,18 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     delayq_status status;
     delayq_lane lane;
     size_t i;
-    for (i = 0; !wrong && i < count; i++)
-        wrong = dq_wrong_ticket(items[i].ticket.text);
+    for (i = 0; !wrong && i < count; i++) wrong = dq_wrong_item(&items[i]);
     status = dq_check(q, wrong);
     for (i = 0; items && i < count; i++) items[i].acked = status;
     if (status != DELAYQ_OK || count == 0) return status;
-    dq_lane_begin(&lane, &dq_policy_call, &dq_verb_ack, count);
+    q->fetch.release = dq_release;
+    dq_lane_begin(q, &lane, NULL, &dq_verb_ack, count);
     lane.items = items;
     return dq_do(q, &lane, 0);
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    delayq_item one; /* of which `acked` is written */
+    delayq_item one; /* its `acked` is written */
     if (item) one = *item;
     return delayq_ack_many(q, item ? &one : NULL, 1);
 }
@@ -8808,7 +10539,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     size_t count;
     if (!wrong && item->ticket.text[0])
         wrong = dq_is_stream(q) ? "a broadcast has nothing to ack"
-                                : dq_wrong_ticket(item->ticket.text);
+                                : dq_wrong_item(item);
     status = dq_check(q, wrong);
     if (status == DELAYQ_OK && q->outbox && item->ticket.text[0])
         status = delayq_ack(q, item);
@@ -8817,7 +10548,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
         return status;
     }
     acked = *item;
-    acked.data = NULL; /* it ends here */
+    acked.data = NULL; /* its payload ends here */
     acked.len = 0;
     memset(item, 0, sizeof *item);
     if (!q->outbox) q->fetch.ack = acked.ticket;
@@ -8832,61 +10563,56 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     return status;
 }
 
-/* Returns the delay of a nack with back-off. An item that only has a ticket has
- * the attempt count in it. */
-static int64_t dq_nack_backoff(const delayq *q, const delayq_item *item) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t len, n = dq_elem_ticket_prefix(item->ticket.text, key, &len);
-    int attempt = item->attempt > 0 ? item->attempt
-                                    : dq_elem_attempt(key, n == 17 ? 16 : 0);
-    return dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
-                          attempt < 1    ? 1
-                          : attempt > 60 ? 60
-                                         : (unsigned)attempt);
-}
-
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms) {
-    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
+    const char *wrong = dq_wrong_item(item);
     const dq_verb *verb = &dq_verb_nack;
-    delayq_status status;
     if (!wrong && (delay_ms < DELAYQ_RELEASE || delay_ms > DQ_MAX_DUE / 4))
         wrong = "delay_ms: not negative, DELAYQ_BACKOFF or DELAYQ_RELEASE";
-    status = dq_check(q, wrong);
-    if (status != DELAYQ_OK) return status;
-    if (delay_ms == DELAYQ_RELEASE) verb = &dq_verb_release;
-    if (delay_ms == DELAYQ_RELEASE) delay_ms = 0;
-    if (delay_ms == DELAYQ_BACKOFF) delay_ms = dq_nack_backoff(q, item);
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    if (delay_ms == DELAYQ_BACKOFF) {
+        int attempt = item->attempt;
+        if (attempt <= 0) attempt = dq_ticket_attempt(item->ticket.text);
+        if (attempt > 60) attempt = 60;
+        delay_ms =
+            dq_num_backoff(q->options.backoff_ms, q->options.backoff_max_ms,
+                           attempt < 1 ? 1 : (unsigned)attempt);
+    } else if (delay_ms == DELAYQ_RELEASE) {
+        verb = &dq_verb_release;
+        delay_ms = 0;
+    }
     return dq_do_ticket(q, verb, item->ticket.text, delay_ms, NULL);
 }
 
-DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item) {
-    const char *ticket = item ? item->ticket.text : NULL;
-    delayq_status status = dq_check(q, dq_wrong_ticket(ticket));
-    if (status != DELAYQ_OK) return status;
-    return dq_do_ticket(q, &dq_verb_bury, ticket, 0, NULL);
-}
+#define DQ_WHY_MAX 200
 
-/* Give an item a new due time; the ticket follows it. */
-static delayq_status dq_retime(delayq *q, const dq_verb *verb,
-                               delayq_ticket *ticket, int64_t delay_ms,
-                               const char *wrong) {
-    int64_t due_ms;
-    delayq_status status = dq_check(q, wrong);
-    if (status != DELAYQ_OK) return status;
-    status = dq_do_ticket(q, verb, ticket->text, delay_ms, &due_ms);
-    if (status == DELAYQ_OK) dq_elem_set_ticket_due(ticket, due_ms);
-    return status;
+DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item,
+                                     const char *why) {
+    char text[sizeof item->ticket.text + DQ_WHY_MAX + 1], *to;
+    size_t i, n = why ? strlen(why) : 0;
+    if (dq_check(q, dq_wrong_item(item)) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    i = strlen(item->ticket.text) + 1;
+    memcpy(text, item->ticket.text, i);
+    to = text + i;
+    /* a part of one line, in whole characters, without control characters */
+    if (n > DQ_WHY_MAX)
+        for (n = DQ_WHY_MAX; n > 0 && (why[n] & 0xc0) == 0x80;) n--;
+    for (i = 0; i < n; i++)
+        to[i] = (unsigned char)why[i] < ' ' || why[i] == 0x7f ? ' ' : why[i];
+    to[n] = '\0';
+    return dq_do_ticket(q, &dq_verb_bury, text, 0, NULL);
 }
 
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms) {
-    const char *wrong = dq_wrong_ticket(item ? item->ticket.text : NULL);
+    const char *wrong = dq_wrong_item(item);
     if (q && lease_ms == 0) lease_ms = q->options.lease_ms;
-    if (!wrong && (lease_ms <= 0 || lease_ms > DQ_MAX_DUE / 4))
-        wrong = "lease_ms: above 0 and not too long, or the handle has a lease";
-    return dq_retime(q, &dq_verb_extend, wrong ? NULL : &item->ticket, lease_ms,
-                     wrong);
+    if (!wrong && lease_ms <= 0)
+        wrong = "lease_ms: above 0, or 0 if options.lease_ms is given";
+    if (!wrong && lease_ms > DQ_MAX_DUE / 4) wrong = "lease_ms is too long";
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    return dq_do_ticket(q, &dq_verb_extend, item->ticket.text, lease_ms,
+                        &item->ticket);
 }
 
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
@@ -8894,29 +10620,48 @@ DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
     const char *wrong = dq_wrong_ticket(ticket ? ticket->text : NULL);
     if (!wrong && (delay_ms < 0 || delay_ms > DQ_MAX_DUE / 4))
         wrong = "delay_ms is negative or too long";
-    return dq_retime(q, &dq_verb_reschedule, ticket, delay_ms, wrong);
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    return dq_do_ticket(q, &dq_verb_reschedule, ticket->text, delay_ms, ticket);
 }
+
+/* --- the verbs in an outbox that survives --- */
+
+#define DQ_V(id) &dq_verb_##id
+static const dq_verb *const dq_keep_verbs[DQ_CODES + 1] = {
+    NULL,          DQ_V(offer),      DQ_V(keyed),
+    DQ_V(cancel),  DQ_V(reschedule), DQ_V(cancel_key),
+    DQ_V(ack),     DQ_V(nack),       DQ_V(release),
+    DQ_V(unfetch), DQ_V(extend),     DQ_V(bury)};
+
+DELAYQ_CONSTANTS_BEGIN
+DQ_CONSTANT delayq_keep_kind delayq_keep_image = {
+    dq_keep_verbs, dq_keep_check, dq_keep_resume,   dq_keep_seal,
+    dq_keep_mark,  dq_keep_step,  dq_keep_make_room};
+DELAYQ_CONSTANTS_END
 
 /* --- looking and clearing --- */
 
-#define DQ_QUERY_VERB(id, name, word, script, write, flags)                 \
-    static const dq_verb dq_verb_##id = {name,  word,  &dq_script_##script, \
-                                         write, NULL,  1,                   \
-                                         0,     flags, DQ_KEY_NONE}
+#define DQ_QUERY_VERB(id, name, word, script, write, flags)                   \
+    DQ_VERB(id, name, word, script, write, NULL, 1, 0, flags, DQ_KEY_NONE, 0, \
+            NULL, NULL, NULL)
 
-/* Run a bare verb. After DELAYQ_OK the caller has its reply, lane->reply, which
- * begins with the `count` numbers n. */
-static delayq_status dq_ask(delayq *q, delayq_lane *lane, const dq_verb *verb,
-                            const dq_query *query, int64_t *n, size_t count) {
+/* Run a bare verb. After DELAYQ_OK its reply begins with the `count` numbers n,
+ * and *reply, unless NULL, is the reply. */
+static delayq_status dq_ask(delayq *q, const dq_verb *verb,
+                            const dq_query *query, int64_t *n, size_t count,
+                            redisReply **reply) {
     delayq_status status;
+    delayq_lane lane;
     memset(n, 0, count * sizeof *n);
-    dq_lane_begin(lane, &dq_policy_call, verb, 1);
-    lane->query = query;
-    status = dq_wait_run(q, lane);
-    if (status != DELAYQ_OK || dq_resp_integers(lane->reply, n, count))
-        return status;
-    dq_lane_free_reply(lane);
-    return dq_lane_reject(q, lane);
+    dq_lane_begin(q, &lane, NULL, verb, 1);
+    lane.query = query;
+    status = dq_wait_run(q, &lane);
+    if (status == DELAYQ_OK && !dq_resp_integers(lane.reply, n, count))
+        status = dq_lane_reject(q, &lane);
+    else if (status == DELAYQ_OK && reply)
+        *reply = lane.reply, lane.reply = NULL;
+    dq_resp_free(&lane.reply);
+    return status;
 }
 
 static void dq_write_peek(dq_resp_writer *o, delayq *q,
@@ -8928,8 +10673,9 @@ static void dq_write_peek(dq_resp_writer *o, delayq *q,
 }
 DQ_QUERY_VERB(peek, "peek", "", peek, dq_write_peek, DQ_READ_ONLY);
 
-/* Read one item of a peek: what can't be decoded, or has a score that is no due
- * time, has its rank as a ticket. Returns 0 if it is none. */
+/* Read one item of a peek. An element that can't be decoded, or whose score
+ * is no due time, gets its rank as a ticket. Returns 0 if the item is
+ * malformed. */
 static int dq_peek_item(const delayq *q, delayq_item *item, const redisReply *r,
                         const char *due, uint64_t rank) {
     const unsigned char *e = (const unsigned char *)r->str;
@@ -8954,35 +10700,31 @@ static int dq_peek_item(const delayq *q, delayq_item *item, const redisReply *r,
 DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count,
                                      const delayq_ticket *after) {
-    dq_query query = {0, 0, NULL, NULL};
+    dq_query query = {max < 100000 ? max : 100000, 0, NULL, NULL};
+    const char *due, *wrong = NULL;
     delayq_status status;
-    const redisReply *r;
-    const char *due;
-    delayq_lane lane;
+    redisReply *r;
     int64_t n[2];
     size_t i;
-    if (after && after->text[0]) query.ticket = after->text;
-    status = dq_check(q, !items || !count || max == 0
-                             ? "items or count is NULL, or max is 0"
-                         : query.ticket && !dq_elem_is_ticket(query.ticket)
-                             ? "after: no ticket"
-                             : NULL);
     if (count) *count = 0;
+    if (after && after->text[0]) query.ticket = after->text;
+    if (query.ticket && !dq_elem_is_ticket(query.ticket))
+        wrong = "after: no ticket";
+    if (!items || !count || max == 0)
+        wrong = "items or count is NULL, or max is 0";
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    dq_resp_free(&q->reply);
+    status = dq_ask(q, &dq_verb_peek, &query, n, 2, &r);
     if (status != DELAYQ_OK) return status;
-    dq_free_items(q);
-    query.max = max < 100000 ? max : 100000;
-    status = dq_ask(q, &lane, &dq_verb_peek, &query, n, 2);
-    if (status != DELAYQ_OK) return status;
-    q->reply = lane.reply;
-    r = lane.reply;
+    q->reply = r;
     if (r->elements < 3 || r->element[2]->type != REDIS_REPLY_STRING ||
         r->elements - 3 > query.max)
-        return dq_lane_reject(q, &lane);
+        return dq_err_bad_reply(q, "peek");
     due = r->element[2]->str;
     for (i = 0; i + 3 < r->elements; i++) {
         if (!dq_peek_item(q, &items[i], r->element[i + 3], due,
                           (uint64_t)n[1] + i))
-            return dq_lane_reject(q, &lane);
+            return dq_err_bad_reply(q, "peek");
         due += strcspn(due, " ");
         due += *due == ' ';
     }
@@ -8990,13 +10732,14 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-#define DQ_COUNTS 12 /* numbers that a count's reply begins with */
+#define DQ_COUNTS 13 /* numbers that a count's reply begins with */
 
 static void dq_write_count(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
     size_t i;
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
+    dq_resp_key(o, q, DQ_PAUSED, "");
     o->keys = o->args;
     dq_resp_text(o, q->wire->letter);
     dq_resp_key(o, q, DQ_COUNTERS, "");
@@ -9009,11 +10752,9 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     delayq_status status = dq_check(q, counts ? NULL : "counts is NULL");
     dq_query query = {0, 0, NULL, NULL};
     int64_t n[DQ_COUNTS];
-    delayq_lane lane;
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    status = dq_ask(q, &lane, &dq_verb_count, &query, n, DQ_COUNTS);
-    dq_lane_free_reply(&lane);
+    status = dq_ask(q, &dq_verb_count, &query, n, DQ_COUNTS, NULL);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -9023,54 +10764,101 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     counts->next_due_ms = n[5] < 0 ? 0 : n[5];
     if (n[2] > 0 && counts->now_ms > n[5])
         counts->overdue_ms = counts->now_ms - n[5];
-    counts->total.offered = (uint64_t)n[6];
-    counts->total.taken = (uint64_t)n[7];
-    counts->total.acked = (uint64_t)n[8];
-    counts->total.nacked = (uint64_t)n[9];
-    counts->total.died = (uint64_t)n[10];
-    counts->total.canceled = (uint64_t)n[11];
+    memcpy(&counts->total, n + 6, sizeof counts->total); /* in this order */
+    counts->paused = n[12];
     return DELAYQ_OK;
 }
 
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts) {
-    delayq_status status =
-        dq_check(q, !due_ms || !counts  ? "due_ms or counts is NULL"
-                    : n < 1 || n > 1000 ? "n: 1 to 1,000"
-                                        : NULL);
-    dq_query query = {0, 0, NULL, NULL};
+    const char *wrong = !due_ms || !counts  ? "due_ms or counts is NULL"
+                        : n < 1 || n > 1000 ? "n: 1 to 1,000"
+                                            : NULL;
+    delayq_status status = dq_check(q, wrong);
+    dq_query query = {n, 0, NULL, due_ms};
     int64_t head[DQ_COUNTS];
-    delayq_lane lane;
+    redisReply *r, **e;
     size_t i;
+    if (status == DELAYQ_OK)
+        status = dq_ask(q, &dq_verb_count, &query, head, DQ_COUNTS, &r);
     if (status != DELAYQ_OK) return status;
-    query.times = due_ms;
-    query.max = n;
-    status = dq_ask(q, &lane, &dq_verb_count, &query, head, DQ_COUNTS);
-    if (status != DELAYQ_OK) return status;
-    for (i = 0; i < n && lane.reply->elements == n + DQ_COUNTS; i++) {
-        const redisReply *r = lane.reply->element[i + DQ_COUNTS];
-        if (r->type != REDIS_REPLY_INTEGER) break;
-        counts[i] = r->integer;
+    e = r->element + DQ_COUNTS;
+    for (i = 0; i < n && r->elements == n + DQ_COUNTS; i++) {
+        if (e[i]->type != REDIS_REPLY_INTEGER) break;
+        counts[i] = e[i]->integer;
     }
-    dq_lane_free_reply(&lane);
-    return i == n ? DELAYQ_OK : dq_lane_reject(q, &lane);
+    freeReplyObject(r);
+    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
 }
 
 /* Run a verb that removes items or dead letters. *removed: their number. */
 static delayq_status dq_ask_removal(delayq *q, const dq_verb *verb, size_t max,
                                     const char *wrong, int64_t *removed) {
     delayq_status status = dq_check(q, wrong);
-    dq_query query = {0, 0, NULL, NULL};
-    delayq_lane lane;
+    dq_query query = {max, 0, NULL, NULL};
     int64_t n[2];
-    query.max = max;
-    if (status == DELAYQ_OK) {
-        status = dq_ask(q, &lane, verb, &query, n, 2);
-        dq_lane_free_reply(&lane);
-    }
+    if (status == DELAYQ_OK) status = dq_ask(q, verb, &query, n, 2, NULL);
     if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
+
+static void dq_write_pause(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    dq_resp_key(o, q, DQ_PAUSED, "");
+    dq_resp_key(o, q, DQ_ZSET, "");
+    o->keys = o->args;
+    dq_resp_text(o, lane->verb->word);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_key(o, q, DQ_WAITERS, "");
+}
+DQ_QUERY_VERB(pause, "pause", "pause", pause, dq_write_pause, DQ_IDEMPOTENT);
+DQ_QUERY_VERB(resume, "resume", "resume", pause, dq_write_pause, DQ_IDEMPOTENT);
+
+DELAYQ_API delayq_status delayq_pause(delayq *q, int on) {
+    const dq_verb *verb = on ? &dq_verb_pause : &dq_verb_resume;
+    delayq_status status = dq_check(q, NULL);
+    int64_t us;
+    if (status == DELAYQ_OK) status = dq_ask(q, verb, NULL, &us, 1, NULL);
+    if (status == DELAYQ_OK && !on) dq_sched_on_message(q, 0);
+    return status;
+}
+
+#ifndef DELAYQ_NO_LUA
+
+#define DQ_FIVE_SCRIPTS(a, b, c, d, e)                              \
+    &dq_script_##a, &dq_script_##b, &dq_script_##c, &dq_script_##d, \
+        &dq_script_##e
+static const dq_script *const dq_scripts[] = {
+    DQ_FIVE_SCRIPTS(offer, offer_keyed, tickets, mixed, broadcast),
+    DQ_FIVE_SCRIPTS(tick, tick_redisson, take, take_redisson, probe),
+    DQ_FIVE_SCRIPTS(peek, count, pause, clear, dead), NULL};
+
+DELAYQ_API delayq_status delayq_load_scripts(delayq *q) {
+    delayq_status status = dq_check(q, NULL);
+    const dq_script *const *script;
+    for (script = dq_scripts; status == DELAYQ_OK && *script; script++) {
+        dq_verb load = {
+            "load scripts", "",          *script, NULL, NULL, 1,   0,
+            DQ_READ_ONLY,   DQ_KEY_NONE, 0,       NULL, NULL, NULL};
+        const char *sha;
+        delayq_lane lane;
+        dq_lane_begin(q, &lane, NULL, &load, 1);
+        status = dq_wait_run(q, &lane);
+        sha = status == DELAYQ_OK ? lane.reply->str : NULL;
+        if (status == DELAYQ_OK && (!sha || strcmp(sha, load.script->sha) != 0))
+            status = dq_lane_reject(q, &lane);
+        dq_resp_free(&lane.reply);
+    }
+    return status;
+}
+
+#else
+
+DELAYQ_API delayq_status delayq_load_scripts(delayq *q) {
+    return dq_check(q, "this program is built with DELAYQ_NO_LUA");
+}
+
+#endif
 
 static void dq_write_clear(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
@@ -9078,11 +10866,18 @@ static void dq_write_clear(dq_resp_writer *o, delayq *q,
     dq_write_three_keys(o, q);
     o->keys = o->args;
     dq_resp_text(o, q->wire->letter);
+    dq_resp_key(o, q, DQ_MIRROR, "");
 }
 DQ_QUERY_VERB(clear, "clear", "", clear, dq_write_clear, 0);
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
-    delayq_status status = dq_ask_removal(q, &dq_verb_clear, 0, NULL, removed);
+    int64_t n;
+    delayq_status status = dq_ask_removal(q, &dq_verb_clear, 0, NULL, &n);
+    if (n < 0) {
+        q->foreign = DQ_FOREIGN_MIRROR;
+        status = dq_err_wire(q);
+    }
+    if (removed) *removed = n < 0 ? 0 : n;
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
     return status;
 }
@@ -9093,30 +10888,36 @@ static void dq_write_dead(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane) {
     const char *word = lane->verb->word;
     size_t max = lane->query->max;
+    int redrives = strcmp(word, "redrive") == 0;
+    int late = q->options.max_late_ms > 0;
     dq_resp_key(o, q, DQ_DEAD, "");
-    if (strcmp(word, "redrive") == 0) dq_resp_arg(o, q->name, q->name_len, 0);
+    if (redrives && late)
+        dq_resp_key(o, q, DQ_ZSET, "");
+    else if (redrives)
+        dq_resp_arg(o, q->name, q->name_len, 0);
     o->keys = o->args;
     dq_resp_text(o, word);
     dq_resp_int(o, (int64_t)(max < DQ_DEAD_MAX ? max : DQ_DEAD_MAX));
     dq_resp_int(o, lane->query->from);
     dq_resp_text(o, q->wire->letter);
+    if (redrives && late) dq_resp_key(o, q, DQ_CHANNEL, "");
 }
 DQ_QUERY_VERB(dead_peek, "dead letters", "peek", dead, dq_write_dead,
               DQ_READ_ONLY);
 DQ_QUERY_VERB(dead_redrive, "dead letters", "redrive", dead, dq_write_dead, 0);
 DQ_QUERY_VERB(dead_clear, "dead letters", "clear", dead, dq_write_dead, 0);
 
-/* Read a dead letter: "reason time\n", then the element. One that begins in
- * another way is shown whole. */
-static int dq_dead_letter(const delayq *q, delayq_dead *d,
-                          const redisReply *r) {
-    size_t reason, line, at = 0;
+/* Read a dead letter: "reason time\n" or "reason time why\n", then the element.
+ * A letter that begins in another way is shown whole. */
+static int dq_dead_letter(const delayq *q, delayq_dead *d, redisReply *r) {
+    size_t reason, line, why, at = 0;
     const unsigned char *e = (const unsigned char *)r->str;
     int kind;
     memset(d, 0, sizeof *d);
     if (r->type != REDIS_REPLY_STRING) return 0;
     d->data = r->str;
     d->len = r->len;
+    d->why = "";
     snprintf(d->reason, sizeof d->reason, "undecodable");
     reason = strcspn(r->str, " \n");
     line = strcspn(r->str, "\n");
@@ -9125,6 +10926,9 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
     memcpy(d->reason, r->str, reason);
     d->reason[reason] = '\0';
     d->dead_ms = dq_num_due(r->str + reason + 1);
+    why = reason + 1 + strspn(r->str + reason + 1, "0123456789");
+    if (r->str[why] == ' ') d->why = r->str + why + 1;
+    r->str[line] = '\0';
     e += line + 1;
     kind = dq_elem_parse_of(q, e, r->len - line - 1, &at);
     d->attempt = dq_elem_attempt(e, kind);
@@ -9136,26 +10940,24 @@ static int dq_dead_letter(const delayq *q, delayq_dead *d,
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from) {
-    delayq_status status =
-        dq_check(q, !letters || !count || max == 0
-                        ? "letters or count is NULL, or max is 0"
-                        : NULL);
-    dq_query query = {0, 0, NULL, NULL};
-    delayq_lane lane;
+    const char *wrong = !letters || !count || max == 0
+                            ? "letters or count is NULL, or max is 0"
+                            : NULL;
+    dq_query query = {max, 0, NULL, NULL};
+    delayq_status status;
+    redisReply *r;
     int64_t n[2];
     size_t i;
     if (count) *count = 0;
-    if (status != DELAYQ_OK) return status;
-    dq_free_items(q);
-    query.max = max;
+    if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
+    dq_resp_free(&q->reply);
     query.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_ask(q, &lane, &dq_verb_dead_peek, &query, n, 2);
+    status = dq_ask(q, &dq_verb_dead_peek, &query, n, 2, &r);
     if (status != DELAYQ_OK) return status;
-    q->reply = lane.reply;
-    for (i = 0; i + 2 < lane.reply->elements; i++)
-        if (i == max ||
-            !dq_dead_letter(q, &letters[i], lane.reply->element[i + 2]))
-            return dq_lane_reject(q, &lane);
+    q->reply = r;
+    for (i = 0; i + 2 < r->elements; i++)
+        if (i == max || !dq_dead_letter(q, &letters[i], r->element[i + 2]))
+            return dq_err_bad_reply(q, "dead letters");
     *count = i;
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -9189,18 +10991,20 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         if (conns > DQ_MAX_CONNS)
             return dq_check(q, "wait: more than 20 connections");
     }
-    deadline = dq_wait_deadline(timeout_ms);
+    deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
-        delayq_status all = DELAYQ_EMPTY; /* OK where one has something */
+        delayq_status all = DELAYQ_EMPTY; /* OK if one of them has an item */
         for (i = 0; i < count; i++) {
             delayq_status status;
-            int paused = dq_wait_is_paused(queues[i]);
+            int postponed;
+            queues[i]->conn->now_us = dq_sys_now(); /* others may have waited */
+            postponed = dq_wait_is_postponed(queues[i]);
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
             queues[i]->fetch.take = dq_take_verb(queues[i]);
             status = dq_wait_turn(queues[i]);
             if (status < 0 && !dq_err_is_transient(status)) return status;
-            if (status < 0 && !paused) dq_wait_ride_out(queues[i], status);
+            if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
         }
         if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
@@ -9211,23 +11015,26 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
 
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
     delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
-    int64_t deadline = dq_wait_deadline(timeout_ms);
+    int64_t deadline;
     dq_outbox *b;
     if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
     if (status != DELAYQ_OK) return status;
     b = q->outbox;
+    deadline = dq_wait_deadline(q, timeout_ms);
     for (;;) {
         int empty;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
         status = dq_conn_ensure(q);
         if (status < DELAYQ_OK) dq_lane_note(q, status);
         dq_step(q);
-        empty = dq_lane_is_idle(&b->offers.lane) &&
-                dq_lane_is_idle(&b->changes.lane);
-        if (empty || dq_sys_now() >= deadline) {
+        empty = b->offers.lane.settled == b->offers.lane.accepted &&
+                b->changes.lane.settled == b->changes.lane.accepted;
+        if (empty || q->conn->now_us >= deadline) {
+            if (!empty) DQ_MARK(flush_cut_short);
             status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
                      : b->failure < DELAYQ_OK               ? b->failure
                                               : DELAYQ_ERR_TIMEOUT;
+            if (b->offers.keep) b->offers.keep->step(q);
             b->told_dropped = b->dropped;
             b->failure = DELAYQ_OK;
             if (status == DELAYQ_ERR_TIMEOUT && !empty)
@@ -9245,8 +11052,8 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
     b = q->outbox;
     state->offers_accepted = b->offers.lane.accepted;
     state->offers_settled = b->offers.lane.settled;
-    state->changes_accepted = b->changes.lane.accepted;
-    state->changes_settled = b->changes.lane.settled;
+    state->changes_accepted = b->changes.lane.accepted - b->own_accepted;
+    state->changes_settled = b->changes.lane.settled - b->own_settled;
     state->gone = b->gone;
     state->duplicate = b->duplicate;
     state->dropped = b->dropped;
@@ -9260,7 +11067,7 @@ DELAYQ_API void delayq_wake(delayq *q) {
     if (!q || q->open != DQ_OPEN || !q->conn) return;
     if (q->pid != dq_sys_pid()) return; /* the parent's pipe */
     DQ_STORE(&q->woken, 1);
-    /* A full pipe has been written to before, which is as good. */
+    /* A full pipe wakes the handle, too. */
     dq_sys_write_pipe(q->conn->pipe[1]);
     errno = saved;
 }
@@ -9268,7 +11075,8 @@ DELAYQ_API void delayq_wake(delayq *q) {
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = 0;
     if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
-    q->conn->sub_read_us = 0; /* what wakes the poll has to be read then */
+    q->conn->idle_read_us = 0; /* the next step must read the input that woke
+                                  the poll */
     if (n < max) fds[n++] = q->conn->pipe[0];
     if (n < max && q->conn->sub.c) fds[n++] = dq_sys_fd(q->conn->sub.c);
     if (n < max && q->conn->cmd.c) fds[n++] = dq_sys_fd(q->conn->cmd.c);
@@ -9280,27 +11088,31 @@ DELAYQ_API const char *delayq_errmsg(const delayq *q) {
 }
 
 DELAYQ_API const char *delayq_strstatus(delayq_status status) {
-    switch (status) {
-    case DELAYQ_OK: return "done";
-    case DELAYQ_EMPTY: return "nothing to take";
-    case DELAYQ_GONE: return "it is no longer there";
-    case DELAYQ_DUPLICATE: return "the key is taken";
-    case DELAYQ_WOKEN: return "woken by delayq_wake";
-    case DELAYQ_ERR_ARG: return "bad argument";
-    case DELAYQ_ERR_IO: return "no connection; nothing has happened";
-    case DELAYQ_ERR_TIMEOUT: return "not in time; nothing has happened";
-    case DELAYQ_ERR_AUTH: return "wrong password or no permission";
-    case DELAYQ_ERR_REDIS: return "the server answered with an error";
-    case DELAYQ_ERR_PROTOCOL: return "the server answered nonsense";
-    case DELAYQ_ERR_READONLY: return "the server takes no writes now";
-    case DELAYQ_ERR_FULL: return "the server's memory, or the outbox, is full";
-    case DELAYQ_ERR_WIRE: return "the queue belongs to another Redisson";
-    case DELAYQ_ERR_UNKNOWN: return "no answer; it may have happened";
-    case DELAYQ_ERR_AGAIN: return "the server is busy or starting";
-    case DELAYQ_ERR_TYPE: return "a key of the queue has a wrong type";
-    case DELAYQ_ERR_MEMORY: return "out of memory";
-    }
-    return "unknown status";
+    static const char words[] = /* in the order of the statuses */
+        "out of memory\0"
+        "a key of the queue has a wrong type\0"
+        "the server is busy or starting\0"
+        "no answer; it may have happened\0"
+        "the queue belongs to another Redisson\0"
+        "the server's memory, or the outbox, is full\0"
+        "the server takes no writes now\0"
+        "the server answered nonsense\0"
+        "the server answered with an error\0"
+        "wrong password or no permission\0"
+        "not in time; nothing has happened\0"
+        "no connection; nothing has happened\0"
+        "bad argument\0"
+        "done\0"
+        "nothing to take\0"
+        "it is no longer there\0"
+        "the key is taken\0"
+        "woken by delayq_wake";
+    const char *text = words;
+    int i = DELAYQ_ERR_MEMORY;
+    if (status < DELAYQ_ERR_MEMORY || status > DELAYQ_WOKEN)
+        return "unknown status";
+    while (i++ < status) text += strlen(text) + 1;
+    return text;
 }
 
 #endif /* DELAYQ_IMPLEMENTATION */

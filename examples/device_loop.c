@@ -14,22 +14,30 @@
  *     due: reading 3, 22 degrees
  *     sent 3 of 3 readings; polled 20 times
  *
- * The argument: how many readings, 3 unless given. Each is handed out at least
- * once: it is leased, and acknowledged when it has been sent.
+ * The first argument: how many readings, 3 unless given. Each is handed out at
+ * least once: it is leased, and acknowledged when it has been sent. The second
+ * one: a file for the outbox, which is made if it does not exist. With it the
+ * next run goes on with what this one has offered and acknowledged, even if
+ * this one is killed.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MOST 255   /* readings */
-#define PERIOD 100 /* ms between them */
+#define PERIOD 100 /* ms between two readings */
 
-static int sensor; /* readings come from here */
-static int held;   /* the number of one that isn't offered yet; 0: none */
+#define OUTBOX 8192 /* bytes for ops that the server has not confirmed yet */
+
+static int sensor; /* the pipe from which readings come */
+static int held;   /* the number of a reading that isn't offered yet; 0: none */
 
 /* The sensor writes the number of each reading. */
 static int start_sensor(int readings) {
@@ -53,7 +61,7 @@ static void read_sensor(void) {
     if (read(sensor, &number, 1) == 1)
         held = number;
     else
-        sensor = -1; /* poll skips it from now on */
+        sensor = -1; /* from now on poll skips it */
 }
 
 static void offer_reading(delayq *q) {
@@ -62,7 +70,8 @@ static void offer_reading(delayq *q) {
     int len =
         snprintf(text, sizeof text, "reading %d, %d degrees", held, 19 + held);
     delayq_status status = delayq_offer(q, text, (size_t)len, 200);
-    if (status == DELAYQ_ERR_FULL) return; /* it is held until there is room */
+    /* the reading is held until there is room */
+    if (status == DELAYQ_ERR_FULL) return;
     if (status != DELAYQ_OK) fprintf(stderr, "%s\n", delayq_errmsg(q));
     delayq_outbox(q, &outbox);
     printf("reading %d: %d degrees; outbox %lu of %lu bytes\n", held, 19 + held,
@@ -70,8 +79,28 @@ static void offer_reading(delayq *q) {
     held = 0;
 }
 
-/* 1 if it was sent for the first time. After an outage longer than the lease
- * it may come again. */
+/* Maps a file as memory. Fails at once if another program uses the file. */
+static void *map_file(const char *path) {
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    void *memory;
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+        posix_fallocate(fd, 0, OUTBOX) != 0) {
+        perror(path);
+        exit(1);
+    }
+    memory = mmap(NULL, OUTBOX, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) exit(1);
+    return memory; /* fd stays open: if it were closed, the lock would end */
+}
+
+/* outbox_sync: after it a power cut loses nothing of the file. */
+static int sync_file(void *user, void *address, size_t size) {
+    (void)user;
+    return msync(address, size, MS_SYNC);
+}
+
+/* Returns 1 if the reading is sent for the first time. After an outage longer
+ * than the lease it may come again. */
 static int send_reading(const delayq_item *item) {
     static char sent[MOST + 1];
     int number = 0;
@@ -83,7 +112,7 @@ static int send_reading(const delayq_item *item) {
 
 int main(int argc, char **argv) {
     static delayq q;
-    static char memory[8192]; /* what the server has not confirmed yet */
+    static char memory[OUTBOX];
     delayq_options options = {0};
     delayq_item item;
     delayq_status status, last = DELAYQ_OK;
@@ -97,9 +126,17 @@ int main(int argc, char **argv) {
     options.lease_ms = 5000;
     options.outbox = memory;
     options.outbox_size = sizeof memory;
+    if (argc > 2) {
+        options.outbox = map_file(argv[2]);
+        options.outbox_keep = DELAYQ_KEEP;
+        options.outbox_sync = sync_file;
+    }
     options.reconnect_max_ms = 1000;
-    if (delayq_open(&q, &options) != DELAYQ_OK) /* only of bad options */
+    /* bad options, or a bad file */
+    if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
+        return 1;
+    }
 
     for (;;) {
         int fds[3];
@@ -107,18 +144,18 @@ int main(int argc, char **argv) {
         size_t n, i;
         while (delayq_take(&q, &item, 0) == DELAYQ_OK) {
             sent += send_reading(&item);
-            delayq_ack(&q, &item); /* through the outbox, too */
+            delayq_ack(&q, &item); /* the ack goes through the outbox, too */
         }
         if (sent == readings) break;
         if (held) offer_reading(&q);
-        /* The tick comes last: it writes what was offered and acknowledged, and
-         * tells how long to sleep; without a connection, until it tries again
-         * to connect. */
+        /* The tick comes last. It writes the offers and acks, and tells how
+         * long to sleep. Without a connection it is the time until the next
+         * attempt to connect. */
         status = delayq_tick(&q, &wait_ms);
         if (status != last && status != DELAYQ_OK)
             fprintf(stderr, "%s\n", delayq_errmsg(&q));
         last = status;
-        n = delayq_fds(&q, fds, 3); /* anew each time: they change */
+        n = delayq_fds(&q, fds, 3); /* ask each time, because they change */
         p[0].fd = held ? -1 : sensor;
         for (i = 0; i < n; i++) p[1 + i].fd = fds[i];
         for (i = 0; i <= n; i++) p[i].events = POLLIN;
@@ -126,7 +163,7 @@ int main(int argc, char **argv) {
         polls++;
         if (p[0].fd >= 0 && (p[0].revents & (POLLIN | POLLHUP))) read_sensor();
     }
-    if (delayq_flush(&q, 5000) != DELAYQ_OK) /* the last acks */
+    if (delayq_flush(&q, 5000) != DELAYQ_OK) /* sends the last acks */
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
     printf("sent %d of %d readings; polled %d times\n", sent, readings, polls);
     delayq_close(&q);

@@ -24,7 +24,7 @@
 #endif
 
 #define FPS 60
-#define PATIENCE (10 * FPS) /* frames, for the last orcs to come back */
+#define PATIENCE (10 * FPS) /* frames in which the last orcs may come back */
 
 static int died, back;
 
@@ -64,8 +64,9 @@ static void frame(delayq *q, int orc_dies) {
     /* DELAYQ_ERR_FULL: there is no room in the outbox, so this orc lives on */
     if (orc_dies && delayq_offer(q, "orc", 3, 500) == DELAYQ_OK) died++;
     status = delayq_tick(q, NULL);
+    /* the handle goes on by itself */
     if (status != last && status != DELAYQ_OK)
-        fprintf(stderr, "%s\n", delayq_errmsg(q)); /* it goes on by itself */
+        fprintf(stderr, "%s\n", delayq_errmsg(q));
     last = status;
 }
 
@@ -90,7 +91,8 @@ static void show_second(const delayq *q, int second, double longest) {
 
 int main(int argc, char **argv) {
     static delayq q;
-    static char memory[16384]; /* what the server has not confirmed yet */
+    /* for ops that the server has not confirmed yet */
+    static char memory[16384];
     delayq_options options = {0};
     double longest = 0, longest_of_all = 0;
     int frames = (argc > 1 ? atoi(argv[1]) : 6) * FPS, i;
@@ -99,7 +101,8 @@ int main(int argc, char **argv) {
     options.url = getenv("DELAYQ_URL");
     options.outbox = memory;
     options.outbox_size = sizeof memory;
-    if (delayq_open(&q, &options) != DELAYQ_OK) { /* only of bad options */
+    /* fails only for bad options */
+    if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
         delayq_close(&q);
         return 1;
@@ -118,7 +121,7 @@ int main(int argc, char **argv) {
     }
     printf("%d died, %d came back; the longest of %d frames took %.2f ms\n",
            died, back, i, longest_of_all);
-    if (delayq_flush(&q, 2000) != DELAYQ_OK) /* this one waits */
+    if (delayq_flush(&q, 2000) != DELAYQ_OK) /* this call waits */
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
     delayq_close(&q);
     return 0;

@@ -23,7 +23,7 @@ int main(void) {
 
     options.name = "jobs";
     options.url = getenv("DELAYQ_URL"); /* NULL: redis://127.0.0.1:6379 */
-    options.log = tell;                 /* faults that the take waits out */
+    options.log = tell; /* events, and faults that the take survives */
     if (delayq_open(&q, &options) == DELAYQ_OK &&
         delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK) /* due in 5 s */
         while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)

@@ -33,7 +33,10 @@ static void on_interrupt(int sig) {
 
 static void tell(void *user, delayq_status status, const char *text) {
     (void)user;
-    fprintf(stderr, "worker: %s (%s)\n", text, delayq_strstatus(status));
+    if (status == DELAYQ_OK) /* an event, not a fault */
+        fprintf(stderr, "worker: %s\n", text);
+    else
+        fprintf(stderr, "worker: %s (%s)\n", text, delayq_strstatus(status));
 }
 
 static void offer_jobs(int count) {
@@ -46,7 +49,7 @@ static void offer_jobs(int count) {
     }
 }
 
-/* The work. 1: done. */
+/* Do the work. Returns 1 if it is done. */
 static int work(const delayq_item *item) {
     const char *job = (const char *)item->data;
     return job[item->len - 1] != '7';

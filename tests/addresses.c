@@ -1,5 +1,5 @@
 /*
- * Addresses that look right and lead elsewhere.
+ * Addresses that look right and lead to somebody else.
  */
 #define _GNU_SOURCE
 #include "test.h"
@@ -8,9 +8,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-/* The kernel's limit is 107 bytes. A path that is cut there may be the path of
- * another socket, whose owner would be told the password. */
-/* As may happen where nobody listens on a port that the system gives out. */
+/* The kernel's limit is 107 bytes. The first 107 bytes of a longer path may be
+ * the path of another socket, whose owner would then get the password. */
+/* If nobody listens on a port, and the system gives that port to the client's
+ * own socket, the client is connected to itself. */
 static redisContext *connect_to_itself(void *user, int ms) {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in a;

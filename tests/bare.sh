@@ -1,8 +1,8 @@
 #!/bin/sh
 # `make bare`: the first steps of a newcomer. Makes a bare Debian, copies the
-# tree into it, and runs the commands below "Try it" in README.md: the line that
-# installs packages and shows the demo, then the tests. Needs root and
-# debootstrap.
+# tree into it, and runs the commands below "Try it" in README.md: first the
+# line that installs packages and shows the demo, then the line that runs the
+# tests. Needs root and debootstrap.
 #
 #     tests/bare.sh [SUITE...]     default: bookworm trixie
 #
@@ -10,13 +10,13 @@
 # build/bare/SUITE.log. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh && . tests/debian.sh || exit 1
 
-# The two commands, as a newcomer in a container types them: without sudo,
-# after apt-get update.
+# The commands are typed as by a newcomer in a container: without sudo, after
+# apt-get update.
 echo 'cd /root/delayq && apt-get update' >"$dir/commands"
 awk '/^## / { here = $0 == "## Try it" } here && /^    / { print }' README.md |
     sed 's/^ *\(sudo \)\{0,1\}//' >>"$dir/commands"
 
-# tries SUITE: in a new system, which is removed afterwards
+# tries SUITE: runs the commands in a new system, which is removed afterwards
 tries() {
     root=$dir/$1 log=$logs/$1.log
     new_system "$1" "$root" "$log" || return

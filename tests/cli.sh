@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests of the command-line tool: sh tests/cli.sh build/delayq. Runs on a
+# Tests of the command-line tool: sh tests/cli.sh build/delayq. They run on a
 # private server. Ends in "N passed, N failed, N skipped".
 case $1 in
 /*) tool=$1 ;;
@@ -15,7 +15,8 @@ fi
 children=
 # shellcheck disable=SC2086
 trap 'kill -9 $children 2>/dev/null; redis resume; rm -rf "$dir"' EXIT
-export TZ=UTC LC_ALL=C.UTF-8
+out=$dir/ran # where the commands of --exec write, and $out.SOMETHING
+export TZ=UTC LC_ALL=C.UTF-8 out
 socket=${DELAYQ_URL#unix://}
 server=$(redis-cli -s "$socket" info server | tr -d '\r' |
     sed -n 's/^process_id://p')
@@ -29,8 +30,8 @@ redis() {
     *) redis-cli -s "$socket" "$@" ;;
     esac
 }
-# due times are whole milliseconds, rounded up: what is offered to be due at once
-# is due when this returns
+# Due times are rounded up to whole milliseconds. Wait for one, so that an item
+# that was offered with no delay is due when this returns.
 t() {
     "$tool" "$@"
     ended=$?
@@ -45,23 +46,25 @@ is() {
         printf '  wanted: %s\n  got:    %s\n' "$2" "$3"
     fi
 }
-# like SENTENCE PATTERN GOT: by grep -x
+# like SENTENCE PATTERN GOT: GOT must match the pattern by grep -x
 like() {
     if printf '%s\n' "$3" | grep -q -x -e "$2"; then ok; else
         bad "$1"
         printf '  wanted: %s\n  got:    %s\n' "$2" "$3"
     fi
 }
-# ends SENTENCE CODE ARGUMENT...: the tool's output is left in out and err
+# ends SENTENCE CODE ARGUMENT...: the tool must end with CODE; its output is
+# left in out and err
 ends() {
     sentence=$1 wanted=$2
     shift 2
     t "$@" >"$dir/out" 2>"$dir/err"
     got=$?
-    [ $got -eq "$wanted" ] || cat "$dir/err"
     is "$sentence" "$wanted" $got
+    [ $got -eq "$wanted" ] || sed 's/^/  /' "$dir/err"
 }
-# behind COMMAND...: in the background, pid in $child; SIGINT is not ignored
+# behind COMMAND...: runs the command in the background, with its pid in $child,
+# and without ignoring SIGINT
 if env --default-signal=INT true 2>/dev/null; then
     int="env --default-signal=INT" INT=INT
 else
@@ -69,18 +72,19 @@ else
 fi
 # shellcheck disable=SC2086
 behind() {
-    : >"$dir/behind" # nobody reads what the last one has said
+    : >"$dir/behind" # the last command's output is no longer needed
     : >"$dir/behind.err"
     $int "$tool" "$@" >"$dir/behind" 2>"$dir/behind.err" &
     child=$!
     children="$children $child"
 }
-# left NAME: pending, ready and dead
+# left NAME: prints the numbers of pending, ready and dead items
 left() {
     t count "$1" | awk '/^(pending|ready|dead)/ { printf "%s ", $2 }'
 }
 ticket='[0-9]\{1,16\}-[0-9a-f]\{32\}'
-# json FIELD: of each line of JSON. perl comes with build-essential.
+# json FIELD: prints this field of each line of JSON. perl comes with
+# build-essential.
 json() {
     perl -MJSON::PP -ne '
         BEGIN { $field = shift; binmode STDOUT, ":utf8" }
@@ -91,8 +95,9 @@ is_json() { perl -MJSON::PP -0777 -ne 'decode_json($_)' >/dev/null 2>&1; }
 
 # --- help and bad arguments ---
 
-for command in "" offer load take tick ack nack extend bury cancel reschedule \
-    peek dump count list dead redrive drop clear watch completion; do
+for command in "" offer load spool take tick ack nack extend bury cancel reschedule \
+    peek dump count list dead redrive drop clear pause resume watch \
+    load-scripts scripts completion; do
     # shellcheck disable=SC2086
     t $command --help >"$dir/help"
     is "help on '$command' ends with 0" 0 $?
@@ -129,9 +134,11 @@ for code in 6 7 128+n; do
     grep -q "\(^\|[, ]\)$code " "$dir/help"
     is "help tells of exit code $code" 0 $?
 done
-is "help lists every command" "$(sed -n 's/^\.It Cm \([a-z]*\).*/\1/p' \
+is "help lists every command" "$(sed -n 's/^\.It Cm \([a-z-]*\).*/\1/p' \
     examples/tool/delayq.1 | sort -u | xargs)" \
-    "$(sed -n 's/^  \([a-z]*\) .*/\1/p' "$dir/help" | sort -u | xargs)"
+    "$(sed -n -e 's/^  \([a-z-]*\), \([a-z]*\) .*/\1\n\2/p' \
+        -e 's/^  \([a-z-]*\) NAME, \([a-z]*\) FILE .*/\1\n\2/p' \
+        -e 's/^  \([a-z-]*\) .*/\1/p' "$dir/help" | sort -u | xargs)"
 ends "an unknown command is usage" 2 bogus
 ends "an unknown option is usage" 2 take q --bogus
 ends "another command's option is usage" 2 count q --follow
@@ -195,8 +202,20 @@ is "take --wait waits for it" late "$(t take q --wait 20s)"
 ends "take --wait gives up" 1 take q --wait 50ms
 t offer q 0 -q -- --dash
 is "-- ends the options" --dash "$(t take q)"
-t offer q 0 '' -q
-is "an empty payload is one" "$(printf '\n|')" "$(t take q; echo '|')"
+job=
+ends "an empty payload is refused" 2 offer q 0 "$job"
+like "which names the option for it" 'delayq: .*empty.*--empty.*' \
+    "$(head -1 "$dir/err")"
+# shellcheck disable=SC2086
+ends "so is an empty input, if the variable was not quoted" 2 offer q 0 $job \
+    </dev/null
+like "with the same words" 'delayq: .*empty.*--empty.*' "$(head -1 "$dir/err")"
+ends "also with a key" 2 offer q 0 "$job" --key k0 --key-ttl 1h
+is "nothing was stored" "0 0 0 " "$(left q)"
+t offer q 0 '' --empty -q
+is "--empty stores one" "$(printf '\n|')" "$(t take q; echo '|')"
+t offer q 0 --empty -q </dev/null
+is "also of an empty input" "$(printf '\n|')" "$(t take q; echo '|')"
 printf 'a\0b\nc\377' >"$dir/bytes"
 t offer q 0 -q <"$dir/bytes"
 t take q -0 >"$dir/taken"
@@ -232,7 +251,7 @@ is "a time without a zone is local" 1900000000000 "${due%%-*}"
 t offer q 2001-01-01T00:00Z past -q
 is "a time in the past is due at once" past "$(t take q)"
 
-first=$(t offer q 1h one --key k --key-ttl 1h)
+first=$(t offer q 1h one --key k --key-ttl 1h 2>"$dir/err")
 ends "a second offer under a key ends with 1" 1 offer q 1h two --key k \
     --key-ttl 1h
 is "and prints the first one's ticket" "$first" "$(cat "$dir/out")"
@@ -244,6 +263,15 @@ like "which is explained" '.*not stored.*even if .* delivered; --replace.*' \
 first=$(t offer q 1h one --key c --key-ttl 1h)
 ends "cancel with --key" 0 cancel q "$first" --key c
 ends "forgets the key, too" 0 offer q 1h two --key c --key-ttl 1h
+ends "cancel --key without a ticket" 0 cancel q --key c
+ends "frees the key" 0 offer q 1h two --key c --key-ttl 1h
+t cancel q "$(t peek q -n 0 --json | tail -1 | json ticket)" -q
+ends "and does so if its item is gone" 1 cancel q --key c
+like "which it says" '.*the key is free.*' "$(cat "$dir/err")"
+ends "it is free" 0 offer q 1h two --key c --key-ttl 1h
+is "cancel --key in JSON" cancelled "$(t cancel q --key c --json | json status)"
+ends "cancel without a ticket or a key is usage" 2 cancel q
+ends "an empty key is usage" 2 cancel q --key ''
 first=$(t offer q 1h one)
 t offer q 1h one --key d --key-ttl 1h -q
 ends "cancel with another's key" 0 cancel q "$first" --key d
@@ -298,12 +326,13 @@ is "which is doubled for each attempt" 0 $?
 b=$(t peek q --json | json ticket)
 t reschedule q "$b" 0 -q
 b=$(t take q --lease 1m | cut -d' ' -f1)
-ends "bury" 0 bury q "$b"
+ends "bury, and say why" 0 bury q "$b" "no such user: \"n\""
 is "to the dead letters" "0 0 1 " "$(left q)"
 t dead q --json >"$dir/out"
-is "dead shows why" "buried n" \
-    "$(json reason <"$dir/out") $(json payload <"$dir/out")"
-like "and for people" '0  .* buried  3  n' "$(t dead q)"
+is "dead shows why" 'buried no such user: "n" n' \
+    "$(json reason <"$dir/out") $(json why <"$dir/out") $(json payload \
+        <"$dir/out")"
+like "and for people" '0  .* buried: no such user: "n"  3  n' "$(t dead q)"
 ends "redrive" 0 redrive q
 is "makes it ready" n "$(t take q)"
 seq 5 | t offer q 0 - -q
@@ -329,6 +358,55 @@ t clear q --dead --yes -q
 ends "redrive of nothing ends with 1" 1 redrive q
 ends "dead of nothing ends with 1" 1 dead q
 
+# --- scripts ---
+
+redis script flush >/dev/null
+t scripts >"$dir/scripts"
+is "scripts lists all scripts" "$(grep -c '^DQ_SCRIPT(' delayq.h)" \
+    "$(grep -c '^[0-9.]*  [a-z_]*  *[0-9a-f]\{40\}$' "$dir/scripts")"
+is "their version is the tool's" "$(t --version)" \
+    "delayq $(cut -d' ' -f1 "$dir/scripts" | sort -u)"
+is "scripts --json, too" "$(awk 'END { print $3 }' "$dir/scripts")" \
+    "$(t scripts --json | tail -1 | json sha1)"
+ends "load-scripts" 0 load-scripts "unix://$socket"
+is "all of them are loaded" 0 "$(awk '{ print $3 }' "$dir/scripts" |
+    xargs redis-cli -s "$socket" script exists | grep -c "^0" || :)"
+is "load-scripts --json says how many" "$(wc -l <"$dir/scripts")" \
+    "$(t load-scripts --json | json loaded)"
+ends "load-scripts -q of a queue" 0 load-scripts jobs -q
+is "says nothing" "" "$(cat "$dir/out" "$dir/err")"
+ends "load-scripts without a server" 3 load-scripts redis://127.0.0.1:1
+
+# --- pause ---
+
+ends "resume of a queue that isn't paused" 0 resume stopped
+t offer stopped 0 x -q
+ends "pause" 0 pause stopped
+is "says nothing" "" "$(cat "$dir/out" "$dir/err")"
+ends "take then finds nothing" 1 take stopped
+t tick stopped --once -q
+is "nothing is moved" "1 0 0 " "$(left stopped)"
+like "count shows it" 'paused   since 2.*' "$(t count stopped | tail -1)"
+like "count --json, too" '1[0-9]*' "$(t count stopped --json | json paused_ms)"
+like "list, too" 'stopped .* paused' "$(t list stopped | tail -1)"
+like "watch, too" '.* dead 0 paused.*' "$(t watch stopped -n 1)"
+is "Prometheus, too" "delayq_paused{queue=\"stopped\"} 1" \
+    "$(t count stopped --prometheus | grep '^delayq_paused')"
+t clear stopped --yes -q
+is "a paused queue is listed while it is empty" stopped \
+    "$(t list stopped --json | json queue)"
+t offer stopped 0 x -q
+t take stopped --wait 20s >"$dir/taken" &
+is "pause in JSON" paused "$(t pause stopped --json | json status)"
+ends "resume" 0 resume stopped
+wait $!
+is "wakes a take" x "$(cat "$dir/taken")"
+is "count shows no pause" "" "$(t count stopped --json | json paused_ms)"
+is "nor does Prometheus" "delayq_paused{queue=\"stopped\"} 0" \
+    "$(t count stopped --prometheus | grep '^delayq_paused')"
+ends "pause without a server ends with 3" 3 pause stopped \
+    --url unix:///nonexistent
+
 # --- peek, count, dead, clear ---
 
 ends "peek of nothing ends with 1" 1 peek q
@@ -352,13 +430,45 @@ is "count without names counts them" 5 "$(t count --json | wc -l)"
 is "watch shows them" 5 "$(t watch -n 1 | wc -l)"
 is "list aligns names that aren't ASCII" 1 "$(t list |
     perl -CS -ne '$w{length($_)}++; END { print scalar keys %w }')"
+evil=$(printf 'e\033]0;owned\007\033[31m\nvil\302\233m')
+masked='e.]0;owned..[31m.vil.m'
+t offer "$evil" 1h x -q
+redis set 'redisson_delay_queue_timeout:{bad'"$evil"'}' x >/dev/null
+redis rpush 'delayq_dead:{deadly}' "$(printf 'b\033["m 1900000000000\nx')" \
+    >/dev/null
+controls() { LC_ALL=C grep -a -c '[[:cntrl:]]' "$1"; }
+for line in count list "watch -n 1" "completion queues" "dead deadly" \
+    "dead deadly --json" "dump deadly --dead" "count --json" \
+    "watch -n 1 --json"; do
+    # shellcheck disable=SC2086
+    t $line >"$dir/out" 2>"$dir/err"
+    is "$line prints no control character of a name" "0 0" \
+        "$(controls "$dir/out") $(controls "$dir/err")"
+done
+is "count shows a name on one line" 1 \
+    "$(t count 2>/dev/null | grep -c -x -F "queue    $masked")"
+is "watch, too" 1 "$(t watch -n 1 2>/dev/null | grep -c -F " $masked pending")"
+ends "a queue that can't be counted" 4 count
+is "is told on one line" 1 "$(grep -c -F "delayq: bad$masked: " "$dir/err")"
+ends "a delay of several lines is usage" 2 offer q "$evil" x
+is "and told on one" "delayq: not a delay: $masked" "$(head -1 "$dir/err")"
+ends "a command of several lines is usage" 2 "$evil"
+is "and told on one" "delayq: no such command: $masked" "$(head -1 "$dir/err")"
+is "completion passes over such a name, and has the others" "0 1" \
+    "$(t completion queues >"$dir/out"
+    grep -c -e owned -e vil "$dir/out") $(grep -c -x élan "$dir/out")"
+is "the reason of a dead letter is JSON, whatever it is" b...m \
+    "$(t dead deadly --json | json reason)"
+t clear "$evil" --yes -q
+t clear deadly --dead --yes -q
+redis del 'redisson_delay_queue_timeout:{bad'"$evil"'}' >/dev/null
 t count q 'a"b\c' --prometheus >"$dir/out"
 is "count --prometheus: a gauge per queue" "1 25" \
     "$(sed -n -e 's/^delayq_up{queue="q"} //p' \
         -e 's/^delayq_pending{queue="q"} //p' "$dir/out" | xargs)"
 is "its names are escaped" 1 "$(grep -c -F \
     'delayq_pending{queue="a\"b\\c"} 1' "$dir/out")"
-is "each metric is described once" "7 7" "$(grep -c '^# HELP' "$dir/out") \
+is "each metric is described once" "8 8" "$(grep -c '^# HELP' "$dir/out") \
 $(grep '^# TYPE' "$dir/out" | sort -u | wc -l)"
 is "each line is one" "" "$(grep -v -e '^# \(HELP\|TYPE\) delayq_[a-z_]* ' \
     -e '^delayq_[a-z_]*{queue="\([^"\]\|\\.\)*"} [0-9.e+]*$' "$dir/out")"
@@ -443,9 +553,9 @@ for bytes in '\377\000\001' '\300\200' '\355\240\200' '\364\220\200\200' \
         "$(base64 <"$dir/bytes")" "$(t take q --json | json payload_base64)"
 done
 printf '%s\n' '{"payload":"a\u00e9\ud83d\ude00\n\/","delay":"1h"}' '' \
-    '{"x":[1,{"payload":"}"}],"payload_base64":"/wAB","due_ms":1900000000000}' \
+    '{"state":[1,{"payload":"}"}],"payload_base64":"/wAB","due_ms":1900000000000}' \
     ' { "key" : "j1", "key_ttl":"1h", "payload" : "k", "delay_ms" : 5 } ' \
-    '{"payload":"dup","key":"j1","key_ttl_ms":60000,"x":null}' \
+    '{"payload":"dup","key":"j1","key_ttl_ms":60000,"late_ms":null}' \
     '{"payload":"rep","key":"j2","key_ttl":"1h","replace":true,"delay":"2h"}' \
     '{"payload":""}' >"$dir/ndjson"
 ends "offer --ndjson, in which a key is taken" 1 offer nd 3h --ndjson \
@@ -466,6 +576,41 @@ is "says where" "delayq: line 2: this is not understood: payload" \
     "$(head -1 "$dir/err")"
 is "and how far it came" "delayq: 1 stored; stopped before the end" \
     "$(tail -1 "$dir/err")"
+printf '%s\n' '{"payload":"one"}' '{"payload":"two","dealy":"30d"}' \
+    '{"payload":"three"}' >"$dir/ndjson"
+for command in "load typo" "offer typo 0 --ndjson"; do
+    # shellcheck disable=SC2086
+    ends "${command%% *} stops at an unknown field" 6 $command <"$dir/ndjson"
+    is "says which, and where" "delayq: line 2: unknown field: dealy" \
+        "$(head -1 "$dir/err")"
+    is "and stores nothing of the line" "one 0 0 0 " \
+        "$(t take typo -n 9) $(left typo)"
+done
+printf '{"payload":"x","%s":"1h"}\n' "$(printf '%040d' 0)" >"$dir/ndjson"
+ends "a field with a long name is unknown, too" 6 load typo <"$dir/ndjson"
+for field in '"delay\u0000":"1h"' '"\u001b[31m":1'; do
+    printf '{"payload":"x",%s}\n' "$field" | t load typo >"$dir/err" 2>&1
+    is "and one with control characters: $field" 6 $?
+    is "which aren't printed" 0 "$(controls "$dir/err")"
+done
+t offer typo 0 n -q
+t take typo --lease 1m --json | tee "$dir/printed" | json ticket >"$dir/ticket"
+t bury typo "$(cat "$dir/ticket")"
+t offer typo 1h p -q
+t offer typo 0 r -q
+{
+    t peek typo --json
+    t dead typo --json
+    t dump typo
+    t dump typo --dead
+    t take typo --json
+} >>"$dir/printed"
+ends "load knows the fields that peek, dead, dump and take print" 0 \
+    load typo2 <"$dir/printed"
+is "all of them" "$(wc -l <"$dir/printed")" "$(t peek typo2 -n 0 | wc -l)"
+t clear typo --yes -q
+t clear typo --dead --yes -q
+t clear typo2 --yes -q
 for bad in '[]' '{' '{"payload":"x"' '{"payload":"x"}}' '{"due_ms":1}' \
     '{"payload":"\ud800"}' '{"payload_base64":"a"}' '{"payload":"x","key":"k"}' \
     '{"payload":"x","delay":"5"}' '{"payload":"x' null '{"delay_ms":1e99}'; do
@@ -524,16 +669,19 @@ t dump many >"$dir/dump"
 is "dump has 100,000" 100000 "$(wc -l <"$dir/dump")"
 t load many2 -q <"$dir/dump"
 is "and load" "100000 0 0 " "$(left many2)"
-for line in "dump many" "peek many -n 0" "offer many 1h - -t -q"; do
+for line in "141 dump many" "141 peek many -n 0" "0 offer many3 1h - -t -q"; do
     # shellcheck disable=SC2086
-    { t $line <"$dir/many" 2>"$dir/err"; echo $? >"$dir/code"; } |
+    { t ${line#* } <"$dir/many" 2>"$dir/err"; echo $? >"$dir/code"; } |
         head -1 >/dev/null
-    is "$line | head ends as others do" "141 " \
+    is "${line#* } | head ends with ${line%% *}" "${line%% *} " \
         "$(cat "$dir/code") $(cat "$dir/err")"
 done
+is "for all lines are stored" "100000 0 0 " "$(left many3)"
+t clear many3 --yes -q
 t clear many --yes -q
 t clear many2 --yes -q
-(while :; do
+: >"$dir/killing"
+(while [ -f "$dir/killing" ]; do
     redis client kill type normal >/dev/null 2>&1
     sleep 0.01
 done) &
@@ -541,8 +689,8 @@ killer=$!
 children="$children $killer"
 t offer many 1h - -q <"$dir/many"
 code=$?
-kill $killer
-wait $killer 2>/dev/null
+rm "$dir/killing" # ends it without a signal, so that its last kill is over
+wait $killer
 is "100,000 lines while connections are killed: each stored once" \
     "0 100000 0 0 " "$code $(left many)"
 t clear many --yes -q
@@ -576,6 +724,43 @@ ends "nor does one that is frozen" 3 take q
 redis resume
 grep -q 'attempt' "$dir/err"
 is "make it promise one" 1 $?
+grep -q -e '--io-timeout' "$dir/err"
+is "it names the option that allows more time" 0 $?
+redis freeze
+# gives_up ARG...: the tool gives up within a second, in one of ten tries, since
+# the machine may be busy
+gives_up() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        began=$(date +%s)
+        t "$@" >/dev/null 2>&1
+        [ $(($(date +%s) - began)) -le 1 ] && return
+    done
+    return 1
+}
+for line in "count q" "take q" "list" "clear q --yes"; do
+    # shellcheck disable=SC2086
+    ends "$line --io-timeout 200ms" 3 $line --io-timeout 200ms
+    # shellcheck disable=SC2086
+    gives_up $line --io-timeout 200ms
+    is "gives up after that time" 0 $?
+done
+ends "--connect-timeout is for the open alone" 3 count q --io-timeout 1h \
+    --connect-timeout 200ms
+gives_up count q --io-timeout 1h --connect-timeout 200ms
+is "which gives up after that time" 0 $?
+behind count q --io-timeout 1m
+sleep 4
+redis resume
+wait $child
+is "--io-timeout 1m outlasts a server that is away for 4 s" "0 0" \
+    "$? $(sed -n 's/^pending *//p' "$dir/behind")"
+for option in "--io-timeout 0" "--io-timeout 2h" "--connect-timeout 0" \
+    "--connect-timeout forever"; do
+    # shellcheck disable=SC2086
+    ends "$option is usage" 2 count q $option
+    like "which names the option" "delayq: ${option%% *}.*" \
+        "$(head -1 "$dir/err")"
+done
 ends "and a take that waits with 3, too" 3 take q --wait 200ms -q \
     --url unix:///nonexistent
 ends "and an offer of lines" 3 offer q 1s - -q --retry 200ms \
@@ -595,7 +780,7 @@ soon "an offer without a server tries again" \
 ln -s "$socket" "$dir/later"
 wait $child
 is "until it is there" "0 1 0 0 " "$? $(left patient)"
-grep -q "answers again" "$dir/behind.err"
+grep -q "connected to .*later after" "$dir/behind.err"
 is "and says that it is" 0 $?
 redis freeze
 behind offer patient 1h y --retry 60s
@@ -628,13 +813,62 @@ t take q -n 3 >/dev/full 2>/dev/null
 is "so does a full disk" 6 $?
 is "and they are still there" "1 2 3" "$(t take q -n 3 | sort | xargs)"
 t offer q 0 x <&- >&- 2>&-
-is "all three closed" 6 $?
-is "it was stored all the same" x "$(t take q)"
+is "an offer with all three closed ends with 0" 0 $?
+is "since it was stored" x "$(t take q)"
+t offer q 1h x >/dev/full 2>"$dir/err"
+is "so does one to a full disk" "0 1 0 0 " "$? $(left q)"
+like "which says so" 'delayq: .*stored.*its ticket is .*' \
+    "$(tail -1 "$dir/err")"
+ends "and what the ticket is" 0 cancel q \
+    "$(sed -n 's/.*its ticket is //p' "$dir/err")"
+t offer q 0 x --key full --key-ttl 1h >/dev/full 2>"$dir/err"
+t offer q 0 y --key full --key-ttl 1h >/dev/full 2>"$dir/err"
+is "one whose key is taken ends with 1" "1 0" \
+    "$? $(grep -c 'its ticket is' "$dir/err")"
+is "and stores nothing" x "$(t take q -n 9)"
+seq 3 | t offer q 0 - -t >/dev/full 2>"$dir/err"
+is "an offer of lines ends with 0, too" "0 0" "$? $(left q | grep -c -v '^3 ')"
+grep -q 'stored.*tickets' "$dir/err"
+is "and says so" 0 $?
+is "they are there" "1 2 3" "$(t take q -n 9 | xargs)"
+t offer --help >/dev/full 2>/dev/null
+is "help to a full disk ends with 6" 6 $?
+
+if has perl; then
+    # a server that refuses LRANGE with a long text
+    cat >"$dir/wordy.pl" <<'END'
+use IO::Socket::UNIX;
+use IO::Select;
+my ($here, $there) = @ARGV;
+my $listener = IO::Socket::UNIX->new(Local => $here, Listen => 9);
+$SIG{CHLD} = 'IGNORE';
+while (my $client = $listener->accept) {
+    next if fork;
+    my $server = IO::Socket::UNIX->new(Peer => $there);
+    my $both = IO::Select->new($client, $server);
+    while (1) {
+        for my $from ($both->can_read) {
+            sysread($from, my $bytes, 65536) or exit;
+            my $to = $from == $client ? $server : $client;
+            if ($from == $client && $bytes =~ /LRANGE/) {
+                $to = $client;
+                $bytes = "-ERR" . " sentence" x 300 . "\r\n";
+            }
+            syswrite($to, $bytes);
+        }
+    }
+}
+END
+    perl "$dir/wordy.pl" "$dir/wordy" "$socket" &
+    children="$children $!"
+    soon "a server with much to say" test -S "$dir/wordy"
+    ends "its refusal" 4 dead q --url "unix://$dir/wordy"
+    like "is cut at the end of a word" \
+        'delayq: the server says: ERR\( sentence\)* \.\.\.' "$(cat "$dir/err")"
+fi
 
 # --- take --exec ---
 
-out=$dir/ran
-export out
 t offer q 0 'a job' -q
 ends "a command that ends with 0" 0 take q --exec \
     'cat >"$out"; env | grep ^DELAYQ_ >>"$out"'
@@ -660,9 +894,25 @@ like "as the take that meets it says" 'delayq: q: 1 to the dead letters.*' \
     "$(cat "$dir/err")"
 is "to the dead letters" "0 0 1 " "$(left q)"
 t clear q --dead --yes -q
+t offer q @1700000000 stale -q
+t offer q 0 fresh -q
+is "take --max-late takes what is in time" fresh \
+    "$(t take q --max-late 1h 2>"$dir/err")"
+like "and says what isn't" 'delayq: q: 1 to the dead letters.*' \
+    "$(cat "$dir/err")"
+is "which is a dead letter" "late stale" \
+    "$(t dead q --json | json reason) $(t dead q --json | json payload)"
+ends "it can be redriven" 0 redrive q --max-late 1h
+is "and is due now" "1 0 0 " "$(left q)"
+is "and not late" stale "$(t take q --max-late 1h)"
+ends "but not by its ticket" 2 redrive q 1-00 --max-late 1h
+ends "--max-late beside Redisson is usage" 2 take q --wire redisson \
+    --max-late 1s
 t offer q 0 hopeless -q
 ends "--bury-on" 7 take q -x 'exit 65' --bury-on 65
 is "gives up" "0 0 1 " "$(left q)"
+is "with the exit code as the cause" "exit 65" "$(t dead q --json | json why)"
+like "which dead shows" '0  .* buried: exit 65  1  hopeless' "$(t dead q)"
 t clear q --dead --yes -q
 ends "nothing to run a command for ends with 1" 1 take q -x true
 seq 3 | t offer q 0 - -q
@@ -670,7 +920,7 @@ ends "a command that isn't there" 6 take q -f -x /no/such/command \
     --backoff 1h --json
 is "ends the worker, one item nacked" "nacked 3 0 0 " \
     "$(json result <"$dir/out") $(left q)"
-grep -q 'not found a command.*--retry-on 127' "$dir/err"
+grep -q 'not find a command.*--retry-on 127' "$dir/err"
 is "which says why" 0 $?
 : >"$dir/not-executable"
 ends "or can't be executed" 6 take q -n 1 -x "$dir/not-executable" --backoff 1h
@@ -738,6 +988,9 @@ is "descriptor 3: release" "put back" "$(json result <"$dir/out")"
 t take q --wait 9s --json -x 'echo bury >&3' >"$dir/out"
 is "descriptor 3: bury, and the attempt was not counted" "buried 1" \
     "$(json result <"$dir/out") $(json attempt <"$dir/out")"
+t offer q 0 x -q
+ends "and say why" 7 take q -x 'echo bury in a hurry >&3'
+is "in a text" "in a hurry" "$(t dead q --json --from 1 | json why)"
 t clear q --dead --yes -q
 t offer q 0 x -q
 ends "what isn't understood" 0 take q -x 'echo hello >&3'
@@ -780,7 +1033,7 @@ t offer q 0 stop -q
 rm -f "$out".*
 behind take q -f --json -x 'echo $$ >"$out.pid"; sleep 60'
 soon "a command runs" test -s "$out.pid"
-kill -TERM "$(cat "$out.pid")" # as systemd does: to each process
+kill -TERM "$(cat "$out.pid")" # each process gets the signal, as from systemd
 kill -TERM $child
 wait $child
 is "what the stop signal itself has ended is put back" "put back" \
@@ -802,6 +1055,38 @@ soon "ends, too" gone "$out.pid"
 kill -9 "$(cat "$out.pid")" 2>/dev/null
 wait $child
 t clear q --yes -q
+t offer q 0 deaf -q
+rm -f "$out".*
+behind take q -f --json --kill-after 300ms -x 'trap "" TERM
+    echo $$ >"$out.pid"; while :; do sleep 0.1; done'
+soon "a command that ignores SIGTERM" test -s "$out.pid"
+kill -TERM $child
+soon "one SIGTERM waits for it" grep -q stopping "$dir/behind.err"
+kill -TERM $child
+soon "the second kills it after --kill-after" gone "$out.pid"
+kill -9 "$(cat "$out.pid")" 2>/dev/null
+wait $child
+is "and its item is put back" "0 9 put back 1 0 0 " "$? $(
+    json signal <"$dir/behind") $(json result <"$dir/behind") $(left q)"
+is "with the attempt not counted" 1 \
+    "$(t take q --json --wait 9s --lease 9s | json attempt)"
+t clear q --yes -q
+t offer q 0 deaf -q
+rm -f "$out".*
+behind take q -f --kill-after 1h -x 'trap "" TERM
+    echo $$ >"$out.pid"; while :; do sleep 0.1; done'
+soon "again" test -s "$out.pid"
+for line in stopping ending; do
+    kill -TERM $child
+    soon "a signal is heard" grep -q $line "$dir/behind.err"
+done
+gone "$out.pid"
+is "before --kill-after it lives" 1 $?
+kill -TERM $child
+soon "the third SIGTERM kills at once" gone "$out.pid"
+kill -9 "$(cat "$out.pid")" 2>/dev/null
+wait $child
+t clear q --yes -q
 if has_terminal; then
     t offer q 0 ask -q
     timeout 20 script -qec "$tool take q --backoff 1h -x 'read -r x </dev/tty'" \
@@ -818,7 +1103,8 @@ is "a lost server is told once, not at each attempt" 1 \
 behind take q -f --url "unix://$dir/later2"
 soon "a worker waits for its server" grep -q "trying again" "$dir/behind.err"
 ln -s "$socket" "$dir/later2"
-soon "and says when it is there" grep -q "answers again" "$dir/behind.err"
+soon "and says when it is there" \
+    grep -q "connected to .*later2 after" "$dir/behind.err"
 kill -TERM $child
 wait $child
 
@@ -907,7 +1193,8 @@ t clear many77 --yes -q
 
 # --- rights ---
 
-# role NAME FILE...: as the documentation has it, for the queue jobs
+# role NAME FILE...: gives the user these rights, as the documentation does for
+# the queue jobs
 role() {
     user=$1
     shift
@@ -917,7 +1204,7 @@ role() {
         sed -e 's/^ACL SETUSER [a-z]* //' -e 's/^user [a-z]* //' \
             -e 's/>[^ ]*/>secret/' -e 's/#[0-9a-f]*/>secret/') >/dev/null
 }
-# as USER ARGUMENT...
+# as USER ARGUMENT...: runs the tool as this user
 as() {
     user=$1
     shift
@@ -940,10 +1227,22 @@ if redis acl whoami 2>/dev/null | grep -q default; then
         "drop jobs $(t dead jobs --from 1 -n 1 --json | json ticket)" \
         "redrive jobs -n 2" "clear jobs --dead --yes" \
         "cancel jobs $(t offer jobs 1h x --key a --key-ttl 1h) --key a" \
-        "clear jobs --yes"; do
+        "pause jobs" "resume jobs" "clear jobs --yes"; do
         # shellcheck disable=SC2086
         as operator $line
     done
+    redis acl setuser operator -unlink -lrem -rpush >/dev/null
+    redis rpush 'delayq_dead:{jobs}' 'buried 1900000000000
+x' >/dev/null
+    b=$(t dead jobs --json | json ticket)
+    for line in "clear jobs --yes" "clear jobs --dead --yes" "redrive jobs" \
+        "redrive jobs $b" "drop jobs $b" "clear jobs --yes --json"; do
+        # shellcheck disable=SC2086
+        ends "$line without the rights" 4 $line \
+            --url "unix://operator:secret@$socket"
+        is "tells nothing but the reason" "" "$(cat "$dir/out")"
+    done
+    t clear jobs --dead --yes -q
     redis acl deluser watcher operator >/dev/null
     t clear jobs --yes -q
 else
@@ -955,6 +1254,41 @@ fi
 t offer java 1h x --wire redisson -q
 is "--wire redisson writes the mirror" 1 \
     "$(redis llen 'redisson_delay_queue:{java}')"
+
+# --- clear --mirror ---
+
+mirror='redisson_delay_queue:{java}'
+zset='redisson_delay_queue_timeout:{java}'
+t clear java --wire redisson --yes -q
+seq 2500 | t offer java 1h - --wire redisson -q
+redis zremrangebyrank "$zset" 0 9 >/dev/null
+redis zremrangebyrank "$zset" 1500 1599 >/dev/null
+redis zremrangebyrank "$zset" -5 -1 >/dev/null
+ends "a native handle refuses a queue with a mirror" 4 offer java 0 x
+grep -q 'delayq clear --mirror --all' "$dir/err"
+is "and says how to remove it" 0 $?
+ends "clear --mirror asks, too" 2 clear java --mirror </dev/null
+ends "--all alone is refused" 2 clear java --all --yes
+ends "so is --mirror with --dead" 2 clear java --mirror --dead --yes
+is "nothing was removed" "2500 2385" \
+    "$(redis llen "$mirror") $(redis zcard "$zset")"
+before=$(redis lrange "$mirror" 10 10 | cksum)
+is "clear --mirror removes what is not pending" "115 removed" \
+    "$(t clear java --mirror --yes)"
+is "and nothing else, in the same order" "2385 2385 $before" \
+    "$(redis llen "$mirror") $(redis zcard "$zset") $(redis lrange "$mirror" \
+        0 0 | cksum)"
+is "again: nothing" '{"removed":0}' "$(t clear java --mirror --yes --json)"
+ends "it is still a queue of Redisson's" 4 offer java 0 x
+is "clear --mirror --all" "2385 removed" "$(t clear java --mirror --all --yes)"
+is "leaves what is pending" "0 2385" \
+    "$(redis llen "$mirror") $(redis zcard "$zset")"
+ends "and native handles work" 0 offer java 0 x -q
+redis set "$mirror" x >/dev/null
+ends "a key of another type is refused" 4 clear java --mirror --yes
+redis del "$mirror" >/dev/null
+t clear java --yes -q
+
 t offer old 0 x --wire redisson-old -q
 ends "an older fleet is not disturbed" 4 take old
 is "but served with its wire" x "$(t take old --wire redisson-old)"
@@ -1053,7 +1387,8 @@ if has_terminal; then
         is "at $size the terminal is given back" 0 $?
     done
     for n in 1 2 3 4 5; do t clear w$n --yes -q; done
-    # panes [VARIABLE=VALUE]: what `watch panes` shows on a screen of 100x40
+    # panes [VARIABLE=VALUE]: prints the picture of `watch panes` on a screen of
+    # 100x40
     panes() {
         TERM=xterm script -qec "stty cols 100 rows 40
             $* '$tool' watch panes größe -n 2 -i 300ms" /dev/null \
@@ -1104,7 +1439,7 @@ for shell in bash zsh; do
     t completion $shell >"$dir/out"
     cmp -s "$dir/out" examples/tool/completion.$shell
     is "completion.$shell is up to date: make completion" 0 $?
-    command -v $shell >/dev/null || continue # zsh is rare
+    command -v $shell >/dev/null || continue # zsh is rarely installed
     $shell -n "$dir/out"
     is "$shell can read it" 0 $?
 done
@@ -1124,13 +1459,127 @@ END
         is "$sentence" "$wanted" "$(bash "$dir/complete" \
             examples/tool/completion.bash "$tool" "$@")"
     }
-    completes "bash: a command" "reschedule redrive" re
+    completes "bash: a command" "reschedule redrive resume" re
     completes "bash: a command behind an option" watch -u x wa
     completes "bash: an option of the command" "--jobs --json" take q --j
     completes "bash: no other command's" "" count q --jo
     completes "bash: a queue" jobs take jo
     completes "bash: a wire" "redisson redisson-old" take --wire r
     t clear jobs --yes -q
+fi
+
+# --- a spool ---
+
+away=unix:///nonexistent/delayq
+ends "an offer waits in its spool while the server is away" 0 \
+    offer spooled 1h one --spool "$dir/spool" --url $away
+like "and that is told" ".*1 of the queue wait in $dir/spool: .*" \
+    "$(cat "$dir/err")"
+printf 'two\nthree\n' |
+    t offer spooled 1h - --spool "$dir/spool" --url $away 2>"$dir/err"
+is "so do lines" 0 $?
+like "and they are counted" ".* 2 accepted" "$(cat "$dir/err")"
+ends "a spool goes on waiting" 3 spool "$dir/spool" --url $away --retry 100ms
+is "nothing is stored yet" "0 0 0 " "$(left spooled)"
+ends "it can't be the spool of another queue" 2 \
+    offer other 1h x --spool "$dir/spool"
+ends "or of another wire" 2 \
+    offer spooled 1h x --spool "$dir/spool" --wire redisson
+ends "with the server all of it is sent" 0 spool "$dir/spool"
+like "and counted" ".* 3 sent, 0 left" "$(cat "$dir/err")"
+is "everything is stored once" "3 0 0 " "$(left spooled)"
+is "in its order" "one two three" \
+    "$(t peek spooled --json | json payload | xargs)"
+is "an empty spool has nothing to send" \
+    '{"queue":"spooled","sent":0,"left":0}' "$(t spool "$dir/spool" --json)"
+ends "an offer with a spool and a server is stored at once" 0 \
+    offer spooled 1h four --spool "$dir/spool"
+is "it needs no second command" "4 0 0 " "$(left spooled)"
+ends "a duplicate is told" 0 offer spooled 1h five --spool "$dir/spool" \
+    --key k --key-ttl 1h
+ends "by the exit code" 1 offer spooled 1h six --spool "$dir/spool" \
+    --key k --key-ttl 1h
+echo 'no spool' >"$dir/text"
+ends "another file is no spool" 2 offer spooled 1h x --spool "$dir/text"
+is "and stays as it is" "no spool" "$(cat "$dir/text")"
+ends "a missing file is no spool" 6 spool "$dir/missing"
+spooling=
+for i in 1 2 3 4 5; do
+    t offer spooled 1h "at once $i" --spool "$dir/spool2" --url $away -q &
+    spooling="$spooling $!"
+done
+wait $spooling
+t spool "$dir/spool2" -q
+is "programs that use a spool at once wait for each other" "10 0 0 " \
+    "$(left spooled)"
+seq 2000 | "$tool" offer spooled 1h - --spool "$dir/spool3" --url $away -q &
+child=$!
+sleep 0.05
+kill -9 $child 2>/dev/null
+wait $child 2>/dev/null
+t spool "$dir/spool3" -q 2>/dev/null || true
+is "a killed program leaves its first lines" "" \
+    "$(t peek spooled -n 0 --json | json payload | sed 1,10d | awk '
+        $0 != NR')"
+t clear spooled --yes -q
+(
+    ulimit -f 100
+    t offer spooled 1h x --spool "$dir/spool4" --url $away 2>"$dir/err"
+)
+is "a spool that may not become so large is refused" 6 $?
+like "and that is told" ".*spool4: File too large" "$(cat "$dir/err")"
+t offer spooled 1h x --spool "$dir/spool5" --url $away -q
+behind spool "$dir/spool5" --url $away --retry 20s
+until grep -q 'trying again' "$dir/behind.err"; do sleep 0.02; done
+kill -BUS $child # the system sends this if the disk is full
+wait $child 2>/dev/null
+is "a full disk is no crash" 6 $?
+like "it is told" ".*spool5: the disk is full.*" \
+    "$(tail -n 1 "$dir/behind.err")"
+ends "what was accepted before is sent" 0 spool "$dir/spool5"
+is "once" "1 0 0 " "$(left spooled)"
+t clear spooled --yes -q
+
+# --- from another system: the command lines of examples/README.md ---
+
+# moves HEADING N: runs the N-th shell block below the heading
+moves() {
+    awk -v heading="### $1" -v n="$2" '
+        /^###* / { here = $0 == heading }
+        /^```/ { on = here && $0 == "```sh" && ++number == n; next }
+        on' examples/README.md >"$dir/move.sh"
+    [ -s "$dir/move.sh" ] || bad "examples/README.md has no commands: $1, $2"
+    (cd "$dir" && PATH="$dir/bin:$PATH" sh -e move.sh) >"$dir/out" 2>"$dir/err" ||
+        { bad "the commands fail: $1, $2" && cat "$dir/err"; }
+}
+pending() { t peek "$1" --json | jq -c '[.due_ms, .payload]' | tr '\n' ' '; }
+if redis-cli --help 2>&1 | grep -q -e '--json' && has jq; then
+    mkdir "$dir/bin"
+    ln -s "$tool" "$dir/bin/delayq"
+    printf '#!/bin/sh\nexec %s -s %s "$@"\n' "$(command -v redis-cli)" \
+        "$socket" >"$dir/bin/redis-cli"
+    chmod +x "$dir/bin/redis-cli"
+    redis zadd timers 1900000000.25 'one
+two' 1900000001 '{"a": 1}' >/dev/null
+    moves "From a sorted set of your own" 1
+    is "a sorted set is copied with its times and payloads" \
+        '[1900000000250,"one\ntwo"] [1900000001000,"{\"a\": 1}"] ' \
+        "$(pending timers)"
+    is "and then removed" 0 "$(redis exists timers-old)"
+    t offer jobs @1900000000 x --wire redisson -q
+    moves "From Redisson's RDelayedQueue" 1
+    is "a queue of Redisson is rewritten" '[1900000000000,"x"] ' \
+        "$(pending jobs)"
+    redis rpush celery '{"body": "W10=", "headers": {"task": "tasks.mail",
+        "eta": "2030-03-17T17:46:40.5+00:00"}}' >/dev/null
+    moves "With Celery or Sidekiq" 2
+    redis zadd schedule 1900000001 '{"class": "MailJob", "args": [1]}' \
+        1900000002 '{"class": "OtherJob", "args": []}' >/dev/null
+    moves "With Celery or Sidekiq" 3
+    is "tasks of Celery and Sidekiq are copied" \
+        '[1900000000500,"[]"] [1900000001000,"[1]"] ' "$(pending mails)"
+    redis del celery schedule >/dev/null
+    for queue in timers jobs mails; do t clear $queue --yes -q; done
 fi
 
 summary

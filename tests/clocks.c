@@ -1,8 +1,8 @@
 /*
- * Clocks. Only the server's counts: a client's may be years off, stand still or
- * run at double speed, and the server's may be set while the queue is in use.
- * Also the time of the next poll: a message that arrives during a request is
- * not overwritten by its reply.
+ * Clocks. Only the server's clock counts. A client's clock may be years off,
+ * stand still or run at double speed. The server's clock may be set while the
+ * queue is in use. The tests also cover the time of the next poll: if a message
+ * changes it during a request, the reply to that request does not overwrite it.
  *
  * This file compiles delayq with a clock that the tests set.
  */
@@ -10,13 +10,14 @@
 #include <sys/time.h>
 #include <time.h>
 
-/* The handle's clock: `shown` at the real moment `base`, and `rate` hundredths
- * of the real speed since. */
+/* The handle's clock. It showed `shown` at the real moment `base`, and runs at
+ * `rate` hundredths of the real speed since then. */
 static struct {
     int64_t base, shown;
     int rate;
     int calls;
-} hands = {0, 315360000000000, 100, 0}; /* years, so that it can go back */
+    /* ten years, so that the clock can be set back */
+} hands = {0, 315360000000000, 100, 0};
 
 static int test_clock_gettime(clockid_t id, struct timespec *t);
 static time_t test_time(time_t *t);
@@ -64,19 +65,19 @@ static __attribute__((unused)) int test_gettimeofday(struct timeval *t,
     FAIL("gettimeofday() is asked");
 }
 
-/* From now on the handle's clock runs at this rate, without a jump. */
+/* From now on the handle's clock runs at this rate. It does not jump. */
 static void run_at(int rate) {
     hands.shown = hands_us();
     hands.base = real_us();
     hands.rate = rate;
 }
 
-/* It shows this much more or less. */
+/* Set the handle's clock forward by `us`, or back if `us` is negative. */
 static void jump(int64_t us) {
     hands.shown += us;
 }
 
-/* The server's clock, in ms. */
+/* Returns the server's clock, in ms. */
 static long long server_ms(redisContext *c) {
     redisReply *r = run(c, "TIME");
     long long ms;
@@ -93,7 +94,8 @@ static void open_here(delayq *q, const server *s, int64_t lease_ms,
     OK(q, delayq_open(q, &o));
 }
 
-/* Taken at its due time by the server's clock, or later. */
+/* Check that the item was not taken before its due time by the server's
+ * clock. */
 static void not_early(redisContext *c, const delayq_item *item,
                       long long due_ms) {
     long long now = server_ms(c);
@@ -102,7 +104,7 @@ static void not_early(redisContext *c, const delayq_item *item,
              (long long)item->due_ms);
 }
 
-/* Offer with this delay and take it with timeout 0, many times. */
+/* Offer an item with this delay, and take it with timeout 0; many times. */
 static void never_early(delayq *q, redisContext *c, int delay) {
     long long due = server_ms(c) + delay;
     delayq_item item;
@@ -157,7 +159,7 @@ TEST(clients_whose_clocks_are_years_apart_agree) {
         jump(years[i]);
         open_here(&q, &main_server, 0, 0);
         never_early(&q, c, 30);
-        OFFER(&q, "left", 50); /* for the next */
+        OFFER(&q, "left", 50); /* for the next handle */
         delayq_close(&q);
         jump(years[(i + 1) % 3] - years[i]);
         open_here(&q, &main_server, 0, 0);
@@ -181,7 +183,8 @@ TEST(a_clock_that_runs_double_or_half_delivers_nothing_early) {
     }
 }
 
-/* It polls no more but is notified; once the clock runs again it polls. */
+/* While the clock stands still the handle does not poll, but it is notified.
+ * When the clock runs again, it polls. */
 TEST(a_clock_that_stands_still_delivers_nothing_early) {
     delayq q;
     delayq_item item;
@@ -204,8 +207,9 @@ TEST(a_clock_that_stands_still_delivers_nothing_early) {
 }
 
 /* CLOCK_MONOTONIC stops while a machine sleeps; the server's clock goes on.
- * Fails if dq_due_in's result is not compared with the server's clock: a nack,
- * extend or reschedule right after the sleep then names a due time long ago. */
+ * This test fails if the result of dq_due_in is not compared with the server's
+ * clock: a nack, extend or reschedule right after the sleep then names a due
+ * time in the past. */
 TEST(a_reschedule_after_the_machine_slept_is_not_early) {
     delayq q;
     delayq_item item;
@@ -221,7 +225,7 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
         m.delay_ms = what == 2 ? 60000 : 0;
         OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
-        jump(-3600000000); /* an hour that the client's clock has not counted */
+        jump(-3600000000); /* the server's clock went on for an hour */
         due = server_ms(c) + 300;
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
@@ -253,7 +257,7 @@ TEST(a_server_whose_clock_is_set_forward_delivers_what_is_due_by_it) {
     OK(&q, delayq_tick(&q, NULL));
     CHECK_STATUS(&q, delayq_take(&q, &item, 400), DELAYQ_EMPTY);
     server_set_clock(3605);
-    /* within max_wait_ms, and not in an hour */
+    /* The item is taken after max_wait_ms at most, not after an hour. */
     OK(&q, delayq_take(&q, &item, 20000));
     not_early(c, &item, due);
     never_early(&q, c, 50);
@@ -273,7 +277,7 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     OFFER(&q, "soon", 200);
     server_set_clock(-3600);
     CHECK_STATUS(&q, delayq_take(&q, &item, 500), DELAYQ_EMPTY);
-    never_early(&q, c, 50); /* what is offered now comes before it */
+    never_early(&q, c, 50); /* new items are due before "soon" */
     CHECK_STATUS(&other, delayq_take(&other, &item, 400), DELAYQ_EMPTY);
     server_set_clock(1);
     OK(&other, delayq_take(&other, &item, 20000));
@@ -285,9 +289,9 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     server_end(&faked);
 }
 
-/* Reschedule, extend and nack right after the server's clock has been set: the
- * item is due by the new time, no sooner, and not an hour later. Fails if
- * dq_due_in's result is not compared with the server's clock. */
+/* Reschedule, extend and nack right after the server's clock has been set. The
+ * item is due by the new time: no sooner, and not an hour later. This fails if
+ * the result of dq_due_in is not compared with the server's clock. */
 static void put_off_after(int step) {
     redisContext *c = start_faked();
     delayq q;
@@ -327,7 +331,7 @@ TEST(a_reschedule_after_the_servers_clock_was_set_back_is_not_late) {
 
 /* --- the one rule -------------------------------------------------------- */
 
-/* While the reply to a take is held back, an earlier item is offered. */
+/* Offer an earlier item while the reply to a take is held back. */
 static void offer_meanwhile(void *unused) {
     delayq q;
     long before;
@@ -355,12 +359,12 @@ TEST(a_message_during_a_request_is_not_overwritten_by_its_reply) {
     o.io_timeout_ms = 30000;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "late", 1800000);
-    for (i = 0; i < 4; i++) /* open the subscriber, track */
+    for (i = 0; i < 4; i++) /* open the subscriber, and track the ready list */
         CHECK_STATUS(&q, delayq_take(&q, &item, 5), DELAYQ_EMPTY);
     proxy->only = 0; /* the command socket */
     proxy_strike(STALL, 1, 0, 1);
     child = spawn(offer_meanwhile, NULL);
-    poll_now(&q); /* asks once more */
+    poll_now(&q); /* the next take sends a request */
     CHECK_STATUS(&q, delayq_take(&q, &item, 30000), DELAYQ_OK);
     CHECK_INT(item.len, 5);
     join(child);
@@ -369,7 +373,7 @@ TEST(a_message_during_a_request_is_not_overwritten_by_its_reply) {
 
 /* --- what a take must have done before it sleeps -------------------------- */
 
-/* Push when the parent sleeps, which it does within its take. */
+/* Push an item when the parent sleeps within its take. */
 static void push_when_asleep(void *unused) {
     redisContext *c = server_connect(&main_server);
     char name[64], state = 'R';
@@ -387,8 +391,9 @@ static void push_when_asleep(void *unused) {
     redisFree(c);
 }
 
-/* Fails if a take that begins with an open subscriber and nothing due sleeps
- * without tracking the ready list: it then sees the push after max_wait_ms. */
+/* This test fails if a take sleeps without tracking the ready list, when it
+ * begins with an open subscriber and nothing is due. Such a take would see the
+ * push only after max_wait_ms. */
 TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     delayq q;
     delayq_item item;

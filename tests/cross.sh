@@ -1,25 +1,30 @@
 #!/bin/sh
 # The header on systems that this one can only compile for, with hiredis' C
-# source as it lies in the package `hiredis` of PyPI:
+# source from the package `hiredis` of PyPI:
 #
-#     tests/cross.sh windows   by MinGW-w64; wine then runs tests/windows/smoke.c
-#                              and a game, on a Redis of this system
+#     tests/cross.sh windows   by MinGW-w64. wine then runs
+#                              tests/windows/smoke.c and a game, with a Redis of
+#                              this system
 #     tests/cross.sh zig       by zig cc, of PyPI's `ziglang`: macOS, FreeBSD,
 #                              NetBSD, OpenBSD. Nothing is run
 #     tests/cross.sh device    for a Cortex-M4, newlib and lwIP, by Debian's
 #                              gcc-arm-none-eabi. The smoke test runs here, on
 #                              Debian's build of lwIP for this system
+#     tests/cross.sh lwip      most tests of tests/, on that build of lwIP
+#     tests/cross.sh board     for a board with a Cortex-M4 and lwIP, emulated by
+#                              qemu-system-arm: tests/board.sh
 #
-# DELAYQ_CROSS_CACHE   what is downloaded, and wine's folder
+# DELAYQ_CROSS_CACHE   a folder for downloads and for wine
 # DELAYQ_LWIP          a folder with liblwip-dev and liblwip0 unpacked, instead
 #                      of the download
-# DELAYQ_HIREDIS_SOURCE  a folder `hiredis` lies in, instead of the download
+# DELAYQ_SLIRP         the same with libslirp-dev and libslirp0
+# DELAYQ_HIREDIS_SOURCE  the parent folder of `hiredis`, instead of the download
 #
-# A lacking compiler is a skip; a lacking wine only a line. The programs go to
-# build/windows, build/zig and build/device. Ends in "N passed, N failed, N skipped".
+# If a compiler is missing, its row is skipped. If wine is missing, a line says
+# so. The programs go to build/windows, build/zig, build/cortex-m4, build/lwip and
+# build/board. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
-cache=${DELAYQ_CROSS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-cross}
-hiredis_version=3.5.0 # of the package
+. tests/hiredis.sh
 zig_version=0.17.1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes -Wvla"
 parts="alloc async hiredis net read sds sockcompat"
@@ -27,32 +32,7 @@ server= game=
 trap 'kill -CONT $server 2>/dev/null; kill $server $game 2>/dev/null
     rm -rf "$dir"' EXIT
 
-say() { echo "$1: $2"; }
-give_up() {
-    skip "$1"
-    summary
-    exit
-}
-# pypi COMMAND...: pip, where there is one
-pypi() { python3 -m pip --disable-pip-version-check -q "$@"; }
-
-# Sets $source: the folder in which `hiredis` lies.
-find_hiredis() {
-    source=${DELAYQ_HIREDIS_SOURCE:-$cache/hiredis-$hiredis_version/vendor}
-    [ -f "$source/hiredis/hiredis.c" ] || {
-        mkdir -p "$cache" &&
-            pypi download --no-deps --no-binary :all: \
-                -d "$dir" "hiredis==$hiredis_version" &&
-            tar -C "$cache" -xf "$dir/hiredis-$hiredis_version.tar.gz"
-    } >"$dir/said" 2>&1 || {
-        cat "$dir/said"
-        give_up "hiredis' source can't be had: set DELAYQ_HIREDIS_SOURCE"
-    }
-    say hiredis "$(awk '/^#define HIREDIS_(MAJOR|MINOR|PATCH) / {
-        printf "%s%s", dot, $3; dot = "." }' "$source/hiredis/hiredis.h")"
-}
-
-# clean SENTENCE COMMAND...: it succeeds and says nothing
+# clean SENTENCE COMMAND...: the command must succeed without any output
 clean() {
     sentence=$1
     shift
@@ -63,8 +43,8 @@ clean() {
     fi
 }
 
-# build OUT [LIBRARY...]: hiredis, the examples, the header in C99 and C++11,
-# with $cc and $cxx, into the folder
+# build OUT [LIBRARY...]: builds hiredis, the examples, and the header in C99
+# and C++11, with $cc and $cxx, in the folder OUT
 build() {
     out=$1
     shift
@@ -98,7 +78,7 @@ start_server() {
     redis-server --port $port --bind 127.0.0.1 --dir "$dir" --save '' \
         --appendonly yes >>"$dir/redis.log" 2>&1 &
     server=$!
-    for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    for try in $(seq 300); do # a minute
         redis-cli -p $port ping 2>/dev/null | grep -q PONG && return
         kill -0 $server 2>/dev/null || return 1
         sleep 0.2
@@ -110,16 +90,17 @@ find_server() {
     server=
     return 1
 }
-# What the smoke test asks for.
+# Do what the smoke test asks for.
 obey() {
     case $1 in
     freeze) kill -STOP $server ;;
     thaw) kill -CONT $server ;;
     stop) kill $server && wait $server ;;
+    kill) kill -KILL $server && wait $server 2>/dev/null ;;
     start) start_server ;;
     esac
 }
-# smoke TITLE COMMAND...: runs it and does what it asks for
+# smoke TITLE COMMAND...: runs the smoke test, and does what it asks for
 smoke() {
     title=$1
     shift
@@ -154,7 +135,7 @@ smoke() {
     *) bad "the smoke test, $title, ended with $code" && cat "$dir/err" ;;
     esac
 }
-# A game, while the server is frozen for two seconds: all orcs come back.
+# Run the game while the server is frozen for two seconds. All orcs come back.
 play() {
     title=$1
     shift
@@ -240,24 +221,33 @@ by_zig() {
 
 # --- lwIP ----------------------------------------------------------------------
 
+# unpack FOLDER HEADER PACKAGE...: the packages into the folder, unless it has
+# the header
+unpack() {
+    folder=$1 header=$2
+    shift 2
+    [ -f "$folder/usr/include/$header" ] || {
+        (cd "$dir" && apt-get -q -o APT::Sandbox::User=root download "$@") &&
+            for package; do
+                dpkg -x "$dir/$package"_*.deb "$folder" || return
+            done
+    } >"$dir/said" 2>&1 || { cat "$dir/said" && return 1; }
+}
 # Sets $lwip: the folder in which usr/include/lwip lies.
 find_lwip() {
     lwip=${DELAYQ_LWIP:-$cache/lwip}
-    [ -f "$lwip/usr/include/lwip/lwip/sockets.h" ] || {
-        (cd "$dir" && apt-get -q -o APT::Sandbox::User=root download \
-            liblwip-dev liblwip0) &&
-            for package in "$dir"/liblwip*.deb; do
-                dpkg -x "$package" "$lwip" || return
-            done
-    } >"$dir/said" 2>&1 || {
-        cat "$dir/said"
+    unpack "$lwip" lwip/lwip/sockets.h liblwip-dev liblwip0 ||
         give_up "lwIP can't be had: set DELAYQ_LWIP"
-    }
     library=$(find "$lwip" -name 'liblwip.so.0')
-    say lwip "$(sed -n 's/^.*LWIP_VERSION_\(MAJOR\|MINOR\|REVISION\) *\([0-9]*\).*/\2/p' \
-        "$lwip/usr/include/lwip/lwip/init.h" | head -n 3 | paste -s -d .)"
+    say_lwip "$lwip/usr/include/lwip"
 }
-# What a program lacks that is linked with newlib: lwIP and two functions.
+# say_lwip FOLDER: the version of lwIP's headers there
+say_lwip() {
+    say lwip "$(sed -n 's/^.*LWIP_VERSION_\(MAJOR\|MINOR\|REVISION\) *\([0-9]*\).*/\2/p' \
+        "$1/lwip/init.h" | head -n 3 | paste -s -d .)"
+}
+# lacks_lwip_only COMMAND...: the linker must find everything except lwIP and
+# two functions.
 lacks_lwip_only() {
     "$@" 2>&1 | sed -n "s/.*undefined reference to \`\(.*\)'/\1/p" |
         sort -u >"$dir/lacks"
@@ -268,7 +258,7 @@ lacks_lwip_only() {
 on_device() {
     row=Cortex-M4 cc="arm-none-eabi-gcc -mcpu=cortex-m4 -mfpu=fpv4-sp-d16 \
         -mfloat-abi=hard -mthumb -ffunction-sections -fdata-sections"
-    out=build/device
+    out=build/cortex-m4
     command -v ${cc%% *} >/dev/null || give_up "${cc%% *} is not installed"
     say compiler "gcc $(${cc%% *} -dumpversion)"
     find_hiredis
@@ -285,7 +275,8 @@ on_device() {
         -o $out/hiredis_net.o
     printf '#define DELAYQ_IMPLEMENTATION\n#define DELAYQ_PORT "%s"\n%s\n' \
         examples/device/lwip.h '#include "delayq.h"' >$out/delayq_impl.c
-    # its sockets as macros, as functions; with IPv6, without a name server
+    # Sockets as macros, then as functions; then with IPv6 and without a name
+    # server.
     for config in "" -DLWIP_COMPAT_SOCKETS=2 "-DLWIP_IPV6=1 -DLWIP_DNS=0"; do
         for std in c99 c17; do
             clean "$row: the header in $std $config" $cc -std=$std -Os $warn \
@@ -327,11 +318,59 @@ on_device() {
         -Wl,-rpath,"$(cd "${library%/*}" && pwd)" -o $out/smoke || return
     smoke lwIP $out/smoke
 }
+# The tests of this system, with a delayq that uses lwIP. The tests' own
+# connections are Linux', by Linux' hiredis; so no function of the other hiredis
+# may be seen outside of $out/suite.o.
+on_lwip() {
+    out=build/lwip
+    find_hiredis
+    find_lwip
+    command -v redis-server >/dev/null || give_up "redis-server is not installed"
+    say compiler "gcc $(${CC:-cc} -dumpversion)"
+    say server "$(redis-server --version | sed 's/.* v=\([^ ]*\).*/redis \1/')"
+    slirp=${DELAYQ_SLIRP:-$cache/slirp}
+    unpack "$slirp" slirp/libslirp.h libslirp-dev libslirp0 ||
+        give_up "libslirp can't be had: set DELAYQ_SLIRP"
+    rm -rf $out && mkdir -p $out || exit 1
+    here="-O1 -g -isystem $lwip/usr/include/lwip -isystem $source"
+    for part in hiredis read sds alloc; do
+        ${CC:-cc} -O1 -w -c "$source/hiredis/$part.c" -o "$dir/$part.o"
+    done
+    printf '#define DELAYQ_IMPLEMENTATION\n#define DELAYQ_PORT "%s"\n%s\n' \
+        tests/device/suite/port.h '#include "delayq.h"' >$out/suite.c
+    ${CC:-cc} -std=gnu99 $here -isystem "$source/hiredis" -I. -c \
+        examples/device/hiredis_net.c -o "$dir/hiredis_net.o" &&
+        ${CC:-cc} -std=gnu99 $here -Wall -Wextra -I. -DDQ_ATTEMPTS_US=1 \
+            -c $out/suite.c -o "$dir/suite.o" &&
+        ld -r "$dir"/*.o -o $out/suite.o &&
+        objcopy -w --keep-global-symbol='delayq_*' $out/suite.o &&
+        make -s -j2 build/test-plain || { bad "the tests are built" && return; }
+    objects=$(find build/plain -name '*.o' ! -name wire.o)
+    clean "the tests on lwIP are linked" ${CC:-cc} -std=gnu99 $here -Wall \
+        -Wextra -isystem "$slirp/usr/include/slirp" -I. \
+        tests/device/suite/network.c $objects $out/suite.o "$library" \
+        "$(find "$slirp" -name libslirp.so.0)" ${HIREDIS_LIBS:--lhiredis} \
+        -lpthread -Wl,--wrap=delayq_open,--wrap=delayq_fds,--wrap=poll \
+        -Wl,-rpath,"$(cd "${library%/*}" && pwd)" -o $out/tests || return
+    $out/tests -a $(sed -n 's/^\([a-z][^ ]*\).*/!\1/p' \
+        tests/device/suite/left-out) >"$dir/tests" 2>&1
+    grep -a -v '^ok ' "$dir/tests" | sed '$d'
+    set -- $(tail -n 1 "$dir/tests")
+    case $* in
+    *passed,*failed,*skipped)
+        passed=$((passed + $1)) failed=$((failed + $3))
+        echo "the tests on lwIP: $*"
+        ;;
+    *) bad "the tests on lwIP have ended: $*" ;;
+    esac
+}
 
 case $1 in
 device) on_device ;;
+lwip) on_lwip ;;
+board) . tests/board.sh && on_board ;;
 windows) on_windows ;;
 zig) by_zig ;;
-*) echo "usage: tests/cross.sh windows|zig|device" >&2 && exit 2 ;;
+*) echo "usage: tests/cross.sh windows|zig|device|lwip|board" >&2 && exit 2 ;;
 esac
 summary

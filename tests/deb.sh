@@ -1,7 +1,8 @@
 #!/bin/sh
-# `make deb-test`: builds the packages by `make deb` in a Debian with what that
-# needs, and installs them in a bare one, where the quick start is built against
-# the header and run, and the tool works. Needs root and debootstrap.
+# `make deb-test`: builds the packages with `make deb` in a Debian that has the
+# needed tools, and installs them in a bare Debian. There it builds and runs the
+# quick start with the installed header, and tries the tool. Needs root and
+# debootstrap.
 #
 #     tests/deb.sh [SUITE...]     default: bookworm trixie
 #
@@ -53,7 +54,7 @@ apt-get purge -y delayq libdelayq-dev
 END
 }
 
-# tries SUITE
+# tries SUITE: builds, installs and tries the packages of a suite
 tries() {
     bare=$dir/$1 builder=$dir/$1-builder log=$logs/deb-$1.log
     new_system "$1" "$bare" "$log" && cp -a "$bare" "$builder" || return

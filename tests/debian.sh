@@ -2,6 +2,8 @@
 # tests/lib.sh. Needs root and debootstrap.
 #
 # DELAYQ_BARE_CACHE    a folder for the downloaded packages
+# DELAYQ_BARE_SYSTEMS  a folder for the systems as debootstrap makes them, of
+#                      which the next suite then takes a copy
 # DELAYQ_BARE_MIRROR   Debian's packages, by default the system's own mirror
 # shellcheck shell=sh
 cache=${DELAYQ_BARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-bare}
@@ -13,13 +15,14 @@ mirror=${mirror:-http://deb.debian.org/debian}
 logs=build/bare
 mkdir -p "$cache" "$logs" || exit 1
 
-# Says what is lacking, and ends the suite, where there can be no such system.
+# Unless there can be such systems, say what is missing, and end the suite.
 needs_systems() {
     [ "$(id -u)" -eq 0 ] || { skip "it needs root"; summary; exit; }
     has debootstrap unshare || { summary; exit; }
 }
 
-# alone COMMAND...: in a mount and process namespace that ends with it
+# alone COMMAND...: runs it in a mount and process namespace that ends with the
+# command
 alone() {
     unshare --mount --pid --fork --kill-child "$@" &
     job=$!
@@ -29,11 +32,21 @@ job=
 trap '[ -z "$job" ] || kill -KILL $job 2>/dev/null; rm -rf --one-file-system \
     "$dir"' EXIT
 
-# new_system SUITE ROOT LOG: with this tree in /root/delayq
+# new_system SUITE ROOT LOG: makes a system that has this tree in /root/delayq
 new_system() {
-    debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" "$mirror" \
-        >"$3" 2>&1 || { tail -n 5 "$3"; return 1; }
-    # an installed server must not start on this machine's port 6379
+    made=${DELAYQ_BARE_SYSTEMS:+$DELAYQ_BARE_SYSTEMS/$1}
+    if [ -d "$made" ]; then
+        cp -a "$made" "$2" || return
+        : >"$3"
+    else
+        debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" \
+            "$mirror" >"$3" 2>&1 || { tail -n 5 "$3"; return 1; }
+        [ -z "$made" ] || {
+            mkdir -p "${made%/*}" && cp -a "$2" "$made.new" &&
+                mv "$made.new" "$made"
+        } || return
+    fi
+    # An installed server must not start: port 6379 is that of this machine.
     printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
     chmod 755 "$2/usr/sbin/policy-rc.d"
     cp /etc/resolv.conf "$2/etc/" 2>/dev/null
@@ -42,8 +55,8 @@ new_system() {
     tar -c --exclude=./build --exclude=./.git . | tar -x -C "$2/root/delayq"
 }
 
-# inside ROOT LOG: runs the commands on standard input there; what they start
-# ends with them
+# inside ROOT LOG: runs the commands on standard input there. Processes that
+# they start end with them.
 inside() {
     cat >"$1/root/commands"
     # shellcheck disable=SC2016

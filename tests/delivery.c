@@ -9,7 +9,8 @@ TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
     long long offered = server_us(c);
     open_queue(&q, "jobs");
     OFFER(&q, "hello", 50);
-    status = delayq_take(&q, &item, 0); /* may come late, on a slow machine */
+    /* the item may come late on a slow machine */
+    status = delayq_take(&q, &item, 0);
     if (status == DELAYQ_EMPTY) status = delayq_take(&q, &item, 20000);
     OK(&q, status);
     CHECK(server_us(c) >= offered + 50000);
@@ -22,11 +23,13 @@ TEST(an_offer_is_taken_when_it_is_due_and_not_before) {
     delayq_close(&q);
 }
 
-/* The server's clock says when it is due: 5 ms after the offer, rounded up. */
+/* The server's clock decides when an item is due: 5 ms after the offer, rounded
+ * up. */
 TEST(nothing_is_early_by_the_offerers_own_stopwatch_unless_a_clock_is_set) {
     delayq q;
     int i;
     redisContext *c = main_connection();
+    if (!server_can("TIME")) test_skip("scripts are told whole milliseconds");
     open_queue(&q, "jobs");
     for (i = 0; i < 200; i++) {
         delayq_item item;
@@ -112,6 +115,7 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
     int64_t wait;
     char text[16];
     int i;
+    if (!server_can("EVALSHA")) test_skip("the server forgets scripts");
     open_queue(&q, "jobs");
     for (i = 0; i < 250; i++) {
         snprintf(text, sizeof text, "%d", i);
@@ -132,7 +136,7 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
         CHECK_INT(ask_int("LLEN jobs"), i < 250 ? i : 250);
         if (i < 250) CHECK_INT(wait, 0);
     }
-    /* the subscriber may be confirmed meanwhile, which asks for one more */
+    /* If the subscriber was confirmed meanwhile, one more tick is needed. */
     if (wait == 0) OK(&q, delayq_tick(&q, &wait));
     CHECK(wait > 0 && wait <= 10000);
     for (i = 0; i < 250; i++) {
@@ -191,7 +195,7 @@ TEST(one_consumer_that_only_takes_gets_everything) {
 
 #define MANY 10000
 
-/* Tick and take until the queue is empty; count each item in a hash. */
+/* Tick and take until the queue is empty, and count each item in a hash. */
 static void work(void *unused) {
     delayq q;
     delayq_item item;
@@ -260,7 +264,7 @@ TEST(poison_between_good_items_goes_to_the_dead_letters) {
         CHECK_HAS(ask("LINDEX delayq_dead:{jobs} 0"), "\npoison");
         CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 0);
         CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), 0);
-        /* and found by a take that reads the set directly */
+        /* A take that reads the set directly also finds undecodable items. */
         ask("ZADD redisson_delay_queue_timeout:{jobs} 1 poison");
         OFFER(&q, "four", 0);
         OK(&q, delayq_take(&q, &item, 20000));

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks of the documentation, all *.md of the tree: every example in it
-# compiles, every link leads to a file and a heading, every name, target and
-# file in it exists, each peer is named in one version, the README is short and
+# Checks of the documentation, which is all *.md of the tree. Every example
+# compiles. Every link leads to a file and a heading. Every name, target and
+# file exists. Each peer is named in one version only. The README is short, and
 # begins with examples/hello.c. Links into the web are checked for their form
 # only. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -12,12 +12,13 @@ documents=$(find . -name '*.md' ! -path './build/*' ! -path './.git/*' \
 
 # --- links ---------------------------------------------------------------------
 
-# links DOCUMENT...: a line for each link that leads nowhere, then how many lead
-# somewhere. Anchors are made of headings as the code hosts do it.
+# links DOCUMENT...: prints a line for each link that leads nowhere, and at the
+# end the number of good links. Anchors are made from headings in the same way
+# as on the code hosts.
 links() { perl -e '
     use strict; use File::Basename; use File::Spec;
     my ($good, %anchors) = (0);
-    sub text { # without code, line by line
+    sub text { # the lines of a file, without code
         open(my $f, "<", $_[0]) or die "$_[0]: $!\n";
         my ($code, @lines) = 0;
         while (<$f>) {
@@ -58,7 +59,7 @@ links() { perl -e '
     }
     print "$good\n"' "$@"; }
 
-# It finds what is wrong.
+# The test finds broken links.
 mkdir "$dir/web"
 printf '# A b_c, `d`!\n\n## Same\n\n## Same\n\n```\n[x](in-code)\n```\n' \
     >"$dir/web/good.md"
@@ -82,8 +83,9 @@ passed=$((passed + $(tail -n 1 "$dir/links")))
 
 # --- examples ------------------------------------------------------------------
 
-# Every ```c block: a whole program if it has a main, else a piece of one. Of a
-# shell's, the grammar. DOCUMENT-NUMBER.LANGUAGE in $dir/blocks.
+# Extract each block to $dir/blocks/DOCUMENT-NUMBER.LANGUAGE. A ```c block is a
+# whole program if it has a main, otherwise a piece of one. Of shell blocks only
+# the grammar is checked.
 mkdir "$dir/blocks"
 for document in $documents; do
     awk -v to="$dir/blocks/$(echo "$document" | tr / -)" '
@@ -92,8 +94,8 @@ for document in $documents; do
         /^```(c|sh)$/ { on = 1; n++; file = to "-" n "." substr($0, 4) }
         ' "$document"
 done
-# Newer versions of hiredis include less: what an example uses it must not get
-# through hiredis' headers, so these are copies without <stdlib.h>.
+# Newer versions of hiredis include fewer headers. An example must include all
+# that it uses, so these are copies of hiredis' headers without <stdlib.h>.
 mkdir "$dir/include"
 cp -R "$(echo '#include <hiredis/hiredis.h>' | $cc -E - |
     sed -n 's|^# 1 "\(.*/hiredis\)/hiredis\.h".*|\1|p' | head -n 1)" "$dir/include"
@@ -113,9 +115,9 @@ for file in "$dir"/blocks/*.c; do
             -isystem "$dir/include" "$file" $libs -o "$dir/program"
         programs=$((programs + 1))
     else
-        printf '%s\n' '#define DELAYQ_IMPLEMENTATION' '#include "delayq.h"' \
-            '#include <stdio.h>' '#include <stdlib.h>' '#include <string.h>' \
-            '#include <poll.h>' '#include <time.h>' \
+        printf '%s\n' '#include "delayq.h"' '#include <stdio.h>' \
+            '#include <stdlib.h>' '#include <string.h>' '#include <poll.h>' \
+            '#include <time.h>' '#include <unistd.h>' \
             'void piece(delayq q, delayq_options options, delayq_item item);' \
             'void piece(delayq q, delayq_options options, delayq_item item) {' \
             '(void)q; (void)options; (void)item;' >"$dir/piece.c"
@@ -150,8 +152,9 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     delayq_counters | delayq_offered_total | delayq_taken_total) ;;
     delayq_acked_total | delayq_nacked_total | delayq_died_total) ;;
     delayq_canceled_total) ;;
-    DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # for commands
+    DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # the tool's variables
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
+    DELAYQ_TEST_KILLS) ;; # a variable of the tests
     delayq_up | delayq_pending | delayq_ready | delayq_overdue) ;;
     delayq_overdue_seconds | delayq_next_due_timestamp_seconds) ;; # metrics
     *) if grep -q -w -e "$name" delayq.h; then ok; else
@@ -175,7 +178,7 @@ for file in $(grep -o -h '`[a-z_/]*[a-z]\.[ch]`' $documents | tr -d '`' |
     check "$file exists" test -n "$(find . -path "*/$file" ! -path './build/*')"
 done
 
-# Each peer in one version, that of the benches.
+# Each peer is named in one version only, that of the benches.
 peer() {
     # shellcheck disable=SC2086
     seen=$(grep -o -h "$1 [0-9][0-9.]*[0-9]" $documents | sort -u |

@@ -1,6 +1,6 @@
 /*
- * Elements of every format, with ids and payloads made to be mistaken for
- * another one: whatever is done with them, each payload comes out as it went
+ * Elements of every format, with ids and payloads that make them look like
+ * another format. Whatever is done with them, each payload comes out as it went
  * in, and nothing is left behind.
  *
  * This file uses public names only, so that it compiles with older headers.
@@ -10,12 +10,13 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define MANY 240
-#define OLD 0 /* other kinds are the length of the id */
+#define OLD 0 /* the other kinds are the length of the id: 8 or 16 */
 
 typedef struct made {
     unsigned char e[160];
     size_t n;
-    const unsigned char *payload; /* in e, as the queue's wire reads it */
+    /* part of e: the payload, read in the format of the queue's wire */
+    const unsigned char *payload;
     size_t len;
     int kind, attempts, seen;
 } made;
@@ -24,7 +25,7 @@ static made all[MANY];
 static delayq q;
 static delayq_item held[MANY];
 
-/* The same numbers in each run. */
+/* Random numbers, the same in each run. */
 static uint64_t state;
 static int roll(int sides) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -33,7 +34,7 @@ static int roll(int sides) {
 
 /* --- what an element says, read by the description of the formats --------- */
 
-/* A length, as the server packs it. */
+/* Write a length as the server packs it. */
 static void put_length(unsigned char *to, int size, size_t len) {
     static unsigned char e[256], any[200];
     element(e, OLD, size, "12345678", any, len);
@@ -79,12 +80,12 @@ static size_t make_payload(unsigned char *to) {
     memset(to, 0, 8);
     switch (roll(10)) {
     case 0: return 0;
-    case 1: return 1; /* NULs */
+    case 1: return 1; /* a byte 0 */
     case 2: return 5;
     case 3: return random_bytes(to, 4);
     case 4: return random_bytes(to, 8);
     case 5: return random_bytes(to, roll(60));
-    default: /* bytes, the length of the rest, the rest */
+    default: /* some bytes, a length, and as many bytes as that length says */
         n = random_bytes(to, before[roll(3) ? roll(2) : roll(6)]);
         size = roll(2) ? 8 : 4;
         rest = (size_t)(roll(4) ? roll(20) : 4 * roll(3));
@@ -94,7 +95,7 @@ static size_t make_payload(unsigned char *to) {
     }
 }
 
-/* An element of the new format, changed so that it looks like an old one. */
+/* Change an element of the new format so that it looks like an old one. */
 static void look_old(unsigned char id[16], int kind, int size, size_t *len) {
     int as = roll(2) ? 8 : 4;
     if (kind == 8) {
@@ -107,7 +108,8 @@ static void look_old(unsigned char id[16], int kind, int size, size_t *len) {
 }
 
 static void make(made *m, delayq_wire wire, int ended_leases) {
-    static const int new_kinds[] = {16, 8}; /* 8: Redisson's own, refused */
+    /* kind 8 is written only by Redisson */
+    static const int new_kinds[] = {16, 8};
     int fleet_old = wire == DELAYQ_REDISSON_OLD, size = roll(2) ? 8 : 4;
     int kind = fleet_old && roll(4)      ? OLD
                : wire == DELAYQ_REDISSON ? new_kinds[roll(2)]
@@ -123,12 +125,12 @@ static void make(made *m, delayq_wire wire, int ended_leases) {
     if (kind != OLD && fleet_old && roll(2)) look_old(id, kind, size, &len);
     m->n = element(m->e, kind, size, (const char *)id, payload, len);
     read_as(m, fleet_old);
-    if (fleet_old && kind != OLD) return; /* it may be either */
+    if (fleet_old && kind != OLD) return; /* both formats fit */
     CHECK_INT(m->kind, kind);
     CHECK_INT(m->len, len);
 }
 
-/* Put them where they have been due since 1970; open the queue. */
+/* Store the elements, due since 1970, and open the queue. */
 static void fill(delayq_wire wire, int ended_leases, int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
     int i;
@@ -143,7 +145,8 @@ static void fill(delayq_wire wire, int ended_leases, int64_t lease_ms) {
         make(m, wire, ended_leases);
         CHECK_INT(
             ask_int("ZADD " ZSET " %d %b", 1 + roll(MANY / 2), m->e, m->n), 1);
-        if (wire != DELAYQ_NATIVE && m->attempts == 0) /* no lease */
+        /* only an element without a lease is in the mirror */
+        if (wire != DELAYQ_NATIVE && m->attempts == 0)
             ask_int("RPUSH " MIRROR " %b", m->e, m->n);
     }
     poll_now(&q);
@@ -175,8 +178,8 @@ static void all_came(void) {
     forget();
 }
 
-/* All of them, a few at a time, into `held`; what a lease gives out is counted
- * from 1. */
+/* Take all elements, a few at a time, into `held`. counted: check the attempt
+ * of each item, too. */
 static void take_all(int counted) {
     size_t n, i, got = 0;
     while (got < MANY) {
@@ -203,7 +206,7 @@ static void move_all(void) {
     CHECK_INT(ask_int("EXISTS " MIRROR), 0);
 }
 
-/* A page after the other, into `held`. */
+/* Peek at all elements, page by page, into `held`. */
 static void peek_all(int counted) {
     size_t n, i, got = 0;
     while (got < MANY) {
@@ -226,7 +229,9 @@ TEST(elements_that_look_like_others_are_taken_byte_for_byte) {
     delayq_wire wire;
     EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 0);
-        take_all(wire == DELAYQ_NATIVE); /* else the rest is moved */
+        /* in other wires the items come through the list, which has no
+         * attempts */
+        take_all(wire == DELAYQ_NATIVE);
         nothing_is_left();
     }
 }
@@ -307,6 +312,10 @@ TEST(elements_that_look_like_others_are_peeked_rescheduled_and_cancelled) {
     }
 }
 
+static delayq_status bury(delayq *on, const delayq_item *item) {
+    return BURY(on, item);
+}
+
 TEST(elements_that_look_like_others_are_buried_and_redriven) {
     static delayq_dead letters[MANY];
     delayq_wire wire;
@@ -314,8 +323,9 @@ TEST(elements_that_look_like_others_are_buried_and_redriven) {
     EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 60000);
         take_all(0);
-        with_each(delayq_bury);
-        CHECK_INT(ask_int("DBSIZE"), 1); /* the dead letters */
+        with_each(bury);
+        /* only the dead letters' key is left */
+        CHECK_INT(ask_int("DBSIZE"), 1);
         OK(&q, delayq_dead_peek(&q, letters, MANY, &n, 0));
         for (i = 0; i < n; i++) came(letters[i].data, letters[i].len, -1);
         all_came();
@@ -326,7 +336,8 @@ TEST(elements_that_look_like_others_are_buried_and_redriven) {
     }
 }
 
-/* What Redisson <= 3.21.0 can't read stops its transfer for ever. */
+/* If Redisson 3.21.0 or earlier meets an element that it can't read, its
+ * transfers stop. */
 TEST(beside_an_old_redisson_a_lease_is_an_old_element) {
     redisReply *r;
     size_t n, i, got = 0;
@@ -341,12 +352,12 @@ TEST(beside_an_old_redisson_a_lease_is_an_old_element) {
         CHECK(payload_start((unsigned char *)r->element[i]->str,
                             r->element[i]->len, 8) > 0);
     freeReplyObject(r);
-    for (i = 0; i < MANY; i++) CHECK_INT(held[i].attempt, 0); /* unknown */
+    for (i = 0; i < MANY; i++) CHECK_INT(held[i].attempt, 0); /* 0: not known */
     with_each(delayq_ack);
     nothing_is_left();
 }
 
-/* What fits could be one of its own, and is read so. */
+/* An element that fits the handle's own format is read in that format. */
 TEST(an_old_element_is_refused_unless_it_fits_the_wires_own_format) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item item;
@@ -356,7 +367,7 @@ TEST(an_old_element_is_refused_unless_it_fits_the_wires_own_format) {
     for (i = 0; i < MANY; i++) {
         made *m = &all[i];
         make(m, DELAYQ_REDISSON_OLD, 0);
-        read_as(m, 0); /* as the other wires do */
+        read_as(m, 0); /* read in the format of the other wires */
         o.wire = i % 2 ? DELAYQ_REDISSON : DELAYQ_NATIVE;
         ask("FLUSHALL");
         ask_int("ZADD " ZSET " 1 %b", m->e, m->n);

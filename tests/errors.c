@@ -83,7 +83,7 @@ TEST(bad_arguments_change_nothing) {
     CHECK_INT(delayq_wait(NULL, 1, 0), DELAYQ_ERR_ARG);
     CHECK_INT(delayq_wait(&one, 0, 0), DELAYQ_ERR_ARG);
     CHECK_INT(ask_int("DBSIZE"), 0);
-    /* due times far ahead are fine, and exact */
+    /* Due times far ahead are accepted, and they are exact. */
     OFFER(&q, "far", 9007199254740991 - 2000000000000);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     CHECK_TEXT(delayq_strstatus((delayq_status)99), "unknown status");
@@ -104,8 +104,9 @@ TEST(a_handle_is_not_used_after_fork) {
         delayq_item item;
         CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
         CHECK_HAS(delayq_errmsg(&q), "fork");
-        delayq_wake(&q); /* not the parent's */
-        usleep(1000);    /* takes of 0 read the socket once a millisecond */
+        delayq_wake(&q); /* must not wake the parent's take */
+        /* a take with timeout 0 reads the socket once a millisecond at most */
+        usleep(1000);
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_take(&q, &item, 9), DELAYQ_ERR_ARG);
         CHECK_STATUS(&q, delayq_tick(&q, NULL), DELAYQ_ERR_ARG);
@@ -114,7 +115,8 @@ TEST(a_handle_is_not_used_after_fork) {
     waitpid(pid, &status, 0);
     CHECK_INT(status, 0);
     OFFER(&q, "x", 0);
-    OK(&q, delayq_take(&q, &none, 20000)); /* not WOKEN */
+    /* the child has not woken the parent: not WOKEN */
+    OK(&q, delayq_take(&q, &none, 20000));
     delayq_close(&q);
 }
 
@@ -136,7 +138,7 @@ TEST(a_password_is_sent_and_never_shown) {
     if (strstr(delayq_errmsg(&q), "secret")) FAIL("%s", delayq_errmsg(&q));
     delayq_close(&q);
     snprintf(url, sizeof url, "unix://%s:se%%20cret@%s?db=3",
-             s.major < 6 ? "" : "default", s.socket); /* 5 knows no users */
+             s.major < 6 ? "" : "default", s.socket); /* Redis 5 has no users */
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
     elapse(main_connection(), 1);
@@ -188,7 +190,8 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
     CHECK_HAS(delayq_errmsg(&q), s.socket);
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_IO);
-    CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_IO);
+    do CHECK_STATUS(&q, delayq_tick(&q, &wait), DELAYQ_ERR_IO);
+    while (wait == 0); /* until the pause between two attempts is over */
     CHECK(wait > 0 && wait <= 5000);
     CHECK_STATUS(&q, delayq_take(&q, &item, 30), DELAYQ_ERR_IO);
     server_start_again(&s, NULL);
@@ -204,7 +207,7 @@ TEST(a_server_that_is_gone_is_reported_and_found_again_by_itself) {
 
 static volatile int *has_taken;
 
-/* Kill the server, start it anew, and offer into it. */
+/* Kill the server, start it again, and make an offer. */
 static void restart(void *argument) {
     server *s = (server *)argument;
     delayq q;
@@ -212,7 +215,8 @@ static void restart(void *argument) {
     redisContext *c = server_connect(s);
     for (;;) {
         redisReply *r = run(c, "CLIENT LIST");
-        int ready = strstr(r->str, "cmd=llen") != NULL;
+        int ready =
+            strstr(r->str, can_track() ? "cmd=llen" : "cmd=subscribe") != NULL;
         freeReplyObject(r);
         if (ready) break;
         usleep(1000);
@@ -246,7 +250,7 @@ TEST(a_take_that_waits_forever_survives_a_restart) {
     server_end(&s);
 }
 
-/* Close the sockets of all handles, from the server's side. */
+/* Close the sockets of all handles from the server's side. */
 static void kill_handles(void) {
     redisReply *r = run(main_connection(), "CLIENT LIST");
     char *line = strtok(r->str, "\n");
@@ -317,7 +321,7 @@ TEST(a_key_of_the_wrong_type_is_an_error_and_changes_nothing) {
         CHECK_TEXT(contents(main_connection()), before);
         status = delayq_offer(&q, "b", 1, 0);
         CHECK_INT(status, i == 1 || i == 4 ? DELAYQ_ERR_TYPE : DELAYQ_OK);
-        /* mended, it goes on */
+        /* When the fault is mended, the handle goes on. */
         ask("DEL %s", keys[i]);
         OFFER(&q, "c", 0);
         OK(&q, delayq_take(&q, &item, 20000));
@@ -366,7 +370,7 @@ TEST(a_full_server_refuses_offers_and_still_delivers) {
     }
 }
 
-/* Refuse one command after the other: a refused call must change nothing. */
+/* Refuse one command after the other. A refused call must change nothing. */
 TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     static const char *const commands[] = {
         "rpush",         "zadd",   "zremrangebyrank",
@@ -419,33 +423,241 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     }
 }
 
-/* Push after the take has polled twice more. */
-static void push_when_asked(void *unused) {
-    const char *at;
-    (void)unused;
-    UNTIL((at = strstr(ask("INFO commandstats"), "evalsha:calls=")) != NULL &&
-          atoi(at + strlen("evalsha:calls=")) >= 2);
-    ask("RPUSH jobs x");
+/* --- where the server does not report pushes --- */
+
+static long evalsha_calls(void) {
+    const char *at = strstr(ask("INFO commandstats"), "evalsha:calls=");
+    return at ? atol(at + strlen("evalsha:calls=")) : 0;
 }
 
-TEST(without_tracking_a_take_polls_four_times_a_second) {
-    delayq q;
-    delayq_item item;
+static int lines_of_events;
+static char last_event[300];
+static void keep_event(void *unused, delayq_status status, const char *text) {
+    (void)unused;
+    if (status != DELAYQ_OK || !strstr(text, "polling")) return;
+    lines_of_events++;
+    snprintf(last_event, sizeof last_event, "%s", text);
+}
+
+static delayq_options options_of_a_deaf_one(void) {
     delayq_options o = options_with_rights(main_server.major < 7
                                                ? "~* +@all -client"
                                                : "~* +@all -client|tracking");
-    pid_t child;
     o.max_wait_ms = 3600000;
+    o.log = keep_event;
+    lines_of_events = 0;
+    return o;
+}
+
+struct polls {
+    long count;
+    long long since_us, took_us;
+};
+
+/* Push an item after `count` polls, and note the time that they took. */
+static void push_after_polls(void *argument) {
+    struct polls *polls = (struct polls *)argument;
+    UNTIL(evalsha_calls() >= polls->count);
+    polls->took_us = now_us() - polls->since_us;
+    ask("RPUSH jobs x");
+}
+static long long polls_take_us(delayq *q, long count) {
+    struct polls *polls = (struct polls *)shared(sizeof *polls);
+    delayq_item item;
+    pid_t child;
+    ask("CONFIG RESETSTAT");
+    polls->count = count;
+    polls->since_us = now_us();
+    child = spawn(push_after_polls, polls);
+    OK(q, delayq_take(q, &item, 40000 * test_slow()));
+    join(child);
+    return polls->took_us;
+}
+
+/* Three polls at most come at once or soon. Then they come after 250, 750 and
+ * 1,750 ms. */
+LONG_TEST(without_tracking_a_take_polls_more_and_more_rarely) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_of_a_deaf_one();
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
-    ask("CONFIG RESETSTAT");
-    child = spawn(push_when_asked, NULL);
-    OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
-    join(child);
+    if (polls_take_us(&q, 6) < 1700000) FAIL("it polls too often");
+    CHECK_INT(q.quiet_polls, 1); /* a push starts the count again */
+    CHECK_INT(lines_of_events, 1);
+    if (!strstr(last_event, "options.poll_ms") || !strstr(last_event, "NOPERM"))
+        FAIL("the log says: %s", last_event);
     delayq_close(&q);
 }
 
-/* Two handles share a connection; the second asks for what the first has. */
+/* The line belongs to the connection. It comes again only after a change. */
+TEST(without_tracking_the_log_has_one_line_for_all_that_share) {
+    delayq q, b;
+    delayq_item item;
+    delayq_options o = options_of_a_deaf_one(), of_b;
+    int i;
+    OK(&q, delayq_open(&q, &o));
+    memset(&of_b, 0, sizeof of_b);
+    of_b.name = "others";
+    of_b.share = &q;
+    of_b.log = keep_event;
+    OK(&b, delayq_open(&b, &of_b));
+    for (i = 0; i < 3; i++) {
+        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+        CHECK_STATUS(&b, delayq_take(&b, &item, 20), DELAYQ_EMPTY);
+        if (i == 1) ask("CLIENT KILL TYPE pubsub");
+    }
+    UNTIL((delayq_take(&q, &item, 1),
+           q.subscribed && q.conn->tracking == DELAYQ_TRACK_OFF));
+    CHECK_INT(lines_of_events, 1);
+    ask("ACL SETUSER half +client");
+    q.conn->track_retry_us = now_us();
+    UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
+    ask("ACL SETUSER half -client");
+    ask("CLIENT KILL TYPE normal SKIPME yes");
+    UNTIL((delayq_take(&q, &item, 1), lines_of_events == 2));
+    delayq_close(&b);
+    delayq_close(&q);
+}
+
+static struct {
+    int connected, scripts;
+    char text[300]; /* the last line about a connection */
+} news;
+static void keep_news(void *unused, delayq_status status, const char *text) {
+    (void)unused;
+    if (status != DELAYQ_OK) return;
+    news.scripts += strstr(text, "scripts") != NULL;
+    if (strncmp(text, "connected to ", 13) != 0) return;
+    news.connected++;
+    snprintf(news.text, sizeof news.text, "%s", text);
+}
+
+/* The log names the scripts and the server once, and then at most every 10 s.
+ * At the end it names a connection that holds. */
+LONG_TEST(the_log_names_the_server_once_in_a_storm_of_connections) {
+    long long began = now_us();
+    delayq q;
+    delayq_options o = options_for(&main_server, "jobs");
+    int i;
+    o.log = keep_news;
+    memset(&news, 0, sizeof news);
+    ask("SCRIPT FLUSH");
+    OK(&q, delayq_open(&q, &o));
+    CHECK_INT(news.connected, 1);
+    if (!strstr(news.text, o.url + strlen("unix://")) ||
+        atol(strstr(news.text, " after ") + 7) > 20000)
+        FAIL("said: %s", news.text);
+    for (i = 0; i < 5; i++) {
+        OFFER(&q, "x", 0);
+        CHECK_INT(news.scripts, 1);
+        ask("SCRIPT FLUSH");
+    }
+    for (i = 0; i < 20; i++) {
+        ask("CLIENT KILL TYPE normal SKIPME yes");
+        UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
+    }
+    CHECK(news.connected <= 1 + (now_us() - began) / 10000000);
+    began = q.conn->known_told_us;
+    UNTIL((delayq_offer(&q, "x", 1, 0), q.conn->known_told_us > began));
+    CHECK(news.connected > 1);
+    delayq_close(&q);
+}
+
+static char eviction[300];
+static int evictions;
+static void keep_eviction(void *unused, delayq_status status,
+                          const char *text) {
+    (void)unused;
+    if (status != DELAYQ_OK || !strstr(text, "evict")) return;
+    evictions++;
+    snprintf(eviction, sizeof eviction, "%s", text);
+}
+static const char *eviction_with(const char *limit, const char *policy) {
+    delayq q;
+    delayq_options o = options_for(&main_server, "jobs");
+    o.log = keep_eviction;
+    evictions = 0;
+    eviction[0] = '\0';
+    ask("CONFIG SET maxmemory %s maxmemory-policy %s", limit, policy);
+    OK(&q, delayq_open(&q, &o));
+    ask("CLIENT KILL TYPE normal SKIPME yes");
+    UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
+    CHECK_INT(evictions, eviction[0] != '\0'); /* the event comes once */
+    delayq_close(&q);
+    return eviction;
+}
+
+TEST(the_log_names_a_policy_that_may_evict_what_a_queue_needs) {
+    if (main_server.major < 7) test_skip("CONFIG SET of two parameters");
+    CHECK(strstr(eviction_with("1gb", "allkeys-lru"),
+                 "allkeys-lru, may evict whole queues"));
+    CHECK(strstr(eviction_with("1gb", "volatile-ttl"),
+                 "volatile-ttl, may evict the keys that prevent duplicates"));
+    CHECK_TEXT(eviction_with("0", "allkeys-lru"), "");
+    CHECK_TEXT(eviction_with("1gb", "noeviction"), "");
+    ask("CONFIG SET maxmemory 0 maxmemory-policy noeviction");
+}
+
+static int no_connection;
+static redisContext *refuse_for_a_while(void *unused, int timeout_ms) {
+    (void)unused;
+    (void)timeout_ms;
+    return no_connection ? NULL : redisConnectUnix(main_server.socket);
+}
+
+TEST(the_log_says_how_long_the_server_was_away) {
+    delayq q;
+    delayq_options o = options_for(&main_server, "jobs");
+    const char *after;
+    long long began;
+    o.connect = refuse_for_a_while;
+    o.log = keep_news;
+    OK(&q, delayq_open(&q, &o));
+    no_connection = 1;
+    ask("CLIENT KILL TYPE normal SKIPME yes");
+    began = now_us();
+    UNTIL((delayq_offer(&q, "x", 1, 0), now_us() > began + 300000));
+    no_connection = 0;
+    q.conn->known_told_us = 1; /* as if it had been reported long ago */
+    UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
+    after = strstr(news.text, "connected to the connect hook after ");
+    if (!after || atol(after + 36) < 290) FAIL("said: %s", news.text);
+    delayq_close(&q);
+}
+
+TEST(poll_ms_is_the_time_between_two_polls_for_pushes) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_of_a_deaf_one();
+    o.poll_ms = 700;
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+    if (polls_take_us(&q, 6) < 1300000) FAIL("it polls too often");
+    if (!strstr(last_event, "every 700 ms")) FAIL("%s", last_event);
+    delayq_close(&q);
+}
+
+/* An offer of another handle is announced on the channel. */
+TEST(without_tracking_an_offer_of_another_handle_ends_a_take) {
+    delayq q, other;
+    delayq_item item;
+    delayq_options o = options_of_a_deaf_one();
+    int i;
+    o.poll_ms = 3600000;
+    OK(&q, delayq_open(&q, &o));
+    open_queue(&other, "jobs");
+    for (i = 0; i < 5; i++) {
+        CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
+        OFFER(&other, "x", i % 2 ? 300 : 0);
+        OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+    }
+    delayq_close(&other);
+    delayq_close(&q);
+}
+
+/* Two handles share a connection. The second one asks for tracking of the key
+ * that the first one tracks. */
 TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq q, b;
     delayq_item item;
@@ -462,11 +674,16 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     OFFER(&b, "x", 0);
     ask("RPUSH jobs y");
     OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+    /* The handle asks again after a minute. */
+    ask("ACL SETUSER half +client");
+    CHECK(q.conn->track_retry_us > now_us() + 30000000);
+    q.conn->track_retry_us = now_us();
+    UNTIL((delayq_take(&q, &item, 1), q.list_tracked));
     delayq_close(&b);
     delayq_close(&q);
 }
 
-/* Nothing announces what others offer from then on. */
+/* From then on nothing announces what other handles offer. */
 TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq mover, q;
     delayq_options o;
@@ -487,7 +704,8 @@ TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq_close(&q);
 }
 
-/* Also within the millisecond in which an idle handle asks nothing. */
+/* This also holds within the millisecond in which an idle handle sends no
+ * request. */
 TEST(a_take_that_is_refused_says_so_each_time) {
     delayq q;
     delayq_item item;
@@ -507,7 +725,7 @@ static delayq_status logged;
 static void note(void *user, delayq_status status, const char *text) {
     CHECK_TEXT((const char *)user, "me");
     CHECK(strlen(text) > 0);
-    logged = status;
+    if (status != DELAYQ_OK) logged = status;
 }
 
 TEST(a_fault_that_a_take_waits_out_is_logged) {
@@ -554,8 +772,8 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     delayq_item items[10];
     delayq_options o;
     size_t count;
-    /* the dead letters' key is of a wrong type, and an undecodable item lies
-     * behind a good one */
+    /* The dead letters' key has a wrong type, and an undecodable item lies
+     * behind a good one. */
     open_queue(&q, "jobs");
     ask("SET delayq_dead:{jobs} string");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -567,7 +785,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
     if (main_server.major < 6) return;
-    /* Redisson's wire: without RPUSH the rest can't be moved */
+    /* Redisson's wire: without RPUSH the other items can't be moved. */
     ask("FLUSHALL");
     o = options_with_rights("~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -644,7 +862,8 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq_close(&q);
 }
 
-/* A server that accepts the login and closes the connection at every script. */
+/* A server that accepts the login, and closes the connection at every
+ * script. */
 static int connections;
 static redisContext *hang_up_later(void *user, int timeout_ms) {
     (void)timeout_ms;
@@ -689,8 +908,9 @@ TEST(connections_that_every_script_breaks_are_not_replaced_endlessly) {
     server_end(&s);
 }
 
-/* Ids that are made of the time and the like come twice on boards that are
- * alike. Here the pipe is there, and no descriptor for /dev/urandom. */
+/* If ids are made of the time and the like, two identical boards make the same
+ * ids. In this test the wake-up pipe can be opened, but no descriptor is left
+ * for /dev/urandom. */
 TEST(an_open_where_there_are_no_random_bytes_is_refused) {
     delayq q;
     delayq_item item;
@@ -706,8 +926,9 @@ TEST(an_open_where_there_are_no_random_bytes_is_refused) {
     CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
     CHECK_INT(delayq_open(&q, &o), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&q), "random");
-    CHECK_INT(delayq_take(&q, &item, 0), DELAYQ_ERR_ARG); /* it is closed */
+    /* the handle is closed */
+    CHECK_INT(delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
     CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    CHECK_INT(dup(0), lowest); /* and has given its pipe back */
+    CHECK_INT(dup(0), lowest); /* and its pipe has been closed, too */
     close(lowest);
 }

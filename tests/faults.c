@@ -1,13 +1,16 @@
 /*
- * Faults of the connection during a call, made by a proxy: cut at every byte,
- * in both directions, once and twice in a row; stalled, dropped, delayed;
- * garbage from every byte on; a reply sent twice. The status is true, the
- * handle recovers by itself, and no item is lost.
+ * Faults of the connection during a call, made by a proxy. It cuts at every
+ * byte, in both directions, once and twice in a row; it stalls, drops and
+ * delays bytes, replaces them by garbage from every byte on, and sends a reply
+ * twice. The status is true, the handle recovers by itself, and no item is
+ * lost.
  */
 #include "proxy.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
-#define STRUCK_MS 40 /* io_timeout_ms of a call that gets no reply */
+#define STRUCK_MS 40   /* io_timeout_ms of a call that gets no reply */
+/* io_timeout_ms of a call whose reply may seem endless */
+#define GARBLED_MS 400
 
 /* --- the calls ----------------------------------------------------------- */
 
@@ -45,7 +48,7 @@ static void prepare_leased(void) {
 static void prepare_dead(void) {
     int i;
     prepare_leased();
-    for (i = 0; i < 3; i++) OK(&q, delayq_bury(&q, &items[i]));
+    for (i = 0; i < 3; i++) OK(&q, delayq_bury(&q, &items[i], NULL));
 }
 
 static delayq_status do_offer(void) {
@@ -94,7 +97,7 @@ static delayq_status do_extend(void) {
     return delayq_extend(&q, &items[1], 30000);
 }
 static delayq_status do_bury(void) {
-    return delayq_bury(&q, &items[1]);
+    return delayq_bury(&q, &items[1], NULL);
 }
 static delayq_status do_cancel(void) {
     return delayq_cancel(&q, &messages[1].ticket);
@@ -116,15 +119,16 @@ static delayq_status do_clear(void) {
     return delayq_clear(&q, NULL);
 }
 
-/* After the call so many items are in the queue: `done` if the call was done,
- * else `undone`. They are equal for calls that only read or move. */
+/* The number of items in the queue after the call is `done` if the call was
+ * done, else `undone`. These are equal for calls that only read or move. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
     delayq_status (*call)(void);
     int undone, done;
-    delayq_status good; /* what it returns without a fault */
-    int reads;          /* it changes nothing, so no outcome is unknown */
+    delayq_status good; /* the status without a fault */
+    /* the call changes nothing, so its outcome is always known */
+    int reads;
 } verbs[] = {
     {"offer", prepare_nothing, do_offer, 0, 1, DELAYQ_OK, 0},
     {"offer_many", prepare_nothing, do_offer_many, 0, 3, DELAYQ_OK, 0},
@@ -187,7 +191,7 @@ static void told_truly(const struct strike *s, delayq_status status) {
     if (v->reads && status == DELAYQ_ERR_UNKNOWN) wrong(s, status, now);
 }
 
-/* Each handle recovers by itself, and counts the items that exist. */
+/* Check that the handle recovers by itself, and count the items that exist. */
 static long long slowest; /* the slowest recovery of this test */
 static void recovers(const struct strike *s) {
     long long from = now_us();
@@ -204,12 +208,14 @@ static void begin(const struct verb *v) {
     v->prepare();
 }
 
-/* A call that will get no reply has a short timeout. */
+/* If a call will get no reply, give it a short timeout. */
 static delayq_status call_struck(const struct strike *s) {
     int full = q.options.io_timeout_ms;
     delayq_status status;
     if (s->what == STALL || s->what == DROP)
         q.options.io_timeout_ms = STRUCK_MS;
+    if (s->what == GARBAGE)
+        q.options.io_timeout_ms = GARBLED_MS * test_slow();
     if (s->what == REPLAY && q.conn->cmd.c)
         proxy->only = proxy_number(q.conn->cmd.c);
     proxy_strike(s->what, s->direction, s->at, s->times);
@@ -222,7 +228,7 @@ static delayq_status call_struck(const struct strike *s) {
 static void strike(struct strike s) {
     delayq_status status;
     begin(s.v);
-    s.v->call(); /* loads the script */
+    s.v->call(); /* this loads the script */
     begin(s.v);
     status = call_struck(&s);
     if (s.what == DELAY) CHECK_STATUS(&q, status, s.v->good);
@@ -230,7 +236,7 @@ static void strike(struct strike s) {
     recovers(&s);
 }
 
-/* How many bytes pass in this direction without a fault. */
+/* Returns how many bytes pass in this direction without a fault. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) { /* opens the subscriber, loads the script */
@@ -250,7 +256,7 @@ static void open_for(const struct verb *v) {
     o.name = "jobs";
     o.connect = through_proxy;
     o.lease_ms = strcmp(v->name, "take") == 0 ? 0 : 60000;
-    o.io_timeout_ms = 3000 * test_slow();
+    o.io_timeout_ms = 20000 * test_slow();
     OK(&q, delayq_open(&q, &o));
 }
 
@@ -295,7 +301,7 @@ static void cut(const struct verb *v) {
     }
 }
 
-TEST(a_cut_at_any_byte_of_an_offer_is_reported_truthfully) {
+LONG_TEST(a_cut_at_any_byte_of_an_offer_is_reported_truthfully) {
     each_verb(cut, 0, 3);
     report_row("connection cut at any byte, once or twice in a row",
                "done, nothing happened, or `ERR_UNKNOWN`; each is true",
@@ -304,16 +310,16 @@ TEST(a_cut_at_any_byte_of_an_offer_is_reported_truthfully) {
 TEST(a_cut_at_any_byte_of_a_tick_or_take_is_reported_truthfully) {
     each_verb(cut, 3, 6);
 }
-TEST(a_cut_at_any_byte_of_an_ack_is_reported_truthfully) {
+LONG_TEST(a_cut_at_any_byte_of_an_ack_is_reported_truthfully) {
     each_verb(cut, 6, 9);
 }
-TEST(a_cut_at_any_byte_of_a_nack_extend_or_bury_is_reported_truthfully) {
+LONG_TEST(a_cut_at_any_byte_of_a_nack_extend_or_bury_is_reported_truthfully) {
     each_verb(cut, 9, 12);
 }
-TEST(a_cut_at_any_byte_of_cancel_or_reschedule_is_reported_truthfully) {
+LONG_TEST(a_cut_at_any_byte_of_cancel_or_reschedule_is_reported_truthfully) {
     each_verb(cut, 12, 14);
 }
-TEST(a_cut_at_any_byte_of_a_peek_count_or_clear_is_reported_truthfully) {
+LONG_TEST(a_cut_at_any_byte_of_a_peek_count_or_clear_is_reported_truthfully) {
     each_verb(cut, 14, VERBS);
 }
 
@@ -337,8 +343,8 @@ static delayq_status do_several(void) {
 static const struct verb several = {
     "offers in one go", prepare_nothing, do_several, 0, 4, DELAYQ_OK, 0};
 
-/* Each message's status is true; those not stored are stored by a second
- * offer. */
+/* Check that each message's status is true. A second offer stores those
+ * messages that were not stored. */
 static void strike_several(enum fault what, int direction, long at, int times) {
     struct strike s = {&several, what, direction, at, times};
     int i, now, good = 0, unknown = 0;
@@ -426,9 +432,9 @@ static void garble(const struct verb *v) {
     at_bytes(v, GARBAGE, 1, test_slow() > 1 ? 13 : 1, 1);
 }
 
-/* Fails if an ack takes a flag that is neither 0 nor 1 for a 0, and returns
- * DELAYQ_GONE for an ack that was done. */
-TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
+/* This fails if the handle takes an ack's flag that is neither 0 nor 1 for a 0,
+ * and returns DELAYQ_GONE for an ack that was done. */
+LONG_TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
     each_verb(garble, 0, VERBS);
     report_row("garbage from any byte of an answer on",
                "`ERR_PROTOCOL`, `ERR_UNKNOWN`, or done",
@@ -443,8 +449,8 @@ static void break_types(void) {
     ask("MSET jobs s " ZSET " s delayq_dead:{jobs} s delayq_retry:{jobs} s");
 }
 
-/* A later call returns the reply to its own request and no older one. (A tick
- * that has to connect or to subscribe first sends no request.) */
+/* Check that a later call returns the reply to its own request and not an older
+ * one. (A tick that first has to connect or to subscribe sends no request.) */
 static void later_is_refused(const struct verb *v) {
     delayq_status status;
     int asks;
@@ -462,9 +468,9 @@ static void later_is_refused(const struct verb *v) {
     ask("FLUSHDB");
 }
 
-/* Both copies are there when the handle reads: the proxy sends them in one
- * write. Only the command connection is struck: the subscriber may receive a
- * message just then. */
+/* Both copies are in the socket when the handle reads: the proxy sends them in
+ * one write. Only the command connection is struck, because the subscriber may
+ * receive a message just then. */
 static void replay(const struct verb *v) {
     struct strike s = {v, REPLAY, 1, 0, 1};
     delayq_status status;
@@ -479,7 +485,8 @@ static void replay(const struct verb *v) {
     strike(s);
 }
 
-/* Fails if bytes left in the reader after a reply are not noticed. */
+/* This fails if the handle does not notice bytes that are left in its reader
+ * after a reply. */
 TEST(a_reply_that_comes_twice_is_not_taken_for_that_of_a_later_call) {
     each_verb(replay, 0, VERBS);
     report_row("an answer sent twice", "`ERR_PROTOCOL`", "done", slowest);

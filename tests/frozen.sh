@@ -1,7 +1,7 @@
 #!/bin/sh
-# game_loop over a line with a round trip of 50 ms, on a server that is frozen
-# for two seconds: the second half of `make demo`. The server is that of
-# with-server.sh; on another one, of the user, the game just runs.
+# The second half of `make demo`: game_loop over a line with a round trip of 50
+# ms, on a server that is frozen for two seconds. The server is that of
+# with-server.sh. A user's own server is not frozen: then the game just runs.
 #
 #     sh tests/with-server.sh sh tests/frozen.sh BUILD
 cd "$(dirname "$0")/.." || exit 1
@@ -15,7 +15,10 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 line=$!
 trap 'kill -CONT $DELAYQ_SERVER_PID; kill $line; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
-while [ ! -S "$dir/line" ]; do sleep 0.01; done
+while [ ! -S "$dir/line" ]; do
+    kill -0 $line 2>/dev/null || exit 1
+    sleep 0.01
+done
 echo "a game, 60 frames a second, over a line with a round trip of 50 ms:"
 DELAYQ_URL="unix://$dir/line" "$build/game_loop" 6 &
 game=$!

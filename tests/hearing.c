@@ -1,7 +1,7 @@
 /*
- * A push into the ready list is heard, whatever has happened to the server's
- * tracking of the list before: this handle, or one that shares its connection,
- * has written the list; the server was busy for a while.
+ * A handle hears of a push into the ready list, whatever happened to the
+ * server's tracking of the list before. This handle, or one that shares its
+ * connection, may have written the list, or the server was busy for a while.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -12,7 +12,7 @@
 static delayq worker, boss;
 static delayq_item item;
 
-/* Sleep in a take until the server tracks a key for somebody. */
+/* Returns 1 if the server tracks a key for some client. */
 static int tracked(void) {
     const char *info = ask("INFO stats");
     const char *at = strstr(info, "tracking_total_keys:");
@@ -20,11 +20,11 @@ static int tracked(void) {
     return at && atoi(at + 20) > 0;
 }
 
-/* A worker that polls once a minute and so depends on what it hears; another
- * handle on its connection. */
+/* Open a worker that polls once a minute, and so depends on notifications, and
+ * another handle on its connection. */
 static void open_both(void) {
     delayq_options o = options_for(&main_server, "jobs");
-    if (main_server.major < 6) test_skip("no tracking before Redis 6");
+    if (!can_track()) test_skip("the server tracks no keys");
     o.max_wait_ms = 60000;
     OK(&worker, delayq_open(&worker, &o));
     memset(&o, 0, sizeof o);
@@ -55,8 +55,9 @@ static void redrive_one(delayq *q) {
     CHECK_INT(n, 1);
 }
 
-/* Within some seconds, where the next poll is a minute away. Takes of 10 s and
- * longer would ask at once, to enter the waiters. */
+/* Check that the worker takes the item within some seconds. The next poll is a
+ * minute away. A take of 10 s or longer would send a request at once, to enter
+ * the waiters. */
 static void is_taken_soon(void) {
     int i;
     for (i = 0; i < 4 * test_slow(); i++)
@@ -83,7 +84,7 @@ static int server_tracks(void) {
     return at && atoi(at + 20) > 0;
 }
 
-/* The answer that says so lies there unread when the list changes. */
+/* The list changes while the reply to the tracking request is still unread. */
 TEST(a_push_that_another_takes_while_tracking_is_asked_for_hides_no_other) {
     open_both();
     ask("RPUSH jobs x");
@@ -104,7 +105,7 @@ TEST(a_push_that_another_takes_while_tracking_is_asked_for_hides_no_other) {
 TEST(a_push_after_a_redrive_on_the_same_connection_is_heard) {
     open_both();
     redrive_one(&boss);
-    ask("DEL jobs"); /* another program was faster */
+    ask("DEL jobs"); /* another program took the item first */
     CHECK_STATUS(&worker, delayq_take(&worker, &item, 0), DELAYQ_EMPTY);
     push_is_heard();
     close_both();
@@ -121,8 +122,8 @@ TEST(a_push_after_a_handles_own_redrive_is_heard) {
 
 /* --- a passing error ----------------------------------------------------- */
 
-/* The worker is about to ask for tracking again: what it asks for is answered
- * with an error so many times. */
+/* The worker is about to ask for tracking again. Its request is answered with
+ * this error `times` times. */
 static void fails_to_track(const char *error, int times) {
     ask("RPUSH jobs x");
     UNTIL(delayq_take(&worker, &item, 0) == DELAYQ_OK);
@@ -133,7 +134,7 @@ static void fails_to_track(const char *error, int times) {
 
 static void open_through_proxy(void) {
     delayq_options o = options_for(&main_server, "jobs");
-    if (main_server.major < 6) test_skip("no tracking before Redis 6");
+    if (!can_track()) test_skip("the server tracks no keys");
     proxy_start(&main_server);
     o.url = proxy_url();
     o.max_wait_ms = 60000;
@@ -168,11 +169,12 @@ TEST(after_a_passing_error_pushes_are_heard_though_another_handle_asks) {
     fails_to_track("BUSY Redis is busy running a script.", 1);
     UNTIL((delayq_take(&worker, &item, 0), proxy->times == 0));
     usleep(5000);
-    delayq_take(&worker, &item, 0); /* reads the refusal */
+    delayq_take(&worker, &item, 0); /* reads the error */
     poll_now(&boss);
     CHECK_STATUS(&boss, delayq_take(&boss, &item, 0), DELAYQ_EMPTY);
     ask("RPUSH jobs pushed");
-    OK(&worker, delayq_take(&worker, &item, 9000)); /* the first one */
+    /* the worker hears of the first push, too */
+    OK(&worker, delayq_take(&worker, &item, 9000));
     close_both();
 }
 

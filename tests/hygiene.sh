@@ -2,6 +2,9 @@
 # Static checks of the header: standards and warnings with gcc and clang, two
 # translation units, DELAYQ_STATIC, reserved names, lines of 80 columns, its
 # quick start. Ends in "N passed, N failed, N skipped".
+#
+#     tests/hygiene.sh [short]   short: only the first compiler optimizes, and
+#                                only the header in C: a third of the time
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
@@ -19,17 +22,26 @@ END
 cp "$dir/one.c" "$dir/one.cc"
 cp "$dir/two.c" "$dir/two.cc"
 
+# The optimizer's warnings don't depend on the standard, so it runs once for
+# each compiler and language.
+first=-O2
 for pair in "gcc g++" "clang clang++"; do
     c=${pair% *} cxx=${pair#* }
     has "$c" "$cxx" || continue
-    for std in c99 c11 c17; do
-        check "$c -std=$std" "$c" -std=$std -O2 $warn -Wstrict-prototypes -I. \
-            -c "$dir/one.c" -o "$dir/one.o"
+    level=-O2
+    [ "$1" != short ] || level=-O0
+    check "$c -std=c99" "$c" -std=c99 ${first:-$level} $warn \
+        -Wstrict-prototypes -I. \
+        -c "$dir/one.c" -o "$dir/one.o"
+    for std in c11 c17; do
+        check "$c -std=$std" "$c" -std=$std -fsyntax-only $warn \
+            -Wstrict-prototypes -I. "$dir/one.c"
     done
-    check "$c -std=gnu99, included after system headers" "$c" -std=gnu99 -O2 \
-        $warn -I. -c "$dir/late.c" -o "$dir/late.o"
-    # A unity build that hides POSIX from the header: told in words.
-    if "$c" -std=c99 -I. -c "$dir/late.c" -o "$dir/late.o" 2>"$dir/said"; then
+    check "$c -std=gnu99, included after system headers" "$c" -std=gnu99 \
+        -fsyntax-only $warn -I. "$dir/late.c"
+    # If an earlier header hides POSIX, as in a unity build, an error must say
+    # what to do.
+    if "$c" -std=c99 -I. -fsyntax-only "$dir/late.c" 2>"$dir/said"; then
         ok
     else
         check "$c -std=c99, included after system headers: it says what to do" \
@@ -39,14 +51,17 @@ for pair in "gcc g++" "clang clang++"; do
     for define in _GNU_SOURCE "_POSIX_C_SOURCE 200809L"; do
         printf '#define %s\n' "$define" | cat - "$dir/late.c" >"$dir/unity.c"
         check "$c -std=c99, after system headers and $define" "$c" -std=c99 \
-            $warn -I. -c "$dir/unity.c" -o "$dir/unity.o"
+            -fsyntax-only $warn -I. "$dir/unity.c"
     done
     check "$c: a file that defines _GNU_SOURCE itself, beside delayq_impl.c" \
-        "$c" -std=c99 $warn -I. "$dir/user.c" "$dir/one.c" -lhiredis \
+        "$c" -std=c99 $warn -I. "$dir/user.c" "$dir/one.o" -lhiredis \
         -o "$dir/user"
-    for std in c++11 c++14 c++17 c++20; do
-        check "$cxx -std=$std" "$cxx" -std=$std -O2 $warn -I. \
-            -c "$dir/one.cc" -o "$dir/one.oo"
+    first=
+    check "$cxx -std=c++11" "$cxx" -std=c++11 $level $warn -I. \
+        -c "$dir/one.cc" -o "$dir/one.oo"
+    for std in c++14 c++17 c++20; do
+        check "$cxx -std=$std" "$cxx" -std=$std -fsyntax-only $warn -I. \
+            "$dir/one.cc"
     done
     check "$c: two translation units link" "$c" -std=c99 $warn -I. \
         "$dir/one.o" "$dir/two.c" -lhiredis -o "$dir/both"
@@ -55,6 +70,8 @@ for pair in "gcc g++" "clang clang++"; do
         "$dir/one.o" "$dir/two.cc" -lhiredis -o "$dir/mixed"
     check "$c -DDELAYQ_STATIC" "$c" -std=c99 -O0 $warn -DDELAYQ_STATIC -I. \
         -c "$dir/one.c" -o "$dir/static.o"
+    check "$c -DDELAYQ_NO_LUA" "$c" -std=c99 $level $warn -DDELAYQ_NO_LUA -I. \
+        -c "$dir/one.c" -o "$dir/no-lua.o"
     nm -g --defined-only "$dir/static.o" >"$dir/symbols"
     if [ -s "$dir/symbols" ]; then
         bad "DELAYQ_STATIC leaks symbols"
@@ -65,7 +82,7 @@ for pair in "gcc g++" "clang clang++"; do
         bad "symbols that don't begin with delayq_"
         cat "$dir/symbols"
     else ok; fi
-    check "$c: the command-line tool" "$c" -std=c99 -O2 $warn -I. \
+    check "$c: the command-line tool" "$c" -std=c99 $level $warn -I. \
         examples/tool/*.c -lhiredis -o "$dir/tool"
 done
 
@@ -82,11 +99,24 @@ check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
     -o "$dir/version"
 check "the version's numbers are those of its text" "$dir/version"
 
-# Each other place that names the version.
+# A program for 0.2 that is upgraded as CHANGELOG.md says.
+check "a program for 0.2 compiles with its header" cc -std=c99 -Wall -Werror \
+    -Itests/old/0.2 -fsyntax-only tests/old/0.2/program.c
+sed -e 's/delayq_bury(&q, &item)/delayq_bury(\&q, \&item, NULL)/' \
+    -e 's/options\.broadcast = 1/options.wire = DELAYQ_BROADCAST/' \
+    -e 's/int wire = /delayq_wire wire = /' \
+    -e 's/"delayq\.h"/"..\/delayq.h"/' tests/old/0.2/program.c >"$dir/new.c"
+check "and, with the changes of CHANGELOG.md, with the current one" cc -std=c99 \
+    $warn -Itests -fsyntax-only "$dir/new.c"
+sed 's/"delayq\.h"/"..\/delayq.h"/' tests/old/0.2/program.c >"$dir/old.c"
+check "but not without them" sh -c '! "$@" 2>/dev/null' - cc -std=c99 \
+    -Werror -Itests -fsyntax-only "$dir/old.c"
+
+# All other places that name the version.
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 minor=${version%.*}
 next=${minor%.*}.$((${minor#*.} + 1))
-# says FILE TEXT: a line of the file has the text
+# says FILE TEXT: a line of the file must contain the text
 says() { check "$1 is of $version: $2" grep -q -F -e "$2" "$1"; }
 says delayq.h " * Version $version. "
 says .github/CHANGELOG.md "## $version"
@@ -103,8 +133,16 @@ for manual in examples/delayq.1 examples/*/delayq.1; do
     [ ! -f "$manual" ] || says "$manual" ".Os delayq $version"
 done
 
-# Names: macros and types of our own, none reserved.
-names=$(sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' delayq.h |
+# Each mutation of `make mutations` must fit this header.
+if command -v perl >/dev/null; then
+    check "each mutation can be applied" sh -c \
+        'perl tests/sim/mutate.pl check tests/sim/mutations.txt <delayq.h'
+fi
+
+# Names. Macros and types must be our own, and not reserved. The only exceptions
+# are hiredis' names for libvalkey.
+names=$(grep -v -i '^#define redis[_a-z]* valkey[_a-z]*$' delayq.h |
+    sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' |
     grep -v -e '^DELAYQ_' -e '^DQ_' -e '^dq_' -e '^_DEFAULT_SOURCE$')
 if [ -n "$names" ]; then bad "macros with a foreign name: $names"; else ok; fi
 cc -x c -fpreprocessed -dD -E -P delayq.h >"$dir/bare" 2>/dev/null
@@ -127,7 +165,7 @@ for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
     tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
-    # what clang-format makes of a comment's line that was too long
+    # If a comment's line was too long, clang-format leaves such lines.
     glued=$(grep -n '^ \*[A-Za-z]' "$file" /dev/null)
     if [ -n "$glued" ]; then bad "a comment's line: $glued"; else ok; fi
 done
@@ -140,12 +178,69 @@ check "the header's quick start is examples/hello.c" \
     diff -B -Z "$dir/start.c" "$dir/hello.c"
 check "the header's quick start compiles" cc -std=c99 $warn -I. "$dir/start.c" \
     -lhiredis -o "$dir/start"
-# Every target of .PHONY has its line in make help.
+# Every target of .PHONY must have its line in make help.
 make -s help | cut -c 1-14 >"$dir/help"
 for target in $(sed -n '/^\.PHONY:/,$p' Makefile | tr -d '\\' | cut -d: -f2); do
     if grep -q -w -e "$target" "$dir/help"; then ok; else
         bad "make help doesn't list $target"
     fi
 done
+
+# The reports of the tests. A line begins with FAIL, and the details are below
+# it.
+follows() { grep -a -A 1 "^FAIL $1" "$dir/report" | grep -q -e "$2"; }
+cat >"$dir/failing.c" <<'END'
+#define DELAYQ_IMPLEMENTATION
+#include "test.h"
+#include <stdlib.h>
+TEST(a_failing_test) { FAIL("the reason"); }
+TEST(an_aborted_test) { printf("no end of line"), fflush(stdout), abort(); }
+TEST(a_test_that_fails_beside_others) {
+    FILE *f = fopen(getenv("FAILED_ONCE"), "r");
+    if (f) return;
+    if (!fopen(getenv("FAILED_ONCE"), "w")) abort();
+    FAIL("too busy");
+}
+END
+if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
+    check "a program of tests compiles" cc -std=gnu99 -I. -Itests \
+        "$dir/failing.c" tests/main.c -lhiredis -o "$dir/failing"
+    FAILED_ONCE=$dir/once "$dir/failing" >"$dir/report" 2>&1
+    check "a test's details follow its line FAIL" \
+        follows a_failing_test "the reason"
+    check "also those of one that ends in the middle of a line" \
+        follows an_aborted_test "no end of line"
+    check "which ends that line" grep -q -x "    ended by signal 6.*" \
+        "$dir/report"
+fi
+cat >"$dir/failing.sh" <<'END'
+. tests/lib.sh
+check "a failing check" sh -c "echo the reason >&2; false"
+echo noise >&2
+summary
+END
+sh "$dir/failing.sh" >"$dir/report" 2>&1
+check "so do those of a check in a shell suite" \
+    follows "a failing check" "the reason"
+sed -n '/^suite() {/,/^}/p' tests/all.sh >"$dir/suite.sh"
+echo 'suite shell sh "$dir/failing.sh"' | cat "$dir/suite.sh" - >"$dir/shell.sh"
+(results=$dir && . "$dir/shell.sh") >"$dir/report" 2>"$dir/said"
+check "what a shell suite says on stderr stays in its place" \
+    grep -q -x noise "$dir/report"
+check "and is not printed before" [ ! -s "$dir/said" ]
+if [ -x "$dir/failing" ]; then
+    echo 'suite busy "$dir/failing" -a !an_aborted' |
+        cat "$dir/suite.sh" - >"$dir/busy.sh"
+    rm -f "$dir/once" "$dir/counts"
+    (export FAILED_ONCE="$dir/once" && results=$dir && . "$dir/busy.sh") \
+        >"$dir/report" 2>&1
+    check "a test that fails beside others is run again, alone" sh -c \
+        'grep -A 1 "^again a_test_that_fails" "$1" | grep "too busy" &&
+        [ "$(cat "$2")" = "1 1 0" ]' - "$dir/report" "$dir/counts"
+    check "and named if it passes" grep -q \
+        "^busy: a_test_that_fails_beside_others " "$dir/alone"
+    check "a test that fails alone, too, has failed" \
+        follows a_failing_test "the reason"
+fi
 
 summary

@@ -1,22 +1,22 @@
 #!/bin/sh
-# Programs outside of this tree, built in each of the ways that
-# .package/README.md names, in C and in C++, and run: a copied header; `make
+# Programs outside of this tree. They are built, in C and in C++, and run in
+# each of the ways that .package/README.md names: a copied header; `make
 # install`, found by -I, pkg-config, CMake and Meson; FetchContent,
-# add_subdirectory, a Meson wrap, Conan, vcpkg's port. Then `make uninstall`, and
-# which versions are refused. The program is examples/hello.c, the lines that
-# build it are taken from the documentation. Ends in "N passed, N failed, N
-# skipped".
+# add_subdirectory, a Meson wrap, Conan, vcpkg's port. Then `make uninstall`,
+# and the versions that are refused. The program is examples/hello.c. The
+# commands that build it are taken from the documentation. Ends in "N passed, N
+# failed, N skipped".
 #
-# VCPKG_ROOT   where vcpkg is, if its port is to be tried, too
+# VCPKG_ROOT   where vcpkg is; without it vcpkg's port is not tried
 cd "$(dirname "$0")/.." || exit 1
-if [ "$1" != on-a-server ]; then # a private one, even where DELAYQ_URL is set
+if [ "$1" != on-a-server ]; then # a private server, even if DELAYQ_URL is set
     unset DELAYQ_URL
     exec sh tests/with-server.sh sh tests/install.sh on-a-server
 fi
 . tests/lib.sh
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 
-# block HEADING LANGUAGE: the first block of a language below a heading
+# block HEADING LANGUAGE: prints the first block of a language below a heading
 block() {
     awk -v heading="$1" -v fence="\`\`\`$2" '
         on && /^```$/ { exit }
@@ -27,8 +27,8 @@ block() {
         END { if (!found) print heading ": no block of " fence }
         ' .package/README.md
 }
-# new WAY LANGUAGE: a folder with only app.c or app.cc in it, a program that
-# ends soon by itself
+# new WAY LANGUAGE: makes a folder with nothing but app.c or app.cc, a program
+# that soon ends by itself
 new() {
     project=$dir/$1-$2
     mkdir -p "$project"
@@ -43,14 +43,15 @@ as() {
         -e 's/app\.c/app.cc/' -e 's/\bcc -/c++ -/' -e 's/\bcc app/c++ app/' ;;
     esac
 }
-# runs SENTENCE PROGRAM
+# runs SENTENCE PROGRAM: the program must print hello
 runs() {
     if [ "$("$2" 2>"$dir/err")" = hello ]; then ok; else
         bad "$1: what was built doesn't run"
         "$2"
     fi
 }
-# built WAY LANGUAGE COMMAND...: runs it in the project, then the program
+# built WAY LANGUAGE COMMAND...: runs the command in the project, then the
+# program
 built() {
     sentence="$1, $2"
     shift 2
@@ -87,7 +88,7 @@ done
 
 # --- the sources, within a project ---------------------------------------------
 
-# a git repository as a release has it, and a copy of it
+# A git repository with a release, and a copy of it.
 origin=$dir/origin
 mkdir "$origin"
 tar -c --exclude=./build --exclude=./.git . | tar -x -C "$origin"
@@ -186,7 +187,7 @@ fi
 
 # --- the tool's TLS --------------------------------------------------------------
 
-# a compiler that notes what it was to do
+# A compiler that notes its arguments.
 cat >"$dir/cc" <<'END'
 #!/bin/sh
 case " $* " in *" -E "*) exit 1 ;; esac
@@ -238,7 +239,7 @@ if has pkg-config; then
         [ "$(pkg-config --modversion delayq)" = "$version" ]
 fi
 
-# wants VERSION [PREFIX]: does CMake find a suitable version?
+# wants VERSION [PREFIX]: CMake must find a suitable version.
 wants() {
     mkdir -p "$dir/wants"
     printf '%s\n' 'cmake_minimum_required(VERSION 3.13)' 'project(app C)' \
@@ -265,7 +266,7 @@ if command -v cmake >/dev/null; then
     check "CMake: refuses a range below" \
         refuses "$major.$((minor - 1))...<$major.$minor"
     check "CMake: refuses a range above" refuses "$major.90...$major.99"
-    # what will be installed later: VERSION REFUSED ACCEPTED...
+    # The headers of later versions: VERSION REFUSED ACCEPTED...
     later=$dir/later
     mkdir -p "$later/share/cmake/delayq"
     cp .package/delayq-config.cmake "$later/share/cmake/delayq"
@@ -324,12 +325,13 @@ cp delayq.h "$project"
 line=$(grep '^cc app\.c ' README.md)
 check "the README has the line that builds it" [ -n "$line" ]
 check "the quick start builds" sh -c 'cd "$1" && eval "$2"' - "$project" "$line"
-# Line buffered, so that its output is seen before it is killed.
+# The program's output is line buffered, so that all of it is seen before the
+# program is killed.
 begun=$(date +%s%N)
-stdbuf -oL "$project/app" >"$dir/said" 2>&1 &
+stdbuf -oL "$project/app" >"$dir/said" 2>"$dir/told" &
 app=$!
 pushed=$(sed -n 's/^redis-cli \(rpush [^#]*\).*/\1/p' README.md)
-says() { [ "$(cat "$dir/said")" = "$1" ]; }
+says() { [ "$(cat "$dir/said")" = "$1" ] || ! cat "$dir/said" "$dir/told"; }
 soon "it prints what is due" says hello
 check "and not before" [ $(($(date +%s%N) - begun)) -ge 5000000000 ]
 if has redis-cli; then
@@ -338,5 +340,8 @@ if has redis-cli; then
 fi
 kill $app 2>/dev/null
 wait $app 2>/dev/null
+check "its log says only where it is connected" sh -c \
+    '[ "$(wc -l <"$1")" = 1 ] && grep -q "^connected to " "$1" ||
+    ! cat "$1"' - "$dir/told"
 
 summary

@@ -1,11 +1,11 @@
-/* Payloads of many MB: what they cost the program and the server, and that
- * they go through. */
+/* Payloads of many MB: they arrive, and their cost for the program and the
+ * server is limited. */
 #include "proxy.h"
 #include "test.h"
 #include <sys/resource.h>
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
 #if __GLIBC_PREREQ(2, 33)
-#define HEAP_IS_KNOWN /* sanitizers have one of their own */
+#define HEAP_IS_KNOWN /* sanitizers have a heap of their own */
 #include <malloc.h>
 #endif
 #endif
@@ -20,7 +20,7 @@ static char *payload_of(size_t len) {
     return p;
 }
 
-/* CPU time that this process has used, in microseconds. */
+/* Returns the CPU time of this process in microseconds. */
 static long long cpu_us(void) {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
@@ -32,7 +32,8 @@ static void lower(long long *least, long long us) {
     if (*least == 0 || us < *least) *least = us;
 }
 
-/* The least CPU time of an offer of so many bytes, in so many messages. */
+/* Returns the least CPU time of an offer of `len` bytes in `messages`
+ * messages. */
 static long long offer_costs(delayq *q, const char *payload, size_t len,
                              size_t messages, int rounds) {
     long long least = 0;
@@ -70,7 +71,7 @@ TEST(an_offer_costs_the_program_as_much_per_byte_however_large_it_is) {
     free(payload);
 }
 
-TEST(a_take_costs_the_program_as_much_per_byte_however_large_it_is) {
+LONG_TEST(a_take_costs_the_program_as_much_per_byte_however_large_it_is) {
     char *payload = payload_of(32 * MB);
     long long small = 0, large = 0;
     delayq_item item;
@@ -92,8 +93,8 @@ TEST(a_take_costs_the_program_as_much_per_byte_however_large_it_is) {
     free(payload);
 }
 
-/* Alone on a machine each call takes less than 1 s of the 3 s that it has. Many
- * tests run beside this one, so it has some tries. */
+/* On an idle machine each call takes less than 1 s of the 3 s that it has. Many
+ * tests run beside this one, so the call may be repeated. */
 TEST(an_item_of_60_mb_goes_through_with_the_default_options) {
     size_t len = 60 * MB;
     char *payload = payload_of(len);
@@ -118,7 +119,14 @@ TEST(an_item_of_60_mb_goes_through_with_the_default_options) {
     free(payload);
 }
 
-/* The bytes that replicas and the append-only file are sent. */
+static long long aof_size(redisContext *c) {
+    redisReply *r = run(c, "INFO persistence");
+    long long size = atoll(strstr(r->str, "aof_current_size:") + 17);
+    freeReplyObject(r);
+    return size;
+}
+
+/* Few bytes go to the replicas and to the append-only file. */
 TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     static const char *const arguments[] = {"--appendonly", "yes", NULL};
     char *payload = payload_of(MB);
@@ -126,7 +134,6 @@ TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     delayq_options o;
     server s;
     redisContext *c;
-    redisReply *r;
     long long before, after;
     delayq q = {0};
     server_start(&s, arguments);
@@ -134,19 +141,15 @@ TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     o = options_for(&s, "large");
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_offer(&q, "x", 1, 0)); /* the scripts, before Redis 7 */
+    /* before Redis 7 these calls would write the scripts */
+    OK(&q, delayq_offer(&q, "x", 1, 0));
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_ack(&q, &item));
     OK(&q, delayq_offer(&q, payload, MB, 0));
     OK(&q, delayq_take(&q, &item, 20000));
-    r = run(c, "INFO persistence");
-    before = atoll(strstr(r->str, "aof_current_size:") + 17);
-    freeReplyObject(r);
+    UNTIL((before = aof_size(c)) > 2000000);
     OK(&q, delayq_ack(&q, &item));
-    r = run(c, "INFO persistence");
-    after = atoll(strstr(r->str, "aof_current_size:") + 17);
-    freeReplyObject(r);
-    CHECK(before > 2000000);
+    after = aof_size(c);
     if (after - before > 1000) FAIL("%lld bytes", after - before);
     delayq_close(&q);
     redisFree(c);
@@ -154,9 +157,10 @@ TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     free(payload);
 }
 
-/* 4 MB/s: 2 s for the item, of which each MB has the whole timeout. */
+/* The line passes 4 MB/s, so the item needs 3 s. Each MB has the whole timeout
+ * for itself. */
 TEST(a_large_item_goes_through_a_line_that_needs_longer_than_io_timeout_ms) {
-    size_t len = 8 * MB;
+    size_t len = 12 * MB;
     char *payload = payload_of(len);
     delayq_options o;
     delayq_item item;
@@ -164,7 +168,7 @@ TEST(a_large_item_goes_through_a_line_that_needs_longer_than_io_timeout_ms) {
     proxy_start(&main_server);
     o = options_for(&main_server, "large");
     o.url = proxy_url();
-    o.io_timeout_ms = 1000 * test_slow();
+    o.io_timeout_ms = 2500 * test_slow();
     OK(&q, delayq_open(&q, &o));
     proxy->pace_us = 16000;
     OK(&q, delayq_offer(&q, payload, len, 0));
@@ -178,7 +182,7 @@ TEST(a_handle_is_smaller_than_4_kb) {
     CHECK(sizeof(delayq) < 4 * 1024);
 }
 
-/* glibc's heap grows to what was in use at once. */
+/* glibc's heap grows to the most bytes in use at one time. */
 #ifdef HEAP_IS_KNOWN
 TEST(the_first_calls_need_less_than_48_kb_of_heap) {
     size_t before, after;
@@ -189,7 +193,7 @@ TEST(the_first_calls_need_less_than_48_kb_of_heap) {
     mallopt(M_TRIM_THRESHOLD, 32 << 20);
     mallopt(M_TOP_PAD, 0);
     before = mallinfo2().arena;
-    if (before == 0) return; /* valgrind has a malloc of its own */
+    if (before == 0) return; /* valgrind replaces malloc */
     while (mallinfo2().arena == before) CHECK(malloc(1000) != NULL);
     before = mallinfo2().arena;
     open_queue(&q, "heap");
@@ -198,7 +202,11 @@ TEST(the_first_calls_need_less_than_48_kb_of_heap) {
     OK(&q, delayq_take(&q, &item, 20000));
     after = mallinfo2().arena;
     printf("    %lu bytes\n", (unsigned long)(after - before));
+#ifdef DELAYQ_LIBVALKEY /* its buffers are larger */
+    CHECK(after - before < 80 * 1024);
+#else
     CHECK(after - before < 48 * 1024);
+#endif
     delayq_close(&q);
 }
 #endif

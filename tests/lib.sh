@@ -1,4 +1,4 @@
-# What the shell suites share. A suite begins with
+# Functions that the shell suites share. A suite begins with
 #
 #     cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 #
@@ -10,19 +10,20 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM HUP
 passed=0 failed=0 skipped=0
 
-# ok [SENTENCE], bad SENTENCE, skip WHAT
+# ok [SENTENCE], bad SENTENCE, skip REASON: count a check
 ok() { passed=$((passed + 1)) && [ -z "$1" ] || echo "ok   $1"; }
 bad() { failed=$((failed + 1)); echo "FAIL $1"; }
 skip() { skipped=$((skipped + 1)); echo "skip $1"; }
 
-# check SENTENCE COMMAND...: shows the command's output if it fails
+# check SENTENCE COMMAND...: the command must succeed; shows its output if it
+# fails
 check() {
     sentence=$1
     shift
     if "$@" >"$dir/.said" 2>&1; then ok; else bad "$sentence"; cat "$dir/.said"; fi
 }
 
-# soon SENTENCE COMMAND...: the command succeeds within a minute
+# soon SENTENCE COMMAND...: the command must succeed within a minute
 soon() {
     sentence=$1 tries=1200
     shift
@@ -34,7 +35,8 @@ soon() {
     ok
 }
 
-# has TOOL...: are all installed? A missing one is reported once as a skip.
+# has TOOL...: succeeds if all are installed. A missing tool is reported once as
+# a skip.
 lacking=
 has() {
     for wanted; do
@@ -48,7 +50,8 @@ has() {
     done
 }
 
-# The suite's last line and its exit status; in CI nothing may be skipped.
+# Prints the suite's last line, and returns its exit status. In CI nothing may
+# be skipped.
 summary() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ] && { [ -z "$CI" ] || [ "$skipped" -eq 0 ]; }

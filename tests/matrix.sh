@@ -1,24 +1,27 @@
 #!/bin/sh
 # `make matrix`: the tests on other systems and machines. Each row has its own
-# Debian in a cache folder, so nothing is installed here; for another machine
-# the client is cross compiled and run by qemu-user. windows, zig and
-# device are those of tests/cross.sh, which need neither root nor a chroot.
+# Debian in a cache folder, so nothing is installed on this system. For another
+# machine the client is cross compiled and run by qemu-user. The rows windows,
+# zig, device, lwip and board are those of tests/cross.sh: they need neither root
+# nor a chroot.
 #
 #     tests/matrix.sh [ROW...]     default: all rows
 #
-# DELAYQ_MATRIX_CACHE   the chroots; removing it makes them anew
+# DELAYQ_MATRIX_CACHE   a folder for the chroots; if it is removed, they are
+#                       made again
 # DELAYQ_MATRIX_MIRROR  Debian's packages
 #
-# A row's output goes to build/matrix/ROW.log. A row that can't run is reported
-# and counts as skipped. Ends in "N passed, N failed, N skipped".
+# A row's output goes to build/matrix/ROW.log. If a row can't run, this is
+# reported, and the row counts as skipped. Ends in "N passed, N failed, N
+# skipped".
 cd "$(dirname "$0")/.." || exit 1
 cache=${DELAYQ_MATRIX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-matrix}
 mirror=${DELAYQ_MATRIX_MIRROR:-http://deb.debian.org/debian}
 logs=build/matrix
 rows="deb11 deb12 deb13 deb13-valkey i386 arm64 armhf s390x s390x-server musl
-    windows zig device"
+    windows zig device lwip board"
 
-# settings ROW: its system, compiler, packages
+# settings ROW: sets the row's system, compiler and packages
 settings() {
     row=$1 suite=bookworm arch=amd64 chroot=$1 foreign='' musl='' slow=1
     cc=gcc cxx=g++ qemu='' server=redis-server
@@ -27,14 +30,14 @@ settings() {
     deb11) suite=bullseye ;;
     deb12) ;;
     deb13 | deb13-valkey)
-        suite=trixie chroot=deb13 # its hiredis has TLS
+        suite=trixie chroot=deb13 # the hiredis of this suite has TLS
         packages=$packages,valkey-server,libssl-dev,openssl
         [ "$row" = deb13 ] || server=valkey-server
         ;;
     i386) arch=i386 ;;
     arm64) other arm64 aarch64-linux-gnu aarch64 ;;
     armhf) other armhf arm-linux-gnueabihf arm ;;
-    s390x | s390x-server) # big-endian; and with a big-endian server, too
+    s390x | s390x-server) # big-endian; in the second row the server, too
         chroot=s390x
         other s390x s390x-linux-gnu s390x
         [ "$row" = s390x ] || server=redis-s390x slow=5
@@ -43,12 +46,12 @@ settings() {
         musl=/opt/musl cc=musl-gcc cxx=''
         packages=$packages,gcc,libc6-dev,musl-tools,dpkg-dev
         ;;
-    windows | zig | device) chroot='' ;; # cross.sh has these, on this system
+    windows | zig | device | lwip | board) chroot='' ;; # cross.sh, on this system
     *) return 1 ;;
     esac
     [ "$cc" != gcc ] || packages=$packages,gcc,g++,libc6-dev,libhiredis-dev
 }
-# other ARCH TRIPLET QEMU
+# other ARCH TRIPLET QEMU: settings for another machine
 other() {
     foreign=$1 cc=$2-gcc cxx=$2-g++ qemu=qemu-$3
     packages=$packages,qemu-user,gcc-$2,g++-$2
@@ -56,7 +59,7 @@ other() {
 
 # --- inside a chroot ---------------------------------------------------------
 
-# What debootstrap can't install.
+# Install what debootstrap can't install.
 prepare() {
     export DEBIAN_FRONTEND=noninteractive
     if [ -n "$foreign" ]; then
@@ -68,8 +71,8 @@ prepare() {
     fi
 }
 install() { apt-get -q -y --no-install-recommends install "$@"; }
-# apt would replace the native server by the other machine's; so that one is
-# unpacked into a folder of its own.
+# apt would replace the native server by that of the other machine. So the
+# latter is unpacked into a folder of its own.
 foreign_server() {
     mkdir -p /opt/redis && cd /opt/redis &&
         apt-get -q -o APT::Sandbox::User=root download "redis-tools:$foreign" &&
@@ -87,9 +90,9 @@ musl_hiredis() {
         mv hiredis-*/ hiredis && make -C hiredis static CC="$cc"
 }
 
-# say NAME VALUE: for the table
+# say NAME VALUE: prints a line for the table
 say() { echo "$1: $2"; }
-# check SENTENCE COMMAND...
+# check SENTENCE COMMAND...: the command must succeed
 check() {
     sentence=$1
     shift
@@ -99,7 +102,7 @@ check() {
         echo "FAIL $sentence" && failed=1
     fi
 }
-# Builds as C and as C++11, then runs the tests.
+# Build as C and as C++11, then run the tests.
 inside() {
     passed=0 failed=0 flags='' libs=-lhiredis
     headers=/usr/include/hiredis
@@ -112,7 +115,7 @@ inside() {
     printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n' >one.cc
     [ -z "$cxx" ] || check "compiles as C++11" "$cxx" -std=c++11 -Wall \
         -Wextra -Wpedantic -Werror -I. -c one.cc -o one.o
-    make -s CC="$cc" HIREDIS_CFLAGS="$flags" HIREDIS_LIBS="$libs" \
+    make -s -j2 CC="$cc" HIREDIS_CFLAGS="$flags" HIREDIS_LIBS="$libs" \
         build/test-plain || {
         echo "FAIL builds"
         echo "$passed passed, $((failed + 1)) failed, 0 skipped"
@@ -121,12 +124,13 @@ inside() {
     skipped=0
     tests build/test-plain -a
     if [ -f /usr/include/openssl/ssl.h ]; then
-        make -s CC="$cc" SAN= build/test-tls && tests build/test-tls ||
+        make -s CC="$cc" SAN= build/test-tls && tests build/test-tls -a ||
             failed=$((failed + 1))
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
 }
-# tests PROGRAM...: shows its output, adds up its last line
+# tests PROGRAM...: runs it, shows its output, and adds the counts of its last
+# line
 tests() {
     DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$@" \
         >tests.out 2>&1
@@ -148,9 +152,9 @@ tests() {
 
 # --- outside -----------------------------------------------------------------
 
-# alone SECONDS COMMAND...: in a mount and process namespace, which the kernel
-# removes however the command ends. An interrupt ends it; after kill -9 of this
-# script the time limit does.
+# alone SECONDS COMMAND...: runs it in a mount and process namespace. The kernel
+# removes the namespace however the command ends. An interrupt ends the command.
+# After kill -9 of this script the time limit ends it.
 alone() {
     unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
     job=$!
@@ -162,8 +166,8 @@ alone() {
 trap 'exit 1' INT TERM HUP
 trap '[ -z "$job" ] || kill -KILL $job' EXIT
 
-# within SECONDS MODE ROW: this script in the row's chroot, on a copy of the
-# sources that the end of its /tmp takes away
+# within SECONDS MODE ROW: runs this script in the row's chroot, on a copy of
+# the sources. The copy lies in the namespace's /tmp, and vanishes with it.
 within() {
     limit=$1
     shift
@@ -180,7 +184,8 @@ within() {
             chroot "$root" sh /tmp/delayq/tests/matrix.sh "$@"
     ' sh "$root" "$@"
 }
-# The row's chroot. If it is unfinished or has other packages, it is made anew.
+# Make the row's chroot. If it is unfinished or has other packages, it is made
+# again.
 make_chroot() {
     root=$cache/$chroot
     made="$suite $arch $packages $foreign $musl"
@@ -219,7 +224,7 @@ run_row() {
         last="0 passed, 1 failed, 0 skipped"
         ;;
     esac
-    grep -B 3 '^FAIL' "$log" | grep -v '^ok '
+    grep -A 3 '^FAIL' "$log" | grep -v '^ok '
     line "$row" "$(field compiler)" "$(field hiredis)" "$(field server)" "$last"
     set -- $last
     passed=$((passed + $1)) failed=$((failed + $3)) skipped=$((skipped + $5))

@@ -1,7 +1,6 @@
 /*
- * Redisson's mirror list: for any ids and any order of removal it ends as if
- * each element had been removed by an LREM of its own, and the number of
- * commands stays below a bound.
+ * Redisson's mirror list. For any ids and any order of removal it ends as if an
+ * LREM had removed each element. The number of commands stays below a bound.
  */
 #include "test.h"
 
@@ -19,7 +18,8 @@ static entry all[MANY];
 static redisContext *c;
 static delayq q;
 
-/* An element offered at that microsecond; java: with an id of Redisson's. */
+/* Make an element that was offered at this microsecond. java: with an id as
+ * Redisson makes it. */
 static void make_entry(entry *e, int64_t us, int i, int java) {
     char id[16], payload[24];
     int k, n = snprintf(payload, sizeof payload, "item %d", i);
@@ -52,8 +52,9 @@ static void read_replies(int n) {
     }
 }
 
-/* MANY elements offered within some minutes, some of them by Java, by hosts
- * whose clocks differ slightly; due in random order, most of them already. */
+/* Store MANY elements that were offered within some minutes by hosts whose
+ * clocks differ slightly. Some are offered by Java. They are due in random
+ * order, and most are due already. */
 static void fill(int javas, int disorder) {
     int64_t us = now_us() + q.conn->clock_offset_us - 600000000;
     int i;
@@ -66,8 +67,8 @@ static void fill(int javas, int disorder) {
     read_replies(2 * MANY);
 }
 
-/* The mirror has the elements of the zset without the leased ones, in the order
- * of their offers. */
+/* Check that the mirror has the elements of the zset without the leased ones,
+ * in the order of their offers. */
 static void check_mirror(void) {
     redisReply *r;
     size_t at = 0;
@@ -140,7 +141,7 @@ static void open_redisson(void) {
     c = server_connect(&main_server);
     o.wire = DELAYQ_REDISSON;
     OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_tick(&q, NULL)); /* the script, the subscriber */
+    OK(&q, delayq_tick(&q, NULL)); /* loads the script, opens the subscriber */
     OK(&q, delayq_tick(&q, NULL));
 }
 
@@ -152,7 +153,7 @@ TEST(own_elements_are_found_in_the_mirror_without_a_scan) {
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
-    CHECK_INT(calls_of("lrem"), 2); /* the probe, the marks */
+    CHECK_INT(calls_of("lrem"), 2); /* of the probe, and of the marks */
     CHECK(calls_of("lindex") < 100 * 12);
     delayq_close(&q);
     redisFree(c);
@@ -190,7 +191,7 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     read_replies(40);
     poll_now(&q);
     OK(&q, delayq_tick(&q, &wait));
-    CHECK_INT(wait, 0); /* there is more */
+    CHECK_INT(wait, 0); /* more is due at once */
     CHECK_INT(ask_int("LLEN jobs"), 3);
     CHECK_INT(ask_int("LLEN " MIRROR), 40017);
     while (ask_int("LLEN jobs") < 20) OK(&q, delayq_tick(&q, &wait));
@@ -199,8 +200,8 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     redisFree(c);
 }
 
-/* A large head isn't read: it leaves by an LREM of its own, and those around it
- * by their places. */
+/* A large head is not read. An LREM removes it, and its neighbours leave by
+ * their positions. */
 TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
     static char large[100000];
     int wire, take;

@@ -1,6 +1,7 @@
 /*
- * Handles beside a Redisson for which they were not opened: what they find is
- * refused before they write, in words that name the cure, and a cure is left.
+ * Handles beside a Redisson for which they were not opened. A handle that finds
+ * foreign elements is refused before it writes. The error text names a remedy,
+ * and the remedy works.
  *
  * This file uses public names only, so that it compiles with older headers. It
  * compiles delayq with a clock that the tests can set forward.
@@ -23,7 +24,8 @@ static int skipped_clock(clockid_t which, struct timespec *t) {
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 
-/* Ids as the Redissons write them: a double, and eight random bytes. */
+/* Ids as both versions of Redisson write them: a double, and eight random
+ * bytes. */
 #define OLD_ID "\x81\xe9}\xf4\x10\"\xb1\xc3"
 #define NEW_ID "\x9dZ*o8?fw"
 
@@ -39,7 +41,8 @@ static delayq_status open_with(delayq *q, delayq_wire wire, int64_t lease_ms) {
     return delayq_open(q, &o);
 }
 
-/* What a Redisson of that wire writes when it offers; NATIVE: a C program. */
+/* Write an offer as a Redisson of that wire does; NATIVE: as a C program
+ * does. */
 static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
     static const char *const ids[] = {"ABCDEFGHabcde\0\0", NEW_ID, OLD_ID};
     static const int lengths[] = {16, 8, 0};
@@ -50,7 +53,8 @@ static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
     if (whose != DELAYQ_NATIVE) ask("RPUSH " MIRROR " %b", e, n);
 }
 
-/* Can a handle of this wire live beside elements of that Redisson? */
+/* Returns 1 if a handle of this wire can live beside elements of that
+ * Redisson. */
 static int fits(delayq_wire wire, delayq_wire whose) {
     return whose == DELAYQ_NATIVE || wire == whose;
 }
@@ -96,7 +100,8 @@ TEST(an_element_of_another_redisson_behind_the_heads_is_seen_at_the_open) {
         for (place = 0; place < 3; place++) {
             int i;
             ask("FLUSHALL");
-            for (i = 0; i < 20; i++) { /* C's, in the mirror, too */
+            /* a C program's items, in the mirror, too */
+            for (i = 0; i < 20; i++) {
                 delayq_message m = {0};
                 if (i == 0) OK(&q, open_with(&q, other, 0));
                 m.data = "c";
@@ -150,7 +155,7 @@ TEST(a_take_that_meets_an_element_of_another_redisson_refuses) {
                 OK(&q, open_with(&q, wires[i], lease ? 60000 : 0));
                 CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
                 offered_by(wires[j], "java", 1);
-                OFFER(&q, "c", 0); /* so that it asks */
+                OFFER(&q, "c", 0); /* makes the next take send a request */
                 refuses(&q, delayq_take(&q, &item, 5000), wires[j]);
                 CHECK_INT(ask_int("ZCARD " ZSET), 2);
                 CHECK_INT(ask_int("EXISTS jobs"), 0);
@@ -159,7 +164,8 @@ TEST(a_take_that_meets_an_element_of_another_redisson_refuses) {
             }
 }
 
-/* A payload that Java has moved would be leased in the wrong format. */
+/* If Java has moved an item's payload, the take would lease it in the wrong
+ * format. */
 TEST(a_take_sees_what_is_due_soon_before_it_writes_a_lease) {
     delayq q;
     delayq_item item;
@@ -174,8 +180,8 @@ TEST(a_take_sees_what_is_due_soon_before_it_writes_a_lease) {
     delayq_close(&q);
 }
 
-/* Whatever has been mixed: the ticks of one handle bring it to the ready list,
- * where every consumer can take it. */
+/* Whatever formats are mixed, the ticks of one handle move all items to the
+ * ready list, where every consumer can take them. */
 TEST(ticks_with_the_old_wire_move_elements_of_every_format) {
     delayq q;
     delayq_item item;
@@ -185,13 +191,14 @@ TEST(ticks_with_the_old_wire_move_elements_of_every_format) {
     offered_by(DELAYQ_NATIVE, "c", 3);
     refuses(&q, open_with(&q, DELAYQ_REDISSON_OLD, 60000), DELAYQ_REDISSON);
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && ask_int("LLEN jobs") == 3);
-    CHECK_INT(ask_int("DBSIZE"), 1); /* zset and mirror are empty */
+    /* only the list is left; the zset and the mirror are empty */
+    CHECK_INT(ask_int("DBSIZE"), 1);
     refuses(&q, delayq_take(&q, &item, 0), DELAYQ_REDISSON);
     delayq_close(&q);
 }
 
-/* Java's mirror names the items that are pending: a native handle would leave
- * what it delivers in there for ever. */
+/* Java's mirror names the pending items. A native handle would never remove its
+ * delivered items from it. */
 TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
     delayq q;
     delayq_item item;
@@ -202,7 +209,8 @@ TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
     delayq_close(&q);
 }
 
-/* What Redisson never reads doesn't count: its transfer begins at 0. */
+/* Elements with a score below 0 don't count, because Redisson's transfer begins
+ * at 0. */
 TEST(an_element_below_zero_says_nothing_of_a_fleet) {
     unsigned char e[64];
     size_t n = element(e, 0, 8, OLD_ID, "x", 1);

@@ -1,7 +1,8 @@
 /*
- * No item is lost: offered = acked + pending (with leased) + ready + dead.
- * Checked after thousands of random operations, each compared with a model in
- * memory, and after workers that nack, die and time out at random.
+ * No item is lost: offered = acked + pending (with leased) + ready + dead. The
+ * equation is checked after thousands of random operations, each of which is
+ * compared with a model in memory, and after workers that nack, die and time
+ * out at random.
  */
 #include "test.h"
 #include <sys/wait.h>
@@ -9,21 +10,28 @@
 #define ITEMS 4000
 #define HELD 16
 #define MOST 5
+#define KEYS 8
 
 enum fate { NEVER, WAITING, ACKED, CANCELLED, DEAD };
 
 struct model {
     enum fate fate[ITEMS];
-    int attempt[ITEMS];            /* handed out so often */
-    int delivery[ITEMS];           /* number of its last delivery */
-    long long leased_until[ITEMS]; /* not delivered again before, local us */
-    delayq_ticket ticket[ITEMS];   /* of its offer, until first handed out */
-    int offered, acked, cancelled, dead;
+    int attempt[ITEMS];  /* how often it was handed out */
+    int delivery[ITEMS]; /* number of its last delivery */
+    /* local time in us; not delivered again before */
+    long long leased_until[ITEMS];
+    /* ticket of its offer, until it is first handed out */
+    delayq_ticket ticket[ITEMS];
+    int offered, acked, cancelled, dead, late;
+    int64_t max_late_ms; /* 0: no limit */
+    int paused;
+    int has_key[KEYS]; /* 1: an offer under it is a duplicate */
+    int of_key[KEYS];  /* the last item under it */
 };
 struct hold {
     delayq_item item;
     int id, delivery, attempt;
-    long long sure_until; /* leased by us at least until then */
+    long long sure_until; /* leased by this process at least until then */
 };
 
 static struct model m;
@@ -38,14 +46,26 @@ static int is_due_soon(int id) {
 static void do_offer(delayq *q) {
     delayq_message one;
     char text[16];
-    int id = m.offered;
+    int id = m.offered, key = rand() % (4 * KEYS);
+    char name[2] = "a";
     if (id == ITEMS) return;
     snprintf(text, sizeof text, "%d", id);
     memset(&one, 0, sizeof one);
     one.data = text;
     one.len = strlen(text);
     one.delay_ms = rand() % 12;
+    if (key < KEYS) {
+        name[0] = (char)('a' + key);
+        one.key = name;
+        one.key_ttl_ms = 3600000;
+    }
+    if (key < KEYS && m.has_key[key]) {
+        CHECK_STATUS(q, delayq_offer_message(q, &one), DELAYQ_DUPLICATE);
+        return;
+    }
     OK(q, delayq_offer_message(q, &one));
+    if (key < KEYS) m.has_key[key] = 1;
+    if (key < KEYS) m.of_key[key] = id;
     m.fate[id] = WAITING;
     m.ticket[id] = one.ticket;
     m.leased_until[id] = 0;
@@ -61,6 +81,7 @@ static void do_take(int which) {
     delayq_status status = delayq_take(q, &item, 0);
     if (status == DELAYQ_EMPTY) return;
     OK(q, status);
+    if (m.paused) FAIL("an item of a paused queue");
     after = now_us();
     id = atoi((const char *)item.data);
     CHECK(id >= 0 && id < m.offered);
@@ -72,6 +93,8 @@ static void do_take(int which) {
     if (item.attempt != m.attempt[id])
         FAIL("item %d: attempt %d, not %d", id, item.attempt, m.attempt[id]);
     CHECK(item.attempt <= MOST);
+    if (m.max_late_ms > 0) /* no tick moves items, so the lateness is known */
+        CHECK(item.late_us >= 0 && item.late_us <= m.max_late_ms * 1000);
     m.delivery[id]++;
     m.ticket[id].text[0] = '\0';
     m.leased_until[id] = before + lease_of[which] * 1000LL;
@@ -82,7 +105,8 @@ static void do_take(int which) {
     h->sure_until = m.leased_until[id];
 }
 
-/* The outcomes allowed for an operation on a lease. 1: it was done. */
+/* Check that the outcome of an operation on a lease is allowed. Returns 1 if
+ * the operation was done. */
 static int settle(struct hold *h, delayq *q, delayq_status status) {
     int mine = h->delivery == m.delivery[h->id] && m.fate[h->id] == WAITING;
     if (status != DELAYQ_OK && status != DELAYQ_GONE)
@@ -132,7 +156,7 @@ static void do_lease(int which) {
         break;
     default:
         if (rand() % 4) return;
-        if (settle(h, q, delayq_bury(q, &h->item))) {
+        if (settle(h, q, delayq_bury(q, &h->item, h->id % 2 ? "odd" : NULL))) {
             m.fate[h->id] = DEAD;
             m.dead++;
         }
@@ -158,18 +182,58 @@ static void do_ticket(delayq *q) {
         FAIL("%d: %s", status, delayq_errmsg(q));
 }
 
-/* Items that died of too many attempts are found by reading the dead
- * letters. */
+/* Cancel a key. Its item may be due and moved already, but the key is free in
+ * every case. */
+static void do_key(delayq *q) {
+    int key = rand() % KEYS, id = m.of_key[key];
+    char name[2] = "a";
+    delayq_status status;
+    name[0] = (char)('a' + key);
+    status = delayq_cancel_key(q, name);
+    if (status == DELAYQ_OK) {
+        CHECK(m.has_key[key]);
+        CHECK_INT(m.fate[id], WAITING);
+        CHECK_INT(m.attempt[id], 0);
+        m.fate[id] = CANCELLED;
+        m.cancelled++;
+    } else {
+        CHECK_STATUS(q, status, DELAYQ_GONE);
+    }
+    m.has_key[key] = 0;
+}
+
+static void do_pause(delayq *q) {
+    delayq_counts c;
+    m.paused = !m.paused;
+    OK(q, delayq_pause(q, m.paused));
+    OK(q, delayq_count(q, &c));
+    CHECK_INT(c.paused > 0, m.paused);
+}
+
+static void do_tick(delayq *q) {
+    uint64_t moved = q->counts.moved;
+    OK(q, delayq_tick(q, NULL));
+    if (m.paused) CHECK_INT(q->counts.moved, moved);
+}
+
+/* Learn from the dead letters which items died of too many attempts or too
+ * late. */
 static void learn_dead(delayq *q) {
     delayq_dead dead[64];
     size_t n, from = 0, i;
     while (delayq_dead_peek(q, dead, 64, &n, from) == DELAYQ_OK) {
         for (i = 0; i < n; i++) {
             int id = atoi((const char *)dead[i].data);
+            int buried = strcmp(dead[i].reason, "buried") == 0;
+            int late = strcmp(dead[i].reason, "late") == 0;
+            CHECK_TEXT(dead[i].why, buried && id % 2 ? "odd" : "");
             if (m.fate[id] == DEAD) continue;
             CHECK_INT(m.fate[id], WAITING);
-            CHECK_TEXT(dead[i].reason, "attempts");
-            CHECK_INT(m.attempt[id], MOST);
+            if (late) CHECK(m.max_late_ms > 0);
+            if (!late) CHECK_TEXT(dead[i].reason, "attempts");
+            if (!late) CHECK_INT(m.attempt[id], MOST);
+            CHECK(dead[i].attempt <= m.attempt[id]);
+            m.late += late;
             m.fate[id] = DEAD;
             m.dead++;
         }
@@ -191,18 +255,21 @@ static void balance(delayq *q) {
     CHECK_INT(m.offered, m.acked + m.cancelled + m.dead + waiting);
 }
 
-TEST(random_operations_agree_with_a_model) {
+/* late: the handles give up items that are late. */
+static void random_operations(int late) {
     unsigned seed = (unsigned)(now_us() % 1000000);
     int steps = 20000 / test_slow(), i;
     const char *given = getenv("DELAYQ_TEST_SEED");
     if (given) seed = (unsigned)atoi(given);
     srand(seed);
     printf("    DELAYQ_TEST_SEED=%u\n", seed);
+    m.max_late_ms = late ? 1 + rand() % 20 : 0;
     for (i = 0; i < HELD; i++) held[i].id = -1;
     for (i = 0; i < 3; i++) {
         delayq_options o = options_for(&main_server, "jobs");
         o.lease_ms = lease_of[i];
         o.max_attempts = MOST;
+        o.max_late_ms = m.max_late_ms;
         OK(&handles[i], delayq_open(&handles[i], &o));
     }
     for (i = 0; i < steps; i++) {
@@ -216,10 +283,16 @@ TEST(random_operations_agree_with_a_model) {
         else if (what < 8)
             do_ticket(&handles[which]);
         else if (what < 9)
-            OK(&handles[which], delayq_tick(&handles[which], NULL));
+            do_tick(&handles[which]);
+        else if (rand() % 4 == 0)
+            do_key(&handles[which]);
+        else if (rand() % (m.paused ? 4 : 20) == 0)
+            do_pause(&handles[which]);
         if (i % 500 == 0) balance(&handles[0]);
     }
-    for (i = 0; i < HELD; i++) { /* items held for long are given back */
+    if (m.paused) do_pause(&handles[0]);
+    /* items that were held for long are given back */
+    for (i = 0; i < HELD; i++) {
         if (held[i].id < 0) continue;
         if (settle(&held[i], &handles[0],
                    delayq_nack(&handles[0], &held[i].item, 0))) {
@@ -228,27 +301,43 @@ TEST(random_operations_agree_with_a_model) {
         }
         held[i].id = -1;
     }
-    /* overwritten slots still hold leases of a minute */
+    /* Slots that were overwritten still hold leases of a minute. */
     for (i = 0; i < m.offered; i++) m.leased_until[i] = 0;
-    for (;;) { /* empty the set by its scores, as if the minute had passed */
+    for (;;) { /* end them by their scores, as if the minute had passed */
         delayq_item item;
+        delayq_status status;
+        delayq_counts c;
         ask("EVAL %s 1 redisson_delay_queue_timeout:{jobs}",
+            "local time = redis.call('TIME')\n"
+            "local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
             "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
-            "  redis.call('ZADD', KEYS[1], 1, e)\n"
+            "  redis.call('ZADD', KEYS[1], now, e)\n"
             "end");
         poll_now(&handles[2]);
-        if (delayq_take(&handles[2], &item, 0) != DELAYQ_OK) break;
+        status = delayq_take(&handles[2], &item, 0);
+        OK(&handles[2], delayq_count(&handles[2], &c));
+        if (status == DELAYQ_EMPTY && c.pending + c.ready > 0) continue;
+        if (status == DELAYQ_EMPTY) break;
+        OK(&handles[2], status);
         CHECK_INT(m.fate[atoi((const char *)item.data)], WAITING);
         m.fate[atoi((const char *)item.data)] = ACKED;
         m.acked++;
         OK(&handles[2], delayq_ack(&handles[2], &item));
     }
-    /* the last takes may have counted attempts up to the limit */
+    /* The last takes may have counted attempts up to the limit. */
     for (i = 0; i < m.offered; i++)
         if (m.fate[i] == WAITING) m.attempt[i] = MOST;
     balance(&handles[0]);
     CHECK_INT(m.offered, m.acked + m.cancelled + m.dead);
+    if (late) printf("    %d late\n", m.late);
     for (i = 0; i < 3; i++) delayq_close(&handles[i]);
+}
+
+LONG_TEST(random_operations_agree_with_a_model) {
+    random_operations(0);
+}
+TEST(random_operations_with_late_items_agree_with_a_model) {
+    random_operations(1);
 }
 
 /* --- several processes --------------------------------------------------- */
@@ -271,15 +360,16 @@ static void produce(void *argument) {
     delayq_close(&q);
 }
 
-/* May any item still come? A leased one is pending, too. */
+/* Returns 1 if an item may still come. A leased item is pending, too. */
 static int is_left(delayq *q) {
-    int all = *all_offered == 2; /* before the count */
+    int all = *all_offered == 2; /* read before the count */
     delayq_counts c;
     OK(q, delayq_count(q, &c));
     return !all || c.pending + c.ready > 0;
 }
 
-/* Nack some, forget some, die sometimes; record the acked ones. */
+/* Work: nack some items, forget some, die sometimes, and record the acked
+ * ones. */
 static void toil(void *argument) {
     delayq q;
     delayq_item item;
@@ -296,9 +386,9 @@ static void toil(void *argument) {
         if (delayq_take(&q, &item, 100) != DELAYQ_OK) continue;
         id = atoi((const char *)item.data);
         if (what == 0) OK(&q, delayq_nack(&q, &item, DELAYQ_BACKOFF));
-        if (what == 1) continue; /* times out */
-        if (what == 2)
-            usleep((useconds_t)(rand() % 80000)); /* maybe too late */
+        if (what == 1) continue; /* let the lease time out */
+        /* the ack may come too late */
+        if (what == 2) usleep((useconds_t)(rand() % 80000));
         if (what == 3 && rand() % 4 == 0) _exit(9);
         if (what == 0) continue;
         if (delayq_ack(&q, &item) == DELAYQ_OK &&

@@ -1,6 +1,6 @@
 /*
- * What others have written into the keys of a queue, by mistake or by malice,
- * neither ends a call's progress nor holds it up.
+ * Other programs have written into the keys of a queue, by mistake or by
+ * malice. No call fails or takes longer because of that.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -12,8 +12,8 @@ static delayq q;
 
 /* --- peek ---------------------------------------------------------------- */
 
-/* Page through, so many a page; how often each item was shown goes to seen,
- * by the last letter of its payload. */
+/* Peek at all items, `page` at a time. seen[] counts how often each item was
+ * shown, by the last letter of its payload. */
 static void page_through(size_t page, int seen[128]) {
     delayq_item items[8];
     delayq_ticket after;
@@ -31,7 +31,8 @@ static void page_through(size_t page, int seen[128]) {
     }
 }
 
-/* Among good items one that has this score, and is or is not an element. */
+/* Check that peek shows each item once, though one has this score and is or is
+ * not a valid element. */
 static void is_shown_once(const char *score, int decodable) {
     unsigned char e[64];
     size_t n, page;
@@ -72,7 +73,7 @@ TEST(paging_by_peek_ends_and_shows_each_element_once) {
     delayq_close(&q);
 }
 
-/* Elements that begin alike are a forgery; the end is what matters. */
+/* Only forged elements begin alike. Peek must end. */
 TEST(paging_by_peek_ends_where_elements_have_the_same_id) {
     unsigned char e[64];
     size_t page;
@@ -91,7 +92,7 @@ TEST(paging_by_peek_ends_where_elements_have_the_same_id) {
 
 /* --- a broadcast's stream ------------------------------------------------ */
 
-/* Take with this cursor what comes behind it; a numbered payload. */
+/* Take with this cursor, and check the payloads that come after it. */
 static void broadcast_takes(const char *after, const char *payloads) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item items[20];
@@ -132,7 +133,8 @@ TEST(a_broadcast_goes_on_behind_any_id_in_its_stream) {
 
 /* --- elements that are never due ----------------------------------------- */
 
-/* Neither delayq nor Redisson ever moves what is below 0, or infinite. */
+/* An item with a score below 0 or of infinity is never moved, neither by delayq
+ * nor by Redisson. */
 TEST(an_old_element_that_is_never_due_refuses_no_handle) {
     static const char *const scores[] = {"-1e300", "-inf", "-1", "1e300",
                                          "+inf"};
@@ -165,7 +167,7 @@ static void take_on(void *unused) {
     }
 }
 
-/* How many commands the server has run, those of scripts among them. */
+/* Returns how many commands the server has run, including those of scripts. */
 static long long commands(void) {
     const char *at = ask("INFO commandstats");
     long long n = 0;
@@ -173,7 +175,7 @@ static long long commands(void) {
     return n;
 }
 
-/* How many hear the queue's channel. */
+/* Returns how many clients are subscribed to the queue's channel. */
 static long long listeners(void) {
     redisReply *r = run(main_connection(),
                         "PUBSUB NUMSUB redisson_delay_queue_channel:{jobs}");
@@ -182,7 +184,7 @@ static long long listeners(void) {
     return n;
 }
 
-/* Where versions look for waiters. */
+/* Write garbage into the keys in which the versions look for waiters. */
 static void add_garbage(int count) {
     static const char *const sets[] = {"delayq_waiting:{jobs}",
                                        "delayq_waiters:{jobs}"};

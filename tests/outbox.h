@@ -1,6 +1,6 @@
 /*
  * What the tests of handles with an outbox share: memory, options, one turn of
- * a program's loop, and the equation "all that was accepted is settled".
+ * a program's loop, and the equation "all ops that were accepted are settled".
  */
 #ifndef OUTBOX_H
 #define OUTBOX_H
@@ -16,8 +16,8 @@
 #define BOX (64 * 1024)
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 
-/* Memory that is neither aligned nor zeroed, and freed when the process ends.
- * Its neighbours are on the heap, so that ASan sees a byte too many. */
+/* Memory that is neither aligned nor zeroed. It is freed when the process ends.
+ * It lies on the heap, so that ASan sees an access beyond its end. */
 static char *box_kept[64];
 static int box_count;
 static void free_boxes(void) {
@@ -55,7 +55,7 @@ SHARED_BY_FILES delayq_outbox_state box(const delayq *q) {
     return state;
 }
 
-/* One turn of a loop. */
+/* Make one turn of a loop. */
 SHARED_BY_FILES delayq_status turn(delayq *q) {
     int64_t wait_ms = -1;
     delayq_status status = delayq_tick(q, &wait_ms);
@@ -63,7 +63,7 @@ SHARED_BY_FILES delayq_status turn(delayq *q) {
     return status;
 }
 
-/* One turn; is everything settled now? */
+/* Make one turn. Returns 1 if everything is settled. */
 SHARED_BY_FILES int settled(delayq *q) {
     delayq_outbox_state state;
     turn(q);
@@ -75,7 +75,7 @@ SHARED_BY_FILES int settled(delayq *q) {
     return 1;
 }
 
-/* Turn until everything is settled; it fails after 20 s. */
+/* Turn until everything is settled. Fails after 20 s. */
 SHARED_BY_FILES void settle_at(delayq *q, const char *file, int line) {
     long long end = now_us() + 20000000LL * test_slow();
     while (!settled(q)) {
@@ -86,7 +86,8 @@ SHARED_BY_FILES void settle_at(delayq *q, const char *file, int line) {
 }
 #define SETTLE(q) settle_at(q, __FILE__, __LINE__)
 
-/* One turn and a take that doesn't wait. */
+/* Take without waiting. Returns 1 if an item came. Otherwise makes one turn and
+ * returns 0. */
 SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
     delayq_status status = delayq_take(q, item, 0);
     if (status == DELAYQ_OK) return 1;
@@ -95,7 +96,7 @@ SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
     return 0;
 }
 
-/* The same for up to max; how many came. */
+/* The same for up to `max` items. Returns how many came. */
 SHARED_BY_FILES size_t took_many(delayq *q, delayq_item *items, size_t max) {
     size_t n;
     delayq_status status = delayq_take_many(q, items, max, &n, 0);
@@ -109,7 +110,7 @@ SHARED_BY_FILES size_t took_many(delayq *q, delayq_item *items, size_t max) {
     return 0;
 }
 
-/* Offer; where there is no room, make a turn instead. */
+/* Make an offer. If there is no room, make a turn instead, and return 0. */
 SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
                             int64_t delay_ms) {
     delayq_status status = delayq_offer(q, data, len, delay_ms);
@@ -119,7 +120,7 @@ SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
     return 0;
 }
 
-/* Was this change accepted? Where there was no room, make a turn. */
+/* Returns 1 if the change was accepted. If there was no room, make a turn. */
 SHARED_BY_FILES int changed(delayq *q, delayq_status status) {
     if (status == DELAYQ_OK) return 1;
     CHECK_STATUS(q, status, DELAYQ_ERR_FULL);
@@ -134,8 +135,8 @@ SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
              (const char *)item->data, payload);
 }
 
-/* The URL of a host that answers no connection: the backlog of its listener is
- * full. It lasts until the process ends. */
+/* Returns the URL of a host that accepts no connection: the backlog of its
+ * listener is full. The listener lasts until the process ends. */
 SHARED_BY_FILES const char *silent_host(void) {
     static char url[64];
     struct sockaddr_in a;
@@ -160,7 +161,7 @@ SHARED_BY_FILES const char *silent_host(void) {
     return url;
 }
 
-/* The due time of the only item in the zset. */
+/* Returns the due time of the only item in the zset. */
 SHARED_BY_FILES int64_t only_due(redisContext *c) {
     redisReply *r = run(c, "ZRANGE " ZSET " 0 -1 WITHSCORES");
     int64_t due;

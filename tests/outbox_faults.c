@@ -1,22 +1,23 @@
 /*
- * Broken connections below a handle with an outbox: cut at every byte, stalled,
- * garbled, one way only; requests that reach the server long after their
- * connection was given up; a server that is frozen, killed, promoted. Whatever
- * was accepted is done exactly once (at least once where the server itself has
- * forgotten it), also if it was delivered before it was sent again.
+ * Broken connections below a handle with an outbox. They are cut at every byte,
+ * stalled, garbled, or work in one direction only. Requests reach the server
+ * long after their connection was given up. The server is frozen, killed or
+ * promoted. Every op that was accepted is done exactly once (at least once if
+ * the server itself has lost data), even if its item was delivered before the
+ * op was sent again.
  */
 #include "outbox.h"
 #include "proxy.h"
 #include <sys/wait.h>
 
-/* What is left of the queue; 0: nothing. */
+/* The number of items left in the queue. */
 #define EXISTS "EXISTS " ZSET " jobs delayq_retry:{jobs}"
 
 static delayq q;
 static delayq_item items[3], one;
 static delayq_message messages[3];
 
-/* Open, and have an answer: from then on offers have tickets. */
+/* Open, and get one reply. From then on offers have tickets. */
 static void open_known(const delayq_options *o) {
     OK(&q, delayq_open(&q, o));
     OFFER(&q, "first", 60000);
@@ -34,12 +35,12 @@ static delayq_options faulty(int io_timeout_ms, int64_t lease_ms) {
 
 /* --- a mover ------------------------------------------------------------- */
 
-/* Takes what is ready or pending, due or not, so that it can't be lost: the
- * payloads go to the list `moved` in the order of a delivery. So a second
- * sending of an offer finds its item delivered. A few at a time: a kill -9 may
- * tear what the server writes to its AOF between two pages, and Redis 7.0 then
- * keeps the beginning of a transaction, and runs it at the restart after next:
- * what it moved has come twice. */
+/* Takes items that are ready or pending, due or not, so that a second sending
+ * of an offer finds its item delivered. The payloads are kept in the list
+ * `moved`, in the order of delivery. It takes only a few at a time: if a kill
+ * -9 cuts the server's write to its AOF between two pages, Redis 7.0 keeps the
+ * beginning of a transaction, and runs it at the restart after the next. Moved
+ * items would then come twice. */
 static const char mover[] =
     "local moved = redis.call('LRANGE', 'jobs', 0, 7)\n"
     "if #moved > 0 then\n"
@@ -64,7 +65,8 @@ static void move(redisContext *c) {
     } while (n > 0);
 }
 
-/* The numbers 0 to n - 1, each of them once, in this order. */
+/* Check that the list has the numbers 0 to n - 1, each of them once, in this
+ * order. */
 static void each_once(redisContext *c, int n) {
     redisReply *r;
     int *times = (int *)calloc((size_t)n, sizeof *times), i, last = -1;
@@ -99,17 +101,18 @@ static void prepare_pending(void) {
         messages[i].len = 1;
         messages[i].delay_ms = 60000;
     }
-    UNTIL((delayq_tick(&q, NULL), q.conn->known)); /* it gives tickets */
+    /* from now on offers have tickets */
+    UNTIL((delayq_tick(&q, NULL), q.conn->known));
     OK(&q, delayq_offer_many(&q, messages, 3));
     SETTLE(&q);
 }
-/* Lease n items. 0: an answer was late, on a machine that is, and what it had
- * brought stays away until its lease is over. */
+/* Lease n items. Returns 0 if a reply was late, as on a slow machine: its items
+ * stay away until their lease is over. */
 static int leased(int n) {
     long long end = now_us() + 2000000LL * test_slow();
     int i;
     ask("DEL " ZSET " jobs delayq_retry:{jobs}");
-    while (delayq_take(&q, &one, 0) == DELAYQ_OK) { /* none of before */
+    while (delayq_take(&q, &one, 0) == DELAYQ_OK) { /* drop earlier items */
     }
     for (i = 0; i < n; i++) OFFER(&q, "x", 0);
     for (i = 0; i < n && now_us() < end;) i += took(&q, &items[i]);
@@ -160,7 +163,7 @@ static void do_extend(void) {
     OK(&q, delayq_extend(&q, &items[1], 30000));
 }
 static void do_bury(void) {
-    OK(&q, delayq_bury(&q, &items[1]));
+    OK(&q, delayq_bury(&q, &items[1], NULL));
 }
 static void do_cancel(void) {
     OK(&q, delayq_cancel(&q, &messages[1].ticket));
@@ -171,7 +174,7 @@ static void do_reschedule(void) {
 static void do_all(void) {
     do_extend();
     OK(&q, delayq_nack(&q, &items[0], 30000));
-    OK(&q, delayq_bury(&q, &items[2]));
+    OK(&q, delayq_bury(&q, &items[2], NULL));
     do_offer_many();
     do_cancel();
     OK(&q, delayq_reschedule(&q, &messages[2].ticket, 30000));
@@ -239,11 +242,12 @@ static void strike(const struct verb *v, enum fault what, int direction,
              (int)(after.duplicate - before.duplicate),
              (int)(after.dropped - before.dropped));
     if (what == CUT) return;
-    OFFER(&q, "y", 60000); /* a fault that begins here hits nothing else */
+    /* a fault that begins only here must hit nothing else */
+    OFFER(&q, "y", 60000);
     SETTLE(&q);
 }
 
-/* How many bytes pass in this direction without a fault. */
+/* Returns how many bytes pass in this direction without a fault. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) {
@@ -293,7 +297,7 @@ TEST(an_offer_in_an_outbox_survives_a_cut_at_any_byte) {
 TEST(an_ack_in_an_outbox_survives_a_cut_at_any_byte) {
     each_verb(cut, 3, 6, 20000);
 }
-TEST(a_nack_extend_or_bury_in_an_outbox_survives_a_cut_at_any_byte) {
+LONG_TEST(a_nack_extend_or_bury_in_an_outbox_survives_a_cut_at_any_byte) {
     each_verb(cut, 6, 9, 20000);
 }
 TEST(a_cancel_or_reschedule_in_an_outbox_survives_a_cut_at_any_byte) {
@@ -303,7 +307,8 @@ TEST(a_mixture_in_an_outbox_survives_a_cut_at_any_byte) {
     each_verb(cut, 11, VERBS, 20000);
 }
 
-/* The connecting, the login, the probe, the script's text, the subscriber. */
+/* The conversation has the login, the probe, the script's text and the
+ * subscriber. */
 TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
     int direction;
     long at, size, step;
@@ -328,7 +333,7 @@ TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
             proxy_calm();
             CHECK_INT(box(&q).dropped, 0);
             delayq_close(&q);
-            if (step == 0) { /* the first is only measured */
+            if (step == 0) { /* the first conversation is only measured */
                 size = proxy->passed[direction];
                 step = every(size / 200 + 1);
                 at = -step;
@@ -336,8 +341,8 @@ TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
         }
 }
 
-/* Fails if an offer is sent again under its old id alone: ZADD NX doesn't know
- * what has been delivered. */
+/* This fails if an offer is sent again with nothing but its old id: ZADD NX
+ * does not notice that an item has been delivered. */
 TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
     static const enum fault kinds[] = {CUT, GARBAGE};
     long at, size;
@@ -368,7 +373,7 @@ TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
     delayq_close(&q);
 }
 
-/* What was fetched and lost comes again when its lease is over. */
+/* Items that were fetched and lost are delivered again after the lease. */
 TEST(a_fetch_that_is_cut_at_any_byte_comes_again_with_its_lease) {
     long at, size = 0, step = every(3);
     int direction;
@@ -410,7 +415,7 @@ static void stall(const struct verb *v) {
     }
 }
 
-/* The item is lost with the answer; then the server wants a password. */
+/* The item is lost with the reply. Then the server wants a password. */
 TEST(a_take_of_an_outbox_that_may_have_lost_an_item_always_says_so) {
     delayq other;
     delayq_options o;
@@ -438,7 +443,7 @@ TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
     each_verb(stall, 0, VERBS, 40);
 }
 
-/* Some garbage lets a reader wait for more, until its timeout. */
+/* After some kinds of garbage a reader waits for more, until its timeout. */
 static void garble(const struct verb *v) {
     at_bytes(v, GARBAGE, 1, every(v->prepare == prepare_nothing ? 1 : 5), 1);
 }
@@ -446,12 +451,13 @@ static void garble(const struct verb *v) {
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
     each_verb(garble, 0, 3, 200);
 }
-/* An ack's reply is as short as an offer's: its other bytes are a take's. */
+/* An ack's reply is as short as an offer's. Its other bytes are those of a
+ * take. */
 TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
     each_verb(garble, 3, VERBS, 200);
 }
 
-/* Replies held back for longer than the timeout, and delivered then. */
+/* Hold replies back for longer than the timeout, and deliver them then. */
 static void hold_back(const struct verb *v) {
     int i;
     proxy->delay_ms = 90 * test_slow();
@@ -463,7 +469,7 @@ static void hold_back(const struct verb *v) {
     }
 }
 
-TEST(an_outbox_survives_replies_that_come_after_their_timeout) {
+LONG_TEST(an_outbox_survives_replies_that_come_after_their_timeout) {
     each_verb(hold_back, 0, VERBS, 40);
 }
 
@@ -486,8 +492,8 @@ TEST(an_outbox_waits_out_a_delay_within_the_timeout) {
 
 /* --- stragglers ---------------------------------------------------------- */
 
-/* The bytes of given-up connections reach the server now; return when they
- * have been run. */
+/* Let the server get the bytes of connections that were given up. Return when
+ * it has run them. */
 static void let_stragglers_go(void) {
     int i;
     CHECK(proxy->kept > 0);
@@ -569,14 +575,14 @@ TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
     delayq_close(&q);
 }
 
-/* What is known of the server's clock on a slow connection is off by more than
- * on a fast one. */
+/* On a slow connection the estimate of the server's clock has a larger error
+ * than on a fast one. */
 TEST(offers_keep_their_order_when_a_better_known_clock_dates_them_again) {
     delayq_options o = box_options(&main_server, BOX);
     redisReply *r;
     proxy_start(&main_server);
     o.url = proxy_url();
-    proxy->pace_us = 2000000; /* 60 ms for a probe */
+    proxy->pace_us = 2000000; /* makes a probe take 60 ms */
     OK(&q, delayq_open(&q, &o));
     UNTIL((turn(&q), q.conn->known));
     OFFER(&q, "0", 60000);
@@ -605,7 +611,7 @@ static const char *const synced[] = {"--appendonly", "yes", "--appendfsync",
                                      "always", NULL};
 static volatile int *stop;
 
-/* Move in a process of its own, through all that happens to the server. */
+/* Move items in a process of its own, whatever happens to the server. */
 static void keep_moving(void *argument) {
     const server *s = (const server *)argument;
     signal(SIGPIPE, SIG_IGN);
@@ -704,8 +710,8 @@ TEST(a_connection_that_is_cut_200_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
-/* An ack that was settled without being gone ends its item. */
-TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
+/* If an ack was settled and not gone, its item is finished. */
+LONG_TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
     enum { ITEMS = 1000 };
     static unsigned char acked[ITEMS];
     delayq producer;
@@ -766,7 +772,8 @@ static int has_replica(redisContext *c) {
     return found;
 }
 
-/* Redis replicates after it has answered: at least once is all there is. */
+/* Redis replicates after it has replied, so "at least once" is all that it can
+ * promise. */
 TEST(a_promoted_replica_gets_every_offer_at_least_once) {
     int a = free_port(), b = free_port(), i, n = 1000;
     server master, replica;
@@ -784,7 +791,8 @@ TEST(a_promoted_replica_gets_every_offer_at_least_once) {
     OK(&q, delayq_open(&q, &o));
     for (i = 0; i < n / 2; i++) offer_number(i);
     SETTLE(&q);
-    freeReplyObject(run(c, "SET written x")); /* WAIT is about one's own */
+    /* WAIT waits only for writes of its own connection */
+    freeReplyObject(run(c, "SET written x"));
     r = run(c, "WAIT 1 %d", 10000 * test_slow());
     CHECK_INT(r->integer, 1);
     freeReplyObject(r);
@@ -818,12 +826,13 @@ TEST(a_promoted_replica_gets_every_offer_at_least_once) {
 
 enum fate { ABSENT, PENDING, DEAD };
 
-/* What has been accepted for each item; whatever the connection does, the
- * server ends in this state. Own ones are numbers from 0, held ones follow. */
+/* The ops that were accepted for each item. Whatever the connection does, the
+ * server must end in this state. The items that this program offered are
+ * numbers from 0, the leased ones follow. */
 static struct {
     enum fate fate;
     delayq_ticket ticket;
-    int64_t due_ms; /* what the ticket says */
+    int64_t due_ms; /* the due time in the ticket */
 } model[OWN + HELD];
 
 static int64_t ticket_due(const delayq_ticket *t) {
@@ -831,7 +840,7 @@ static int64_t ticket_due(const delayq_ticket *t) {
     return atoll(t->text);
 }
 
-/* One more call about an own item. 0: no room. */
+/* Change an item that this program offered. Returns 0 if there is no room. */
 static int change_own(int i) {
     delayq_status status = DELAYQ_OK;
     delayq_message m;
@@ -859,7 +868,8 @@ static int change_own(int i) {
     return 1;
 }
 
-/* The same about a leased one. After an ack, nack or bury it is left alone. */
+/* The same for a leased item. After an ack, nack or bury it is not changed
+ * again. */
 static int change_held(int i) {
     delayq_item held;
     delayq_status status;
@@ -868,7 +878,7 @@ static int change_held(int i) {
     memset(&held, 0, sizeof held);
     held.ticket = model[i].ticket;
     status = what == 0   ? delayq_ack(&q, &held)
-             : what == 1 ? delayq_bury(&q, &held)
+             : what == 1 ? delayq_bury(&q, &held, NULL)
              : what == 2 ? delayq_nack(&q, &held, 800000)
                          : delayq_extend(&q, &held, 600000 + rand() % 600000);
     if (status != DELAYQ_OK) return changed(&q, status);
@@ -878,7 +888,7 @@ static int change_held(int i) {
         return 1;
     }
     model[i].fate = what == 0 ? ABSENT : what == 1 ? DEAD : PENDING;
-    model[i].due_ms = 0; /* a nack doesn't tell it */
+    model[i].due_ms = 0; /* a nack does not return it */
     model[i].ticket.text[0] = '\0';
     return 1;
 }
@@ -958,5 +968,86 @@ TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
     SETTLE(&q);
     CHECK_INT(box(&q).gone + box(&q).dropped, 0);
     compare_with_model();
+    delayq_close(&q);
+}
+
+/* A busy loop always has a request in flight. A ring that has lost a socket
+ * must send its request alone. That ring gets its turn all the same. */
+TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
+    delayq_options o = box_options(&main_server, BOX);
+    delayq second;
+    delayq_item item;
+    long long end;
+    int i, settled = 0, accepted = 0;
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 3600000);
+    SETTLE(&q);
+    memset(&o, 0, sizeof o);
+    o.name = "jobs";
+    o.share = &q;
+    o.lease_ms = 60000;
+    o.outbox = box_memory(BOX);
+    o.outbox_size = BOX;
+    OK(&second, delayq_open(&second, &o));
+    proxy->delay_ms = 20;
+    proxy_strike(DELAY, 1, 0, 1 << 30);
+    /* the delay applies to new connections only */
+    ask("CLIENT KILL TYPE normal");
+    for (i = 0, end = now_us() + 2000000; now_us() < end; i++) {
+        if (i == 50) ask("CLIENT KILL TYPE normal");
+        if (i % 2) ask("RPUSH jobs x");
+        turn(&q);
+        turn(&second);
+        while (delayq_take(&q, &item, 0) == DELAYQ_OK)
+            OK(&q, delayq_ack(&q, &item));
+        while (delayq_take(&second, &item, 0) == DELAYQ_OK)
+            OK(&second, delayq_ack(&second, &item));
+        usleep(5000);
+    }
+    for (i = 0; i < 2; i++) {
+        delayq_outbox_state b = box(i ? &second : &q);
+        settled += (int)b.changes_settled;
+        accepted += (int)b.changes_accepted;
+    }
+    if (4 * settled < 3 * accepted)
+        FAIL("%d of %d changes are settled", settled, accepted);
+    proxy_calm();
+    delayq_close(&second);
+    delayq_close(&q);
+}
+
+/* An ASK names a node of a cluster, and that node refuses connections. Nothing
+ * is sent then, though an earlier request of the outbox has ended a
+ * connection. */
+TEST(an_op_whose_asked_node_refuses_connections_is_kept) {
+    delayq_options o = box_options(&main_server, BOX);
+    long long end;
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    o.reconnect_max_ms = 20;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "a", 60000);
+    SETTLE(&q);
+    strcpy(proxy->word, "EVALSHA");
+    OFFER(&q, "b", 60000);
+    UNTIL(turn(&q) < DELAYQ_OK); /* the connection ends */
+    proxy->word[0] = '\0';
+    SETTLE(&q);
+    snprintf(proxy->forged, sizeof proxy->forged, "-ASK 1 127.0.0.1:%d\r\n",
+             free_port());
+    proxy_strike(FORGE, 0, 0, 1 << 30);
+    OFFER(&q, "c", 60000);
+    for (end = now_us() + 1000000; now_us() < end;) {
+        turn(&q);
+        usleep(1000);
+    }
+    CHECK_INT(box(&q).offers_settled, 2);
+    proxy_calm();
+    SETTLE(&q);
+    CHECK_INT(box(&q).dropped, 0);
+    CHECK_INT(ask_int("ZCARD " ZSET), 3);
     delayq_close(&q);
 }

@@ -1,5 +1,5 @@
-/* The table of one version's functions: of the header that was included before,
- * or of today's. */
+/* The table of one version's functions: the version whose header was included
+ * before, otherwise the current one. */
 #include "peer.h"
 #ifndef PEER
 #define PEER peer_today
@@ -16,6 +16,9 @@ static delayq *peer_open(const struct peer_options *wanted) {
     o.max_wait_ms = wanted->max_wait_ms;
     o.max_attempts = wanted->max_attempts;
     if (wanted->broadcast) SET_BROADCAST(o);
+#ifdef DELAYQ_BROADCAST
+    o.max_late_ms = wanted->max_late_ms;
+#endif
     o.broadcast_after = wanted->broadcast_after;
     o.io_timeout_ms = wanted->io_timeout_ms;
 #ifdef DELAYQ_VERSION_MAJOR
@@ -36,7 +39,7 @@ static void peer_close(delayq *q) {
     free(q);
 }
 
-/* The private end of a message is longer than it was in 0.1. */
+/* In 0.1 the private end of a message was shorter. */
 static delayq_status peer_offer_one(delayq *q, delayq_message *m) {
     return delayq_offer_many(q, m, 1);
 }
@@ -55,6 +58,16 @@ static delayq_status peer_offer_many(delayq *q, const char *const *texts,
     status = delayq_offer_many(q, m, count);
     free(m);
     return status;
+}
+
+static delayq_status peer_bury(delayq *q, const delayq_item *item,
+                               const char *why) {
+#ifdef DELAYQ_BROADCAST
+    return delayq_bury(q, item, why);
+#else
+    (void)why;
+    return delayq_bury(q, item);
+#endif
 }
 
 static delayq_status peer_flush(delayq *q, int64_t timeout_ms) {
@@ -84,7 +97,7 @@ const struct peer PEER = {DELAYQ_VERSION,
                           delayq_ack_take,
                           delayq_nack,
                           delayq_extend,
-                          delayq_bury,
+                          peer_bury,
                           delayq_cancel,
                           delayq_reschedule,
                           delayq_peek,

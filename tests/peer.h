@@ -1,8 +1,8 @@
 /*
- * The library as a table of its functions, so that one program has two
- * versions of it: today's, and old ones (tests/old/). Items, messages and
- * tickets have the same layout in both; handles and options have not, so a
- * handle is opened through the table of its version, and used through that.
+ * The library as a table of its functions, so that one program can use two
+ * versions of it: the current one, and an old one (tests/old/). Items, messages
+ * and tickets have the same layout in both. Handles and options have not. So a
+ * handle is opened and used through the table of its version.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -11,25 +11,27 @@
 
 struct peer_options {
     const char *name, *url;
-    int wire; /* its number */
+    int wire; /* the wire's number */
     int64_t lease_ms, max_wait_ms;
     int max_attempts, broadcast;
+    int64_t max_late_ms; /* not with 0.1 and 0.2 */
     const char *broadcast_after;
     int io_timeout_ms;
-    int outbox; /* 1: it never waits; only today's */
+    int outbox; /* 1: a handle that never waits; not with 0.1 and 0.2 */
 };
 
 struct peer {
     const char *version;
-    size_t item_size, dead_size;      /* the same in both */
-    size_t counts_size, message_size; /* at most today's */
+    size_t item_size; /* the same in all versions */
+    /* at most those of the current version */
+    size_t dead_size, counts_size, message_size;
 
-    /* A new handle, opened; NULL and the reason on stdout if it can't be. */
+    /* Open a new handle. Returns NULL if that fails, and prints the reason. */
     delayq *(*open)(const struct peer_options *options);
     void (*close)(delayq *q);
     delayq_status (*offer)(delayq *, const void *, size_t, int64_t);
     delayq_status (*offer_one)(delayq *, delayq_message *);
-    /* The payloads, without keys, due after delay_ms. */
+    /* Offer these payloads, without keys, due after delay_ms. */
     delayq_status (*offer_many)(delayq *, const char *const *texts,
                                 size_t count, int64_t delay_ms);
     delayq_status (*tick)(delayq *, int64_t *);
@@ -41,7 +43,8 @@ struct peer {
     delayq_status (*ack_take)(delayq *, delayq_item *, int64_t);
     delayq_status (*nack)(delayq *, const delayq_item *, int64_t);
     delayq_status (*extend)(delayq *, delayq_item *, int64_t);
-    delayq_status (*bury)(delayq *, const delayq_item *);
+    /* only the current version uses `why` */
+    delayq_status (*bury)(delayq *, const delayq_item *, const char *why);
     delayq_status (*cancel)(delayq *, const delayq_ticket *);
     delayq_status (*reschedule)(delayq *, delayq_ticket *, int64_t);
     delayq_status (*peek)(delayq *, delayq_item *, size_t, size_t *,
@@ -54,7 +57,7 @@ struct peer {
     delayq_status (*dead_redrive)(delayq *, size_t, size_t *);
     delayq_status (*dead_clear)(delayq *, int64_t *);
     delayq_status (*wait)(delayq *const *, size_t, int64_t);
-    delayq_status (*flush)(delayq *, int64_t); /* 0.1: nothing to do */
+    delayq_status (*flush)(delayq *, int64_t); /* 0.1 has nothing to flush */
     const char *(*errmsg)(const delayq *);
 };
 

@@ -1,4 +1,5 @@
 /* See proxy.h. */
+#define _GNU_SOURCE
 #include "proxy.h"
 #include <errno.h>
 #include <poll.h>
@@ -9,13 +10,15 @@
 #define PAIRS 32
 
 struct flow {
-    enum fault fault; /* by which it is struck */
+    enum fault fault; /* the fault that struck this flow */
     long long until;
     char *kept;
     size_t len;
+    char kind; /* * or $, of the line that is read; 0: none */
+    long number, skip;
 };
 struct pair {
-    int fd[2]; /* client, server */
+    int fd[2]; /* to the client, to the server */
     int number;
     struct flow flow[2]; /* from the client, from the server */
 };
@@ -25,22 +28,25 @@ static char path[128];
 static int listener;
 static const server *target;
 
-static int unix_socket(const char *name, int listening) {
+int unix_socket(const char *name, int listening) {
     struct sockaddr_un a;
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     memset(&a, 0, sizeof a);
     a.sun_family = AF_UNIX;
     snprintf(a.sun_path, sizeof a.sun_path, "%s", name);
-    if (listening ? bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
-                        listen(fd, 16) != 0
-                  : connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
-        FAIL("%s: %s", name, strerror(errno));
-    return fd;
+    if (fd >= 0 &&
+        (listening ? bind(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
+                         listen(fd, 128) == 0
+                   : connect(fd, (struct sockaddr *)&a, sizeof a) == 0))
+        return fd;
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
-static int put(int fd, const char *bytes, size_t n) {
+int put(int fd, const char *bytes, size_t n) {
     while (n > 0) {
-        ssize_t w = write(fd, bytes, n);
+        ssize_t w = send(fd, bytes, n, MSG_NOSIGNAL);
+        if (w < 0 && errno == EINTR) continue;
         if (w <= 0) return 0;
         bytes += w;
         n -= (size_t)w;
@@ -48,7 +54,7 @@ static int put(int fd, const char *bytes, size_t n) {
     return 1;
 }
 
-/* How many of n bytes pass unchanged; the fault applies to the rest. */
+/* Returns how many of n bytes pass unchanged. The fault applies to the rest. */
 static size_t clean(struct pair *p, int d, size_t n) {
     struct flow *f = &p->flow[d];
     if (f->fault != PASS) return 0;
@@ -74,8 +80,8 @@ static int keep(struct flow *f, const char *bytes, size_t n) {
     return 1;
 }
 
-/* No digit, no letter, no sign of the protocol. It ends in a line end, so that
- * no reader waits for one. */
+/* The noise has no digit, no letter and no sign of the protocol. It ends with a
+ * line end, so that no reader waits for one. */
 static int noise(int fd, size_t n) {
     static unsigned seed = 1;
     char bytes[65536];
@@ -85,7 +91,7 @@ static int noise(int fd, size_t n) {
     return put(fd, bytes, n);
 }
 
-/* Redis 5 writes an answer in parts, which belong together. */
+/* Redis 5 writes a reply in several parts. They must stay together. */
 static int twice(int from, int to, const char *bytes, size_t n) {
     static char whole[2 * 65536];
     struct pollfd p = {from, POLLIN, 0};
@@ -105,8 +111,8 @@ static int begins_array(const char *bytes, size_t n) {
     return bytes[0] == '*' && i > 1 && i < n && bytes[i] == '\r';
 }
 
-/* Each array at the beginning of a line is a command; payloads and ids of the
- * tests contain none. */
+/* Each array at the beginning of a line is a command: payloads and ids of the
+ * tests contain no arrays. */
 static int forge(int fd, const char *bytes, size_t n) {
     size_t i, len = strlen(proxy->forged);
     for (i = 0; i < n; i++)
@@ -120,7 +126,7 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     struct flow *f = &p->flow[d];
     enum fault what = f->fault;
     if (what == REPLAY || what == FORGE || what == COPY)
-        f->fault = PASS; /* just this one */
+        f->fault = PASS; /* strike only this request */
     switch (what) {
     case CUT: return 0;
     case STALL:
@@ -130,16 +136,41 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     case REPLAY: return twice(p->fd[d], p->fd[!d], bytes, n);
     case COPY: return put(p->fd[!d], bytes, n) && keep(f, bytes, n);
     case FORGE: return forge(p->fd[d], bytes, n);
-    default: return 1; /* PASS: n is 0; DROP */
+    default: return 1; /* PASS, where n is 0, and DROP */
     }
 }
 
-/* Pass on the received bytes. 0: the connection has ended. */
+/* Count the requests, and the words of the longest. */
+static void count_words(struct flow *f, const char *bytes, size_t n) {
+    size_t i;
+    for (i = 0; i < n; i++) {
+        if (f->skip > 0) {
+            f->skip--;
+        } else if (bytes[i] >= '0' && bytes[i] <= '9') {
+            f->number = f->number * 10 + bytes[i] - '0';
+        } else if (bytes[i] == '\n') {
+            if (f->kind == '$') f->skip = f->number + 2;
+            if (f->kind == '*') proxy->requests++;
+            if (f->kind == '*' && f->number > proxy->most_words)
+                proxy->most_words = f->number;
+            f->kind = 0;
+        } else if (bytes[i] != '\r') {
+            f->kind = bytes[i];
+            f->number = 0;
+        }
+    }
+}
+
+/* Pass the received bytes on. Returns 0 if the connection has ended. */
 static int pass(struct pair *p, int d) {
     char bytes[65536];
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
     size_t good;
     if (n <= 0) return 0;
+    if (d == 0 && proxy->word[0] &&
+        memmem(bytes, (size_t)n, proxy->word, strlen(proxy->word)))
+        return 0;
+    if (d == 0) count_words(&p->flow[0], bytes, (size_t)n);
     if (proxy->pace_us > 0)
         usleep((unsigned)(proxy->pace_us * (double)n / sizeof bytes));
     good = clean(p, d, (size_t)n);
@@ -152,7 +183,7 @@ static int is_held(const struct flow *f) {
     return f->fault == STALL || f->fault == LATE || f->fault == DELAY;
 }
 
-/* 1: still held. */
+/* Release the held bytes if it is time. Returns 1 if they are still held. */
 static int let_go(struct pair *p, int d) {
     struct flow *f = &p->flow[d];
     int copy = f->fault == PASS && f->len > 0;
@@ -192,8 +223,10 @@ static void run_proxy(void *unused) {
         for (i = 0; i < 2 * n; i++) {
             int holds = let_go(&pairs[i / 2], i % 2);
             p[1 + i].fd = pairs[i / 2].fd[i % 2];
-            p[1 + i].events = holds ? 0 : POLLIN; /* a hang-up always shows, */
-            if (is_late(&pairs[i / 2])) p[1 + i].fd = -1; /* but not here */
+            /* poll() reports a hang-up in any case, */
+            p[1 + i].events = holds ? 0 : POLLIN;
+            /* but a late pair must not see it */
+            if (is_late(&pairs[i / 2])) p[1 + i].fd = -1;
             held |= holds || pairs[i / 2].flow[i % 2].len > 0;
         }
         poll(p, (nfds_t)(1 + 2 * n), held ? 1 : -1);
@@ -208,7 +241,9 @@ static void run_proxy(void *unused) {
         if (p[0].revents && n < PAIRS) {
             memset(&pairs[n], 0, sizeof pairs[n]);
             pairs[n].fd[0] = accept(listener, NULL, NULL);
-            pairs[n].fd[1] = unix_socket(target->socket, 0);
+            pairs[n].fd[1] = unix_socket(target->url + 7, 0);
+            if (pairs[n].fd[1] < 0)
+                FAIL("%s: %s", target->url, strerror(errno));
             pairs[n].number = proxy->connections++;
             n++;
         }
@@ -223,6 +258,7 @@ void proxy_start(const server *to) {
     proxy->at = proxy->only = -1;
     snprintf(path, sizeof path, "%s/proxy%d", to->dir, (int)getpid());
     listener = unix_socket(path, 1);
+    if (listener < 0) FAIL("%s: %s", path, strerror(errno));
     target = to;
     spawn(run_proxy, NULL);
     close(listener);
@@ -232,7 +268,7 @@ void proxy_strike(enum fault what, int direction, long at, int times) {
     proxy->fault = what;
     proxy->direction = direction;
     proxy->at = at;
-    proxy->times = times; /* set last: it activates the fault */
+    proxy->times = times; /* set last, because it activates the fault */
 }
 
 void proxy_calm(void) {
@@ -247,9 +283,9 @@ const char *proxy_url(void) {
     return url;
 }
 
-static int numbers[1024]; /* by descriptor */
+static int numbers[1024]; /* indexed by descriptor */
 
-/* They are accepted in the order in which they are made. */
+/* The proxy accepts connections in the order in which they are made. */
 redisContext *through_proxy(void *user, int timeout_ms) {
     static int next;
     redisContext *c = redisConnectUnix(path);

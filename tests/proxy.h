@@ -1,6 +1,6 @@
 /*
- * A proxy between a handle and a server, a process of its own that is told
- * through shared memory what to do with the bytes.
+ * A proxy between a handle and a server. It is a process of its own. Tests tell
+ * it through shared memory what to do with the bytes.
  */
 #ifndef PROXY_H
 #define PROXY_H
@@ -10,38 +10,53 @@
 enum fault {
     PASS,
     CUT,     /* close the connection */
-    STALL,   /* hold what follows, the socket stays open; until let_go */
-    DELAY,   /* hold what follows for delay_ms */
-    DROP,    /* drop what follows, the socket stays open */
-    GARBAGE, /* replace what follows by garbage */
-    REPLAY,  /* the rest of this read is sent twice, in one write */
-    FORGE,   /* swallow a request, and answer `forged` to each command */
-    COPY,    /* the rest of this read passes, and again after let_go */
-    LATE     /* hold what follows until let_go, and pass it on then, though the
-                sender has gone */
+    STALL,   /* hold later bytes until let_go; the socket stays open */
+    DELAY,   /* hold later bytes for delay_ms */
+    DROP,    /* drop later bytes; the socket stays open */
+    GARBAGE, /* replace later bytes by garbage */
+    REPLAY,  /* send the rest of this read twice, in one write */
+    /* swallow a request, and answer each of its commands with `forged` */
+    FORGE,
+    COPY, /* pass the rest of this read, and send it again after let_go */
+    /* hold later bytes until let_go, and pass them even if the sender has
+     * gone */
+    LATE
 };
 
 struct proxy {
     volatile int fault;
-    volatile int direction; /* 0: to the server, 1: from it */
-    volatile long at; /* the fault begins after so many more bytes; -1: never */
-    volatile int times; /* for so many connections (FORGE: requests) */
-    volatile int only;  /* only for this connection, counted from 0; -1: any */
+    volatile int direction; /* 0: to the server, 1: from the server */
+    /* the fault begins after this many more bytes; -1: never */
+    volatile long at;
+    /* number of connections to strike (FORGE: of requests) */
+    volatile int times;
+    /* strike only this connection, counted from 0; -1: any connection */
+    volatile int only;
     volatile int delay_ms;
-    volatile int let_go;  /* release what was stalled */
-    volatile int pace_us; /* a slow line: rest so long behind each 64 KiB */
+    volatile int let_go;  /* 1: release the held bytes */
+    volatile int pace_us; /* a slow line: the pause after each 64 KiB */
     char forged[256];
+    /* close a connection at a command with this word; "": none */
+    char word[32];
 
-    volatile int connections; /* so far */
-    volatile int pairs;       /* of them open */
+    volatile int connections; /* how many so far */
+    volatile int pairs;       /* how many are open */
     volatile long passed[2];
-    volatile long kept; /* so many bytes are held back */
+    volatile long kept; /* the number of bytes that are held */
+    /* the requests, and the words of the longest one */
+    volatile long requests, most_words;
 };
 extern struct proxy *proxy;
 
 void proxy_start(const server *to);
 void proxy_strike(enum fault what, int direction, long at, int times);
-void proxy_calm(void); /* no further faults; connections with one keep it */
+/* strike no more; a connection that was struck keeps its fault */
+void proxy_calm(void);
+
+/* A socket that listens or is connected. Returns -1 if that fails. */
+int unix_socket(const char *path, int listening);
+/* Returns 0 if not all bytes could be written. */
+int put(int fd, const char *bytes, size_t n);
 
 /* For options.url. */
 const char *proxy_url(void);

@@ -1,9 +1,8 @@
 #!/bin/sh
-# The recipes, each taken from README.md or examples/README.md unchanged, built,
-# and run on a private server: they do what their text says. Also errors of the
-# quick start, and the examples that have a recipe. Only times are replaced by
-# shorter ones.
-# Ends in "N passed, N failed, N skipped".
+# The recipes. Each is taken from README.md or examples/README.md unchanged,
+# built, and run on a private server. It must do what its text says. The errors
+# of the quick start and the examples that have a recipe are tested, too. Only
+# times are replaced by shorter ones. Ends in "N passed, N failed, N skipped".
 #
 #     tests/recipes.sh [BUILD [WORD]]    WORD: as for the other tests
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
@@ -14,10 +13,10 @@ trap '[ -n "$server" ] && kill -9 $server 2>/dev/null; rm -rf "$dir"' EXIT
 warn="-Wall -Wextra -Wpedantic"
 san="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
-# show FILE: below a failure
+# show FILE: prints it below a failure
 show() { sed 's/^/    /' "$1"; }
-# piece NAME HEADING [SED...]: the first C below a heading of $from, with
-# replacements
+# piece NAME HEADING [SED...]: extracts the first C block below a heading of
+# $from, and applies the replacements
 piece() {
     awk -v heading="$2" '
         on && /^```$/ { exit }
@@ -36,7 +35,7 @@ piece() {
     mv "$dir/$name" "$dir/piece-$name.h"
 }
 
-# add TITLE: what a program of tests has told in out
+# add TITLE: adds the counts that a test program has written to out
 add() {
     tail -1 "$dir/out" | grep -q 'passed.*skipped$' || {
         bad "$1: the tests did not come to an end"
@@ -52,10 +51,10 @@ add() {
 
 from=README.md
 piece game "A game loop"
-piece device "A device that sleeps between ticks"
 piece pool "A pool of worker processes" 's/\b30000\b/1000/'
-piece java "A Java service on the other side" 's/\b5000\b/200/'
+piece java "A Java service on the other side" 's/\b5000\b/2000/'
 from=examples/README.md
+piece device "A device that sleeps between ticks"
 piece outbox "Never wait: an outbox"
 piece cron "A tool like cron" 's/\b60000\b/2000/g' 's/\b10000\b/200/' \
     's/\b20000\b/3000/'
@@ -64,13 +63,14 @@ piece cluster "A cluster" 's/\b5000\b/50/' \
 piece priorities "Two priorities" \
     's/^static delayq urgent;/& open_as(\&urgent, "urgent");/'
 piece unanswered "An offer without an answer"
+piece unique "Unique until it is done"
 piece more "Tickets, keys, times, batches"
 
 cc=${CC:-cc}
-if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O1 -g $CPPFLAGS $CFLAGS \
+if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O0 -g $CPPFLAGS $CFLAGS \
     $HIREDIS_CFLAGS -I"$dir" tests/recipes/recipes.c tests/main.c $LDFLAGS \
     ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/recipes" &&
-    $cc -std=gnu99 $warn -O1 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
+    $cc -std=gnu99 $warn -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
         tests/recipes/cron.c $LDFLAGS ${HIREDIS_LIBS:--lhiredis} \
         -o "$dir/cron" &&
     $cc -shared -fPIC -O1 tests/preload/settime.c -o "$dir/clock.so"; then
@@ -81,9 +81,9 @@ unset DELAYQ_URL
 exec "$@"
 END
     if command -v redis-cli >/dev/null; then
-        sh tests/with-cluster.sh sh "$dir/run.sh" "$dir/recipes" $word
+        sh tests/with-cluster.sh sh "$dir/run.sh" "$dir/recipes" -a $word
     else
-        "$dir/recipes" $word
+        "$dir/recipes" -a $word
     fi >"$dir/out" 2>&1
     add recipes
 else
@@ -94,10 +94,10 @@ fi
 
 if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
     piece libevent "Somebody else's event loop"
-    if $cc -std=gnu99 $warn $san -O1 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
+    if $cc -std=gnu99 $warn $san -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
         -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
         ${HIREDIS_LIBS:--lhiredis} -levent_core -lpthread -o "$dir/libevent"; then
-        "$dir/libevent" $word >"$dir/out" 2>&1
+        "$dir/libevent" -a $word >"$dir/out" 2>&1
         add "the recipe for libevent"
     else
         bad "the recipe for libevent doesn't compile"
@@ -108,7 +108,7 @@ fi
 
 # --- errors of the quick start -----------------------------------------------
 
-# start [OPTION...]: a server that can be killed
+# start [OPTION...]: starts a server that can be killed
 start() {
     redis=$(command -v redis-server || command -v valkey-server) || return 1
     "$redis" --port 0 --unixsocket "$dir/s" --dir "$dir" --save '' "$@" \
@@ -116,19 +116,19 @@ start() {
     server=$!
     await test -S "$dir/s"
 }
-# stop: by kill -9
+# stop: kills it with kill -9
 stop() {
     kill -9 $server
     wait $server 2>/dev/null
     rm -f "$dir/s"
     server=
 }
-# await COMMAND...: until it succeeds, for 20 s at most
+# await COMMAND...: waits until it succeeds, for a minute at most
 await() {
     tries=0
     until "$@" 2>/dev/null; do
         tries=$((tries + 1))
-        [ $tries -gt 400 ] && return 1
+        [ $tries -gt 1200 ] && return 1
         sleep 0.05
     done
 }
@@ -150,7 +150,7 @@ if [ -z "$word" ] && command -v redis-cli >/dev/null && start; then
     done
     timeout 60 "$build/hello" >"$dir/said" 2>"$dir/told" &
     pid=$!
-    await offered # and so it waits now, or soon
+    await offered # the program waits now, or soon
     stop
     check "it says that the server is gone" await test -s "$dir/told"
     kill $pid 2>/dev/null
@@ -164,7 +164,7 @@ fi
 
 # --- the examples of these recipes --------------------------------------------
 
-# sent N: device_loop has sent each of N readings
+# sent N: checks that device_loop sends each of N readings
 sent() {
     check "device_loop sends each of its $1 readings" \
         grep -q "^sent $1 of $1 readings" "$dir/said"
@@ -174,12 +174,12 @@ sent() {
 polls() { sed -n 's/^sent .* polled \([0-9]*\) times$/\1/p' "$dir/said"; }
 
 if [ -z "$word" ]; then
-    sh tests/with-server.sh timeout 20 "$build/device_loop" >"$dir/said" 2>&1
+    sh tests/with-server.sh timeout 60 "$build/device_loop" >"$dir/said" 2>&1
     sent 3
     check "and does not spin: $(polls) polls" [ "$(polls)" -lt 40 ]
 
-    # an outage: the server is killed by kill -9, which loses nothing that it
-    # has confirmed, and comes back
+    # An outage: the server is killed by kill -9, and comes back. It loses
+    # nothing that it has confirmed.
     if start --appendonly yes --appendfsync always; then
         DELAYQ_URL="unix://$dir/s" timeout 60 stdbuf -oL "$build/device_loop" \
             40 >"$dir/said" 2>&1 &
@@ -197,8 +197,23 @@ if [ -z "$word" ]; then
         check "and it does not spin: $(polls) polls" [ "$(polls)" -lt 1000 ]
         stop
         rm -rf "$dir"/appendonly*
+        DELAYQ_URL="unix://$dir/s" stdbuf -oL "$build/device_loop" 3 "$dir/box" \
+            >"$dir/said" 2>&1 & # with a file, without a server, and killed
+        pid=$!
+        await grep -q '^reading 3:' "$dir/said"
+        kill -9 $pid
+        start
+        DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" 0 \
+            "$dir/box" >"$dir/said" 2>&1
+        kept=$(redis-cli -s "$dir/s" zcard \
+            'redisson_delay_queue_timeout:{device}')
+        ready=$(redis-cli -s "$dir/s" llen device) # some may be due by now
+        taken=$(grep -c '^due: ' "$dir/said")
+        check "device_loop goes on with the readings of its file" \
+            [ $((kept + ready + taken)) -eq 3 ]
+        stop
         DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" \
-            >"$dir/said" 2>&1 & # before there is a server
+            >"$dir/said" 2>&1 & # it starts before the server
         pid=$!
         sleep 1
         start
@@ -209,9 +224,24 @@ if [ -z "$word" ]; then
         skip "device_loop in an outage: redis-server is missing"
     fi
 
+    # A fleet. The device measures before somebody has loaded the scripts.
+    sh tests/with-server.sh sh -c 'timeout 60 "$1/device/sensor" 3 >"$2" & pid=$!
+        i=0
+        until grep -q "^sensor: the server lacks" "$2" || [ $i -gt 1200 ]; do
+            i=$((i + 1)); sleep 0.05
+        done
+        timeout 60 "$1/device/gateway" 3 >"$3" 2>&1; wait $pid' \
+        - "$build" "$dir/sensor" "$dir/gateway"
+    check "sensor.c tells what to run" grep -q 'delayq load-scripts' "$dir/sensor"
+    check "and sends all it has kept" grep -q '^sensor: sent 3' "$dir/sensor"
+    check "gateway.c takes the readings in their order" [ "$(sed -n \
+        's/^gateway: \([0-9]*\) degrees$/\1/p' "$dir/gateway" | xargs)" \
+        = "20 21 22" ]
+
     sh tests/with-server.sh sh tests/frozen.sh "$build" >"$dir/said" 2>&1
     check "game_loop comes to its end" grep -q '^[0-9]* died' "$dir/said"
-    # without a lease an answer that a stalled machine loses is an orc lost
+    # Without a lease, an orc is lost if a reply is lost because the machine
+    # stalls.
     lost=$(sed -n 's/^\([0-9]*\) died, \([0-9]*\) came back.*/\1 - \2/p' \
         "$dir/said")
     check "and those that died are back, but one at most: $lost" \
@@ -221,7 +251,7 @@ if [ -z "$word" ]; then
         [ "${longest:-999}" -lt 250 ]
     sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!
         i=0
-        until [ "$(grep -c done "$2")" -eq 3 ] || [ $i -gt 400 ]; do
+        until [ "$(grep -c "^job.*done" "$2")" -eq 3 ] || [ $i -gt 1200 ]; do
             sleep 0.05
             i=$((i + 1))
         done

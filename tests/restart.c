@@ -1,8 +1,8 @@
 /*
- * kill -9 of the server: redis-server with appendfsync always is killed at
- * random moments and started again, while producers offer (with keys and
+ * kill -9 of the server. A redis-server with appendfsync always is killed at
+ * random moments and started again. Meanwhile producers offer (with keys and
  * without), reschedule and cancel, and workers lease, ack and die. Each process
- * records in shared memory the status that it got for each item; no item may be
+ * records in shared memory the status that it got for each item. No item may be
  * lost.
  */
 #include "test.h"
@@ -18,19 +18,22 @@ enum told { NO, YES, MAYBE };
 
 struct notes {
     volatile int stop_producers, stop_workers, round;
-    volatile int next; /* id */
+    volatile int next; /* the next item's id */
     volatile int ok_in_round[PRODUCERS + WORKERS];
-    volatile unsigned char offered[ITEMS], cancelled[ITEMS]; /* enum told */
-    volatile unsigned char acked[ITEMS], ack_maybe[ITEMS];   /* how often */
-    volatile int64_t due_ms[ITEMS];       /* not before this */
-    volatile int64_t lease_end_ms[ITEMS]; /* nobody else before this */
+    /* of type enum told */
+    volatile unsigned char offered[ITEMS], cancelled[ITEMS];
+    volatile unsigned char acked[ITEMS], ack_maybe[ITEMS]; /* how often */
+    /* the item may not come before this time */
+    volatile int64_t due_ms[ITEMS];
+    /* no other worker may get the item before this time */
+    volatile int64_t lease_end_ms[ITEMS];
 };
 static struct notes *notes;
 static server s;
 static const char *const with[] = {"--appendonly", "yes", "--appendfsync",
                                    "always", NULL};
 
-/* The server's clock is this machine's. */
+/* Returns the server's clock, which is this machine's. */
 static int64_t now_ms(void) {
     struct timeval t;
     gettimeofday(&t, NULL);
@@ -49,7 +52,8 @@ static void open_one(delayq *q, int number, int64_t lease_ms) {
     notes->ok_in_round[number] = notes->round;
 }
 
-/* The only errors allowed while the server dies and restarts. */
+/* Check that the error may happen while the server dies and restarts. Returns 1
+ * if the call succeeded. */
 static int passes(delayq *q, delayq_status status) {
     if (status >= DELAYQ_OK) return 1;
     if (status != DELAYQ_ERR_IO && status != DELAYQ_ERR_TIMEOUT &&
@@ -78,7 +82,7 @@ static void offer_one(delayq *q, delayq_message *m, int id) {
     snprintf(key, sizeof key, "key%d", id);
     if (id % 3 == 0) m->key = key, m->key_ttl_ms = 60000;
     notes->due_ms[id] = now_ms() + m->delay_ms;
-    notes->offered[id] = MAYBE; /* until we are told */
+    notes->offered[id] = MAYBE; /* until the call returns */
     do {
         delayq_offer_message(q, m);
         status = m->status;
@@ -128,7 +132,8 @@ static void produce(void *argument) {
 
 /* --- workers ------------------------------------------------------------- */
 
-/* Until sure_until no other worker may have it. */
+/* Note an item that a take returned. Until sure_until no other worker may get
+ * it. Returns its id. */
 static int seen(const delayq_item *item, int64_t sure_until) {
     int64_t now = now_ms(), leased_ms;
     char text[16] = "";
@@ -141,7 +146,8 @@ static int seen(const delayq_item *item, int64_t sure_until) {
              (long long)(notes->due_ms[id] - now));
     leased_ms = notes->lease_end_ms[id] - now;
     acked = notes->acked[id];
-    if (now_ms() >= sure_until) return id; /* another may have it by now */
+    /* another worker may have the item by now */
+    if (now_ms() >= sure_until) return id;
     if (leased_ms > 0)
         FAIL("item %d is leased for %lld ms more", id, (long long)leased_ms);
     if (acked) FAIL("item %d comes after its ack", id);
@@ -175,7 +181,7 @@ static void toil(void *argument) {
         id = -1;
         if (passes(&q, status)) notes->ok_in_round[number] = round;
         if (status != DELAYQ_OK) {
-            memset(&item, 0, sizeof item); /* lost items come again */
+            memset(&item, 0, sizeof item); /* the items come again */
             continue;
         }
         id = seen(&item, before + LEASE_MS);
@@ -213,7 +219,7 @@ static int all_go_on(void) {
     return 1;
 }
 
-/* The server dies and restarts; each handle continues by itself. */
+/* The server dies and restarts several times. Each handle goes on by itself. */
 static void live_through(int restarts) {
     long long slowest = 0;
     int i;
@@ -248,7 +254,7 @@ static void stop(void) {
     }
 }
 
-/* The remaining items, each exactly once. Returns how many. */
+/* Take the remaining items, each exactly once. Returns how many there were. */
 static int drain(unsigned char *left) {
     delayq_item item;
     delayq_counts c;
@@ -260,7 +266,7 @@ static int drain(unsigned char *left) {
         if (c.pending + c.ready == 0) break;
         if (delayq_take(&q, &item, 1000) != DELAYQ_OK) continue;
         id = seen(&item, INT64_MAX);
-        if (left[id]++) FAIL("item %d lies there twice", id);
+        if (left[id]++) FAIL("item %d is there twice", id);
         n++;
     }
     CHECK_INT(c.dead, 0);

@@ -1,6 +1,6 @@
 /*
  * Sentinel: a master, a replica and three sentinels on loopback. The handle
- * asks them for the master, and asks again after a failover.
+ * asks the sentinels for the master, and asks again after a failover.
  */
 #include "outbox.h"
 #include "test.h"
@@ -37,7 +37,7 @@ static void start_node(server *s, int port, int of, const char *password) {
     server_start(s, argv);
 }
 
-static int open_sentinels; /* they have no password */
+static int open_sentinels; /* 1: the sentinels have no password */
 
 static void start_sentinel(int i, const char *password) {
     char path[160];
@@ -49,7 +49,9 @@ static void start_sentinel(int i, const char *password) {
     fprintf(f,
             "port %d\nbind 127.0.0.1\ndir %s\nlogfile %s/sentinel%d.log\n"
             "sentinel monitor service 127.0.0.1 %d 2\n"
-            "sentinel down-after-milliseconds service 500\n"
+            /* A replica whose link is down for 10 times this is never made
+             * the master, and a busy machine may stall all of them. */
+            "sentinel down-after-milliseconds service 2000\n"
             "sentinel failover-timeout service 3000\n",
             sentinel_ports[i], master.dir, master.dir, i, master_port);
     if (password) fprintf(f, "sentinel auth-pass service %s\n", password);
@@ -65,7 +67,8 @@ static void start_sentinel(int i, const char *password) {
     }
 }
 
-/* Sentinel i's value of a field of the service; -1 if it has none. */
+/* Returns sentinel i's value of a field of the service, or -1 if there is
+ * none. */
 static int sentinel_int(int i, const char *password, const char *field) {
     redisContext *c = redisConnect("127.0.0.1", sentinel_ports[i]);
     redisReply *r = NULL;
@@ -130,8 +133,8 @@ static void wait_for_replica(const char *password) {
     redisFree(c);
 }
 
-/* With a password, also for the sentinels. */
-TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
+/* The sentinels have a password, too. */
+LONG_TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     delayq q;
     delayq_item item;
     delayq_options o;
@@ -149,7 +152,7 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     for (i = 0; i < 30; i++) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         if (i == 0)
-            report_row("master under Sentinel killed (down after 0.5 s)",
+            report_row("master under Sentinel killed (down after 2 s)",
                        "`ERR_IO`; a waiting take waits", "what the replica had",
                        now_us() - killed);
         OK(&q, delayq_ack(&q, &item));
@@ -161,7 +164,7 @@ TEST(a_master_that_dies_under_sentinel_is_replaced_and_nothing_is_lost) {
     end_service();
 }
 
-/* As they are by default. */
+/* By default sentinels have no password. */
 TEST(sentinels_without_a_password_tell_of_a_master_that_has_one) {
     delayq q;
     delayq_options o;
@@ -186,7 +189,7 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     OFFER(&q, "x", 300);
     wait_for_replica(NULL);
     c = redisConnect("127.0.0.1", sentinel_ports[1]);
-    /* asked repeatedly: a busy sentinel abandons a failover */
+    /* Repeat the command, because a busy sentinel abandons a failover. */
     UNTIL((tries++ % 3000 == 0
                ? freeReplyObject(run(c, "SENTINEL FAILOVER service"))
                : (void)0,
@@ -199,7 +202,7 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     end_service();
 }
 
-/* No call waits, and what is accepted arrives. */
+/* No call waits, and every accepted op arrives. */
 TEST(an_outbox_follows_a_failover) {
     delayq q;
     delayq_options o;
@@ -219,7 +222,8 @@ TEST(an_outbox_follows_a_failover) {
                : (void)0,
            turn(&q), sentinel_int(0, NULL, "port") == replica_port));
     redisFree(c);
-    c = server_connect(&master); /* sentinels wait for some seconds before */
+    /* the sentinels would do this some seconds later */
+    c = server_connect(&master);
     freeReplyObject(run(c, "REPLICAOF 127.0.0.1 %d", replica_port));
     redisFree(c);
     for (i = 0; i < 100; i++) OFFER(&q, "after", 0);
@@ -249,14 +253,14 @@ TEST(sentinels_without_an_answer_are_an_error) {
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_IO);
     CHECK_HAS(delayq_errmsg(&q), "knows no unknown");
     delayq_close(&q);
-    /* dead sentinels are skipped */
+    /* Sentinels that are dead are skipped. */
     snprintf(bad, sizeof bad,
              "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/service", free_port(),
              sentinel_ports[2]);
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
     delayq_close(&q);
-    /* a server that is not a sentinel */
+    /* This server is not a sentinel. */
     snprintf(bad, sizeof bad, "redis+sentinel://127.0.0.1:%d/service",
              master_port);
     CHECK(delayq_open(&q, &o) < 0);
@@ -265,7 +269,7 @@ TEST(sentinels_without_an_answer_are_an_error) {
     end_service();
 }
 
-/* Make `was` a replica of `is`, a master at this port. */
+/* Make `was` a replica of `is`, which becomes the master at this port. */
 static void change_roles(const server *was, const server *is, int port) {
     redisContext *c = server_connect(is);
     freeReplyObject(run(c, "REPLICAOF NO ONE"));
@@ -294,7 +298,8 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     OFFER(&q, "x", 10);
     OK(&q, delayq_take(&q, &item, 20000));
     delayq_close(&q);
-    /* several pipelined scripts: each is refused, the host changes once */
+    /* Several pipelined scripts are refused, and the handle changes the host
+     * once. */
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 60000);
     change_roles(&master, &replica, replica_port);
@@ -303,7 +308,8 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     OK(&q, delayq_offer_many(&q, many, 500));
     delayq_close(&q);
     change_roles(&replica, &master, master_port);
-    /* a replica alone: an error, no change, and few connections */
+    /* If only a replica is left, the call returns an error, changes nothing,
+     * and makes few connections. */
     snprintf(hosts, sizeof hosts, "redis://127.0.0.1:%d", replica_port);
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_READONLY);
@@ -313,4 +319,105 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     delayq_close(&q);
     server_end(&replica);
     server_end(&master);
+}
+
+/* --- a pause during a failover -------------------------------------------- */
+
+enum { WAIT = 50, FREEZE = 20 };
+static char both_hosts[128];
+/* shared memory: how many items all processes have taken */
+static volatile int *taken;
+
+static delayq_options options_of_both(void) {
+    delayq_options o = options_for(&master, "jobs");
+    o.url = both_hosts;
+    o.reconnect_max_ms = 100;
+    return o;
+}
+
+/* Take for ever. During a failover a call may fail, and the take goes on. */
+static void wait_and_count(void *unused) {
+    delayq q;
+    delayq_item item;
+    delayq_options o = options_of_both();
+    (void)unused;
+    o.connect_timeout_ms = o.io_timeout_ms; /* fifty handles connect at once */
+    OK(&q, delayq_open(&q, &o));
+    for (;;)
+        if (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
+            __sync_fetch_and_add(taken, 1);
+}
+
+static void pause_and_resume(void *number) {
+    delayq q;
+    delayq_options o = options_of_both();
+    int i;
+    OK(&q, delayq_open(&q, &o));
+    srand((unsigned)(long)number + 1);
+    for (i = 0; i < 100; i++) {
+        UNTIL(delayq_pause(&q, rand() % 2) == DELAYQ_OK);
+        usleep((useconds_t)(rand() % 20000));
+    }
+    delayq_close(&q);
+}
+
+/* Returns the number of the queue's items, in whichever key they are. */
+static long long all_left(redisContext *c) {
+    redisReply *r = run(c, "EVAL %s 0",
+                        "return redis.call('ZCARD', "
+                        "'redisson_delay_queue_timeout:{jobs}') + "
+                        "redis.call('LLEN', 'jobs') + "
+                        "redis.call('LLEN', 'delayq_retry:{jobs}')");
+    long long n = r->integer;
+    freeReplyObject(r);
+    return n;
+}
+
+TEST(two_programs_pause_and_resume_during_a_failover) {
+    pid_t waiters[WAIT], programs[2];
+    delayq_options o;
+    redisContext *c;
+    delayq q;
+    int i, before;
+    taken = (volatile int *)shared(sizeof *taken);
+    master_port = free_port();
+    replica_port = free_port();
+    start_node(&master, master_port, 0, NULL);
+    start_node(&replica, replica_port, master_port, NULL);
+    snprintf(both_hosts, sizeof both_hosts, "redis://127.0.0.1:%d,127.0.0.1:%d",
+             master_port, replica_port);
+    o = options_of_both();
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < WAIT; i++) waiters[i] = spawn(wait_and_count, NULL);
+    c = server_connect(&master);
+    UNTIL(subscribers(c, "delayq_waiters:{jobs}") == WAIT);
+    redisFree(c);
+    for (i = 0; i < 2; i++)
+        programs[i] = spawn(pause_and_resume, (void *)(long)i);
+    for (i = 0; i < 200; i++) {
+        if (i == 100) change_roles(&master, &replica, replica_port);
+        if (i % 10 == 5) kill(waiters[i / 10], SIGSTOP);
+        UNTIL(delayq_offer(&q, "x", 1, i % 50) == DELAYQ_OK);
+        usleep(2000);
+    }
+    for (i = 0; i < 2; i++) join(programs[i]);
+    c = server_connect(&replica); /* this is the master now */
+    UNTIL(delayq_pause(&q, 1) == DELAYQ_OK);
+    usleep(100000); /* until takes in flight have returned */
+    before = *taken;
+    for (i = 0; i < 20; i++) OFFER(&q, "last", i * 10);
+    usleep(1000000);
+    CHECK_INT(*taken, before);
+    OK(&q, delayq_pause(&q, 0));
+    /* the others take these, though 20 are frozen */
+    UNTIL(*taken >= before + 20);
+    UNTIL(all_left(c) == 0);
+    for (i = 0; i < WAIT; i++) {
+        kill(waiters[i], SIGKILL);
+        waitpid(waiters[i], NULL, 0);
+    }
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&master);
+    server_end(&replica);
 }

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The files of examples/server, used as an operator uses them: a server is
-# started by the line in compose.yaml with redis.conf and users.acl; a worker
-# runs by the rules of its systemd unit and is stopped, restarted and killed by
-# them; the timer's service hands in its item once. Only paths and times are
-# replaced. Ends in "N passed, N failed, N skipped".
+# The files of examples/server, used as an operator uses them. A server is
+# started by the command in compose.yaml with redis.conf and users.acl. A worker
+# runs, and is stopped, restarted and killed, by the rules of its systemd unit.
+# The timer's service offers its item once. Only paths and times are replaced.
+# Ends in "N passed, N failed, N skipped".
 #
 #     tests/server.sh DELAYQ     the command-line tool
 case $1 in
@@ -26,12 +26,13 @@ is() {
         printf '  wanted: %s\n  got:    %s\n' "$2" "$3"
     fi
 }
-# as USER [PASSWORD]: where that one finds the server
+# as USER [PASSWORD]: prints the URL for this user
 as() { echo "unix://$1:${2:-secret}@$dir/s"; }
 redis() { redis-cli -s "$dir/s" --user admin --pass secret --no-auth-warning \
     "$@"; }
-# session: all processes of the unit, also those in sessions of their own, as
-# systemd knows them; zombies have no environment
+# session: prints the pids of all processes of the unit, also of those in
+# sessions of their own, as systemd knows them. Zombies have no environment, so
+# they are not listed.
 session() {
     grep -l -z -s -x -e "DELAYQ_TEST_UNIT=$dir" /proc/[0-9]*/environ |
         cut -d/ -f3
@@ -46,7 +47,7 @@ end_all() {
 
 # --- the compose file ----------------------------------------------------------
 
-# What it says, one NAME VALUE a line.
+# Prints the content of compose.yaml, one NAME VALUE a line.
 cat >"$dir/compose.py" <<'END'
 import sys, yaml
 redis = yaml.safe_load(open(sys.argv[1]))['services']['redis']
@@ -72,9 +73,13 @@ elif [ -n "$python" ]; then
     echo "     (docker compose is not installed: compose.yaml is only parsed)"
 fi
 if [ -n "$python" ]; then
-    if "$python" "$dir/compose.py" $files/compose.yaml >"$dir/compose"; then
+    if "$python" "$dir/compose.py" $files/compose.yaml >"$dir/compose" \
+        2>"$dir/.said"; then
         ok
-    else bad "compose.yaml is YAML, and says what it should"; fi
+    else
+        bad "compose.yaml is YAML, and says what it should"
+        cat "$dir/.said"
+    fi
 else
     skip "python3 with yaml is not installed: install python3-yaml"
     echo 'command redis-server /etc/redis/redis.conf --dir /data' \
@@ -117,7 +122,8 @@ is "it writes an append-only file" "yes everysec" \
 is "it evicts nothing" noeviction "$(setting maxmemory-policy)"
 is "it lets in nobody without a name" \
     "NOAUTH Authentication required." "$(redis-cli -s "$dir/s" ping)"
-is "and all of the file" "admin default mover producer taker watcher worker" \
+is "and all of the file" "admin default mover pauser producer taker watcher \
+worker" \
     "$(redis acl users | sort | tr '\n' ' ' | sed 's/ $//')"
 is "each line of redis.conf that sets something is known" "" \
     "$(sed -n 's/^\([a-z-]*\) .*/\1/p' $files/redis.conf | while read -r key; do
@@ -145,7 +151,7 @@ if [ -n "$python" ]; then
     fi
 fi
 
-# what the README says to do with another name and password
+# The README tells how to use another name and password.
 DELAYQ_URL=$(as producer) "$tool" offer jobs 0 one -q
 is "the watcher counts" 1 "$(DELAYQ_URL=$(as watcher) "$tool" count jobs \
     --json | sed 's/.*"pending":\([0-9]*\).*/\1/')"
@@ -156,7 +162,7 @@ is "but takes nothing" 4 $?
 line=$(sed -n 's/^    \(sed .*\) >.*/\1/p' $files/README.md)
 (cd "$dir/etc" && eval "$line") >"$dir/mails.acl"
 mv "$dir/mails.acl" "$dir/etc/users.acl"
-# (but this test's own user is the same)
+# The user of this test stays the same.
 sed -i 's/^user admin.*/user admin on >secret ~* \&* +@all/' \
     "$dir/etc/users.acl"
 is "an edited file is loaded" OK "$(redis acl load)"
@@ -189,7 +195,7 @@ if has systemd-analyze; then
         "$(sed -n 's/^OnCalendar=//p' $files/delayq-report.timer)"
 fi
 
-# says UNIT KEY: its value, as systemd reads it for the instance jobs
+# says UNIT KEY: prints its value, as systemd reads it for the instance jobs
 says() {
     sed -n "s/^$2=//p" "$dir/units/$1" |
         sed -e 's/%i/jobs/g' -e 's/%%/%/g' -e 's/\$\$/$/g'
@@ -200,8 +206,8 @@ is "the worker is restarted whatever happens" always "$(says $unit Restart)"
 is "and only it gets SIGTERM" mixed "$(says $unit KillMode)"
 check "with time for its commands" [ "$(says $unit TimeoutStopSec)" -ge 30 ]
 
-# The command: tells what it begins and what it has done. The first time it gets
-# "slow" it takes longer than the unit allows.
+# The worker's command. It reports what it begins and what it has done. At the
+# first item "slow" it takes longer than the unit allows.
 cat >"$dir/lib/jobs" <<END
 #!/bin/sh
 read -r item
@@ -217,15 +223,18 @@ chmod 755 "$dir/lib/jobs"
 : >"$dir/done"
 lines() { grep -c . "$1"; }
 at_least() { [ "$(lines "$1")" -ge "$2" ]; }
-# systemd's: start; stop with TimeoutStopSec=SECONDS, KillMode=mixed; the main
-# process ends by itself
+# What systemd does: start; stop with TimeoutStopSec=SECONDS, KillMode=mixed;
+# react when the main process ends by itself
 start() {
     # shellcheck disable=SC2046
     DELAYQ_TEST_UNIT=$dir DELAYQ_URL=$(as worker) setsid $(says $unit ExecStart) \
         >>"$dir/journal" 2>&1 &
     worker=$!
 }
-alive() { [ -d "/proc/$worker" ] && ! grep -q '^State:.Z' "/proc/$worker/status"; }
+alive() {
+    [ -d "/proc/$worker" ] &&
+        ! grep -q -s '^State:.Z' "/proc/$worker/status"
+}
 nothing() { [ -z "$(session)" ]; }
 stop() {
     kill -TERM $worker
@@ -251,7 +260,7 @@ check "and it has begun no more" [ "$(lines "$dir/begun")" -lt 40 ]
 
 start
 soon "started again it goes on" at_least "$dir/done" 12
-end_session # it crashes, or the machine does
+end_session # the worker or the machine crashes
 wait $worker 2>/dev/null
 DELAYQ_URL=$(as producer) "$tool" offer jobs 0 slow -q
 start
@@ -276,6 +285,16 @@ is "the queue is empty" "0 0 0" "$(DELAYQ_URL=$(as watcher) "$tool" count jobs |
 
 # --- cron ----------------------------------------------------------------------
 
+for unit in delayq-worker@.service delayq-report.service \
+    delayq-scripts.service; do
+    file=$(says $unit EnvironmentFile)
+    check "$unit tells to hide its password from others" \
+        grep -q -x "#     chmod 600 $file" "$files/$unit"
+done
+unit=delayq-scripts.service
+says $unit ExecStart >"$dir/scripts.sh"
+check "the unit loads the scripts with the rights of a producer" \
+    env DELAYQ_URL="$(as producer)" sh "$dir/scripts.sh"
 unit=delayq-report.service
 says $unit ExecStart >"$dir/report.sh"
 for machine in 1 2; do

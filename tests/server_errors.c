@@ -1,9 +1,9 @@
 /*
- * Every error that a server can answer: it has a status and a text and changes
- * no item. A waiting take waits out the passing ones, and the handle works
- * again by itself when the cause has ended.
+ * Every error that a server can reply. Each has a status and a text and changes
+ * no item. A waiting take waits until a transient error is over. When the cause
+ * has ended, the handle works again by itself.
  *
- * errors.c tests a full server and keys of a wrong type.
+ * A full server and keys of a wrong type are tested in errors.c.
  */
 #include "proxy.h"
 #include <sys/ioctl.h>
@@ -17,12 +17,15 @@
 static server s;
 static redisContext *admin;
 static delayq q;
-static delayq_item held; /* leased; another item is ready, a third is due */
+/* this one is leased; another item is ready, a third is due */
+static delayq_item held;
 static volatile int *told;
-static volatile long long *mended_us; /* when */
+/* the time at which the fault was mended */
+static volatile long long *mended_us;
 
 static void on_fault(void *user, delayq_status status, const char *text) {
     (void)user;
+    if (status == DELAYQ_OK) return; /* an event, not a fault */
     CHECK(status < 0 && *text);
     *told = 1;
 }
@@ -35,7 +38,7 @@ static void admin_of_ones_own(void) {
 
 static void tell(const char *command) {
     redisReply *r = (redisReply *)redisCommand(admin, command);
-    if (!r) { /* closed: the server closes idle clients */
+    if (!r) { /* closed, because the server closes idle clients */
         admin_of_ones_own();
         r = (redisReply *)redisCommand(admin, command);
     }
@@ -50,7 +53,7 @@ static void config(const char *name, const char *value) {
     freeReplyObject(r);
 }
 
-/* Does the reply, or one of its lines, contain this? */
+/* Returns 1 if the reply, or one of its lines, contains the text. */
 static int says(const char *command, const char *part) {
     redisReply *r = run(admin, command);
     int found = r->str && strstr(r->str, part);
@@ -68,7 +71,8 @@ static long long number(const char *command) {
 
 enum socket { COMMANDS, SUBSCRIBER, BOTH };
 
-/* How many sockets of this kind the handle has; *last is the id of one. */
+/* Returns how many sockets of this kind the handle has. *last is the id of
+ * one. */
 static int sockets(enum socket kind, int close_them, int *last) {
     redisReply *r = run(admin, "CLIENT LIST");
     char *line = strtok(r->str, "\n"), command[64];
@@ -97,7 +101,7 @@ static void kill_both(void) {
 
 static void tick_twice(void) {
     int i;
-    for (i = 0; i < 2; i++) { /* opens the subscriber, moves */
+    for (i = 0; i < 2; i++) { /* opens the subscriber, then moves due items */
         poll_now(&q);
         OK(&q, delayq_tick(&q, NULL));
     }
@@ -147,7 +151,7 @@ static void is(const char *what, delayq_status got, delayq_status want,
         FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
 }
 
-/* A tick that has to move something. It may have to subscribe first. */
+/* Run a tick that has to move something. It may have to subscribe first. */
 static delayq_status tick(void) {
     delayq_status status = DELAYQ_OK;
     int64_t wait = 0;
@@ -173,7 +177,8 @@ static void calls_say(delayq_status status, const char *text) {
         is("count", delayq_count(&q, &c), status, text);
 }
 
-/* Everything works again on the same handle, and no item is lost. */
+/* Check that everything works again on the same handle, and that no item is
+ * lost. */
 static void goes_on(int taken) {
     delayq_item item;
     UNTIL(delayq_ack(&q, &held) >= DELAYQ_OK);
@@ -202,7 +207,8 @@ static const char *status_name(delayq_status status) {
 struct outcome {
     void (*cause)(void), (*mend)(void);
     delayq_status status;
-    const char *text, *name; /* part of the error; the table's name for it */
+    /* text is a part of the error; name is the one in the table of faults */
+    const char *text, *name;
 };
 
 static void mend_when_told(void *o) {
@@ -211,8 +217,8 @@ static void mend_when_told(void *o) {
     ((const struct outcome *)o)->mend();
 }
 
-/* A waiting take: a passing fault is logged and waited out, a lasting one is
- * returned. */
+/* A take waits. If the fault is transient, it is logged, and the take waits
+ * until it is over. If it is permanent, the take returns it. */
 static void waits(struct outcome *o) {
     int passes = o->status != DELAYQ_ERR_AUTH && o->status != DELAYQ_ERR_REDIS;
     delayq_item item;
@@ -284,7 +290,8 @@ TEST(missing_replicas_are_reported_and_waited_out) {
     finish();
 }
 
-/* A folder is in the way of the dump file. */
+/* Returns the path of a file in the server's folder. A folder of this name
+ * prevents the server from writing its dump. */
 static const char *in_dir(const char *name) {
     static char path[160];
     snprintf(path, sizeof path, "%s/%s", s.dir, name);
@@ -351,8 +358,8 @@ TEST(a_busy_server_is_reported_and_waited_out) {
     finish();
 }
 
-/* An offer looks at the queue again after 10 s. If that look is refused, so is
- * the offer: it does not wait for a connection that was never lost. */
+/* An offer probes the queue again after 10 s. If the probe is refused, so is
+ * the offer. It does not wait for a connection that was never lost. */
 TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
     int64_t began;
     begin(NULL, "");
@@ -369,7 +376,8 @@ TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
     finish();
 }
 
-/* Many keys, and a pause at each: loading takes long. */
+/* Restart the server with many keys and a pause at each, so that loading takes
+ * long. */
 static void load_slowly(void) {
     char delay[16];
     const char *with[] = {"--key-load-delay", delay,
@@ -440,7 +448,7 @@ TEST(a_cluster_without_its_slots_is_reported_and_waited_out) {
     finish();
 }
 
-/* maxclients is 1, and we have that connection. */
+/* Set maxclients to 1. The test has that connection. */
 static void one_client(void) {
     tell("CONFIG SET maxclients 1");
     kill_both();
@@ -449,8 +457,8 @@ static void many_clients(void) {
     tell("CONFIG SET maxclients 100");
 }
 
-/* Fails if a connection that dies during its login does not report the server's
- * text: the error is then DELAYQ_ERR_IO, "Broken pipe". */
+/* This fails if a connection that dies during its login does not report the
+ * server's text. The error is then DELAYQ_ERR_IO, "Broken pipe". */
 TEST(a_server_with_too_many_clients_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
@@ -499,11 +507,11 @@ static void forged(void (*cause)(void), delayq_status status,
 TEST(tryagain_is_reported_and_waited_out) {
     forged(forge_tryagain, DELAYQ_ERR_AGAIN, "TRYAGAIN");
 }
-/* Fails if UNBLOCKED is not DELAYQ_ERR_AGAIN. */
+/* This fails if UNBLOCKED is not DELAYQ_ERR_AGAIN. */
 TEST(unblocked_is_reported_and_waited_out) {
     forged(forge_unblocked, DELAYQ_ERR_AGAIN, "UNBLOCKED");
 }
-/* The text is cut, but not the cause. */
+/* The text is shortened, but it still contains the cause. */
 TEST(what_a_script_ran_into_is_reported_as_before_redis_7) {
     forged(forge_long, DELAYQ_ERR_READONLY,
            "READONLY You can't write against a "
@@ -524,7 +532,7 @@ static void ask_none(void) {
 }
 
 TEST(a_missing_password_is_reported_at_once_and_repaired) {
-    if (main_server.major < 6) /* then a call may be ERR_UNKNOWN */
+    if (main_server.major < 6) /* with Redis 5 a call may be ERR_UNKNOWN */
         test_skip("Redis 5 closes before it has read a whole script");
     begin(NULL, "");
     comes_and_goes((struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH,
@@ -583,7 +591,7 @@ TEST(a_user_without_a_command_that_scripts_call_is_reported_at_once) {
     finish();
 }
 
-/* Without channels all works: the handle polls more often. */
+/* Without channels everything works, because the handle polls more often. */
 TEST(a_user_without_the_channels_has_no_subscriber_and_misses_nothing) {
     delayq_item item;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
@@ -601,9 +609,137 @@ TEST(a_user_without_the_channels_has_no_subscriber_and_misses_nothing) {
     finish();
 }
 
+static int has_bytes(const delayq_socket *from) {
+    int n = 0;
+    return ioctl(from->c->fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+/* a take and a tick in turn */
+static void turn(void) {
+    static int ticks;
+    delayq_item item;
+    ticks = !ticks;
+    if (ticks)
+        delayq_tick(&q, NULL);
+    else
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+}
+
+/* The subscriber is lost while a request for tracking is on its way. The server
+ * refuses that request when the next subscriber is already there, which says
+ * nothing about the next one. */
+TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
+    static unsigned char memory[65536];
+    delayq_options o = options_for(&main_server, "jobs");
+    const delayq_conn *conn;
+    if (!can_track()) test_skip("the server tracks no keys");
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    o.max_wait_ms = 60000;
+    o.outbox = memory;
+    o.outbox_size = sizeof memory;
+    OK(&q, delayq_open(&q, &o));
+    conn = q.conn;
+    proxy->only = 0; /* the connection of requests */
+    do {             /* until a poll is in flight, and then comes the request */
+        UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ON));
+        ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
+        UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ALLOWED));
+    } while (!conn->cmd.first || q.setup.state != DELAYQ_EXCHANGE_NONE);
+    UNTIL(has_bytes(&conn->cmd));
+    proxy_strike(STALL, 0, 0, 1);
+    UNTIL((turn(), q.setup_kind == DELAYQ_SETUP_TRACK));
+    ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
+    UNTIL((turn(), conn->tracking == DELAYQ_TRACK_OFF));
+    UNTIL((turn(), conn->sub.state == DELAYQ_SOCKET_GREETING));
+    UNTIL(has_bytes(&conn->sub));
+    proxy->let_go = 1;
+    UNTIL(has_bytes(&conn->cmd));
+    q.conn->idle_read_us = 0; /* this tick reads both */
+    turn();
+    CHECK(conn->sub.state >= DELAYQ_SOCKET_OPEN && !q.list_tracked);
+    UNTIL((turn(), q.list_tracked));
+    CHECK(conn->tracking == DELAYQ_TRACK_ON && conn->track_retry_us == 0);
+    delayq_close(&q);
+}
+
+static void push_after(void *ms) {
+    usleep(1000 * *(useconds_t *)ms);
+    ask("RPUSH jobs pushed");
+}
+
+/* The subscriber is lost again and again. While its back-off lasts, a take
+ * finds an item. Its reply puts off the next poll, but not the next attempt. */
+TEST(a_take_that_finds_an_item_does_not_put_off_the_subscriber) {
+    delayq_options o = options_for(&main_server, "jobs");
+    useconds_t ms = 500;
+    delayq_item item;
+    const delayq_conn *conn;
+    if (!can_track()) test_skip("the server tracks no keys");
+    o.max_wait_ms = o.poll_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    conn = q.conn;
+    do {
+        UNTIL((delayq_take(&q, &item, 20), q.list_tracked));
+        ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
+        UNTIL((delayq_take(&q, &item, 0), conn->tracking == DELAYQ_TRACK_OFF));
+    } while (conn->sub.state != DELAYQ_SOCKET_CLOSED ||
+             conn->sub.retry_us < now_us() + 100000);
+    ask("RPUSH jobs first");
+    OK(&q, delayq_take(&q, &item, 9000));
+    spawn(push_after, &ms);
+    OK(&q, delayq_take(&q, &item, 9000));
+    CHECK(conn->sub.state >= DELAYQ_SOCKET_OPEN); /* it has reported the push */
+    delayq_close(&q);
+}
+
+/* --- servers that lack something ----------------------------------------- */
+
+/* The error text ends with advice for such a server. */
+TEST(what_a_hosted_server_refuses_is_told_with_the_setting_that_helps) {
+    static const struct {
+        const char *says, *advice;
+    } refusals[] = {
+        {"ERR unknown command `EVALSHA`, with args beginning with: `x`",
+         "runs Lua scripts"},
+        {"ERR unknown command 'SCRIPT'", "--lua"},
+        {"ERR Could not find scripting engine 'lua'", "Lua module"},
+        {"ERR bad lua script for redis cluster, all the keys that the script "
+         "uses should be passed using the KEYS array",
+         "script_check_enable"},
+        {"ERR Error running script (call to 0123456789012345678901234567890123"
+         "456789): @user_script:2: script tried accessing undeclared key, key: "
+         "k",
+         "--default_lua_flags=allow-undeclared-keys"},
+        {"WRONGTYPE Operation against a key holding the wrong kind of value "
+         "script: on @user_script:210.",
+         "wrong kind of value; a key of this"},
+    };
+    size_t i;
+    begin(NULL, "");
+    delayq_close(&q);
+    proxy_start(&s);
+    for (i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        delayq_options o = options_for(&s, "jobs");
+        o.url = proxy_url();
+        OK(&q, delayq_open(&q, &o));
+        snprintf(proxy->forged, sizeof proxy->forged, "-%s\r\n",
+                 refusals[i].says);
+        proxy_strike(FORGE, 0, 0, 1);
+        if (delayq_offer(&q, "x", 1, 0) >= DELAYQ_OK) FAIL("%zu: stored", i);
+        CHECK_HAS(delayq_errmsg(&q), refusals[i].advice);
+        if (strstr(delayq_errmsg(&q), "args") || strstr(delayq_errmsg(&q), "@"))
+            FAIL("%s", delayq_errmsg(&q));
+        OFFER(&q, "y", 0); /* only this one request was refused */
+        delayq_close(&q);
+    }
+    OK(&q, delayq_open(&q, &(delayq_options){.name = "jobs", .url = s.url}));
+    finish();
+}
+
 /* --- forgotten scripts --------------------------------------------------- */
 
-/* Each call, with the scripts flushed before it. */
+/* Make a call after the scripts have been flushed. */
 #define FLUSHED(call)         \
     do {                      \
         tell("SCRIPT FLUSH"); \
@@ -624,7 +760,8 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
     m.delay_ms = 60000;
     m.key = "k";
     m.key_ttl_ms = 60000;
-    for (i = 0; i < 2; i++) { /* with the scripts known, and without */
+    /* first the server has the scripts, then it has not */
+    for (i = 0; i < 2; i++) {
         FLUSHED(delayq_offer(&q, "x", 1, 0));
         FLUSHED(delayq_offer_message(&q, &m));
         FLUSHED(delayq_reschedule(&q, &m.ticket, 70000));
@@ -636,12 +773,12 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
         FLUSHED(delayq_extend(&q, &item, 60000));
         FLUSHED(delayq_nack(&q, &item, 0));
         FLUSHED(delayq_take(&q, &item, 20000));
-        FLUSHED(delayq_bury(&q, &item));
+        FLUSHED(delayq_bury(&q, &item, NULL));
         FLUSHED(delayq_dead_peek(&q, dead, 2, &n, 0));
         FLUSHED(delayq_dead_redrive(&q, 1, &n));
         FLUSHED(delayq_peek(&q, page, 4, &n, NULL));
         FLUSHED(delayq_count(&q, &c));
-        CHECK_INT(c.pending + c.ready, 4 + i); /* one more each time */
+        CHECK_INT(c.pending + c.ready, 4 + i); /* each round adds one item */
     }
     FLUSHED(delayq_ack(&q, &held));
     FLUSHED(delayq_dead_clear(&q, NULL));
@@ -655,6 +792,13 @@ static void flush_all_the_time(void *until) {
     redisFree(c);
 }
 
+/* If a call's script is flushed again between its upload and its run, the call
+ * returns ERR_AGAIN, and has done nothing. */
+static int is_again(delayq_status status) {
+    if (status != DELAYQ_ERR_AGAIN) OK(&q, status);
+    return status == DELAYQ_ERR_AGAIN;
+}
+
 TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
     int i, n = 300 / test_slow();
     delayq_item item;
@@ -664,9 +808,11 @@ TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
     *told = 0;
     child = spawn(flush_all_the_time, (void *)(uintptr_t)told);
     for (i = 0; i < n; i++) {
-        OK(&q, delayq_offer(&q, "x", 1, 0));
+        while (is_again(delayq_offer(&q, "x", 1, 0))) {
+        }
         OK(&q, delayq_take(&q, &item, 20000));
-        OK(&q, delayq_ack(&q, &item));
+        while (is_again(delayq_ack(&q, &item))) {
+        }
     }
     *told = 1;
     join(child);
@@ -677,7 +823,7 @@ TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
 
 /* --- lost clients -------------------------------------------------------- */
 
-/* Either socket dies before any call: no call fails. */
+/* One or both sockets die before any call. No call fails. */
 TEST(killed_sockets_cost_nothing_but_a_connection) {
     static void (*const kills[])(void) = {kill_command_socket, kill_subscriber,
                                           kill_both};
@@ -689,7 +835,7 @@ TEST(killed_sockets_cost_nothing_but_a_connection) {
         kills[i]();
         OFFER(&q, "x", 0);
         kills[i]();
-        UNTIL(tick() == DELAYQ_OK); /* the first may only connect */
+        UNTIL(tick() == DELAYQ_OK); /* the first tick may only connect */
         kills[i]();
         UNTIL(delayq_take(&q, &item, 0) == DELAYQ_OK);
         kills[i]();
@@ -702,7 +848,7 @@ TEST(killed_sockets_cost_nothing_but_a_connection) {
     }
 }
 
-/* The handle has both its sockets, and both are new. */
+/* Returns 1 if the handle has both its sockets, and both are new. */
 static int has_others_than(int cmd, int sub) {
     int now = 0, now_sub = 0;
     return sockets(COMMANDS, 0, &now) == 1 &&
@@ -715,7 +861,7 @@ static void kill_then_offer(void *kills) {
     delayq_options o = options_for(&s, "jobs");
     int i;
     admin_of_ones_own();
-    for (i = 0; i < 3; i++) { /* each time after it has both sockets again */
+    for (i = 0; i < 3; i++) { /* each time the handle has both sockets again */
         UNTIL(has_others_than(0, 0));
         (*(void (**)(void))kills)();
     }
@@ -753,7 +899,7 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
     OFFER(&q, "x", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_ack(&q, &item));
-    /* and while it waits */
+    /* The same while a take waits. */
     tell("CONFIG SET timeout 1");
     OFFER(&q, "y", 2300);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
@@ -761,8 +907,9 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
     finish();
 }
 
-/* The reply exceeds the output limit: the server closes the taker's connection
- * before it has the item. When its lease ends the item is delivered again. */
+/* The reply exceeds the output limit, so the server closes the taker's
+ * connection before the handle has the item. The item is delivered again when
+ * its lease ends. */
 static void limit_answers(void) {
     config("client-output-buffer-limit", "normal 65536 0 0 pubsub 65536 0 0");
 }
@@ -785,7 +932,7 @@ TEST(a_reply_beyond_the_output_limit_is_unknown_and_its_item_comes_again) {
     limit_answers();
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
     CHECK_INT(number("ZCARD " ZSET), 1);
-    OFFER(&q, "x", 60000); /* it has recovered */
+    OFFER(&q, "x", 60000); /* the handle has recovered */
     unlimit_answers();
     OK(&q, delayq_take(&q, &item, 20000));
     CHECK_INT(item.len, sizeof large);
@@ -804,7 +951,8 @@ static void shout(void *unused) {
     UNTIL(sockets(SUBSCRIBER, 0, &sub) == 1);
     memset(large, 'l', sizeof large - 1);
     freeReplyObject(run(admin, "PUBLISH " CHANNEL " %s", large));
-    UNTIL(has_others_than(0, sub));
+    /* Valkey 9.1 does not count such a message for the limit. */
+    UNTIL(has_others_than(0, sub) || says("INFO server", "valkey_version:9.1"));
     OK(&other, delayq_open(&other, &o));
     OFFER(&other, "after", 0);
     delayq_close(&other);
@@ -824,8 +972,8 @@ TEST(a_subscriber_beyond_the_output_limit_is_replaced) {
     finish();
 }
 
-/* A client that needs more than 128 KB, which is the least that Redis allows,
- * is evicted: it offers or takes a large payload. */
+/* A client that needs more than 128 KB is evicted. That is the lowest limit
+ * that Redis allows. The client offers or takes a large payload. */
 TEST(an_evicted_client_is_reported_truthfully_and_reconnects) {
     static char large[3000000];
     delayq_message m;
@@ -877,8 +1025,8 @@ TEST(a_pause_shorter_than_the_timeout_is_waited_out) {
     finish();
 }
 
-/* A request to a paused server is forgotten with its connection; one to a
- * server that slept may be executed later. Both are unknown. */
+/* A paused server drops the request of a closed connection. A server that was
+ * stopped may execute it later. In both cases the status is unknown. */
 static void outlasts(void (*cause)(void), void (*end)(void)) {
     int timeout = q.options.io_timeout_ms;
     int connect = q.options.connect_timeout_ms;
@@ -897,7 +1045,8 @@ static void outlasts(void (*cause)(void), void (*end)(void)) {
     q.options.io_timeout_ms = timeout;
     q.options.connect_timeout_ms = connect;
     end();
-    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK); /* the same: once */
+    /* the same message: stored once */
+    UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
     UNTIL(delayq_cancel(&q, &m.ticket) == DELAYQ_OK);
     goes_on(0);
 }
@@ -924,7 +1073,7 @@ static void put_to_sleep(const char *seconds) {
     redisAppendCommand(sleeper, "DEBUG SLEEP %s", seconds);
     if (redisBufferWrite(sleeper, NULL) != REDIS_OK)
         FAIL("%s", sleeper->errstr);
-    /* it sleeps as soon as it has read this */
+    /* The server sleeps as soon as it has read the command. */
     UNTIL(ioctl(sleeper->fd, TIOCOUTQ, &unread) != 0 || unread == 0);
 }
 static void slept(void) {

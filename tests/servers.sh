@@ -4,10 +4,11 @@
 #
 #     tests/servers.sh TESTS PROGRAM...
 #
-# What fails beside other tests is run again, alone, and that counts. For each
-# server a line with its version and how many passed; then what failed, what was
-# run again, and what was skipped, and why. All output goes to build/servers/.
-# Ends in "N passed, N failed, N skipped".
+# If a test fails beside others, it is run again, alone, and the second result
+# counts. For each server this prints a line with its version and how many tests
+# passed. Then it lists the tests that failed, that were run again, and that
+# were skipped, with the reason. All output goes to build/servers/. Ends in "N
+# passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 tests=$1
 shift
@@ -16,7 +17,7 @@ mkdir -p "$logs" || exit 1
 all_passed=0 all_failed=0 all_skipped=0
 
 for program; do
-    # "Redis server v=7.0.15 sha=...": Redis 7.0.15
+    # "Redis server v=7.0.15 sha=..." becomes "Redis 7.0.15".
     version=$("$program" --version |
         sed -n 's/^\([A-Za-z]*\) server v=\([^ ]*\).*/\1 \2/p')
     if [ -z "$version" ]; then
@@ -39,7 +40,8 @@ for program; do
     esac
     LC_ALL=C sed -n 's/^    skipped: //p' "$log" | sort | uniq -c |
         sed 's/^ *\([0-9]*\) /    \1 skipped: /' >"$log.skips"
-    LC_ALL=C grep -a -B 3 '^FAIL' "$log" >"$log.told"
+    LC_ALL=C grep -a -A 3 '^FAIL' "$log" |
+        LC_ALL=C grep -a -v '^ok ' >"$log.told"
     LC_ALL=C sed -n 's/^again \([a-z0-9_]*\) .*/    again, alone: \1/p' "$log" \
         >>"$log.told"
     printf '%-16s %4d passed, %d failed, %d skipped\n' "$version" "$passed" \

@@ -1,17 +1,27 @@
 #!/bin/sh
 # `make size`: what the library adds to a program at -Os, without hiredis and
-# libc. Code, with the scripts, of three programs whose linker drops what they
-# don't refer to (-ffunction-sections, --gc-sections): one that only offers, one
-# that offers, takes and ticks (tests/size/), and one that calls everything.
-# RAM per handle, and the deepest stack of any public function. For this machine
-# and, if its cross compiler is installed, for ARM. The Cortex-M4 row is code
-# for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler; that
-# of `make device`, with newlib and lwIP, has the same size within 1 %.
+# libc. First the code, with the scripts, of three programs: one that only
+# offers, one that offers, takes and ticks (tests/size/), and one that calls
+# everything. Their linker drops unused functions (-ffunction-sections,
+# --gc-sections). Then the RAM per handle, and the deepest stack of any public
+# function by the compiler's call graph, without hiredis and libc. For this
+# machine and, if its cross compiler is installed, for ARM. The Cortex-M4 row is
+# code for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler.
+# The code that `make device` builds, with newlib and lwIP, has the same size
+# within 1 %.
 #
-# Fails if an object refers to an allocator: the library allocates nothing.
-cd "$(dirname "$0")/.." || exit 1
-dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
-trap 'rm -rf "$dir"' EXIT
+# At the end the memory that calls use at run time, including hiredis and libc:
+# the heap, and the stack of every public function (tests/size/stack.c). This is
+# measured for this machine and, if qemu-arm is installed, for Thumb-2 code for
+# ARM.
+#
+# The rows of the Cortex-M4 are compiled with NDEBUG, the second one also with
+# DELAYQ_NO_LUA. The table in examples/device/README.md has their limits.
+#
+# Fails if a program of these rows is larger than its limit, if a program
+# without Lua contains Lua, if an object refers to an allocator (the library
+# allocates nothing), or if a call needs more than 8 KB of stack.
+cd "$(dirname "$0")/.." && . tests/lib.sh && . tests/hiredis.sh || exit 1
 printf '#define DELAYQ_IMPLEMENTATION\n#include "delayq.h"\n%s\n%s\n' \
     'char handle[sizeof(delayq)]; char item[sizeof(delayq_item)];' \
     'char options[sizeof(delayq_options)];' >"$dir/one.c"
@@ -23,7 +33,7 @@ cp tests/size/offer.c tests/size/loop.c "$dir"
         delayq.h | sort -u
     printf '};\nint program(void) { return every[0] != 0; }\n'
 } >"$dir/all.c"
-# The longest path through gcc's call graph.
+# deepest: prints the longest path through gcc's call graph
 deepest() {
     awk '
     function depth(f,    i, d, most) {
@@ -49,7 +59,7 @@ deepest() {
         printf "%d %s", most, who
     }' "$1"
 }
-# row NAME COMPILER FLAGS...
+# row NAME COMPILER FLAGS...: measures a row
 row() {
     name=$1 cc=$2
     shift 2
@@ -74,20 +84,75 @@ row() {
     item=$(printf '%d' "0x$(of item)")
     printf '%-13s%7d%7d%11d%8d%9d%6d%7d %s\n' "$name" "$(code offer)" \
         "$(code loop)" "$(code all)" "$ram" "$opt" "$item" \
-        $(deepest "$dir/one.ci")
+        $(deepest "$dir/one.ci") | tee -a "$dir/rows"
 }
 failed=0
 printf '%-13s%7s%7s%11s%8s%9s%6s%7s %s\n' bytes offers loop everything handle \
     options item stack in
 row "$(uname -m)" "${CC:-cc}"
+row aarch64 aarch64-linux-gnu-gcc
 row "armv7, ARM" arm-linux-gnueabihf-gcc -march=armv7-a+fp -marm
 row "armv7, Thumb" arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb
 cortex="-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb"
-row Cortex-M4 arm-linux-gnueabihf-gcc $cortex
-row aarch64 aarch64-linux-gnu-gcc
+# limit NAME TITLE: compares a row with the limits in the table, if the row was
+# measured
+limit() {
+    grep "^$1 " "$dir/rows" >"$dir/row" || return
+    limits=$(sed -n "s/^| $2 | \([0-9,]*\) | \([0-9,]*\) | \([0-9,]*\) .*/\1 \2 \3/p" \
+        examples/device/README.md | tr -d ,)
+    # shellcheck disable=SC2046,SC2086
+    set -- $(cut -c 1-38 "$dir/row") $limits
+    [ $# -eq 7 ] && [ "$2" -le "$5" ] && [ "$3" -le "$6" ] &&
+        [ "$4" -le "$7" ] && return
+    echo "$1: larger than the limits of examples/device/README.md: $limits"
+    failed=1
+}
+row Cortex-M4 arm-linux-gnueabihf-gcc $cortex -DNDEBUG
+limit Cortex-M4 "with Lua"
+row M4-no-Lua arm-linux-gnueabihf-gcc $cortex -DNDEBUG -DDELAYQ_NO_LUA
+limit M4-no-Lua "without Lua"
+grep -q 'redis\.call' "$dir/all.o" && failed=1 &&
+    echo "a program with DELAYQ_NO_LUA contains Lua"
 "${CC:-cc}" -std=gnu99 -Os -I. $HIREDIS_CFLAGS tests/size/run.c \
-    ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/run" &&
-    echo "at run time, here, with hiredis and libc:" &&
+    ${HIREDIS_LIBS:--lhiredis} -o "$dir/run" &&
+    echo "at run time, with hiredis and libc:" &&
     sh tests/with-server.sh "$dir/run" || failed=1
+
+# Is a public function missing in that program?
+sed -n 's/^DELAYQ_API.*[ *]\(delayq_[a-z_]*\)(.*/\1/p' delayq.h | sort -u |
+    while read -r function; do
+        grep -q "CALL(.*$function(" tests/size/stack.c || echo "$function"
+    done >"$dir/missing"
+[ -s "$dir/missing" ] && failed=1 &&
+    echo "tests/size/stack.c lacks $(tr '\n' ' ' <"$dir/missing")"
+# stack NAME RUNNER COMPILER...: measures the heap and the stack
+stack() {
+    name=$1 runner=$2
+    shift 2
+    for level in -Os -O2; do
+        # The linker warns of getaddrinfo, but this program does not call it.
+        "$@" -std=gnu99 $level -static -I. tests/size/stack.c $parts -lpthread \
+            -o "$dir/stack" 2>"$dir/err" || {
+            cat "$dir/err"
+            failed=1
+            return
+        }
+        printf '%s, %s, ' "$name" $level
+        sh tests/with-server.sh $runner "$dir/stack" || failed=1
+    done
+}
+parts=${HIREDIS_STATIC:--l:libhiredis.a}
+stack "$(uname -m)" "" "${CC:-cc}" $HIREDIS_CFLAGS
+if has arm-linux-gnueabihf-gcc qemu-arm; then
+    thumb="arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb"
+    find_hiredis
+    parts=
+    for part in alloc async hiredis net read sds; do
+        $thumb -Os -w -c "$source/hiredis/$part.c" -o "$dir/$part.part.o" ||
+            failed=1
+        parts="$parts $dir/$part.part.o"
+    done
+    stack "armv7, Thumb" qemu-arm $thumb -isystem "$source"
+fi
 [ $failed -eq 0 ] && echo 'allocators that any of them refers to: none'
 exit $failed

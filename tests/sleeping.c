@@ -1,14 +1,14 @@
 /*
- * How a wait sleeps, against a clock and system calls of the test's own.
+ * How a wait sleeps. The clock and the system calls are the test's own.
  */
 #include <poll.h>
 #include <time.h>
 
-static long long clock_us; /* moves only while somebody sleeps */
+static long long clock_us; /* advances only while the handle sleeps */
 
 static int late_poll(struct pollfd *fds, nfds_t count, int ms) {
     (void)fds, (void)count;
-    clock_us += ms * 1000LL + ms; /* as late as Linux may be */
+    clock_us += ms * 1000LL + ms; /* as late as it may be on Linux */
     return 0;
 }
 static int exact_nanosleep(const struct timespec *t, struct timespec *left) {

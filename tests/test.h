@@ -1,10 +1,15 @@
-/* What all tests share: sentences that register themselves, checks that print
- * both sides, private servers, and shorthands for queues. */
+/* Shared by all tests: test names that register themselves, checks that print
+ * both values, private servers, and shorthands for queues. */
 #ifndef TEST_H
 #define TEST_H
 
-#ifndef DELAYQ_HEADER /* tests/old.sh gives an old one */
+#ifndef DELAYQ_HEADER /* tests/old.sh names an old header here */
 #define DELAYQ_HEADER "../delayq.h"
+#endif
+/* The tests close many connections, so attempts may follow each other quickly.
+ * tests/hosted.c has the true value. */
+#ifndef DQ_ATTEMPTS_US
+#define DQ_ATTEMPTS_US 1
 #endif
 #include DELAYQ_HEADER
 #include <hiredis/hiredis.h>
@@ -20,14 +25,19 @@
 struct test {
     const char *name, *file;
     void (*run)(void);
+    int is_long;
     struct test *next;
 };
 void test_register(struct test *t);
 
-#define TEST(sentence)                                                   \
+#define TEST(sentence) TEST_(sentence, 0)
+/* A test that needs several seconds even alone. Such tests begin before all
+ * others, so that none of them is still running when the others have ended. */
+#define LONG_TEST(sentence) TEST_(sentence, 1)
+#define TEST_(sentence, is_long)                                         \
     static void sentence(void);                                          \
     static struct test sentence##_test = {#sentence, __FILE__, sentence, \
-                                          NULL};                         \
+                                          is_long, NULL};                \
     __attribute__((constructor)) static void sentence##_register(void) { \
         test_register(&sentence##_test);                                 \
     }                                                                    \
@@ -82,7 +92,8 @@ int test_slow(void); /* 1, or more under valgrind */
 /* Zeroed memory that is shared with all processes that this one forks. */
 void *shared(size_t size);
 
-/* A row of the table of faults in tests/README.md: `make faults` prints it. */
+/* Report a row of the table of faults in tests/README.md. `make faults` prints
+ * it. */
 void report_row(const char *fault, const char *seen, const char *items,
                 long long back_us);
 
@@ -94,49 +105,67 @@ typedef struct server {
     int major, minor; /* version */
 } server;
 
-/* Start a private server; arguments as for redis-server, NULL at the end. */
-/* Its scripts are loaded, so that a test which loses a reply loses that of a
+/* Start a private server. The arguments are those of redis-server, with NULL at
+ * the end. */
+/* Its scripts are loaded. So if a test loses a reply, that is the reply of a
  * script, not NOSCRIPT. */
 void server_start(server *s, const char *const *arguments);
 void load_scripts(redisContext *c);
 void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
-/* A server whose clock can be set; skips the test where that can't be done. */
+/* Start a server whose clock can be set. Skips the test if that can't be
+ * done. */
 void server_start_with_clock(server *s);
-/* Seconds added to the real time; any process of the test may do so. */
+/* Set the number of seconds that are added to the real time. Any process of the
+ * test may do so. */
 void server_set_clock(int seconds);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
 const char *server_program(void);
-int is_keydb(void); /* the main server */
-/* A free loopback port; port + 10,000 is free, too, for a cluster's bus. */
+int is_keydb(void); /* Returns 1 if the main server is KeyDB. */
+/* Returns 1 if the main server accepts CLIENT TRACKING, so that a handle hears
+ * of pushes. */
+int can_track(void);
+/* Returns 1 if the provider's profile (tests/hosted/) allows this command, also
+ * in scripts. Two names have a special meaning: "TIME" also means that the time
+ * has microseconds, "EVALSHA" also means that the server keeps its scripts.
+ * Without a profile everything is allowed. */
+int server_can(const char *command);
+/* Returns a free loopback port. The port + 10,000 is free, too, for a cluster's
+ * bus. */
 int free_port(void);
 
-extern server main_server; /* the worker's server, emptied before each test */
+/* the worker's own server; it is emptied before each test */
+extern server main_server;
 
-/* One command on a connection; fails the test on an I/O error. */
+/* Run one command on a connection. Fails the test on an I/O error. */
 redisReply *run(redisContext *c, const char *format, ...);
-/* The same on the main server, replies as numbers or text. */
+/* The same on the main server. The reply is a number or a text. */
 long long ask_int(const char *format, ...);
-const char *ask(const char *format, ...); /* lives until the next call */
-/* The server's clock: microseconds since the epoch. */
+const char *ask(const char *format, ...); /* valid until the next call */
+/* Returns the server's clock in microseconds since the epoch. */
 long long server_us(redisContext *c);
-/* Return when that clock shows so many whole milliseconds more. After 1, items
+/* Returns how many scripts this server has run by EVALSHA, and how many
+ * connections are subscribed to a channel. */
+int scripts_run(redisContext *c);
+int subscribers(redisContext *c, const char *channel);
+/* Wait until that clock shows `ms` more whole milliseconds. After 1 ms, items
  * that were offered without a delay are due. */
 void elapse(redisContext *c, int ms);
-/* All data of a server, as one text. */
+/* Returns all data of a server as one text. */
 const char *contents(redisContext *c);
 redisContext *main_connection(void);
-/* A user of the main server with password pw, these rights, all channels. */
+/* Create a user of the main server with password pw, these rights, and all
+ * channels. */
 void acl_user(const char *user, const char *rights);
-/* Options for the queue jobs as a user with these rights, "half". Skips the
- * test before Redis 6. */
+/* Returns options for the queue jobs as a user, "half", with these rights.
+ * Skips the test before Redis 6. */
 delayq_options options_with_rights(const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
 
-/* The wires by numbers: 0 native, 1 Redisson, 2 old Redisson. With an old
- * header they are an enum, and broadcast is another option. */
+/* The wires by numbers: 0 is native, 1 is Redisson, 2 is the old Redisson. In
+ * an old header they are an enum, and broadcast is another option. */
 #define WIRES 3
 #ifdef DELAYQ_BROADCAST
 #define WIRE(n)                       \
@@ -145,13 +174,21 @@ delayq_options options_with_rights(const char *rights);
                 : DELAYQ_NATIVE)
 #define SET_BROADCAST(o) ((o).wire = DELAYQ_BROADCAST)
 #define NOT_BROADCAST(o) ((o).wire = DELAYQ_NATIVE)
+#define SET_POLL_MS(o, ms) ((o).poll_ms = (ms))
 #else
 #define WIRE(n) ((delayq_wire)(n))
 #define SET_BROADCAST(o) ((o).broadcast = 1)
 #define NOT_BROADCAST(o) ((o).broadcast = 0)
+#define SET_POLL_MS(o, ms) ((void)0) /* old headers poll every 250 ms */
 #endif
 #define WIRE_NUMBER(w) \
     ((w) == DELAYQ_REDISSON_OLD ? 2 : (w) == DELAYQ_REDISSON ? 1 : 0)
+/* In an old header bury has no text. */
+#ifdef DELAYQ_BROADCAST
+#define BURY(q, item) delayq_bury(q, item, NULL)
+#else
+#define BURY(q, item) delayq_bury(q, item)
+#endif
 /* for each wire from number `first` to number `last` */
 #define EACH_WIRE(w, first, last)                                        \
     for (int w##_n = (first); w##_n <= (last) && ((w) = WIRE(w##_n), 1); \
@@ -160,18 +197,18 @@ delayq_options options_with_rights(const char *rights);
 delayq_options options_for(const server *s, const char *name);
 void open_queue(delayq *q, const char *name); /* on the main server */
 void open_wire(delayq *q, const char *name, delayq_wire wire);
-/* Make the next call ask the server, whatever the handle knows of due times. */
 delayq_message message(const char *text, int64_t delay_ms);
+/* Make the next call poll the server, even if nothing is known to be due. */
 void poll_now(delayq *q);
 /* Make the next offer look for foreign elements. */
 void look_again(delayq *q);
 /* Act as if another program had emptied the ready list. */
 void forget_ready(delayq *q);
-/* Take one with timeout 0 and compare. */
+/* Take one item with timeout 0 and compare its payload. */
 void take_is(delayq *q, const char *payload);
 #define OFFER(q, text, delay) OK(q, delayq_offer(q, text, strlen(text), delay))
 
-/* Elements by hand, in any format. Returns their length. */
+/* Make an element by hand, in any format. Returns its length. */
 size_t element(unsigned char *to, int id_len, int long_size, const char *id,
                const void *payload, size_t len);
 

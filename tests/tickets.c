@@ -67,7 +67,7 @@ TEST(a_ticket_finds_its_item_among_thousands_of_one_millisecond) {
     CHECK_INT(ask_int("ZCARD " ZSET), 5000);
     ask("CONFIG RESETSTAT");
     for (i = 0; i < 5000; i += 499) OK(&q, delayq_cancel(&q, &m[i].ticket));
-    /* by bisection: 13 reads, not 5,000 */
+    /* A binary search needs 13 reads, not 5,000. */
     CHECK(atoi(strstr(ask("INFO commandstats"), "cmdstat_zrange:calls=") + 21) <
           11 * 16);
     for (i = 0; i < 5000; i++)
@@ -103,7 +103,8 @@ TEST(peek_pages_through_in_due_order_and_touches_nothing) {
     }
     CHECK_INT(seen, 20);
     CHECK_TEXT(contents(main_connection()), before);
-    /* a ticket from a peek can be cancelled, and peek can continue behind it */
+    /* A ticket from a peek can be cancelled, and a peek can still continue
+     * behind it. */
     OK(&q, delayq_cancel(&q, &after));
     CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, &after), DELAYQ_EMPTY);
     CHECK_STATUS(&q, delayq_peek(&q, NULL, 7, &n, NULL), DELAYQ_ERR_ARG);
@@ -142,7 +143,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_TEXT(b.ticket.text, a.ticket.text);
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
         CHECK_TEXT(ask("GET delayq_once:{jobs}:4:mail"), a.ticket.text);
-        /* debounce: it replaces the first */
+        /* Debouncing: this offer replaces the first one. */
         c = message("c", 10000);
         c.key = "mail";
         c.key_ttl_ms = 60000;
@@ -155,7 +156,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_STATUS(&q, delayq_cancel(&q, &a.ticket), DELAYQ_GONE);
         OK(&q, delayq_cancel(&q, &c.ticket));
         CHECK_INT(ask_int("LLEN " MIRROR), 0);
-        /* no item is pending any more: replace is an offer */
+        /* If no item is pending any more, replacing is the same as offering. */
         c.status = DELAYQ_OK;
         OK(&q, delayq_offer_message(&q, &c));
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
@@ -187,7 +188,7 @@ TEST(a_message_of_unknown_outcome_is_stored_once_when_offered_again) {
     OK(&q, m.status);
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     OK(&q, delayq_cancel(&q, &m.ticket));
-    /* it has become due: it may have been delivered */
+    /* The item has become due, so it may have been delivered. */
     OK(&q, delayq_offer_message(&q, &old));
     OK(&q, delayq_cancel(&q, &old.ticket));
     old.status = DELAYQ_ERR_UNKNOWN;
@@ -195,7 +196,7 @@ TEST(a_message_of_unknown_outcome_is_stored_once_when_offered_again) {
     CHECK_STATUS(&q, delayq_offer_message(&q, &old), DELAYQ_GONE);
     CHECK_INT(old.status, DELAYQ_GONE);
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
-    OK(&q, delayq_offer_message(&q, &old)); /* anew */
+    OK(&q, delayq_offer_message(&q, &old)); /* this stores it again */
     OK(&q, delayq_cancel(&q, &old.ticket));
     key = message("z", 60000);
     key.key = "k";
@@ -283,8 +284,8 @@ TEST(a_batch_sets_the_status_of_each_message) {
     delayq_close(&q);
 }
 
-/* Messages with and without keys alternately: pipelined scripts of two kinds,
- * some of them unknown to the server. */
+/* Messages with and without keys take turns. So the pipeline has scripts of two
+ * kinds, and the server does not know some of them. */
 TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
     enum { COUNT = 1000 };
     static delayq_message m[COUNT];
@@ -352,7 +353,7 @@ TEST(a_hundred_thousand_messages_in_one_call_come_out_in_order) {
     for (i = 0; i < count; i++) {
         snprintf(text[i], 16, "%u", (unsigned)i);
         m[i] = message(text[i], 0);
-        m[i].due_ms = 1000; /* the same for all, in the past */
+        m[i].due_ms = 1000; /* the same past due time for all */
     }
     OK(&q, delayq_offer_many(&q, m, count));
     CHECK_INT(ask_int("ZCARD " ZSET), count);
@@ -452,11 +453,11 @@ TEST(count_and_clear_report_the_items_that_exist) {
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_count(&q, &c));
     for (i = 0; i < 24; i++) late += c.lateness[i];
-    CHECK_INT(late, 1); /* the other three had no known due time */
+    CHECK_INT(late, 1); /* the other three items had no known due time */
     ask("RPUSH jobs x");
     OK(&q, delayq_clear(&q, &removed));
     CHECK_INT(removed, 2);
-    CHECK_INT(ask_int("DBSIZE"), 1); /* the dead letters stay */
+    CHECK_INT(ask_int("DBSIZE"), 1); /* only the dead letters are left */
     CHECK_STATUS(&q, delayq_count(&q, NULL), DELAYQ_ERR_ARG);
     delayq_close(&q);
 }
@@ -486,18 +487,20 @@ TEST(fifty_queues_share_two_sockets) {
         if (++rounds > 10000) FAIL("only %d came", i);
     }
     CHECK_INT(i, 50);
-    CHECK_HAS(ask("INFO clients"), "connected_clients:4"); /* 2 the tests' */
-    /* a push into any of them is noticed */
+    /* two of them are the tests' own */
+    CHECK_HAS(ask("INFO clients"), "connected_clients:4");
+    /* A push into any of the lists is noticed. */
     while (delayq_wait(all, 50, 50) == DELAYQ_OK) {
     }
     ask("RPUSH topic33 pushed");
     OK(&owner, delayq_wait(all, 50, 9000));
     take_is(&queues[33], "pushed");
-    /* wake on one of them ends the wait */
+    /* Waking one of the handles ends the wait. */
     delayq_wake(&queues[7]);
     CHECK_STATUS(&owner, delayq_wait(all, 50, DELAYQ_FOREVER), DELAYQ_WOKEN);
     for (i = 0; i < 49; i++) delayq_close(&queues[i]);
-    delayq_close(&owner); /* too early */
+    /* too early, because one handle still uses its connection */
+    delayq_close(&owner);
     CHECK_STATUS(&queues[49], delayq_offer(&queues[49], "x", 1, 0),
                  DELAYQ_ERR_ARG);
     CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 0),
@@ -505,7 +508,8 @@ TEST(fifty_queues_share_two_sockets) {
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&queues[49]), "closed");
     delayq_wake(&queues[49]);
-    memset(&owner, 0xee, sizeof owner); /* its memory is the caller's again */
+    /* from now on the memory is the caller's */
+    memset(&owner, 0xee, sizeof owner);
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 9),
                  DELAYQ_ERR_ARG);
@@ -617,11 +621,11 @@ TEST(a_sharing_handle_survives_a_lost_connection) {
     delayq_close(&a);
 }
 
-/* Few bits of an old id are random. */
+/* Only a few bits of an old id are random. */
 TEST(handles_that_lease_old_elements_at_one_moment_have_tickets_of_their_own) {
     delayq q[2];
     delayq_item items[2];
-    uint64_t order = 3000000000000000u; /* long after today */
+    uint64_t order = 3000000000000000u; /* far in the future */
     int i;
     for (i = 0; i < 2; i++) {
         delayq_options o = options_for(&main_server, "jobs");
@@ -629,7 +633,7 @@ TEST(handles_that_lease_old_elements_at_one_moment_have_tickets_of_their_own) {
         o.lease_ms = 60000;
         OK(&q[i], delayq_open(&q[i], &o));
         memcpy(q[i].handle_id, q[0].handle_id, sizeof q[i].handle_id);
-        q[i].last_order = order; /* the same moment by their clocks */
+        q[i].last_order = order; /* the same time by both clocks */
         ask("RPUSH jobs x");
         OK(&q[i], delayq_take(&q[i], &items[i], 0));
     }

@@ -1,17 +1,19 @@
 /*
- * Many handles that wait in a take on one queue: one of them, the leader, acts
- * when something is due or pushed; standbys act if it doesn't; sleepers wait to
- * be told. max_wait_ms is an hour in here, unless a test says otherwise, so
- * that a handle that is not notified of an item does not find it by polling.
+ * Many handles that wait in a take on one queue. One of them, the leader, acts
+ * when an item is due or pushed. Standbys act if the leader does not. Sleepers
+ * wait until they are called. In this file max_wait_ms is an hour, unless a
+ * test says otherwise. So a handle that is not notified of an item does not
+ * find it by polling.
  */
 #include "peer.h"
+#include "proxy.h"
 #include <sys/wait.h>
 
 #ifdef DELAYQ_VERSION_MAJOR
 #define WAITERS "delayq_waiters:{jobs}"
 #define LEADER_RANK "-1 -1"
 #define LEADER_SCORE 2e14
-#else /* 0.1: in the order in which they have come */
+#else /* 0.1: the order of their arrival */
 #define WAITERS "delayq_waiting:{jobs}"
 #define LEADER_RANK "0 0"
 #define LEADER_SCORE 0
@@ -19,20 +21,20 @@
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define MOST 24
 
-/* How late an item may be that the leader does not take, and any other. */
+/* Limits of an item's lateness: if the leader fails, and otherwise. */
 #define LATE_US (1000000LL * test_slow())
-#define ON_TIME_US (290000LL * test_slow()) /* standbys act from 300 on */
+#define ON_TIME_US (290000LL * test_slow()) /* standbys act after 300 ms */
 
 static struct waiter {
     pid_t pid;
     volatile int taken;
-    volatile int64_t late_us; /* of its last item */
+    volatile int64_t late_us; /* lateness of its last item */
     volatile char id[18];
-    /* what the tests say before it starts */
+    /* Set by the test before the waiter starts: */
     int64_t max_wait_ms;
     int64_t lease_ms;
-    int busy_ms; /* after each item */
-    int share;   /* -1: as drawn */
+    int busy_ms; /* how long it works on an item */
+    int share;   /* its random share; -1: not fixed */
     const char *url;
 } * waiters; /* in shared memory */
 static int count;
@@ -44,7 +46,9 @@ static void wait_and_count(void *number) {
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = w->max_wait_ms;
     o.lease_ms = w->lease_ms;
-    o.connect_timeout_ms = o.io_timeout_ms; /* a hundred connect at once */
+    /* a hundred handles connect at once */
+    o.connect_timeout_ms = o.io_timeout_ms;
+    SET_POLL_MS(o, 250);
     if (w->url) o.url = w->url;
     OK(&q, delayq_open(&q, &o));
     if (w->share >= 0) {
@@ -68,15 +72,7 @@ static void start(int i) {
     UNTIL(waiters[i].id[0]);
 }
 
-/* How many are subscribed to a channel. */
-static int heard(const char *channel) {
-    redisReply *r = run(main_connection(), "PUBSUB NUMSUB %s", channel);
-    int n = (int)r->element[1]->integer;
-    freeReplyObject(r);
-    return n;
-}
-
-/* The number of the one who leads, or -1. */
+/* Returns the number of the leader, or -1. */
 static int leader(void) {
     redisReply *r =
         run(main_connection(), "ZRANGE " WAITERS " " LEADER_RANK " WITHSCORES");
@@ -90,11 +86,11 @@ static int leader(void) {
 }
 
 static int everybody_entered(void) {
-    if (count == 1) return heard(WAITERS) == 1;
+    if (count == 1) return subscribers(main_connection(), WAITERS) == 1;
     return ask_int("ZCARD " WAITERS) == count && leader() >= 0;
 }
 
-/* How many track the ready list, or have. */
+/* Returns how many handles track the ready list or have tracked it. */
 static int tracking(void) {
     const char *at = strstr(ask("INFO clients"), "tracking_clients:");
     return at ? atoi(at + strlen("tracking_clients:")) : 0;
@@ -110,12 +106,17 @@ static void prepare(int n) {
     }
 }
 
+static void needs_order(void) {
+    if (!server_can("PUBSUB")) test_skip("scripts can't count subscribers");
+}
+
 static void start_all(void) {
     int i;
+    if (count > 1) needs_order();
     for (i = 0; i < count; i++) start(i);
     UNTIL(everybody_entered());
-    UNTIL(main_server.major < 6 || tracking() >= 1);
-    usleep(30000); /* and nothing is under way */
+    UNTIL(!can_track() || tracking() >= 1);
+    usleep(30000); /* until no request is in flight */
 }
 
 static void end_all(void) {
@@ -132,7 +133,8 @@ static int all_taken(void) {
     return n;
 }
 
-/* Offer or push one item, wait until somebody has it: how late? */
+/* Offer or push one item, and wait until a waiter has it. Returns how late it
+ * was. */
 static int64_t one_item(delayq *p, int pushed, int delay_ms) {
     int taken[MOST], before = all_taken(), i;
     long long from = now_us();
@@ -148,11 +150,14 @@ static int64_t one_item(delayq *p, int pushed, int delay_ms) {
     return -1;
 }
 
-/* Several items: at most `allowed` of them late, and none very late. */
+/* Offer or push several items. At most `allowed` of them may be late, and none
+ * very late. */
 static void items_come_in_time(delayq *p, int pushed, int allowed) {
     int i, late = 0;
     for (i = 0; i < 5; i++) {
         int64_t us = one_item(p, pushed, 60);
+        /* without tracking the leader polls */
+        if (pushed && !can_track()) us -= 4000000;
         if (us > LATE_US) FAIL("item %d is %lld us late", i, (long long)us);
         if (us > ON_TIME_US && ++late > allowed)
             FAIL("item %d is late (%lld us), too", i, (long long)us);
@@ -191,7 +196,7 @@ TEST(each_waiter_gets_items_and_few_scripts_are_run) {
     delayq_close(&p);
 }
 
-/* What a worker has left that took many: their leases have ended. */
+/* Store items of a worker that died and whose leases have ended. */
 static void leave_for_retry(int n) {
     unsigned char e[64];
     size_t len;
@@ -205,7 +210,8 @@ static void leave_for_retry(int n) {
     ask("PUBLISH " CHANNEL " 1");
 }
 
-/* Not to one after the other: who takes one tells the next of the others. */
+/* Items go to several waiters at once: a waiter that takes one calls the next
+ * waiter before it works. */
 TEST(what_is_ready_goes_at_once_to_all_who_wait) {
     int i, late = 0;
     prepare(4);
@@ -227,9 +233,10 @@ TEST(what_is_ready_goes_at_once_to_all_who_wait) {
     end_all();
 }
 
-/* Commands of all kinds, those inside scripts included, that the server runs
- * for one item of a consumer that waits so long at a time. The fewest of some,
- * since a timer may be early and ask twice. */
+/* Count the commands of all kinds, including those inside scripts, that the
+ * server runs for one item of a consumer that waits for timeout_ms at a time.
+ * The result is the lowest of several counts, since a timer may fire early and
+ * cause a second poll. */
 static void commands_per_item(int64_t timeout_ms, int pushed, long long *all) {
     delayq q;
     delayq_item item;
@@ -247,7 +254,8 @@ static void commands_per_item(int64_t timeout_ms, int pushed, long long *all) {
             delayq p;
             redisContext *c = server_connect(&main_server);
             delayq_options o = options_for(&main_server, "jobs");
-            usleep((useconds_t)(30000 * test_slow())); /* until it waits */
+            /* until the take waits */
+            usleep((useconds_t)(30000 * test_slow()));
             OK(&p, delayq_open(&p, &o));
             freeReplyObject(run(c, "CONFIG RESETSTAT"));
             if (pushed)
@@ -278,7 +286,8 @@ TEST(a_lone_consumer_pays_nothing_for_the_waiters) {
     }
 }
 
-/* 4 standbys and the others sleepers, once each has looked again. */
+/* Start 4 standbys and many sleepers, and wait until each sleeper has looked
+ * once. */
 static void start_sleepers(int busy_ms) {
     int i;
     prepare(MOST);
@@ -288,7 +297,7 @@ static void start_sleepers(int busy_ms) {
         waiters[i].busy_ms = busy_ms;
     }
     start_all();
-    UNTIL(heard(CHANNEL) <= 5);
+    UNTIL(subscribers(main_connection(), CHANNEL) <= 5);
     UNTIL(leader() >= 0);
 }
 
@@ -304,7 +313,8 @@ TEST(of_many_waiters_most_sleep_and_take_over_when_the_others_are_busy) {
         if (waiters[i].late_us > ON_TIME_US)
             FAIL("late by %lld us", (long long)waiters[i].late_us);
     }
-    UNTIL(everybody_entered() && heard(CHANNEL) <= 5); /* they sleep again */
+    /* until the sleepers sleep again */
+    UNTIL(everybody_entered() && subscribers(main_connection(), CHANNEL) <= 5);
     end_all();
     delayq_close(&p);
 }
@@ -326,9 +336,10 @@ static void some_are_lost(int n, int lost, int sig, int pushed) {
         kill(waiters[k].pid, sig);
         if (sig == SIGKILL) waitpid(waiters[k].pid, NULL, 0);
     }
-    if (sig == SIGKILL) UNTIL(heard(WAITERS) == n - lost);
+    if (sig == SIGKILL)
+        UNTIL(subscribers(main_connection(), WAITERS) == n - lost);
     items_come_in_time(&p, pushed, 1);
-    if (sig == SIGSTOP) { /* resumed, they enter again */
+    if (sig == SIGSTOP) { /* handles that go on enter again */
         for (i = 0; i < n; i++) kill(waiters[i].pid, SIGCONT);
         UNTIL(everybody_entered());
         items_come_in_time(&p, pushed, 0);
@@ -368,7 +379,7 @@ TEST(all_waiters_but_one_are_killed) {
     some_are_lost(12, 11, SIGKILL, 0);
 }
 
-/* A standby that is lost is noticed only when it is to lead. */
+/* The loss of a standby is noticed only when the standby should lead. */
 TEST(a_standby_that_is_frozen_delays_one_item_at_most) {
     delayq p;
     int k;
@@ -397,7 +408,8 @@ TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
     delayq_close(&p);
 }
 
-/* The exception: then only the sleepers' looks, every max_wait_ms, are left. */
+/* The exception: if the leader and all standbys are frozen, items are found
+ * only by the sleepers, each of which looks every max_wait_ms. */
 TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     delayq p;
     int i;
@@ -406,7 +418,7 @@ TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     open_queue(&p, "jobs");
     kill(waiters[leader()].pid, SIGSTOP);
     for (i = 0; i < 4; i++) kill(waiters[i].pid, SIGSTOP);
-    do { /* a look that comes by chance finds it hardly late */
+    do { /* a sleeper may happen to look in time, so repeat it */
         us = one_item(&p, 0, 20);
         if (us > 1550000LL * test_slow())
             FAIL("late by %lld us", (long long)us);
@@ -430,7 +442,7 @@ static void the_set_is_lost(const char *command, int pushed) {
     open_queue(&p, "jobs");
     for (i = 0; i < 8; i++) {
         int64_t us = one_item(&p, pushed, 100);
-        late += us > ON_TIME_US; /* a busy machine may hold up one leader */
+        late += us > ON_TIME_US; /* on a busy machine one leader may be late */
         if (us > LATE_US || late > 1)
             FAIL("item %d is %lld us late", i, (long long)us);
     }
@@ -460,8 +472,8 @@ static void add_dead(int dead, int sleepers) {
         dead, sleepers ? "1e14" : "0");
 }
 
-/* Dead ones, at the front: at most 64 are met by one script, and more than
- * that are not met one after the other. */
+/* Dead waiters are at the front. One script removes at most 64 of them. If
+ * there are more, they do not delay an item one after the other. */
 static void dead_are_ahead(int dead) {
     delayq p;
     int i;
@@ -493,17 +505,17 @@ TEST(the_set_does_not_grow_with_the_dead) {
     prepare(3);
     start_all();
     add_dead(1100, 1);
-    for (i = 0; i < 10; i++) { /* no more of them enter */
+    for (i = 0; i < 10; i++) { /* they don't become more */
         kill(waiters[2].pid, SIGKILL);
         waitpid(waiters[2].pid, NULL, 0);
         start(2);
-        UNTIL(heard(WAITERS) == 3);
+        UNTIL(subscribers(main_connection(), WAITERS) == 3);
     }
     CHECK(ask_int("ZCARD " WAITERS) <= 1103);
     end_all();
 }
 
-/* A lone consumer removes what dead ones have left. */
+/* A lone consumer removes the entries that dead waiters have left. */
 TEST(dead_waiters_do_not_keep_others_from_taking) {
     delayq p;
     prepare(8);
@@ -530,13 +542,14 @@ TEST(a_take_that_ends_leaves_the_waiters) {
     delayq_options o = options_for(&main_server, "jobs");
     pid_t child, parent = getpid();
     int leads;
+    needs_order();
     for (leads = 0; leads < 2; leads++) {
         ask("FLUSHALL");
         signal(SIGUSR1, on_signal);
         OK(&woken, delayq_open(&woken, &o));
         prepare(1);
         CHECK_STATUS(&woken, delayq_take(&woken, &item, 30), DELAYQ_EMPTY);
-        CHECK_INT(ask_int("EXISTS " WAITERS), 0); /* short waits don't enter */
+        CHECK_INT(ask_int("EXISTS " WAITERS), 0); /* short takes don't enter */
         if (!leads) start_all();
         fflush(stdout);
         child = fork();
@@ -555,20 +568,61 @@ TEST(a_take_that_ends_leaves_the_waiters) {
             kill(parent, SIGUSR1);
             while (leads && waiters[0].taken == 0) usleep(1000);
             redisFree(c);
-            _exit(0); /* and the waiter with it */
+            _exit(0); /* this ends the other waiter, too */
         }
         CHECK_STATUS(&woken, delayq_take(&woken, &item, DELAYQ_FOREVER),
                      DELAYQ_WOKEN);
         CHECK_INT(ask_int("ZCARD " WAITERS), 1);
-        CHECK_INT(leader(), 0); /* the other one, whoever led before */
+        CHECK_INT(leader(), 0); /* the other handle leads, whoever led before */
         OFFER(&woken, "x", 50);
         UNTIL(all_taken() == 1);
         CHECK(waiters[0].late_us < ON_TIME_US);
         kill(waiters[0].pid, SIGKILL);
         join(child);
         delayq_close(&woken);
-        UNTIL(heard(WAITERS) == 0);
+        UNTIL(subscribers(main_connection(), WAITERS) == 0);
     }
+}
+
+/* A handle enters. Two messages are published after the reply to its take, and
+ * arrive before it: a promotion and an item's due time. */
+static void messages_overtake_the_reply(int promoted) {
+    delayq p;
+    proxy_start(&main_server);
+    needs_order();
+    prepare(2);
+    waiters[0].url = proxy_url();
+    waiters[1].busy_ms = 3600000;
+    count = 1;
+    start_all();
+    count = 2;
+    open_queue(&p, "jobs");
+    proxy->only = 0;
+    proxy_strike(STALL, 1, 0, 1);
+    start(1);
+    UNTIL(ask_int("ZCARD " WAITERS) == 2 && leader() == 1);
+    if (promoted) {
+        OFFER(&p, "a", 0);
+        UNTIL(waiters[1].taken == 1);
+        CHECK_INT(leader(), 0);
+    } else {
+        kill(waiters[1].pid, SIGSTOP);
+    }
+    OFFER(&p, "b", 300);
+    usleep(100000); /* until it has heard of both */
+    CHECK(proxy->kept > 0);
+    CHECK_INT(waiters[0].taken, 0);
+    proxy->let_go = 1;
+    UNTIL(waiters[0].taken == 1);
+    CHECK(waiters[0].late_us < (promoted ? ON_TIME_US : LATE_US));
+    end_all();
+    delayq_close(&p);
+}
+TEST(a_promotion_counts_before_the_reply_to_a_take) {
+    messages_overtake_the_reply(1);
+}
+TEST(a_due_time_counts_before_the_reply_to_a_take) {
+    messages_overtake_the_reply(0);
 }
 
 /* --- beside version 0.1 --------------------------------------------------- */
@@ -578,7 +632,7 @@ TEST(a_take_that_ends_leaves_the_waiters) {
 
 static pid_t old[OLD];
 
-/* Takes for ever, and tells how late each item was in the list "old". */
+/* Take for ever, and push how late each item was into the list "old". */
 static void old_waiter(void *unused) {
     struct peer_options o;
     redisContext *c = server_connect(&main_server);
@@ -610,7 +664,7 @@ static int old_taken(void) {
     return (int)ask_int("LLEN old");
 }
 
-/* One item, to whichever version: how late? */
+/* Offer or push one item to both versions. Returns how late it was. */
 static int64_t item_to_either(delayq *p, int pushed) {
     int new_before = all_taken(), old_before = old_taken(), i;
     int taken[MOST];
@@ -633,7 +687,8 @@ static void items_to_either_come_in_time(delayq *p, int items, int allowed) {
     int i;
     for (i = 0; i < items; i++) {
         int64_t us = item_to_either(p, i % 2), in_time = ON_TIME_US;
-        if (i % 2 && main_server.major < 6) in_time += 250000; /* polls */
+        /* without tracking the leader polls */
+        if (i % 2 && !can_track()) us -= 4000000;
         if (us > LATE_US || (us > in_time && allowed-- == 0))
             FAIL("item %d is late by %lld us", i, (long long)us);
     }
@@ -650,7 +705,7 @@ TEST(handles_of_0_1_and_of_today_wait_on_one_queue) {
     items_to_either_come_in_time(&p, 30, 0);
     UNTIL(everybody_entered());
     UNTIL(ask_int("ZCARD " OLD_WAITERS) == OLD);
-    /* the leader of either may go */
+    /* The leader of each version may fail. */
     i = leader();
     kill(waiters[i].pid, SIGSTOP);
     items_to_either_come_in_time(&p, 4, 1);
@@ -661,7 +716,7 @@ TEST(handles_of_0_1_and_of_today_wait_on_one_queue) {
         waitpid(old[i], NULL, 0);
     }
     items_to_either_come_in_time(&p, 10, 0);
-    /* nobody has touched the older set */
+    /* No new handle has touched the set of the old version. */
     CHECK(ask_int("ZCARD " OLD_WAITERS) > 0);
     end_all();
     delayq_close(&p);
@@ -688,7 +743,8 @@ static void wait_as_if_alone(const char *rights) {
     int i;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
     ask("ACL SETUSER half on resetpass >pw resetkeys resetchannels ~jobs "
-        "~redisson* ~delayq_dead* ~delayq_retry* &redisson* &__redis__* +@all");
+        "~redisson* ~delayq_dead* ~delayq_retry* ~delayq_paused* &redisson* "
+        "&__redis__* +@all");
     ask(rights);
     snprintf(url, sizeof url, "unix://half:pw@%s", main_server.socket);
     prepare(3);
@@ -696,14 +752,15 @@ static void wait_as_if_alone(const char *rights) {
         waiters[i].url = url;
         start(i);
     }
-    UNTIL(heard(CHANNEL) == count);
+    UNTIL(subscribers(main_connection(), CHANNEL) == count);
     UNTIL(tracking() == count);
     CHECK_INT(ask_int("EXISTS " WAITERS), 0);
     open_queue(&p, "jobs");
     items_come_in_time(&p, 0, 0);
     items_come_in_time(&p, 1, 0);
     CHECK_INT(ask_int("EXISTS " WAITERS), 0);
-    /* called to enter, which it may not: that is no reason to ask and ask */
+    /* The handle is called to enter, which it may not do. It must not repeat
+     * its request again and again. */
     before = calls("evalsha");
     ask("PUBLISH " WAITERS " 1");
     usleep(300000);
@@ -731,7 +788,8 @@ TEST(without_the_right_to_publish_a_take_waits_as_if_alone) {
     wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -publish");
 }
 
-/* As on Redis 5: the leader polls every 250 ms, standbys twice as rarely. */
+/* The server is like Redis 5: the leader polls every 250 ms, standbys half as
+ * often. */
 TEST(where_pushes_are_not_announced_a_standby_polls_for_a_frozen_leader) {
     delayq p;
     static char url[200];
@@ -758,13 +816,13 @@ TEST(where_pushes_are_not_announced_a_standby_polls_for_a_frozen_leader) {
     delayq_close(&p);
 }
 
-/* A key of another type under that name. */
+/* The waiters' key has another type. */
 TEST(beside_a_foreign_key_a_take_waits_as_if_alone) {
     delayq p;
     prepare(3);
     ask("SET " WAITERS " x");
     start(0), start(1), start(2);
-    UNTIL(heard(CHANNEL) == count);
+    UNTIL(subscribers(main_connection(), CHANNEL) == count);
     open_queue(&p, "jobs");
     items_come_in_time(&p, 0, 0);
     CHECK_TEXT(ask("GET " WAITERS), "x");

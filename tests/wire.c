@@ -1,4 +1,5 @@
-/* The data in Redis: keys, bytes of an element, channel, Redisson's formats. */
+/* The data in Redis: keys, bytes of an element, the channel, Redisson's
+ * formats. */
 #define DELAYQ_IMPLEMENTATION
 #include "test.h"
 
@@ -45,8 +46,8 @@ TEST(golden_bytes_of_the_native_format) {
     CHECK(memcmp(big + 17, "\0\0\0\0\0\0\0\5", 8) == 0);
 }
 
-/* An old element can look like a new one: its id begins with 16, and its
- * payload contains the length of the rest. */
+/* An old element can look like a new one, if its id begins with 16 and its
+ * payload contains the right length. */
 TEST(an_old_fleet_reads_its_own_format_first) {
     unsigned char e[64], payload[14] = "x--------tails";
     int how, big;
@@ -58,10 +59,12 @@ TEST(an_old_fleet_reads_its_own_format_first) {
     big = e[8] == 0;
     dq_elem_put_uint(payload + 1, 8, big, 5);
     memcpy(e + 16, payload, sizeof payload);
-    CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16); /* with any other wire */
+    /* as with any other wire */
+    CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16);
     CHECK_INT(dq_elem_parse(e, n, big, 1, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 16);
-    for (how = 0; how < 4; how++) { /* leased, after a tick has moved it */
+    /* how & 1: leased; how & 2: moved by a tick before */
+    for (how = 0; how < 4; how++) {
         delayq q;
         delayq_item item;
         delayq_options o = options_for(&main_server, "jobs");
@@ -150,7 +153,7 @@ TEST(an_element_in_the_set_has_the_bytes_of_its_wire) {
     delayq_close(&q);
 }
 
-/* The lines of MONITOR between two marks, in this order. */
+/* Write the lines of MONITOR between two marks to `to`, in their order. */
 static void monitored(redisContext *m, const char *upto, char *to,
                       size_t size) {
     size_t n = 0;
@@ -174,11 +177,12 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     redisContext *m = server_connect(&main_server);
     delayq q;
     int64_t wait;
+    if (!server_can("PUBLISH")) test_skip("scripts can't publish");
     open_wire(&q, "zlyx", DELAYQ_REDISSON_OLD);
     OK(&q, delayq_tick(&q, &wait));
     OK(&q, delayq_tick(&q, &wait));
     freeReplyObject(run(m, "MONITOR"));
-    OFFER(&q, "'0001'", 1); /* Valkey's MONITOR escapes no " */
+    OFFER(&q, "'0001'", 1); /* no ": Valkey's MONITOR does not escape it */
     ask("ECHO mark-one");
     monitored(m, "mark-one", trace, sizeof trace);
     CHECK_HAS(trace, "\"ZADD\" \"redisson_delay_queue_timeout:{zlyx}\" \"NX\"");
@@ -194,7 +198,7 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     ask("ECHO mark-two");
     monitored(m, "mark-two", trace, sizeof trace);
     CHECK_HAS(trace, "\"RPUSH\" \"zlyx\" \"'0001'\"");
-    /* the first one in the mirror, as LREM 1 does */
+    /* Only the first equal element leaves the mirror, as with LREM 1. */
     CHECK_HAS(trace, "\"LTRIM\" \"redisson_delay_queue:{zlyx}\" \"1\" \"-1\"");
     CHECK_HAS(trace, "\"ZREMRANGEBYRANK\" "
                      "\"redisson_delay_queue_timeout:{zlyx}\" \"0\" \"0\"");
@@ -219,6 +223,7 @@ TEST(only_an_offer_that_becomes_the_head_is_published) {
     delayq q;
     void *r;
     char first[32], last[32];
+    if (!server_can("PUBLISH")) test_skip("scripts can't publish");
     freeReplyObject(run(c, "SUBSCRIBE redisson_delay_queue_channel:{jobs}"));
     open_queue(&q, "jobs");
     OFFER(&q, "a", 60000);
@@ -242,7 +247,7 @@ TEST(only_an_offer_that_becomes_the_head_is_published) {
     delayq_close(&q);
 }
 
-/* A fleet's old elements: found at open, found by a take, and left
+/* Old elements of a fleet. They are found at the open or by a take, and stay
  * unchanged. */
 TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
     unsigned char e[64];
@@ -266,7 +271,7 @@ TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
         CHECK_TEXT(contents(main_connection()), before);
         delayq_close(&q);
 
-        ask("FLUSHALL"); /* they arrive after the open, behind a good one */
+        ask("FLUSHALL"); /* they arrive after the open, behind a good element */
         OK(&q, delayq_open(&q, &o));
         OFFER(&q, "good", 0);
         elapse(main_connection(), 1);
@@ -320,7 +325,7 @@ TEST(an_old_id_is_a_finite_double_that_differs_between_handles) {
     dq_elem_next_id(&q, b);
     CHECK(memcmp(a, b, 8) < 0);
     other.last_order = q.last_order - 1;
-    other.conn->clock_offset_us = 0; /* the same microsecond */
+    other.conn->clock_offset_us = 0; /* both ids are of the same microsecond */
     dq_elem_next_id(&other, c);
     CHECK(memcmp(b, c, 8) != 0);
     CHECK(memcmp(b, c, 7) == 0);
@@ -330,6 +335,6 @@ TEST(an_old_id_is_a_finite_double_that_differs_between_handles) {
 }
 
 TEST(a_server_under_a_utf8_locale_really_collates_so) {
-    if (!getenv("DELAYQ_TEST_LOCALE")) return; /* the plain run */
+    if (!getenv("DELAYQ_TEST_LOCALE")) return; /* a run without a locale */
     CHECK_INT(ask_int("EVAL %s 0", "return 'a' < 'B' and 1 or 0"), 1);
 }

@@ -2,27 +2,32 @@
 # Run a command with DELAYQ_URL set to a private Redis Cluster: three masters on
 # loopback, in a temporary folder. They end with the command.
 dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
-pids='' hosts=''
-trap 'kill $pids 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT
+pids='' pid='' hosts=''
+trap 'kill $pids $pid 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
-port=$((11000 + $$ % 20000))
-for i in 1 2 3; do
-    until ! redis-cli -p $port PING >/dev/null 2>&1 &&
-        ! redis-cli -p $((port + 10000)) PING >/dev/null 2>&1; do
-        port=$((port + 1))
-    done
-    mkdir "$dir/$i"
-    redis-server --port $port --bind 127.0.0.1 --dir "$dir/$i" --save '' \
-        --cluster-enabled yes >"$dir/$i/log" 2>&1 &
-    pids="$pids $!" hosts="$hosts 127.0.0.1:$port" port=$((port + 1))
-done
-for host in $hosts; do
-    i=0
-    until redis-cli -p "${host#*:}" PING >/dev/null 2>&1; do
-        i=$((i + 1))
-        [ $i -gt 100 ] && { cat "$dir"/*/log >&2; exit 1; }
+
+# start: starts a master on $port. It fails if the port or the port of the bus
+# is taken.
+start() {
+    mkdir -p "$dir/$i"
+    redis-server --port $port --bind 127.0.0.1 --unixsocket "$dir/$i/s" \
+        --dir "$dir/$i" --save '' --cluster-enabled yes >"$dir/$i/log" 2>&1 &
+    pid=$!
+    until redis-cli -s "$dir/$i/s" PING >/dev/null 2>&1; do
+        kill -0 $pid 2>/dev/null || return 1
         sleep 0.05
     done
+}
+
+# The bus has the port + 10,000. Both are apart from the ports of free_port() in
+# main.c, and from those that the system gives to clients, 32,768 and above.
+port=$((20000 + $$ % 300)) failed=0
+for i in 1 2 3; do
+    until start; do
+        failed=$((failed + 1)) port=$((port + 7))
+        [ $failed -gt 100 ] && { cat "$dir"/*/log >&2; exit 1; }
+    done
+    pids="$pids $pid" hosts="$hosts 127.0.0.1:$port" port=$((port + 1))
 done
 redis-cli --cluster create $hosts --cluster-yes >"$dir/log" 2>&1 ||
     { cat "$dir/log" >&2; exit 1; }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Run a command with DELAYQ_URL set to a private server, in a temporary folder
-# and without persistence, that ends with the command; DELAYQ_SERVER_PID is its
-# process. If DELAYQ_URL is set already, that server is used, and
-# DELAYQ_SERVER_PID is not set.
+# Run a command with DELAYQ_URL set to a private server. The server has a
+# temporary folder and no persistence, and ends with the command.
+# DELAYQ_SERVER_PID is the server's process. If DELAYQ_URL is set already, that
+# server is used, and DELAYQ_SERVER_PID is not set.
 unset DELAYQ_SERVER_PID
 [ -n "$DELAYQ_URL" ] && exec "$@"
 server=$(command -v redis-server || command -v valkey-server) || {
@@ -16,9 +16,10 @@ pid=$!
 trap 'kill $pid 2>/dev/null; wait $pid 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 i=0
-while [ ! -S "$dir/s" ]; do
+while [ ! -S "$dir/s" ]; do # for a minute at most
     i=$((i + 1))
-    [ $i -gt 100 ] && { cat "$dir/log" >&2; exit 1; }
-    sleep 0.05
+    [ $i -gt 3000 ] || ! kill -0 $pid 2>/dev/null &&
+        { cat "$dir/log" >&2; exit 1; }
+    sleep 0.02
 done
 DELAYQ_URL="unix://$dir/s" DELAYQ_SERVER_PID=$pid "$@"

@@ -38,7 +38,7 @@ ssize_t redisNetWrite(redisContext *c) {
     return net_result(c, lwip_send(c->fd, c->obuf, sdslen(c->obuf), 0));
 }
 
-/* What hiredis refers to, and delayq doesn't call. */
+/* hiredis refers to these functions, but delayq does not call them. */
 static int unsupported(redisContext *c) {
     __redisSetError(c, REDIS_ERR_OTHER, "not on lwIP");
     return REDIS_ERR;

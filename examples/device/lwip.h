@@ -51,7 +51,7 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
 }
 
 /* newlib's strerror would add 4 KB of texts. */
-static const char *dq_sys_strerror(int code, char room[40]) {
+static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
     switch (code) {
     case ECONNREFUSED: return "Connection refused";
     case ECONNRESET: return "Connection reset by peer";
@@ -61,7 +61,7 @@ static const char *dq_sys_strerror(int code, char room[40]) {
     case ENFILE: return "Too many open sockets";
     case ENOBUFS: return "No buffer space";
     }
-    snprintf(room, 40, "error %d", code);
+    snprintf(room, DQ_TEXT_SIZE, "error %d", code);
     return room;
 }
 
@@ -74,14 +74,11 @@ static void dq_sys_close(int fd) {
     closesocket(fd);
 }
 
-static int dq_sys_poll(struct pollfd *fds, size_t count, int ms) {
-    return poll(count > 0 ? fds : NULL, (nfds_t)count, ms);
-}
-
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until) {
     int64_t ms = (until - dq_sys_now() + 999) / 1000;
     int n = ms > 3600000 ? 3600000 : ms > 0 ? (int)ms : 0;
-    return dq_sys_poll(fds, count, n) != 0 || dq_sys_now() < until;
+    int ready = poll(count > 0 ? fds : NULL, (nfds_t)count, n);
+    return ready != 0 ? ready : dq_sys_now() < until ? -1 : 0;
 }
 
 /* lwIP returns one address only, so `number` has no effect. */

@@ -21,7 +21,8 @@ int main(int argc, char **argv) {
 
     options.name = "jobs";
     options.url = getenv("DELAYQ_URL"); /* NULL: redis://127.0.0.1:6379 */
-    options.wire = DELAYQ_REDISSON;     /* <= 3.21.0: DELAYQ_REDISSON_OLD */
+    /* up to Redisson 3.21.0: DELAYQ_REDISSON_OLD */
+    options.wire = DELAYQ_REDISSON;
     status = delayq_open(&q, &options);
     if (status == DELAYQ_OK && argc > 1) {
         status = delayq_offer(&q, argv[1], strlen(argv[1]), 2000);

@@ -9,37 +9,44 @@ _delayq() {
     local curcontext=$curcontext state line program=$words[1]
     local -a verbs options all
     verbs=(
-        'offer:hand in a payload; -\: one a line from stdin'
-        'load:hand in JSON objects from stdin, as dump prints'
+        'offer:store a payload; with -\: each line of stdin'
+        'load:store JSON objects from stdin, as dump prints'
+        'spool:send the offers that wait in a spool'
         'take:print due items, or run a command for each'
-        'tick:move due items, for others to take'
-        'ack:done with a leased item'
-        'nack:not done\: deliver a leased item again'
+        'tick:move due items to the ready list'
+        'ack:remove a leased item that is done'
+        'nack:deliver a leased item again'
         'extend:change the end of a lease to DURATION from now'
         'bury:move a leased item to the dead letters'
         'cancel:remove a pending item'
         'reschedule:change when a pending item is due'
         'peek:list pending items'
         'dump:print pending and ready items as JSON, for load'
-        'count:count the items; without names of all queues'
+        'count:count the items of these queues, or of all'
         'list:list the queues, with counts'
         'dead:list the dead letters'
         'redrive:make dead letters ready again'
         'drop:remove dead letters by their tickets'
         'clear:remove all but dead letters; asks first'
+        'pause:stop a queue on all machines, or resume it'
+        'resume:resume a paused queue, and wake all who wait'
         'watch:a live view, like top'
+        'load-scripts:load the Lua for devices without it, or list it'
+        'scripts:list the version, name and SHA1 of each script'
         'completion:print a script for the shell'\''s completion'
     )
     all=(
         '--json[one JSON object per line]'
-        '(-q --quiet)'{-q,--quiet}'[say less]'
-        '(-u --url)'{-u,--url}'[the server; else DELAYQ_URL, else redis\://127.0.0.1\:6379]:URL:'
+        '(-q --quiet)'{-q,--quiet}'[print no tickets, progress, transient faults]'
+        '(-u --url)'{-u,--url}'[the server (DELAYQ_URL, or redis\://127.0.0.1\:6379)]:URL:'
         '--wire[native, redisson (>= 3.21.1) or redisson-old]:fleet:(native redisson redisson-old)'
         '--tls-ca[certificates to trust]:file:_files'
-        '--tls-cert[our certificate]:file:_files'
-        '--tls-key[and its key]:file:_files'
-        '(-h --help)'{-h,--help}'[this text]'
-        '(-V --version)'{-V,--version}'[the version]'
+        '--tls-cert[this program'\''s certificate]:file:_files'
+        '--tls-key[its private key]:file:_files'
+        '--io-timeout[how long a call may take (3s)]:DURATION:'
+        '--connect-timeout[how long opening may take (2s, or --io-timeout)]:DURATION:'
+        '(-h --help)'{-h,--help}'[print this text]'
+        '(-V --version)'{-V,--version}'[print the version]'
     )
     _arguments -C '1: :->verb' '*:: :->rest'
     if [[ $state == verb ]]; then
@@ -48,91 +55,108 @@ _delayq() {
     fi
     case $line[1] in
     offer) options=(
-        '--key[another offer with KEY stores nothing (exit 1)]:KEY:'
+        '--key[the offer'\''s key; a second offer stores nothing]:KEY:'
         '--key-ttl[how long the key is remembered]:DURATION:'
-        '--replace[replace the first offer, or store it if it is gone]'
-        '--ndjson[an object per line, see load; DELAY if it has none]'
-        '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
-        '--retry[how long to try again if the server is lost]:DURATION:'
-        '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'
-        '--counters[count in Redis what this does, see count]'
+        '--replace[replace the first offer if pending; always store]'
+        '--empty[store the payload even if it is empty]'
+        '--ndjson[read JSON lines, see load; DELAY is the default]'
+        '(-t --tickets)'{-t,--tickets}'[with -\: print a ticket for each line]'
+        '--spool[keep the offer in FILE while the server is away]:file:_files'
+        '--retry[how long to retry if the server is lost]:DURATION:'
+        '(-0 --null)'{-0,--null}'[payloads end with NUL instead of newline]'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     load) options=(
-        '(-t --tickets)'{-t,--tickets}'[print a ticket per line, too, with -]'
-        '--retry[how long to try again if the server is lost]:DURATION:'
-        '--counters[count in Redis what this does, see count]'
+        '(-t --tickets)'{-t,--tickets}'[with -\: print a ticket for each line]'
+        '--retry[how long to retry if the server is lost]:DURATION:'
+        '--counters[count this in Redis, for count and watch]'
+    ) ;;
+    spool) options=(
+        '--retry[how long to retry if the server is lost]:DURATION:'
     ) ;;
     take) options=(
-        '(-0 --null)'{-0,--null}'[NUL instead of newline ends a payload]'
-        '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
-        '(-f --follow)'{-f,--follow}'[go on until Ctrl-C, or for --wait without an item]'
-        '(-w --wait)'{-w,--wait}'[how long to wait for an item, or forever]:DURATION:'
-        '(-l --lease)'{-l,--lease}'[print the ticket, too; unacked it comes again]:DURATION:'
-        '--max-attempts[after N attempts to the dead letters]:N:'
-        '(-x --exec)'{-x,--exec}'[run it for each item, by sh -c; its input]:command:_command_names -e'
+        '(-0 --null)'{-0,--null}'[payloads end with NUL instead of newline]'
+        '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
+        '(-f --follow)'{-f,--follow}'[go on until Ctrl-C, or --wait without an item]'
+        '(-w --wait)'{-w,--wait}'[how long to wait for an item; or\: forever]:DURATION:'
+        '(-l --lease)'{-l,--lease}'[print the ticket; redeliver the item if not acked]:DURATION:'
+        '--max-attempts[after N attempts an item is a dead letter]:N:'
+        '--max-late[later items become dead letters]:DURATION:'
+        '(-x --exec)'{-x,--exec}'[run it (sh -c) with each item as its input]:command:_command_names -e'
         '(-j --jobs)'{-j,--jobs}'[run up to N commands at once (1)]:N:'
-        '--timeout[then SIGTERM ends the command; nacked]:DURATION:'
-        '--kill-after[and so much later SIGKILL (5s)]:DURATION:'
-        '*''--retry-on[that exit code\: again in DELAY; may be repeated]:CODE=DELAY:'
-        '--bury-on[that exit code\: to the dead letters]:CODE:'
-        '--stats[print at the end how many were taken, how late]'
-        '--backoff[after the first failure (1s), doubled for each]:DURATION:'
+        '--timeout[end the command after this time, and nack]:DURATION:'
+        '--kill-after[then SIGKILL after this time (5s)]:DURATION:'
+        '*''--retry-on[retry in DELAY after this exit code; repeatable]:CODE=DELAY:'
+        '--bury-on[give up after this exit code\: a dead letter]:CODE:'
+        '--stats[at the end, print how many were taken, how late]'
+        '--backoff[pause after the first failure (1s); doubles]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
-        '--counters[count in Redis what this does, see count]'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     tick) options=(
-        '--counters[count in Redis what this does, see count]'
-        '--once[end when nothing more is due]'
+        '--counters[count this in Redis, for count and watch]'
+        '--once[end when no more items are due]'
     ) ;;
     ack) options=(
-        '--counters[count in Redis what this does, see count]'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     nack) options=(
-        '--backoff[after the first failure (1s), doubled for each]:DURATION:'
+        '--backoff[pause after the first failure (1s); doubles]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
-        '--attempt[the attempt that take has printed]:N:'
-        '--release[deliver at once, don'\''t count this attempt]'
-        '--counters[count in Redis what this does, see count]'
+        '--attempt[the attempt number that take has printed]:N:'
+        '--release[deliver at once, and don'\''t count the attempt]'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     extend) options=(
     ) ;;
     bury) options=(
-        '--counters[count in Redis what this does, see count]'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     cancel) options=(
-        '--key[another offer with KEY stores nothing (exit 1)]:KEY:'
-        '--counters[count in Redis what this does, see count]'
+        '--key[the offer'\''s key; a second offer stores nothing]:KEY:'
+        '--counters[count this in Redis, for count and watch]'
     ) ;;
     reschedule) options=(
     ) ;;
     peek) options=(
-        '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
-        '--after[begin behind this item]:TICKET:'
+        '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
+        '--after[begin after this item]:TICKET:'
     ) ;;
     dump) options=(
         '--dead[only the dead letters]'
     ) ;;
     count) options=(
-        '--prometheus[in Prometheus'\'' text format]'
+        '--prometheus[print Prometheus'\'' text format]'
     ) ;;
     list) options=(
     ) ;;
     dead) options=(
-        '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
+        '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
         '--from[begin with number N (0)]:N:'
     ) ;;
     redrive) options=(
-        '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
+        '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
+        '--max-late[later items become dead letters]:DURATION:'
     ) ;;
     drop) options=(
     ) ;;
     clear) options=(
         '--dead[only the dead letters]'
+        '--mirror[only Redisson'\''s list\: elements not pending]'
+        '--all[with --mirror\: the whole list]'
         '(-y --yes)'{-y,--yes}'[don'\''t ask]'
     ) ;;
+    pause) options=(
+    ) ;;
+    resume) options=(
+    ) ;;
     watch) options=(
-        '(-n --count)'{-n,--count}'[how many; peek, dead\: 0 for all]:N:'
-        '(-i --interval)'{-i,--interval}'[between two updates (1s)]:DURATION:'
+        '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
+        '(-i --interval)'{-i,--interval}'[time between two updates (1s)]:DURATION:'
+    ) ;;
+    load-scripts) options=(
+    ) ;;
+    scripts) options=(
     ) ;;
     completion) options=(
     ) ;;

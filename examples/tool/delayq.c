@@ -35,6 +35,8 @@ settings set = {
     .bury_on = -1,
     .interval_ms = 1000,
     .kill_after_ms = 5000,
+    .io_timeout_ms = -1,
+    .connect_timeout_ms = -1,
 };
 
 static int run_completion(int argc, char **argv);
@@ -44,7 +46,7 @@ static int run_completion(int argc, char **argv);
  * >>tables   the commands and the options
  *---------------------------------------------------------------------------*/
 
-/* Which commands an option is for. */
+/* The commands that have an option. */
 enum {
     OFFER = 1,
     LOAD = 2,
@@ -66,13 +68,18 @@ enum {
     CLEAR = 131072,
     WATCH = 262144,
     COMPLETION = 524288,
-    ALL = 1048575
+    PAUSE = 1048576,
+    RESUME = 2097152,
+    SPOOL = 4194304,
+    LOAD_SCRIPTS = 8388608,
+    SCRIPTS = 16777216,
+    ALL = 33554431
 };
 
 typedef struct verb {
     int bit;
     const char *name, *arguments;
-    int least, most; /* arguments */
+    int least, most; /* number of arguments */
     int (*run)(int argc, char **argv);
     const char *brief, *more;
 } verb;
@@ -81,78 +88,106 @@ typedef struct verb {
 
 static const verb verbs[] = {
     {OFFER, "offer", "NAME DELAY [PAYLOAD|-]", 2, 3, run_offer,
-     "hand in a payload; -: one a line from stdin",
+     "store a payload; with -: each line of stdin",
      "DELAY is 500ms, 5s, 2m, 1h30m or 1d, or a time: @1900000000 (seconds),\n"
      "2026-11-21T15:00:00Z, or without the Z in local time. Without a PAYLOAD\n"
-     "all of the input is one. Prints the ticket, which cancel takes."},
+     "the whole input is the payload. Prints the ticket, which cancel takes.\n"
+     "An empty payload is refused, except an empty line, or with --empty."},
     {LOAD, "load", "NAME", 1, 1, run_load,
-     "hand in JSON objects from stdin, as dump prints",
-     "One a line: payload or payload_base64; delay (\"5s\"), delay_ms, due_ms\n"
-     "(else it is due at once); key and key_ttl, replace. Others are ignored."},
+     "store JSON objects from stdin, as dump prints",
+     "One per line: payload or payload_base64; delay (\"5s\"), delay_ms or\n"
+     "due_ms, or due at once; key and key_ttl, replace. Fields that only\n"
+     "other commands print are ignored. An unknown field ends it with 6."},
+    {SPOOL, "spool", "FILE", 1, 1, run_spool,
+     "send the offers that wait in a spool",
+     "FILE is that of `offer --spool FILE`, and names the queue. Ends when\n"
+     "all are sent; otherwise after --retry (30s) with 3, and keeps the rest."},
     {TAKE, "take", "NAME...", 1, MANY, run_take,
      "print due items, or run a command for each",
-     "Of several queues the first goes first. With --exec exit code 0 acks,\n"
-     "others nack; or a line on descriptor 3: retry DELAY, bury, release. Set\n"
-     "are DELAYQ_NAME, _TICKET, _ATTEMPT, _DUE_MS, _LATE_MS."},
+     "Exit code 0 acks, others nack; descriptor 3: retry DELAY, bury [WHY], "
+     "release."},
     {TICK, "tick", "NAME...", 1, MANY, run_tick,
-     "move due items, for others to take",
+     "move due items to the ready list",
      "Runs until Ctrl-C. Programs that take with delayq don't need it."},
-    {ACK, "ack", "NAME TICKET", 2, 2, run_ack, "done with a leased item",
-     "Removes an item that `take --lease` handed out."},
+    {ACK, "ack", "NAME TICKET", 2, 2, run_ack,
+     "remove a leased item that is done",
+     "The TICKET is the one that `take --lease` has printed."},
     {NACK, "nack", "NAME TICKET [DELAY]", 2, 3, run_nack,
-     "not done: deliver a leased item again",
-     "Without a DELAY: a back-off that doubles with --attempt."},
+     "deliver a leased item again",
+     "Without a DELAY: after a back-off, which doubles with each --attempt."},
     {EXTEND, "extend", "NAME TICKET DURATION", 3, 3, run_extend,
      "change the end of a lease to DURATION from now",
      "Prints the new ticket."},
-    {BURY, "bury", "NAME TICKET", 2, 2, run_bury,
-     "move a leased item to the dead letters", NULL},
-    {CANCEL, "cancel", "NAME TICKET", 2, 2, run_cancel, "remove a pending item",
-     "A key that it was offered with is kept, unless it is named."},
+    {BURY, "bury", "NAME TICKET [WHY]", 2, 3, run_bury,
+     "move a leased item to the dead letters",
+     "WHY: a text of up to 200 bytes, which `dead` shows."},
+    {CANCEL, "cancel", "NAME [TICKET]", 1, 2, run_cancel,
+     "remove a pending item",
+     "The key of its offer is kept, unless --key names it. With --key and no\n"
+     "TICKET, removes the item of this key and frees the key. The key is\n"
+     "freed even if the item is no longer pending (exit 1)."},
     {RESCHEDULE, "reschedule", "NAME TICKET DELAY", 3, 3, run_reschedule,
      "change when a pending item is due", "Prints the new ticket."},
     {PEEK, "peek", "NAME", 1, 1, run_peek, "list pending items",
-     "Prints ticket, due time from now, attempts so far, and payload; leased\n"
-     "items are among them. 10 of them, or -n."},
+     "Prints ticket, due time from now, attempts so far, and payload, also of\n"
+     "leased items. 10 items, or -n."},
     {DUMP, "dump", "NAME", 1, 1, run_dump,
      "print pending and ready items as JSON, for load",
-     "An item that moves on meanwhile may be printed twice."},
+     "An item that is moved meanwhile may be printed twice."},
     {COUNT, "count", "[NAME...]", 0, MANY, run_count,
-     "count the items; without names of all queues",
-     "And what was done by all who count it, with --counters in the tool."},
+     "count the items of these queues, or of all",
+     "Without names those that `list` finds: a queue that has only ready\n"
+     "items, never leased, needs its name. Also prints the totals of all\n"
+     "programs that count (--counters)."},
     {LIST, "list", "[PATTERN]", 0, 1, run_list, "list the queues, with counts",
-     "Looks through all keys of the server (SCAN). Unless it has counters, it\n"
-     "doesn't find a queue that is empty, or has nothing but ready items that\n"
-     "were never leased."},
+     "Scans all keys of the server (SCAN). Unless a queue has counters, it is\n"
+     "not found if it is empty or has only ready items never leased."},
     {LETTERS, "dead", "NAME", 1, 1, run_dead, "list the dead letters",
      "Prints number, ticket, time of death, reason, attempts, and payload;\n"
      "the oldest first. 10 of them, or -n."},
     {REDRIVE, "redrive", "NAME [TICKET...]", 1, MANY, run_redrive,
      "make dead letters ready again",
-     "Those whose tickets `dead` has printed; else all, or the -n oldest."},
+     "Without a TICKET all of them, or the -n oldest. `dead` prints tickets."},
     {DROP, "drop", "NAME TICKET...", 2, MANY, run_drop,
      "remove dead letters by their tickets", NULL},
     {CLEAR, "clear", "NAME", 1, 1, run_clear,
      "remove all but dead letters; asks first",
      "Removes the pending, leased and ready items, and the keys of offers;\n"
-     "with --dead instead the dead letters."},
+     "with --dead only the dead letters; with --mirror only the elements of\n"
+     "Redisson's list that are no longer pending: it would deliver them\n"
+     "again; with --mirror --all, if no Redisson is left, the whole list."},
+    {PAUSE, "pause", "NAME", 1, 1, run_pause,
+     "stop a queue on all machines, or resume it",
+     "No program with delayq >= 0.3, on any machine, moves or takes items of\n"
+     "the queue until `delayq resume NAME`. Offers and acks go on. A pause\n"
+     "survives restarts. Redisson and older versions of delayq ignore it."},
+    {RESUME, "resume", "NAME", 1, 1, run_resume,
+     "resume a paused queue, and wake all who wait", NULL},
     {WATCH, "watch", "[NAME...]", 0, MANY, run_watch, "a live view, like top",
-     "Without names of all queues. NET/S: by how many items a queue grows per\n"
-     "second. Keys: q; tab, arrows: the queue; 1-5, 0: the pane. Prints plain\n"
-     "lines if the output is no terminal."},
+     "Without names all queues. NET/S: the growth of a queue in items per\n"
+     "second. Keys: q quits; tab, arrows choose a queue; 1-5, 0 choose panes.\n"
+     "Prints plain lines if the output is not a terminal."},
+    {LOAD_SCRIPTS, "load-scripts", "[URL] [NAME...]", 0, MANY, run_load_scripts,
+     "load the Lua for devices without it, or list it",
+     "For programs that are built with DELAYQ_NO_LUA and this version. A\n"
+     "server forgets the scripts when it restarts. On a cluster: into the\n"
+     "nodes of these queues."},
+    {SCRIPTS, "scripts", "", 0, 0, run_scripts,
+     "list the version, name and SHA1 of each script",
+     "Needs no server. EVALSHA names a script by its SHA1."},
     {COMPLETION, "completion", "bash|zsh|queues", 1, 1, run_completion,
      "print a script for the shell's completion",
-     "bash: source <(delayq completion bash). zsh: write it into a file\n"
-     "_delayq in a folder of $fpath. queues: the names that they complete."},
+     "bash: source <(delayq completion bash). zsh: write it to a file _delayq\n"
+     "in a folder of $fpath. queues: prints the names for the completion."},
 };
 
 typedef enum kind { FLAG, NUMBER, DURATION, TEXT, WIRE, RETRY_ON } kind;
 
 typedef struct flag {
     const char *name;
-    char letter; /* 0: none */
+    char letter; /* 0: it has none */
     kind kind;
-    size_t at; /* in settings */
+    size_t at; /* its place in `settings` */
     int verbs;
     const char *meta, *help;
 } flag;
@@ -161,74 +196,89 @@ typedef struct flag {
 
 static const flag flags[] = {
     {"key", 0, TEXT, AT(key), OFFER | CANCEL, "KEY",
-     "another offer with KEY stores nothing (exit 1)"},
+     "the offer's key; a second offer stores nothing"},
     {"key-ttl", 0, DURATION, AT(key_ttl_ms), OFFER, "DURATION",
      "how long the key is remembered"},
     {"replace", 0, FLAG, AT(replace), OFFER, NULL,
-     "replace the first offer, or store it if it is gone"},
+     "replace the first offer if pending; always store"},
+    {"empty", 0, FLAG, AT(empty), OFFER, NULL,
+     "store the payload even if it is empty"},
     {"ndjson", 0, FLAG, AT(ndjson), OFFER, NULL,
-     "an object per line, see load; DELAY if it has none"},
+     "read JSON lines, see load; DELAY is the default"},
     {"tickets", 't', FLAG, AT(tickets), OFFER | LOAD, NULL,
-     "print a ticket per line, too, with -"},
-    {"retry", 0, DURATION, AT(retry_ms), OFFER | LOAD, "DURATION",
-     "how long to try again if the server is lost"},
+     "with -: print a ticket for each line"},
+    {"spool", 0, TEXT, AT(spool), OFFER, "FILE",
+     "keep the offer in FILE while the server is away"},
+    {"retry", 0, DURATION, AT(retry_ms), OFFER | LOAD | SPOOL, "DURATION",
+     "how long to retry if the server is lost"},
     {"null", '0', FLAG, AT(null), OFFER | TAKE, NULL,
-     "NUL instead of newline ends a payload"},
+     "payloads end with NUL instead of newline"},
     {"count", 'n', NUMBER, AT(count), TAKE | PEEK | LETTERS | REDRIVE | WATCH,
-     "N", "how many; peek, dead: 0 for all"},
+     "N", "the number of items; peek, dead: 0 for all"},
     {"follow", 'f', FLAG, AT(follow), TAKE, NULL,
-     "go on until Ctrl-C, or for --wait without an item"},
+     "go on until Ctrl-C, or --wait without an item"},
     {"wait", 'w', DURATION, AT(wait_ms), TAKE, "DURATION",
-     "how long to wait for an item, or forever"},
+     "how long to wait for an item; or: forever"},
     {"lease", 'l', DURATION, AT(lease_ms), TAKE, "DURATION",
-     "print the ticket, too; unacked it comes again"},
+     "print the ticket; redeliver the item if not acked"},
     {"max-attempts", 0, NUMBER, AT(max_attempts), TAKE, "N",
-     "after N attempts to the dead letters"},
+     "after N attempts an item is a dead letter"},
+    {"max-late", 0, DURATION, AT(max_late_ms), TAKE | REDRIVE, "DURATION",
+     "later items become dead letters"},
     {"exec", 'x', TEXT, AT(exec), TAKE, "COMMAND",
-     "run it for each item, by sh -c; its input"},
+     "run it (sh -c) with each item as its input"},
     {"jobs", 'j', NUMBER, AT(jobs), TAKE, "N",
      "run up to N commands at once (1)"},
     {"timeout", 0, DURATION, AT(timeout_ms), TAKE, "DURATION",
-     "then SIGTERM ends the command; nacked"},
+     "end the command after this time, and nack"},
     {"kill-after", 0, DURATION, AT(kill_after_ms), TAKE, "DURATION",
-     "and so much later SIGKILL (5s)"},
+     "then SIGKILL after this time (5s)"},
     {"retry-on", 0, RETRY_ON, 0, TAKE, "CODE=DELAY",
-     "that exit code: again in DELAY; may be repeated"},
+     "retry in DELAY after this exit code; repeatable"},
     {"bury-on", 0, NUMBER, AT(bury_on), TAKE, "CODE",
-     "that exit code: to the dead letters"},
+     "give up after this exit code: a dead letter"},
     {"stats", 0, FLAG, AT(stats), TAKE, NULL,
-     "print at the end how many were taken, how late"},
+     "at the end, print how many were taken, how late"},
     {"backoff", 0, DURATION, AT(backoff_ms), TAKE | NACK, "DURATION",
-     "after the first failure (1s), doubled for each"},
+     "pause after the first failure (1s); doubles"},
     {"backoff-max", 0, DURATION, AT(backoff_max_ms), TAKE | NACK, "DURATION",
      "the longest back-off (5m)"},
     {"attempt", 0, NUMBER, AT(attempt), NACK, "N",
-     "the attempt that take has printed"},
+     "the attempt number that take has printed"},
     {"release", 0, FLAG, AT(release), NACK, NULL,
-     "deliver at once, don't count this attempt"},
+     "deliver at once, and don't count the attempt"},
     {"counters", 0, FLAG, AT(counters),
      OFFER | LOAD | TAKE | TICK | ACK | NACK | BURY | CANCEL, NULL,
-     "count in Redis what this does, see count"},
-    {"once", 0, FLAG, AT(once), TICK, NULL, "end when nothing more is due"},
-    {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin behind this item"},
+     "count this in Redis, for count and watch"},
+    {"once", 0, FLAG, AT(once), TICK, NULL, "end when no more items are due"},
+    {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin after this item"},
     {"from", 0, NUMBER, AT(from), LETTERS, "N", "begin with number N (0)"},
     {"dead", 0, FLAG, AT(dead), CLEAR | DUMP, NULL, "only the dead letters"},
+    {"mirror", 0, FLAG, AT(mirror), CLEAR, NULL,
+     "only Redisson's list: elements not pending"},
+    {"all", 0, FLAG, AT(all), CLEAR, NULL, "with --mirror: the whole list"},
     {"yes", 'y', FLAG, AT(yes), CLEAR, NULL, "don't ask"},
     {"prometheus", 0, FLAG, AT(prometheus), COUNT, NULL,
-     "in Prometheus' text format"},
+     "print Prometheus' text format"},
     {"interval", 'i', DURATION, AT(interval_ms), WATCH, "DURATION",
-     "between two updates (1s)"},
+     "time between two updates (1s)"},
     {"json", 0, FLAG, AT(json), ALL, NULL, "one JSON object per line"},
-    {"quiet", 'q', FLAG, AT(quiet), ALL, NULL, "say less"},
+    {"quiet", 'q', FLAG, AT(quiet), ALL, NULL,
+     "print no tickets, progress, transient faults"},
     {"url", 'u', TEXT, AT(url), ALL, "URL",
-     "the server; else DELAYQ_URL, else redis://127.0.0.1:6379"},
+     "the server (DELAYQ_URL, or redis://127.0.0.1:6379)"},
     {"wire", 0, WIRE, AT(wire), ALL, "FLEET",
      "native, redisson (>= 3.21.1) or redisson-old"},
     {"tls-ca", 0, TEXT, AT(tls_ca), ALL, "FILE", "certificates to trust"},
-    {"tls-cert", 0, TEXT, AT(tls_cert), ALL, "FILE", "our certificate"},
-    {"tls-key", 0, TEXT, AT(tls_key), ALL, "FILE", "and its key"},
-    {"help", 'h', FLAG, AT(help), ALL, NULL, "this text"},
-    {"version", 'V', FLAG, AT(version), ALL, NULL, "the version"},
+    {"tls-cert", 0, TEXT, AT(tls_cert), ALL, "FILE",
+     "this program's certificate"},
+    {"tls-key", 0, TEXT, AT(tls_key), ALL, "FILE", "its private key"},
+    {"io-timeout", 0, DURATION, AT(io_timeout_ms), ALL, "DURATION",
+     "how long a call may take (3s)"},
+    {"connect-timeout", 0, DURATION, AT(connect_timeout_ms), ALL, "DURATION",
+     "how long opening may take (2s, or --io-timeout)"},
+    {"help", 'h', FLAG, AT(help), ALL, NULL, "print this text"},
+    {"version", 'V', FLAG, AT(version), ALL, NULL, "print the version"},
 };
 
 #define VERBS (sizeof verbs / sizeof verbs[0])
@@ -241,20 +291,37 @@ static const flag flags[] = {
 
 static void show_help(FILE *to) {
     size_t i;
-    fputs("usage: delayq COMMAND [OPTION...] NAME [ARGUMENT...]\n", to);
+    fputs("usage: delayq COMMAND [OPTION...] NAME [ARGUMENT...]; COMMAND "
+          "--help says more\n",
+          to);
     for (i = 0; i < VERBS; i++) {
         char what[64];
-        snprintf(what, sizeof what, "%s %s", verbs[i].name, verbs[i].arguments);
-        fprintf(to, "  %-28s %s\n", what, verbs[i].brief);
+        /* These are printed beside load, redrive, pause and load-scripts. */
+        if (verbs[i].bit & (SPOOL | DROP | RESUME | SCRIPTS)) continue;
+        snprintf(what, sizeof what, "%s%s %s", verbs[i].name,
+                 verbs[i].bit == PAUSE          ? ", resume"
+                 : verbs[i].bit == LOAD         ? ", spool"
+                 : verbs[i].bit == REDRIVE      ? ", drop"
+                 : verbs[i].bit == LOAD_SCRIPTS ? ", scripts"
+                                                : "",
+                 verbs[i].bit == LOAD           ? "NAME, FILE"
+                 : verbs[i].bit == REDRIVE      ? "NAME TICKET..."
+                 : verbs[i].bit == LOAD_SCRIPTS ? ""
+                                                : verbs[i].arguments);
+        fprintf(to, "  %-28s %s\n", what,
+                verbs[i].bit == LOAD ? "store what dump prints, or send a spool"
+                : verbs[i].bit == REDRIVE
+                    ? "make dead letters ready again, or remove them"
+                    : verbs[i].brief);
     }
-    fputs("`delayq COMMAND --help` says more. The server is --url URL or "
-          "DELAYQ_URL.\nExit codes: 0 done, 1 nothing there, 2 usage, 3 no "
-          "server, 4 refused, 5 unknown,\n6 can't read, write or run, 7 a "
-          "command of --exec failed, 128+n by signal n.\n",
+    fputs("Server: --url or DELAYQ_URL. Exit: 0 done, 1 nothing, 2 usage, "
+          "3 no server,\n4 refused, 5 unknown, 6 can't read or write, 7 --exec "
+          "failed, 128+n signal n.\n",
           to);
 }
 
-/* The options of a command that not all have; with ALL those that all have. */
+/* Shows the options of this command, without those that all commands have. ALL:
+ * the options that all commands have. */
 static void each_flag(int bit, void (*show)(const flag *f)) {
     size_t i;
     for (i = 0; i < FLAGS; i++)
@@ -278,7 +345,8 @@ static void show_verb_help(const verb *v) {
     putchar('\n');
     each_flag(v->bit, help_flag);
     puts("All: --json --quiet --url URL --wire FLEET --tls-ca --tls-cert "
-         "--tls-key FILE");
+         "--tls-key FILE\n"
+         "     --io-timeout --connect-timeout DURATION");
 }
 
 /*-----------------------------------------------------------------------------
@@ -315,7 +383,7 @@ static void bash_completion(void) {
          "    COMPREPLY=()\n"
          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
          "        case ${COMP_WORDS[i]} in\n"
-         "        -u | --url | --wire | --tls-*) ((i++)) ;;\n"
+         "        -u | --url | --wire | --tls-* | --*-timeout) ((i++)) ;;\n"
          "        -*) ;;\n"
          "        *) verb=${COMP_WORDS[i]}; break ;;\n"
          "        esac\n"
@@ -344,7 +412,7 @@ static void bash_completion(void) {
          "complete -F _delayq delayq");
 }
 
-/* A text within '...[...]' of _arguments. */
+/* Prints a text within '...[...]' of _arguments. */
 static void zsh_text(const char *s) {
     for (; *s; s++) {
         if (*s == '\'')
@@ -431,10 +499,16 @@ static int run_completion(int argc, char **argv) {
         size_t count, i;
         int code;
         char **found;
-        io_timeout_ms = 1000; /* somebody waits for it */
+        set.io_timeout_ms = 1000; /* somebody waits for the completion */
         set.quiet = 1;
         found = find_queues(NULL, &count, &code);
-        for (i = 0; found && i < count; i++) puts(found[i]);
+        for (i = 0; found && i < count; i++) {
+            char name[600]; /* control characters must not reach a terminal */
+            preview(found[i], strlen(found[i]), name, sizeof name);
+            if (strcmp(name, found[i]) == 0) puts(name);
+            free(found[i]);
+        }
+        free(found);
         return code;
     } else {
         return usage("completion: bash, zsh or queues");
@@ -461,7 +535,7 @@ static int read_wire(const char *s, int64_t *wire) {
     return 0;
 }
 
-/* "75=10m" */
+/* Reads "75=10m". */
 static int read_retry_on(const char *s) {
     const char *at = strchr(s, '=');
     int64_t code, delay_ms;
@@ -479,7 +553,7 @@ static int read_retry_on(const char *s) {
     return 1;
 }
 
-/* 1: the option has its value. */
+/* Returns 1 if the option has got its value. */
 static int set_flag(const flag *f, const char *value) {
     void *at = (char *)&set + f->at;
     switch (f->kind) {
@@ -497,7 +571,7 @@ static int set_flag(const flag *f, const char *value) {
 
 #define FIRST_FLAG 1000 /* the value of the first long option */
 
-/* An option by what getopt_long returns for it. */
+/* Returns the option for a result of getopt_long. */
 static const flag *flag_of(int c) {
     size_t i;
     if (c >= FIRST_FLAG && c < FIRST_FLAG + (int)FLAGS)
@@ -507,7 +581,7 @@ static const flag *flag_of(int c) {
     return NULL;
 }
 
-/* Why getopt_long has refused an option. */
+/* Reports why getopt_long has refused an option. */
 static int bad_option(const verb *v, int c, char **argv) {
     const flag *f = flag_of(optopt);
     const char *name = v ? v->name : "delayq";
@@ -522,14 +596,15 @@ static int bad_option(const verb *v, int c, char **argv) {
     return usage("%s has no option %s", name, argv[optind - 1]);
 }
 
-/* Sort the command line: options into `set`, the rest to the end. v: NULL for
- * what stands before the command. Returns the index of the rest, or -1. */
+/* Sort the command line: options into `set`, other words to the end. v is NULL
+ * for the options before the command. Returns the index of the other words, or
+ * -1. */
 static int read_flags(const verb *v, int argc, char **argv) {
     struct option longs[FLAGS + 1];
     char shorts[3 * FLAGS + 4];
     size_t i, n = 0, k = 0;
     int c;
-    if (!v) shorts[k++] = '+'; /* the command ends them */
+    if (!v) shorts[k++] = '+'; /* the command ends these options */
     shorts[k++] = ':';
     for (i = 0; i < FLAGS; i++) {
         if (v ? !(flags[i].verbs & v->bit) : flags[i].verbs != ALL) continue;
@@ -580,13 +655,24 @@ static const verb *find_verb(const char *name) {
     return NULL;
 }
 
-/* If 0, 1 or 2 were closed, our next socket would get that number and receive
- * what is printed. */
+/* If 0, 1 or 2 is closed, a socket would get that number and receive the
+ * printed text. */
 static void keep_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDONLY);
     while (fd >= 0 && fd < 3);
     if (fd >= 0) close(fd);
+}
+
+/* Returns 1 if the library accepts the time limits. */
+static int good_limits(void) {
+    const char *wrong =
+        set.io_timeout_ms == 0 || set.io_timeout_ms > 3600000 ? "--io-timeout"
+        : set.connect_timeout_ms == 0 || set.connect_timeout_ms > 3600000
+            ? "--connect-timeout"
+            : NULL;
+    if (wrong) usage("%s: 1ms to 1h", wrong);
+    return wrong == NULL;
 }
 
 static int run(const verb *v, int argc, char **argv) {
@@ -600,9 +686,15 @@ static int run(const verb *v, int argc, char **argv) {
         return usage("%s: an argument is missing: %s", v->name, v->arguments);
     } else if (n > v->most) {
         return usage("%s: too many arguments: %s", v->name, v->arguments);
+    } else if (!good_limits()) {
+        return USAGE;
     } else {
         code = v->run(n, argv + first);
         close_all();
+        /* If an offer is stored, but its ticket can't be printed, this is no
+         * failure: otherwise a script that tries again would store the offer
+         * twice. */
+        if (v->bit & (OFFER | LOAD)) return code;
     }
     return written() || code == BROKEN ? code : broken();
 }
@@ -615,7 +707,8 @@ int main(int argc, char **argv) {
     use_locale();
     set.url = getenv("DELAYQ_URL");
     if (set.url && !*set.url) set.url = NULL;
-    i = read_flags(NULL, argc, argv); /* those for all may come first */
+    /* options for all commands may come first */
+    i = read_flags(NULL, argc, argv);
     if (i < 0) return USAGE;
     if (i < argc && strcmp(argv[i], "help") == 0) set.help = 1, i++;
     if (i == argc) {

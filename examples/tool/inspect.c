@@ -1,5 +1,5 @@
 /*
- * inspect.c -- tickets; peek, count, list; dead letters; dump, clear.
+ * inspect.c -- tickets; peek, count, list; dead letters; dump, clear, pause.
  */
 #include "tool.h"
 #include <stdlib.h>
@@ -27,6 +27,9 @@ static const char lease_gone[] =
     "(extend prints a new ticket)";
 static const char offer_gone[] =
     "gone: it was due and has been moved or taken, or was cancelled before";
+static const char key_gone[] =
+    "gone: its item was moved, taken, leased or rescheduled, or there is none; "
+    "the key is free";
 
 /* Print the outcome, and the new ticket if there is one. */
 static int show_outcome(delayq_status status, const char *done,
@@ -53,13 +56,13 @@ int run_ack(int argc, char **argv) {
     return show_outcome(delayq_ack(handles, &item), "acked", lease_gone, NULL);
 }
 
-/* Forget the key of an item that was cancelled, if it still has that. */
+/* Forget the key of a cancelled item, if the key still belongs to that item. */
 static int forget_key(const char *ticket) {
     static const char script[] =
         "local held = redis.call('GET', KEYS[1]) or ''\n"
         "if string.match(held, '%x+$') ~= ARGV[1] then return 0 end\n"
         "return redis.call('DEL', KEYS[1])\n";
-    char key[1200], prefix[1600], why[256];
+    char key[1200], prefix[1600], why[WHY];
     const char *id = strchr(ticket, '-');
     text_of words[5];
     redisReply *r;
@@ -87,11 +90,15 @@ int run_cancel(int argc, char **argv) {
     delayq_item item;
     delayq_status status;
     int code, forgot = DONE;
-    (void)argc;
     if (set.key && (!*set.key || strlen(set.key) > 256))
         return usage("--key: 1 to 256 bytes");
-    code = open_ticket(argv, &item);
+    if (argc < 2 && !set.key)
+        return usage("cancel: a TICKET or --key is missing");
+    code = argc < 2 ? open_one(argv[0], 0) : open_ticket(argv, &item);
     if (code != DONE) return code;
+    if (argc < 2)
+        return show_outcome(delayq_cancel_key(handles, set.key), "cancelled",
+                            key_gone, NULL);
     status = delayq_cancel(handles, &item.ticket);
     if (status == DELAYQ_OK && set.key) forgot = forget_key(item.ticket.text);
     code = show_outcome(status, "cancelled", offer_gone, NULL);
@@ -101,13 +108,12 @@ int run_cancel(int argc, char **argv) {
 int run_bury(int argc, char **argv) {
     delayq_item item;
     int code = open_ticket(argv, &item);
-    (void)argc;
     if (code != DONE) return code;
-    return show_outcome(delayq_bury(handles, &item), "buried", lease_gone,
-                        NULL);
+    return show_outcome(delayq_bury(handles, &item, argc > 2 ? argv[2] : NULL),
+                        "buried", lease_gone, NULL);
 }
 
-/* A DELAY as milliseconds from now, by the server's clock. */
+/* Returns a DELAY in milliseconds from now, by the server's clock. */
 static int64_t from_now(int64_t delay_ms, int64_t due_ms) {
     int64_t left = due_ms > 0 ? due_ms - server_ms(handles) : delay_ms;
     return left > 0 ? left : 0;
@@ -118,7 +124,7 @@ int run_nack(int argc, char **argv) {
     delayq_item item;
     int code;
     if (argc > 2 && !read_delay(argv[2], &delay_ms, &due_ms))
-        return usage(not_a_delay, argv[2]);
+        return bad_delay(argv[2]);
     if (argc > 2 && set.release) return usage("--release goes without a DELAY");
     code = open_ticket(argv, &item);
     if (code != DONE) return code;
@@ -149,8 +155,7 @@ int run_reschedule(int argc, char **argv) {
     delayq_status status;
     int code;
     (void)argc;
-    if (!read_delay(argv[2], &delay_ms, &due_ms))
-        return usage(not_a_delay, argv[2]);
+    if (!read_delay(argv[2], &delay_ms, &due_ms)) return bad_delay(argv[2]);
     code = open_ticket(argv, &item);
     if (code != DONE) return code;
     status =
@@ -165,8 +170,8 @@ int run_reschedule(int argc, char **argv) {
 
 #define PAGE 100
 
-/* Hand each pending item to show(), `most` at most. Returns how many, or -1:
- * an exit code is in *code. */
+/* Hand up to `most` pending items to show(). Returns how many, or -1 if an exit
+ * code is in *code. */
 static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
                             int *code) {
     static delayq_item items[PAGE];
@@ -194,7 +199,7 @@ static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
 }
 
 static int64_t peeked_ms; /* the server's clock */
-static int headed;        /* columns below a head: on a terminal */
+static int headed;        /* on a terminal the columns have a head */
 
 static void show_head(const char *head) {
     if (!headed && isatty(1)) puts(head);
@@ -219,7 +224,7 @@ static void show_peeked(const delayq_item *item) {
            headed ? 8 : 0, left, headed ? 8 : 0, item->attempt, text);
 }
 
-/* What -n says of those that show ten unless told. */
+/* Returns the number of -n. The default is ten. */
 static int64_t at_most(void) {
     return set.count > 0 ? set.count : set.count == 0 ? INT64_MAX : 10;
 }
@@ -262,25 +267,31 @@ static void dump_ready(text_of item, int is_element) {
     fputs("}\n", stdout);
 }
 
+static void json_death(const dead_letter *l) {
+    printf("\"reason\":\"%s\",\"why\":", l->reason);
+    json_text(l->why);
+    printf(",\"dead_ms\":%" PRId64 ",\"attempt\":%d,", l->dead_ms, l->attempt);
+}
+
 static void dump_dead(text_of raw, int is_element) {
     dead_letter l;
     (void)is_element;
     read_letter(handles, raw, &l);
     dump_head("dead");
-    printf("\"ticket\":\"%s\",\"reason\":\"%s\",\"dead_ms\":%" PRId64
-           ",\"attempt\":%d,",
-           l.ticket.text, l.reason, l.dead_ms, l.attempt);
+    printf("\"ticket\":\"%s\",", l.ticket.text);
+    json_death(&l);
     json_payload(l.payload.data, l.payload.len);
     fputs("}\n", stdout);
 }
 
-/* Hand each of a list to show(), the oldest first. Returns as each_pending. */
+/* Hand up to `most` entries of a list to show(), the oldest first. Returns the
+ * same as each_pending. */
 static int64_t each_listed(const char *key, int64_t from, int64_t most,
                            void (*show)(text_of, int), int is_element,
                            int *code) {
     int64_t shown = 0;
     size_t page = 0, i, n = 1;
-    char why[256];
+    char why[WHY];
     while (n > 0 && shown < most && !stops) {
         redisReply *r =
             read_list(handles, key, from + shown, most - shown, &page, why);
@@ -306,8 +317,8 @@ static int64_t each_listed(const char *key, int64_t from, int64_t most,
     return shown;
 }
 
-/* Who moves on meanwhile is shown twice rather than never: so the pending ones
- * are first. */
+/* An item that moves on meanwhile is shown twice rather than never. So the
+ * pending items come first. */
 int run_dump(int argc, char **argv) {
     char key[1200];
     int64_t n, shown = 0;
@@ -342,7 +353,7 @@ int run_dump(int argc, char **argv) {
 static const char *const total_names[TOTALS] = {"offered", "taken", "acked",
                                                 "nacked",  "died",  "canceled"};
 
-/* What all handles that count have done. 0: none has. */
+/* Read the totals of all handles that count. Returns 0 if there are none. */
 static int read_totals(const delayq_counts *c, double to[TOTALS]) {
     to[0] = (double)c->total.offered;
     to[1] = (double)c->total.taken;
@@ -351,6 +362,14 @@ static int read_totals(const delayq_counts *c, double to[TOTALS]) {
     to[4] = (double)c->total.died;
     to[5] = (double)c->total.canceled;
     return to[0] + to[1] + to[2] + to[3] + to[4] + to[5] > 0;
+}
+
+/* Print a time, or null if it is 0. */
+static void json_time(int64_t ms) {
+    if (ms > 0)
+        printf("%" PRId64, ms);
+    else
+        fputs("null", stdout);
 }
 
 static void show_json_counts(const char *name, const delayq_counts *c) {
@@ -362,10 +381,9 @@ static void show_json_counts(const char *name, const delayq_counts *c) {
            ",\"overdue_ms\":%" PRId64 ",\"ready\":%" PRId64 ",\"dead\":%" PRId64
            ",\"next_due_ms\":",
            c->pending, c->overdue, c->overdue_ms, c->ready, c->dead);
-    if (c->next_due_ms > 0)
-        printf("%" PRId64, c->next_due_ms);
-    else
-        fputs("null", stdout);
+    json_time(c->next_due_ms);
+    fputs(",\"paused_ms\":", stdout);
+    json_time(c->paused);
     if (read_totals(c, totals))
         for (i = 0; i < TOTALS; i++)
             printf(",\"%s\":%.0f", total_names[i], totals[i]);
@@ -374,15 +392,18 @@ static void show_json_counts(const char *name, const delayq_counts *c) {
 
 static void show_counts(const char *name, const delayq_counts *c) {
     double totals[TOTALS];
-    char text[64];
+    char text[64], shown[600];
     int i;
-    printf("queue    %s\npending  %" PRId64 "\noverdue  %" PRId64, name,
+    preview(name, strlen(name), shown, sizeof shown);
+    printf("queue    %s\npending  %" PRId64 "\noverdue  %" PRId64, shown,
            c->pending, c->overdue);
     if (c->overdue > 0)
         printf("  oldest %s", distance(c->overdue_ms, text, sizeof text));
     printf("\nready    %" PRId64 "\ndead     %" PRId64 "\n", c->ready, c->dead);
     if (c->next_due_ms > 0)
         printf("next     %s\n", date(c->next_due_ms, text, sizeof text));
+    if (c->paused > 0)
+        printf("paused   since %s\n", date(c->paused, text, sizeof text));
     if (!read_totals(c, totals)) return;
     printf("counted");
     for (i = 0; i < TOTALS; i++)
@@ -391,12 +412,12 @@ static void show_counts(const char *name, const delayq_counts *c) {
     putchar('\n');
 }
 
-/* The name of a queue as the value of a label. */
+/* Print the name of a queue as the value of a label. */
 static void show_label(const char *name) {
     while (*name) {
         size_t n = utf8((const unsigned char *)name, strlen(name));
         if (n == 0)
-            fputs("\xef\xbf\xbd", stdout); /* what can't be read */
+            fputs("\xef\xbf\xbd", stdout); /* stands for an invalid byte */
         else if (*name == '\n')
             fputs("\\n", stdout);
         else if (*name == '"' || *name == '\\')
@@ -407,8 +428,8 @@ static void show_label(const char *name) {
     }
 }
 
-/* Prometheus' text format. A queue that can't be counted is down; if not even
- * the queues could be found out, for which the code is, all of it is. */
+/* Print Prometheus' text format. A queue that can't be counted is down. If even
+ * the list of queues failed, with this code, everything is down. */
 static int show_metrics(int code) {
     static const struct {
         const char *name, *help;
@@ -419,7 +440,8 @@ static int show_metrics(int code) {
         {"overdue_seconds", "How long the oldest of them has been due."},
         {"ready", "Items in the ready lists."},
         {"dead", "Dead letters."},
-        {"next_due_timestamp_seconds", "When the next item is due."}};
+        {"next_due_timestamp_seconds", "When the next item is due."},
+        {"paused", "Whether the queue is paused."}};
     static const char *const total_helps[TOTALS] = {
         "offered",  "handed out", "acknowledged",
         "put back", "given up",   "canceled or replaced"};
@@ -438,7 +460,7 @@ static int show_metrics(int code) {
         if (k == 0 && handle_count == 0 && code != NOTHING) puts("delayq_up 0");
         for (i = 0; i < handle_count; i++) {
             const delayq_counts *c = &counts[i];
-            double values[7];
+            double values[8];
             values[0] = up[i];
             values[1] = (double)c->pending;
             values[2] = (double)c->overdue;
@@ -446,6 +468,7 @@ static int show_metrics(int code) {
             values[4] = (double)c->ready;
             values[5] = (double)c->dead;
             values[6] = (double)c->next_due_ms / 1000;
+            values[7] = c->paused > 0;
             if ((k > 0 && !up[i]) || (k == 6 && c->next_due_ms == 0)) continue;
             printf("delayq_%s{queue=\"", metrics[k].name);
             show_label(queue_names[i]);
@@ -508,7 +531,7 @@ int run_list(int argc, char **argv) {
         char name[600], late[32];
         delayq_counts c;
         delayq_status status = delayq_count(&handles[i], &c);
-        if (status != DELAYQ_OK) { /* a key of a wrong type, say */
+        if (status != DELAYQ_OK) { /* for example, a key has a wrong type */
             code = exit_code(failed(&handles[i], status));
             if (passing(status)) break;
             continue;
@@ -521,12 +544,12 @@ int run_list(int argc, char **argv) {
                        "PENDING", "OVERDUE", "OLDEST", "READY", "DEAD");
             preview(found[i], strlen(found[i]), name, sizeof name);
             printf("%s%*s  %10" PRId64 "  %9" PRId64 "  %8s  %9" PRId64
-                   "  %7" PRId64 "\n",
+                   "  %7" PRId64 "%s\n",
                    name, width > width_of(name) ? width - width_of(name) : 0,
                    "", c.pending, c.overdue,
                    c.overdue > 0 ? distance(c.overdue_ms, late, sizeof late)
                                  : "-",
-                   c.ready, c.dead);
+                   c.ready, c.dead, c.paused > 0 ? "  paused" : "");
         }
         if (!written()) return broken();
     }
@@ -541,15 +564,15 @@ int run_list(int argc, char **argv) {
 static int64_t dead_number;
 
 static void show_dead(text_of raw, int is_element) {
-    char text[256], when[64];
-    int64_t number = dead_number++;
     dead_letter l;
+    char text[256], when[64], reason[sizeof l.reason + 2 + sizeof l.why];
+    int64_t number = dead_number++;
     (void)is_element;
     read_letter(handles, raw, &l);
     if (set.json) {
-        printf("{\"number\":%" PRId64 ",\"ticket\":\"%s\",\"reason\":\"%s\""
-               ",\"dead_ms\":%" PRId64 ",\"attempt\":%d,",
-               number, l.ticket.text, l.reason, l.dead_ms, l.attempt);
+        printf("{\"number\":%" PRId64 ",\"ticket\":\"%s\",", number,
+               l.ticket.text);
+        json_death(&l);
         json_payload(l.payload.data, l.payload.len);
         fputs("}\n", stdout);
         return;
@@ -557,9 +580,11 @@ static void show_dead(text_of raw, int is_element) {
     show_head("NUMBER  TICKET                                          TIME"
               "                 REASON       ATTEMPTS  PAYLOAD");
     preview(l.payload.data, l.payload.len, text, sizeof text);
+    snprintf(reason, sizeof reason, "%s%s%s", l.reason, *l.why ? ": " : "",
+             l.why);
     printf("%*" PRId64 "  %s  %s  %*s  %*d  %s\n", headed ? 6 : 0, number,
            l.ticket.text, date(l.dead_ms, when, sizeof when), headed ? -11 : 0,
-           l.reason, headed ? 8 : 0, l.attempt, text);
+           reason, headed ? 8 : 0, l.attempt, text);
 }
 
 int run_dead(int argc, char **argv) {
@@ -574,8 +599,8 @@ int run_dead(int argc, char **argv) {
     return shown < 0 ? code : shown > 0 ? DONE : NOTHING;
 }
 
-/* Dead letters that can't be decoded move to the end. Stop after as many rounds
- * without success as there are pages: only such letters are left. */
+/* Letters that can't be decoded move to the end. If as many rounds as there are
+ * pages had no success, only such letters are left, so stop. */
 static delayq_status redrive_oldest(int64_t *done) {
     int64_t left = set.count > 0 ? set.count : INT64_MAX, in_vain = 0;
     delayq_counts counts;
@@ -590,11 +615,11 @@ static delayq_status redrive_oldest(int64_t *done) {
     return status;
 }
 
-/* Remove a letter, and make it ready on request. The library has no call for
- * one. What the server refuses leaves the letter where it is. Returns 1, 0 (it
- * is no longer there) or -1. */
+/* Remove a letter, and make it ready if `redrive`. The library has no call for
+ * one letter. If the server refuses, the letter stays where it is. Returns 1, 0
+ * (the letter is no longer there) or -1. */
 static int settle_letter(const char *name, const char *key,
-                         const dead_letter *l, int redrive, char why[256]) {
+                         const dead_letter *l, int redrive, char why[WHY]) {
     static const char script[] =
         "redis.call('RPUSH', KEYS[2], ARGV[2])\n"
         "local n = redis.pcall('LREM', KEYS[1], 1, ARGV[1])\n"
@@ -616,10 +641,10 @@ static int settle_letter(const char *name, const char *key,
     return done;
 }
 
-/* Redrive or drop those with these tickets. */
+/* Redrive or drop the letters with these tickets. */
 static int settle_letters(const char *name, char **tickets, int count,
                           int redrive, int64_t *done) {
-    char key[1200], why[256] = "";
+    char key[1200], why[WHY] = "";
     int64_t from = 0;
     size_t page = 0, i, n = 1;
     int code = DONE, k;
@@ -670,8 +695,9 @@ int run_redrive(int argc, char **argv) {
     delayq_status status = DELAYQ_OK;
     int64_t done = 0;
     int code;
-    if (argc > 1 && set.count >= 0)
-        return usage("redrive: tickets, or -n of the oldest");
+    if (argc > 1 && (set.count >= 0 || set.max_late_ms > 0))
+        return usage(set.count >= 0 ? "redrive: tickets, or -n of the oldest"
+                                    : "redrive: tickets, or --max-late");
     code = open_one(argv[0], 0);
     if (code != DONE) return code;
     if (argc > 1)
@@ -679,11 +705,12 @@ int run_redrive(int argc, char **argv) {
     else
         status = redrive_oldest(&done);
     failed(handles, status);
+    if (status != DELAYQ_OK) code = exit_code(status);
+    if (done == 0 && code > NOTHING) return code;
     if (set.json)
         printf("{\"redriven\":%" PRId64 "}\n", done);
     else if (!set.quiet)
         printf("%" PRId64 " made ready\n", done);
-    if (status != DELAYQ_OK) return exit_code(status);
     if (code == DONE && done < argc - 1) code = NOTHING;
     return code != DONE || done > 0 ? code : NOTHING;
 }
@@ -693,6 +720,7 @@ int run_drop(int argc, char **argv) {
     int code = open_one(argv[0], 0);
     if (code != DONE) return code;
     code = settle_letters(argv[0], argv + 1, argc - 1, 0, &done);
+    if (done == 0 && code > NOTHING) return code;
     if (set.json)
         printf("{\"dropped\":%" PRId64 "}\n", done);
     else if (!set.quiet)
@@ -705,22 +733,37 @@ int run_drop(int argc, char **argv) {
  * >>clear   asks first
  *---------------------------------------------------------------------------*/
 
-/* Ask on the terminal. 1: yes, 0: no, -1: there is no terminal. */
-static int agreed(const char *name, const delayq_counts *c) {
-    char answer[16], n[32];
+/* Ask on the terminal. Returns 1: yes, 0: no, -1: there is no terminal. */
+static int agreed(const char *name, int64_t count, const char *what) {
+    char answer[16], n[32], shown[600];
     if (set.yes) return 1;
     if (!isatty(0) || !isatty(2)) return -1;
+    preview(name, strlen(name), shown, sizeof shown);
     fprintf(stderr, "Remove %s %s of the queue %s? [y/N] ",
-            commas(set.dead ? c->dead : c->pending + c->ready, n, sizeof n),
-            set.dead ? "dead letters" : "items", name);
+            commas(count, n, sizeof n), what, shown);
     if (!fgets(answer, sizeof answer, stdin)) return 0;
     return answer[0] == 'y' || answer[0] == 'Y';
 }
 
-/* Forget the keys against duplicates, or what is offered anew under one of them
+/* Report that nobody has agreed. */
+static int refused_to_clear(int answer) {
+    if (answer < 0) return usage("clear asks on a terminal, or needs --yes");
+    complain("nothing was removed");
+    return stops ? stopped() : NOTHING;
+}
+
+static int tell_removed(int64_t removed, int code) {
+    if (set.json)
+        printf("{\"removed\":%" PRId64 "}\n", removed);
+    else if (!set.quiet)
+        printf("%" PRId64 " removed\n", removed);
+    return code;
+}
+
+/* Forget the keys against duplicates. Otherwise new offers under these keys
  * would not be stored. */
 static void forget_keys(const char *name) {
-    char key[1200], match[2500], cursor[24] = "0", why[256];
+    char key[1200], match[2500], cursor[24] = "0", why[WHY];
     const char *from = key_of(name, "delayq_once:", key);
     size_t n = 0, i;
     for (; *from; from++) {
@@ -764,28 +807,132 @@ static void forget_keys(const char *name) {
     } while (strcmp(cursor, "0") != 0 && !stops);
 }
 
+/* Redisson's list of pending elements. If an element stands there, but not in
+ * the zset, a program without a mirror has delivered or removed it; Redisson's
+ * poll() would deliver it again. A step removes at most 1,000 elements from
+ * 1,000 places: O(n) for n in the list.
+ * returns  how many were removed; how many were seen */
+static const char clear_mirror[] =
+    "local from, seen, removed = tonumber(ARGV[1]), 0, 0\n"
+    "if ARGV[2] == 'all' then\n"
+    "  seen = math.min(1000, redis.call('LLEN', KEYS[1]))\n"
+    "  redis.call('LTRIM', KEYS[1], seen, -1)\n"
+    "  return {seen, seen}\n"
+    "end\n"
+    "local part = redis.call('LRANGE', KEYS[1], from, from + 999)\n"
+    "for i, element in ipairs(part) do\n"
+    "  if not redis.call('ZSCORE', KEYS[2], element) then\n"
+    "    redis.call('LSET', KEYS[1], from + i - 1, 'delayq: removed')\n"
+    "    removed = removed + 1\n"
+    "  end\n"
+    "end\n"
+    "if removed > 0 then\n"
+    "  redis.call('LREM', KEYS[1], 0, 'delayq: removed')\n"
+    "end\n"
+    "return {removed, #part}\n";
+
+/* Returns the exit code. Somebody may change the mirror between two steps, so
+ * only a walk from its head to its end that removes nothing is the last. */
+static int run_clear_mirror(const char *name, int64_t *removed, char why[WHY]) {
+    int64_t from = 0, before = 0;
+    char keys[2][1200], at[24];
+    text_of words[7];
+    words[0] = word("EVAL");
+    words[1] = word(clear_mirror);
+    words[2] = word("2");
+    words[3] = word(key_of(name, "redisson_delay_queue:", keys[0]));
+    words[4] = word(key_of(name, "redisson_delay_queue_timeout:", keys[1]));
+    words[5] = word(at);
+    words[6] = word(set.all ? "all" : "stale");
+    while (!stops) {
+        redisReply *r;
+        int64_t n, seen;
+        snprintf(at, sizeof at, "%" PRId64, from);
+        words[5] = word(at);
+        r = command(handles, words, 7, why);
+        if (!r || r->type != REDIS_REPLY_ARRAY || r->elements != 2) {
+            if (r) freeReplyObject(r);
+            return command_code(why);
+        }
+        n = r->element[0]->integer;
+        seen = r->element[1]->integer;
+        freeReplyObject(r);
+        *removed += n;
+        from += seen - n;
+        if (seen > 0) continue;
+        if (*removed == before) return DONE;
+        before = *removed;
+        from = 0;
+    }
+    return stopped();
+}
+
+static int clear_the_mirror(const char *name) {
+    char key[1200], why[WHY] = "";
+    text_of words[2];
+    redisReply *r;
+    int64_t removed = 0;
+    int yes, code;
+    words[0] = word("LLEN");
+    words[1] = word(key_of(name, "redisson_delay_queue:", key));
+    r = command(handles, words, 2, why);
+    if (!r || r->type != REDIS_REPLY_INTEGER) {
+        if (r) freeReplyObject(r);
+        complain("%s", why);
+        return command_code(why);
+    }
+    yes = agreed(name, r->integer,
+                 set.all ? "elements of Redisson's mirror"
+                         : "elements at most of Redisson's mirror");
+    freeReplyObject(r);
+    if (yes < 1) return refused_to_clear(yes);
+    code = run_clear_mirror(name, &removed, why);
+    if (*why) complain("%s", why);
+    return *why && removed == 0 ? code : tell_removed(removed, code);
+}
+
 int run_clear(int argc, char **argv) {
     delayq_counts counts;
     delayq_status status;
     int64_t removed = 0;
-    int code = open_one(argv[0], 0), yes;
+    int code, yes;
     (void)argc;
+    if (set.all && !set.mirror) return usage("--all needs --mirror");
+    if (set.dead && set.mirror) return usage("either --dead or --mirror");
+    code = open_one(argv[0], set.mirror ? ANYHOW : 0);
     if (code != DONE) return code;
+    if (set.mirror) return clear_the_mirror(argv[0]);
     status = delayq_count(handles, &counts);
     if (status != DELAYQ_OK) return exit_code(failed(handles, status));
-    yes = agreed(argv[0], &counts);
-    if (yes < 0) return usage("clear asks on a terminal, or needs --yes");
-    if (yes == 0) {
-        complain("nothing was removed");
-        return stops ? stopped() : NOTHING;
-    }
+    yes = set.dead ? agreed(argv[0], counts.dead, "dead letters")
+                   : agreed(argv[0], counts.pending + counts.ready, "items");
+    if (yes < 1) return refused_to_clear(yes);
     status = set.dead ? delayq_dead_clear(handles, &removed)
                       : delayq_clear(handles, &removed);
     failed(handles, status);
     if (status == DELAYQ_OK && !set.dead) forget_keys(argv[0]);
-    if (set.json)
-        printf("{\"removed\":%" PRId64 "}\n", removed);
-    else if (!set.quiet)
-        printf("%" PRId64 " removed\n", removed);
-    return exit_code(status);
+    if (status < 0 && removed == 0) return exit_code(status);
+    return tell_removed(removed, exit_code(status));
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Pause
+ * >>pause   pause, resume
+ *---------------------------------------------------------------------------*/
+
+static int pause_queue(char *name, int on) {
+    int code = open_one(name, 0);
+    if (code != DONE) return code;
+    return show_outcome(delayq_pause(handles, on), on ? "paused" : "resumed",
+                        NULL, NULL);
+}
+
+int run_pause(int argc, char **argv) {
+    (void)argc;
+    return pause_queue(argv[0], 1);
+}
+
+int run_resume(int argc, char **argv) {
+    (void)argc;
+    return pause_queue(argv[0], 0);
 }

@@ -8,12 +8,13 @@
 #include <unistd.h>
 
 #define BATCH 1000
-#define BATCH_BYTES (4 * 1024 * 1024) /* of payloads from JSON */
+/* the most bytes of payloads from JSON in a batch */
+#define BATCH_BYTES (4 * 1024 * 1024)
 #define FEED (256 * 1024)
 
 static struct {
     int64_t stored, duplicate, unknown, begun_ms, shown_ms;
-    int code; /* the worst so far */
+    int code; /* the worst exit code so far */
 } offered;
 
 static void worse(int code) {
@@ -24,12 +25,16 @@ static void worse(int code) {
 static void show_ticket(const delayq_message *m) {
     if (set.json)
         printf("{\"status\":\"%s\",\"ticket\":\"%s\"}\n",
-               m->status == DELAYQ_OK ? "stored" : "duplicate", m->ticket.text);
-    else
+               m->status != DELAYQ_OK ? "duplicate"
+               : set.spool            ? "accepted"
+                                      : "stored",
+               m->ticket.text);
+    /* in a spool there is none before it is connected */
+    else if (m->ticket.text[0])
         printf("%s\n", m->ticket.text);
 }
 
-/* On the terminal, five times a second. */
+/* Shows the progress on the terminal, five times a second. */
 static void show_progress(int last) {
     char n[32], rate[32];
     int64_t now = clock_ms(), took = now - offered.begun_ms;
@@ -45,15 +50,16 @@ static void show_progress(int last) {
     if (last) fputs("\r\033[K", stderr);
 }
 
-/* Nothing is gained by offering it again. GONE: it was sent twice, and nobody
- * can tell whether the first sending was stored and delivered. */
+/* Returns 1 if another offer of the message is of no use. GONE: it was sent
+ * twice, and it can't be known whether the first sending was stored and
+ * delivered. */
 static int settled(const delayq_message *m) {
     return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE ||
            m->status == DELAYQ_GONE;
 }
 
-/* Offer those that aren't settled, one contiguous run at a time. Messages of
- * unknown outcome keep their id, so they are stored once. */
+/* Offer the messages that aren't settled, one contiguous run at a time.
+ * Messages of unknown outcome keep their ids, so they are stored once. */
 static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     delayq_status all = DELAYQ_OK;
     size_t i = 0, end;
@@ -72,22 +78,29 @@ static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     return all;
 }
 
-/* Offer all, and try again for --retry after a passing fault. */
+/* Offer all messages. After a transient fault try again, for as long as --retry
+ * says. */
 static delayq_status offer_patiently(delayq_message *m, size_t count) {
     int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
     int again = 0;
     for (;;) {
         delayq_status status = offer_rest(m, count, again);
+        int full = set.spool && status == DELAYQ_ERR_FULL;
         heard(status);
-        if (status >= 0 || !passing(status)) return status;
-        tell(NULL, status, delayq_errmsg(handles));
+        if (status >= 0 || !(full || passing(status))) return status;
         if (stops || clock_ms() >= until) return status;
-        wait_for(-1, 100);
+        if (full) {
+            spool_makes_room();
+        } else {
+            tell(NULL, status, delayq_errmsg(handles));
+            wait_for(-1, 100);
+        }
         again = 1;
     }
 }
 
-/* Offer, and print the result. 0: the next batch would fail, too. */
+/* Offer a batch, and print the result. Returns 0 if the next batch would fail,
+ * too. */
 static int offer_batch(delayq_message *m, size_t count, int show) {
     delayq_status status = offer_patiently(m, count);
     size_t i, refused = 0;
@@ -108,19 +121,21 @@ static int offer_batch(delayq_message *m, size_t count, int show) {
               : gone                   ? UNKNOWN
                                        : exit_code(m[i].status));
     }
-    if (status < 0 && !stops) complain("%s", reason(handles));
+    if (status < 0 && !stops) failed(handles, status);
+    if (show) written(); /* reports a failure while errno has its reason */
     show_progress(0);
     return refused == 0;
 }
 
-/* Input as it comes: [from, to) of buf is what has been read and not used. */
+/* The input: buf[from, to) was read and not yet used. */
 typedef struct feed {
     char *buf;
     size_t from, to, room;
     int ended;
 } feed;
 
-/* Wait for input and read it. 0: stopped or broken. */
+/* Wait for input and read it. Returns 0 if the program is stopped or the input
+ * is broken. */
 static int feed_more(feed *f) {
     ssize_t n;
     if (f->from > 0) memmove(f->buf, f->buf + f->from, f->to - f->from);
@@ -141,7 +156,7 @@ static int feed_more(feed *f) {
     return n >= 0;
 }
 
-/* The next whole line, or what is left at the end. */
+/* Read the next whole line, or the rest at the end. */
 static int feed_line(feed *f, const char **line, size_t *len) {
     const char *at = f->buf + f->from;
     size_t left = f->to - f->from;
@@ -154,8 +169,8 @@ static int feed_line(feed *f, const char **line, size_t *len) {
     return 1;
 }
 
-/* What a batch of JSON objects holds, unescaped: m[i].data and .key are offsets
- * into it, plus 1, until it has grown to its end. */
+/* The strings of a batch of JSON objects, unescaped. Until the batch is
+ * complete, m[i].data and .key are offsets into it, plus 1. */
 static struct {
     char *bytes;
     size_t len, room;
@@ -172,8 +187,20 @@ static const char *keep(const char *bytes, size_t len) {
     return (const char *)(store.len - len);
 }
 
-/* A field of an object; those that dump and take print besides are ignored.
- * 0: it isn't understood. */
+/* Returns 1 if dump, peek, dead or take print this field, so that it is not a
+ * mistake. */
+static int is_printed(const char *name) {
+    static const char *const printed[] = {"queue",  "state",   "ticket",
+                                          "number", "attempt", "reason",
+                                          "why",    "dead_ms", "late_ms"};
+    size_t i;
+    for (i = 0; i < sizeof printed / sizeof printed[0]; i++)
+        if (strcmp(name, printed[i]) == 0) return 1;
+    return 0;
+}
+
+/* Put a field of an object into the message. Returns 1, 0 if its value is not
+ * understood, or -1 if there is no such field. */
 static int json_message(json *j, const char *name, delayq_message *m) {
     int text = j->type == JSON_STRING, number = j->type == JSON_NUMBER;
     int64_t ms = j->number;
@@ -200,6 +227,8 @@ static int json_message(json *j, const char *name, delayq_message *m) {
     } else if (strcmp(name, "replace") == 0) {
         m->replace = ms == 1;
         return j->type == JSON_OTHER;
+    } else if (!is_printed(name)) {
+        return -1;
     }
     return 1;
 }
@@ -207,23 +236,25 @@ static int json_message(json *j, const char *name, delayq_message *m) {
 static int read_json(const char *line, size_t len, delayq_message *m) {
     static json j;
     char name[32];
-    int more = -1;
+    int more = -1, known;
     if (json_open(&j, line, len))
-        while ((more = json_field(&j, name)) == 1)
-            if (!json_message(&j, name, m)) {
-                complain("line %" PRId64 ": this is not understood: %s",
-                         line_number, name);
-                return 0;
-            }
+        while ((more = json_field(&j, name)) == 1) {
+            known = json_message(&j, name, m);
+            if (known == 1) continue;
+            complain("line %" PRId64 ": %s: %s", line_number,
+                     known < 0 ? "unknown field" : "this is not understood",
+                     name);
+            return 0;
+        }
     if (more == 0 && m->data && !m->key == !m->key_ttl_ms) return 1;
     complain("line %" PRId64 ": %s", line_number,
-             more != 0  ? "this is no JSON object"
+             more != 0  ? "not a JSON object"
              : !m->data ? "there is no payload and no payload_base64"
-                        : "key and key_ttl go together");
+                        : "key needs key_ttl, and key_ttl needs key");
     return 0;
 }
 
-/* Up to a batch of the complete lines that have been read. */
+/* Read up to a batch from the complete lines in the buffer. */
 static size_t read_batch(feed *f, delayq_message *m, int64_t delay_ms,
                          int64_t due_ms, int *good) {
     const char *line;
@@ -250,7 +281,7 @@ static size_t read_batch(feed *f, delayq_message *m, int64_t delay_ms,
     return n;
 }
 
-/* Offer all complete lines that have been read. */
+/* Offer all complete lines in the buffer. */
 static int offer_lines(feed *f, delayq_message *m, int64_t delay_ms,
                        int64_t due_ms) {
     int good = 1;
@@ -263,10 +294,17 @@ static int offer_lines(feed *f, delayq_message *m, int64_t delay_ms,
     return 1;
 }
 
+/* Returns 1 if output is lost. If its reader has closed it, as `head` does, it
+ * is not. */
+static int unwritten(void) {
+    return !written() && broken() == BROKEN;
+}
+
 static void show_offered(int whole) {
     char n[32], d[32];
     if (set.quiet && whole) return;
-    complain("%s stored%s%s%s%s", commas(offered.stored, n, sizeof n),
+    complain("%s %s%s%s%s%s", commas(offered.stored, n, sizeof n),
+             set.spool ? "accepted" : "stored",
              whole ? "" : "; stopped before the end",
              offered.unknown ? "; it is unknown whether " : "",
              offered.unknown ? commas(offered.unknown, d, sizeof d) : "",
@@ -288,18 +326,27 @@ static int offer_input(int64_t delay_ms, int64_t due_ms) {
     }
     show_progress(1);
     show_offered(good && f.ended);
+    if (unwritten() && offered.stored > 0)
+        complain("they are stored, only their tickets are lost; don't offer "
+                 "them again");
     free(f.buf);
     free(store.bytes);
     free(m);
     return stops && !(good && f.ended) ? stopped() : offered.code;
 }
 
-/* All of the input as one payload. 0: stopped or broken. */
+/* Read all of the input as one payload. Returns 0 if the program is stopped or
+ * the input is broken. */
 static int read_whole(feed *f) {
     if (isatty(0)) complain("reading the payload; end it with Ctrl-D");
     while (!f->ended)
         if (!feed_more(f)) return 0;
     return 1;
+}
+
+/* An empty payload most likely comes from an empty variable of a script. */
+static int empty_payload(void) {
+    return usage("the payload is empty; --empty stores an empty one");
 }
 
 static int offer_one(const char *text, int64_t delay_ms, int64_t due_ms) {
@@ -311,6 +358,10 @@ static int offer_one(const char *text, int64_t delay_ms, int64_t due_ms) {
         free(f.buf);
         return stops ? stopped() : BROKEN;
     }
+    if (!text && f.to == 0 && !set.empty) {
+        free(f.buf);
+        return empty_payload();
+    }
     m.data = text ? text : f.buf;
     m.len = text ? strlen(text) : f.to;
     m.delay_ms = delay_ms;
@@ -319,6 +370,9 @@ static int offer_one(const char *text, int64_t delay_ms, int64_t due_ms) {
     m.key_ttl_ms = set.key_ttl_ms;
     m.replace = set.replace;
     offer_batch(&m, 1, !set.quiet);
+    if (unwritten() && m.status == DELAYQ_OK)
+        complain("it is stored, don't offer it again; its ticket is %s",
+                 m.ticket.text);
     free(f.buf);
     return offered.code;
 }
@@ -327,21 +381,24 @@ int run_offer(int argc, char **argv) {
     const char *text = argc > 2 ? argv[2] : NULL;
     int lines = set.ndjson || (text && strcmp(text, "-") == 0), code;
     int64_t delay_ms, due_ms;
-    if (!read_delay(argv[1], &delay_ms, &due_ms))
-        return usage(not_a_delay, argv[1]);
+    if (!read_delay(argv[1], &delay_ms, &due_ms)) return bad_delay(argv[1]);
     if (set.ndjson && text && strcmp(text, "-") != 0)
         return usage("--ndjson reads the payloads from the input");
     if (lines && (set.key || set.replace))
         return usage("%s is for one payload, not for lines",
                      set.key ? "--key" : "--replace");
+    if (text && !*text && !set.empty) return empty_payload();
     if (!set.key != !set.key_ttl_ms)
         return usage("--key and --key-ttl go together");
     if (set.replace && !set.key) return usage("--replace needs --key");
-    if (!lines && set.retry_ms < 0) set.retry_ms = 3000;
-    code = open_one(argv[0], lines || set.retry_ms > 0 ? PATIENT : 0);
+    if (!lines && !set.spool && set.retry_ms < 0) set.retry_ms = 3000;
+    code = set.spool
+               ? spool_for(argv[0])
+               : open_one(argv[0], lines || set.retry_ms > 0 ? PATIENT : 0);
     if (code != DONE) return code;
-    return lines ? offer_input(delay_ms, due_ms)
+    code = lines ? offer_input(delay_ms, due_ms)
                  : offer_one(text, delay_ms, due_ms);
+    return set.spool ? spool_ends(code) : code;
 }
 
 int run_load(int argc, char **argv) {

@@ -27,8 +27,7 @@
 delayq *handles;
 size_t handle_count;
 char **queue_names;
-int io_timeout_ms;
-static int listed; /* the queues were not named on the command line */
+static int listed; /* 1: the queues were not named on the command line */
 volatile sig_atomic_t stops;
 volatile sig_atomic_t suspended; /* Ctrl-Z, seen by watch */
 static volatile sig_atomic_t stop_signal;
@@ -44,7 +43,7 @@ void on_signal(int number) {
     }
     for (i = 0; i < handle_count; i++) delayq_wake(&handles[i]);
     if (write(alarm_pipe[1], "s", 1) < 0) {
-        /* the pipe is full: its readers wake anyway */
+        /* The pipe is full, so its readers wake anyway. */
     }
     errno = saved;
 }
@@ -57,7 +56,7 @@ void catch_signal(int number, void (*how)(int)) {
     sigaction(number, &action, NULL); /* a blocked read ends with EINTR */
 }
 
-/* A signal that nohup has set to be ignored stays ignored. */
+/* If nohup has made the program ignore a signal, it stays ignored. */
 void catch_stop(int number) {
     struct sigaction old;
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
@@ -74,13 +73,14 @@ void prepare_signals(void) {
         fcntl(alarm_pipe[i], F_SETFL, O_NONBLOCK);
         fcntl(alarm_pipe[i], F_SETFD, FD_CLOEXEC);
     }
-    catch_signal(SIGPIPE, SIG_IGN); /* a write says what happened */
+    catch_signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
     catch_stop(SIGINT);
     catch_stop(SIGTERM);
     catch_stop(SIGHUP);
 }
 
-/* Sleep until a signal, or fd (if it isn't -1) is readable, which is 1. */
+/* Sleep for ms, or until a signal comes or fd is readable (-1: no fd). Returns
+ * 1 if it is readable. */
 int wait_for(int fd, int64_t ms) {
     struct pollfd p[2];
     char said[64];
@@ -95,7 +95,7 @@ int wait_for(int fd, int64_t ms) {
     return fd >= 0 && p[1].revents != 0;
 }
 
-/* The exit code of a command that a signal has stopped. */
+/* Returns the exit code of a command that a signal has stopped. */
 int stopped(void) {
     return 128 + (int)stop_signal;
 }
@@ -129,19 +129,22 @@ int exit_code(delayq_status status) {
     return UNKNOWN;
 }
 
-/* A fault that passes by itself: worth another try. */
+/* Returns 1 if a fault is transient, so that another attempt may succeed. */
 int passing(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
            status == DELAYQ_ERR_UNKNOWN;
 }
 
-/* The library's words in those of the command line: options.tls_ca is --tls-ca
- * here, and wire = DELAYQ_REDISSON_OLD --wire redisson-old. */
+/* Replaces the library's words by those of the command line: options.tls_ca
+ * becomes --tls-ca, and wire = DELAYQ_REDISSON_OLD becomes --wire
+ * redisson-old. */
 static const char *in_our_words(const char *text, char to[512]) {
     const char *url = getenv("DELAYQ_URL");
     const char *const words[][2] = {
         {"options.name", "the queue's name"},
+        {"options.io_timeout_ms", "--io-timeout"},
+        {"options.connect_timeout_ms", "--connect-timeout"},
         {"options.url", set.url && set.url == url ? "DELAYQ_URL" : "--url"},
         {"DELAYQ_TLS defined before delayq.h",
          "a delayq that was built where hiredis >= 1.0 and libssl-dev are "
@@ -171,7 +174,8 @@ static const char *in_our_words(const char *text, char to[512]) {
     return to;
 }
 
-/* What was tried is over: there will be no other attempt. */
+/* Returns the error text without its promise of another attempt, since there
+ * will be none. */
 const char *reason(const delayq *q) {
     static const char *const promises[] = {"; the next attempt is in ",
                                            "; the attempt goes on"};
@@ -185,10 +189,22 @@ const char *reason(const delayq *q) {
     return text;
 }
 
-int away; /* a passing fault was told, and nothing was heard since */
+/* 1: a transient fault was reported, and no reply has come since */
+int away;
+/* 1: this command waits until it is stopped, or for a long time */
+static int runs_on;
 
-/* Print a fault that a call waits out. The same text but for its numbers
- * ("next attempt in 4800 ms") is printed once a minute. */
+/* Print an event, except that of the first connection. */
+static void tell_event(const char *text) {
+    char words[512];
+    int connected = strncmp(text, "connected", 9) == 0;
+    if (!runs_on || (connected && !away)) return;
+    complain("%s", in_our_words(text, words));
+    if (connected) away = 0;
+}
+
+/* Print a fault that does not end a call. If only its numbers differ from the
+ * last one ("next attempt in 4800 ms"), it is printed once a minute. */
 void tell(void *user, delayq_status status, const char *text) {
     static struct {
         char text[256];
@@ -200,6 +216,10 @@ void tell(void *user, delayq_status status, const char *text) {
     size_t i, n = 0;
     (void)user;
     if (set.quiet) return;
+    if (status == DELAYQ_OK) {
+        tell_event(text);
+        return;
+    }
     for (i = 0; text[i] && n + 1 < sizeof shape; i++)
         if (!isdigit((unsigned char)text[i])) shape[n++] = text[i];
     shape[n] = '\0';
@@ -215,14 +235,14 @@ void tell(void *user, delayq_status status, const char *text) {
     away = passing(status);
 }
 
-/* A call has got an answer: said once after a fault was told. */
+/* A call has got a reply. Report this once after a reported fault. */
 void heard(delayq_status status) {
     if (!away || status < 0 || status == DELAYQ_WOKEN) return;
     away = 0;
     complain("the server answers again");
 }
 
-/* What is wrong with one of several queues is said with its name. */
+/* Report a failure. If there are several queues, the queue is named. */
 delayq_status failed(const delayq *q, delayq_status status) {
     size_t i = 0;
     while (i < handle_count && q != &handles[i]) i++;
@@ -230,7 +250,10 @@ delayq_status failed(const delayq *q, delayq_status status) {
         (handle_count > 1 || listed))
         complain("%s: %s", queue_names[i], reason(q));
     else if (status < 0)
-        complain("%s", reason(q));
+        complain("%s%s", reason(q),
+                 status == DELAYQ_ERR_TIMEOUT && set.io_timeout_ms < 0
+                     ? "; --io-timeout gives it more time"
+                     : "");
     return status;
 }
 
@@ -248,22 +271,27 @@ static delayq_options options_for(const char *name, delayq *share) {
     o.wire = wires[set.wire];
     o.lease_ms = set.lease_ms > 0 ? set.lease_ms : 0;
     o.max_attempts = set.max_attempts > 65535 ? -1 : (int)set.max_attempts;
+    o.max_late_ms = set.max_late_ms;
     o.backoff_ms = set.backoff_ms;
     o.backoff_max_ms = set.backoff_max_ms;
     o.counters = set.counters;
     o.log = tell;
     o.share = share;
-    if (share) return o; /* the rest is that one's */
+    use_spool(&o);
+    if (share) return o; /* the connection's owner has the other options */
     o.url = set.url;
     o.tls_ca = set.tls_ca;
     o.tls_cert = set.tls_cert;
     o.tls_key = set.tls_key;
-    o.io_timeout_ms = io_timeout_ms;
+    o.io_timeout_ms = set.io_timeout_ms > 0 ? (int)set.io_timeout_ms : 0;
+    o.connect_timeout_ms = set.connect_timeout_ms > 0
+                               ? (int)set.connect_timeout_ms
+                               : o.io_timeout_ms;
     return o;
 }
 
-/* All queues use the first one's connections, but on a cluster, where it leads
- * to one slot. */
+/* All queues use the connection of the first one, except on a cluster, where it
+ * leads to one slot. */
 static delayq_status open_handle(size_t i, const char *name) {
     delayq_options o = options_for(name, i > 0 ? &handles[0] : NULL);
     delayq_status status = delayq_open(&handles[i], &o);
@@ -276,9 +304,10 @@ int open_all(char **which, size_t count, int how) {
     size_t i;
     handles = (delayq *)must(calloc(count, sizeof *handles));
     queue_names = which;
+    runs_on = (how & PATIENT) != 0;
     for (i = 0; i < count; i++) {
         delayq_status status = open_handle(i, which[i]);
-        handle_count = i + 1; /* from here on a signal wakes it */
+        handle_count = i + 1; /* from now on a signal wakes this handle */
         if (status == DELAYQ_OK) continue;
         if ((how & PATIENT) && passing(status)) {
             tell(NULL, status, delayq_errmsg(&handles[i]));
@@ -309,13 +338,50 @@ int open_or_list(int argc, char **argv, int how) {
 void close_all(void) {
     size_t i = handle_count;
     handle_count = 0;
-    while (i-- > 0)
-        delayq_close(&handles[i]); /* who shares, before its owner */
+    /* handles that share a connection are closed before its owner */
+    while (i-- > 0) delayq_close(&handles[i]);
     free(handles);
     handles = NULL;
 }
 
-/* The server's clock, or ours if the server doesn't answer. */
+/*-----------------------------------------------------------------------------
+ * MARK: - Scripts
+ * >>scripts   load-scripts, scripts
+ *---------------------------------------------------------------------------*/
+
+int run_load_scripts(int argc, char **argv) {
+    static char any[] = "delayq", *names[] = {any};
+    size_t count, i, n = 0;
+    int code;
+    if (argc > 0 && strstr(argv[0], "://")) {
+        set.url = *argv++;
+        argc--;
+    }
+    count = argc > 0 ? (size_t)argc : 1;
+    code = open_all(argc > 0 ? argv : names, count, 0);
+    for (i = 0; code == DONE && i < count; i++)
+        code = exit_code(failed(&handles[i], delayq_load_scripts(&handles[i])));
+    while (dq_scripts[n]) n++;
+    if (code != DONE || set.quiet) return code;
+    printf(set.json ? "{\"loaded\":%d,\"version\":\"%s\"}\n"
+                    : "%d scripts of delayq %s are loaded\n",
+           (int)n, DELAYQ_VERSION);
+    return DONE;
+}
+
+int run_scripts(int argc, char **argv) {
+    const dq_script *const *script;
+    (void)argc, (void)argv;
+    for (script = dq_scripts; *script; script++)
+        printf(set.json ? "{\"version\":\"%s\",\"name\":\"%s\",\"sha1\":\"%s\"}"
+                          "\n"
+                        : "%s  %-13s  %s\n",
+               DELAYQ_VERSION, (*script)->name, (*script)->sha);
+    return DONE;
+}
+
+/* Returns the server's clock, or this machine's if the server doesn't
+ * answer. */
 int64_t server_ms(delayq *q) {
     delayq_counts c;
     if (delayq_count(q, &c) == DELAYQ_OK) return c.now_ms;
@@ -340,31 +406,42 @@ const char *key_of(const char *name, const char *prefix, char to[1200]) {
     return to;
 }
 
-/* Is it logged in? Also if the server has refused something about the queue. */
+/* Returns 1 if the handle is logged in, even if the server has refused
+ * something about the queue. */
 static int is_connected(const delayq *q) {
     return q->conn && q->conn->cmd.c &&
            q->conn->cmd.state >= DELAYQ_SOCKET_OPEN;
 }
 
-static redisReply *lost(delayq *q, char why[256], const char *text) {
-    snprintf(why, 256, "%s", text);
-    /* what would be answered to this must not be taken for another answer */
+static const char says[] = "the server says: ";
+
+static void server_says(const char *text, char why[WHY]) {
+    const size_t n = strlen(says);
+    memcpy(why, says, n);
+    shorten(text, why + n, WHY - n);
+}
+
+static redisReply *lost(delayq *q, char why[WHY], const char *text) {
+    shorten(text, why, WHY);
+    /* A late reply must not be taken for another request's, so end the
+     * connection. */
     shutdown(q->conn->cmd.c->fd, SHUT_RDWR);
     return NULL;
 }
 
 redisReply *command(delayq *q, const text_of *words, size_t count,
-                    char why[256]) {
+                    char why[WHY]) {
     const char *argv[16];
     size_t lens[16], i;
-    int64_t until = clock_ms() + (io_timeout_ms ? io_timeout_ms : 3000);
+    int64_t most_ms = set.io_timeout_ms > 0 ? set.io_timeout_ms : 3000;
+    int64_t until = clock_ms() + most_ms;
     int done = 0, wants = POLLOUT;
     redisContext *c;
     delayq_counts counts;
     void *reply = NULL;
-    if (!is_connected(q)) delayq_count(q, &counts); /* connects */
+    if (!is_connected(q)) delayq_count(q, &counts); /* this connects */
     if (!is_connected(q)) {
-        snprintf(why, 256, "%.255s", reason(q));
+        shorten(reason(q), why, WHY);
         return NULL;
     }
     c = q->conn->cmd.c;
@@ -389,16 +466,17 @@ redisReply *command(delayq *q, const text_of *words, size_t count,
             redisGetReplyFromReader(c, &reply) != REDIS_OK)
             return lost(q, why, c->errstr);
         if (reply) break;
-        until = clock_ms() + (io_timeout_ms ? io_timeout_ms : 3000);
+        until = clock_ms() + most_ms;
     }
     *why = '\0';
     if (((redisReply *)reply)->type == REDIS_REPLY_ERROR)
-        snprintf(why, 256, "the server says: %s", ((redisReply *)reply)->str);
+        server_says(((redisReply *)reply)->str, why);
     return (redisReply *)reply;
 }
 
-int command_code(const char why[256]) {
-    return strncmp(why, "the server says", 15) == 0 ? REFUSED : UNREACHABLE;
+int command_code(const char why[WHY]) {
+    const size_t n = strlen(says);
+    return strncmp(why, says, n) == 0 ? REFUSED : UNREACHABLE;
 }
 
 uint64_t deaths(const delayq *q) {
@@ -409,7 +487,7 @@ int is_ticket(const delayq_ticket *ticket) {
     return dq_elem_is_ticket(ticket->text);
 }
 
-/* The payload of an element, or all of what is none. */
+/* Returns the payload of an element, or all bytes if it is not an element. */
 text_of payload_of(const delayq *q, text_of element) {
     size_t start;
     dq_elem_parse_of(q, (const unsigned char *)element.data, element.len,
@@ -419,11 +497,12 @@ text_of payload_of(const delayq *q, text_of element) {
     return element;
 }
 
-/* "reason time\n", then the element. Its ticket: when it died, and its id; of
- * what can't be decoded a hash. */
+/* Read "reason time why\n", then the element. The letter's ticket is the time
+ * of its death and its id. If it can't be decoded, a hash replaces the id. */
 void read_letter(const delayq *q, text_of raw, dead_letter *l) {
     const char *text = (const char *)raw.data;
     const char *end = (const char *)memchr(text, '\n', raw.len);
+    char *after_time;
     uint64_t hash = UINT64_C(14695981039346656037);
     size_t reason = strcspn(text, " \n"), start, i;
     text_of element = raw;
@@ -432,9 +511,13 @@ void read_letter(const delayq *q, text_of raw, dead_letter *l) {
     l->raw = raw;
     snprintf(l->reason, sizeof l->reason, "undecodable");
     if (end && reason < sizeof l->reason && text[reason] == ' ') {
-        memcpy(l->reason, text, reason);
+        for (i = 0; i < reason; i++) /* the reason is printed, also in JSON */
+            l->reason[i] = text[i] >= 'a' && text[i] <= 'z' ? text[i] : '.';
         l->reason[reason] = '\0';
-        l->dead_ms = strtoll(text + reason, NULL, 10);
+        l->dead_ms = strtoll(text + reason, &after_time, 10);
+        if (*after_time == ' ' && after_time < end)
+            preview(after_time + 1, (size_t)(end - after_time - 1), l->why,
+                    sizeof l->why);
         element.data = end + 1;
         element.len = raw.len - (size_t)(end + 1 - text);
     }
@@ -454,11 +537,11 @@ void read_letter(const delayq *q, text_of raw, dead_letter *l) {
              l->dead_ms, hash);
 }
 
-/* Up to `most` elements of a list from number `from` on, in a reply to be
- * freed; fewer where they are large. *page is to be 0 at first. NULL: why not
- * is in `why`. */
+/* Returns a reply, to be freed, with up to `most` elements of a list from
+ * number `from` on. If the elements are large, it has fewer of them. *page must
+ * be 0 at first. Returns NULL after a failure; the reason is in `why`. */
 redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
-                      size_t *page, char why[256]) {
+                      size_t *page, char why[WHY]) {
     text_of words[4];
     char first[24], last[24];
     size_t bytes = 0, i;
@@ -482,12 +565,13 @@ redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
     return r;
 }
 
-/* The same, of words. NULL: why not has been said. */
+/* The same, for words. Returns NULL after a failure, which has been
+ * reported. */
 static redisReply *ask(delayq *q, const char *a, const char *b, const char *c,
                        int *code) {
     text_of words[7];
     redisReply *reply;
-    char why[256];
+    char why[WHY];
     size_t n = 0;
     words[n++] = word(a);
     words[n++] = word(b);
@@ -523,6 +607,7 @@ static const char *const prefixes[] = {"redisson_delay_queue_timeout:",
                                        "delayq_dead:",
                                        "delayq_waiters:",
                                        "delayq_stream:",
+                                       "delayq_paused:",
                                        "delayq_counters:"};
 
 typedef struct found {
@@ -538,7 +623,7 @@ static void add_queue(found *f, const char *key, size_t len,
         char *name;
         n = strlen(prefixes[i]);
         if (len <= n || memcmp(key, prefixes[i], n) != 0) continue;
-        if (memchr(key, 0, len)) return; /* no argument can name it */
+        if (memchr(key, 0, len)) return; /* such a name can't be an argument */
         n = len - n;
         name = (char *)must(calloc(n + 1, 1));
         if (n > 2 && tag[0] == '{' && tag[n - 1] == '}' &&
@@ -578,8 +663,8 @@ static int scan(delayq *q, found *f, const char *pattern) {
     return stops ? stopped() : DONE;
 }
 
-/* A handle for the node that has the slot of `name`. A refusal of that queue
- * is none of the list. */
+/* Scan with a handle for the node that has the slot of `name`. It does
+ * not matter if the server refuses that queue. */
 static int scan_by(const char *name, found *f, const char *pattern) {
     delayq q;
     delayq_options o = options_for(name, NULL);
@@ -593,8 +678,8 @@ static int scan_by(const char *name, found *f, const char *pattern) {
     return code;
 }
 
-/* On a cluster, each node with slots in turn, by a name with one of them. 0: it
- * is none. */
+/* On a cluster, scan each node in turn, with a name in one of its slots.
+ * Returns 0 if it is not a cluster. */
 static int scan_cluster(delayq *q, found *f, const char *pattern, int *code) {
     redisReply *slots = ask(q, "CLUSTER", "SLOTS", NULL, NULL);
     size_t left = slots ? slots->elements : 0, i, k, number;
@@ -613,7 +698,8 @@ static int scan_cluster(delayq *q, found *f, const char *pattern, int *code) {
                 continue;
             node = range->element[2];
             *code = scan_by(name, f, pattern);
-            for (k = 0; k < slots->elements; k++) { /* the node's other slots */
+            /* the other slots of the node */
+            for (k = 0; k < slots->elements; k++) {
                 const redisReply *other = slots->element[k]->element[2];
                 if (seen[k] ||
                     other->element[1]->integer != node->element[1]->integer ||

@@ -24,10 +24,10 @@
 #define PRINT_LEASE_MS 60000
 #define PRINT_BATCH 100
 
-static int hands_out; /* --lease: the reader of the output acks */
+static int hands_out; /* --lease: the reader of the output sends the acks */
 
-/* Take from the first queue that has something, in the order in which they were
- * named. *from: which, also of a failure. */
+/* Take from the first queue that has an item, in the order in which they were
+ * named. *from: the queue, also after a failure. */
 static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
                                 size_t *n, int64_t wait_ms) {
     int64_t until = clock_ms() + wait_ms;
@@ -61,7 +61,7 @@ static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
     return status;
 }
 
-/* The same, and say what it has sent to the dead letters. */
+/* The same. Then report the items that went to the dead letters. */
 static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
                                size_t *n, int64_t wait_ms) {
     uint64_t *died = (uint64_t *)must(calloc(handle_count, sizeof *died));
@@ -115,7 +115,7 @@ static delayq_status ack_written(delayq *q, delayq_item *items, size_t count) {
         delayq_status status = delayq_ack_many(q, items, count);
         size_t i, left = 0;
         if (status == DELAYQ_GONE && !uncertain)
-            complain("written too slowly: an item will come again, or has");
+            complain("written too slowly: an item is delivered again");
         if (status >= 0) return DELAYQ_OK;
         tell(NULL, status, delayq_errmsg(q));
         uncertain |= status == DELAYQ_ERR_UNKNOWN;
@@ -123,7 +123,8 @@ static delayq_status ack_written(delayq *q, delayq_item *items, size_t count) {
             if (items[i].acked < 0) items[left++] = items[i];
         count = left;
         if (!passing(status) || stops > 1 || clock_ms() > until) {
-            complain("written but not acked: %d will come again", (int)count);
+            complain("written but not acked: %d will be delivered again",
+                     (int)count);
             return status;
         }
         wait_for(-1, 100);
@@ -134,8 +135,8 @@ static void put_back(delayq *q, const delayq_item *items, size_t count) {
     while (count-- > 0) delayq_nack(q, items++, DELAYQ_RELEASE);
 }
 
-/* Write the items one by one. If the reader is slow, the rest is put back
- * before its leases end. *shown: how many were written. */
+/* Write the items one by one. If the reader is slow, the other items are put
+ * back before their leases end. *shown: how many were written. */
 static int hand_out(size_t from, delayq_item *items, size_t count,
                     int64_t *shown) {
     int64_t until = clock_ms() + PRINT_LEASE_MS / 2;
@@ -153,13 +154,13 @@ static int hand_out(size_t from, delayq_item *items, size_t count,
     return good ? code : broken();
 }
 
-/* How long to wait for the next item. */
+/* Returns how long to wait for the next item. */
 static int64_t patience(void) {
     if (set.wait_ms >= 0 && set.wait_ms != FOREVER) return set.wait_ms;
     return set.follow || set.wait_ms == FOREVER ? DELAYQ_FOREVER : 0;
 }
 
-/* What is to be said is said between two takes: so none lasts for ever. */
+/* Messages are printed between two takes, so no take lasts for ever. */
 static int64_t one_wait(int64_t wait_ms) {
     if (wait_ms >= 0) return wait_ms;
     return away ? 1000 : 9000;
@@ -177,7 +178,8 @@ static void show_lateness(void) {
     for (k = 0; k < handle_count; k++) {
         delayq_counts counts;
         memset(&counts, 0, sizeof counts);
-        delayq_count(&handles[k], &counts); /* on failure: the handle's own */
+        /* on failure these are the handle's own counts */
+        delayq_count(&handles[k], &counts);
         taken += counts.taken;
         for (i = 0; i < 24; i++) {
             lateness[i] += counts.lateness[i];
@@ -237,40 +239,43 @@ static int take_and_print(void) {
  *---------------------------------------------------------------------------*/
 
 #define MAX_JOBS 64
-#define DOUBT_MS                                                \
+#define DOUBT_MS \
     400 /* a job that a signal has ended: is one for us coming? \
          */
 
 typedef enum job_state {
     IDLE,
     RUNNING,
-    LINGERING, /* it was stopped, and something of its session is left */
-    ENDED      /* its item is to be acked or so */
+    LINGERING, /* stopped, and some processes of its session are left */
+    ENDED      /* its item must be acked, nacked or buried */
 } job_state;
 
 typedef struct job {
     job_state state;
-    size_t from;      /* number of the queue */
-    delayq_item item; /* without payload: that is the command's input */
-    pid_t pid;        /* and its session */
-    int status;       /* what wait() said */
-    int said_fd;      /* what it has written to descriptor 3 */
-    int stopping;     /* it has been sent a signal: */
-    int released;     /* by us, who stop: this attempt doesn't count */
-    int timed_out;    /* or by --timeout */
+    size_t from;      /* number of the item's queue */
+    delayq_item item; /* without payload, which is the command's input */
+    pid_t pid;        /* also the number of its session */
+    int status;       /* the status from wait() */
+    int said_fd;      /* a file: the text written to descriptor 3 */
+    int stopping;     /* 1: it was sent a signal: */
+    /* by a stop of this program, so the attempt doesn't count */
+    int released;
+    int timed_out; /* or by --timeout */
     int doubted;
-    int uncertain; /* an ack whose answer was lost */
-    int64_t renew_ms, timeout_ms, kill_ms, retry_ms, give_up_ms; /* when */
+    int uncertain; /* an ack whose reply was lost */
+    /* times of the next action of each kind */
+    int64_t renew_ms, timeout_ms, kill_ms, retry_ms, give_up_ms;
     const char *result;
-    int64_t delay_ms; /* of a nack */
+    int64_t delay_ms; /* delay of a nack */
+    char why[128];    /* text of a bury, or "" */
 } job;
 
 static job jobs[MAX_JOBS];
-static int job_count; /* that are not idle */
+static int job_count; /* jobs that are not idle */
 static int64_t exec_failures;
-static int not_run; /* sh has not found a command, or may not run it */
+static int not_run; /* sh could not find or run a command */
 
-/* An unnamed file; -1: no space. */
+/* Makes a file without a name. Returns -1 if there is no space. */
 static int unnamed_file(const void *data, size_t len) {
     FILE *file = tmpfile();
     int fd = -1;
@@ -295,7 +300,7 @@ static void run_command(const job *j, int input) {
     catch_signal(SIGPIPE, SIG_DFL);
     catch_signal(SIGCHLD, SIG_DFL);
     if (dup2(input, 0) < 0 || dup2(j->said_fd, 3) < 0) _exit(127);
-    if (set.json) dup2(2, 1); /* stdout is for JSON */
+    if (set.json) dup2(2, 1); /* stdout is reserved for JSON */
     setenv("DELAYQ_NAME", queue_names[j->from], 1);
     setenv("DELAYQ_TICKET", j->item.ticket.text, 1);
     set_number("DELAYQ_ATTEMPT", j->item.attempt, j->item.attempt > 0);
@@ -305,8 +310,9 @@ static void run_command(const job *j, int input) {
     _exit(127);
 }
 
-/* Send a signal to all of a session; 0: to nobody. Returns how many there are.
- * Where there is no /proc as Linux has it, to the first one's group. */
+/* Send a signal to all processes of a session; signal 0 is sent to nobody.
+ * Returns how many there are. Without a /proc like Linux's, the signal goes to
+ * the first process's group. */
 static int signal_session(pid_t session, int number) {
     DIR *proc = opendir("/proc");
     struct dirent *entry;
@@ -337,8 +343,8 @@ static int signal_session(pid_t session, int number) {
 static void stop_job(job *j, int number) {
     j->stopping = 1;
     signal_session(j->pid, number);
-    if (j->state == RUNNING) /* who has just been forked has no session yet */
-        kill(j->pid, number);
+    /* a process that was just forked has no session yet */
+    if (j->state == RUNNING) kill(j->pid, number);
     if (number == SIGTERM) signal_session(j->pid, SIGCONT);
 }
 
@@ -346,7 +352,8 @@ static int64_t renew_every(void) {
     return set.lease_ms / 3 > 0 ? set.lease_ms / 3 : 1;
 }
 
-/* Start the command for an item. 0: impossible; the item was put back. */
+/* Start the command for an item. Returns 0 if this failed and the item was put
+ * back. */
 static int start_job(size_t from, const delayq_item *item) {
     int input = unnamed_file(item->data, item->len), i = 0;
     int64_t now = clock_ms();
@@ -408,8 +415,8 @@ static void end_job(job *j) {
     job_count--;
 }
 
-/* The last line that the command has written to descriptor 3, without its end;
- * "": none. */
+/* Read the last line that the command has written to descriptor 3, without its
+ * line end, or "". */
 static void read_said(const job *j, char *line, size_t size) {
     off_t end = lseek(j->said_fd, 0, SEEK_END);
     off_t from = end > (off_t)size - 1 ? end - (off_t)size + 1 : 0;
@@ -422,7 +429,8 @@ static void read_said(const job *j, char *line, size_t size) {
     if (last) memmove(line, last + 1, strlen(last));
 }
 
-/* What is to become of the item. 0: wait, whether we are to stop, too. */
+/* Decide about the item of an ended command. Returns 0 to wait until it is
+ * known whether this program is stopped, too. */
 static int judge_job(job *j) {
     int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : -1, i;
     int number = code > 128 ? code - 128 : code < 0 ? WTERMSIG(j->status) : 0;
@@ -439,32 +447,37 @@ static int judge_job(job *j) {
     if (by_stop && stops && !j->timed_out) j->released = 1;
     j->result = "nacked";
     if (j->timed_out) {
-        /* whatever it said */
+        /* For this exit code the text does not matter. */
     } else if (strncmp(said, "retry ", 6) == 0 &&
                read_delay(said + 6, &delay_ms, &due_ms)) {
         if (due_ms > 0) delay_ms = due_ms - server_ms(&handles[j->from]);
         j->delay_ms = delay_ms > 0 ? delay_ms : 0;
-    } else if (strcmp(said, "bury") == 0) {
+    } else if (strcmp(said, "bury") == 0 || strncmp(said, "bury ", 5) == 0) {
         j->result = "buried";
+        snprintf(j->why, sizeof j->why, "%s", said[4] ? said + 5 : "");
     } else if (strcmp(said, "release") == 0 || (j->released && code != 0)) {
         j->result = "put back";
         j->delay_ms = DELAYQ_RELEASE;
     } else {
         if (*said)
-            complain("%s: descriptor 3: not retry DELAY, bury or release: %s",
+            complain("%s: descriptor 3: this is not retry DELAY, bury [WHY] or "
+                     "release: %s",
                      j->item.ticket.text, said);
         if (code == 0) j->result = "acked";
-        if (code >= 0 && code == set.bury_on) j->result = "buried";
+        if (code >= 0 && code == set.bury_on) {
+            j->result = "buried";
+            snprintf(j->why, sizeof j->why, "exit %d", code);
+        }
         for (i = 0; i < set.retry_ons; i++)
             if (code == set.retry_on[i].code)
                 j->delay_ms = set.retry_on[i].delay_ms;
-        /* a typo in --exec must not use up the attempts of all items */
+        /* A typo in --exec must not use up the attempts of all items. */
         if ((code == 126 || code == 127) && strcmp(j->result, "nacked") == 0 &&
             j->delay_ms == DELAYQ_BACKOFF) {
             if (!not_run)
-                complain("exit code %d: sh %s a command; no more items are "
-                         "taken, but with --retry-on %d=DELAY",
-                         code, code == 127 ? "has not found" : "can't run",
+                complain("exit code %d: sh %s a command; taking stops, unless "
+                         "--retry-on %d=DELAY is given",
+                         code, code == 127 ? "did not find" : "can't run",
                          code);
             not_run = 1;
         }
@@ -472,13 +485,14 @@ static int judge_job(job *j) {
     return 1;
 }
 
-/* The command has ended: ack or nack its item; on failure try again later. */
+/* The command has ended. Ack, nack or bury its item. If that fails, try again
+ * later. */
 static void settle_job(job *j) {
     delayq *q = &handles[j->from];
     delayq_status status;
     if (!j->result && !judge_job(j)) return;
     status = *j->result == 'a'   ? delayq_ack(q, &j->item)
-             : *j->result == 'b' ? delayq_bury(q, &j->item)
+             : *j->result == 'b' ? delayq_bury(q, &j->item, j->why)
                                  : delayq_nack(q, &j->item, j->delay_ms);
     heard(status);
     if (status >= 0) {
@@ -492,7 +506,7 @@ static void settle_job(job *j) {
     j->uncertain |= status == DELAYQ_ERR_UNKNOWN;
     j->retry_ms = clock_ms() + 200;
     if (!passing(status) || stops > 1 || clock_ms() > j->give_up_ms) {
-        j->result = "the server was not reached; it may come again";
+        j->result = "the server was not reached; it may be delivered again";
         end_job(j);
     }
 }
@@ -511,17 +525,25 @@ static void renew_job(job *j) {
                                         : clock_ms() + renew_every();
 }
 
-/* Signal all running commands to end; that attempt doesn't count. */
+static int64_t sooner(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Signal all running commands to end. These attempts don't count. SIGTERM is
+ * followed by SIGKILL after --kill-after. */
 static void end_commands(int number) {
+    int64_t kill_ms = clock_ms() + set.kill_after_ms;
     int i;
     for (i = 0; i < MAX_JOBS; i++) {
         if (jobs[i].state != RUNNING && jobs[i].state != LINGERING) continue;
         jobs[i].released = !jobs[i].timed_out;
+        if (number == SIGTERM)
+            jobs[i].kill_ms = sooner(jobs[i].kill_ms, kill_ms);
         stop_job(&jobs[i], number);
     }
 }
 
-/* What the time brings to a job whose processes live. */
+/* Do what is due now for a job whose processes live: --timeout, SIGKILL. */
 static void tend_processes(job *j) {
     int64_t now = clock_ms();
     if (j->state == RUNNING && waitpid(j->pid, &j->status, WNOHANG) > 0)
@@ -545,10 +567,6 @@ static void tend_processes(job *j) {
     if (now >= j->renew_ms) renew_job(j);
 }
 
-static int64_t sooner(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Ack, extend or retry each job; returns when to call this again. */
 static int64_t tend_jobs(void) {
     int64_t next = INT64_MAX;
@@ -566,20 +584,27 @@ static int64_t tend_jobs(void) {
     return next;
 }
 
-/* New stop signals: the first prints a line, later ones go to the commands. */
-static void heed_stops(void) {
+/* React to new stop signals. The first one prints a line, the second one ends
+ * the commands by SIGTERM and, after --kill-after, by SIGKILL, and the third
+ * one kills them. Returns 1 if the commands were signalled. */
+static int heed_stops(void) {
     static int heeded;
-    if (stops == heeded) return;
+    const char *s = job_count > 1 ? "s" : "";
+    char left[32];
+    if (stops == heeded) return 0;
     heeded = (int)stops;
-    if (stops > 1)
-        end_commands(stops > 2 ? SIGKILL : SIGTERM);
-    else if (job_count > 0 && !set.quiet)
+    if (job_count > 0 && !set.quiet && stops == 1)
         complain("stopping; waiting for %d command%s (once more: ends %s)",
-                 job_count, job_count > 1 ? "s" : "",
-                 job_count > 1 ? "them" : "it");
+                 job_count, s, job_count > 1 ? "them" : "it");
+    if (job_count > 0 && !set.quiet && stops == 2)
+        complain("ending %d command%s; SIGKILL in %s (once more: at once)",
+                 job_count, s, distance(set.kill_after_ms, left, sizeof left));
+    if (stops > 1) end_commands(stops > 2 ? SIGKILL : SIGTERM);
+    return stops > 1;
 }
 
-/* Take an item and start its command. 0: take no more, for the reason *code. */
+/* Take an item and start its command. Returns 0 to take no more, with the exit
+ * code in *code. */
 static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     int64_t now = clock_ms(), wait = one_wait(patience());
     delayq_status status;
@@ -590,7 +615,8 @@ static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
         wait = next_ms > now ? next_ms - now : 1;
     status = take_from(&from, &item, 1, &n, wait);
     if (status == DELAYQ_OK && stops) {
-        put_back(&handles[from], &item, 1); /* it came with the stop signal */
+        /* the item came together with the stop signal */
+        put_back(&handles[from], &item, 1);
         return 0;
     }
     if (status == DELAYQ_OK) {
@@ -600,7 +626,7 @@ static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     }
     if (status == DELAYQ_WOKEN) return 1;
     if (patience() < 0 || clock_ms() < idle_ms + patience()) {
-        /* only this round is over */
+        /* Nothing came in this round. */
         if (status == DELAYQ_EMPTY || passing(status)) return 1;
     }
     if (status == DELAYQ_EMPTY) return 0;
@@ -615,7 +641,7 @@ static int take_and_run(void) {
     for (;;) {
         int64_t next = tend_jobs();
         int before = job_count;
-        heed_stops();
+        if (heed_stops()) continue; /* SIGKILL may be due sooner now */
         more = more && !stops && !not_run && taken < left;
         if (!more && job_count == 0) break;
         if (more && job_count < set.jobs) {
@@ -675,7 +701,8 @@ static void sleep_ticks(int64_t wait_ms) {
     free(p);
 }
 
-/* A tick of each; returns how long to wait, or -1 with the failure. */
+/* Run a tick of each queue. Returns how long to wait, or -1 with the failure in
+ * *status. */
 static int64_t tick_all(delayq_status *status) {
     int64_t least = 10000;
     size_t i;
@@ -697,7 +724,8 @@ static uint64_t moved_so_far(void) {
     uint64_t sum = 0;
     size_t i;
     for (i = 0; i < handle_count; i++) {
-        delayq_counts counts; /* the handle's are set on failure, too */
+        /* after a failure it has the handle's own counts */
+        delayq_counts counts;
         memset(&counts, 0, sizeof counts);
         delayq_count(&handles[i], &counts);
         sum += counts.moved;

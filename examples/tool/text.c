@@ -1,5 +1,5 @@
 /*
- * text.c -- what the tool reads and writes: see tool.h.
+ * text.c -- texts that the tool reads and writes: see tool.h.
  */
 #include "tool.h"
 #include <ctype.h>
@@ -11,22 +11,28 @@
 #include <time.h>
 #include <wchar.h>
 
+/* Print a line on stderr. It may contain names, payloads and the server's
+ * texts, so control characters are shown as '.'. */
+static void say(const char *format, va_list args) {
+    char text[4096], line[4096];
+    vsnprintf(text, sizeof text, format, args);
+    preview(text, strlen(text), line, sizeof line);
+    fprintf(stderr, "delayq: %s\n", line);
+}
+
 void complain(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fputs("delayq: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    say(format, args);
     va_end(args);
 }
 
 int usage(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fputs("delayq: ", stderr);
-    vfprintf(stderr, format, args);
-    fputs("\ndelayq: try 'delayq --help'\n", stderr);
+    say(format, args);
     va_end(args);
+    complain("try 'delayq --help'");
     return USAGE;
 }
 
@@ -41,7 +47,7 @@ void *must(void *memory) {
  * >>text   numbers, JSON, payloads
  *---------------------------------------------------------------------------*/
 
-/* 1234567 as 1,234,567. */
+/* Returns 1234567 as 1,234,567. */
 const char *commas(int64_t value, char *to, size_t size) {
     char digits[24];
     size_t n, i, k = 0;
@@ -55,7 +61,7 @@ const char *commas(int64_t value, char *to, size_t size) {
     return to;
 }
 
-/* A distance in time: 950ms, 5.2s, 3m12s, 1h05m, 2d03h. */
+/* Returns a distance in time: 950ms, 5.2s, 3m12s, 1h05m, 2d03h. */
 const char *distance(int64_t ms, char *to, size_t size) {
     int64_t s = ms / 1000;
     if (ms < 1000)
@@ -72,7 +78,8 @@ const char *distance(int64_t ms, char *to, size_t size) {
     return to;
 }
 
-/* The length of the UTF-8 character at s, of n bytes left; 0: none. */
+/* Returns the length of the UTF-8 character at s, which has n bytes left; 0:
+ * there is none. */
 size_t utf8(const unsigned char *s, size_t n) {
     size_t len = s[0] < 0x80   ? 1
                  : s[0] < 0xc2 ? 0
@@ -86,7 +93,7 @@ size_t utf8(const unsigned char *s, size_t n) {
         if ((s[i] & 0xc0) != 0x80) return 0;
     if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0; /* too long a form, a surrogate, past the end */
+        return 0; /* not the shortest form, a surrogate, or incomplete */
     return len;
 }
 
@@ -97,7 +104,7 @@ static int is_text(const unsigned char *s, size_t n) {
     return 1;
 }
 
-/* A byte of a JSON string; from 0x80 on as part of a character. */
+/* Print a byte of a JSON string. Bytes from 0x80 on are parts of characters. */
 static void json_byte(unsigned char c) {
     static const char plain[] = "\"\\\n\r\t", escaped[] = "\"\\nrt";
     const char *at = c ? strchr(plain, c) : NULL;
@@ -116,7 +123,7 @@ static void json_bytes(const void *bytes, size_t n) {
     putchar('"');
 }
 
-/* What is no UTF-8 shows its bytes from 0x80 on as if they were Latin-1. */
+/* In a text that is not UTF-8, bytes from 0x80 on are shown as in Latin-1. */
 void json_text(const char *s) {
     size_t n = strlen(s);
     if (is_text((const unsigned char *)s, n)) {
@@ -148,7 +155,7 @@ static void base64(const unsigned char *s, size_t n) {
     }
 }
 
-/* "payload":"text" where it is UTF-8, else "payload_base64":"...". */
+/* Print "payload":"text" if it is UTF-8, else "payload_base64":"...". */
 void json_payload(const void *data, size_t n) {
     const unsigned char *s = (const unsigned char *)data;
     if (is_text(s, n)) {
@@ -161,7 +168,7 @@ void json_payload(const void *data, size_t n) {
     }
 }
 
-/* A payload on one line, for people: control characters as '.'. */
+/* Show a payload on one line, for people. Control characters become '.'. */
 void preview(const void *data, size_t n, char *to, size_t size) {
     const unsigned char *s = (const unsigned char *)data;
     size_t i = 0, k = 0;
@@ -181,20 +188,33 @@ void preview(const void *data, size_t n, char *to, size_t size) {
     to[k] = '\0';
 }
 
-/* Everything said so far has been written. */
+void shorten(const char *text, char *to, size_t size) {
+    size_t n = strlen(text);
+    if (n < size) {
+        memcpy(to, text, n + 1);
+        return;
+    }
+    n = size - sizeof " ...";
+    while (n > 0 && text[n] != ' ') n--;
+    if (n == 0) n = size - sizeof " ...";
+    memcpy(to, text, n);
+    memcpy(to + n, " ...", sizeof " ...");
+}
+
+/* 0 while all output has been written. */
 static int write_error;
 
 int written(void) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 1;
     if (!write_error) {
         write_error = errno ? errno : EIO;
-        if (write_error != EPIPE) /* `| head` is no fault */
+        if (write_error != EPIPE) /* `| head` closes the pipe without a fault */
             complain("can't write: %s", strerror(write_error));
     }
     return 0;
 }
 
-/* The exit code where something could not be written; a closed pipe ends this
+/* Returns the exit code if output could not be written. A closed pipe ends this
  * program as it ends others. */
 int broken(void) {
     return write_error == EPIPE ? 128 + SIGPIPE : BROKEN;
@@ -207,8 +227,8 @@ int broken(void) {
 
 static int shows_utf8;
 
-/* The locale that the environment names; where it isn't installed, its
- * character set at least. */
+/* Use the locale that the environment names. If it isn't installed, use at
+ * least its character set. */
 void use_locale(void) {
     const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
     size_t i;
@@ -247,7 +267,7 @@ static void json_blank(json *j) {
     while (j->at < j->end && memchr(" \t\r\n", *j->at, 4)) j->at++;
 }
 
-/* The next character, if it is this one. */
+/* Read the next character if it is this one. */
 static int json_is(json *j, char c) {
     json_blank(j);
     if (j->at == j->end || *j->at != c) return 0;
@@ -285,7 +305,7 @@ static void json_put(json *j, int c) {
     if (c >= 0x80) j->text[j->len++] = (char)(0x80 | (c & 63));
 }
 
-/* What stands behind a backslash. */
+/* Decode the escape sequence after a backslash. */
 static int json_escape(json *j) {
     static const char named[] = "bfnrt\"\\/", is[] = "\b\f\n\r\t\"\\/";
     const char *at;
@@ -298,7 +318,8 @@ static int json_escape(json *j) {
     }
     j->at++;
     c = json_hex(j);
-    if (c >= 0xd800 && c < 0xdc00) { /* and the other half of the pair */
+    /* the other half of the pair must follow */
+    if (c >= 0xd800 && c < 0xdc00) {
         if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return 0;
         j->at += 2;
         low = json_hex(j);
@@ -311,14 +332,14 @@ static int json_escape(json *j) {
     return c >= 0;
 }
 
-/* A string, whose first quote has been read. */
+/* Read a string. Its first quote has been read. */
 static int json_string(json *j) {
     j->len = 0;
     j->type = JSON_STRING;
     while (j->at < j->end) {
         unsigned char c = (unsigned char)*j->at++;
         if (c == '"') {
-            json_put(j, 0); /* for those who take it for a C string */
+            json_put(j, 0); /* so that it is also a C string */
             j->len--;
             return 1;
         }
@@ -348,7 +369,7 @@ static int json_number(json *j) {
     return 1;
 }
 
-/* true, null, an object, an array: skipped. */
+/* Skip true, null, an object or an array. */
 static int json_other(json *j) {
     int depth = 0;
     j->number = *j->at == 't';
@@ -369,7 +390,7 @@ int json_open(json *j, const char *line, size_t len) {
     return json_is(j, '{');
 }
 
-/* Behind '{' or a value: "name": value. */
+/* Read "name": value, after a '{' or another value. */
 int json_field(json *j, char name[32]) {
     json_is(j, ',');
     if (json_is(j, '}')) {
@@ -377,7 +398,7 @@ int json_field(json *j, char name[32]) {
         return j->at == j->end ? 0 : -1;
     }
     if (!json_is(j, '"') || !json_string(j)) return -1;
-    snprintf(name, 32, "%s", j->text);
+    snprintf(name, 32, "%s", strlen(j->text) == j->len ? j->text : "with NUL");
     if (!json_is(j, ':')) return -1;
     json_blank(j);
     if (j->at == j->end) return -1;
@@ -390,7 +411,7 @@ int json_field(json *j, char name[32]) {
     return json_other(j) ? 1 : -1;
 }
 
-/* In its place. 0: it is none. */
+/* Decode base64 in place. Returns 0 if it is not base64. */
 int unbase64(char *text, size_t *len) {
     static const char sign[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                "abcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -416,7 +437,7 @@ int unbase64(char *text, size_t *len) {
 
 #define MOST_MS INT64_C(1000000000000000) /* a few ten thousand years */
 
-/* The length of the unit at s in ms, and behind it; 0: none. */
+/* Returns the ms of the unit at s, and moves s behind it; 0: there is none. */
 static double unit_ms(const char **s) {
     static const struct {
         const char *name;
@@ -433,7 +454,8 @@ static double unit_ms(const char **s) {
     return 0;
 }
 
-/* "500ms", "1.5h", ".5s", "1h30m", "0"; "forever". 1: understood. */
+/* Reads "500ms", "1.5h", ".5s", "1h30m", "0" or "forever". Returns 1 if it was
+ * understood. */
 int read_duration(const char *s, int64_t *ms) {
     double sum = 0;
     *ms = 0;
@@ -461,7 +483,7 @@ int read_duration(const char *s, int64_t *ms) {
     return 1;
 }
 
-/* n digits; -1: not so. */
+/* Reads n digits. Returns -1 if there are not as many. */
 static int digits(const char **s, int n) {
     int value = 0;
     while (n-- > 0) {
@@ -475,14 +497,14 @@ static int sign(const char **s, const char *which) {
     return **s && strchr(which, **s) ? *(*s)++ : 0;
 }
 
-/* Days from 1970-01-01, by the Gregorian calendar. */
+/* Returns the days since 1970-01-01, by the Gregorian calendar. */
 static int64_t days(int y, int m, int d) {
     int64_t year = m > 2 ? y : y - 1, era = year / 400, yoe = year % 400;
     int64_t doy = (153 * (m > 2 ? m - 3 : m + 9) + 2) / 5 + d - 1;
     return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
 }
 
-/* A fraction of a second at s: ".25" is 250. */
+/* Reads a fraction of a second at s: ".25" is 250. */
 static int fraction(const char **s) {
     int ms = 0, unit = 100;
     if (!sign(s, ".")) return 0;
@@ -491,7 +513,8 @@ static int fraction(const char **s) {
     return ms;
 }
 
-/* Seconds to add for "Z", "+01:00", "-0530" or "+01"; local time has none. */
+/* Reads the seconds to add for "Z", "+01:00", "-0530" or "+01". Local time has
+ * none. */
 static int zone(const char **s, int64_t *offset) {
     int plus = sign(s, "Zz+-"), h, m;
     *offset = 0;
@@ -504,8 +527,8 @@ static int zone(const char **s, int64_t *offset) {
     return 1;
 }
 
-/* "2026-11-21T15:00[:00[.5]][Z|+01:00]", a blank for the T; without a zone
- * it is local time. 1: understood. */
+/* Reads "2026-11-21T15:00[:00[.5]][Z|+01:00]", with a T or a blank. Without a
+ * zone it is local time. Returns 1 if it was understood. */
 static int read_date(const char *s, int64_t *ms) {
     int y = digits(&s, 4), mo, d, h, mi, sec = 0, part = 0, zoned;
     int64_t offset, seconds;
@@ -540,7 +563,7 @@ static int read_date(const char *s, int64_t *ms) {
     return 1;
 }
 
-/* "@1900000000", "@1900000000.5". */
+/* Reads "@1900000000" or "@1900000000.5". */
 static int read_epoch(const char *s, int64_t *ms) {
     int64_t seconds = 0;
     size_t len = strspn(s, "0123456789");
@@ -550,7 +573,7 @@ static int read_epoch(const char *s, int64_t *ms) {
     return *s == '\0';
 }
 
-/* A DELAY: *delay_ms from now, or at *due_ms where that is > 0. */
+/* Reads a DELAY: *delay_ms from now, or at *due_ms if that is > 0. */
 int read_delay(const char *s, int64_t *delay_ms, int64_t *due_ms) {
     *delay_ms = *due_ms = 0;
     if (*s == '@' || (strlen(s) > 4 && s[4] == '-')) {
@@ -562,11 +585,13 @@ int read_delay(const char *s, int64_t *delay_ms, int64_t *due_ms) {
     return read_duration(s, delay_ms) && *delay_ms != FOREVER;
 }
 
-const char not_a_delay[] =
-    "not a delay: %s\ndelayq: write 500ms, 5s, 2m, 1h30m, 1d, @1900000000 or "
-    "2026-11-21T15:00:00Z";
+int bad_delay(const char *s) {
+    complain("not a delay: %s", s);
+    return usage("write 500ms, 5s, 2m, 1h30m, 1d, @1900000000 or "
+                 "2026-11-21T15:00:00Z");
+}
 
-/* Local time, "2026-11-21 15:00:00". */
+/* Returns local time like "2026-11-21 15:00:00". */
 const char *date(int64_t ms, char *to, size_t size) {
     time_t t = (time_t)(ms / 1000);
     struct tm *tm = localtime(&t);

@@ -6,7 +6,7 @@
  *     queue.c     signals; open queues; what delayq.h has no call for
  *     offer.c     offer, load
  *     take.c      take, --exec, tick
- *     inspect.c   tickets, peek, count, list, dead letters, dump, clear
+ *     inspect.c   tickets, peek, count, list, dead letters, dump, clear, pause
  *     watch.c     the live view
  *
  * All of it is one program: README.md has the line that builds it.
@@ -45,43 +45,48 @@
  * MARK: - delayq.c
  *---------------------------------------------------------------------------*/
 
-/* Exit codes; above 128: stopped by signal code - 128. */
+/* Exit codes. If one is above 128, signal number code - 128 stopped the
+ * program. */
 enum {
     DONE = 0,
     NOTHING = 1,     /* empty, gone, the key is taken */
     USAGE = 2,       /* bad arguments */
     UNREACHABLE = 3, /* no server, or not in time */
-    REFUSED = 4,     /* the server said no */
+    REFUSED = 4,     /* the server refused it */
     UNKNOWN = 5,     /* it may have happened */
     BROKEN = 6,      /* input can't be read or output not be written */
     FAILED = 7       /* a command of --exec failed; its item comes again */
 };
 
-#define FOREVER INT64_MAX /* as a duration */
+#define FOREVER INT64_MAX /* a duration without end */
 #define WIRE_NATIVE 0
 #define MAX_RETRY_ON 16
 
-/* What the options say. */
+/* The values of the options. */
 typedef struct settings {
     const char *url, *tls_ca, *tls_cert, *tls_key;
-    const char *exec, *key, *after;
-    int64_t wire; /* its place in --wire native, redisson, redisson-old */
+    const char *exec, *key, *after, *spool;
+    int64_t wire; /* its index in --wire native, redisson, redisson-old */
     int64_t count, attempt, from, jobs, max_attempts;
     int64_t wait_ms, lease_ms, key_ttl_ms, backoff_ms, backoff_max_ms;
+    int64_t max_late_ms;
     int64_t retry_ms, interval_ms, bury_on, timeout_ms, kill_after_ms;
+    int64_t io_timeout_ms, connect_timeout_ms; /* -1: the library's default */
     struct {
         int code;
         int64_t delay_ms;
     } retry_on[MAX_RETRY_ON];
     int retry_ons;
     int json, null, follow, replace, yes, once, quiet, tickets, release, dead;
-    int stats, ndjson, prometheus, counters, help, version;
+    int mirror, all;
+    int stats, ndjson, empty, prometheus, counters, help, version;
 } settings;
 
 extern settings set;
 
 int run_offer(int argc, char **argv);
 int run_load(int argc, char **argv);
+int run_spool(int argc, char **argv);
 int run_take(int argc, char **argv);
 int run_tick(int argc, char **argv);
 int run_ack(int argc, char **argv);
@@ -98,19 +103,22 @@ int run_redrive(int argc, char **argv);
 int run_drop(int argc, char **argv);
 int run_dump(int argc, char **argv);
 int run_clear(int argc, char **argv);
+int run_pause(int argc, char **argv);
+int run_resume(int argc, char **argv);
 int run_watch(int argc, char **argv);
 
 /*-----------------------------------------------------------------------------
  * MARK: - text.c
  *---------------------------------------------------------------------------*/
 
-/* Lines on stderr. */
+/* These print a line on stderr. */
 void complain(const char *format, ...) PRINTF;
 int usage(const char *format, ...) PRINTF; /* returns USAGE */
 
-void *must(void *memory); /* ends the program where there is none */
+void *must(void *memory); /* ends the program if it is NULL */
 
-/* Has everything been written? If not, broken() is the exit code. */
+/* Returns 1 if all output has been written. If not, broken() returns the exit
+ * code. */
 int written(void);
 int broken(void);
 
@@ -118,15 +126,20 @@ const char *commas(int64_t value, char *to, size_t size);
 const char *distance(int64_t ms, char *to, size_t size);
 const char *date(int64_t ms, char *to, size_t size);
 
-/* The length of the UTF-8 character at s, of n bytes left; 0: none. */
+/* Returns the length of the UTF-8 character at s, which has n bytes left; 0:
+ * there is none. */
 size_t utf8(const unsigned char *s, size_t n);
-/* How many columns of a terminal it takes: 0, 1 or 2; -1: it can't show it. */
+/* Returns how many columns of a terminal the character takes: 0, 1 or 2; -1:
+ * the terminal can't show it. */
 int columns_of(const char *s, size_t n);
-/* Of a text. */
+/* The same for a text. */
 int width_of(const char *s);
 void use_locale(void);
 
-/* A payload on one line, for people: control characters as '.'. */
+/* Copy a text: whole if it fits, otherwise the words that fit, and " ...". */
+void shorten(const char *text, char *to, size_t size);
+
+/* Show a payload on one line, for people. Control characters become '.'. */
 void preview(const void *data, size_t n, char *to, size_t size);
 
 void json_text(const char *s);
@@ -136,27 +149,41 @@ void json_payload(const void *data, size_t n);
 typedef struct json {
     const char *at, *end;
     char *text; /* the last string, unescaped, */
-    size_t len; /* of so many bytes */
+    size_t len; /* its length in bytes */
     size_t room;
-    int64_t number; /* of JSON_OTHER: 1 is true */
+    int64_t number; /* of JSON_OTHER; 1 for true */
     enum { JSON_STRING, JSON_NUMBER, JSON_OTHER } type;
 } json;
-/* 1: *name and a value, in j; 0: the end of the object; -1: it is none. */
+/* Returns 1: *name and a value, in j; 0: the end of the object; -1: it is not
+ * an object. */
 int json_open(json *j, const char *line, size_t len);
 int json_field(json *j, char name[32]);
 int unbase64(char *text, size_t *len);
 
 int read_duration(const char *s, int64_t *ms);
-/* A DELAY: *delay_ms from now, or at *due_ms where that is > 0. */
+/* A DELAY: *delay_ms from now, or at *due_ms if that is > 0. */
 int read_delay(const char *s, int64_t *delay_ms, int64_t *due_ms);
-extern const char not_a_delay[];
+int bad_delay(const char *s); /* reports it, and returns USAGE */
 int64_t clock_ms(void);
+
+/*-----------------------------------------------------------------------------
+ * MARK: - spool.c
+ *---------------------------------------------------------------------------*/
+
+/* For offer --spool. Open the spool and its queue; returns DONE or an exit
+ * code. */
+int spool_for(char *name);
+void spool_makes_room(void);
+/* Returns the exit code. Without a spool it would be `code`. */
+int spool_ends(int code);
+/* Makes the spool the outbox of the queue that is opened next. */
+void use_spool(delayq_options *o);
 
 /*-----------------------------------------------------------------------------
  * MARK: - queue.c
  *---------------------------------------------------------------------------*/
 
-extern volatile sig_atomic_t stops; /* how many stop signals came */
+extern volatile sig_atomic_t stops; /* how many stop signals have come */
 extern volatile sig_atomic_t suspended;
 
 void prepare_signals(void);
@@ -169,45 +196,49 @@ int stopped(void);
 extern delayq *handles; /* the open queues */
 extern size_t handle_count;
 extern char **queue_names;
-extern int io_timeout_ms; /* 0: the library's default */
 
 int exit_code(delayq_status status);
 int passing(delayq_status status);
 void tell(void *user, delayq_status status, const char *text);
-void heard(delayq_status status); /* what a call has returned */
-extern int away; /* a fault was told, and nothing was heard since */
-/* The library's text, with the names that the command line has. */
+void heard(delayq_status status); /* report the status of a call */
+extern int away; /* 1: a fault was reported, and no reply has come since */
+/* Returns the library's error text in the words of the command line. */
 const char *reason(const delayq *q);
 delayq_status failed(const delayq *q, delayq_status status);
 
-#define PATIENT 1    /* a server that can't be reached yet is no failure */
-#define ONLY_TICKS 2 /* nor is a refusal of the wire: the ticks will tell */
-#define ANYHOW 4     /* nor is what is wrong with one queue: its calls tell */
+#define PATIENT 1    /* go on if the server can't be reached yet */
+#define ONLY_TICKS 2 /* go on if the wire is refused: ticks will report it */
+#define ANYHOW 4     /* go on if a queue has a fault: its own calls report it */
 
 /* Open the queues; returns DONE or an exit code. */
 int open_all(char **which, size_t count, int how);
 int open_one(char *name, int how);
-/* Those that are named, or else all that the server has. */
+/* Open the named queues, or all queues of the server. */
 int open_or_list(int argc, char **argv, int how);
 void close_all(void);
+int run_load_scripts(int argc, char **argv);
+int run_scripts(int argc, char **argv);
 int64_t server_ms(delayq *q);
 
-/* The names of all queues on the server, sorted; NULL: see *code. */
+/* Returns the names of all queues on the server, sorted. Returns NULL after a
+ * failure; the exit code is in *code. */
 char **find_queues(const char *pattern, size_t *count, int *code);
 
-/* A command to the server about a queue, which delayq.h has no function for;
- * NULL or an error reply, and then `why` has it. */
+#define WHY 1024 /* room for a server's error */
+
+/* Send a command about a queue that delayq.h has no function for. Returns NULL
+ * or an error reply after a failure; the text is in `why`. */
 typedef struct text_of {
     const void *data;
     size_t len;
 } text_of;
 redisReply *command(delayq *q, const text_of *words, size_t count,
-                    char why[256]);
-/* And the exit code for that. */
-int command_code(const char why[256]);
+                    char why[WHY]);
+/* Returns the exit code for that text. */
+int command_code(const char why[WHY]);
 text_of word(const char *text);
 
-/* How many items this handle's calls have sent to the dead letters. */
+/* Returns how many items this handle's calls have sent to the dead letters. */
 uint64_t deaths(const delayq *q);
 
 int is_ticket(const delayq_ticket *ticket);
@@ -216,7 +247,7 @@ text_of payload_of(const delayq *q, text_of element);
 /* A dead letter, and the ticket that names it. */
 typedef struct dead_letter {
     text_of raw, payload;
-    char reason[16];
+    char reason[16], why[256];
     int attempt, decodable;
     int64_t dead_ms;
     delayq_ticket ticket;
@@ -224,9 +255,9 @@ typedef struct dead_letter {
 void read_letter(const delayq *q, text_of raw, dead_letter *l);
 
 redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
-                      size_t *page, char why[256]);
+                      size_t *page, char why[WHY]);
 
-/* The key of a queue that begins with "delayq_dead:" and the like. */
+/* Returns the key of a queue that begins with "delayq_dead:" or the like. */
 const char *key_of(const char *name, const char *prefix, char to[1200]);
 
 #endif

@@ -29,7 +29,7 @@
 
 #define BARS 16
 #define NEXT 1000
-#define ROWS 60 /* of the lists */
+#define ROWS 60 /* the most rows of a list */
 #define RELIST_MS 10000
 
 /* The edges between the bars, in ms from now. If the screen has fewer lines,
@@ -44,9 +44,9 @@ static const struct {
     {5000, 4, "5 s"},     {15000, 2, "15 s"},    {60000, 1, "1 min"},
     {300000, 4, "5 min"}, {900000, 3, "15 min"}, {3600000, 2, "1 h"},
     {21600000, 4, "6 h"}, {86400000, 1, "1 d"},  {604800000, 3, "7 d"}};
-#define NOW 4 /* its number: the bars up to this one are overdue */
+#define NOW 4 /* number of the bar "now": the bars up to it are overdue */
 
-/* How a number grows: its last values. */
+/* The growth of a number: its last values. */
 #define SPAN 11
 typedef struct growth {
     size_t count;
@@ -63,13 +63,14 @@ static void grow(growth *g, int64_t ms, int64_t value) {
     g->value[g->count++] = value;
 }
 
-/* The same of a counter, which begins anew when somebody deletes it. */
+/* The same for a counter. It starts at 0 again if somebody deletes it. */
 static void rise(growth *g, int64_t ms, uint64_t value) {
     if (g->count > 0 && (int64_t)value < g->value[g->count - 1]) g->count = 0;
     grow(g, ms, (int64_t)value);
 }
 
-/* Per second, over the last ten updates. 0: it is not known yet. */
+/* Computes the growth per second over the last ten updates. Returns 0 if it is
+ * not known yet. */
 static int net(const growth *g, double *per_s) {
     size_t last = g->count - 1;
     if (g->count < 2 || g->ms[last] <= g->ms[0]) return 0;
@@ -81,7 +82,7 @@ static int net(const growth *g, double *per_s) {
 typedef struct view {
     const char *name;
     delayq_status status;
-    char why[256]; /* why the last poll failed */
+    char why[WHY]; /* the reason why the last poll failed */
     delayq_counts counts;
     int64_t bars[BARS];
     int has_bars;
@@ -90,17 +91,19 @@ typedef struct view {
 
 static view *views;
 static size_t selected;
-static int64_t server_offset_ms; /* the server's clock less ours */
-static int64_t polled_ms;        /* time of the last poll, server's clock */
-static int64_t listed_ms;        /* when the queues were listed; 0: named */
-static int counted;              /* one of them has counters */
+static int64_t server_offset_ms; /* the server's clock minus this machine's */
+/* time of the last poll by the server's clock */
+static int64_t polled_ms;
+/* time of the last list of queues; 0: they were named */
+static int64_t listed_ms;
+static int counted; /* 1: at least one queue has counters */
 
-/* Count what is due by when. */
+/* Count the items that are due in each bar. */
 static int count_bars(delayq *q, view *v) {
     int64_t due[BARS], counts[BARS];
     int i;
     for (i = 0; i < BARS - 1; i++) due[i] = v->counts.now_ms + edges[i].ms;
-    due[i] = INT64_C(9007199254740991); /* all */
+    due[i] = INT64_C(9007199254740991); /* all later items */
     v->status = delayq_count_due(q, due, BARS, counts);
     if (v->status != DELAYQ_OK) return 0;
     for (i = 0; i < BARS; i++)
@@ -115,7 +118,7 @@ static void refresh(size_t i) {
     v->status = delayq_count(q, &v->counts);
     if (v->status == DELAYQ_OK && i == selected) v->has_bars = count_bars(q, v);
     if (v->status != DELAYQ_OK) {
-        snprintf(v->why, sizeof v->why, "%s", reason(q));
+        shorten(reason(q), v->why, sizeof v->why);
         v->total.count = v->offered.count = v->taken.count = 0;
         return;
     }
@@ -142,7 +145,7 @@ static void refresh(size_t i) {
 enum { SCHEDULED, LEASED, RETRYING, READY, DEAD, PANES };
 
 typedef struct row {
-    int64_t ms; /* due; dead letters: when it died */
+    int64_t ms; /* due time; of dead letters the time of death */
     int attempt;
     char reason[16];
     char ticket[52];
@@ -154,7 +157,7 @@ typedef struct pane {
     row *rows;
     size_t count, room;
     int64_t total;
-    int complete; /* the total is exact; else more may be behind */
+    int complete; /* 1: the total is exact; 0: there may be more */
     growth grown;
 } pane;
 
@@ -163,9 +166,9 @@ static pane panes[PANES] = {{.name = "SCHEDULED"},
                             {.name = "RETRYING"},
                             {.name = "READY"},
                             {.name = "DEAD"}};
-static int enlarged = -1; /* the only one that is shown */
-static size_t seen_items; /* of the set, from its head */
-static size_t panes_of;   /* whose they are */
+static int enlarged = -1; /* the only pane that is shown */
+static size_t seen_items; /* items of the set that were read, from its head */
+static size_t panes_of;   /* the queue of the panes */
 
 static row *add_row(pane *p, const void *data, size_t len) {
     row *r;
@@ -201,10 +204,10 @@ static void read_pending(delayq *q) {
     }
 }
 
-/* The first items of a list; of the dead letters the last. */
+/* Read the first items of a list, or the last dead letters. */
 static void read_rows(delayq *q, pane *p, const char *key, int64_t from,
                       int is_element) {
-    char why[256];
+    char why[WHY];
     size_t page = ROWS, i;
     redisReply *r = read_list(q, key, from, ROWS, &page, why);
     for (i = 0; r && i < r->elements; i++) {
@@ -228,7 +231,7 @@ static void read_rows(delayq *q, pane *p, const char *key, int64_t from,
     if (r) freeReplyObject(r);
 }
 
-/* Another queue is shown, or this one was away. */
+/* Another queue is shown, or this one could not be read. */
 static void forget_panes(void) {
     int i;
     for (i = 0; i < PANES; i++) panes[i].grown.count = 0;
@@ -280,7 +283,8 @@ static void refresh_all(void) {
     for (i = 0; i < handle_count && !stops; i++) {
         const view *before = i > 0 ? &views[i - 1] : NULL;
         if (before && passing(before->status) && clock_ms() - began_ms > 500) {
-            /* the server is away: don't wait for it once per queue */
+            /* The server does not answer, so don't wait for it once per
+             * queue. */
             views[i].status = before->status;
             memcpy(views[i].why, before->why, sizeof before->why);
             views[i].has_bars = 0;
@@ -297,7 +301,7 @@ static void refresh_all(void) {
         forget_panes();
 }
 
-/* Where no queue was named, look now and then for new ones. */
+/* If no queue was named, look for new queues now and then. */
 static void list_anew(void) {
     char **found, *chosen;
     size_t count, i;
@@ -305,7 +309,7 @@ static void list_anew(void) {
     if (listed_ms == 0 || clock_ms() - listed_ms < RELIST_MS) return;
     listed_ms = clock_ms();
     found = find_queues(NULL, &count, &code);
-    if (!found) return; /* later, perhaps */
+    if (!found) return; /* try again later */
     for (i = 0; i < count && i < handle_count; i++)
         if (strcmp(found[i], queue_names[i]) != 0) break;
     if (i == count && i == handle_count) {
@@ -347,6 +351,8 @@ static void show_json_view(const view *v) {
            ",\"dead\":%" PRId64,
            v->counts.pending, v->counts.overdue, v->counts.overdue_ms,
            v->counts.ready, v->counts.dead);
+    if (v->counts.paused > 0)
+        printf(",\"paused_ms\":%" PRId64, v->counts.paused);
     if (net(&v->total, &per_s)) printf(",\"net_per_s\":%.1f", per_s);
     if (net(&v->offered, &per_s)) printf(",\"offered_per_s\":%.1f", per_s);
     if (net(&v->taken, &per_s)) printf(",\"taken_per_s\":%.1f", per_s);
@@ -361,17 +367,20 @@ static void show_json_view(const view *v) {
 
 static void show_plain_view(const view *v) {
     const delayq_counts *c = &v->counts;
-    char now[64], oldest[32];
+    char now[64], oldest[32], name[600], why[WHY];
     double per_s;
+    preview(v->name, strlen(v->name), name, sizeof name);
     date((int64_t)time(NULL) * 1000, now, sizeof now);
     if (v->status != DELAYQ_OK) {
-        printf("%s %s error: %s\n", now, v->name, v->why);
+        preview(v->why, strlen(v->why), why, sizeof why);
+        printf("%s %s error: %s\n", now, name, why);
         return;
     }
     printf("%s %s pending %" PRId64 " overdue %" PRId64
            " oldest %s ready %" PRId64 " dead %" PRId64,
-           now, v->name, c->pending, c->overdue,
+           now, name, c->pending, c->overdue,
            distance(c->overdue_ms, oldest, sizeof oldest), c->ready, c->dead);
+    if (c->paused > 0) fputs(" paused", stdout);
     if (net(&v->total, &per_s)) printf(" net %+.1f/s", per_s);
     if (net(&v->offered, &per_s)) printf(" offered %.1f/s", per_s);
     if (net(&v->taken, &per_s)) printf(" taken %.1f/s", per_s);
@@ -385,7 +394,7 @@ static int watch_plainly(void) {
         size_t i;
         list_anew();
         for (i = 0; i < handle_count && !stops; i++) {
-            selected = i; /* all have bars, in JSON */
+            selected = i; /* in JSON all queues have bars */
             refresh(i);
             if (set.json)
                 show_json_view(&views[i]);
@@ -408,9 +417,9 @@ static struct {
     char *text;
     size_t len, room;
     int rows, columns, row;
-    int blocks; /* bars of blocks, else of # */
+    int blocks; /* 1: bars are made of blocks; 0: of # */
     int grey;   /* NO_COLOR is set */
-    int lost;   /* it can't be written to */
+    int lost;   /* 1: the terminal can't be written to */
 } screen;
 
 static void put_bytes(const char *s, size_t n) {
@@ -426,8 +435,8 @@ static void put_text(const char *s) {
     put_bytes(s, strlen(s));
 }
 
-/* Up to `width` columns of a text, what can't be shown as '?', then blanks.
- * Returns the bytes. */
+/* Fit a text into `width` columns: unprintable characters become '?', and
+ * blanks follow. Returns the bytes. */
 static size_t fit(const char *s, int width, char *to, size_t size) {
     size_t k = 0, n;
     for (; *s; s += n) {
@@ -449,8 +458,8 @@ static size_t fit(const char *s, int width, char *to, size_t size) {
     return k;
 }
 
-/* One line in a style ("1" bold, "7" inverse, "" none), cut at the screen's
- * edge; what lies below the last is left out. */
+/* Print one line in a style ("1" bold, "7" inverse, "" none), cut at the
+ * screen's edge. Lines below the last one are left out. */
 static void put_line(const char *style, const char *format, ...) {
     char line[2048], cut[4096], code[16];
     size_t n;
@@ -470,7 +479,7 @@ static void put_line(const char *style, const char *format, ...) {
     if (*style) put_text("\033[0m");
 }
 
-/* A bar of so many eighths of a column. */
+/* Draw a bar of this many eighths of a column. */
 static void draw_bar(int64_t eighths, char *to, size_t size) {
     static const char *const part[] = {"",       "\u258f", "\u258e", "\u258d",
                                        "\u258c", "\u258b", "\u258a", "\u2589"};
@@ -484,7 +493,7 @@ static void draw_bar(int64_t eighths, char *to, size_t size) {
                                      : "");
 }
 
-/* What a bar is called: between the edges a and b. */
+/* Write the title of a bar between the edges a and b. */
 static void bar_label(int a, int b, char *to, size_t size) {
     if (a < 0 && b == BARS - 1)
         snprintf(to, size, "all");
@@ -501,8 +510,8 @@ static void bar_label(int a, int b, char *to, size_t size) {
         snprintf(to, size, "in %s - %s", edges[a].text, edges[b].text);
 }
 
-/* Which edges stay, so that no more than `rows` bars are drawn. Those of the
- * past only where something is overdue. */
+/* Choose the edges, so that at most `rows` bars are drawn. Edges in the past
+ * are chosen only if something is overdue. */
 static int choose_edges(const view *v, int rows, int chosen[BARS]) {
     int level, n = 0, i;
     for (level = 4; level >= 0; level--) {
@@ -515,7 +524,7 @@ static int choose_edges(const view *v, int rows, int chosen[BARS]) {
     return n + 1;
 }
 
-/* The histogram. */
+/* Draw the histogram. */
 static void draw_bars(const view *v, int rows) {
     int chosen[BARS], n = choose_edges(v, rows, chosen), i, k, from;
     int64_t sums[BARS], most = 1;
@@ -541,13 +550,13 @@ static void draw_bars(const view *v, int rows) {
 
 typedef struct column {
     const char *head;
-    int width, need; /* shown where the screen has so many columns */
+    int width, need; /* the screen's least width at which a column is shown */
 } column;
 
 static const column columns[] = {
     {"PENDING", 11, 0},    {"OVERDUE", 9, 36}, {"OLDEST", 8, 62},
     {"READY", 9, 28},      {"DEAD", 8, 48},    {"NET/S", 9, 70},
-    {"OFFERED/S", 11, 90}, {"TAKEN/S", 9, 90}, /* if they are counted */
+    {"OFFERED/S", 11, 90}, {"TAKEN/S", 9, 90}, /* only if they are counted */
 };
 #define COLUMNS (sizeof columns / sizeof columns[0])
 
@@ -576,7 +585,7 @@ static void cell(const view *v, size_t which, char *to, size_t size) {
     }
 }
 
-/* A row of the table; of its head where v is NULL. */
+/* Draw a row of the table, or its head if v is NULL. */
 static void draw_row(const view *v, const char *style) {
     char line[900], text[40];
     size_t i, n;
@@ -602,10 +611,13 @@ static void draw_row(const view *v, const char *style) {
         n += (size_t)snprintf(line + n, sizeof line - n, "%*s",
                               columns[i].width, text);
     }
+    if (v && v->counts.paused > 0)
+        snprintf(line + n, sizeof line - n, "  paused");
     put_line(style, "%s", line);
 }
 
-/* How late a share of those that are overdue is, at most: by the bars. */
+/* Returns the limit of the lateness of a share of the overdue items, by the
+ * bars. */
 static const char *late_part(const view *v, int percent) {
     int64_t seen = 0;
     int i;
@@ -616,10 +628,16 @@ static const char *late_part(const view *v, int percent) {
     return i > 0 ? edges[i - 1].text : "more";
 }
 
-/* What stands above the bars. */
+/* Draw the lines above the bars. */
 static void draw_about(const view *v) {
     char left[32];
-    if (v->counts.overdue > 0)
+    if (v->counts.paused > 0)
+        put_line("31", "paused for %s: nothing is moved or taken",
+                 distance(polled_ms > v->counts.paused
+                              ? polled_ms - v->counts.paused
+                              : 0,
+                          left, sizeof left));
+    else if (v->counts.overdue > 0)
         put_line("1", "overdue: oldest %s, half < %s, 99%% < %s",
                  distance(v->counts.overdue_ms, left, sizeof left),
                  late_part(v, 50), late_part(v, 99));
@@ -679,7 +697,8 @@ static void draw_pane(int number, int rows) {
         draw_item(p, &p->rows[number == DEAD ? p->count - 1 - i : i]);
 }
 
-/* Each has its title; the other lines go around until none wants more. */
+/* Draw the panes. Each has its title. The other lines are given out in turn
+ * until no pane needs more. */
 static void draw_panes(void) {
     int left = screen.rows - screen.row - PANES, rows[PANES] = {0}, i, more = 1;
     if (enlarged >= 0) {
@@ -717,7 +736,7 @@ static void draw(void) {
     put_text("\033[H");
     draw_head();
     draw_row(NULL, "1");
-    /* a third of the screen at most is the table's */
+    /* The table takes at most a third of the screen. */
     fitting = screen.rows > 12 ? (size_t)(screen.rows - 3) / 3 : 2;
     if (selected >= fitting) first = selected - fitting + 1;
     for (i = first; i < handle_count && i < first + fitting; i++)
@@ -755,7 +774,7 @@ static void screen_on(void) {
         raw.c_cc[VTIME] = 0;
         tcsetattr(0, TCSADRAIN, &raw);
     }
-    /* the other screen, no cursor, no wrapping */
+    /* Use the other screen, without cursor and wrapping. */
     fputs("\033[?1049h\033[?25l\033[?7l\033[2J", stdout);
     fflush(stdout);
 }
@@ -777,7 +796,7 @@ static void measure(void) {
     }
 }
 
-/* Ctrl-Z: give the terminal back, and stop until we are continued. */
+/* Ctrl-Z: give the terminal back, and stop until the program is continued. */
 static void suspend(void) {
     suspended = 0;
     screen_off();
@@ -785,13 +804,13 @@ static void suspend(void) {
     screen_on();
 }
 
-/* Keys: 0 to quit, 1 where something has to be read anew, 2 to be drawn anew,
+/* Read the keys. Returns 0 to quit, 1 to read something again, 2 to draw again,
  * else -1. */
 static int read_keys(void) {
     unsigned char keys[32];
     ssize_t i, n = read(0, keys, sizeof keys);
     int result = -1;
-    if (n <= 0) reads_keys = 0; /* the terminal is gone */
+    if (n <= 0) reads_keys = 0; /* the terminal is closed */
     for (i = 0; i < n; i++) {
         int arrow = keys[i] == 033 && i + 2 < n ? keys[i + 2] : 0;
         if (arrow) i += 2;
@@ -844,11 +863,12 @@ int run_watch(int argc, char **argv) {
     size_t i;
     int code;
     if (set.interval_ms < 100) return usage("--interval: 100ms or more");
-    io_timeout_ms = 1000;
+    if (set.io_timeout_ms < 0) set.io_timeout_ms = 1000;
     code = open_or_list(argc, argv, PATIENT);
     set.quiet = 1; /* the view shows errors */
     listed_ms = argc > 0 ? 0 : clock_ms();
-    server_offset_ms = (int64_t)time(NULL) * 1000 - clock_ms(); /* as yet */
+    /* until the server's clock is known */
+    server_offset_ms = (int64_t)time(NULL) * 1000 - clock_ms();
     if (code != DONE) return code;
     views = (view *)must(calloc(handle_count, sizeof *views));
     for (i = 0; i < handle_count; i++) views[i].name = queue_names[i];

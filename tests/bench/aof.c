@@ -1,7 +1,8 @@
 /*
- * aof -- bytes per moved or taken item of 100 bytes that go to the append-only
- * file and to replicas, compared with the published transfer of as many items
- * in the same order. By aof_current_size of INFO persistence.
+ * aof -- bytes that the server writes to the append-only file and to replicas
+ * for a moved or taken item of 100 bytes, compared with the published transfer
+ * of as many items in the same order. The bytes are the growth of
+ * aof_current_size in INFO persistence.
  */
 #include "bench.h"
 

@@ -1,11 +1,11 @@
 /*
  * batch -- offers and takes of many items of 100 bytes, compared with the
- * leanest scripts that store as much and tell as much, with one plain ZADD, and
- * with a ZADD whose due times the program reckons by itself: by the CPU time of
- * program and server.
+ * leanest scripts that store and report the same, with one plain ZADD, and with
+ * a ZADD whose due times the program computes itself. It compares the CPU time
+ * of program and server.
  *
- * For the chart: items a second of 1, 10, 100 or 1,000 at a time, beside the
- * published protocol.
+ * The chart shows items a second in calls of 1, 10, 100 or 1,000 items, of
+ * delayq and of the published protocol.
  */
 #include "bench.h"
 
@@ -20,10 +20,15 @@ static int64_t *far, *past;
 /* --- the leanest scripts ------------------------------------------------- */
 
 /*
- * What is stored, and who is told, is the same as by an offer: the server's
- * clock, due times in ms rounded up, no element twice, a PUBLISH of a new head.
- * KEYS 1 zset; ARGV 1 channel, then pairs: due time with a - before it, or
- * delay, or nothing: as the one before; element.
+ * This script has the effects of an offer. It computes due times by the
+ * server's clock, in ms, rounded up. It stores no element twice. If the zset
+ * gets a new first item, it publishes that item's due time.
+ *
+ *     KEYS 1   zset
+ *     ARGV 1   channel
+ *     ARGV 2   when: a delay in ms; or - and a due time; or nothing, if it is
+ *              the same as in the pair before
+ *     ARGV 3   element; then more pairs of these two
  */
 static const char lean_offer[] =
     "local t = redis.call('TIME')\n"
@@ -52,8 +57,9 @@ static const char lean_offer[] =
     "end\n"
     "return {us}\n";
 
-/* As much as a take tells: when each was due, when to come again, what lies on
- * the two lists. KEYS 1 zset, 2 and 3 lists; ARGV 1 how many. */
+/* This script reports as much as a take: the due time of each item, the next
+ * time to poll, and the lengths of the two lists. KEYS 1 zset, 2 and 3 lists;
+ * ARGV 1 the most items. */
 #define LEAN_TAKE(check)                                               \
     "local call = redis.call\n"                                        \
     "local t = call('TIME')\n"                                         \
@@ -74,12 +80,13 @@ static const char lean_offer[] =
     "out[4] = table.concat(dues, ' ')\n"                               \
     "return out\n"
 static const char lean_take[] = LEAN_TAKE("");
-/* and sees that each is an element, or it would lose what it can't decode */
+/* The same, and it checks that each is an element. Otherwise it would lose
+ * items that it can't decode. */
 static const char safe_take[] = LEAN_TAKE(
     "  if #e < 25 or string.byte(e) ~= 16 or\n"
     "    struct.unpack('I8', e, 18) ~= #e - 25 then return nil end\n");
 
-/* The same with a lease of ARGV 2 ms. */
+/* The same as a take with a lease of ARGV 2 ms. */
 static const char lean_lease[] =
     "local call, sub, byte = redis.call, string.sub, string.byte\n"
     "local t = call('TIME')\n"
@@ -112,8 +119,8 @@ static const char lean_lease[] =
 static const char lean_ack[] =
     "return redis.call('ZREM', KEYS[1], unpack(ARGV))\n";
 
-/* Tells a new head: KEYS 1 zset; ARGV 1 channel, 2 the earliest due time that
- * was added, 3 how many are due then. */
+/* This script announces a new head: KEYS 1 zset; ARGV 1 channel, 2 the earliest
+ * due time that was added, 3 the number of items that are due then. */
 static const char head_told[] =
     "if redis.call('ZCOUNT', KEYS[1], '0', ARGV[2]) == ARGV[3] + 0 then\n"
     "  redis.call('PUBLISH', ARGV[1], ARGV[2])\n"
@@ -128,7 +135,7 @@ static void check(delayq *h, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(h));
 }
 
-/* due: an absolute due time, another for each; else delays, one for all */
+/* due: each message has its own due time; otherwise all have the same delay */
 static void offer(int items, int n, int due) {
     static delayq_message m[1000];
     int i, k;
@@ -166,7 +173,8 @@ static void element_of(char *e, int i) {
     memcpy(e + 25, payload, 100);
 }
 
-/* One command of n pairs; head: the words before them, NULL at the end. */
+/* Send one command with n pairs. head: the words before the pairs, NULL at the
+ * end. */
 static void send_pairs(const char **head, int from, int n, int due,
                        const char *other) {
     static char e[1000][ELEMENT], when[1000][24];
@@ -214,7 +222,7 @@ static void y_zadd_1000(void) {
     }
 }
 
-/* A ZADD with due times that the program has reckoned, and a script that tells
+/* A ZADD whose due times the program has computed, and a script that announces
  * the new head, in one write. */
 static void y_zadd_head(void) {
     const char *head[] = {"ZADD", ZSET, "NX", NULL};
@@ -278,7 +286,7 @@ static double used(void) {
     return both_us(c);
 }
 
-/* --- what lies there before ---------------------------------------------- */
+/* --- the queue before a lap ---------------------------------------------- */
 
 static void empty(void) {
     empty_bench(c, &q);
@@ -355,7 +363,7 @@ static void stored_published(int items) {
     store_published(c, "bench", past, items, sizeof payload);
 }
 
-/* Items a second, the median of some rounds. */
+/* Returns items a second, the median of some rounds. */
 static double rate(void (*before)(int), void (*run)(int, int), int items,
                    int n) {
     double v[ROUNDS];

@@ -1,9 +1,9 @@
 /*
- * What the benches share: clocks, medians, a bare connection, prepared queues,
+ * Shared by the benches: clocks, medians, a bare connection, prepared queues,
  * and as a reference the published protocol of Redisson <= 3.21.0.
  *
- * A figure that has to come out the same on another day is a ratio, of ours to
- * a yardstick that is measured beside it, again and again: see "comparing".
+ * A figure that must be the same on another day is a ratio: that of delayq to a
+ * yardstick. Both are measured together, again and again: see "comparing".
  *
  * If DELAYQ_BENCH_DATA names a folder, the benches write the data for `make
  * charts` into it.
@@ -12,7 +12,7 @@
 #define BENCH_H
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE 1 /* sched_setaffinity */
+#define _GNU_SOURCE 1 /* for sched_setaffinity */
 #endif
 #define DELAYQ_IMPLEMENTATION
 #include "../../delayq.h"
@@ -26,7 +26,8 @@
 #define ZSET "redisson_delay_queue_timeout:{bench}"
 #define MIRROR "redisson_delay_queue:{bench}"
 #define CHANNEL "redisson_delay_queue_channel:{bench}"
-#define BENCH __attribute__((unused)) static /* not every bench uses it */
+/* some benches don't use all functions */
+#define BENCH __attribute__((unused)) static
 
 BENCH double seconds(void) {
     struct timespec t;
@@ -50,7 +51,7 @@ BENCH double median(double *v, int n) {
     return v[n / 2];
 }
 
-/* The middle of n figures, and how far they lie apart. */
+/* The middle of n figures, and how widely they are spread. */
 struct spread {
     double middle, least, most;
     double low, high; /* quartiles: half of the figures lie between them */
@@ -71,7 +72,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* A file for a chart, or NULL. */
+/* Opens a file for a chart. Returns NULL if none is wanted. */
 BENCH FILE *data_file(const char *name) {
     const char *folder = getenv("DELAYQ_BENCH_DATA");
     char path[1024];
@@ -112,7 +113,7 @@ BENCH void do_command(redisContext *c, const char *text) {
     freeReplyObject(reply(c));
 }
 
-/* SCRIPT LOAD: the SHA, to be freed. */
+/* SCRIPT LOAD. Returns the SHA1, to be freed. */
 BENCH char *load(redisContext *c, const char *script) {
     redisReply *r;
     char *sha;
@@ -123,7 +124,8 @@ BENCH char *load(redisContext *c, const char *script) {
     return sha;
 }
 
-/* The value of a field, such as "used_memory:", in a section of INFO. */
+/* Returns the value of a field, such as "used_memory:", in a section of
+ * INFO. */
 BENCH double info(redisContext *c, const char *section, const char *field) {
     redisReply *r;
     const char *at;
@@ -136,11 +138,12 @@ BENCH double info(redisContext *c, const char *section, const char *field) {
     return value;
 }
 
-/* Microseconds of CPU that a process has used; below 0: it can't be known. */
+/* Returns the microseconds of CPU that a process has used, or a negative number
+ * if that is not known. */
 BENCH double cpu_of(pid_t pid) {
     clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
     struct timespec t;
-#ifdef __APPLE__ /* has only its own clock */
+#ifdef __APPLE__ /* macOS shows a process only its own clock */
     if (pid != getpid()) return -1;
 #else
     if (clock_getcpuclockid(pid, &clock) != 0) return -1;
@@ -149,8 +152,9 @@ BENCH double cpu_of(pid_t pid) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-/* The same of the server. One that tests/with-server.sh hasn't started has to
- * be asked, and tells of its main thread; before Redis 6.2, of all of them. */
+/* Returns the server's CPU time. If tests/with-server.sh has not started the
+ * server, this is the server's own figure: that of its main thread, or before
+ * Redis 6.2 of all threads. */
 BENCH double server_us(redisContext *c) {
     const char *pid = getenv("DELAYQ_SERVER_PID");
     double s = pid ? cpu_of(atoi(pid)) : -1;
@@ -162,13 +166,15 @@ BENCH double server_us(redisContext *c) {
     return s * 1e6;
 }
 
-/* Of this program and the server together: other work on the machine lets both
- * wait, but hardly changes what they use. On one core it is the rate. */
+/* Returns the CPU time of this program and the server together. Other work on
+ * the machine makes both wait, but hardly changes their CPU time. On one core
+ * this is the rate. */
 BENCH double both_us(redisContext *c) {
     return cpu_of(getpid()) + server_us(c);
 }
 
-/* Microseconds that scripts have cost the server since CONFIG RESETSTAT. */
+/* Returns the microseconds that scripts have cost the server since CONFIG
+ * RESETSTAT. */
 BENCH double script_us(redisContext *c) {
     redisReply *r;
     const char *at;
@@ -181,7 +187,7 @@ BENCH double script_us(redisContext *c) {
     return us;
 }
 
-/* Let the server write an append-only file, without syncs and rewrites. */
+/* Make the server write an append-only file, without syncs and rewrites. */
 BENCH void aof_on(redisContext *c) {
     do_command(c, "CONFIG SET auto-aof-rewrite-percentage 0");
     do_command(c, "CONFIG SET appendfsync no");
@@ -191,8 +197,8 @@ BENCH void aof_on(redisContext *c) {
         usleep(10000);
 }
 
-/* The bytes that it has. Data that is being written during one question is in
- * the next answer. */
+/* Returns the file's length in bytes. Data that is being written during one
+ * INFO appears in the next one. */
 BENCH double aof_bytes(redisContext *c) {
     double now = -1, last;
     do {
@@ -203,8 +209,8 @@ BENCH double aof_bytes(redisContext *c) {
     return now;
 }
 
-/* The least that an offer has to do. KEYS 1 zset; ARGV 1 delay in ms, 2
- * element, 3 channel */
+/* The least that an offer must do. KEYS 1 zset; ARGV 1 delay in ms, 2 element,
+ * 3 channel */
 BENCH const char bare_offer[] =
     "local t = redis.call('TIME')\n"
     "local due = string.format('%.0f', t[1] * 1000 +\n"
@@ -216,8 +222,9 @@ BENCH const char bare_offer[] =
     "return {due}\n";
 
 /*
- * The two scripts of the published protocol, rewritten: element = id as
- * a double, length, payload; a list in order of offer beside the zset.
+ * The two scripts of the published protocol, rewritten. An element is an id as
+ * a double, a length and a payload. A list beside the zset has the order of the
+ * offers.
  *
  * offer     KEYS 1 zset, 2 mirror, 3 channel; ARGV 1 due, 2 id, 3 payload
  * transfer  KEYS 1 ready, 2 zset, 3 mirror; ARGV 1 now, 2 limit
@@ -243,16 +250,16 @@ BENCH const char published_transfer[] =
 /* --- comparing ----------------------------------------------------------- */
 
 /*
- * Other work on the machine changes what a thing costs from one second to the
- * next, up to twice. So each lap measures ours and the yardstick one right
- * after the other, every second lap the other way round, and notes their
- * ratio; the laps of all rows of a table take turns, so that a bad minute meets
- * each of them. Printed are the median of the ratios and their quartiles, and
- * what that says of the goal:
+ * Other work on the machine changes a measured cost from one second to the
+ * next, up to twice. So each lap measures delayq and the yardstick right after
+ * each other, every second lap in reverse order, and notes their ratio. The
+ * laps of all rows of a table take turns, so that a bad minute affects all
+ * rows. A row prints the median of the ratios, their quartiles, and a verdict
+ * on the goal:
  *
- *     met, missed   the median lies further from the goal than the quartiles
- *                   lie apart
- *     unclear       it doesn't: another day may say the contrary
+ *     met, missed   the median is further from the goal than the quartiles are
+ *                   from each other
+ *     unclear       it is not: another day may have the opposite result
  *
  * Either a table of rows, measured by compare():
  *
@@ -264,13 +271,13 @@ BENCH const char published_transfer[] =
  * spread_of(ratios, LAPS).
  */
 #define LAPS 20
-#define ROWS_MAX 24 /* of a table */
+#define ROWS_MAX 24 /* the most rows of a table */
 
-/* Where the processes of a bench run: wherever the system puts them, or, with
- * the server of tests/with-server.sh, all on one core. */
+/* Where the processes of a bench run: anywhere, or all on one core (only with
+ * the server of tests/with-server.sh). */
 enum where { FREE, ONE_CORE, WHERES };
 
-/* Put this process and its server there. 0: that can't be done. */
+/* Put this process and its server there. Returns 0 if that can't be done. */
 BENCH int put(enum where where) {
 #ifdef __linux__
     static cpu_set_t all;
@@ -300,13 +307,13 @@ BENCH int put(enum where where) {
 #endif
 }
 
-/* How far a bench is, for somebody who sits before it. */
+/* Show somebody who watches how far a bench is. */
 BENCH void progress(int done, int of) {
     if (!isatty(2)) return;
     fprintf(stderr, done < of ? "\r%d of %d " : "\r\033[K", done, of);
 }
 
-/* What the figures say of a goal, such as ">= 0.85", or "" for none. */
+/* Returns the verdict on a goal such as ">= 0.85"; goal "" has none. */
 BENCH const char *verdict(const struct spread *s, const char *goal) {
     int most = strncmp(goal, "<= ", 3) == 0;
     double wanted, over;
@@ -336,12 +343,12 @@ BENCH void print_row(const char *title, const char *yardstick,
 struct row {
     const char *title, *yardstick;
     const char *goal; /* ">= ": the ratio is one of rates, "<= ": of costs */
-    void (*before)(void), (*ours)(void); /* only the second is measured */
+    void (*before)(void), (*ours)(void); /* only `ours` is measured */
     void (*before_yard)(void), (*yard)(void);
-    double scale; /* the yardstick does 1 / scale as many */
+    double scale; /* the yardstick does 1 / scale as many items */
 };
 
-/* What a run costs by a meter: seconds(), or one of CPU. */
+/* Returns the cost of a run by a meter: seconds(), or one of CPU. */
 BENCH double cost(void (*before)(void), void (*run)(void),
                   double (*meter)(void)) {
     double begin;
@@ -351,7 +358,7 @@ BENCH double cost(void (*before)(void), void (*run)(void),
     return meter() - begin;
 }
 
-/* One lap of a row. */
+/* Measure one lap of a row. */
 BENCH double lap(const struct row *r, int turned, double (*meter)(void)) {
     double ours = 0, yard;
     if (!turned) ours = cost(r->before, r->ours, meter);
@@ -368,7 +375,7 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
     int i, where, wheres = WHERES;
     size_t k;
     if (n > ROWS_MAX) die("too many rows");
-    for (i = -1; i < LAPS; i++) { /* the first one warms up */
+    for (i = -1; i < LAPS; i++) { /* the first lap warms up */
         progress(i + 1, LAPS);
         for (where = 0; where < wheres; where++) {
             if (!put((enum where)where)) {
@@ -393,11 +400,11 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
 
 /* --- what lies in the queue before --------------------------------------- */
 
-#define STORE_MAX 1024 /* most bytes of a payload */
+#define STORE_MAX 1024 /* the most bytes of a payload */
 #define PAST_MS 1600000000000LL
 #define FAR_MS 4000000000000LL
 
-/* A handle that is connected and has its scripts. */
+/* Open a handle that is connected and has its scripts. */
 BENCH void open_queue(delayq *q, const char *name, delayq_wire wire,
                       int64_t lease_ms) {
     delayq_options o;
@@ -416,8 +423,9 @@ BENCH void open_bench(delayq *q, delayq_wire wire, int64_t lease_ms) {
     open_queue(q, "bench", wire, lease_ms);
 }
 
-/* Due times of n items in the order of their offer, `due` of which are due
- * and the others far away; shuffled: at random against that order. */
+/* Returns the due times of n items in the order of their offer. `due` of the
+ * items are due now, the others are far away. shuffled: the due times are
+ * random. */
 BENCH int64_t *due_times(int n, int due, int shuffled) {
     int64_t *ms = (int64_t *)malloc((size_t)n * sizeof *ms);
     int i;
@@ -452,7 +460,8 @@ BENCH void store(delayq *q, const int64_t *due_ms, int n, size_t len) {
     }
 }
 
-/* The same in the published layout: a ZADD and an RPUSH of 300 each. */
+/* The same in the published layout: one ZADD and one RPUSH for every 300
+ * items. */
 BENCH void store_published(redisContext *c, const char *name,
                            const int64_t *due_ms, int n, size_t len) {
     static char e[300][16 + STORE_MAX], score[300][24], zset[100], mirror[100];
@@ -484,7 +493,7 @@ BENCH void store_published(redisContext *c, const char *name,
     }
 }
 
-/* One published transfer of up to `batch`. */
+/* Run one published transfer of up to `batch` items. */
 BENCH void transfer_published(redisContext *c, const char *name,
                               const char *sha, int batch) {
     redisAppendCommand(c,
@@ -494,7 +503,8 @@ BENCH void transfer_published(redisContext *c, const char *name,
     freeReplyObject(reply(c));
 }
 
-/* One tick that asks the server in any case; returns how many it moved. */
+/* Run a tick that polls the server in any case. Returns how many items it
+ * moved. */
 BENCH int tick_now(delayq *q) {
     uint64_t moved = q->counts.moved;
     q->next_poll_us = 0;

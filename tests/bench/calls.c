@@ -1,7 +1,7 @@
 /*
  * How many functions of delayq.h an offer and a take enter, counted by the
- * compiler's -finstrument-functions: a measure of how much code a reader has to
- * follow. `make calls` builds and runs it.
+ * compiler's -finstrument-functions: this measures how much code a reader has
+ * to follow. `make calls` builds and runs it.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -29,7 +29,8 @@ UNCOUNTED static void check(delayq *q, delayq_status status) {
     exit(1);
 }
 
-/* The second round counts: scripts are loaded, the subscriber is open. */
+/* Only the second round counts: by then scripts are loaded, and the subscriber
+ * is open. */
 UNCOUNTED int main(void) {
     static delayq q;
     delayq_options options;
@@ -45,7 +46,7 @@ UNCOUNTED int main(void) {
         entered = 0;
         check(&q, delayq_offer(&q, "hello", 5, 0));
         offer = entered;
-        usleep(5000); /* due by now */
+        usleep(5000); /* the item is due by now */
         entered = 0;
         check(&q, delayq_take(&q, &item, 1000));
         take = entered;

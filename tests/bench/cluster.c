@@ -1,8 +1,8 @@
 /*
  * How work spreads over a cluster: the same items through one queue, through 24
  * queues, and through one queue under 24 names. The busiest node is the limit.
- * Printed are its share of the time that all nodes spend in scripts, and how
- * many times the work of a single node the cluster can do.
+ * The bench prints two numbers: that node's share of the time that all nodes
+ * spend in scripts, and the cluster's capacity in times of a single node's.
  *
  * Needs DELAYQ_URL: several hosts, separated by commas.
  */
@@ -17,7 +17,8 @@
 static double work[8];
 static int nodes;
 
-/* Microseconds that scripts have cost on each node since the last call. */
+/* Returns the microseconds that scripts have cost the busiest node since the
+ * last call. */
 static double busiest(const char *url) {
     double sum = 0, most = 0;
     const char *p = strchr(url, '/') + 2;

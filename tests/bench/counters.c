@@ -1,9 +1,10 @@
 /*
  * counters -- what options.counters adds to a job that is offered, taken with
  * a lease and acknowledged: a handle that counts beside one that doesn't, in
- * turns on one server; payloads of 100 bytes. By INFO cpu (all that the server
- * does), INFO commandstats (its scripts alone), and aof_current_size. Of the
- * turns of a round the cheapest counts: disturbances only add time.
+ * turns on one server; payloads of 100 bytes. The figures are those of INFO cpu
+ * (all work of the server), INFO commandstats (only its scripts), and
+ * aof_current_size. Only the cheapest turn of a round counts, because
+ * disturbances only add time.
  */
 #include "bench.h"
 

@@ -1,24 +1,25 @@
 /*
- * expired -- keys that expire, and the event that Redis publishes then, beside
- * delayq: how late each is, and how many never come. Redis looks for expired
- * keys ten times a second, at random, and stops early where few of those that
- * it meets have expired; an event reaches only who is connected then.
+ * expired -- compares delayq with keys that expire, for which Redis publishes
+ * an event: their lateness, and the share that never comes. Redis looks for
+ * expired keys ten times a second, at random, and stops early if few of the
+ * keys that it checks have expired. An event reaches only clients that are
+ * connected at that moment.
  *
- * Jobs are due at random within 4 s. Measured are 10^4 and 10^5 of them; 10^4
- * beside ten times as many keys that live for an hour; and a consumer that is
- * away for the third of the 4 s.
+ * Jobs are due at random within 4 s. The bench measures 10^4 and 10^5 jobs;
+ * 10^4 jobs beside ten times as many keys that live for an hour; and a consumer
+ * that is away during the third of the 4 s.
  */
 #include "bench.h"
 
 #define MOST 100000
 #define SPREAD_MS 4000
 #define LEAD_MS 1500
-#define PATIENCE_MS 6000 /* after the last was due */
+#define PATIENCE_MS 6000 /* the longest wait after the last due time */
 #define ROUNDS 3
 
 static const struct {
     const char *title;
-    int jobs, others; /* which live for an hour */
+    int jobs, others; /* others: keys that live for an hour */
     int away;
 } rows[] = {{"10^4 jobs", 10000, 0, 0},
             {"10^5 jobs", 100000, 0, 0},
@@ -65,7 +66,7 @@ static void set_keys(int others) {
     }
 }
 
-/* One event, or nothing within 10 ms. */
+/* Read one event, or nothing within 10 ms. */
 static void hear(redisContext *s) {
     redisReply *r = NULL;
     struct pollfd f;
@@ -111,7 +112,7 @@ static void take_some(delayq *q) {
 
 /* --- the table ----------------------------------------------------------- */
 
-/* Until all have come, or patience ends. */
+/* Consume until all jobs have come, or PATIENCE_MS is over. */
 static void consume(delayq *q, redisContext *s, int64_t from, int away) {
     int64_t end = from + SPREAD_MS + PATIENCE_MS;
     while (come < jobs && wall_ms() < end) {
@@ -129,7 +130,8 @@ static void consume(delayq *q, redisContext *s, int64_t from, int away) {
     if (s) redisFree(s);
 }
 
-/* p50 and p99 in ms of those that came, and how many of 100 did not. */
+/* Computes p50 and p99, in ms, of the jobs that came, and the percentage of
+ * those that did not. */
 static void one_run(size_t k, int ours, double *p50, double *p99,
                     double *lost) {
     int64_t from;
@@ -139,7 +141,7 @@ static void one_run(size_t k, int ours, double *p50, double *p99,
     jobs = rows[k].jobs;
     come = 0;
     memset(seen, 0, sizeof seen);
-    /* to store them takes a while */
+    /* Storing them takes a while. */
     from = wall_ms() + LEAD_MS + (jobs + rows[k].others) / 50;
     for (i = 0; i < jobs; i++)
         due_ms[i] = from + (int64_t)(drand48() * SPREAD_MS);

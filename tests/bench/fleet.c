@@ -1,15 +1,16 @@
 /*
- * fleet -- how many devices one server carries. Measures the cost of each
- * request on the server, simulates devices that offer and consumers that take
- * with a lease and ack, compares the simulation with real runs on this machine,
- * and prints its results for other loads. README.md explains them.
+ * fleet -- the number of devices that one server can serve. Measures the cost
+ * of each request on the server, simulates devices that offer and consumers
+ * that take with a lease and ack, compares the simulation with real runs on
+ * this machine, and prints its results for other loads. README.md explains
+ * them.
  *
- * The simulation: a server that does one request after another, each at its
- * measured cost; offers at random times (Poisson), due in whole milliseconds;
- * consumers that take up to `batch`, ack them, and wait while nothing is due.
- * All items have the same delay, since any distribution of delays makes the
- * same random stream of due items. The cost of waiting is fitted to the first
- * real run. The noise of the machine is not simulated.
+ * The simulation has a server that does one request after another, each at its
+ * measured cost. Offers come at random times (Poisson) and are due in whole
+ * milliseconds. Consumers take up to `batch` items, ack them, and wait while
+ * nothing is due. All items have the same delay, since any distribution of
+ * delays makes the same random stream of due items. The cost of waiting is
+ * fitted to the first real run. The noise of the machine is not simulated.
  */
 #include "bench.h"
 #include <math.h>
@@ -17,13 +18,13 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define RUN_S 4.0    /* a run */
-#define DELAY_MS 200 /* of an item */
-#define MOST 400000  /* items of a run */
-#define TURN_US 50   /* from an answer to the client's next request */
+#define RUN_S 4.0    /* length of a run */
+#define DELAY_MS 200 /* the delay of each item */
+#define MOST 400000  /* the most items of a run */
+#define TURN_US 50   /* from a reply to the client's next request */
 
 static struct cost {
-    double once, item; /* us a request, and an item in it */
+    double once, item; /* us for a request, and for each item in it */
 } offer, take, ack;
 static double wait_us; /* the extra cost of a take that has waited */
 static double wake_us; /* the client's part of the lateness */
@@ -38,7 +39,8 @@ static void check(delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(&q));
 }
 
-/* us of an offer, a take and an ack of `batch`, over `n` of each. */
+/* Measures the microseconds of an offer, a take and an ack of `batch` items.
+ * Each is done n times. */
 static void life(int batch, int n, double us[3][5], int round) {
     int64_t *far = due_times(batch * n, 0, 1);
     int64_t *past = due_times(batch * n, batch * n, 0);
@@ -65,7 +67,7 @@ static void life(int batch, int n, double us[3][5], int round) {
     free(past);
 }
 
-/* A straight line through batches of 1 and of 100; medians of five. */
+/* Fit a straight line through batches of 1 and of 100; medians of five. */
 static void measure(void) {
     struct cost *costs[3] = {&offer, &take, &ack};
     double one[3][5], many[3][5];
@@ -84,8 +86,8 @@ static void measure(void) {
 /* --- the simulation ------------------------------------------------------ */
 
 struct result {
-    double busy, p50, p99; /* share of the time; ms */
-    double waits;          /* takes that had waited, a second */
+    double busy, p50, p99; /* busy: share of the time; p50, p99: in ms */
+    double waits;          /* takes a second that had to wait */
 };
 
 static double exponential(double mean) {
@@ -94,17 +96,17 @@ static double exponential(double mean) {
 
 static struct result quantiles(double busy, double *late_us, int n) {
     struct result r = {busy, median(late_us, n) / 1000, 0, 0};
-    r.p99 = late_us[n * 99LL / 100] / 1000; /* sorted by now */
+    r.p99 = late_us[n * 99LL / 100] / 1000; /* late_us is sorted by now */
     return r;
 }
 
-/* `rate` items a second, offered singly, for RUN_S. */
+/* Simulate `rate` items a second, offered singly, for RUN_S. */
 static struct result simulate(double rate, int batch, int consumers) {
     static double due[MOST], late[MOST];
     struct consumer {
         enum { WAITS, TAKES, ACKS } state;
-        double at; /* time of its next request, or since when it waits */
-        int n;     /* that it holds */
+        double at; /* time of its next request, or when its wait began */
+        int n;     /* how many items it holds */
     } all[64], *leader, *who;
     double next = 0, now = 0, busy = 0, at, cost;
     int head = 0, tail = 0, k, n, waits = 0;
@@ -125,7 +127,8 @@ static struct result simulate(double rate, int batch, int consumers) {
             if (wakes < at) at = wakes, who = leader;
         }
         if (at > RUN_S * 1e6) break;
-        now = fmax(now, at); /* when the server begins it */
+        /* the time at which the server begins the request */
+        now = fmax(now, at);
         if (!who) {
             cost = offer.once + offer.item;
             due[tail++] = ceil(now / 1000) * 1000 + DELAY_MS * 1000;
@@ -194,7 +197,7 @@ static struct result run(double rate, int batch, int consumers) {
     return quantiles(us / 1e6, late, shared->n);
 }
 
-/* A real run, and the simulation of the same load. */
+/* Compare a real run with the simulation of the same load. */
 static void held_against(double rate, int batch, int consumers, int fit) {
     struct result b = run(rate, batch, consumers);
     struct result a = simulate(rate, batch, consumers);

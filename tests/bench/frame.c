@@ -1,16 +1,17 @@
 /*
- * frame -- a game with an outbox: in each frame it offers and takes what is its
- * turn, 200 items a second each way. How long does a step last, in wall time
- * and in CPU time, how late do items come, is any lost or doubled, under round
- * trips of 0 to 100 ms and beside a server that is frozen, killed, restarted or
- * unreachable?
+ * frame -- a game with an outbox, which offers and takes 200 items a second. It
+ * measures the wall time and the CPU time of a step and the lateness of items,
+ * and counts lost and doubled items: with round trips of 0 to 100 ms, and with
+ * a server that is frozen, killed, restarted or unreachable.
  *
  *     frame [frames a second, default 200 [seconds a row, default 2]]
+ *     frame rates
  *
  * After each step the loop spins for as much CPU time as the step has used. The
- * wall time of that is what the machine itself steals: "empty". Below follow
- * how many offers go through an outbox and without one, on one core and on all,
- * and how often a loop of tick and poll turns. It starts its own servers.
+ * wall time of this spin ("empty") shows the delays by the machine itself.
+ * Below are the rates of offers with an outbox, with a kept outbox, and without
+ * one, on one core and on all (`rates` prints only these). Then come the turns
+ * of a loop of tick and poll. The bench starts its own servers.
  */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -22,18 +23,18 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#define RATE 200    /* items a second, each way */
-#define ITEMS 20000 /* at most, each way */
+#define RATE 200    /* items a second, in each direction */
+#define ITEMS 20000 /* the most items, in each direction */
 #define FRAMES 100000
 
 static char dir[64], server_path[128], proxy_path[128];
 static pid_t server_pid;
 
-/* What the processes of a row share. */
+/* Shared by the processes of a row. */
 static struct shared {
     volatile int stop_peer, stop_game, drop, back;
-    volatile int offered, answered; /* by the peer, ids from 0 */
-    unsigned char maybe[ITEMS];     /* the peer doesn't know */
+    volatile int offered, answered; /* by the peer, whose ids begin at 0 */
+    unsigned char maybe[ITEMS];     /* the peer does not know the outcome */
     int accepted, refused;          /* by the game's outbox */
     unsigned char taken[ITEMS];
     int early, gone, dropped;
@@ -64,7 +65,7 @@ static redisContext *reach(void) {
     return NULL;
 }
 
-/* synced: what it has answered survives its death. */
+/* synced: a write that the server has confirmed survives its death. */
 static void start_server(int synced) {
     redisContext *c;
     server_pid = child();
@@ -125,7 +126,7 @@ struct flow {
 };
 struct pair {
     int fd[2];
-    int hurt; /* bytes of it were dropped */
+    int hurt; /* some of its bytes were dropped */
     struct flow flow[2];
 };
 
@@ -153,7 +154,7 @@ static int unix_socket(const char *path, int listening) {
     return -1;
 }
 
-/* 0: the connection has ended. */
+/* Receive and hold bytes. Returns 0 if the connection has ended. */
 static int hold(struct pair *p, int d, int64_t delay_us) {
     static char bytes[65536];
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
@@ -181,7 +182,8 @@ static int hold(struct pair *p, int d, int64_t delay_us) {
     return 1;
 }
 
-/* Pass on what is due. 0: the connection has ended. *blocked: no room. */
+/* Pass on the bytes that are due. Returns 0 if the connection has ended.
+ * *blocked: there was no room. */
 static int pass(struct pair *p, int d, int *blocked) {
     struct flow *f = &p->flow[d];
     int64_t now = mono_us();
@@ -236,7 +238,7 @@ static void run_proxy(int listener, int64_t delay_us) {
             if (!ends) continue;
             end_pair(&pairs[i]);
             pairs[i] = pairs[--n];
-            i = n; /* look at all again */
+            i = n; /* look at all pairs again */
         }
         for (i = 0; i < 2 * n; i++) {
             struct flow *f = &pairs[i / 2].flow[i % 2];
@@ -323,7 +325,7 @@ static void run_peer(void) {
 /* --- the game ------------------------------------------------------------ */
 
 static delayq out, in;
-static int boxed = 1; /* do they have an outbox? */
+static int boxed = 1; /* 1: the handles have an outbox */
 static unsigned char memory[2][1 << 20];
 
 static int64_t cpu_ns(void) {
@@ -365,12 +367,13 @@ static void step(int due) {
     }
 }
 
-/* Run frames; what a step is given is how many items are due by now. */
+/* Run frames. Each step gets the number of items that are due by now. */
 static void run_frames(void (*a_step)(int due), int fps, double for_s) {
     int64_t begin, end, next, wall, cpu, used;
     struct timespec t;
     int n;
-    memset(shared->wall, 0, sizeof shared->wall); /* touch the pages */
+    /* so that the pages are mapped */
+    memset(shared->wall, 0, sizeof shared->wall);
     memset(shared->empty, 0, sizeof shared->empty);
     memset(shared->cpu, 0, sizeof shared->cpu);
     memset(shared->late, 0, sizeof shared->late);
@@ -409,7 +412,7 @@ static void run_game(const char *path, int fps, double for_s) {
     if (delayq_open(&in, &p) != DELAYQ_OK) die(delayq_errmsg(&in));
     run_frames(step, fps, for_s);
     shared->stop_peer = 1;
-    while (!shared->back) usleep(1000); /* the server is there again */
+    while (!shared->back) usleep(1000); /* until the server works again */
     shared->settled = (unsigned long long)shared->accepted;
     if (boxed) {
         if (delayq_flush(&out, 20000) != DELAYQ_OK)
@@ -431,7 +434,7 @@ static void run_game(const char *path, int fps, double for_s) {
 
 /* --- a row --------------------------------------------------------------- */
 
-/* What is left in the queue, leased ones included, by number. */
+/* Note the numbers of the items left in the queue, leased ones included. */
 static void look_at(const char *name, unsigned char *seen) {
     static const char script[] =
         "local out = redis.call('LRANGE', ARGV[1], 0, -1)\n"
@@ -504,7 +507,8 @@ static void print_items(int rtt_ms) {
     fflush(stdout);
 }
 
-/* What happens does so after a quarter of the time, and ends after three. */
+/* The event happens after a quarter of the time, and ends after three
+ * quarters. */
 static void row(const char *title, int rtt_ms, enum event what, int fps,
                 double for_s) {
     int through = rtt_ms > 0 || what == DROP;
@@ -542,7 +546,7 @@ static void row(const char *title, int rtt_ms, enum event what, int fps,
     end_server();
 }
 
-/* A host that there isn't: only steps can be seen. */
+/* The host does not exist, so only the steps can be measured. */
 static void step_nowhere(int due) {
     delayq_item item;
     delayq_tick(&out, NULL);
@@ -577,7 +581,7 @@ static void nowhere(int fps, double for_s) {
 #define ROUNDS 5
 #define RATE_S 0.3
 
-/* What a program does whose outbox is full. */
+/* Sleep as a program does if its outbox is full. */
 static void sleep_until_ready(delayq *q) {
     struct pollfd p[3];
     int fds[3];
@@ -589,22 +593,43 @@ static void sleep_until_ready(delayq *q) {
     poll(p, (nfds_t)n, (int)wait_ms);
 }
 
-/* Offers a second, one at a time. */
-static double rate(int with_box) {
+enum { NO_BOX, BOX, KEPT_BOX };
+
+/* Returns the CPU time of this process and the server in ns, or 0 if it is not
+ * known. */
+static double both_cpu_ns(void) {
+    char path[64];
+    double server_ns = 0;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/schedstat", (int)server_pid);
+    f = fopen(path, "r");
+    if (!f || fscanf(f, "%lf", &server_ns) != 1) server_ns = 0;
+    if (f) fclose(f);
+    return server_ns > 0 ? server_ns + (double)cpu_ns() : 0;
+}
+
+/* Returns offers a second, made one at a time. *ns: the CPU time of each. A
+ * kept outbox lies in shared memory, as a mapped file does. */
+static double rate(int with_box, double *ns) {
     static delayq q;
-    static unsigned char box[4 << 20];
     static const char payload[100];
+    static const size_t size = 4 << 20;
+    void *box = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     delayq_options o = options_of("bench", server_path);
     double begin, took;
     int n = 0;
+    if (box == MAP_FAILED) die("out of memory");
     if (with_box) {
         o.outbox = box;
-        o.outbox_size = sizeof box;
+        o.outbox_size = size;
     }
+    if (with_box == KEPT_BOX) o.outbox_keep = DELAYQ_KEEP;
     empty_server();
     if (delayq_open(&q, &o) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) die(delayq_errmsg(&q));
     if (with_box && delayq_flush(&q, 5000) != DELAYQ_OK) die(delayq_errmsg(&q));
+    *ns = both_cpu_ns();
     begin = seconds();
     while (n % 100 || seconds() - begin < RATE_S) {
         delayq_status status =
@@ -619,7 +644,9 @@ static double rate(int with_box) {
     if (with_box && delayq_flush(&q, 20000) != DELAYQ_OK)
         die(delayq_errmsg(&q));
     took = seconds() - begin;
+    *ns = (both_cpu_ns() - *ns) / n;
     delayq_close(&q);
+    munmap(box, size);
     return n / took;
 }
 
@@ -633,14 +660,16 @@ static void pin(int one_core) {
 }
 
 static void rates(void) {
-    double v[2][2][ROUNDS], ratio[2][ROUNDS];
+    double v[2][3][ROUNDS], ns[2][3][ROUNDS], ratio[2][ROUNDS], more[2][ROUNDS];
     int round, one, box;
     start_server(0);
     for (round = 0; round < ROUNDS; round++)
         for (one = 0; one < 2; one++) {
             pin(one);
-            for (box = 0; box < 2; box++) v[one][box][round] = rate(box);
-            ratio[one][round] = v[one][1][round] / v[one][0][round];
+            for (box = NO_BOX; box <= KEPT_BOX; box++)
+                v[one][box][round] = rate(box, &ns[one][box][round]);
+            ratio[one][round] = v[one][BOX][round] / v[one][NO_BOX][round];
+            more[one][round] = ns[one][KEPT_BOX][round] / ns[one][BOX][round];
         }
     pin(0);
     end_server();
@@ -649,8 +678,16 @@ static void rates(void) {
     for (one = 0; one < 2; one++)
         print_row(one ? "" : "with an outbox", one ? "" : "without",
                   one ? "one core" : "", spread_of(ratio[one], ROUNDS), "");
-    printf("%.0f, on one core %.0f a second\n", median(v[0][1], ROUNDS),
-           median(v[1][1], ROUNDS));
+    printf("%.0f, on one core %.0f a second\n", median(v[0][BOX], ROUNDS),
+           median(v[1][BOX], ROUNDS));
+    print_head("CPU of an offer", "over that of");
+    for (one = 0; one < 2; one++)
+        print_row(one ? "" : "kept outbox", one ? "" : "not kept",
+                  one ? "one core" : "", spread_of(more[one], ROUNDS),
+                  one ? "<= 1.3" : "");
+    printf("%.2f us, on one core %.2f, server included\n",
+           median(ns[0][BOX], ROUNDS) / 1000,
+           median(ns[1][BOX], ROUNDS) / 1000);
 }
 
 /* --- turns of a loop ----------------------------------------------------- */
@@ -665,7 +702,7 @@ static void count_line(void *user, delayq_status status, const char *text) {
     lines++;
 }
 
-/* The URL of a listener whose backlog is full. */
+/* Returns the URL of a listener whose backlog is full. */
 static const char *silent_host(void) {
     static char url[64];
     struct sockaddr_in a;
@@ -723,7 +760,8 @@ static void turns(const char *title, int with_box, enum event what) {
         left_ms = (int64_t)((begin + TURNS_S - seconds()) * 1000) + 1;
         if (left_ms < 0) left_ms = 0;
         poll(p, (nfds_t)count, (int)(wait_ms < left_ms ? wait_ms : left_ms));
-        n += seconds() - begin < TURNS_S; /* or its wait was cut off */
+        /* a turn counts unless the end of the time cut its wait off */
+        n += seconds() - begin < TURNS_S;
     }
     end = seconds() - begin;
     cpu = ((double)cpu_ns() - cpu) / 1e6;
@@ -740,6 +778,8 @@ int main(int argc, char **argv) {
     int fps = argc > 1 ? atoi(argv[1]) : 200, with_box;
     double for_s = argc > 2 ? atof(argv[2]) : 2;
     size_t i;
+    int only_rates = argc > 1 && strcmp(argv[1], "rates") == 0;
+    if (only_rates) fps = 1;
     if (fps < 1 || for_s < 1 || fps * for_s > FRAMES ||
         RATE * for_s > ITEMS / 2)
         die("frame [frames a second [seconds a row]]");
@@ -750,6 +790,8 @@ int main(int argc, char **argv) {
     shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) die("out of memory");
+    if (only_rates) rates();
+    if (only_rates) goto done;
     printf("%d frames/s, %d items/s each way, %g s a row; times in ms\n", fps,
            RATE, for_s);
     printf("%-22s%8s%8s |%8s%8s |%8s%8s |%8s%8s |%6s%6s%6s |%12s\n", "a step",
@@ -777,10 +819,10 @@ int main(int argc, char **argv) {
         turns("stopped", with_box, KILL);
         turns("unreachable", with_box, NOWHERE);
     }
-    {
-        char command[96];
-        snprintf(command, sizeof command, "rm -rf %s", dir);
-        if (system(command) != 0) die("left a folder in /tmp");
-    }
+done : {
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    if (system(command) != 0) die("left a folder in /tmp");
+}
     return 0;
 }

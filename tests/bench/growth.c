@@ -1,22 +1,23 @@
 /*
- * growth -- what moving an item costs the server, by how many are pending: with
- * delayq on a native queue, with delayq and Redisson's mirror, and with the
- * published protocol. Items of 100 bytes, due in the order of their offers or
- * at random. Then the same where Redisson offers, too: 50,000 pending at
- * random, half with its random ids, half with delayq's, beside the transfer of
- * Redisson >= 3.21.1.
+ * growth -- the server's cost of moving an item, for different numbers of
+ * pending items: with delayq on a native queue, with delayq and Redisson's
+ * mirror, and with the published protocol. Items of 100 bytes, due in the order
+ * of their offers or at random. Then the same if Redisson offers, too: 50,000
+ * items are pending at random, half with its random ids, half with delayq's.
+ * The yardstick is the transfer of Redisson >= 3.21.1.
  *
  *     growth [most pending, default 1000000]
  *
- * All queues of a row lie on the server together, beside one of 1,000. Each lap
- * moves a hundred items of each. Printed is the server's CPU time, and what the
- * laps say of the ratios.
+ * The server has all queues of a row at once, and one of 1,000 items. Each lap
+ * moves a hundred items of each queue. The bench prints the server's CPU time,
+ * and the ratios of the laps.
  */
 #include "bench.h"
 
 #define BATCH 100
 #define FEW_PENDING 1000
-#define DUE ((LAPS + 3) * BATCH) /* a lap moves a hundred, or a few more */
+/* a lap moves a hundred items, or a few more */
+#define DUE ((LAPS + 3) * BATCH)
 
 enum kind { FEW, NATIVE, MIRRORED, PUBLISHED, KINDS };
 static const char *const names[KINDS] = {"few", "native", "mirrored",
@@ -25,7 +26,7 @@ static const char *const names[KINDS] = {"few", "native", "mirrored",
 static redisContext *c;
 static char *sha;
 static struct queue {
-    delayq q; /* that of PUBLISHED only stores, where both offer */
+    delayq q; /* the one of PUBLISHED only stores, if both offer */
     int pending, left, batch;
     double most_us; /* the longest call */
 } queues[KINDS];
@@ -38,7 +39,7 @@ static void forget(const char *name) {
     freeReplyObject(reply(c));
 }
 
-/* As many due as the laps move, or half of them. */
+/* Make as many items due as the laps move, or half of them. */
 static void refill(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     int due = w->pending / 2 < DUE ? w->pending / 2 : DUE;
@@ -52,8 +53,8 @@ static void refill(enum kind kind, int shuffled) {
     w->left = due;
 }
 
-/* Microseconds of the server's CPU for an item that is moved. A tick with much
- * work behind each item moves fewer at a time. */
+/* Returns the microseconds of the server's CPU for a moved item. If a tick has
+ * much work with each item, it moves fewer at a time. */
 static double move(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     double us = 0;
@@ -79,7 +80,7 @@ static double move(enum kind kind, int shuffled) {
 
 /* --- a row ---------------------------------------------------------------- */
 
-#define ROWS 7 /* 1,000 to 100,000, in order and at random; 1,000,000 */
+#define ROWS 7 /* 1,000 to 100,000, in order and at random, and 1,000,000 */
 
 static struct outcome {
     int pending, shuffled;
@@ -98,7 +99,7 @@ static void measure(struct outcome *o) {
         w->most_us = 0;
     }
     if (o->shuffled && o->pending > 100000)
-        queues[PUBLISHED].batch = BATCH / 10; /* an item takes 17 ms */
+        queues[PUBLISHED].batch = BATCH / 10; /* there an item takes 17 ms */
     for (i = -1; i < LAPS; i++) {
         double cost[KINDS];
         for (k = 0; k < KINDS; k++) {
@@ -133,9 +134,9 @@ static void ratios(const struct outcome *o) {
 /* --- where both offer ---------------------------------------------------- */
 
 #define MIXED 50000
-#define RUN 10 /* so many of one and so many of the other, alternately */
+#define RUN 10 /* items of one kind before the other kind follows */
 
-/* The transfer of Redisson >= 3.21.1, rewritten: id and payload with lengths.
+/* The transfer of Redisson >= 3.21.1, rewritten. Id and payload have lengths.
  */
 static const char redisson_transfer[] =
     "local es = redis.call('ZRANGEBYSCORE', KEYS[2], 0, ARGV[1], 'LIMIT', 0,\n"
@@ -148,7 +149,7 @@ static const char redisson_transfer[] =
     "if #es > 0 then redis.call('ZREM', KEYS[2], unpack(es)) end\n"
     "return redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]\n";
 
-/* As Redisson >= 3.21.1 offers RUN items of 100 bytes. */
+/* Store RUN items of 100 bytes as Redisson >= 3.21.1 offers them. */
 static void store_redisson(const char *name, const int64_t *due_ms) {
     unsigned char e[117];
     int i, k;
@@ -165,7 +166,7 @@ static void store_redisson(const char *name, const int64_t *due_ms) {
     for (i = 0; i < 2 * RUN; i++) freeReplyObject(reply(c));
 }
 
-/* Due are items that C or that Redisson has offered. */
+/* Store items of both kinds. Only those of one kind are due. */
 static void store_mixed(enum kind kind, int of_redisson) {
     int64_t *times = due_times(MIXED, 0, 1);
     int i, due = DUE;
@@ -231,7 +232,7 @@ int main(int argc, char **argv) {
     printf("%-9s%-7s |%10s%9s |%10s%9s |%10s%9s\n", "pending", "order",
            "an item", "at once", "an item", "at once", "an item", "at once");
     for (n = FEW_PENDING; n <= most && rows < ROWS; n *= 10)
-        for (i = n >= 1000000; i < 2; i++) { /* a million: at random */
+        for (i = n >= 1000000; i < 2; i++) { /* a million only at random */
             struct outcome *o = &outcomes[rows];
             int k;
             o->pending = n;

@@ -1,8 +1,9 @@
 /*
- * handles -- what a connected program costs the server: to open and close a
- * handle, beside a bare connection that sends a PING; to keep one that only
- * offers and one that waits; and to notify a hundred waiting handles of an item
- * that comes before all others. Server CPU in microseconds, memory by INFO.
+ * handles -- the server's cost of connected programs: of opening and closing a
+ * handle, compared with a bare connection that sends a PING; of keeping a
+ * handle that only offers or that waits; and of notifying a hundred waiting
+ * handles of an item that is due before all others. CPU of the server in
+ * microseconds, memory by INFO.
  */
 #include "bench.h"
 
@@ -24,7 +25,8 @@ static void open_one(int i) {
         die(delayq_errmsg(&handle[i]));
 }
 
-/* An offer: each before all others, or each behind them. */
+/* Returns the cost of an offer. Each is due before all others, or after
+ * them. */
 static double offer_us(int step) {
     double before;
     int i;
@@ -36,7 +38,8 @@ static double offer_us(int step) {
     return (server_us(c) - before) / OFFERS;
 }
 
-/* KiB a handle above `before`, once the server has shrunk idle buffers. */
+/* Returns the KiB of a handle above `before`, after the server has shrunk idle
+ * buffers. */
 static double idle_kib(double before) {
     sleep(8);
     return (info(c, "memory", "used_memory:") - before) / HANDLES / 1024;
@@ -45,7 +48,7 @@ static double idle_kib(double before) {
 static void listen_all(void) {
     int i;
     for (i = 0; i < HANDLES; i++) {
-        while (!handle[i].subscribed) /* a tick or two after it has opened */
+        while (!handle[i].subscribed) /* one or two ticks after the open */
             if (delayq_tick(&handle[i], NULL) != DELAYQ_OK)
                 die(delayq_errmsg(&handle[i]));
     }

@@ -1,9 +1,10 @@
 /*
- * idle -- what a handle costs while nothing is due: a tick and a take with
+ * idle -- the cost of a handle while nothing is due: of a tick and a take with
  * timeout 0, in multiples of reading the clock; and the commands of a consumer
- * that waits in a take for ever: the mean of two, one with nothing pending, one
- * with an item due in an hour. The commands are those in MONITOR; with those
- * called by scripts, which cost no round trip, they are more.
+ * that waits in a take for ever. The latter is the mean of two consumers, one
+ * with nothing pending, one with an item due in an hour. The commands are those
+ * in MONITOR. Commands that scripts call are not counted, since they cost no
+ * round trip.
  *
  *     idle [seconds that the consumer waits, default 20]
  */
@@ -29,7 +30,8 @@ static void take(void) {
     delayq_take(&q, &item, 0);
 }
 
-/* Nanoseconds; the least of some tries, since nothing makes it shorter. */
+/* Returns nanoseconds: the lowest of some tries, since it has the least
+ * noise. */
 static double cost_of(void (*call)(void)) {
     double least = 1e9;
     int i, n;
@@ -78,7 +80,8 @@ static pid_t consume(const char *name) {
     _exit(1);
 }
 
-/* Commands of clients in MONITOR, without those of scripts. */
+/* Returns the number of clients' commands in MONITOR, without those of
+ * scripts. */
 static int heard(redisContext *monitor, double until) {
     struct pollfd p;
     redisReply *r = NULL;
@@ -109,7 +112,7 @@ static void waits(int for_s) {
     sleep(1); /* until they wait */
     do_command(monitor, "MONITOR");
     all = info(c, "stats", "total_commands_processed:");
-    heard(monitor, seconds() + 0.1); /* our own INFO */
+    heard(monitor, seconds() + 0.1); /* skip this bench's own INFO */
     n = heard(monitor, seconds() + for_s);
     all = info(c, "stats", "total_commands_processed:") - all - 1;
     printf("a consumer that waits: %.2f commands a second (goal: 0.2), %.2f "

@@ -1,15 +1,17 @@
 /*
- * large -- what payloads of 1, 16 and 64 MB cost: the server's time in scripts
- * per MB, by INFO commandstats, beside a GET and a SET of as many bytes in Lua;
- * and how long the calls take, which is mostly the way of the bytes through
- * the socket. All of them by turns, on one server; medians of the rounds.
+ * large -- the cost of payloads of 1, 16 and 64 MB. First the server's time in
+ * scripts per MB, by INFO commandstats, compared with a GET and a SET of as
+ * many bytes in Lua. Then the time of the calls, most of which the bytes spend
+ * in the socket. All calls take turns on one server. The figures are medians of
+ * the rounds.
  *
- * Then a take with a lease and its ack, over a GET, a SET and two copies in
- * Lua; and over the leanest scripts that do so with a sorted set. What counts
- * is how many strings Lua makes: since Redis 7.0 it hashes each byte of them,
- * which takes ten times as long as to copy it. A GET makes one, a SET one of
- * its argument, a copy one; a take with a lease three (the element, its payload
- * without the count, both together), an ack one.
+ * At the end a take with a lease and its ack, divided by a GET, a SET and two
+ * copies in Lua, and by the leanest scripts that do the same with a sorted set.
+ * The number of strings that Lua makes determines the cost: since Redis 7.0 Lua
+ * hashes each of their bytes, and that takes ten times as long as copying the
+ * byte. A GET makes one string, a SET one of its argument, a copy one. A take
+ * with a lease makes three (the element, its payload without the count, and
+ * both together), an ack one.
  */
 #include "bench.h"
 
@@ -40,7 +42,7 @@ static void get_in_lua(void) {
     do_command(c, "EVAL return#redis.call('GET',KEYS[1]) 1 large");
 }
 
-/* a string each */
+/* Each makes one string. */
 static void copies_in_lua(void) {
     redisAppendCommand(c, "EVAL %s 1 large",
                        "local s = redis.call('GET', KEYS[1])\n"
@@ -48,7 +50,7 @@ static void copies_in_lua(void) {
     freeReplyObject(reply(c));
 }
 
-/* KEYS 1 zset; ARGV 1 the lease's end */
+/* KEYS 1 zset; ARGV 1 the end of the lease */
 static void lean_lease(void) {
     redisAppendCommand(
         c, "EVAL %s 1 lean 4000000000000",
@@ -89,7 +91,7 @@ static void offer(void) {
 static void take(void) {
     take_from(&plain);
 }
-/* At least one ms later, when it is due. */
+/* Wait for at least 1 ms, so that the item is due, and tick. */
 static void tick(void) {
     int moved = 0;
     while (moved == 0) moved = tick_now(&plain);

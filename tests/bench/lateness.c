@@ -1,16 +1,18 @@
 /*
- * lateness -- how late delayq_take hands an item out, compared with the least
- * that is possible on this machine: sleep until due, then one PING; and with a
- * bare script that takes one due item. They alternate, item by item, in the
- * same run. An early item ends the run.
+ * lateness -- the lateness of the items that delayq_take hands out. It has two
+ * yardsticks: the least that is possible on this machine, a sleep until the due
+ * time and one PING; and a bare script that takes one due item. The three take
+ * turns, item by item, in the same run. An early item ends the run.
  *
  *     lateness [items of each kind, default 1200]
  *
- * Of each lap, a twentieth of the items, the quantile is taken by itself.
+ * A lap has a twentieth of the items. Each lap's quantile is computed by
+ * itself.
  */
 #include "bench.h"
 
-#define LONG_MS 300 /* of a few: Linux lets a poll be late by a thousandth */
+/* used for a few items: in Linux poll() may be late by a thousandth */
+#define LONG_MS 300
 #define KINDS 3
 
 static delayq q;
@@ -22,7 +24,7 @@ static const char bare_take[] =
     "redis.call('ZREMRANGEBYRANK', KEYS[1], 0, 0)\n"
     "return e\n";
 
-/* Sleep until then, and ask: with PING, or with the bare script. */
+/* Sleep until the item is due. Then send a PING, or run the bare script. */
 static double bare_us(int delay_ms, const char *sha) {
     int64_t due_us = ((wall_us() + 999) / 1000 + delay_ms) * 1000;
     struct timespec t;
@@ -50,7 +52,8 @@ static double delayq_us(int delay_ms) {
     return (double)(wall_us() - item.due_ms * 1000);
 }
 
-/* v[] is sorted; 1 of 1000 is the last. */
+/* Returns a quantile of v[], which is sorted. With 1000 items the last one is
+ * the quantile of 1000. */
 static double at(const double *v, int n, int permille) {
     int i = (int)((int64_t)n * permille / 1000);
     return v[i < n ? i : n - 1];
@@ -70,7 +73,7 @@ static double quantile(const double *v, int n, int permille) {
     return value;
 }
 
-/* At a quantile: the ratio of each lap, and the microseconds of all. */
+/* Print a quantile: the ratio of each lap, and the microseconds of all. */
 static void row(const char *title, double *v[KINDS], int n, int permille,
                 const char *where, const char *goal) {
     double ratio[LAPS];
@@ -84,8 +87,9 @@ static void row(const char *title, double *v[KINDS], int n, int permille,
            quantile(v[2], n, permille));
 }
 
-/* By time in us: per cent of the items that were less late by up to a quarter
- * of an octave, and per cent that were later; for each of the three. */
+/* Write a line for each lateness in us, in steps of a quarter of an octave: the
+ * percentages of items that were this late, and of items that were later, for
+ * each of the three. */
 static void histogram(FILE *f, double *v[3], int n) {
     int i[3] = {0, 0, 0}, k, from, left = 1;
     double edge = 16;

@@ -1,10 +1,10 @@
 /*
- * lifecycle -- what a job costs the server over its whole life at least once:
- * it is offered, taken with a lease and acknowledged; payloads of 100 bytes,
- * batches of 1, 10 and 100. Each lap runs all of them. Printed are median and
- * quartiles of the laps in microseconds of the server's CPU time a job; of it,
- * in scripts (INFO commandstats), that is without reading, parsing and
- * answering; and jobs a second of one program.
+ * lifecycle -- the server's cost of a job over its whole life: it is offered,
+ * taken with a lease and acknowledged. Payloads have 100 bytes, batches have 1,
+ * 10 and 100 jobs. Each lap runs all of them. The bench prints the median and
+ * the quartiles of the laps: the microseconds of the server's CPU time for a
+ * job; the part of it in scripts (INFO commandstats), that is without reading,
+ * parsing and replying; and the jobs a second of one program.
  *
  * "1 ack_take" acks a job and takes the next in one round trip.
  */

@@ -1,21 +1,26 @@
 /*
- * lone -- what an item costs where one consumer waits for it: CPU of the server
- * and of the consumer, from the offer until the consumer waits again, and how
- * late it comes. Beside two consumers of plain hiredis that do the least: one
- * learns the due time through a pipe, sleeps until then, and takes by a bare
- * script; the other hears the due time from the server. And an item that is
- * pushed, beside BLPOP. Each consumer is a process; the items of all of them
- * alternate. The offer's own cost is in each figure, the producer's CPU in
- * none.
+ * lone -- the cost and the lateness of an item for which one consumer waits.
+ * The cost is the CPU time of the server and of the consumer, from the offer
+ * until the consumer waits again. It includes the server's cost of the offer,
+ * but not the producer's CPU time.
+ *
+ * The yardsticks are three consumers of plain hiredis:
+ *
+ *     told    reads the due time from a pipe, sleeps until then, and takes the
+ *             item with a bare script
+ *     hears   the same, but the server publishes the due time
+ *     BLPOP   for pushed items
+ *
+ * Each consumer is a process. The consumers get their items in turn.
  */
 #include "bench.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ITEMS 12 /* a lap, of each kind */
+#define ITEMS 12 /* in each lap, of each kind */
 #define DELAY_MS 12
-#define SETTLE_MS 4 /* until it waits again */
+#define SETTLE_MS 4 /* until the consumer waits again */
 
 enum kind { OURS, TOLD, HEARS, PUSHED, POPS, KINDS };
 
@@ -121,7 +126,7 @@ static void offer_bare(enum kind kind) {
     if (kind == TOLD && write(told[1], &due_ms, sizeof due_ms) < 0) die("pipe");
 }
 
-/* What an item costs, in us, and how late it is. */
+/* The cost of an item, the server's part of it, and the lateness, in us. */
 enum figure { CPU, OF_SERVER, LATE, FIGURES };
 
 static void item(enum kind kind, double *to) {
@@ -152,7 +157,7 @@ static void laps(enum where where) {
     static double v[KINDS][FIGURES][ITEMS];
     double figures[FIGURES];
     int i, k, kind, f;
-    for (i = -1; i < LAPS; i++) { /* the first one warms up */
+    for (i = -1; i < LAPS; i++) { /* the first lap warms up */
         progress((int)where * LAPS + i + 1, WHERES * LAPS);
         for (k = 0; k < ITEMS; k++)
             for (kind = 0; kind < KINDS; kind++) {
@@ -178,7 +183,7 @@ static void row(const char *title, const char *yardstick, enum figure f,
     }
 }
 
-/* Last, since it sorts the laps. */
+/* Call this last, since it sorts the laps. */
 static void print_us(int wheres) {
     static const char *const names[] = {"delayed", "sleep, bare script",
                                         "the same, that hears", "pushed",
@@ -210,7 +215,7 @@ int main(void) {
         if (!put((enum where)where)) break;
         wheres = where + 1;
         for (kind = 0; kind < KINDS; kind++) start((enum kind)kind);
-        usleep(200000); /* until they wait */
+        usleep(200000); /* until the consumers wait */
         laps((enum where)where);
         for (kind = 0; kind < KINDS; kind++) {
             kill(pids[kind], SIGKILL);

@@ -1,6 +1,7 @@
 #!/bin/sh
-# old.sh BUILD COMMIT -- the bench `scripts` with the delayq.h of COMMIT and
-# with this one, alternately on one server, and the medians of both.
+# old.sh BUILD COMMIT -- runs the bench `scripts` with the delayq.h of COMMIT
+# and with the current one, in turns on one server, and prints the medians of
+# both.
 cd "$(dirname "$0")/../.." || exit 1
 build=$1 old=$2 dir=$1/old
 mkdir -p "$dir/tests/bench" || exit 1

@@ -1,8 +1,8 @@
 /*
- * pending -- what items cost a server on which ten million are pending: memory,
- * and the CPU time of program and server for each item of a batch of 100,
- * beside a queue of 10,000 on the same server. Items of 100 bytes, due at
- * random. Ten million need 2.6 GB.
+ * pending -- the cost of items on a server that has ten million pending items:
+ * memory, and the CPU time of program and server for each item of a batch of
+ * 100. It is compared with a queue of 10,000 on the same server. Items of 100
+ * bytes, due at random. Ten million need 2.6 GB.
  *
  *     pending [how many, default 10000000]
  */
@@ -12,14 +12,14 @@
 #define BATCH 100
 
 static redisContext *c;
-static delayq queues[2]; /* the one with few, the one with many */
+static delayq queues[2]; /* one with few items, one with many */
 static char payload[BATCH];
 
 static void check(delayq *q, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(q));
 }
 
-/* A batch, due within a year from tomorrow on, or now. */
+/* Offer a batch, due within the year that begins tomorrow, or now. */
 static void offer(delayq *q, int now) {
     static delayq_message m[BATCH];
     int i;
@@ -32,7 +32,7 @@ static void offer(delayq *q, int now) {
     check(q, delayq_offer_many(q, m, BATCH));
 }
 
-/* Bytes an item. */
+/* Returns the bytes of an item. */
 static double fill(delayq *q, int n) {
     double before = info(c, "memory", "used_memory:");
     int i;
@@ -41,7 +41,7 @@ static double fill(delayq *q, int n) {
         if (i % 100000 == 0) progress(i, n);
     }
     progress(1, 1);
-    usleep(200000); /* its tables grow in steps */
+    usleep(200000); /* the server's tables grow in steps */
     return (info(c, "memory", "used_memory:") - before) / n;
 }
 
@@ -59,7 +59,7 @@ static void do_ack(delayq *q) {
     check(q, delayq_ack_many(q, items, BATCH));
 }
 
-/* The yardstick of an offer: what a sorted set costs itself. */
+/* The yardstick of an offer: a plain ZADD. */
 static void do_zadd(delayq *q) {
     static unsigned char e[BATCH][125];
     static char due[BATCH][24], key[600];
@@ -92,7 +92,7 @@ static const struct step {
              {"ack_many(100)", do_ack}};
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* Each lap the steps on both queues, the first one in turn. */
+/* Each lap runs the steps on both queues. The two take turns in being first. */
 static void measure(void) {
     static double us[STEPS][2][LAPS], ratio[STEPS][LAPS];
     int i, which;

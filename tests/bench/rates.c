@@ -1,8 +1,8 @@
 /*
  * rates -- offers and takes, one at a time, compared with bare hiredis loops
- * that do the minimum, and of many with the published protocol (`batch` has the
- * others); items of 100 bytes. Unpinned, and with the server and the client on
- * one core.
+ * that do the minimum; batches, compared with the published protocol (`batch`
+ * has the others). Items have 100 bytes. The processes run on any core, and
+ * then with server and client on one core.
  */
 #include "bench.h"
 
@@ -27,8 +27,8 @@ static const char bare_take[] =
     "end\n"
     "return es\n";
 
-/* As much as a take tells: when each was due, when to come again, what lies on
- * the ready list. */
+/* This script reports as much as a take: the due time of each item, the next
+ * time to poll, and the length of the ready list. */
 static const char bare_telling[] =
     "local t = redis.call('TIME')\n"
     "local us = t[1] * 1000000 + t[2]\n"
@@ -175,7 +175,7 @@ static void d_take_many(void) {
     }
 }
 
-/* --- what lies there before ---------------------------------------------- */
+/* --- the queue before a lap ---------------------------------------------- */
 
 static void empty(void) {
     do_command(c, "FLUSHALL");
@@ -183,7 +183,7 @@ static void empty(void) {
     q.next_poll_us = 0;
 }
 
-/* n due items, in the layout of each protocol. */
+/* Store n due items in the layout of each protocol. */
 static void fill(int n, int published) {
     unsigned char e[125];
     int i;

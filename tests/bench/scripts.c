@@ -1,14 +1,14 @@
 /*
- * scripts -- what each call's script costs the server, by INFO commandstats:
- * offers, takes, ack_takes, ticks, with many items of 100 bytes due. Prints
+ * scripts -- the server's cost of each call's script, by INFO commandstats:
+ * offers, takes, ack_takes and ticks, with many due items of 100 bytes. Prints
  * NAME=microseconds per call, of the cheapest round. `make bench-old
- * OLD=commit` builds it with another delayq.h, too, and runs both alternately
- * on the same machine.
+ * OLD=commit` builds it with another delayq.h, too, and runs both in turns on
+ * the same machine.
  */
 #include "bench.h"
 
 #define ROUNDS 20
-#define CALLS 100 /* in each; the cheapest round counts */
+#define CALLS 100 /* calls in each round */
 #define ITEMS (ROUNDS * CALLS + 400)
 
 static redisContext *c;
@@ -61,7 +61,7 @@ static void tick_100(void) {
     if (tick_now(&q) != 100) die("a tick moved less than 100");
 }
 
-/* The least of all rounds: disturbances only add time. */
+/* Returns the least of all rounds, since disturbances only add time. */
 static double per_call(int64_t lease_ms, int due, int calls,
                        void (*call)(void)) {
     double us, least = 0;

@@ -1,8 +1,9 @@
 /*
  * stall -- the longest time for which a script blocks the server: with a
- * million pending and 100,000 due at once on a native queue, and with
- * Redisson's mirror, due at random. By the server's slow log, and by the
- * slowest reply to a second client that sends one PING after another.
+ * million pending and 100,000 due items on a native queue, and with Redisson's
+ * mirror, where items are due at random. The time is taken from the server's
+ * slow log, and from the slowest reply to a second client that sends one PING
+ * after another.
  *
  *     stall [pending, default 1000000 [with the mirror, default 100000]]
  *
@@ -21,13 +22,13 @@
 static redisContext *c;
 static delayq q, lease;
 static char *sha_transfer, *sha_spin;
-static int moved;      /* by each call in a lap */
-static int64_t *times; /* due ones */
+static int moved;      /* items that each call moves in a lap */
+static int64_t *times; /* due times */
 static int next_time;
 static delayq_message kept[100];
 static volatile struct shared {
     int quit;
-    double ms; /* the slowest PING, to be zeroed */
+    double ms; /* the slowest PING; can be set to 0 */
 } * shared;
 
 static void ping(void) {
@@ -42,7 +43,7 @@ static void ping(void) {
     _exit(0);
 }
 
-/* The longest script of the slow log, in ms. */
+/* Returns the longest script of the slow log, in ms. */
 static double longest(void) {
     redisReply *r;
     double ms = 0;
@@ -90,7 +91,7 @@ static void take_ack(void) {
     take_of(&lease, 1);
 }
 
-/* Offers what is cancelled then. */
+/* Offer the items that are then cancelled. */
 static void keep(void) {
     int i;
     memset(kept, 0, sizeof kept);
@@ -134,11 +135,11 @@ struct call {
     int measured;
 };
 
-/* What is offered in a lap is what is moved in it. */
+/* A lap moves only items that it has offered. */
 static const struct call calls[] = {
     {"offer_many", offer, 1},
     {"tick", tick, 1},
-    {"", take, 0}, /* what was moved */
+    {"", take, 0}, /* takes the moved items */
     {"", offer, 0},
     {"take_many(100)", take, 1},
     {"", offer, 0},
@@ -192,7 +193,7 @@ static void rows(const char *name, delayq_wire wire, int n, const char *goal) {
     delayq_close(&lease);
 }
 
-/* The yardstick: a list of pending and due ones, as rows() leaves it. */
+/* The yardstick: the published transfer of as many pending and due items. */
 static void rows_published(int n) {
     int64_t *all = due_times(n + DUE, 0, 1);
     char title[64];

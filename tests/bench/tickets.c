@@ -1,8 +1,8 @@
 /*
- * tickets -- what a cancel and a reschedule cost the server among 100,000
- * pending, 5,000 of them due in the same millisecond, compared with a ZREM of
- * the exact element, which a client can't know. Server microseconds, by INFO
- * commandstats.
+ * tickets -- the server's cost of a cancel and a reschedule among 100,000
+ * pending items, of which 5,000 are due in the same millisecond. It is compared
+ * with a ZREM of the exact element, though a client can't know that element. In
+ * microseconds of the server, by INFO commandstats.
  */
 #include "bench.h"
 

@@ -1,4 +1,4 @@
-/* What the fuzzers share: the library, private to each, and a check. */
+/* Shared by the fuzzers: the library, private to each, and a check. */
 #ifndef FUZZ_H
 #define FUZZ_H
 

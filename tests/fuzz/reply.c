@@ -1,6 +1,7 @@
 /*
- * Any replies of a server, to all functions in any order: no crash, no leak, no
- * hang, a valid status, readable payloads, an error text of one line.
+ * Any replies of a server, to all functions in any order. There must be no
+ * crash, no leak and no hang. Each status must be valid, each payload readable,
+ * and each error text one line.
  *
  * This file simulates the server. Whenever delayq polls, it reads the request
  * (and checks that it is Redis' protocol) and replies from the input. It also
@@ -10,8 +11,8 @@
  *
  *     2 bytes     options, see options_from and server_from
  *     then ops    a capital letter calls a function, see ops[]; a digit behind
- *                 it is its argument; what follows as long as it looks like
- *                 values answers its requests; the rest gets good answers
+ *                 it is its argument; the values behind these are the replies
+ *                 to its requests; requests without a value get good replies
  *
  * Values:
  *
@@ -21,17 +22,17 @@
  *     xKATEXT'    an element: kind K (n, j, o), attempt A, payload
  *     dKATEXT'    a dead letter: the same, with its first line
  *     iX          an integer
- *     eX          an error, of a list
+ *     eX          an error from a list
  *     yTEXT'      an error of this text
  *     +TEXT'      a status
- *     _ ~         nil, and as an array
+ *     _ ~         nil; nil as an array
  *     ( ... )     an array
  *     c q v t w   the queue's channel, its name, the invalidation channel, the
  *                 handle's turn channel, the waiters'
- *     a k p       as many 1 as items are acked, each an element; a SHA; the
- *                 server's long
+ *     a k p       a 1 for each acked item, each an element of the array; a SHA;
+ *                 the server's long
  *     rTEXT'      raw bytes
- *     $           nothing, more comes at the next poll
+ *     $           nothing now; more comes at the next poll
  *     /           the connection ends
  */
 #define _GNU_SOURCE
@@ -50,7 +51,7 @@ static int64_t clock_us;
 
 static int fuzz_clock(clockid_t id, struct timespec *t) {
     (void)id;
-    clock_us++; /* so that even a busy loop reaches its deadline */
+    clock_us++; /* even a busy loop reaches its deadline */
     t->tv_sec = (time_t)(clock_us / 1000000);
     t->tv_nsec = (long)(clock_us % 1000000) * 1000;
     return 0;
@@ -68,7 +69,8 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 #define nanosleep(t, left) fuzz_sleep(t, left)
 #define setsockopt(fd, level, name, value, size) ((void)(value), -1)
 #define poll(fds, count, ms) fuzz_poll(fds, count, ms)
-#define open(path, flags) open("/dev/zero", flags) /* the same every time */
+/* the same bytes every time */
+#define open(path, flags) open("/dev/zero", flags)
 
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -91,7 +93,7 @@ static int next_if(int c) {
     return 1;
 }
 
-/* A digit, if there is one. */
+/* Returns the next digit, or `otherwise` if there is none. */
 static int argument(int otherwise) {
     return at < end && *at >= '0' && *at <= '9' ? *at++ - '0' : otherwise;
 }
@@ -102,14 +104,14 @@ static int at_value(void) {
 
 /* --- the state of one run ------------------------------------------------ */
 
-#define SERVER_US 1700000000000000 /* how far its clock is ahead of ours */
+#define SERVER_US 1700000000000000 /* how far the server's clock is ahead */
 #define CONNECTIONS 4
 #define ITEMS 3
 
 struct connection {
     int fd, peer; /* delayq's end and the server's; -1: none */
     size_t have;
-    char buf[131072]; /* what it has asked */
+    char buf[131072]; /* the request so far */
 };
 
 static struct connection connections[CONNECTIONS];
@@ -161,7 +163,7 @@ static void put_bulk(struct bytes *b, const void *bytes, size_t n) {
     put(b, "\r\n", 2);
 }
 
-/* Bytes up to the next '. */
+/* Returns the bytes up to the next '. */
 static const unsigned char *text(size_t *n) {
     const unsigned char *from = at;
     while (at < end && *at != '\'') at++;
@@ -170,7 +172,7 @@ static const unsigned char *text(size_t *n) {
     return from;
 }
 
-/* The number that a letter stands for. */
+/* Returns the number that a letter stands for. */
 static const char *number(int c) {
     static char digits[48];
     long long us = SERVER_US + clock_us;
@@ -240,7 +242,7 @@ static void put_element(struct bytes *b, const char *before) {
     put_bulk(b, e.buf, e.n);
 }
 
-/* A text that is one line. */
+/* Put a text that is one line. */
 static void put_text_line(struct bytes *b, char sign) {
     size_t n, i;
     const unsigned char *from = text(&n);
@@ -310,7 +312,7 @@ static void put_array(struct bytes *b, int depth) {
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define WAITERS DQ_WAITERS "{jobs}"
 
-/* Returns how many values it was. */
+/* Put the next value of the input. Returns how many values it was. */
 static size_t put_value(struct bytes *b, int depth) {
     size_t n = 0;
     const unsigned char *from;
@@ -326,7 +328,7 @@ static size_t put_value(struct bytes *b, int depth) {
     case 'h': put_numbers(b); break;
     case 'j': return put_integers(b);
     case 'x': put_element(b, ""); break;
-    case 'd': put_element(b, "buried 1700000000000\n"); break;
+    case 'd': put_element(b, "buried 1700000000000 exit 7\n"); break;
     case 'i': put_line(b, ':', number(next())); break;
     case 'e': put_error(b); break;
     case 'y': put_text_line(b, '-'); break;
@@ -346,7 +348,7 @@ static size_t put_value(struct bytes *b, int depth) {
     case '(':
         if (depth < 9) put_array(b, depth);
         break;
-    default: break; /* $ and / */
+    default: break; /* $ and / are no values */
     }
     return 1;
 }
@@ -362,7 +364,7 @@ static void say_value(struct connection *c) {
     if (last || done != (ssize_t)b.n) hang_up(c);
 }
 
-/* Write a value from elsewhere. */
+/* Write a value that is not from the input. */
 static void say(struct connection *c, const char *value) {
     const unsigned char *at_then = at, *end_then = end;
     at = (const unsigned char *)value;
@@ -375,14 +377,15 @@ static void say(struct connection *c, const char *value) {
 /* --- the server ---------------------------------------------------------- */
 
 struct command {
-    char name[64]; /* its first word; two words of CLIENT and SCRIPT */
+    char name[64]; /* its first word; of CLIENT and SCRIPT the first two */
     size_t words;
-    const dq_script *script; /* that it runs, of those below; or NULL */
+    /* the script that it runs, of those below; or NULL */
+    const dq_script *script;
 };
 
 /* The good replies to requests that delayq sends by itself. PROBE is the script
- * of a new connection. Options make the input reply to those of the login, or
- * to the others. */
+ * of a new connection. By the options, the replies to the login's requests or
+ * to the others can come from the input. */
 static const struct {
     const char *name, *answer;
     int login;
@@ -402,7 +405,7 @@ static const struct {
     {"LLEN", "i0", 0},
 };
 
-#define NOTHING "(jn-0.i0s's0-0')" /* of a take or tick */
+#define NOTHING "(jn-0.i0s's0-0')" /* the reply to a take or tick */
 
 static const char *script_answer(const struct command *k) {
     if (good[0] != 'O') return good;
@@ -429,8 +432,8 @@ static void reply_to(struct connection *c, const struct command *k) {
         say(c, answer);
 }
 
-/* "*3\r\n" or "$5\r\n": the number, and where the next byte is; NULL if it is
- * incomplete. */
+/* Reads "*3\r\n" or "$5\r\n": the number, and the place of the next byte.
+ * Returns NULL if it is incomplete. */
 static const char *header(const char *p, const char *stop, char sign,
                           size_t *value) {
     *value = 0;
@@ -462,7 +465,7 @@ static void note_word(struct command *k, size_t i, const char *p, size_t n) {
     }
 }
 
-/* The length of the first command in the received bytes, or 0. */
+/* Returns the length of the first command in the received bytes, or 0. */
 static size_t first_command(const struct connection *c, struct command *k) {
     const char *p = c->buf, *stop = c->buf + c->have;
     size_t i, n;
@@ -502,7 +505,7 @@ static void serve_all(void) {
         if (connections[i].peer >= 0) serve(&connections[i]);
 }
 
-/* While delayq sleeps the server may send something: ! and a value. */
+/* While delayq sleeps the server may send a message: ! and a value. */
 static int speak(const struct pollfd *fds, nfds_t count) {
     nfds_t i;
     if (at + 1 >= end || *at != '!') return 0;
@@ -518,7 +521,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     nfds_t i;
     int n;
     CHECK(++polls < 100000);
-    if (at == end || polls > 300) { /* endless waits are ended */
+    if (at == end || polls > 300) { /* endless waits end here */
         delayq_wake(&queues[0]);
         delayq_wake(&queues[1]);
     }
@@ -528,7 +531,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     }
     n = poll(fds, count, 0);
     if (n == 0 && timeout_ms > 0) {
-        if (at_value()) /* the rest of an answer */
+        if (at_value()) /* the rest of a reply */
             for (i = 0; i < count; i++) {
                 struct connection *c = connection_of(fds[i].fd);
                 if (c && at_value()) say_value(c);
@@ -554,7 +557,7 @@ static redisContext *dial(void *user, int timeout_ms) {
         if (connections[i].fd == fds[0]) hang_up(&connections[i]);
         if (connections[i].peer < 0) c = &connections[i];
     }
-    hang_up(c); /* more than two at a time are old ones */
+    hang_up(c); /* more than two at a time: the others are old */
     c->fd = fds[0];
     c->peer = fds[1];
     c->have = 0;
@@ -569,7 +572,7 @@ static void check_line(const char *line, size_t size) {
 }
 
 static void told(void *user, delayq_status status, const char *line) {
-    CHECK(user == queues && status < 0);
+    CHECK(user == queues && status <= DELAYQ_OK);
     CHECK(strcmp(delayq_strstatus(status), "unknown status") != 0);
     check_line(line, sizeof q->err);
     if (++faults > 20) delayq_wake(q);
@@ -609,14 +612,14 @@ static int64_t time_argument(int otherwise) {
     return times[argument(otherwise)];
 }
 
-/* A ticket that the library accepts, if the item has none. */
+/* If the item has no valid ticket, give it one. */
 static void give_ticket(delayq_ticket *t) {
     if (!dq_elem_is_ticket(t->text))
         snprintf(t->text, sizeof t->text,
                  "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002");
 }
 
-/* The timeout of a call plus a few round trips. */
+/* Check that a call takes no longer than its timeout plus a few round trips. */
 static void check_time(int64_t begin, int64_t timeout_ms) {
     int64_t trips =
         6 * (q->options.io_timeout_ms + q->options.connect_timeout_ms);
@@ -701,7 +704,7 @@ static void do_ack_take(void) {
     check_items(s, s == DELAYQ_OK, 1);
     check_status(items[0].acked);
     check_time(begin, timeout);
-    /* kept until its outcome is known */
+    /* The ticket is kept until the outcome is known. */
     if (s == DELAYQ_EMPTY || s == DELAYQ_WOKEN) CHECK(!items[0].ticket.text[0]);
     if (s < 0 && items[0].acked >= 0) CHECK(!items[0].ticket.text[0]);
 }
@@ -720,14 +723,26 @@ static void do_extend(void) {
 }
 
 static void do_bury(void) {
+    static char long_text[300];
+    const char *const whys[] = {NULL, "", "exit 7", " \n\x7f\xc3\xa9",
+                                long_text};
+    memset(long_text, 0x80, sizeof long_text - 1); /* not UTF-8 */
     give_ticket(&items[0].ticket);
-    check_status(delayq_bury(q, &items[0]));
+    check_status(delayq_bury(q, &items[0], whys[argument(0) % 5]));
 }
 
 static void do_cancel(void) {
     acking = 1;
     give_ticket(&messages[0].ticket);
     check_status(delayq_cancel(q, &messages[0].ticket));
+}
+
+static void do_cancel_key(void) {
+    check_status(delayq_cancel_key(q, "key"));
+}
+
+static void do_pause(void) {
+    check_status(delayq_pause(q, argument(0)));
 }
 
 static void do_reschedule(void) {
@@ -765,6 +780,7 @@ static void do_dead_peek(void) {
     for (i = 0; i < count; i++) {
         check_bytes(letters[i].data, letters[i].len);
         CHECK(memchr(letters[i].reason, 0, sizeof letters[i].reason));
+        check_bytes(letters[i].why, strlen(letters[i].why) + 1);
     }
 }
 
@@ -796,7 +812,7 @@ static void do_flush(void) {
     CHECK(strcmp(delayq_strstatus(s), "unknown status") != 0);
 }
 
-/* What is accepted is not less than what is settled. */
+/* The outbox has accepted at least as many ops as it has settled. */
 static void do_outbox(void) {
     delayq_outbox_state state;
     if (delayq_outbox(q, &state) != DELAYQ_OK) return;
@@ -813,7 +829,8 @@ static void do_idle(void) {
     clock_us += (times[argument(3) % 6] + 1) * 1000;
 }
 
-/* Bytes to the command socket (1) or the subscriber (0) that answer nothing. */
+/* Send bytes that answer nothing to the command socket (1) or the subscriber
+ * (0). */
 static void do_speak(void) {
     redisContext *c =
         argument(0) ? queues[0].conn->cmd.c : queues[0].conn->sub.c;
@@ -844,11 +861,12 @@ static void do_fds(void) {
 static const struct {
     char letter;
     void (*run)(void);
-    const char *good, *cast; /* a script's answer, and a broadcast's */
+    const char *good, *cast; /* a script's reply, and a broadcast's */
 } ops[] = {
+    /* offer messages with an unknown outcome again, unchanged */
     {'O', do_offer, "O", NULL},
     {'M', do_offer_many, "O", NULL},
-    {'F', offer_them, "O", NULL}, /* offer the unknown ones again unchanged */
+    {'F', offer_them, "O", NULL},
     {'T', do_tick, NOTHING, NULL},
     {'G', do_take, "(jn-0.i0hm.xn1hello')", "(jn-0.i0hm.s1-1's1-1'shello')"},
     {'H', do_take_many, "(jn-0.i0s5 - -'xn1hello'xj0x'xo0y')",
@@ -860,9 +878,11 @@ static const struct {
     {'X', do_extend, CHANGED, NULL},
     {'U', do_bury, "(jn1.)", NULL},
     {'K', do_cancel, "(jn.a)", NULL},
+    {'c', do_cancel_key, "(jn00.s')", NULL},
+    {'p', do_pause, "(jn.)", NULL},
     {'R', do_reschedule, CHANGED, NULL},
     {'P', do_peek, "(jn.hm.xn1pending')", NULL},
-    {'Q', do_count, "(jn2110m.)", NULL},
+    {'Q', do_count, "(jn2110m0000000.)", NULL},
     {'L', do_clear, "(jn3.)", NULL},
     {'D', do_dead_peek, "(jn1.dn1dead')", NULL},
     {'V', do_redrive, "(jn2.)", NULL},
@@ -892,7 +912,8 @@ static void run_op(int letter) {
     }
 }
 
-/* hiredis allocates as many elements as the reply announces. */
+/* hiredis allocates as many elements as a reply announces, so ASan must allow
+ * large allocations. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1:max_allocation_size_mb=64:"
@@ -901,8 +922,8 @@ const char *__asan_default_options(void) {
 
 /* --- one run ------------------------------------------------------------- */
 
-/* First byte: 0 to 2: wire; 4: lease; 8: broadcast; 16: a second handle; 128:
- * the input replies to the login. */
+/* The bits of the first byte: 0 to 2: the wire; 4: a lease; 8: broadcast; 16: a
+ * second handle; 128: replies to the login come from the input. */
 static void options_from(delayq_options *o, int how) {
     static const char *const urls[] = {NULL, "redis://u:secret@h/1",
                                        "unix://:secret@/s"};
@@ -922,10 +943,10 @@ static void options_from(delayq_options *o, int how) {
     fuzz_login = how >> 7 & 1;
 }
 
-/* Second byte: 1: a server of 32 bits; 2: a big-endian one; 8: the input
- * replies to SCRIPT LOAD and the like, too; 16: the second handle has another
- * queue, and the first handle is closed before it; 32, 128: the first, the
- * second handle has an outbox. */
+/* The bits of the second byte: 1: a server of 32 bits; 2: a big-endian server;
+ * 8: replies to SCRIPT LOAD and the like come from the input, too; 16: the
+ * second handle has another queue, and the first handle is closed before it;
+ * 32, 128: the first, the second handle has an outbox. */
 static void server_from(int how) {
     boxed = (how >> 5 & 1) | (how >> 6 & 2);
     apart = how >> 4 & 1;
@@ -934,7 +955,7 @@ static void server_from(int how) {
     fuzz_small = how >> 3 & 1;
 }
 
-/* Memory of their own for the outboxes, as small as it may be. */
+/* The outboxes' own memory, as small as is allowed. */
 static void *boxes[2];
 
 static void add_outbox(delayq_options *o, int number) {

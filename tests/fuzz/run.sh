@@ -1,7 +1,7 @@
 #!/bin/sh
-# Run each fuzzer of `make fuzz` for so many seconds, on a copy of its corpus.
-# An input that crashes it is kept in the build folder. Ends in "N passed, N
-# failed, N skipped".
+# Run each fuzzer of `make fuzz` for SECONDS, on a copy of its corpus. An input
+# that crashes it is kept in the build folder. Ends in "N passed, N failed, N
+# skipped".
 #
 #     run.sh [SECONDS [BUILD]]
 seconds=${1:-30}
@@ -11,7 +11,7 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/delayq-XXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 passed=0 failed=0 skipped=0
 
-for name in url element reply; do
+for name in url element reply image; do
     fuzzer=$build/fuzz-$name
     if [ ! -x "$fuzzer" ]; then
         echo "skip $name: no $fuzzer; install clang and libclang-rt-dev"
@@ -19,7 +19,9 @@ for name in url element reply; do
         continue
     fi
     cp -r "corpus/$name" "$dir/$name"
-    if "$fuzzer" "$dir/$name" -max_total_time="$seconds" -max_len=1200 \
+    longest=1200
+    [ $name = image ] && longest=6200
+    if "$fuzzer" "$dir/$name" -max_total_time="$seconds" -max_len=$longest \
         -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
         -dict="$name.dict" -artifact_prefix="$build/crash-$name-" \
         >"$dir/out" 2>&1; then

@@ -1,7 +1,7 @@
 /*
- * Any bytes as a URL: no crash. An accepted one sets fields that are terminated
- * and in range; a refused one gives a constant error text, so that no password
- * is shown.
+ * Any bytes as a URL. There must be no crash. An accepted URL sets fields that
+ * are terminated and in range. A refused URL has a constant error text, so that
+ * no password is shown.
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -21,7 +21,8 @@ static void check_fields(const dq_url *u, const char *url, size_t size) {
     CHECK(u->count >= 1 && u->count <= DQ_HOSTS_MAX);
     CHECK(within(u->hosts, url, size));
     CHECK(within(u->hosts + u->hosts_len, url, size + 1));
-    for (i = 0; i <= u->count; i++) { /* round and round */
+    /* one host more, so that the first one comes again */
+    for (i = 0; i <= u->count; i++) {
         CHECK(dq_url_host(u, i, &a) == NULL);
         CHECK(TERMINATED(a.host) && a.host[0]);
         CHECK(u->local ? a.port == 0 : a.port > 0 && a.port <= 65535);
@@ -32,7 +33,8 @@ static void check_fields(const dq_url *u, const char *url, size_t size) {
     CHECK(u->login || (!u->user[0] && !u->password[0]));
 }
 
-/* All possible error texts: none contains a part of the input. */
+/* Check that the error text is one of a few constants: none contains a part of
+ * the input. */
 static void check_sentence(const char *text) {
     static char *seen[64];
     size_t i;

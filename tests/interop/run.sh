@@ -1,7 +1,8 @@
 #!/bin/sh
-# The interop tests with four versions of Redisson: 3.13.1, 3.20.0, which also
-# has the old format, 3.21.1, the first with the new one, and the newest.
-# Fetched by Maven into build/redisson/. Ends in "N passed, N failed, N skipped".
+# The interop tests with four versions of Redisson: 3.13.1; 3.20.0, which also
+# has the old format; 3.21.1, the first with the new format; and the newest.
+# Maven fetches them into build/redisson/. Ends in "N passed, N failed, N
+# skipped".
 cd "$(dirname "$0")/../.." || exit 1
 program=$1
 build=$(dirname "$program")/redisson
@@ -16,7 +17,7 @@ for tool in java javac mvn; do
     }
 done
 
-# version VERSION old|new [maven arguments]
+# version VERSION old|new [maven arguments]: runs the tests with this version
 version() {
     v=$1 wire=$2
     shift 2
@@ -36,9 +37,11 @@ version() {
         return
     }
     echo "-- Redisson $v"
-    DELAYQ_REDISSON_CP="$jars:$jars/*" DELAYQ_REDISSON_WIRE=$wire \
+    DELAYQ_TEST_SLOW=2 \
+        DELAYQ_REDISSON_CP="$jars:$jars/*" DELAYQ_REDISSON_WIRE=$wire \
         DELAYQ_REDISSON_EXAMPLE="$PWD/${build}/example" \
-        "$program" -j 3 $ONLY >"$build.out" 2>&1 # each test has a JVM
+        DELAYQ_REDISSON_TOOL="$PWD/${build%/*}/delayq" \
+        "$program" -a -j 3 $ONLY >"$build.out" 2>&1 # each test has a JVM
     cat "$build.out"
     set -- $(tail -1 "$build.out" | sed 's/[^0-9 ]//g')
     passed=$((passed + ${1:-0}))

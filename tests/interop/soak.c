@@ -2,15 +2,16 @@
  * The C side of soak.sh. Each line of a log is one letter, an item's number,
  * and milliseconds; soak.sh reads them.
  *
- *     soak produce URL old|new LOG FROM END   offers numbers until then
- *     soak work URL old|new LOG               takes with leases, until killed
+ *     soak produce URL old|new LOG FROM END   offers numbers until END
+ *     soak work URL old|new LOG               takes with leases until it gets
+ *                                             killed
  *
- * o  is about to offer it; when it is due at the soonest
- * O  the offer was confirmed
- * T  it was taken with a lease
- * a  is about to ack it
- * A  the ack was confirmed
- * G  the ack has failed, and the item was not there or goes on
+ *     o    an offer begins; the milliseconds are the earliest due time
+ *     O    the offer is confirmed
+ *     T    the item is taken with a lease
+ *     a    an ack begins
+ *     A    the ack is confirmed
+ *     G    the ack failed: the item is gone, or still in the queue
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -28,7 +29,7 @@ static long long now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* One write: a kill leaves no half of a line. */
+/* Write a line at once, so that a kill leaves no half of it. */
 static void note(char letter, long id, long long ms) {
     char line[64];
     int n = snprintf(line, sizeof line, "%c %ld %lld\n", letter, id, ms);
@@ -43,13 +44,13 @@ static void produce(delayq *q, long id, long long end_ms) {
         m.data = text;
         m.delay_ms = rand() % 4 ? rand() % 400 : rand() % 3000;
         note('o', id, now_ms() + m.delay_ms);
-        do { /* the same message: it is stored once */
+        do { /* the same message again: it is stored once */
             (void)delayq_offer_message(q, &m);
         } while (m.status == DELAYQ_ERR_UNKNOWN && !usleep(20000));
         if (m.status == DELAYQ_OK)
             note('O', id, now_ms());
         else if (m.status != DELAYQ_GONE)
-            usleep(50000); /* no server: nothing was stored */
+            usleep(50000); /* without a server nothing was stored */
         usleep((useconds_t)(rand() % 8000));
     }
 }
@@ -64,7 +65,8 @@ static void work(delayq *q) {
         note('T', id, now_ms());
         if (what < 10) {
             (void)delayq_nack(q, &item, rand() % 200);
-        } else if (what < 98) { /* else: forget it, the lease ends */
+            /* otherwise forget the item until its lease ends */
+        } else if (what < 98) {
             delayq_status status;
             note('a', id, now_ms());
             status = delayq_ack(q, &item);
@@ -88,7 +90,7 @@ int main(int argc, char **argv) {
     o.backoff_ms = 50;
     if (strcmp(argv[1], "work") == 0) o.lease_ms = 1500;
     log_file = open(argv[4], O_WRONLY | O_CREAT | O_APPEND, 0644);
-    (void)delayq_open(&q, &o); /* without a server it connects later */
+    (void)delayq_open(&q, &o); /* without a server the handle connects later */
     if (o.lease_ms)
         work(&q);
     else if (argc > 6)

@@ -1,15 +1,15 @@
 #!/bin/sh
-# C and Java offer and take for SECONDS with each of several Redissons, while
-# both are killed by kill -9 and the server is restarted from its AOF. Then
-# each confirmed item must have come, none early, none twice, and no key may be
-# left. Java holds no lease: a kill or a restart may lose what its consumer had
-# popped, one item each.
+# C and Java offer and take for SECONDS with each of several versions of
+# Redisson. Meanwhile both are killed by kill -9, and the server is restarted
+# from its AOF. At the end each confirmed item must have come, none early, none
+# twice, and no key may be left. Java has no leases, so each kill or restart may
+# lose one item that its consumer had popped.
 #
 #     tests/interop/soak.sh BUILD SECONDS [VERSION...]
 #
-# The server is stopped by SHUTDOWN: Redis 7.0 that is killed in the middle of a
-# write keeps the beginning of a MULTI in its AOF and runs it when it is
-# restarted once more, and items would come twice.
+# The server is stopped by SHUTDOWN. If Redis 7.0 is killed in the middle of a
+# write, it keeps the beginning of a MULTI in its AOF and runs it at the restart
+# after the next, and items would come twice.
 cd "$(dirname "$0")/../.." || exit 1
 build=$PWD/$1 seconds=$2
 shift 2
@@ -19,11 +19,11 @@ failed=0 server=
 trap 'for i in 1 2 3 4 5 6 7; do finish $i; done
     [ -z "$server" ] || kill -9 $server; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM HUP
-port=$((20000 + $$ % 10000))
+port=$((31000 + $$ % 1700)) # apart from those that the other tests use
 url=redis://127.0.0.1:$port
 cli() { redis-cli -p $port "$@" 2>/dev/null; }
 now() { date +%s%3N; }
-# roll N: a random number below N
+# roll N: prints a random number below N
 roll() { echo $(($(od -An -N2 -tu2 /dev/urandom) % $1)); }
 
 serve() {
@@ -33,7 +33,7 @@ serve() {
     until [ "$(cli ping)" = PONG ]; do sleep 0.05; done
 }
 
-# begin SLOT: (again) what runs there: 1, 2 Java; 3, 4 offer; 5, 6, 7 take
+# begin SLOT: starts its process (again). 1, 2: Java; 3, 4: offer; 5, 6, 7: take
 begin() {
     born=$((born + 1))
     case $1 in
@@ -46,7 +46,7 @@ begin() {
     eval "slot$1=$!"
 }
 
-# finish SLOT: kill -9
+# finish SLOT: kills its process with kill -9
 finish() {
     eval "pid=\$slot$1 slot$1="
     [ -n "$pid" ] || return 0
@@ -92,7 +92,7 @@ soak() {
     done
     sleep 1
     for i in 1 2 3 4 5 6 7; do finish $i; done
-    tries=0 # what says who waits ends by its time
+    tries=0 # processes that wait end when their time is over
     until [ "$(cli dbsize)" = 0 ] || [ $tries -gt 300 ]; do
         tries=$((tries + 1))
         sleep 0.1

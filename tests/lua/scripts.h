@@ -1,4 +1,4 @@
-/* All scripts, for tests that check each of them: the header has no table.
+/* All scripts, for tests that check each of them. The header has no such table.
  * tests/lua.sh checks that none is missing here. */
 #ifndef SCRIPTS_H
 #define SCRIPTS_H
@@ -14,11 +14,11 @@ static const dq_script *const all_scripts[] = {
     &dq_script_tick_redisson, &dq_script_take,        &dq_script_take_redisson,
     &dq_script_broadcast,     &dq_script_tickets,     &dq_script_peek,
     &dq_script_count,         &dq_script_clear,       &dq_script_dead,
-    &dq_script_probe};
+    &dq_script_probe,         &dq_script_pause,       &dq_script_mixed};
 #define SCRIPTS (sizeof all_scripts / sizeof all_scripts[0])
 
-/* A script's text, to be freed. */
-static char *script_text(const dq_script *script) {
+/* Returns a script's text, to be freed. */
+static inline char *script_text(const dq_script *script) {
     size_t len = 0, i;
     char *text;
     for (i = 0; script->parts[i]; i++) len += strlen(script->parts[i]);

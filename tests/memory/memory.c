@@ -1,7 +1,7 @@
 /*
- * Every allocation that hiredis makes in a call, failing in turn: no crash, no
- * leak, the status tells the truth, the handle recovers by itself, and what
- * was offered is in the queue or was taken.
+ * Each allocation that hiredis makes in a call fails in turn. There is no crash
+ * and no leak, the status is true, the handle recovers by itself, and each
+ * offered item is in the queue or was taken.
  *
  * delayq allocates nothing itself. hiredis is linked in from libhiredis.a, so
  * that the linker's --wrap can come between it and malloc.
@@ -14,17 +14,19 @@
 
 /* --- failing allocations ------------------------------------------------- */
 
-static int armed;        /* count, and fail one */
-static int spared;       /* in a part of hiredis that doesn't survive it */
-static int refilling;    /* in a part that doesn't survive a failing sdsempty */
-static long fail_at;     /* which allocation fails, from 1 */
-static long allocations; /* how many since arm() */
+static int armed; /* allocations are counted, and one fails */
+/* in a part of hiredis that does not survive a failure */
+static int spared;
+/* in a part that does not survive a failing sdsempty */
+static int refilling;
+static long fail_at;     /* the number of the allocation that fails, from 1 */
+static long allocations; /* allocations since arm() */
 
 static int fails(void) {
     return armed && !spared && ++allocations == fail_at;
 }
 
-/* name(args), and the linker's two names for it */
+/* A function name(args), and the linker's two names for it. */
 #define WRAP(type, name, parameters, arguments)          \
     type __real_##name parameters;                       \
     type __wrap_##name parameters;                       \
@@ -37,7 +39,7 @@ WRAP(void *, realloc, (void *p, size_t size), (p, size))
 WRAP(char *, strdup, (const char *text), (text))
 
 /*
- * What hiredis 0.14 doesn't survive is not asked of it:
+ * Failures that hiredis 0.14 does not survive are not tested:
  *
  *   hi_malloc, hi_strdup   abort(): the copies of path, host and address that
  *                          redisContextConnectUnix and ...Tcp make
@@ -56,7 +58,8 @@ WRAP(char *, strdup, (const char *text), (text))
         counter--;                                         \
         return result;                                     \
     }
-#if HIREDIS_MAJOR < 1 /* in 1.0 they are inline, and all is survived */
+/* in 1.0 they are inline, and hiredis survives all failures */
+#if HIREDIS_MAJOR < 1
 WITHIN(spared, void *, hi_malloc, (size_t size), (size))
 WITHIN(spared, char *, hi_strdup, (const char *text), (text))
 #endif
@@ -82,7 +85,7 @@ static void arm(long at) {
     armed = 1;
 }
 
-/* Was the allocation that fails reached? */
+/* Returns 1 if the failing allocation was reached. */
 static int disarm(void) {
     armed = 0;
     return allocations >= fail_at;
@@ -129,7 +132,7 @@ static void prepare_leased(void) {
 static void prepare_dead(void) {
     int i;
     prepare_leased();
-    for (i = 0; i < 3; i++) OK(&q, delayq_bury(&q, &items[i]));
+    for (i = 0; i < 3; i++) OK(&q, delayq_bury(&q, &items[i], NULL));
 }
 
 static delayq_status do_offer(void) {
@@ -148,7 +151,8 @@ static delayq_status do_once(void) {
     messages[0].key_ttl_ms = 60000;
     return delayq_offer_message(&q, messages);
 }
-/* One with a key and two without: more than one script. */
+/* One message with a key and two without, so that there is more than one
+ * script. */
 static delayq_status do_offer_many(void) {
     int i;
     memset(messages, 0, sizeof messages);
@@ -189,7 +193,7 @@ static delayq_status do_extend(void) {
     return delayq_extend(&q, &items[1], 30000);
 }
 static delayq_status do_bury(void) {
-    return delayq_bury(&q, &items[1]);
+    return delayq_bury(&q, &items[1], NULL);
 }
 static delayq_status do_cancel(void) {
     return delayq_cancel(&q, &messages[1].ticket);
@@ -234,8 +238,8 @@ static delayq_status do_share(void) {
     return status;
 }
 
-/* After the call so many items are in the queue: `done` if the call was done,
- * else `undone`. */
+/* The number of items in the queue after the call is `done` if the call was
+ * done, else `undone`. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
@@ -287,7 +291,7 @@ static int open_files(void) {
     return n;
 }
 
-/* Each message is where its status says. */
+/* Check that each message is where its status says. */
 static void check_messages(int now, long k) {
     int i, sure = 0, perhaps = 0;
     for (i = 0; i < 3; i++) {
@@ -313,7 +317,7 @@ static void check_truth(const struct verb *v, delayq_status s, long k) {
              delayq_errmsg(&q), now);
 }
 
-/* The back-off is skipped; only the next call's success counts. */
+/* Wait until a call succeeds. The back-off is skipped. */
 static void recover(const struct verb *v, long k) {
     delayq_counts c;
     q.conn->cmd.retry_us = q.conn->sub.retry_us = 0;
@@ -322,8 +326,8 @@ static void recover(const struct verb *v, long k) {
              delayq_errmsg(&q));
 }
 
-/* A call with allocation k failing, on an open connection or on one that has
- * just been cut. 0: the call makes fewer allocations. */
+/* Make a call in which allocation k fails, on an open connection or on one that
+ * has just been cut. Returns 0 if the call makes fewer allocations. */
 static int failing(const struct verb *v, int lost, long k) {
     delayq_status status;
     int reached, files;
@@ -341,7 +345,7 @@ static int failing(const struct verb *v, int lost, long k) {
     reached = disarm();
     check_truth(v, status, k);
     if (!reached && !lost) CHECK_STATUS(&q, status, v->good);
-    if (open_files() > files + 1) /* one: the subscriber */
+    if (open_files() > files + 1) /* the one more is the subscriber */
         FAIL("%s, allocation %ld: sockets left open", v->name, k);
     recover(v, k);
     return reached;
@@ -387,7 +391,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
         arm(++k);
         status = delayq_open(&q, o);
         reached = disarm();
-        /* that of a broadcast runs a script, which may have moved items */
+        /* A broadcast's call runs a script, which may have moved items. */
         if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
             (status != DELAYQ_ERR_UNKNOWN || o->wire != DELAYQ_BROADCAST))
             CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
@@ -417,7 +421,7 @@ TEST(each_allocation_of_an_open_by_tcp_fails) {
     server_end(&s);
 }
 
-/* Three items are in the stream: the reader gets them, or keeps its
+/* Three items are in the stream. The reader gets them, or keeps its
  * position. */
 static int failing_broadcast(delayq_options *o, long k) {
     delayq_status status;

@@ -2,11 +2,11 @@
  * With an outbox no call of a frame (open, tick, take with timeout 0, offer,
  * ack ..., close) makes a system call that can wait, whatever the server does.
  *
- * This program has the functions of libc that can wait under their own names.
- * The linker gives them to hiredis' shared library, too. While the guard is
- * up they note each call that can wait: poll and its kin with a timeout, any
- * sleep, any look-up of a name, and reading, writing or connecting where the
- * socket or pipe is a blocking one.
+ * This program replaces the functions of libc that can wait, under their own
+ * names. The linker gives them to hiredis' shared library, too. While the guard
+ * is up they note each call that can wait: poll and the like with a timeout,
+ * any sleep, any look-up of a name, and reading, writing or connecting on a
+ * blocking socket or pipe.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"
@@ -23,23 +23,23 @@
 #include <sys/uio.h>
 #include <time.h>
 
-#ifndef RTLD_NEXT /* _GNU_SOURCE has it, and other types for sockaddr */
+#ifndef RTLD_NEXT /* _GNU_SOURCE also has other types for sockaddr */
 #define RTLD_NEXT ((void *)-1L)
 #endif
 
 /* --- the guard ----------------------------------------------------------- */
 
-static int up;             /* is the guard up? */
-static long looked;        /* how many calls it has seen */
+static int up;             /* 1: the guard is up */
+static long looked;        /* calls seen by the guard */
 static char waited[128];   /* the first call that can wait, or "" */
-static const char *within; /* the call of delayq */
+static const char *within; /* the current call of delayq */
 
 static void note(const char *function, long value) {
     if (up && !waited[0])
         snprintf(waited, sizeof waited, "%s(%ld)", function, value);
 }
 
-/* Does using this descriptor wait? */
+/* Note a call that waits, if this descriptor is a blocking one. */
 static void check_fd(const char *function, int fd, int flags) {
     struct stat s;
     if (!up) return;
@@ -50,7 +50,7 @@ static void check_fd(const char *function, int fd, int flags) {
     if (!(fcntl(fd, F_GETFL) & O_NONBLOCK)) note(function, fd);
 }
 
-/* type name(parameters): check, then libc's own */
+/* Replace a function of libc: run the check, then libc's own function. */
 #define GUARD(type, name, parameters, arguments, check)      \
     type name parameters {                                   \
         static type(*real) parameters;                       \
@@ -121,7 +121,7 @@ static void lower_guard(void) {
     if (waited[0]) FAIL("%s waits in %s", within, waited);
 }
 
-/* The value of a call, which must not wait. */
+/* Returns the status of a call, and fails if the call waited. */
 static delayq_status lowered(delayq_status status) {
     lower_guard();
     return status;
@@ -147,7 +147,7 @@ static delayq_options frame_options(const server *s, size_t size) {
     return o;
 }
 
-/* One frame of a game: all that has come is taken, some is offered. */
+/* One frame of a game. It takes all items that have come, and offers some. */
 static void frame(int number) {
     delayq_item item;
     delayq_message m[3];
@@ -159,7 +159,7 @@ static void frame(int number) {
         switch (number++ % 5) {
         case 0: FRAME(delayq_nack(&q, &item, 20)); break;
         case 1: FRAME(delayq_extend(&q, &item, 50000)); break;
-        case 2: FRAME(delayq_bury(&q, &item)); break;
+        case 2: FRAME(delayq_bury(&q, &item, NULL)); break;
         case 3: FRAME(delayq_ack_take(&q, &item, 0)); break;
         default: break;
         }
@@ -177,6 +177,7 @@ static void frame(int number) {
         m[i].key_ttl_ms = 10;
     }
     FRAME(delayq_offer_many(&q, m, 3));
+    if (number % 3 == 0) FRAME(delayq_cancel_key(&q, "key"));
     if (m[0].status == DELAYQ_OK && m[0].ticket.text[0]) {
         if (number % 2) FRAME(delayq_reschedule(&q, &m[0].ticket, 50000));
         FRAME(delayq_cancel(&q, &m[0].ticket));
@@ -215,7 +216,7 @@ TEST(the_guard_sees_a_handle_that_waits) {
     OK(&q, delayq_offer(&q, "x", 1, 60000));
     up = 0;
     CHECK_HAS(waited, "poll");
-    CHECK(looked > before); /* hiredis' reads and writes, too */
+    CHECK(looked > before); /* hiredis' reads and writes are seen, too */
     delayq_close(&q);
 }
 
@@ -272,7 +273,8 @@ TEST(no_call_of_a_frame_waits_for_a_frozen_server) {
     UNTIL(progress(&seen));
     close_guarded();
     server_kill(&s, SIGSTOP);
-    OK(&q, FRAME(delayq_open(&q, &o))); /* frozen from the beginning */
+    /* the server is frozen from the beginning */
+    OK(&q, FRAME(delayq_open(&q, &o)));
     frames(100);
     close_guarded();
     server_end(&s);
@@ -363,7 +365,7 @@ TEST(no_call_of_a_frame_waits_for_a_server_that_refuses_it) {
 
 /* --- names --------------------------------------------------------------- */
 
-static int found; /* what the look-up answers */
+static int found; /* the result of the look-up */
 static int resolve(void *user, const char *host, char *address, size_t size) {
     (void)user;
     (void)host;

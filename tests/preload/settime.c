@@ -1,7 +1,7 @@
 /*
  * Loaded into redis-server by LD_PRELOAD: a wall clock that a test can set. The
- * file $SETTIME holds so many microseconds, an int64_t, to add to the real
- * time. (libfaketime does not get on with Redis' allocator.)
+ * file $SETTIME holds an int64_t, the microseconds that are added to the real
+ * time. (libfaketime does not work with Redis' allocator.)
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
- * A machine that runs the cron recipe with shorter minutes. It records
- * in Redis by how many seconds its clock is ahead (ahead:NAME), the times of
- * its offers (rounds), and what it has run (runs, attempts). The machine named
+ * A machine that runs the cron recipe with shorter minutes. It records in Redis
+ * how many seconds its clock is ahead (ahead:NAME), the times of its offers
+ * (rounds), and the minutes that it has run (runs, attempts). The machine named
  * "dies" kills itself between its first take and the offer.
  */
 #define DELAYQ_IMPLEMENTATION

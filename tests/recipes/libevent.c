@@ -1,7 +1,8 @@
 /*
- * The recipe for libevent, a whole program, run unchanged in a process
- * of its own: what is offered elsewhere reaches it promptly, it does not turn
- * more often than it has to, and it survives servers that freeze or restart.
+ * The recipe for libevent, a whole program, runs unchanged in a process of its
+ * own. Items that are offered elsewhere reach it promptly, its loop does not
+ * turn more often than necessary, and it survives servers that freeze or
+ * restart.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"
@@ -9,7 +10,7 @@
 #include <event2/event_struct.h>
 #include <sys/wait.h>
 
-/* What the program tells, in shared memory. */
+/* The progress of the program, in shared memory. */
 static struct {
     volatile long turns;
     volatile int items;
@@ -46,7 +47,8 @@ static pid_t start_program(server *s) {
 
 static void end_program(pid_t pid) {
     int status;
-    CHECK_INT(waitpid(pid, &status, WNOHANG), 0); /* it goes on for ever */
+    /* the program goes on for ever */
+    CHECK_INT(waitpid(pid, &status, WNOHANG), 0);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
 }
@@ -56,7 +58,8 @@ static void open_on(delayq *other, const server *s) {
     OK(other, delayq_open(other, &o));
 }
 
-/* The next item is this one, long before the loop would poll by itself. */
+/* Check that the next item is this one, and that it comes long before the loop
+ * would poll by itself. */
 static void arrives(int items, const char *text) {
     long long began = now_us();
     UNTIL(told->items == items);
@@ -66,7 +69,7 @@ static void arrives(int items, const char *text) {
         FAIL("\"%s\" took %lld us", text, began);
 }
 
-/* How often it turns in a second in which nothing happens. */
+/* Returns how often the loop turns in a second in which nothing happens. */
 static long idle_turns(void) {
     long before = told->turns;
     usleep(1000000);
@@ -129,7 +132,8 @@ TEST(the_event_loop_survives_a_restart_of_the_server) {
     for (round = 0; round < 3; round++) {
         open_on(&other, &s);
         OFFER(&other, "again", 0);
-        UNTIL(told->items == 2 * round + 1); /* after at most 5 s */
+        /* the item comes after at most 5 s */
+        UNTIL(told->items == 2 * round + 1);
         OFFER(&other, "and on", 50);
         arrives(2 * round + 2, "and on");
         delayq_close(&other);

@@ -1,10 +1,11 @@
 /*
- * A slow line: passes the bytes of unix sockets on, each so many milliseconds
- * after it has come.
+ * A slow line: passes the bytes of unix sockets on, each of them MS
+ * milliseconds after it has come.
  *
  *     line LISTEN TO MS
  *
- * One process for each connection; all of them end with the first.
+ * There is one process for each connection. All of them end with the first
+ * process.
  */
 #include <poll.h>
 #include <signal.h>
@@ -35,7 +36,7 @@ static long long now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* 0: the connection has ended. */
+/* Receive a chunk. Returns 0 if the connection has ended. */
 static int receive(struct flow *f) {
     struct chunk *c = (struct chunk *)malloc(sizeof *c);
     ssize_t n = c ? read(f->from, c->bytes, sizeof c->bytes) : 0;
@@ -51,7 +52,8 @@ static int receive(struct flow *f) {
     return 1;
 }
 
-/* Writes what is due, and lowers *wait_ms to when the next is. */
+/* Send the bytes that are due, and lower *wait_ms to the time until the next
+ * ones. */
 static int send_due(struct flow *f, int *wait_ms) {
     while (f->first) {
         struct chunk *c = f->first;
@@ -72,8 +74,8 @@ static int send_due(struct flow *f, int *wait_ms) {
     return 1;
 }
 
-/* Until one side ends it, or the first process has ended: `alive` is a pipe
- * that only this one could write to. */
+/* Serve a connection until one side ends it, or the first process has ended.
+ * `alive` is a pipe to which only that process could write. */
 static void serve(int client, int server, int alive) {
     struct flow flows[2] = {{client, server, NULL, NULL},
                             {server, client, NULL, NULL}};

@@ -1,7 +1,8 @@
 /*
- * The recipes, built unchanged except for shorter times, and run on a real
- * server: they do what their text says. tests/recipes.sh copies them from
- * README.md and examples/README.md into the piece-*.h that are included below.
+ * The recipes. They are built unchanged, except for shorter times, and run on a
+ * real server. They must do what their text says. tests/recipes.sh copies them
+ * from README.md and examples/README.md into the files piece-*.h, which this
+ * file includes.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../test.h"
@@ -13,13 +14,13 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 
-/* What the recipes assume to exist. */
+/* Definitions that the recipes need. */
 static delayq q;
 static delayq_item item;
 static delayq_options options;
 
-/* Items that they print are recorded in the list "seen", with a mark if the
- * lateness is known. */
+/* The recipes print items. Here these are recorded in the list "seen", with a
+ * mark if the lateness is known. */
 static redisContext *told;
 static int last; /* the number of the item that ends the process */
 static int took(int len, const char *data) {
@@ -64,7 +65,7 @@ TEST(the_outbox_recipe_stores_its_offer_before_it_closes) {
 
 /* --- a game loop --------------------------------------------------------- */
 
-static int orcs; /* so many of the next frames let one die */
+static int orcs; /* orcs that die in the next frames, one in each frame */
 static int dice(void) {
     return orcs > 0 ? 60 * orcs-- : 1;
 }
@@ -75,7 +76,7 @@ static void game_frame(void) {
 #undef rand
 }
 
-/* How many commands the server has received. */
+/* Returns how many commands the server has received. */
 static long long commands(void) {
     return atoll(strstr(ask("INFO stats"), "commands_processed:") + 19);
 }
@@ -157,7 +158,7 @@ static void device_turn(void) {
 #include "piece-device.h"
 }
 
-/* A loop that polls by itself only once an hour. */
+/* Run a loop that polls by itself only once an hour. */
 static void device(void *with_outbox) {
     options_as_given("jobs");
     options.max_wait_ms = 3600000;
@@ -204,7 +205,7 @@ static void notices_each_push(void *with_outbox) {
         push("pushed", ++n);
         push("and again", ++n);
         let_it_sleep();
-        OFFER(&other, "moved", 0); /* and moved by another */
+        OFFER(&other, "moved", 0); /* another handle moves this one */
         usleep(1500);
         while (ask_int("LLEN seen") == n) OK(&other, delayq_tick(&other, NULL));
         push("behind it", n += 2);
@@ -214,12 +215,12 @@ static void notices_each_push(void *with_outbox) {
         UNTIL_SEEN(n);
         push("behind that", ++n);
     }
-    /* If the server sends nothing the loop pings it after 10 s, and would find
-     * then a push that it was not notified of. */
+    /* If the server sends nothing, the loop pings it after 10 s, and would then
+     * find a push that it was not notified of. */
     if (strstr(ask("INFO commandstats"), "cmdstat_ping:"))
         FAIL("a push was not seen before the next ping");
     let_it_sleep();
-    /* two or three rounds each, not hundreds */
+    /* Each item takes two or three rounds, not hundreds. */
     if (ask_int("GET rounds") > 10 * n)
         FAIL("%lld rounds for %d items", ask_int("GET rounds"), n);
     kill(child, SIGKILL);
@@ -248,7 +249,7 @@ static void knows_how_late(void *with_outbox) {
         OFFER(&other, "due", 10);
         UNTIL_SEEN(i + 1);
     }
-    /* items that become due between the take and the tick are moved */
+    /* Items that become due between the take and the tick are moved. */
     if (ask_int("EVAL %s 0",
                 "local n = 0\n"
                 "for _, t in ipairs(redis.call('LRANGE', 'late', 0, -1)) do\n"
@@ -271,9 +272,10 @@ TEST(the_device_loop_with_an_outbox_knows_how_late_what_it_takes_is) {
 
 /* --- a tool like cron ---------------------------------------------------- */
 
-#define MINUTE 2000 /* as in recipes.sh */
+#define MINUTE 2000 /* in ms, as in recipes.sh */
 
-/* Start a machine, tests/recipes/cron.c, whose clock is so far ahead. */
+/* Start a machine, tests/recipes/cron.c, whose clock is ahead_s seconds
+ * ahead. */
 static pid_t machine(const char *name, long long ahead_s) {
     char file[140];
     int64_t us = ahead_s * 1000000;
@@ -297,8 +299,9 @@ static pid_t machine(const char *name, long long ahead_s) {
     return pid;
 }
 
-/* How many minutes were stored, are over, and were run: 0 if one was not run,
- * -1 if one was run twice, -2 if one was run that was not stored. */
+/* Returns how many minutes were stored, are over, and were run. Returns 0 if
+ * one was not run, -1 if one was run twice, -2 if one was run that was not
+ * stored. */
 static const char judge[] =
     "local runs, stored, n = {}, {}, 0\n"
     "local t = redis.call('TIME')\n"
@@ -338,7 +341,7 @@ TEST(cron_runs_each_minute_once_by_the_servers_clock_though_a_machine_dies) {
     UNTIL((n = ask_int("EVAL %s 0 %d", judge, MINUTE)) < 0 || n >= 5);
     if (n == -1) FAIL("a minute was run twice");
     if (n == -2) FAIL("a minute was run that was not stored");
-    /* the dead machine's run was executed by another at its second attempt */
+    /* Another machine executed the dead machine's run at its second attempt. */
     CHECK_INT(ask_int("HGET attempts %s", lost), 2);
     kill(fast, SIGKILL);
     kill(slow, SIGKILL);
@@ -387,17 +390,18 @@ TEST(items_that_a_worker_does_not_ack_come_again_or_become_dead_letters) {
     CHECK_INT(pooled, 8);
     open_queue(&other, "jobs");
     OFFER(&other, "deadly", 0);
-    OFFER(&other, "", 0); /* "cannot do it now" */
+    OFFER(&other, "", 0); /* the payload "" means "cannot do it now" */
     for (i = 0; i < 20; i++) OFFER(&other, "job", 0);
     UNTIL((delayq_count(&other, &counts) == DELAYQ_OK &&
            counts.pending + counts.ready == 0 && counts.dead == 1));
     OK(&other, delayq_dead_peek(&other, &dead, 1, &n, 0));
     CHECK_TEXT(dead.reason, "attempts");
     CHECK_INT(dead.attempt, 5);
-    CHECK_INT(ask_int("LLEN seen"), 20 + 1 + 5); /* jobs, "deadly", "" */
+    /* the jobs, "deadly", and "" */
+    CHECK_INT(ask_int("LLEN seen"), 20 + 1 + 5);
     n = 0;
     for (i = 0; i < 8; i++) n += waitpid(pool[i], NULL, WNOHANG) == pool[i];
-    CHECK_INT(n, 1); /* the others go on */
+    CHECK_INT(n, 1); /* only the others are left */
     for (i = 0; i < 8; i++) kill(pool[i], SIGKILL);
     while (wait(NULL) > 0) {
     }
@@ -410,8 +414,8 @@ static void java_c(void){
 #include "piece-java.h"
 }
 
-/* The C part, with the bytes that Redisson writes and reads; `make interop`
- * uses the real one. */
+/* The C part, with the bytes that Redisson writes and reads. `make interop`
+ * uses the real Redisson. */
 TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     unsigned char want[64];
     size_t n;
@@ -430,7 +434,8 @@ TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     CHECK_INT(ask_int("LREM " MIRROR " 1 %b", r->element[0]->str, n), 1);
     ask("RPUSH " MIRROR " %b", r->element[0]->str, n);
     freeReplyObject(r);
-    /* Java's offer, in Redisson's bytes; and moved, a bare payload */
+    /* Java's offer, in Redisson's bytes; then a moved item, which is a bare
+     * payload. */
     n = element(want, 8, 8, "01234567", "world", 5);
     ask("ZADD " ZSET " 5 %b", want, n);
     ask("RPUSH " MIRROR " %b", want, n);
@@ -462,7 +467,7 @@ TEST(the_shards_of_a_cluster_lie_on_several_nodes_and_all_are_taken_from) {
     if (!url) test_skip("no cluster: redis-cli is missing, or RECIPES_CLUSTER");
     memset(&options, 0, sizeof options);
     options.io_timeout_ms = 3000;
-    last = 9; /* "hello", and one from each */
+    last = 9; /* "hello", and one item from each */
     child = spawn(cluster, NULL);
     for (i = 0; i < 8; i++) {
         char name[32];
@@ -506,7 +511,7 @@ TEST(urgent_items_are_taken_first) {
     child = spawn(priorities, NULL);
     UNTIL_SEEN(10);
     for (i = 0; i < 10; i++) CHECK_TEXT(seen(i), i < 5 ? "urgent" : "job");
-    OFFER(&jobs, "one more", 20); /* it waits for both */
+    OFFER(&jobs, "one more", 20); /* the loop waits for both queues */
     UNTIL_SEEN(11);
     OFFER(&urgent, "another", 20);
     join(child);
@@ -540,6 +545,22 @@ TEST(an_offer_that_gets_no_answer_is_offered_again_and_stored_once) {
     delayq_close(&q);
 }
 
+/* --- unique until it is done --------------------------------------------- */
+
+TEST(an_item_is_stored_again_once_the_recipe_has_done_it) {
+    int i;
+    options_as_given("jobs");
+    options.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &options));
+    for (i = 0; i < 3; i++) {
+#include "piece-unique.h"
+        OK(&q, m.status);
+        CHECK_INT(ask_int("EXISTS delayq_once:{jobs}:6:user42"), 0);
+    }
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    delayq_close(&q);
+}
+
 /* --- more: tickets, keys, times, batches --------------------------------- */
 
 TEST(tickets_keys_times_and_batches_do_what_the_comments_say) {
@@ -553,7 +574,7 @@ TEST(tickets_keys_times_and_batches_do_what_the_comments_say) {
         CHECK_INT(m[1].status, i == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE);
         CHECK_STATUS(&q, delayq_cancel(&q, &m[0].ticket), DELAYQ_GONE);
         OK(&q, delayq_peek(&q, found, 3, &n, NULL));
-        CHECK_INT(n, 1); /* a was cancelled, b is there once */
+        CHECK_INT(n, 1); /* a was cancelled, b is stored once */
         CHECK_INT(found[0].due_ms, 1900000000000);
         CHECK(found[0].len == 1 && memcmp(found[0].data, "b", 1) == 0);
     }

@@ -1,6 +1,6 @@
 /*
- * The programs that use delayq. Each is a process that runs the header as it
- * is, notes what it means to do before a call, and what it was told after it.
+ * The programs that use delayq. Each is a process that runs the unchanged
+ * header. It notes its intention before a call, and the result after it.
  */
 #include "sim.h"
 #include <poll.h>
@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define FRAME_US (16 * MS)
-#define OUTBOX_BYTES 65536
 
 typedef struct held {
     item *it;
@@ -41,17 +40,26 @@ static void begin(actor *a, const char *call, int64_t bound_us) {
     a->frozen_us = 0;
 }
 
+static int leaving; /* at the end of the run */
+static void close_all(void *arg);
+
 static delayq_status end(actor *a, delayq_status status) {
     int64_t took = sim_now() - a->call_us - a->frozen_us;
     const char *call = a->call;
     a->call = NULL;
+    if (leaving) {
+        close_all(a);
+        process_kill(a->p);
+    }
     a->outcome_us = sim_now();
     if (status == DELAYQ_WOKEN && !a->wakes)
         check_fail("wake", "%s: %s was woken by nobody", a->name, call);
     if (status == DELAYQ_WOKEN && a->wakes) a->wakes--;
     a->woken_us = 0;
     if (status < 0) a->trouble_us = sim_now();
-    if (a->call_bound_us >= 0 && took > a->call_bound_us)
+    /* If a reply comes while the process is frozen, that time counts as its
+     * round trip, and the next request gets two of them. */
+    if (a->call_bound_us >= 0 && took > a->call_bound_us + 2 * a->frozen_us)
         check_fail("blocks", "%s: %s took %lld us, at most %lld are promised",
                    a->name, call, (long long)took, (long long)a->call_bound_us);
     if (status != DELAYQ_EMPTY &&
@@ -65,8 +73,8 @@ static delayq_status end(actor *a, delayq_status status) {
 #define CALL(a, what, bound, expression) \
     (begin(a, what, bound), end(a, expression))
 
-/* How long a call that asks once may take. What it sends late has two round
- * trips. */
+/* Returns how long a call with one request may take. A request that is sent
+ * late has two round trips. */
 static int64_t once_us(const actor *a) {
     if (a->outbox) return 2 * MS;
     return a->io_timeout_ms * MS * 103 / 100 + 50 * MS +
@@ -74,8 +82,8 @@ static int64_t once_us(const actor *a) {
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
 }
 
-/* One that moves a large payload has that time again; so has a take, which
- * may find one. */
+/* Returns the same for a call that transfers a large payload: the time starts
+ * again. A take may find such a payload. */
 static int64_t large_us(const actor *a) {
     int i, any = 0;
     for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
@@ -92,13 +100,16 @@ static int64_t take_us(const actor *a, int64_t timeout_ms) {
 
 static void tell(void *user, delayq_status status, const char *text) {
     actor *a = (actor *)user;
-    a->logs++;
-    a->trouble_us = sim_now();
+    /* not just an event */
+    if (status != DELAYQ_OK || strstr(text, "polling")) {
+        a->logs++;
+        a->trouble_us = sim_now();
+    }
     TELL("%s: log: %d %s", a->name, status, text);
 }
 
 static int uses_outbox(const actor *a) {
-#ifdef SIM_OLD
+#if SIM_API < 2
     (void)a;
     return 0;
 #else
@@ -106,13 +117,29 @@ static int uses_outbox(const actor *a) {
 #endif
 }
 
+#if SIM_API >= 3
+static void on_settled(void *user, int changes, uint64_t number,
+                       delayq_status status) {
+    actor *a = (actor *)user;
+    if (number != ++a->told_settled[changes])
+        check_fail("outbox", "%s: %llu is reported, with %d, after %llu",
+                   a->name, (unsigned long long)number, status,
+                   (unsigned long long)a->told_settled[changes] - 1);
+}
+#endif
+
+static void outbox_resume(actor *a);
+
 static delayq *open_handle(actor *a, int queue, delayq *share) {
     delayq *q = (delayq *)calloc(1, sizeof *q);
     delayq_options o;
     delayq_status status;
     memset(&o, 0, sizeof o);
-    o.name = queue == 0 ? "jobs" : "more";
-    o.url = share ? NULL : "redis://10.0.0.1:6379";
+    o.name = queue == 0 ? "jobs" : queue == 1 ? "more" : "long";
+    o.url = share              ? NULL
+            : sim_plan.by_name ? "redis://redis:6379"
+            : sim_plan.hosts   ? "redis://10.0.0.1:6379,10.0.0.2:6379"
+                               : "redis://10.0.0.1:6379";
     o.wire = sim_plan.wire;
     o.lease_ms = sim_plan.lease_ms;
     o.max_attempts = sim_plan.max_attempts;
@@ -125,19 +152,40 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     o.user = a;
     o.share = share;
     if (!share) o.io_timeout_ms = a->io_timeout_ms;
-#ifndef SIM_OLD
+    if (queue == LONG_QUEUE) {
+        o.wire = DELAYQ_NATIVE;
+        o.lease_ms = 3600 * 1000;
+        o.max_attempts = 0;
+        o.batch = 1000;
+    }
+#if SIM_API >= 2
     if (!share) o.reconnect_max_ms = sim_plan.reconnect_max_ms;
     o.counters = sim_plan.counters;
+#endif
+#if SIM_API >= 3
+    o.poll_ms = sim_plan.mix.poll_ms;
+    o.max_late_ms = queue == LONG_QUEUE ? 0 : sim_plan.max_late_ms;
+#endif
+#if SIM_API >= 2
     if (uses_outbox(a)) {
-        o.outbox = a->outbox = malloc(OUTBOX_BYTES);
-        o.outbox_size = OUTBOX_BYTES;
+        int kept = a->image && !share;
+        o.outbox_size = (size_t)sim_plan.mix.outbox_size;
+        o.outbox = a->outbox = kept ? a->image : malloc(o.outbox_size);
+#if SIM_API >= 3
+        if (kept) o.outbox_keep = DELAYQ_KEEP;
+        if (!share) o.settled = on_settled;
+#endif
+        if (!share) a->told_settled[0] = a->told_settled[1] = 0;
     }
 #endif
     if (!share) a->q = q;
+    a->handles[a->handle_count++] = q;
     begin(a, "open",
           a->outbox ? 2 * MS : 50 * MS + 103 * 20 * MS + 2 * once_us(a));
+    a->opens++;
     status = delayq_open(q, &o);
     end(a, status);
+    if (a->image && !share) outbox_resume(a);
     a->awake = 1;
     a->verbs++;
     return q;
@@ -157,9 +205,49 @@ static void outbox_add(actor *a, int change, item *it, const char *verb) {
     e->at_us = sim_now();
 }
 
-/* What the outbox says is settled. */
+/* The ops in the outbox may still change their items. */
+static void intend_pending(actor *a) {
+    int i;
+    for (i = 0; i < a->offer_count; i++)
+        if (a->offers[i].verb && a->offers[i].it)
+            a->offers[i].it->intents |= bit_of(a);
+    for (i = 0; i < a->change_count; i++)
+        if (a->changes[i].it) a->changes[i].it->intents |= bit_of(a);
+}
+
+/* Go on with the ops of an earlier life: all that were accepted, and those of
+ * the call in which that life was killed. */
+static void outbox_resume(actor *a) {
+#if SIM_API >= 3
+    delayq_outbox_state s;
+    if (delayq_outbox(a->q, &s) != DELAYQ_OK) return;
+    if (s.offers_accepted < a->offers_accepted ||
+        s.changes_accepted < a->changes_accepted)
+        check_fail("outbox",
+                   "%s: of %llu offers and %llu changes an image "
+                   "has %llu and %llu",
+                   a->name, (unsigned long long)a->offers_accepted,
+                   (unsigned long long)a->changes_accepted,
+                   (unsigned long long)s.offers_accepted,
+                   (unsigned long long)s.changes_accepted);
+    while (a->offers_accepted < s.offers_accepted) outbox_add(a, 0, NULL, NULL);
+    while (a->changes_accepted < s.changes_accepted)
+        outbox_add(a, 1, NULL, NULL);
+    a->told_settled[0] = s.offers_settled;
+    a->told_settled[1] = s.changes_settled;
+    a->trouble_us = sim_now();
+    intend_pending(a);
+    if (a->life > 1)
+        TELL("%s goes on with %d offers and %d changes", a->name,
+             a->offer_count, a->change_count);
+#else
+    (void)a;
+#endif
+}
+
+/* Note the ops that the outbox reports as settled. */
 static void outbox_look(actor *a) {
-#ifndef SIM_OLD
+#if SIM_API >= 2
     delayq_outbox_state s;
     int i = 0, sure;
     if (!a->outbox || delayq_outbox(a->q, &s) != DELAYQ_OK) return;
@@ -172,16 +260,25 @@ static void outbox_look(actor *a) {
                    (unsigned long long)a->changes_accepted,
                    (unsigned long long)s.offers_accepted,
                    (unsigned long long)s.changes_accepted);
+    if (SIM_API < 3) {
+        a->told_settled[0] = s.offers_settled;
+        a->told_settled[1] = s.changes_settled;
+    }
+    if (s.offers_settled != a->told_settled[0] ||
+        s.changes_settled != a->told_settled[1])
+        check_fail("outbox", "%s: not each settled op is reported", a->name);
     if (s.dropped)
         check_fail("outbox", "%s: %llu are dropped", a->name,
                    (unsigned long long)s.dropped);
     for (; i < a->offer_count && a->offers[i].number <= s.offers_settled; i++) {
         struct outbox_entry *e = &a->offers[i];
+        if (!e->it) continue; /* the op is on a key */
         if (e->verb)
             e->it->intents &= ~bit_of(a);
         else if (!e->it->key)
             check_offered(a, e->it, DELAYQ_OK);
     }
+    if (i) a->drained_us[0] = sim_now();
     if (i)
         memmove(a->offers, a->offers + i,
                 (size_t)(a->offer_count - i) * sizeof *a->offers);
@@ -191,28 +288,33 @@ static void outbox_look(actor *a) {
          i < a->change_count && a->changes[i].number <= s.changes_settled;
          i++) {
         struct outbox_entry *e = &a->changes[i];
-        /* where an answer was lost, GONE may be its own doing */
+        if (!e->it) continue; /* of a call that was interrupted */
+        /* If a reply was lost, GONE may be the effect of the op itself. */
         if (sure && a->trouble_us < e->at_us &&
             strcmp(e->verb, "extend") != 0 && strcmp(e->verb, "nack") != 0)
             check_settled(a, e->it, DELAYQ_OK, e->verb);
         else
             e->it->intents &= ~bit_of(a);
     }
+    if (i) a->drained_us[1] = sim_now();
     if (i)
         memmove(a->changes, a->changes + i,
                 (size_t)(a->change_count - i) * sizeof *a->changes);
     a->change_count -= i;
-    /* others of the same item may be under way */
-    for (i = 0; i < a->offer_count; i++)
-        if (a->offers[i].verb) a->offers[i].it->intents |= bit_of(a);
-    for (i = 0; i < a->change_count; i++)
-        a->changes[i].it->intents |= bit_of(a);
+    for (i = 0; i < 2; i++) { /* find the first one that is not settled */
+        const struct outbox_entry *e = i ? a->changes : a->offers;
+        if (i ? a->change_count : a->offer_count)
+            check_drains(a, i && e->verb ? e->verb : "offer",
+                         e->at_us > a->drained_us[i] ? e->at_us
+                                                     : a->drained_us[i]);
+    }
+    intend_pending(a);
 #else
     (void)a;
 #endif
 }
 
-/* A verb of a ticket has ended so. */
+/* Note the outcome of a call on a ticket. */
 static void ended(actor *a, held *h, delayq_status status, const char *verb) {
     a->verbs++;
     if (a->outbox) {
@@ -220,11 +322,15 @@ static void ended(actor *a, held *h, delayq_status status, const char *verb) {
             outbox_add(a, 1, h->it, verb);
         else
             h->it->intents &= ~bit_of(a);
+        intend_pending(a);
         return;
     }
     check_settled(a, h->it, status, verb);
     if (status == DELAYQ_GONE && h->hash && h->it->now.set &&
-        h->it->now.hash == h->hash && !h->it->disturbed &&
+        h->it->now.hash == h->hash &&
+        /* and it was not leased again after a redrive: the ticket begins with
+         * the due time */
+        h->it->now.score == atoll(h->got.ticket.text) && !h->it->disturbed &&
         !(h->it->unknown & bit_of(a)))
         check_fail("status",
                    "%s: %s of item %d is told as gone, and its "
@@ -239,6 +345,9 @@ static void received(actor *a, const delayq_item *got, held *h) {
          got->attempt, (long long)got->late_us, got->ticket.text[0] ? ", " : "",
          got->ticket.text);
     a->bytes += got->len;
+    if (sim_plan.max_late_ms && got->late_us > sim_plan.max_late_ms * 1000)
+        check_fail("late", "%s is handed an item %lld us late", a->name,
+                   (long long)got->late_us);
     check_got(a, got, sim_plan.lease_ms > 0);
     h->it = check_find(got->data, got->len);
     h->got = *got;
@@ -249,11 +358,10 @@ static void received(actor *a, const delayq_item *got, held *h) {
                   : 0;
 }
 
-/* A nack or an extend that ends a lease when it would have ended changes
- * nothing. */
+/* If a nack or an extend ends the lease at its old end, nothing changes. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    /* it may have been moved, or leased, meanwhile */
+    /* The item may have been moved or leased meanwhile. */
     int64_t left = (h->it->due_true_us - sim_now()) / 1000;
     int64_t before = (h->it->due_former_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
@@ -263,9 +371,43 @@ static void same_due(actor *a, const held *h, delayq_status status,
         h->it->changed |= bit_of(a);
 }
 
-/* Bring an item in hand to an end, one way or another. Returns 1 if it is to be
- * acked by the next call. */
+/* Half of the buries have a text: the number of the item. */
+static delayq_status bury(actor *a, held *h) {
+#if SIM_API < 3
+    return delayq_bury(a->q, &h->got);
+#else
+    char why[32];
+    snprintf(why, sizeof why, "item\n%d", h->it->id);
+    return delayq_bury(a->q, &h->got, h->it->id % 2 ? why : NULL);
+#endif
+}
+
+static void check_letters(const actor *a, const delayq_dead *dead, size_t n) {
+#if SIM_API < 3
+    (void)a, (void)dead, (void)n;
+#else
+    char why[32];
+    size_t i;
+    for (i = 0; i < n; i++) {
+        const item *it = check_find(dead[i].data, dead[i].len);
+        int buried = strcmp(dead[i].reason, "buried") == 0;
+        if (!it) continue;
+        snprintf(why, sizeof why, "item %d", it->id);
+        if (strcmp(dead[i].why, buried && it->id % 2 ? why : "") != 0 ||
+            (!buried && strcmp(dead[i].reason, "attempts") != 0 &&
+             (!sim_plan.max_late_ms || strcmp(dead[i].reason, "late") != 0)))
+            check_fail("bytes", "%s reads that item %d died of \"%s\": \"%s\"",
+                       a->name, it->id, dead[i].reason, dead[i].why);
+    }
+#endif
+}
+
+/* End the lease of an item in one way or another. Returns 1 if the next call
+ * must ack it. */
 static int work(actor *a, held *h, int waits) {
+    const mix *m = &sim_plan.mix;
+    int nack = m->nack, backoff = nack + m->backoff;
+    int release = backoff + m->release, buries = release + m->bury;
     int64_t lease = sim_plan.lease_ms * MS;
     int what = (int)between(a, 0, 99);
     delayq_status status;
@@ -280,12 +422,12 @@ static int work(actor *a, held *h, int waits) {
     if (waits && what < a->loses * 2)
         process_sleep(between(a, lease, lease * 2));
     what = (int)between(a, 0, 99);
-    if (what < 9) {
-        int64_t delay = what < 6 ? between(a, 0, 2000) : DELAYQ_BACKOFF;
+    if (what < backoff) {
+        int64_t delay = what < nack ? between(a, 0, 2000) : DELAYQ_BACKOFF;
         check_intend(a, h->it);
         status =
             CALL(a, "nack", large_us(a), delayq_nack(a->q, &h->got, delay));
-        if (what < 6)
+        if (what < nack)
             same_due(a, h, status, delay, delay);
         else
             same_due(a, h, status, sim_plan.backoff_ms / 2,
@@ -293,26 +435,28 @@ static int work(actor *a, held *h, int waits) {
         ended(a, h, status, "nack");
         return 0;
     }
-    if (what < 12) {
+    if (what < release) {
         h->it->attempts--;
         check_intend(a, h->it);
         status = CALL(a, "nack", large_us(a),
                       delayq_nack(a->q, &h->got, DELAYQ_RELEASE));
+        same_due(a, h, status, 0, 0);
         ended(a, h, status, "release");
         return 0;
     }
-    if (what < 15) {
+    if (what < buries) {
         check_intend(a, h->it);
-        status = CALL(a, "bury", large_us(a), delayq_bury(a->q, &h->got));
+        status = CALL(a, "bury", large_us(a), bury(a, h));
         ended(a, h, status, "bury");
         return 0;
     }
-    if (what < 25) {
+    if (what < buries + m->extend) {
         delayq_ticket before = h->got.ticket;
         check_intend(a, h->it);
         status =
             CALL(a, "extend", large_us(a), delayq_extend(a->q, &h->got, 0));
-        /* in the millisecond of the take: it ends when it would have ended */
+        /* In the millisecond of the take the new end of the lease may be the
+         * old one. */
         if (strcmp(before.text, h->got.ticket.text) == 0 && status == DELAYQ_OK)
             h->it->changed |= bit_of(a);
         else if (status == DELAYQ_OK && !a->outbox)
@@ -352,6 +496,33 @@ static void pause_after(actor *a, delayq_status status) {
     if (status < 0) process_sleep(between(a, 20 * MS, 100 * MS));
 }
 
+/* A program without an open handle has neither memory of hiredis nor a
+ * descriptor. */
+static void check_leaks(const actor *a) {
+    if (process_blocks(a->p) || process_files(a->p))
+        check_fail("leaks",
+                   "%s has closed its handles, and has %zu blocks of memory "
+                   "and %d descriptors",
+                   a->name, process_blocks(a->p), process_files(a->p));
+}
+
+/* Handles that share a connection before its owner. */
+static void close_all(void *arg) {
+    actor *a = (actor *)arg;
+    while (a->handle_count > 0) delayq_close(a->handles[--a->handle_count]);
+    check_leaks(a);
+}
+
+/* Close the handle, and open another one on the same queue. */
+static void reopen(actor *a) {
+    delayq *old = a->q;
+    CALL(a, "close", 2 * MS, (delayq_close(old), DELAYQ_OK));
+    a->handle_count = 0;
+    check_leaks(a);
+    free(old);
+    open_handle(a, a->queue, NULL);
+}
+
 static void worker(actor *a) {
     held h;
     memset(&h, 0, sizeof h);
@@ -359,9 +530,10 @@ static void worker(actor *a) {
         delayq_item got;
         delayq_status status;
         memset(&got, 0, sizeof got);
+        if (!h.it && !a->wakes && percent(a, sim_plan.mix.reopen)) reopen(a);
         is_free(a);
         a->verbs++;
-        if (h.it) { /* to be acked by this */
+        if (h.it) { /* this call must ack the item */
             item *it = h.it;
             got = h.got;
             check_intend(a, it);
@@ -384,7 +556,7 @@ static void worker(actor *a) {
             received(a, &got, &h);
             if (!work(a, &h, 1)) {
                 h.it = NULL;
-            } else if (percent(a, 60)) {
+            } else if (percent(a, sim_plan.mix.ack_alone)) {
                 ack(a, &h);
                 h.it = NULL;
             }
@@ -426,7 +598,19 @@ static void batch_worker(actor *a) {
     }
 }
 
-/* The descriptors of the handle, until wait_ms are over. */
+/* --- offers, below -------------------------------------------------------- */
+
+typedef struct offered {
+    item *it;
+    delayq_ticket ticket;
+} offered;
+
+static void produce_one(actor *a, delayq *q, offered *kept);
+static int offers_on(void);
+
+/* --- loops ---------------------------------------------------------------- */
+
+/* Poll the handle's descriptors until wait_ms are over. */
 static void sleep_in_poll(actor *a, int64_t wait_ms) {
     struct pollfd p[8];
     int fds[8];
@@ -459,18 +643,47 @@ static void loop_worker(actor *a) {
         take_all(a, 1);
         is_free(a);
         CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        a->turns += wait_ms == 0;
         if (wait_ms) sleep_in_poll(a, wait_ms);
     }
 }
 
+/* Some actors have a second handle on their connection, which only ticks. */
+static void open_neighbour(actor *a) {
+    void *own = a->outbox;
+    if (!percent(a, sim_plan.mix.neighbour)) return;
+    a->q2 = open_handle(a, a->queue, a->q);
+    a->outbox2 = a->outbox;
+    a->outbox = own;
+}
+
+/* Tick all handles of a loop. Returns the shortest wait. */
+static int64_t tick_all(actor *a) {
+    int64_t wait_ms = 0, other_ms;
+    CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
+    if (a->q2) {
+        CALL(a, "tick", 2 * MS, delayq_tick(a->q2, &other_ms));
+        if (other_ms < wait_ms) wait_ms = other_ms;
+    }
+    outbox_look(a);
+    a->turns += wait_ms == 0;
+    return wait_ms;
+}
+
+/* This worker also offers, so that acks and offers of one handle are in flight
+ * when a connection is lost. */
 static void outbox_worker(actor *a) {
+    offered kept[8];
+    memset(kept, 0, sizeof kept);
+    open_neighbour(a);
     for (;;) {
-        int64_t wait_ms = 0;
+        int64_t wait_ms;
         take_all(a, 0);
+        if (offers_on() && percent(a, a->gap_us ? 3 : 20))
+            produce_one(a, a->q, kept);
         is_free(a);
-        CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
-        outbox_look(a);
-        if (a->gap_us) /* frames */
+        wait_ms = tick_all(a);
+        if (a->gap_us) /* in frames */
             process_sleep(FRAME_US);
         else if (wait_ms)
             sleep_in_poll(a, wait_ms);
@@ -481,6 +694,7 @@ static void mover(actor *a) {
     for (;;) {
         int64_t wait_ms = 0;
         CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        a->turns += wait_ms == 0;
         if (wait_ms) sleep_in_poll(a, wait_ms);
     }
 }
@@ -512,15 +726,11 @@ static void wait_worker(actor *a) {
 
 /* --- offers -------------------------------------------------------------- */
 
-typedef struct offered {
-    item *it;
-    delayq_ticket ticket;
-} offered;
-
 static size_t payload_len(actor *a) {
     if (between(a, 0, 999) < a->large)
-        return (size_t)between(a, 1000, a->outbox ? 16000 : 300000);
-    return (size_t)between(a, 8, 60);
+        return (size_t)between(
+            a, 1000, a->outbox ? sim_plan.mix.outbox_size / 4 : 300000);
+    return (size_t)between(a, 8, sim_plan.mix.size);
 }
 
 static int64_t some_delay(actor *a) {
@@ -550,7 +760,7 @@ static void offer_plain(actor *a, delayq *q) {
     free(bytes);
 }
 
-/* One or more messages, again until their status is known. */
+/* Offer one or more messages, again and again until their status is known. */
 static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
     delayq_message m[16];
     item *of[16];
@@ -562,7 +772,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         int64_t delay = some_delay(a);
         item *it;
         char *bytes;
-        int keyed = percent(a, 25);
+        int keyed = percent(a, sim_plan.mix.keyed);
         it = check_new_item(a, a->queue, payload_len(a), delay);
         of[i] = it;
         it->by_outbox = a->outbox != NULL;
@@ -572,7 +782,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         m[i].data = bytes;
         m[i].len = it->len;
         m[i].delay_ms = delay;
-        if (percent(a, 10)) {
+        if (percent(a, sim_plan.mix.due)) {
             m[i].delay_ms = 0;
             m[i].due_ms = service_now_us() / 1000 + delay - 500;
             it->delay_ms = delay - 500;
@@ -582,7 +792,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
             snprintf(keys[i], sizeof keys[i], "key%d", it->key);
             m[i].key = keys[i];
             m[i].key_ttl_ms = between(a, 100, 20000);
-            m[i].replace = percent(a, 40);
+            m[i].replace = percent(a, sim_plan.mix.replace);
             if (m[i].replace) a->replaces |= 1u << it->key;
         }
         TELL("%s: offers item %d, %zu bytes, in %lld ms%s%s%s", a->name, it->id,
@@ -592,7 +802,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
     for (;;) {
         a->verbs++;
         if (count == 1) {
-#ifdef SIM_OLD
+#if SIM_API < 2
             status =
                 CALL(a, "offer_many", large_us(a), delayq_offer_many(q, m, 1));
 #else
@@ -600,15 +810,15 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
                           delayq_offer_message(q, m));
 #endif
         } else {
-            status = CALL(a, "offer_many", /* one a key, 8 in a round trip */
-                          a->outbox ? 2 * MS : 3 * large_us(a),
+            /* one for each key, 8 in a round trip */
+            status = CALL(a, "offer_many", a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
         (void)status;
         for (i = left = 0; i < count; i++)
             if (m[i].status == DELAYQ_ERR_UNKNOWN) left++;
         if (!left || ++tries == 40) break;
-        /* the others are left out */
+        /* The others are not offered again. */
         for (i = left = 0; i < count; i++) {
             if (m[i].status != DELAYQ_ERR_UNKNOWN) {
                 if (m[i].status == DELAYQ_OK || m[i].status < 0 || !a->outbox)
@@ -673,15 +883,47 @@ static void change_offer(actor *a, delayq *q, offered *o) {
     if (status != DELAYQ_OK || verb[0] == 'c') o->it = NULL;
 }
 
+/* Sometimes cancel a key, perhaps another actor's. */
+static int cancel_key(actor *a, delayq *q) {
+#if SIM_API >= 3
+    chance c;
+    char name[24];
+    int before = a->cancelled, key;
+    delayq_status status;
+    /* the other random numbers stay the same */
+    c.state = a->seed + 31 * a->verbs;
+    if (!sim_plan.cancels || !chance_percent(&c, sim_plan.mix.cancel_key))
+        return 0;
+    key = (int)chance_between(&c, 1, 12);
+    snprintf(name, sizeof name, "key%d", key);
+    a->cancels |= 1u << key;
+    a->verbs++;
+    TELL("%s: cancels %s", a->name, name);
+    status = CALL(a, "cancel_key", large_us(a), delayq_cancel_key(q, name));
+    if (a->outbox && status == DELAYQ_OK)
+        outbox_add(a, 0, NULL, "cancel");
+    else if (!a->outbox)
+        check_key_cancelled(a, a->cancelled - before, status);
+    return 1;
+#else
+    (void)a, (void)q;
+    return 0;
+#endif
+}
+
 static void produce_one(actor *a, delayq *q, offered *kept) {
-    int what = (int)between(a, 0, 9);
+    const mix *m = &sim_plan.mix;
+    int message = m->plain + m->message, many = message + m->many;
+    int what = (int)between(a, 0, many + m->change - 1);
     offered *o = &kept[between(a, 0, 7)];
-    if (sim_plan.broadcast && what >= 8) what = 0;
-    if (what < 4)
+    if (plan_version >= 2 && check_crowded(a->queue)) return;
+    if (cancel_key(a, q)) return;
+    if (sim_plan.broadcast && what >= many) what = 0;
+    if (what < m->plain)
         offer_plain(a, q);
-    else if (what < 7)
+    else if (what < message)
         offer_messages(a, q, 1, o);
-    else if (what < 8)
+    else if (what < many)
         offer_messages(a, q, (int)between(a, 2, a->outbox ? 4 : 16), NULL);
     else if (o->it && o->ticket.text[0])
         change_offer(a, q, o);
@@ -701,18 +943,39 @@ static void producer(actor *a) {
     for (;;) process_sleep(3600 * SIM_SECOND);
 }
 
+/* After a flush that returns OK all ops are settled. */
+static void flush(actor *a) {
+#if SIM_API >= 2
+    int64_t timeout_ms = between(a, 0, 300);
+    delayq_status status;
+    if (!a->outbox) return;
+    begin(a, "flush", timeout_ms * MS + 20 * MS);
+    status = delayq_flush(a->q, timeout_ms);
+    /* an earlier op may have failed */
+    end(a, status < DELAYQ_OK ? DELAYQ_OK : status);
+    outbox_look(a);
+    if (status == DELAYQ_OK && a->offer_count + a->change_count > 0)
+        check_fail("outbox",
+                   "%s: a flush returns OK, and %d ops are not settled",
+                   a->name, a->offer_count + a->change_count);
+#else
+    (void)a;
+#endif
+}
+
 static void outbox_producer(actor *a) {
     offered kept[8];
     int64_t next = sim_now();
     memset(kept, 0, sizeof kept);
+    open_neighbour(a);
     for (;;) {
-        int64_t wait_ms = 0;
+        int64_t wait_ms;
         if (offers_on() && sim_now() >= next) {
             produce_one(a, a->q, kept);
             next = sim_now() + between(a, a->gap_us / 4, a->gap_us * 2);
         }
-        CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
-        outbox_look(a);
+        wait_ms = tick_all(a);
+        if (percent(a, sim_plan.mix.flush)) flush(a);
         if (offers_on())
             process_sleep(FRAME_US);
         else if (wait_ms)
@@ -735,6 +998,7 @@ static void sharer(actor *a) {
         take_all(a, 1);
         is_free(a);
         CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        a->turns += wait_ms == 0;
         left = offers_on() ? (next - sim_now()) / 1000 + 1 : wait_ms;
         if (left < 0) left = 0;
         if (wait_ms) sleep_in_poll(a, wait_ms < left ? wait_ms : left);
@@ -751,7 +1015,15 @@ static void watcher(actor *a) {
         size_t n;
         process_sleep(between(a, a->gap_us / 2, a->gap_us * 2));
         a->verbs++;
-        switch (between(a, 0, 3)) {
+        switch (between(a, 0, sim_plan.clears ? 4 : 3)) {
+        case 4: {
+            int64_t removed;
+            delayq_status status;
+            check_clears(a);
+            status = CALL(a, "clear", once_us(a), delayq_clear(a->q, &removed));
+            check_cleared(a, status, removed);
+            break;
+        }
         case 0:
             if (CALL(a, "count", large_us(a), delayq_count(a->q, &c)) ==
                     DELAYQ_OK &&
@@ -766,8 +1038,9 @@ static void watcher(actor *a) {
                  delayq_peek(a->q, items, 20, &n, NULL));
             break;
         case 2:
-            CALL(a, "dead_peek", large_us(a),
-                 delayq_dead_peek(a->q, dead, 20, &n, 0));
+            if (CALL(a, "dead_peek", large_us(a),
+                     delayq_dead_peek(a->q, dead, 20, &n, 0)) == DELAYQ_OK)
+                check_letters(a, dead, n);
             break;
         default: {
             int64_t due = service_now_us() / 1000, counts;
@@ -776,6 +1049,35 @@ static void watcher(actor *a) {
         }
         }
     }
+}
+
+#if SIM_API >= 3
+static delayq_status set_pause(actor *a, int on) {
+    delayq_status status;
+    a->verbs++;
+    status =
+        CALL(a, on ? "pause" : "resume", once_us(a), delayq_pause(a->q, on));
+    check_paused(a, on, status);
+    return status;
+}
+#endif
+
+/* If it is killed or fails, it resumes the queue later. */
+static void pauser(actor *a) {
+#if SIM_API >= 3
+    for (;;) {
+        while (set_pause(a, 0) != DELAYQ_OK)
+            process_sleep(between(a, 50 * MS, 300 * MS));
+        if (!offers_on()) break;
+        process_sleep(between(a, 20 * MS, 2 * a->gap_us));
+        if (!offers_on()) break;
+        set_pause(a, 1);
+        process_sleep(between(a, MS, 2 * a->gap_us));
+    }
+#else
+    (void)a;
+#endif
+    for (;;) process_sleep(3600 * SIM_SECOND);
 }
 
 static void redriver(actor *a) {
@@ -799,7 +1101,63 @@ static void redriver(actor *a) {
     }
 }
 
-/* Each of a broadcast's items once, in the order in which they came. */
+/* Take one item more often than one byte can count, by both kinds of take. */
+static void take_again(actor *a, int times, int64_t delay_ms,
+                       int64_t *counted) {
+    int i;
+    for (i = 0; i < times; i++) {
+        delayq_item got;
+        size_t n = 1;
+        delayq_status status;
+        a->verbs += 2;
+        status = i % 2 ? CALL(a, "take", take_us(a, 1000),
+                              delayq_take(a->q, &got, 1000))
+                       : CALL(a, "take_many", take_us(a, 1000),
+                              delayq_take_many(a->q, &got, 1, &n, 1000));
+        if (status != DELAYQ_OK) continue;
+        if (got.attempt != a->attempts + 1)
+            check_fail("attempts", "%s takes an item for time %lld, not %d",
+                       a->name, (long long)a->attempts + 1, got.attempt);
+        if (CALL(a, "nack", once_us(a), delayq_nack(a->q, &got, delay_ms)) ==
+            DELAYQ_OK)
+            ++*counted;
+    }
+}
+
+/* Read many elements, then take one item many times. */
+static void long_worker(actor *a) {
+#if SIM_API >= 2
+    enum { ITEMS = 1000 };
+    static delayq_item items[ITEMS];
+    static delayq_message m[ITEMS];
+    int i;
+    memset(m, 0, sizeof m);
+    for (i = 0; i < ITEMS; i++) {
+        m[i].data = "long";
+        m[i].len = 4;
+        m[i].delay_ms = 3600 * 1000;
+    }
+    a->verbs += 200;
+    CALL(a, "offer_many", 30 * once_us(a), delayq_offer_many(a->q, m, ITEMS));
+    for (i = 0; i < 260; i++) {
+        size_t n = 0;
+        a->verbs++;
+        CALL(a, "peek", once_us(a), delayq_peek(a->q, items, ITEMS, &n, NULL));
+        a->elements += (int64_t)n;
+        process_sleep(between(a, MS, 20 * MS));
+    }
+    CALL(a, "offer", once_us(a), delayq_offer(a->q, "again", 5, 0));
+    take_again(a, 300, 0, &a->attempts);
+    take_again(a, 300, DELAYQ_RELEASE, &a->releases);
+    TELL("%s has read %lld elements, and taken an item %lld + %lld times",
+         a->name, (long long)a->elements, (long long)a->attempts,
+         (long long)a->releases);
+#endif
+    for (;;) process_sleep(3600 * SIM_SECOND);
+}
+
+/* Check that each item of a broadcast comes once, in the order in which the
+ * items were stored. */
 static void reader(actor *a) {
     a->last_seen = 0;
     for (;;) {
@@ -838,14 +1196,14 @@ static void push(void *arg) {
     sim_at(sim_now() + between(a, a->gap_us / 4, a->gap_us * 2), push, a);
 }
 
-/* Redisson: a client in the server's machine, so to say. */
+/* Redisson: a client that runs in the server's machine. */
 typedef struct java {
-    actor *a; /* first: see service_actor */
+    actor *a; /* must be first: see service_actor */
     client *command, *listens, *blocks;
     char reply[4096];
     size_t len;
-    int64_t timer_us; /* 0: none */
-    int answered;     /* by BLPOP: its reply is in popped */
+    int64_t timer_us; /* 0: no timer */
+    int answered;     /* by BLPOP, whose reply is in popped */
     char *popped;
     size_t popped_len;
     int connecting;
@@ -952,7 +1310,8 @@ static void java_send(actor *a, client *c, int argc, const char **argv,
     free(out);
 }
 
-/* Its timer, as Redisson sets it: one; earlier ones are replaced. */
+/* Set the timer as Redisson does: there is one, and a new time replaces the old
+ * one. */
 static void java_schedule(actor *a, int64_t due_ms) {
     java *j = (java *)a->more;
     int64_t in_us = (due_ms - java_now_ms(a)) * 1000;
@@ -969,7 +1328,8 @@ static void java_timer(void *arg) {
     const char *argv[9], *script;
     size_t lens[9];
     int i;
-    if (!j->timer_us || j->timer_us != sim_now()) return; /* replaced */
+    /* the timer was replaced */
+    if (!j->timer_us || j->timer_us != sim_now()) return;
     j->timer_us = 0;
     if (!a->alive || !j->command || !service_is_open()) return;
     if (a->frozen) {
@@ -999,7 +1359,7 @@ static void java_timer(void *arg) {
     }
 }
 
-/* What its topic says: a due time, or that it has subscribed. */
+/* Read a message of the topic: a due time, or that it has subscribed. */
 static void java_listened(void *user, const char *bytes, size_t len) {
     actor *a = ((java *)user)->a;
     char text[512];
@@ -1025,7 +1385,7 @@ static void java_popped(void *user, const char *bytes, size_t len) {
     j->popped_len += len;
     if (j->answered) return;
     j->answered = 1;
-    sim_at(sim_now() + 500, java_served, a); /* after its reply is complete */
+    sim_at(sim_now() + 500, java_served, a); /* when its reply is complete */
 }
 
 static void java_served(void *arg) {
@@ -1040,7 +1400,8 @@ static void java_served(void *arg) {
     }
     if (it) {
         TELL("%s: takes item %d", a->name, it->id);
-        if (!it->stored) { /* pushed to it: it never lay in the list */
+        /* pushed directly to it, so it was never in the list */
+        if (!it->stored) {
             it->stored = it->handed = it->first_out = 1;
             it->hand_actor = a->index;
         }
@@ -1111,6 +1472,9 @@ static void java_connect(void *arg) {
         java_send(a, j->listens, 2, argv, lens);
         java_block(a);
     }
+    if (j->command) client_set_node(j->command, -1);
+    if (j->listens) client_set_node(j->listens, -1);
+    if (j->blocks) client_set_node(j->blocks, -1);
     if (!j->command || !j->listens || !j->blocks) java_reconnect(a, 500 * MS);
 }
 
@@ -1130,7 +1494,7 @@ static void java_offers(void *arg) {
                  (long long)(java_now_ms(a) + it->delay_ms));
         snprintf(id, sizeof id, old ? "%lld" : "%08llx",
                  (long long)(uint32_t)chance_next(&a->chance));
-        it->clock_sets = ~0u; /* by its own clock */
+        it->clock_sets = ~0u; /* due by Java's own clock */
         argv[0] = "EVAL";
         argv[1] = old ? java_offer_old : java_offer;
         argv[2] = "4";
@@ -1166,7 +1530,7 @@ static void java_start(actor *a) {
     if (sim_plan.wire != DELAYQ_NATIVE) java_offers(a);
 }
 
-/* The server has dropped all clients, and calls no close. */
+/* The server has dropped all clients without calling close. */
 void java_lost(void) {
     int i;
     for (i = 0; i < sim_plan.actor_count; i++) {
@@ -1183,6 +1547,8 @@ void java_lost(void) {
 static void actor_main(void *arg) {
     actor *a = (actor *)arg;
     if (a->start_us > sim_now()) process_sleep(a->start_us - sim_now());
+    if (a->kind == WAIT_WORKER)
+        a->queue = 0; /* the killed process may have used queue 1 */
     open_handle(a, a->queue, NULL);
     switch (a->kind) {
     case PRODUCER: producer(a); break;
@@ -1201,6 +1567,8 @@ static void actor_main(void *arg) {
     case WATCHER: watcher(a); break;
     case REDRIVER: redriver(a); break;
     case READER: reader(a); break;
+    case PAUSER: pauser(a); break;
+    case LONG: long_worker(a); break;
     default: break;
     }
 }
@@ -1210,11 +1578,20 @@ void actor_start(actor *a) {
     a->alive = 1;
     a->call = NULL;
     a->free_us = 0;
-    a->outbox = NULL;
+    a->outbox = a->outbox2 = NULL;
     a->q = a->q2 = NULL;
-    a->offer_count = a->change_count = 0;
-    a->offers_accepted = a->changes_accepted = 0;
-    a->steps_then = 0;
+    a->handle_count = 0;
+    if (!a->image) {
+        a->offer_count = a->change_count = 0;
+        a->offers_accepted = a->changes_accepted = 0;
+    }
+#if SIM_API >= 3
+    if (!a->image && uses_outbox(a) && a->seed % 2)
+        a->image =
+            calloc(1, (size_t)sim_plan.mix.outbox_size); /* for all its lives */
+#endif
+    a->steps_then = a->turns = 0;
+    a->drained_us[0] = a->drained_us[1] = 0;
     a->frozen = a->awake = a->wakes = 0;
     a->woken_us = 0;
     a->chance.state = a->seed + (uint64_t)a->life * 7919;
@@ -1228,7 +1605,8 @@ void actor_start(actor *a) {
     }
 }
 
-/* What it held ends with its lease; what it was told is not known. */
+/* Kill it. Its items come back after their leases, and the outcome of its last
+ * requests is unknown. */
 void actor_kill(actor *a) {
     int i;
     if (!a->alive || !a->p) return;
@@ -1252,7 +1630,7 @@ void actor_freeze(actor *a, int on) {
         a->frozen_us += sim_now() - a->frozen_since_us;
         if (a->free_us) a->free_us = sim_now();
         a->frozen_since_us = sim_now();
-        a->steps_then = process_steps(a->p);
+        a->steps_then = process_steps(a->p) + a->turns;
         process_thaw(a->p);
     }
 }
@@ -1261,7 +1639,7 @@ static void wake(void *arg) {
     delayq_wake((delayq *)arg);
 }
 
-/* As another thread of it would. */
+/* Wake it, as another thread of its process would. */
 void actor_wake(actor *a) {
     if (!a->alive || !a->p || a->frozen || !a->q || !a->awake) return;
     a->wakes++;
@@ -1271,6 +1649,44 @@ void actor_wake(actor *a) {
         a->woken_us = sim_now();
     TELL("%s is woken", a->name);
     process_call(a->p, wake, a->q);
+}
+
+/* All programs end: at once, or as soon as their call does. A call that waits
+ * is woken. */
+static void leave_all(void *arg) {
+    int i, left = 0;
+    (void)arg;
+    leaving = 1;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        actor *a = &sim_plan.actors[i];
+        if (!a->alive || !a->p || process_ended(a->p)) continue;
+        if (!a->call) {
+            process_call(a->p, close_all, a);
+            process_kill(a->p);
+            continue;
+        }
+        left = 1;
+        if (a->awake) process_call(a->p, wake, a->q);
+    }
+    if (left)
+        sim_at(sim_now() + 100 * MS, leave_all, NULL);
+    else
+        sim_stop();
+}
+
+/* All programs close their handles, and are checked for leaks. A wake ends
+ * every call except an attempt to connect, which takes the longest. */
+void actors_leave(void) {
+    int i;
+    sim_at(sim_now(), leave_all, NULL);
+    sim_run(sim_now() + 30 * SIM_SECOND);
+    leaving = 0;
+    for (i = 0; i < sim_plan.actor_count; i++) {
+        const actor *a = &sim_plan.actors[i];
+        if (a->alive && a->p && !process_ended(a->p))
+            check_fail("leaks", "%s is in %s for ever", a->name,
+                       a->call ? a->call : "no call");
+    }
 }
 
 void actors_end(void) {
@@ -1283,7 +1699,10 @@ void actors_end(void) {
         a->more = NULL;
         free(a->offers);
         free(a->changes);
-        free(a->outbox);
+        if (a->outbox != a->image) free(a->outbox);
+        free(a->outbox2);
+        free(a->image);
+        a->image = NULL;
         a->offers = a->changes = NULL;
     }
 }

@@ -1,5 +1,5 @@
 /*
- * What world.c, net.c and sys.c know of each other; nobody else includes it.
+ * Declarations that only world.c, net.c and sys.c share.
  */
 #ifndef SIM_INNER_H
 #define SIM_INNER_H
@@ -17,10 +17,11 @@
 typedef struct event {
     void (*call)(void *arg);
     void *arg;
-    size_t place; /* in the heap, from 1; 0: it is not in it */
+    size_t place; /* its place in the heap, from 1; 0: it is not in the heap */
 } event;
 
-void event_set(event *e, int64_t at); /* anew, or another time */
+/* for the first time, or at another time */
+void event_set(event *e, int64_t at);
 void event_cancel(event *e);
 
 /* --- machines ------------------------------------------------------------ */
@@ -28,7 +29,8 @@ void event_cancel(event *e);
 typedef struct net_path { /* from one machine to another */
     route route;
     net_connects connects;
-    int64_t silent_us, stalled_us; /* since when something waits for it */
+    /* the time since which something waits for it */
+    int64_t silent_us, stalled_us;
 } net_path;
 
 struct machine {
@@ -48,7 +50,7 @@ struct machine {
 
 extern machine *sim_machines; /* in the order in which they were made */
 
-/* How long it takes in truth until its clock has gone on by that much. */
+/* Returns the true time until its clock has advanced by own_us. */
 int64_t machine_true_us(const machine *m, int64_t own_us);
 
 /* --- processes ----------------------------------------------------------- */
@@ -67,7 +69,7 @@ typedef enum file_kind {
 typedef struct file {
     file_kind kind;
     int nonblocking, closes_on_exec;
-    int connected;               /* connect has said so */
+    int connected;               /* connect has succeeded */
     int64_t receive_us, send_us; /* SO_RCVTIMEO, SO_SNDTIMEO; 0: none */
     struct conn *conn;           /* NULL: connect wasn't called yet */
     struct pipe_buffer *pipe;
@@ -85,7 +87,7 @@ struct process {
     struct stack *stack;
     event resume;
     int started, ended, frozen, resume_due;
-    int borrowed;           /* process_call runs something in its name */
+    int borrowed;           /* process_call runs a function in its name */
     int interrupted;        /* by a signal: the next wait ends with EINTR */
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
@@ -95,19 +97,21 @@ struct process {
     void *trap_arg;
     int sigpipe_blocked, sigpipe_pending;
     file files[SIM_MAX_FILES];
-    int file_count; /* all behind are free */
+    int file_count;       /* all behind are free */
+    struct block *blocks; /* memory.c */
+    size_t block_count;
     process *next;
 };
 
-/* A call of the system takes so long; others may run before it returns. */
+/* Make a system call take `us`. Other processes may run before it returns. */
 void process_charge(int64_t us);
-void process_called(int64_t us); /* the same, and it is counted */
+void process_called(int64_t us); /* The same, and count the call */
 /* Sleep until then, or until it is woken. */
 void process_block(int64_t until_us);
 /* One of its files may have become ready. */
 void process_notice(process *p);
 void process_end(process *p, const char *how);
-/* What a server does is not done in the name of the process that runs. */
+/* Run a server's work outside of the process that runs. */
 process *process_aside(void);
 void process_go_on(process *before);
 
@@ -115,6 +119,8 @@ void process_go_on(process *before);
 int sys_ready(process *p, struct pollfd *fds, nfds_t count);
 void sys_close_all(process *p);
 void sys_free_all(process *p); /* the same, and nobody is told */
+/* memory.c, or a program without it: what hiredis has allocated. */
+void memory_free_all(process *p) __attribute__((weak));
 
 /* --- net.c: connections, from the side of a process ---------------------- */
 

@@ -306,7 +306,8 @@ static void choose_steps(uint64_t seed) {
     sim_end();
 }
 
-/* The kernel's end needs real time; what differs is tried again with more. */
+/* The kernel's end needs real time, so a difference is checked again with more
+ * time. */
 static int is_same(uint64_t seed) {
     for (nap_us = 300; nap_us < 100000; nap_us *= 6) {
         run_kernel();

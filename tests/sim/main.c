@@ -4,6 +4,7 @@
  *     --shrink N                                what of it is needed to fail
  *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...
  *     --known FILE   seeds that have failed once: run first
+ *     --plan VERSION   the choices that a seed makes: see plan_version
  *
  * Ends with 0 if all that must hold did hold, 1 if not, 2 for a usage error.
  */
@@ -13,12 +14,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define BATCH 20
-#define PATIENCE 120 /* real seconds for a seed */
+#define PATIENCE 60 /* seconds of CPU time for a seed, which takes one */
 
 typedef struct result {
     uint64_t seed;
@@ -35,6 +37,7 @@ static struct shared {
 static const char *binary = "build/sim";
 static int64_t run_seconds; /* virtual; 0: as the plan says */
 static unsigned only_kinds; /* 0: any */
+static int only_calm;       /* seeds without a fault */
 
 static double real_now(void) {
     struct timespec t;
@@ -42,14 +45,22 @@ static double real_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+/* A busy machine may take long for a seed. */
+static void be_patient(int seconds) {
+    struct itimerval t;
+    memset(&t, 0, sizeof t);
+    t.it_value.tv_sec = seconds;
+    setitimer(ITIMER_PROF, &t, NULL);
+}
+
 static result run_here(uint64_t seed, const char *drop) {
     result r;
     memset(&r, 0, sizeof r);
     r.seed = seed;
     shared->seed = seed;
-    alarm(PATIENCE);
+    be_patient(PATIENCE);
     sim_run_seed(seed, run_seconds, drop);
-    alarm(0);
+    be_patient(0);
     r.virtual_us = check_failed[0] ? check_when : sim_plan.end_us;
     r.when = check_when;
     r.hash = sim_last_hash;
@@ -105,7 +116,7 @@ static int run_batch(const uint64_t *seeds, int count, const char *drop,
         result *r = &results[n++];
         memset(r, 0, sizeof *r);
         r->seed = shared->seed;
-        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF)
             snprintf(r->failed, sizeof r->failed, "hangs");
         else
             snprintf(r->failed, sizeof r->failed, "crashes");
@@ -119,9 +130,9 @@ static int run_batch(const uint64_t *seeds, int count, const char *drop,
 static void tell_failure(const result *r, const char *drop) {
     printf("FAIL %s seed %llu at %.3f s: %s\n", r->failed,
            (unsigned long long)r->seed, (double)r->when / 1e6, r->text);
-    printf("    replay: %s --seed %llu%s%s, or make sim SEED=%llu\n", binary,
+    printf("    replay: %s --plan %d --seed %llu%s%s\n", binary, plan_version,
            (unsigned long long)r->seed, drop && *drop ? " --drop " : "",
-           drop && *drop ? drop : "", (unsigned long long)r->seed);
+           drop && *drop ? drop : "");
     fflush(stdout);
 }
 
@@ -171,8 +182,8 @@ static int shrink(uint64_t seed, const char *given) {
     }
     run_batch(&seed, 1, drop, &r);
     tell_failure(&r, drop);
-    printf("%llu %s # %s\n", (unsigned long long)seed, drop[0] ? drop : "-",
-           r.failed);
+    printf("%d:%llu %s # %s\n", plan_version, (unsigned long long)seed,
+           drop[0] ? drop : "-", r.failed);
     return 1;
 }
 
@@ -207,21 +218,28 @@ static void known(const char *path) {
     while (fgets(line, sizeof line, f)) {
         char *end, *drop, *words;
         uint64_t seed = strtoull(line, &end, 10);
+        int newest = plan_version;
         result r;
         if (end == line || line[0] == '#') continue;
+        if (*end == ':') {
+            plan_version = (int)seed;
+            seed = strtoull(end + 1, &end, 10);
+        }
         words = strchr(end, '#');
         if (words) *words = '\0';
         drop = strtok(end, " \t\n");
         if (drop && strcmp(drop, "-") == 0) drop = NULL;
         run_batch(&seed, 1, drop, &r);
         count(&r, drop);
+        plan_version = newest;
     }
     fclose(f);
 }
 
 static int wanted(uint64_t seed) {
-    if (!only_kinds) return 1;
+    if (!only_kinds && !only_calm) return 1;
     plan_make(seed, run_seconds);
+    if (only_calm) return !sim_plan.kinds;
     return sim_plan.kinds && !(sim_plan.kinds & ~only_kinds);
 }
 
@@ -232,7 +250,7 @@ static int usage(void) {
         "           [--seed N [--quiet | --loud]] [--shrink N] [--drop a1,f2]\n"
         "           [--only INVARIANT,...] [--faults KIND,...]\n"
         "           [--known FILE] [--virtual SECONDS] [--stop N]\n"
-        "           [--trace ACTOR]\n");
+        "           [--trace ACTOR] [--history FOLDER] [--plan VERSION]\n");
     return 2;
 }
 
@@ -336,13 +354,17 @@ int main(int argc, char **argv) {
         else if (strcmp(o, "--only") == 0)
             check_only = v;
         else if (strcmp(o, "--faults") == 0)
-            only_kinds = kinds_of(v);
+            only_kinds = kinds_of(v), only_calm = strcmp(v, "none") == 0;
         else if (strcmp(o, "--known") == 0)
             file = v;
         else if (strcmp(o, "--trace") == 0)
             sim_traced = v;
+        else if (strcmp(o, "--history") == 0)
+            history_folder = v;
         else if (strcmp(o, "--stop") == 0)
             stop = strtoull(v, NULL, 10);
+        else if (strcmp(o, "--plan") == 0)
+            plan_version = atoi(v);
         else if (strcmp(o, "--again") == 0)
             again_every = atoi(v);
         else

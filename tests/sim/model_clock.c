@@ -1,6 +1,6 @@
 /*
- * Loaded into redis-server by LD_PRELOAD: its wall clock stands still at what
- * the file $SIM_CLOCK holds, an int64_t of microseconds since the epoch.
+ * Loaded into redis-server by LD_PRELOAD: its wall clock stands still at the
+ * time in the file $SIM_CLOCK, an int64_t of microseconds since the epoch.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

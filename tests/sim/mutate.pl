@@ -2,25 +2,53 @@
 # mutate.pl NUMBER MUTATIONS < delayq.h: the header with one breakage; its name
 # on stderr. Exits with 3 where there is no such number, with 1 where what is to
 # go is not there exactly once.
+# mutate.pl check MUTATIONS < delayq.h: whether all of them can be applied. Ends
+# in "N passed, N failed, N skipped".
 use strict;
 use warnings;
 my ($number, $file) = @ARGV;
 open(my $in, '<', $file) or die "$file: $!\n";
-my ($name, $old, $new, $here) = ('', '', '', 0);
+my (%name, %old, %new, @numbers, $here);
 while (<$in>) {
-    if (/^== (\d+) (.*)/) { $here = $1 == $number; $name = $2 if $here; }
-    elsif ($here && /^-(.*)/s) { $old .= $1; }
-    elsif ($here && /^\+(.*)/s) { $new .= $1; }
+    if (/^== (\d+) (.*)/) {
+        die "two mutations have the number $1\n" if defined $name{$1};
+        $here = $1;
+        push @numbers, $here;
+        ($name{$here}, $old{$here}, $new{$here}) = ($2, '', '');
+    }
+    elsif ($here && /^-(.*)/s) { $old{$here} .= $1; }
+    elsif ($here && /^\+(.*)/s) { $new{$here} .= $1; }
 }
-exit 3 if $name eq '';
-print STDERR "$name\n";
-my $pattern = join('\s+', map { quotemeta } split(' ', $old));
 my $text = do { local $/; <STDIN> };
-my $found = () = $text =~ /$pattern/g;
-$new =~ s/^\s+|\s+$//g;
+$text =~ s/^ *DQ_MARK\([a-z_]+\);\n//mg; # a mark may stand between
+$text =~ s/^ *if \([^\n]*\) DQ_MARK\([a-z_]+\);\n//mg;
+
+# The pattern of what is to go, and how often it stands there.
+sub find {
+    my $pattern = join('\s+', map { quotemeta } split(' ', $old{$_[0]}));
+    my $found = () = $text =~ /$pattern/g;
+    return ($pattern, $pattern eq '' ? 0 : $found);
+}
+
+if ($number eq 'check') {
+    my $failed = 0;
+    for my $n (@numbers) {
+        my ($pattern, $found) = find($n);
+        next if $found == 1;
+        print "FAIL mutation $n, $name{$n}: what is to go stands there $found",
+            " times\n";
+        $failed++;
+    }
+    print @numbers - $failed, " passed, $failed failed, 0 skipped\n";
+    exit($failed > 0);
+}
+exit 3 if !defined $name{$number};
+print STDERR "$name{$number}\n";
+my ($pattern, $found) = find($number);
 if ($found != 1) {
     print STDERR "what is to go stands there $found times\n";
     exit 1;
 }
-$text =~ s/$pattern/$new/;
+$new{$number} =~ s/^\s+|\s+$//g;
+$text =~ s/$pattern/$new{$number}/;
 print $text;

@@ -1,10 +1,10 @@
 /*
- * The network: connections between a process and a server, and what goes wrong
- * with them. What an end sees is what Linux shows, call by call.
+ * The network: connections between a process and a server, and their faults.
+ * Each system call has the same result as on Linux.
  *
- * A connection has two directions. What is sent is cut into segments, each of
- * which arrives at its time, in order. A segment that can't pass is parked with
- * all that is behind it, until something changes that stood in the way.
+ * A connection has two directions. The bytes of each are cut into segments,
+ * which arrive in order, each at its own time. If a segment can't pass, it is
+ * parked with all segments behind it until the obstacle is gone.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -32,7 +32,7 @@ typedef struct segment {
     int64_t at;
     size_t len;
     seg_kind kind;
-    int passes; /* whatever stands in the way */
+    int passes; /* it passes all obstacles */
 } segment;
 
 typedef struct direction {
@@ -50,8 +50,8 @@ typedef struct direction {
 typedef enum end_state {
     END_NEW, /* no connection yet: the server; SYN_SENT: the client */
     END_OPEN,
-    END_CLOSED, /* closed by its owner, who has forgotten it */
-    END_RESET,  /* by the other side, or it gave up */
+    END_CLOSED, /* closed by its owner */
+    END_RESET,  /* by the other side, or because it gave up */
     END_GONE    /* the machine's power has failed */
 } end_state;
 
@@ -192,7 +192,7 @@ static void send_bytes(direction *d, const char *bytes, size_t len) {
     push(d, SEG_DATA, len);
 }
 
-/* Lose what has not arrived, but for so many bytes. */
+/* Lose the bytes that have not arrived, except the first `keep`. */
 static void lose_from(direction *d, size_t keep) {
     size_t i, n = 0;
     for (i = 0; i < d->count; i++) {
@@ -222,8 +222,8 @@ static void set_direction(direction *d, conn *c, int to_server) {
     d->arrival.arg = d;
 }
 
-/* What stood in the way may be gone: the sender tries it again after a while,
- * a longer one the longer it has waited. */
+/* An obstacle may be gone. The sender tries again after a while: the longer it
+ * has waited, the longer this takes. */
 static void unpark(direction *d) {
     int64_t waited = sim_now() - d->parked_us, most = waited;
     if (d->parked_us < 0) return;
@@ -288,7 +288,7 @@ static void not_waiting(conn *c) {
     c->link.waits = 0;
 }
 
-/* The server's end is over, whoever ended it. */
+/* The server's end is over, for whatever reason. */
 static void server_ends(conn *c, end_state how) {
     not_waiting(c);
     c->link.over = 1;
@@ -296,7 +296,7 @@ static void server_ends(conn *c, end_state how) {
     doom(c);
 }
 
-/* Hand the server what its kernel has, as long as it runs and is interested. */
+/* Give the server the bytes in its kernel, as long as it runs and reads. */
 static void serve(conn *c) {
     direction *d = &c->to_server;
     listener *l = c->listener;
@@ -340,8 +340,8 @@ void link_write(net_link *l, const char *bytes, size_t len) {
     send_bytes(&c->to_client, bytes, len);
 }
 
-/* As the kernel does it: a FIN, or, if something was not read or the connection
- * was not even accepted, a reset. */
+/* Close the server's end as the kernel does: with a FIN, or with a reset if
+ * bytes were not read or the connection was not accepted. */
 static void server_closes(conn *c) {
     const direction *d = &c->to_server;
     if (c->server == END_OPEN && !c->severed && !c->swallowed)
@@ -412,7 +412,7 @@ static void give_up(void *arg) {
     lose_from(&c->to_server, 0);
 }
 
-/* Does something stand in the way of the segment? */
+/* Returns 1 if an obstacle holds the segment. */
 static int is_held(const direction *d, const segment *s) {
     const conn *c = d->conn;
     const machine *to = c->machines[d->to_server];
@@ -420,7 +420,9 @@ static int is_held(const direction *d, const segment *s) {
     const listener *l;
     if (s->passes) return 0;
     p = path_of(d);
-    if (to->down || c->swallowed || p->route.stalled) return 1;
+    if (to->down || c->swallowed || p->route.stalled == 1) return 1;
+    if (p->route.stalled > 1 && p->route.stalled - 2 == (int)(c->number % 2))
+        return 1;
     if (s->kind != SEG_SYN) return 0;
     if (p->connects == NET_SILENT) return 1;
     l = find_listener(to, c->port);
@@ -660,7 +662,7 @@ void conn_close(conn *c) {
         if (conn_unread(c) == 0) {
             push(d, SEG_FIN, 0);
         } else {
-            /* what would have to be sent again is lost */
+            /* Bytes that would have to be sent again are lost. */
             if (d->parked_us >= 0) lose_from(d, 0);
             push(d, SEG_RST, 0);
         }
@@ -720,7 +722,7 @@ void net_connects_are(machine *from, machine *to, net_connects how) {
             unpark(&c->to_server);
 }
 
-/* An end is told that it is over. */
+/* Tell an end that the connection is over. */
 static void push_end(direction *d, seg_kind kind) {
     push(d, kind, 0)->passes = 1;
     d->parked_us = -1;
@@ -794,7 +796,7 @@ void net_tell_truth(void) {
 
 /* --- machines ------------------------------------------------------------ */
 
-/* Its sender will not send it again. */
+/* Lose the bytes in flight. Their sender will not send them again. */
 static void lose_in_flight(direction *d) {
     if (d->parked_us >= 0)
         lose_from(d, 0);

@@ -1,12 +1,14 @@
 #!/bin/sh
-# old.sh BINARY [SECONDS]: faults that the header of 0.1 had, and which invariant
-# shows each, in runs with that kind of fault alone: a table of seeds and
-# seconds. Fails if one of them is not found within SECONDS (600).
-binary=$1 seconds=${2:-600} missing=0
-row() { # what, kinds of fault, invariants
+# old.sh BINARY [SECONDS]: searches for faults that the headers of 0.1 and 0.2 have.
+# For each it prints the invariant that fails, the seed, and the seconds until it
+# was found. The runs have only the kinds of simulated faults that the old fault
+# needs. BINARY0.1 and BINARY0.2 are the simulators with these headers. Fails if one
+# of the faults is not found within SECONDS (600).
+programs=$1 seconds=${2:-600} missing=0
+row() { # what, kinds of fault, invariants, plan
     begun=$(date +%s)
-    found=$("$binary" --faults "$2" --only "$3" --seconds "$seconds" \
-        --stop 1 --again 0 2>/dev/null |
+    found=$("$programs$version" --faults "$2" --only "$3" --plan "$4" \
+        --seconds "$seconds" --stop 1 --again 0 2>/dev/null |
         sed -n 's/^FAIL \([^ ]*\) seed \([0-9]*\) at [0-9.]* s: /\1|\2|/p' |
         head -1)
     [ "$found" ] || missing=$((missing + 1))
@@ -15,11 +17,20 @@ row() { # what, kinds of fault, invariants
         awk -F'|' '{printf "%s\n    faults: %s; invariant: %s; seed %s; found" \
             " after %s s\n    %s\n", $1, $2, $3, $4, $6, $5}'
 }
-row 'busy loops while the server is frozen' freeze-server steps,logs
-row 'dead or frozen waiters delay an item' actor-kill,actor-freeze liveness
-row 'one BUSY makes a consumer poll for good' busy idle
+version=0.1
+echo "--- with the header of $version"
+row 'busy loops while the server is frozen' freeze-server steps,logs 0
+row 'dead or frozen waiters delay an item' actor-kill,actor-freeze liveness 0
+row 'one BUSY makes a consumer poll for good' busy idle 0
 row 'the set of waiters grows, a script walks through it' actor-churn \
-    work,waiters
-row 'FLUSHALL while many wait' flushall liveness
-row 'CLIENT KILL: reconnects without a pause' kill-pubsub connects
+    work,waiters 0
+row 'FLUSHALL while many wait' flushall liveness 0
+row 'CLIENT KILL: reconnects without a pause' kill-pubsub connects 0
+version=0.2
+echo "--- with the header of $version"
+lost=cut,freeze-server,crash,forget,stall
+row 'a lost connection with offers and acks in flight: a busy loop' $lost \
+    steps 2
+row 'after a lost connection an outbox stands still' $lost outbox 2
+row 'closed at CLIENT TRACKING: reconnects without a pause' denied connects 2
 [ "$missing" -eq 0 ]

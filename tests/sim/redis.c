@@ -219,6 +219,20 @@ client *client_of_id(redis *r, uint64_t id) {
     return c;
 }
 
+/* Whether the node of a command's client is a replica. */
+int is_replica(const call *k) {
+    return k->r->faults.read_only ||
+           (k->c && k->c->node >= 0 && k->c->node != k->r->master);
+}
+
+void redis_set_master(redis *r, int node) {
+    r->master = node;
+}
+
+void client_set_node(client *c, int node) {
+    c->node = node;
+}
+
 static void untrack(client *c) {
     if (c->tracking) c->r->tracking--;
     c->tracking = 0;
@@ -524,6 +538,7 @@ static void tracking_on(call *k, int64_t redirect, int optin, int optout,
 
 static void client_tracking(call *k) {
     int64_t redirect = 0;
+    const client *to;
     int optin = 0, optout = 0, noloop = 0, i;
     for (i = 3; i < k->argc; i++) {
         if (is(k, i, "REDIRECT") && i + 1 < k->argc) {
@@ -537,7 +552,8 @@ static void client_tracking(call *k) {
                 r_error(k, "value is not an integer or out of range");
                 return;
             }
-            if (!client_of_id(k->r, (uint64_t)redirect)) {
+            to = client_of_id(k->r, (uint64_t)redirect);
+            if (!to || to->node != k->c->node) {
                 r_error(k, "The client ID you want redirect to does not "
                            "exist");
                 return;
@@ -724,7 +740,7 @@ void cmd_hello(call *k) {
     }
     r_array(k, 14);
     for (i = 0; i < 14; i++) {
-        if (i == 11 && k->r->faults.read_only)
+        if (i == 11 && is_replica(k))
             r_bulk(k, "replica", 7);
         else if (words[i])
             r_bulk(k, words[i], strlen(words[i]));
@@ -758,16 +774,20 @@ void cmd_ping(call *k) {
 }
 
 void cmd_info(call *k) {
-    char text[256];
+    char text[400];
     r_bulk(k, text,
            (size_t)snprintf(text, sizeof text,
                             "# Server\r\nredis_version:7.0.15\r\n"
                             "redis_mode:standalone\r\n\r\n"
                             "# Clients\r\nconnected_clients:%d\r\n"
                             "blocked_clients:%d\r\ntracking_clients:%d\r\n\r\n"
+                            "# Memory\r\nmaxmemory:%d\r\n"
+                            "maxmemory_policy:%s\r\n\r\n"
                             "# Replication\r\nrole:%s\r\n",
                             k->r->clients, k->r->blocked, k->r->tracking,
-                            k->r->faults.read_only ? "slave" : "master"));
+                            k->r->policy ? 1 << 30 : 0,
+                            k->r->policy ? k->r->policy : "noeviction",
+                            is_replica(k) ? "slave" : "master"));
 }
 
 void cmd_config(call *k) {
@@ -935,7 +955,7 @@ static void track_keys(call *k) {
         cmd->run == cmd_eval || (c->optin && !c->caching) ||
         (c->optout && c->caching))
         return;
-    if (k->in_script) {
+    if (k->in_script && !k->r->tracks_reads) {
         lua_track_keys();
         return;
     }
@@ -978,7 +998,7 @@ static client *first_waiter(redis *r, const blob *key) {
     return first;
 }
 
-/* Give those who wait for lists what lies there now. */
+/* Hand out the elements of lists to the clients that wait for them. */
 static void serve_blocked(redis *r) {
     while (r->ready.len > 0) {
         blob *key = *(blob **)seq_at(&r->ready, 0);
@@ -1054,6 +1074,10 @@ static int refused(call *k, int container) {
         return 1;
     }
     if (!(cmd->flags & CMD_NOAUTH) && acl_denies(&r->faults, cmd)) {
+        if (r->faults.closes) {
+            client_close(c);
+            return 1;
+        }
         r_error(k,
                 "-NOPERM this user has no permissions to run the '%s' "
                 "command",
@@ -1068,8 +1092,8 @@ static int refused(call *k, int container) {
           : r->faults.no_persistence &&
                   (flags & CMD_WRITE || cmd->run == cmd_ping)
               ? misconf_text
-          : r->faults.read_only && flags & CMD_WRITE ? read_only_text
-                                                     : NULL;
+          : is_replica(k) && flags & CMD_WRITE ? read_only_text
+                                               : NULL;
     if (why) {
         r_error(k, "%s", why);
         return 1;
@@ -1280,6 +1304,14 @@ static void forget_all(redis *r) {
     seq_free(&r->resumed);
 }
 
+void redis_set_policy(redis *r, const char *policy) {
+    r->policy = policy;
+}
+
+void redis_tracks_reads(redis *r) {
+    r->tracks_reads = 1;
+}
+
 void redis_free(redis *r) {
     if (!r) return;
     forget_all(r);
@@ -1417,7 +1449,7 @@ void redis_restart(redis *r, const redis_image *image) {
     r->pending.size = r->resumed.size = sizeof(client *);
     r->ready.size = r->late.size = sizeof(blob *);
     r->next_id = 3;
-    r->next_expiry_ms = 0; /* to be found out by the next tick */
+    r->next_expiry_ms = 0; /* the next tick determines it */
     if (image) keys_copy(&r->keys, &image->keys);
 }
 

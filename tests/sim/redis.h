@@ -33,6 +33,12 @@ typedef struct redis_hooks {
  * the logarithm), and per KB of payload. */
 
 redis *redis_new(const redis_hooks *hooks);
+/* If a connection with tracking runs a script that reads, Redis 7.0 tracks all
+ * keys that the EVAL names. Redis 7.2, Redis 8 and Valkey track only the keys
+ * that the script reads. After this call the server does that, too. */
+void redis_tracks_reads(redis *r);
+/* From now on INFO reports this eviction policy. The server evicts no key. */
+void redis_set_policy(redis *r, const char *policy);
 void redis_free(redis *r);
 
 /* --- clients ------------------------------------------------------------- */
@@ -46,6 +52,11 @@ client *redis_connect(redis *r,
 void redis_feed(client *c, const char *bytes, size_t len);
 void redis_disconnect(client *c); /* it is gone; calls nothing */
 void *client_user(const client *c);
+/* The server may be several nodes with the same content, of which one is the
+ * master and the others are its replicas. Clients connect to node 0 unless the
+ * caller says otherwise; -1 is always the master. */
+void redis_set_master(redis *r, int node);
+void client_set_node(client *c, int node);
 
 /* When redis_tick has something to do: a blocked client's timeout, a key that
  * expires; INT64_MAX: nothing. Ask again after each of the calls here. */
@@ -55,15 +66,18 @@ void redis_tick(redis *r); /* may call write, of any client */
 /* --- faults -------------------------------------------------------------- */
 
 typedef struct redis_faults {
-    const char *error;  /* "LOADING ...", "BUSY ...", "MASTERDOWN ...": what
-                           Redis answers so then is; "CLUSTERDOWN ...": all
-                           that has keys; another one: all but AUTH, HELLO,
-                           CLIENT and PING */
+    const char *error;  /* the reply to some commands. "LOADING ...", "BUSY
+                           ...", "MASTERDOWN ...": to those that Redis then
+                           refuses; "CLUSTERDOWN ...": to those with keys;
+                           another error: to all except AUTH, HELLO, CLIENT
+                           and PING */
     int out_of_memory;  /* as at maxmemory with noeviction */
     int read_only;      /* a replica */
     int no_persistence; /* MISCONF */
     int max_clients;    /* 0: no limit */
     const char *denied; /* ACL: words of commands, " zadd client|tracking " */
+    int closes;         /* it closes the connection at these, as some proxies do
+                           at what they don't know */
     int no_scripts;     /* SCRIPT FLUSH at each request, one of two */
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
@@ -77,7 +91,7 @@ typedef enum redis_clients {
 } redis_clients;
 void redis_kill_clients(redis *r, redis_clients which);
 
-/* --- what lies in it ------------------------------------------------------ */
+/* --- the data ------------------------------------------------------------- */
 
 /* What a file on the disk would hold; redis_restart drops all clients without
  * calling their close, the scripts and the subscriptions, and takes the keys

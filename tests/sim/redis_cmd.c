@@ -1444,6 +1444,11 @@ static void cmd_time(call *k) {
     int64_t us = redis_now_us(k->r);
     char text[24];
     r_array(k, 2);
+    if (k->to->lua && lua_like == LUA_LIKE_DRAGONFLY) {
+        r_int(k, us / 1000000);
+        r_int(k, us % 1000000);
+        return;
+    }
     r_bulk(
         k, text,
         (size_t)snprintf(text, sizeof text, "%lld", (long long)(us / 1000000)));

@@ -193,15 +193,18 @@ struct redis {
     client *first, *last, *current;
     uint64_t next_id;
     int clients, tracking, watching, blocked, depth;
-    seq pending; /* client*: something to write */
-    seq resumed; /* client*: unblocked, what it has sent is to be read */
-    seq ready;   /* blob*: lists with something for a blocked client */
-    seq late;    /* blob* or NULL (all): invalidations after the reply */
+    int tracks_reads;   /* redis_tracks_reads */
+    const char *policy; /* redis_set_policy, or NULL */
+    seq pending;        /* client*: something to write */
+    seq resumed;        /* client*: unblocked; its input must be read */
+    seq ready;          /* blob*: lists with something for a blocked client */
+    seq late;           /* blob* or NULL (all): invalidations after the reply */
     int64_t next_expiry_ms, command_ms;
     buf scratch, error; /* error: of the last r_error, as a C string */
     blob *password;
     client *flushing;
     uint64_t blocks;
+    int master;
     int lua_running, calls, dirty_script, oom_at_start, read_only_script,
         script_stale, flip;
     int64_t work;
@@ -211,6 +214,7 @@ struct client {
     redis *r;
     client *prev, *next;
     uint64_t id, redirect;
+    int node;
     void (*write)(void *user, const char *bytes, size_t len);
     void (*close)(void *user);
     void *user;
@@ -230,6 +234,7 @@ struct client {
 };
 
 int64_t redis_now_us(redis *r);
+int is_replica(const call *k);
 obj *key_find(redis *r, const char *key, size_t len); /* if not expired */
 obj *key_make(redis *r, const char *key, size_t len, char type);
 void key_remove(redis *r, const char *key, size_t len);
@@ -261,6 +266,16 @@ void cmd_eval(call *k);
 void cmd_script(call *k);
 void lua_forget(redis *r);
 void lua_track_keys(void); /* those of the script that runs */
+
+/* How numbers come to a script and from it, if it runs in Lua 5.4. */
+enum {
+    LUA_LIKE_REDIS,
+    LUA_LIKE_GARNET,   /* a float as an argument has 14 digits */
+    LUA_LIKE_DRAGONFLY /* scores and the time are numbers */
+};
+extern int lua_like;
+void lua_imitate(int like);
+int64_t lua_runs(const char sha[41]); /* how often a script has run */
 
 void cmd_multi(call *k);
 void cmd_exec(call *k);

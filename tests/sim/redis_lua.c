@@ -2,6 +2,9 @@
  * The scripts: EVAL, EVALSHA and SCRIPT, and what Redis gives a script, with
  * struct. One state of Lua serves all servers of the process, one after the
  * other, and keeps what it has compiled; a script leaves nothing in it.
+ *
+ * Redis has Lua 5.1. Built with LuaJIT (Kvrocks) or Lua 5.4 (Dragonfly, Garnet)
+ * it gives a script what these servers give it: see redis_impl.h.
  */
 #include <ctype.h>
 #include <math.h>
@@ -15,12 +18,26 @@
 
 static lua_State *lua;
 static map compiled; /* a function's reference, by SHA1 */
+static map runs;     /* how often it has run, by SHA1 */
 static map digests;  /* a script's SHA1, by its text: they come often */
 static call *running;
 
+#if LUA_VERSION_NUM >= 504
+#define is_whole lua_isinteger
+void lua_imitate(int like) {
+    lua_like = like;
+}
+#else
+/* All its numbers are doubles. */
+#define is_whole(L, i) 0
+void lua_imitate(int like) {
+    (void)like;
+}
+#endif
+
 /* --- errors -------------------------------------------------------------- */
 
-/* A table with the text, which may begin with "-CODE "; else it is an ERR. */
+/* Pushes the table of an error. If the text has no "-CODE ", it gets ERR. */
 static void push_error(lua_State *L, const char *text, int counted) {
     const char *space = strchr(text, ' ');
     size_t len = strlen(text);
@@ -39,7 +56,7 @@ static void push_error(lua_State *L, const char *text, int counted) {
     lua_setfield(L, -2, "ignore_error_stats_update");
 }
 
-/* What pcall is given: the error as a table, with where it happened. */
+/* The message handler: it turns an error into a table and adds its line. */
 static int on_error(lua_State *L) {
     lua_Debug at;
     int known = lua_getstack(L, 1, &at) && lua_getinfo(L, "Sl", &at);
@@ -92,12 +109,22 @@ static const char *refused_in_script(const call *k) {
     if (r->read_only_script && cmd->flags & (CMD_WRITE | CMD_MAYREPL))
         return "Write commands are not allowed from read-only scripts.";
     if (cmd->flags & CMD_WRITE && !r->dirty_script && k->c) {
-        if (r->faults.read_only) return read_only_text;
+        if (is_replica(k)) return read_only_text;
         if (r->faults.no_persistence) return misconf_text;
     }
     if (!r->dirty_script && r->oom_at_start && cmd->flags & CMD_DENYOOM)
         return oom_text;
     return NULL;
+}
+
+/* A number as the text of an argument. Garnet writes it as Lua does. */
+static size_t number_text(lua_State *L, int i, char out[48]) {
+    if (is_whole(L, i))
+        return (size_t)snprintf(out, 48, "%lld",
+                                (long long)lua_tointeger(L, i));
+    if (lua_like == LUA_LIKE_GARNET)
+        return (size_t)snprintf(out, 48, "%.14g", lua_tonumber(L, i));
+    return double_text(lua_tonumber(L, i), out);
 }
 
 static int call_from_lua(lua_State *L, int raise) {
@@ -128,7 +155,7 @@ static int call_from_lua(lua_State *L, int raise) {
         if (type == LUA_TSTRING) {
             argv[i] = lua_tolstring(L, i + 1, &lens[i]);
         } else if (type == LUA_TNUMBER) {
-            lens[i] = double_text(lua_tonumber(L, i + 1), numbers[i]);
+            lens[i] = number_text(L, i + 1, numbers[i]);
             argv[i] = numbers[i];
         } else {
             push_error(L,
@@ -169,7 +196,7 @@ static int redis_pcall_(lua_State *L) {
     return call_from_lua(L, 0);
 }
 
-/* Redis' pcall: of an error that is a table it gives the text. */
+/* pcall as in Redis: if the error is a table, it returns the table's text. */
 static int pcall_(lua_State *L) {
     int n = lua_gettop(L);
     luaL_checkany(L, 1);
@@ -458,7 +485,19 @@ static int struct_size(lua_State *L) {
 static void open_library(const char *name, lua_CFunction open) {
     lua_pushcfunction(lua, open);
     lua_pushstring(lua, name);
-    lua_call(lua, 1, 0);
+    lua_call(lua, 1, 1);
+    lua_setglobal(lua, name);
+}
+
+/* Sets the global NAME to a new library, and leaves it on the stack. */
+static void add_library(const char *name, const luaL_Reg *of) {
+    lua_newtable(lua);
+    for (; of->name; of++) {
+        lua_pushcfunction(lua, of->func);
+        lua_setfield(lua, -2, of->name);
+    }
+    lua_pushvalue(lua, -1);
+    lua_setglobal(lua, name);
 }
 
 static void forget_global(const char *name) {
@@ -493,12 +532,12 @@ static void lua_begin(void) {
     if (lua) return;
     lua = luaL_newstate();
     if (!lua) abort();
-    open_library("", luaopen_base);
+    open_library("_G", luaopen_base);
     open_library(LUA_TABLIBNAME, luaopen_table);
     open_library(LUA_STRLIBNAME, luaopen_string);
     open_library(LUA_MATHLIBNAME, luaopen_math);
-    luaL_register(lua, "struct", of_struct);
-    luaL_register(lua, "redis", of_redis);
+    add_library("struct", of_struct);
+    add_library("redis", of_redis);
     for (i = 0; i < 4; i++) {
         lua_pushinteger(lua, (lua_Integer)i);
         lua_setfield(lua, -2, levels[i]);
@@ -507,6 +546,9 @@ static void lua_begin(void) {
     lua_setfield(lua, -2, "REDIS_VERSION");
     lua_pushinteger(lua, 0x07000f);
     lua_setfield(lua, -2, "REDIS_VERSION_NUM");
+    lua_getglobal(lua, LUA_TABLIBNAME);
+    lua_getfield(lua, -1, "unpack"); /* the servers with Lua 5.4 do this */
+    if (!lua_isnil(lua, -1)) lua_setglobal(lua, "unpack");
     lua_settop(lua, 0);
     for (i = 0; i < sizeof hidden / sizeof *hidden; i++)
         forget_global(hidden[i]);
@@ -516,7 +558,7 @@ static void lua_begin(void) {
     lua_setglobal(lua, "KEYS");
     lua_pushboolean(lua, 0);
     lua_setglobal(lua, "ARGV");
-    lua_pushvalue(lua, LUA_GLOBALSINDEX);
+    lua_getglobal(lua, "_G");
     lua_createtable(lua, 0, 2);
     lua_pushcfunction(lua, on_unknown_global);
     lua_setfield(lua, -2, "__index");
@@ -539,7 +581,7 @@ static void script_sha1(const char *text, size_t len, char sha[41]) {
     blob_drop(name);
 }
 
-/* Is there such a script now? Else the reply says why not. */
+/* Returns the compiled script, or NULL after an error, which is the reply. */
 static map_slot *compile(call *k, const char *text, size_t len,
                          const char sha[41]) {
     map_slot *at;
@@ -564,7 +606,7 @@ static map_slot *compile(call *k, const char *text, size_t len,
     return at;
 }
 
-/* The value on top as a reply; it is removed. */
+/* Pops the value on top of the stack and makes it the reply. */
 static void answer(call *k) {
     int type = lua_type(lua, -1);
     int64_t n, i;
@@ -579,6 +621,12 @@ static void answer(call *k) {
         r_bulk(k, s, len);
     } else if (type == LUA_TBOOLEAN && lua_toboolean(lua, -1)) {
         r_int(k, 1);
+    } else if (type == LUA_TNUMBER && LUA_VERSION_NUM >= 504) {
+        /* Dragonfly sends a text instead */
+        if (is_whole(lua, -1))
+            r_int(k, lua_tointeger(lua, -1));
+        else
+            r_error(k, "a float in a reply: %.17g", lua_tonumber(lua, -1));
     } else if (type == LUA_TNUMBER) {
         r_int(k, (int64_t)lua_tonumber(lua, -1));
     } else if (type == LUA_TTABLE) {
@@ -626,8 +674,16 @@ static void list_global(const call *k, const char *name, int from, int n) {
     lua_setglobal(lua, name);
 }
 
+int64_t lua_runs(const char sha[41]) {
+    const map_slot *at = map_find(&runs, sha, 40);
+    return at ? (intptr_t)at->v.p : 0;
+}
+
 static void run_script(call *k, const map_slot *script, int keys) {
+    map_slot *count = map_find(&runs, script->key->s, script->key->len);
     int failed;
+    if (!count) count = map_put(&runs, script->key);
+    count->v.p = (void *)((intptr_t)count->v.p + 1);
     lua_pushcfunction(lua, on_error);
     lua_rawgeti(lua, LUA_REGISTRYINDEX, (int)(intptr_t)script->v.p);
     list_global(k, "KEYS", 3, keys);

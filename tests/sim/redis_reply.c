@@ -7,14 +7,16 @@
 #include <lauxlib.h>
 #include "redis_impl.h"
 
+int lua_like = LUA_LIKE_REDIS;
+
 static void head(call *k, char type, int64_t n) {
     buf_add(k->to->out, &type, 1);
     buf_int(k->to->out, n);
     buf_add(k->to->out, "\r\n", 2);
 }
 
-/* A value lies on top of the stack: put it into the array that it belongs to,
- * and that one, when it is full, into its own. */
+/* Put the value on top of the stack into the innermost array. If that array is
+ * full, put it into the array around it, and so on. */
 static void put(reply *to) {
     while (to->depth > 0) {
         int d = to->depth - 1;
@@ -27,7 +29,7 @@ static void put(reply *to) {
 void r_int(call *k, int64_t n) {
     k->r->work++;
     if (k->to->lua) {
-        lua_pushnumber(k->to->lua, (lua_Number)n);
+        lua_pushinteger(k->to->lua, n);
         put(k->to);
     } else {
         head(k, ':', n);
@@ -125,7 +127,13 @@ void r_error(call *k, const char *format, ...) {
 
 void r_double(call *k, double d) {
     char text[48];
-    if (isinf(d))
+    if (k->to->lua && lua_like == LUA_LIKE_DRAGONFLY && d == floor(d) &&
+        fabs(d) < 9e18)
+        r_int(k, (int64_t)d);
+    else if (k->to->lua && lua_like == LUA_LIKE_DRAGONFLY) {
+        lua_pushnumber(k->to->lua, d);
+        put(k->to);
+    } else if (isinf(d))
         r_bulk(k, d > 0 ? "inf" : "-inf", d > 0 ? 3 : 4);
     else
         r_bulk(k, text, double_text(d, text));

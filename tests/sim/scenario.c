@@ -1,7 +1,7 @@
 /*
  * What a seed is: actors, and faults with their times. All of it is chosen
- * before the run, each from a chance of its own, so that what is left out
- * doesn't change the rest.
+ * before the run. Each part has random numbers of its own, so that leaving out
+ * one part doesn't change the others.
  */
 #include "sim.h"
 #include <stdio.h>
@@ -9,6 +9,11 @@
 #include <string.h>
 
 plan sim_plan;
+#if SIM_API < 2
+int plan_version = 0;
+#else
+int plan_version = 2;
+#endif
 
 /* --- chance -------------------------------------------------------------- */
 
@@ -28,7 +33,7 @@ int chance_percent(chance *c, int percent) {
     return chance_between(c, 0, 99) < percent;
 }
 
-/* Small ones as often as large ones. */
+/* Returns a number. Small ones are as likely as large ones. */
 static int64_t scaled(chance *c, int64_t low, int64_t high) {
     int doublings = 0;
     while (low << (doublings + 1) <= high) doublings++;
@@ -52,7 +57,7 @@ static const struct kind {
     {"kill", 6, 1},           {"kill-loop", 5, 1},   {"kill-pubsub", 5, 1},
     {"max-clients", 5, 1},    {"actor-kill", 12, 0}, {"actor-churn", 5, 0},
     {"actor-freeze", 12, 0},  {"actor-wake", 8, 0},  {"actor-clock", 5, 0},
-    {"server-clock", 6, 0},
+    {"server-clock", 6, 0},   {"move", 0, 1},        {"garble", 0, 1},
 };
 
 const char *fault_name(fault_kind kind) {
@@ -66,8 +71,87 @@ const char *actor_kind_name(actor_kind kind) {
                                       "waits",       "mover",
                                       "sharer",      "watcher",
                                       "redrive",     "reader",
-                                      "pusher",      "java"};
+                                      "pusher",      "java",
+                                      "pauser",      "long"};
     return all[kind];
+}
+
+/* Returns a weight or a percentage: 0, the usual one, or another one. */
+static int some_weight(chance *c, int usual, int most) {
+    int what = (int)chance_between(c, 0, 9);
+    if (what < 4) return 0;
+    return what < 6 ? usual : (int)chance_between(c, 1, most);
+}
+
+/* Choose what this seed's programs do, and how often. The random numbers are
+ * its own, as in make_pausers. */
+static void make_mix(uint64_t seed) {
+    static const mix usual = {
+        4,     3,  1,
+        2,     25, 10,
+        40,    6,  3,
+        3,     3,  10,
+        10,    1,  1,
+        30,    60, 60,
+        65536, 0,  {WORKER, WORKER, BATCH_WORKER, LOOP_WORKER, OUTBOX_WORKER}};
+    static const int sizes[] = {8, 20, 60, 60, 300, 2000};
+    static const int polls[] = {0, 0, 1000, 4000};
+    plan *p = &sim_plan;
+    mix *m = &p->mix;
+    actor_kind some[4];
+    chance c;
+    int i, n = 0, all;
+    *m = usual;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 13;
+    if (plan_version < 2 || chance_percent(&c, 25)) return;
+    m->plain = some_weight(&c, 4, 12);
+    m->message = some_weight(&c, 3, 12);
+    m->many = some_weight(&c, 1, 6);
+    m->change = some_weight(&c, 2, 12);
+    if (m->plain + m->message + m->many == 0) m->message = 1;
+    m->keyed = some_weight(&c, 25, 100);
+    m->due = some_weight(&c, 10, 100);
+    m->replace = some_weight(&c, 40, 100);
+    m->nack = some_weight(&c, 6, 30);
+    m->backoff = some_weight(&c, 3, 30);
+    m->release = some_weight(&c, 3, 30);
+    m->bury = some_weight(&c, 3, 30);
+    m->extend = some_weight(&c, 10, 60);
+    all = m->nack + m->backoff + m->release + m->bury + m->extend;
+    if (all > 60) { /* most items are acked */
+        m->nack = m->nack * 60 / all;
+        m->backoff = m->backoff * 60 / all;
+        m->release = m->release * 60 / all;
+        m->bury = m->bury * 60 / all;
+        m->extend = m->extend * 60 / all;
+    }
+    m->cancel_key = some_weight(&c, 10, 40);
+    m->reopen = some_weight(&c, 1, 5);
+    m->flush = some_weight(&c, 1, 10);
+    m->neighbour = some_weight(&c, 30, 100);
+    m->ack_alone = (int)chance_between(&c, 0, 100);
+    m->size = sizes[chance_between(&c, 0, 5)];
+    m->outbox_size = (int)scaled(&c, 16384, 65536);
+    m->poll_ms = polls[chance_between(&c, 0, 3)];
+    for (i = 1; i < 5; i++)
+        if (chance_percent(&c, 60)) some[n++] = usual.workers[i];
+    if (n == 0) some[n++] = WORKER;
+    for (i = 0; i < 5; i++) m->workers[i] = some[chance_between(&c, 0, n - 1)];
+    p->wire = chance_percent(&c, 40)   ? DELAYQ_NATIVE
+              : chance_percent(&c, 50) ? DELAYQ_REDISSON
+                                       : DELAYQ_REDISSON_OLD;
+    p->broadcast = p->wire == DELAYQ_NATIVE && chance_percent(&c, 20);
+    p->queues = !p->broadcast && chance_percent(&c, 25) ? 2 : 1;
+    p->lease_ms =
+        !p->broadcast && chance_percent(&c, 60) ? scaled(&c, 200, 5000) : 0;
+    p->max_attempts =
+        p->lease_ms && p->wire == DELAYQ_NATIVE && chance_percent(&c, 40)
+            ? (int)chance_between(&c, 1, 6)
+            : 0;
+    p->batch = (int)scaled(&c, 1, 1000);
+    p->tracks_reads = chance_percent(&c, 50);
+    p->evicts = chance_percent(&c, 5) ? (int)chance_between(&c, 1, 2) : 0;
+    p->hosts = chance_percent(&c, 10);
 }
 
 static actor *add_actor(chance *c, actor_kind kind, int queue) {
@@ -108,8 +192,6 @@ static int some_queue(chance *c) {
 }
 
 static void make_actors(chance *c) {
-    static const actor_kind workers[] = {WORKER, WORKER, BATCH_WORKER,
-                                         LOOP_WORKER, OUTBOX_WORKER};
     plan *p = &sim_plan;
     int i, n, q;
     n = (int)chance_between(c, 1, 3);
@@ -125,7 +207,7 @@ static void make_actors(chance *c) {
     for (q = 0; q < p->queues; q++) {
         n = (int)chance_between(c, q == 0, 4);
         for (i = 0; i < n; i++)
-            add_actor(c, workers[chance_between(c, 0, 4)], q);
+            add_actor(c, p->mix.workers[chance_between(c, 0, 4)], q);
     }
     if (p->queues > 1)
         for (i = 0; i < 2; i++) add_actor(c, WAIT_WORKER, 0);
@@ -150,6 +232,96 @@ static void make_actors(chance *c) {
         !p->max_attempts) {
         actor *a = add_actor(c, JAVA, some_queue(c));
         if (a) a->take_ms = chance_percent(c, 50);
+    }
+}
+
+/* Programs that pause queues and cancel keys. They are chosen last, by random
+ * numbers of their own, so the rest of a seed is the same as without them. */
+static void make_pausers(uint64_t seed) {
+#if SIM_API >= 3
+    chance c;
+    int i, n;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 7;
+    n = chance_percent(&c, 80) ? 0 : (int)chance_between(&c, 1, 2);
+    for (i = 0; i < n; i++) add_actor(&c, PAUSER, some_queue(&c));
+    sim_plan.cancels = chance_percent(&c, 40);
+#else
+    (void)seed;
+#endif
+}
+
+/* Some handles find the server by its name. Then another machine may become the
+ * master, and the name leads there a little later. A handle with an outbox
+ * looks up a name again after 30 s. */
+static void make_names(uint64_t seed) {
+#if SIM_API >= 2
+    plan *p = &sim_plan;
+    int i, moves, outboxes = 0;
+    chance c;
+    if (plan_version < 1) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 11;
+    p->by_name = chance_percent(&c, 30) && !p->hosts;
+    p->clears = chance_percent(&c, 10);
+    moves = p->by_name && chance_percent(&c, 50) ? (int)chance_between(&c, 1, 3)
+                                                 : 0;
+    for (i = 0; i < moves && p->fault_count < MAX_FAULTS; i++) {
+        fault *f = &p->faults[p->fault_count];
+        f->index = p->fault_count++;
+        f->kind = MOVE;
+        f->at_us = chance_between(&c, SIM_SECOND, p->faults_until_us);
+        f->amount = f->lasts_us = scaled(&c, 50 * MS, 3 * SIM_SECOND);
+        f->actor = -1;
+        f->seed = chance_next(&c);
+        p->kinds |= 1u << MOVE;
+    }
+    for (i = 0; i < p->actor_count; i++)
+        outboxes += p->actors[i].kind == OUTBOX_PRODUCER ||
+                    p->actors[i].kind == OUTBOX_WORKER;
+    if (moves == 0 || outboxes == 0 || p->end_us < p->offers_until_us) return;
+    p->offers_until_us += 40 * SIM_SECOND;
+    p->end_us += 40 * SIM_SECOND;
+#else
+    (void)seed;
+#endif
+}
+
+/* One seed in 500 has a program that does very much on one connection, in a
+ * queue of its own, and so no fault and a short line. */
+static void make_long(uint64_t seed) {
+#if SIM_API >= 2
+    plan *p = &sim_plan;
+    chance c;
+    if (plan_version < 2 || seed % 500 != 250) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 17;
+    add_actor(&c, LONG, LONG_QUEUE);
+    p->fault_count = 0;
+    p->kinds = 0;
+    p->latency_us = scaled(&c, 50, 400);
+    p->jitter_us = p->latency_us / 2;
+    p->pieces = 0;
+#else
+    (void)seed;
+#endif
+}
+
+/* In one seed of 16 something between a program and the server changes a reply,
+ * up to eight times. */
+static void make_garble(uint64_t seed) {
+    plan *p = &sim_plan;
+    chance c;
+    int i, n;
+    if (plan_version < 3) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 19;
+    n = chance_percent(&c, 94) ? 0 : (int)scaled(&c, 1, 8);
+    for (i = 0; i < n && p->fault_count < MAX_FAULTS; i++) {
+        fault *f = &p->faults[p->fault_count];
+        f->index = p->fault_count++;
+        f->kind = GARBLE;
+        f->at_us = chance_between(&c, SIM_SECOND, p->faults_until_us);
+        f->lasts_us = 0;
+        f->actor = -1;
+        f->seed = chance_next(&c);
+        p->kinds |= 1u << GARBLE;
     }
 }
 
@@ -221,14 +393,22 @@ void plan_make(uint64_t seed, int64_t seconds) {
     p->batch = chance_percent(&c, 70)   ? 100
                : chance_percent(&c, 50) ? (int)chance_between(&c, 1, 5)
                                         : 500;
-#ifdef SIM_OLD
+    make_mix(seed);
+#if SIM_API < 2
     p->reconnect_max_ms = 5000;
     (void)chance_between(&c, 200, 500);
 #else
     p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
 #endif
-#ifndef SIM_OLD
+#if SIM_API >= 2
     p->counters = seed % 3 == 1; /* no chance of its own: as for 0.1 */
+#endif
+#if SIM_API >= 3
+    if (seed % 7 == 1 && p->wire == DELAYQ_NATIVE && !p->broadcast) {
+        chance late;
+        late.state = seed;
+        p->max_late_ms = scaled(&late, 5, 4000);
+    }
 #endif
     p->latency_us = scaled(&c, 50, 40 * MS);
     p->jitter_us = chance_between(&c, 0, p->latency_us / 2);
@@ -240,6 +420,10 @@ void plan_make(uint64_t seed, int64_t seconds) {
     if (seconds) p->end_us = seconds * SIM_SECOND;
     make_actors(&c);
     make_faults(&c);
+    make_pausers(seed);
+    make_names(seed);
+    make_garble(seed);
+    make_long(seed);
     /* Redisson's scripts do a part where an ACL forbids the rest */
     if (p->kinds & 1u << DENIED) {
         int i;
@@ -251,19 +435,31 @@ void plan_make(uint64_t seed, int64_t seconds) {
 void plan_tell(void) {
     static const char *const wires[] = {"native", "Redisson", "old Redisson"};
     const plan *p = &sim_plan;
+    const mix *m = &p->mix;
     int i;
     sim_tell(
-        "seed %llu: %s%s%s, lease %lld ms, %d attempts, batch %d, "
+        "seed %llu: %s%s%s, lease %lld ms, %d attempts, %lld ms late, "
+        "batch %d, "
         "reconnect_max %d ms, latency %lld + %lld us, pieces %d %%; "
         "faults until %lld s, offers until %lld s, ends at %lld s",
         (unsigned long long)p->seed,
         wires[p->wire == DELAYQ_REDISSON_OLD ? 2 : p->wire == DELAYQ_REDISSON],
         p->broadcast ? ", broadcast" : "", p->counters ? ", counters" : "",
-        (long long)p->lease_ms, p->max_attempts, p->batch, p->reconnect_max_ms,
-        (long long)p->latency_us, (long long)p->jitter_us, p->pieces,
+        (long long)p->lease_ms, p->max_attempts, (long long)p->max_late_ms,
+        p->batch, p->reconnect_max_ms, (long long)p->latency_us,
+        (long long)p->jitter_us, p->pieces,
         (long long)(p->faults_until_us / SIM_SECOND),
         (long long)(p->offers_until_us / SIM_SECOND),
         (long long)(p->end_us / SIM_SECOND));
+    sim_tell(
+        "offers %d plain, %d messages, %d of many, %d changes; %d %% keyed, "
+        "%d %% due, %d %% replace; nack %d %%, backoff %d, release %d, bury "
+        "%d, extend %d; cancel_key %d, reopen %d, flush %d, neighbour %d, "
+        "ack alone %d; payloads up to %d, outbox %d, poll_ms %d",
+        m->plain, m->message, m->many, m->change, m->keyed, m->due, m->replace,
+        m->nack, m->backoff, m->release, m->bury, m->extend, m->cancel_key,
+        m->reopen, m->flush, m->neighbour, m->ack_alone, m->size,
+        m->outbox_size, m->poll_ms);
     for (i = 0; i < p->actor_count; i++) {
         const actor *a = &p->actors[i];
         if (a->dropped) continue;
@@ -311,7 +507,7 @@ int64_t faults_other_us(void) {
     return other_us;
 }
 
-/* It ends some actors, and the others go on as if nothing were. */
+/* Returns 1 if the fault ends or stops some actors while the others go on. */
 static int of_actors(const fault *f) {
     return f->kind == ACTOR_KILL || f->kind == ACTOR_FREEZE ||
            f->kind == ACTOR_CHURN || f->kind == ACTOR_WAKE;
@@ -321,17 +517,26 @@ static int hits(const fault *f, int machine_number) {
     return f->actor < 0 || sim_plan.actors[f->actor].machine == machine_number;
 }
 
-/* A router has forgotten connections, and nobody ever learns of that: a ping
- * after 10 s does. */
+/* Returns 1 if a router has forgotten connections for good. Only a ping after
+ * 10 s notices that. */
 static int is_for_good(const fault *f) {
     return f->kind == FORGET && f->seed >> 24 & 1;
+}
+
+/* Returns how long a handle may use the former address of a name: 30 s, and the
+ * time of an attempt to connect that began before. */
+static int64_t names_age_us(void) {
+    int i;
+    for (i = 0; i < sim_plan.actor_count; i++)
+        if (sim_plan.actors[i].outbox) return 40 * SIM_SECOND;
+    return 0;
 }
 
 static void heals_at(int64_t when) {
     if (when > connections_us) connections_us = when;
 }
 
-/* Bring the world to what the active faults say. */
+/* Put the active faults into effect. */
 static void apply(void) {
     static char denied[64];
     static const char *const commands[] = {
@@ -345,9 +550,10 @@ static void apply(void) {
     redis_faults *r = redis_faults_of(sim_redis);
     int i, k, freeze = 0;
     memset(r, 0, sizeof *r);
-    for (k = 0; k < p->machine_count; k++) {
-        machine *m = p->machines[k];
-        route *to = net_route(m, sim_server), *from = net_route(sim_server, m);
+    for (k = 0; service_node(k / p->machine_count); k++) {
+        machine *server = service_node(k / p->machine_count);
+        machine *m = p->machines[k % p->machine_count];
+        route *to = net_route(m, server), *from = net_route(server, m);
         int stalled_to = 0, stalled_from = 0;
         net_connects how = NET_CONNECTS;
         to->latency_us = from->latency_us = p->latency_us;
@@ -355,14 +561,15 @@ static void apply(void) {
         to->pieces = from->pieces = p->pieces;
         for (i = 0; i < p->fault_count; i++) {
             const fault *f = &p->faults[i];
-            if (!f->active || !hits(f, k)) continue;
+            if (!f->active || !hits(f, k % p->machine_count)) continue;
             if (f->kind == LATENCY) {
                 to->latency_us = from->latency_us = f->amount;
                 to->jitter_us = from->jitter_us = f->amount / 2;
             }
             if (f->kind == STALL) {
-                if (f->seed % 3 != 0) stalled_to = 1;
-                if (f->seed % 3 != 1) stalled_from = 1;
+                int which = 1 + (int)(f->seed / 3 % 3);
+                if (f->seed % 3 != 0) stalled_to = which;
+                if (f->seed % 3 != 1) stalled_from = which;
             }
             if (f->kind == REFUSE) how = NET_REFUSES;
             if (f->kind == SILENT) how = NET_SILENT;
@@ -370,9 +577,9 @@ static void apply(void) {
         if (to->stalled != stalled_to || from->stalled != stalled_from) {
             to->stalled = stalled_to;
             from->stalled = stalled_from;
-            if (!stalled_to || !stalled_from) net_heal(m, sim_server);
+            net_heal(m, server);
         }
-        net_connects_are(m, sim_server, how);
+        net_connects_are(m, server, how);
     }
     for (i = 0; i < p->fault_count; i++) {
         const fault *f = &p->faults[i];
@@ -396,6 +603,7 @@ static void apply(void) {
         case DENIED:
             snprintf(denied, sizeof denied, "%s", commands[f->seed % 16]);
             r->denied = denied;
+            r->closes = f->seed / 16 % 2 == 0;
             break;
         case FREEZE_SERVER: freeze = 1; break;
         default: break;
@@ -474,7 +682,8 @@ static void again(void *arg) {
     }
 }
 
-/* At a system call of an actor, which no event at a moment by chance meets. */
+/* A fault at a system call of an actor. Events at random times would not meet
+ * it. */
 typedef struct ambush {
     fault *f;
     actor *a;
@@ -568,6 +777,10 @@ static void finish(void *arg) {
         restart_server(f);
         service_open();
         break;
+    case MOVE:
+        machine_alias("redis", sim_server);
+        net_tell_truth();
+        break;
     case ACTOR_KILL:
     case ACTOR_WAKE:
     case ACTOR_FREEZE: each_actor(f, 0); break;
@@ -576,7 +789,9 @@ static void finish(void *arg) {
     apply();
     if (!of_actors(f)) active--;
     if (kinds[f->kind].connections)
-        heals_at(is_for_good(f) ? f->at_us + 14 * SIM_SECOND : sim_now());
+        heals_at(is_for_good(f)    ? f->at_us + 14 * SIM_SECOND
+                 : f->kind == MOVE ? sim_now() + names_age_us()
+                                   : sim_now());
     else if (!of_actors(f))
         other_us = sim_now();
 }
@@ -588,8 +803,8 @@ static void strike(void *arg) {
     if (down && (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER ||
                  f->kind == FREEZE_SERVER || f->kind == FLUSH))
         return;
-    if (!service_is_open() &&
-        (f->kind == CRASH || f->kind == POWER || f->kind == FAILOVER))
+    if (!service_is_open() && (f->kind == CRASH || f->kind == POWER ||
+                               f->kind == FAILOVER || f->kind == MOVE))
         return; /* it is frozen */
     TELL("--- %s (f%d) for %lld ms, actor %d, amount %lld", fault_name(f->kind),
          f->index, (long long)(f->lasts_us / MS), f->actor,
@@ -630,6 +845,10 @@ static void strike(void *arg) {
         service_forget();
         restart_server(f);
         break;
+    case MOVE:
+        service_move((service_end_of)(f->seed % 3));
+        check_clock_set();
+        break;
     case FAILOVER: /* until another is the master, this one is read-only */
         save(f);
         break;
@@ -645,6 +864,7 @@ static void strike(void *arg) {
                      : f->seed >> 20 & 1 ? UNSUBSCRIBED
                                          : ALL_CLIENTS);
         break;
+    case GARBLE: service_garble(f->seed); break;
     case KILL_LOOP:
     case KILL_PUBSUB:
     case SCRIPTS:
@@ -667,10 +887,10 @@ static void strike(void *arg) {
     default: break;
     }
     apply();
-    /* those that are but a moment */
+    /* Faults that last only for a moment. */
     if (f->kind == CUT && waits) return;
     if (f->kind == CUT || f->kind == FLUSH || f->kind == KILL ||
-        f->kind == ACTOR_CLOCK || f->kind == SERVER_CLOCK)
+        f->kind == GARBLE || f->kind == ACTOR_CLOCK || f->kind == SERVER_CLOCK)
         finish(f);
     else
         sim_at(sim_now() + f->lasts_us, finish, f);
@@ -695,7 +915,7 @@ void faults_begin(void) {
 
 /* --- a run --------------------------------------------------------------- */
 
-/* drop: "a3,f1,f2": actors and faults to leave out. */
+/* Leave out the actors and faults in a text like "a3,f1,f2". */
 static void drop_some(const char *drop) {
     while (drop && *drop) {
         int n = atoi(drop + 1);
@@ -732,6 +952,7 @@ int sim_run_seed(uint64_t seed, int64_t seconds, const char *drop) {
         if (!p->actors[i].dropped) actor_start(&p->actors[i]);
     sim_run(p->end_us);
     if (!check_failed[0]) check_end_of_run();
+    if (!check_failed[0]) actors_leave();
     sim_last_hash = sim_hash();
     actors_end();
     service_end();

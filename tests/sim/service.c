@@ -14,6 +14,7 @@ struct session {
     actor *a; /* first: what service_actor finds */
     net_link *l;
     client *c; /* NULL: the server has forgotten it */
+    int node;
     int life;
     session *next; /* of all in this run */
 };
@@ -25,8 +26,13 @@ typedef struct arrival {
     char bytes[];
 } arrival;
 
+#define NODES 2
+
 redis *sim_redis;
 machine *sim_server;
+static machine *nodes[NODES];
+static int listening[NODES];
+static int master;
 static session *sessions;
 static arrival *first, *last;
 static int serving, frozen, open_now;
@@ -66,10 +72,48 @@ static void tell_bytes(const session *s, const char *way, const char *bytes,
     sim_tell("    %s %s %zu: %s", s->a ? s->a->name : "?", way, len, text);
 }
 
+static int garbles; /* the next reply */
+static uint64_t garble;
+
+void service_garble(uint64_t how) {
+    garbles = 1;
+    garble = how;
+}
+
+/* Send a reply in one of the changed forms. */
+static void write_garbled(session *s, const char *bytes, size_t len) {
+    static const char *const instead[] = {"HTTP/1.1 400 Bad Request\r\n\r\n",
+                                          "%1\r\n+a\r\n+b\r\n", "+OK\r\n",
+                                          "*2\r\n:1\r\n$-1\r\n", "*0\r\n"};
+    static const char *const more[] = {"+OK\r\n", ":5\r\n", "*0\r\n"};
+    TELL("%s: a reply is garbled", s->a ? s->a->name : "?");
+    if (garble % 2 == 0) {
+        const char *text = instead[garble / 2 % 2];
+        link_write(s->l, text, strlen(text));
+    } else { /* twice, or another behind it */
+        const char *text = more[garble / 2 % 3];
+        char *both = (char *)malloc(2 * len + 8);
+        size_t n = len;
+        memcpy(both, bytes, len);
+        if (garble / 6 % 2)
+            memcpy(both + n, bytes, len), n += len;
+        else
+            memcpy(both + n, text, strlen(text)), n += strlen(text);
+        link_write(s->l, both, n);
+        free(both);
+    }
+}
+
 static void client_write(void *user, const char *bytes, size_t len) {
     session *s = (session *)user;
     tell_bytes(s, "<-", bytes, len);
-    if (s->l) link_write(s->l, bytes, len);
+    if (!s->l) return;
+    if (garbles && s->a && len > 0) {
+        garbles = 0;
+        write_garbled(s, bytes, len);
+    } else {
+        link_write(s->l, bytes, len);
+    }
 }
 
 static void client_close(void *user) {
@@ -83,7 +127,7 @@ static void client_close(void *user) {
 static void *accepted(void *service, net_link *l) {
     session *s = (session *)calloc(1, sizeof *s);
     int i;
-    (void)service;
+    s->node = (int)((machine **)service - nodes);
     s->l = l;
     s->next = sessions;
     sessions = s;
@@ -92,6 +136,7 @@ static void *accepted(void *service, net_link *l) {
             s->a = &sim_plan.actors[i];
     if (s->a) check_connected(s->a);
     s->c = redis_connect(sim_redis, client_write, client_close, s);
+    if (s->c) client_set_node(s->c, s->node);
     return s;
 }
 
@@ -161,10 +206,17 @@ void service_begin(void) {
     hooks.answered = answered;
     sessions = NULL;
     first = last = NULL;
-    serving = frozen = open_now = 0;
+    serving = frozen = open_now = garbles = 0;
     cost_us = 0;
-    sim_server = machine_new("server", "10.0.0.1");
+    nodes[0] = sim_server = machine_new("server", "10.0.0.1");
+    nodes[1] = machine_new("server-2", "10.0.0.2");
+    master = listening[0] = listening[1] = 0;
+    machine_alias("redis", sim_server);
     sim_redis = redis_new(&hooks);
+    if (sim_plan.tracks_reads) redis_tracks_reads(sim_redis);
+    if (sim_plan.evicts)
+        redis_set_policy(sim_redis,
+                         sim_plan.evicts == 1 ? "allkeys-lru" : "volatile-ttl");
     service_open();
 }
 
@@ -180,8 +232,8 @@ void service_end(void) {
 }
 
 void service_open(void) {
-    if (!open_now) net_listen(sim_server, PORT, &how, NULL);
-    open_now = 1;
+    if (!listening[master]) net_listen(sim_server, PORT, &how, &nodes[master]);
+    listening[master] = open_now = 1;
 }
 
 /* All sessions are forgotten: redis_restart has dropped or will drop them. */
@@ -195,15 +247,48 @@ static void forget_sessions(void) {
     cost_us = 0;
 }
 
+static void close_node(int node) {
+    if (listening[node]) net_close(nodes[node], PORT);
+    listening[node] = 0;
+}
+
 void service_shut(void) {
+    int i;
     forget_sessions();
-    if (open_now) net_close(sim_server, PORT);
+    for (i = 0; i < NODES; i++) close_node(i);
     open_now = 0;
 }
 
 void service_forget(void) {
-    forget_sessions();
-    open_now = 0;
+    listening[master] = 0;
+    service_shut();
+}
+
+static void forget_clients(int node) {
+    session *s;
+    for (s = sessions; s; s = s->next) {
+        client *c = s->c;
+        if (s->node != node || !c) continue;
+        s->c = NULL;
+        s->l = NULL;
+        redis_disconnect(c);
+    }
+}
+
+machine *service_node(int i) {
+    return i < NODES ? nodes[i] : NULL;
+}
+
+void service_move(service_end_of how) {
+    if (how != OLD_FOLLOWS) forget_clients(master);
+    if (how == OLD_CLOSES) close_node(master);
+    if (how == OLD_CRASHES) listening[master] = 0;
+    if (how == OLD_CRASHES) machine_crash(sim_server);
+    master = (master + 1) % NODES;
+    sim_server = nodes[master];
+    machine_boot(sim_server);
+    redis_set_master(sim_redis, master);
+    service_open();
 }
 
 void service_freeze(int on) {

@@ -1,12 +1,12 @@
 /*
- * What the simulator of delayq runs: a seed is a plan of actors and faults,
- * the actors use the header under test, and each thing that happens in the
- * server is checked against what they were told.
+ * The simulator of delayq: a seed is a plan of actors and faults,
+ * the actors use the header under test, and each event in the server is
+ * compared with the replies that they got.
  *
  *     scenario.c   makes the plan of a seed, and lets the faults happen
  *     service.c    the server on the network
  *     actors.c     the programs that use delayq, and a model of Redisson's
- *     check.c      what must always hold
+ *     check.c      the invariants
  *     main.c       runs seeds, shrinks those that fail
  */
 #ifndef SIM_H
@@ -14,8 +14,13 @@
 
 #include "redis.h"
 #include "world.h"
-#ifdef SIM_OLD
+#ifndef SIM_API
+#define SIM_API 3 /* today's; 1 and 2: that of 0.1 and 0.2 */
+#endif
+#if SIM_API == 1
 #include "../old/0.1/delayq.h"
+#elif SIM_API == 2
+#include "../old/0.2/delayq.h"
 #else
 #include "../../delayq.h"
 #endif
@@ -28,7 +33,8 @@
 #define MS INT64_C(1000)
 #define PORT 6379
 #define QUEUES 2
-#define MAX_ACTORS 64 /* one bit each in a word */
+#define LONG_QUEUE QUEUES /* a LONG's: its items are not checked one by one */
+#define MAX_ACTORS 64     /* one bit each in a word */
 #define MAX_FAULTS 64
 
 /* --- chance of its own: dropping an actor must not change the others ------ */
@@ -57,7 +63,9 @@ typedef enum actor_kind {
     REDRIVER,        /* brings dead letters back */
     READER,          /* of a broadcast */
     PUSHER,          /* RPUSH into the ready list */
-    JAVA             /* Redisson: offers, transfers by its timer, BLPOP */
+    JAVA,            /* Redisson: offers, transfers by its timer, BLPOP */
+    PAUSER,          /* pauses and resumes */
+    LONG             /* very many calls on one connection */
 } actor_kind;
 
 typedef struct actor {
@@ -68,7 +76,7 @@ typedef struct actor {
     chance chance;
     int dropped; /* by --drop */
 
-    /* The plan. */
+    /* Fields of the plan: */
     int queue;
     int64_t gap_us;   /* between two offers, about */
     int64_t delay_ms; /* of an offer, at most */
@@ -81,22 +89,28 @@ typedef struct actor {
     int io_timeout_ms;
     int64_t max_wait_ms; /* 0: the default */
 
-    /* The run. */
+    /* Fields of the run: */
     machine *m;
     process *p;
     int life, life_then; /* how often it was started */
     int alive, frozen;   /* frozen: itself, or its machine */
     delayq *q, *q2;
-    void *outbox;
-    const char *call; /* in a call of delayq, or NULL */
+    delayq *handles[2]; /* those that are open */
+    int handle_count;
+    void *outbox, *outbox2; /* the memory of q's, of q2's */
+    void *image;            /* that of q's survives its lives; or NULL */
+    int64_t drained_us[2];  /* when an offer, when a change was settled last */
+    uint64_t turns;         /* of its loop, without a sleep */
+    const char *call;       /* in a call of delayq, or NULL */
     int64_t call_us, call_bound_us;
     int64_t frozen_us, frozen_since_us; /* for so long so far */
     int64_t free_us;    /* has had nothing to do since; 0: it has */
     int64_t trouble_us; /* last told of a fault */
     int64_t outcome_us; /* last outcome of a call */
     /* counted, and as they were when the last window began */
-    uint64_t logs, connects, items, verbs, commands, bytes;
-    uint64_t logs_then, connects_then, items_then, verbs_then, bytes_then;
+    uint64_t logs, opens, connects, items, verbs, commands, bytes;
+    uint64_t logs_then, opens_then, connects_then, items_then, verbs_then;
+    uint64_t bytes_then;
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
     int idle_logs_in;
     int awake;        /* its handle is open */
@@ -107,9 +121,13 @@ typedef struct actor {
     struct outbox_entry *offers, *changes; /* accepted, not yet settled */
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
-    unsigned replaces;  /* bits of the keys that it has replaced */
-    uint64_t last_seen; /* a reader's: place in the stream */
-    void *more;         /* JAVA's */
+    uint64_t told_settled[2]; /* by the hook */
+    unsigned replaces;        /* bits of the keys that it has replaced */
+    unsigned cancels;         /* bits of the keys that it has cancelled */
+    int cancelled;            /* items that delayq_cancel_key removed for it */
+    uint64_t last_seen;       /* a reader's: place in the stream */
+    int64_t elements, attempts, releases; /* counts of a LONG */
+    void *more;                           /* JAVA's */
 } actor;
 
 typedef enum fault_kind {
@@ -141,6 +159,8 @@ typedef enum fault_kind {
     ACTOR_WAKE, /* delayq_wake */
     ACTOR_CLOCK,
     SERVER_CLOCK,
+    MOVE,   /* another machine is the master, and the name leads there */
+    GARBLE, /* a reply is changed on its way */
     FAULT_KINDS
 } fault_kind;
 
@@ -157,16 +177,39 @@ typedef struct fault {
     redis_image *image; /* what a crash will bring back */
 } fault;
 
+/* The weights of a seed: how often its programs do each thing. Before version 2
+ * of the plan all seeds had the usual weights. */
+typedef struct mix {
+    int plain, message, many, change; /* a producer's next call: weights */
+    int keyed, due, replace;          /* percent of the messages */
+    int nack, backoff, release, bury, extend; /* percent of the items in hand */
+    int cancel_key;               /* percent, where it is done at all */
+    int reopen, flush, neighbour; /* percent */
+    int ack_alone; /* percent of the items that ack_take does not ack */
+    int size;      /* of most payloads, at most */
+    int outbox_size;
+    int poll_ms;
+    actor_kind workers[5];
+} mix;
+
 typedef struct plan {
     uint64_t seed;
+    mix mix;
     int queues;
     delayq_wire wire;
     int broadcast;
     int64_t lease_ms;
     int max_attempts;
+    int64_t max_late_ms;
     int64_t backoff_ms, backoff_max_ms;
     int batch;
-    int counters; /* all handles count */
+    int counters;     /* all handles count */
+    int cancels;      /* 1: producers cancel keys */
+    int clears;       /* 1: watchers clear their queue now and then */
+    int by_name;      /* the URL has the server's name, else its address */
+    int tracks_reads; /* the server tracks keys as Redis 7.2 does */
+    int evicts;       /* INFO: 1: of all keys; 2: of volatile keys */
+    int hosts;        /* the URL has both servers; the second never listens */
     int reconnect_max_ms;
     int64_t latency_us, jitter_us;
     int pieces;
@@ -179,6 +222,9 @@ typedef struct plan {
 } plan;
 
 extern plan sim_plan;
+/* Which choices a seed makes: 0 has no names and no mix; 1 has names; 2, the
+ * default, also has a mix; 3 also has replies that no server sends. */
+extern int plan_version;
 extern machine *sim_server;
 extern redis *sim_redis;
 
@@ -211,11 +257,20 @@ void service_end(void);
 void service_open(void);   /* listen */
 void service_shut(void);   /* connections are closed, connects refused */
 void service_forget(void); /* the machine has crashed */
+/* Another machine is the server from now on, with the same content. */
+typedef enum service_end_of {
+    OLD_CLOSES,  /* the former one: its connections are closed, */
+    OLD_CRASHES, /* it is silent, */
+    OLD_FOLLOWS  /* it goes on as a replica */
+} service_end_of;
+void service_move(service_end_of how);
+machine *service_node(int i); /* NULL behind the last */
 void service_freeze(int on);
 int64_t service_now_us(void); /* by the server's clock */
 actor *service_actor(client *by);
 void service_kill(redis_clients which);
-int service_is_open(void); /* it is neither shut nor frozen */
+void service_garble(uint64_t how); /* the next reply of the server */
+int service_is_open(void);         /* it is neither shut nor frozen */
 
 /* --- actors -------------------------------------------------------------- */
 
@@ -223,6 +278,7 @@ void actor_start(actor *a);
 void actor_kill(actor *a);
 void actor_freeze(actor *a, int on);
 void actor_wake(actor *a);
+void actors_leave(void); /* they close their handles; checks for leaks */
 void actors_end(void);
 void java_lost(void); /* the server has dropped all clients */
 int actor_takes(const actor *a);
@@ -231,6 +287,7 @@ int actor_takes(const actor *a);
 
 typedef struct place {
     int set, ready, retry, dead, stream;
+    int late; /* of the dead: by max_late_ms */
     int64_t score;
     uint64_t hash; /* of the element in the set or the retry list */
 } place;
@@ -246,7 +303,7 @@ typedef struct item {
     int plain;    /* by delayq_offer */
     int attempts; /* leases since it was stored or lay dead */
 
-    /* what the server's history says */
+    /* The item in the server: */
     place now, was;
     int touched;
     int stored;
@@ -268,11 +325,11 @@ typedef struct item {
     uint64_t removed; /* the same, and it has left */
     uint64_t unknown; /* or may have, or still will */
 
-    /* what the actors were told */
+    /* The results that the actors got: */
     int got;
-    int forbidden; /* that it isn't stored */
+    int forbidden; /* it must not be stored */
     int acked, cancelled;
-    int64_t ended_us; /* that it was acked or cancelled */
+    int64_t ended_us; /* when it was acked or cancelled */
 } item;
 
 extern char check_failed[64]; /* the invariant, or "" */
@@ -286,25 +343,49 @@ void check_free(void);
 void check_fail(const char *invariant, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Returns 1 if the queue has so many items that producers should wait. */
+int check_crowded(int queue);
 item *check_new_item(actor *a, int queue, size_t len, int64_t delay_ms);
 item *check_item(int id);
 int check_item_count(void);
 size_t check_payload(const item *it, char *bytes); /* writes it */
 item *check_find(const void *bytes, size_t len);   /* by a payload's bytes */
 
-/* An actor is about to change an item; it has been told that, how it ended. */
+/* An actor is about to change an item; then it got the result of the call. */
 void check_intend(actor *a, item *it);
 void check_settled(actor *a, item *it, delayq_status status, const char *verb);
 void check_offered(actor *a, item *it, delayq_status status);
+void check_key_cancelled(actor *a, int items, delayq_status status);
+void check_paused(actor *a, int on, delayq_status status);
+/* Before a delayq_clear, and after it with the number of removed items. */
+void check_clears(actor *a);
+void check_cleared(actor *a, delayq_status status, int64_t removed);
 void check_got(actor *a, const delayq_item *item, int leases);
 void check_ticket(actor *a, const char *text);
-/* by a hand of the simulator's own, through redis_command */
+/* From now on the simulator's own commands, by redis_command, count as this
+ * actor's. */
 void check_act_as(actor *a);
 void check_crash(int flushed); /* the content has changed by itself */
 void check_clock_set(void);
 void check_woke(void); /* a waiter was killed, frozen or thawed */
+void check_drains(actor *a, const char *verb, int64_t since_us);
 void check_status(actor *a, const char *verb, delayq_status status);
 void check_connected(actor *a);
+
+/* --- the history for the judge of the rig --------------------------------- */
+
+extern const char *history_folder; /* --history; NULL: none is written */
+void history_begin(void);
+void history_clock_set(void);
+void history_new_item(const actor *a, const item *it);
+void history_offered(const actor *a, const item *it, delayq_status status);
+void history_intend(const actor *a, const item *it);
+void history_settled(const actor *a, const item *it, delayq_status status,
+                     const char *verb);
+void history_got(const actor *a, const item *it, const delayq_item *got);
+/* element: of a dead letter */
+void history_final(const char *state, int id, const char *element, size_t len);
+void history_end(void);
 
 /* redis_hooks */
 void check_executed(void *arg, client *by, int argc, const char **argv,

@@ -39,7 +39,7 @@ static int failed(int error) {
 
 const char *sim_traced;
 
-/* Tell of a call of the process that is traced; returns what the call does. */
+/* Print a system call of the traced process. Returns the call's result. */
 static long traced(const char *call, int fd, long result) {
     const process *p = process_self();
     int saved = errno;
@@ -52,7 +52,7 @@ static long traced(const char *call, int fd, long result) {
     return result;
 }
 
-/* The same for one that moves bytes, with the first of them. */
+/* The same for a call that moves bytes, with the first of them. */
 static long traced_bytes(const char *call, int fd, const void *bytes, long n) {
     const process *p = process_self();
     const char *from = bytes;
@@ -83,7 +83,8 @@ static int is_ours(int fd) {
     return process_self() && fd >= SIM_FIRST_FD;
 }
 
-/* A call by a process; NULL and EBADF: it has no such descriptor. */
+/* Begin a system call of a process. Returns NULL with EBADF if it has no such
+ * descriptor. */
 static file *enter(int fd) {
     process *p = process_self();
     process_called(CALL_US);
@@ -141,6 +142,12 @@ void sys_free_all(process *p) {
     sys_close_all(p);
 }
 
+int process_files(const process *p) {
+    int i, n = 0;
+    for (i = 0; i < p->file_count; i++) n += p->files[i].kind != FILE_NONE;
+    return n;
+}
+
 /* --- waiting ------------------------------------------------------------- */
 
 static int file_events(const file *f) {
@@ -178,12 +185,14 @@ int sys_ready(process *p, struct pollfd *fds, nfds_t count) {
     return n;
 }
 
-/* Timers of Linux are late by up to 50 us, and somebody has to be scheduled. */
+/* Returns the lateness of a timer: up to 50 us in Linux, and a little for the
+ * scheduler. */
 static int64_t lateness(void) {
     return sim_between(1, 60);
 }
 
-/* Returns how many are ready; 0: the time is over; -1: a signal came. */
+/* Returns how many descriptors are ready, 0 if the time is over, -1 after a
+ * signal. */
 static int wait_ready(struct pollfd *fds, nfds_t count, int64_t timeout_us) {
     process *p = process_self();
     int64_t deadline = SIM_NEVER, until = SIM_NEVER;
@@ -208,8 +217,8 @@ static int wait_ready(struct pollfd *fds, nfds_t count, int64_t timeout_us) {
     }
 }
 
-/* What a blocking call of one descriptor does where it would block: -1, and
- * errno says why it ends. */
+/* Wait in a blocking call on one descriptor. Returns -1 with errno if the wait
+ * ends without success. */
 static int wait_for(int fd, int events, int64_t timeout_us) {
     struct pollfd p;
     int n;
@@ -263,7 +272,8 @@ int __wrap_usleep(useconds_t us) {
 
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 
-/* Asking costs time, so that whoever waits for a moment by asking sees it. */
+/* Reading the clock takes time, so that a loop that waits by reading it
+ * ends. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t) {
     process *p = process_self();
     int64_t us;
@@ -525,7 +535,7 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t len) {
 
 int __real_shutdown(int fd, int how);
 
-/* Nothing that is tested here uses it. */
+/* No tested code uses it. */
 int __wrap_shutdown(int fd, int how) {
     return is_ours(fd) ? failed(ENOSYS) : __real_shutdown(fd, how);
 }
@@ -651,11 +661,21 @@ int __wrap_getsockname(int fd, struct sockaddr *to, socklen_t *len) {
 
 /* --- names --------------------------------------------------------------- */
 
-/* The name of a machine is one here, too. */
+static const char *alias;
+static const machine *alias_of;
+
+void machine_alias(const char *name, const machine *m) {
+    alias = name;
+    alias_of = m;
+}
+
+/* In this world the name of a machine is its host name. */
 static const char *machine_address(const char *host, char *text) {
     const machine *m;
     for (m = sim_machines; m; m = m->next) {
-        if (strcmp(m->name, host) != 0) continue;
+        if (strcmp(m->name, host) != 0 &&
+            !(m == alias_of && strcmp(alias, host) == 0))
+            continue;
         return m->is_v6 ? inet_ntop(AF_INET6, &m->v6, text, INET6_ADDRSTRLEN)
                         : inet_ntop(AF_INET, &m->v4, text, INET6_ADDRSTRLEN);
     }
@@ -669,6 +689,7 @@ int __wrap_getaddrinfo(const char *host, const char *service,
                        const struct addrinfo *hints, struct addrinfo **all) {
     struct addrinfo how;
     char text[INET6_ADDRSTRLEN];
+    int failed;
     if (!process_self() || !host)
         return __real_getaddrinfo(host, service, hints, all);
     process_called(CALL_US);
@@ -677,7 +698,17 @@ int __wrap_getaddrinfo(const char *host, const char *service,
     else
         memset(&how, 0, sizeof how);
     how.ai_flags |= AI_NUMERICHOST | AI_NUMERICSERV;
-    return __real_getaddrinfo(machine_address(host, text), service, &how, all);
+    failed =
+        __real_getaddrinfo(machine_address(host, text), service, &how, all);
+    process_self()->block_count += failed == 0;
+    return failed;
+}
+
+void __real_freeaddrinfo(struct addrinfo *all);
+
+void __wrap_freeaddrinfo(struct addrinfo *all) {
+    if (process_self()) process_self()->block_count--;
+    __real_freeaddrinfo(all);
 }
 
 /* --- the process itself -------------------------------------------------- */

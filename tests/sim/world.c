@@ -72,7 +72,7 @@ typedef struct entry {
     event *event;
 } entry;
 
-/* What sim_at makes; those that are over are used again. */
+/* Events, made by sim_at; past ones are reused. */
 typedef struct call_event {
     event event;
     void (*call)(void *arg);
@@ -344,7 +344,7 @@ static void stack_free(process *p) {
 
 static void process_enter(void);
 
-/* Make it stand before its first instruction. */
+/* Prepare a stack, so that it begins with its function. */
 static void stack_start(ucontext_t *where, stack *s) {
     getcontext(where);
     where->uc_stack.ss_sp = s->memory + GUARD_SIZE;
@@ -400,7 +400,7 @@ static void switch_first(void) {
 }
 #endif
 
-/* Let the scheduler go on; return when it is this process' turn again. */
+/* Let the scheduler go on. Returns when it is this process's turn again. */
 static void give_way(void) {
     process *p = self;
     int saved = errno;
@@ -473,7 +473,8 @@ uint64_t process_calls(const process *p) {
     return p->calls;
 }
 
-/* Its stack is freed here, or, if it still runs on it, when it has left it. */
+/* End a process. Its stack is freed here, or later if the process still runs on
+ * it. */
 void process_end(process *p, const char *how) {
     if (p->ended) return;
     if (how) sim_tell("%s/%s is %s", p->machine->name, p->name, how);
@@ -484,7 +485,8 @@ void process_end(process *p, const char *how) {
     if (p != running) stack_free(p);
 }
 
-/* Who was killed while something else ran on his stack notices it here. */
+/* If a process was killed while something else ran on its stack, it ends
+ * here. */
 static void leave_if_ended(void) {
     if (self && self->ended && self == running && !self->borrowed)
         switch_back(self->stack, 1);
@@ -507,7 +509,7 @@ void process_charge(int64_t us) {
     give_way();
 }
 
-/* Whoever freezes himself stops at once. */
+/* If a process freezes itself, it stops at once. */
 static void stop_if_frozen(void) {
     if (!self || self->borrowed || !process_stands(self)) return;
     event_set(&self->resume, now);
@@ -659,7 +661,8 @@ void sim_begin(uint64_t seed) {
     net_begin();
 }
 
-/* Empties the heap as well: what is in it belongs to what is freed. */
+/* End the world. This also empties the heap of events, whose memory belongs to
+ * freed objects. */
 void sim_end(void) {
     process *p = processes, *next_process;
     machine *m = sim_machines, *next_machine;
@@ -676,6 +679,7 @@ void sim_end(void) {
     for (; p; p = next_process) {
         next_process = p->next;
         sys_free_all(p);
+        if (memory_free_all) memory_free_all(p);
         stack_free(p);
         free(p);
     }

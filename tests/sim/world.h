@@ -26,7 +26,7 @@ int sim_chance(int percent);
 #define SIM_SECOND INT64_C(1000000)
 #define SIM_EPOCH_US (INT64_C(1700000000) * SIM_SECOND) /* when now is 0 */
 
-/* A new world, empty: everything of the one before is freed. */
+/* Begin a new, empty world. Everything of the old one is freed. */
 void sim_begin(uint64_t seed);
 void sim_end(void);
 
@@ -37,15 +37,15 @@ void sim_at(int64_t us, void (*call)(void *arg), void *arg);
 void sim_run(int64_t until_us);
 void sim_stop(void);
 
-/* The story: a line with the time in it, printed if sim_tells is set. */
+/* The story: lines with the time. They are printed if sim_tells is set. */
 extern int sim_tells;
 void sim_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The name of a process: the story has its calls of the system, too. */
+/* The name of a process whose system calls the story shows, too. */
 extern const char *sim_traced;
 
-/* The hash of all that happened so far: which bytes came to whom, and when. Two
- * runs of a seed end with the same, told as a story or not. */
+/* The hash of all events so far: which bytes came to whom, and when. Two runs
+ * of a seed end with the same hash, with or without a story. */
 uint64_t sim_hash(void);
 void sim_hash_add(const void *bytes, size_t len);
 
@@ -56,29 +56,32 @@ typedef struct process process;
 
 machine *machine_new(const char *name, const char *address);
 const char *machine_name(const machine *m);
+/* Another name by which getaddrinfo finds a machine. From now on it names this
+ * one. There is one such name in a world. */
+void machine_alias(const char *name, const machine *m);
 
 int64_t machine_realtime(const machine *m);        /* its CLOCK_REALTIME, us */
 int64_t machine_monotonic(const machine *m);       /* its CLOCK_MONOTONIC, us */
 void machine_set_clock(machine *m, int64_t by_us); /* CLOCK_REALTIME jumps */
 void machine_drift(machine *m, int ppm);           /* both clocks, from now */
 
-/* Frozen: no process of it runs, and what arrives waits; a server on it reads
- * nothing. Nobody is told: the kernel goes on, connects succeed as long as the
- * backlog has room, and writes until the buffers are full. */
+/* Freeze a machine. Its processes do not run, and arriving bytes wait. Nobody
+ * is told. The kernel goes on: connects succeed as long as the backlog has
+ * room, and writes until the buffers are full. */
 void machine_freeze(machine *m);
 void machine_thaw(machine *m);
-/* The power fails: its processes end, its connections vanish without a word.
- * Until machine_boot connects to it are not answered; after that, bytes for a
- * connection that it no longer knows are answered by a reset. */
+/* Cut a machine's power. Its processes end, and its connections vanish without
+ * a sign. Until machine_boot, connects to it get no answer. After that, bytes
+ * for an unknown connection are answered by a reset. */
 void machine_crash(machine *m);
 void machine_boot(machine *m);
 
-/* Its main runs as a coroutine, with 256 KB of stack, of which a guard page
- * ends. What it allocates is its own business; a killed one leaks it. */
+/* Its main runs as a coroutine with 256 KB of stack, which ends at a guard
+ * page. Its allocations are its own: if it is killed, they leak. */
 process *process_start(machine *m, const char *name, void (*main)(void *arg),
                        void *arg);
-/* kill -9: its connections are closed; those of which it has not read all are
- * reset. SIGPIPE kills, too, where it isn't blocked. */
+/* kill -9. Its connections are closed; those with unread bytes are reset.
+ * SIGPIPE also kills a process unless it is blocked. */
 void process_kill(process *p);
 void process_freeze(process *p);
 void process_thaw(process *p);
@@ -89,46 +92,54 @@ const char *process_name(const process *p);
 /* Called in a process: */
 void process_sleep(int64_t us); /* by true time */
 void process_spend(int64_t us); /* computing: others run meanwhile */
-/* Waits that ended; calls of the system. A loop that does nothing but ask for
- * the time costs time too, a microsecond per call, so that it can't stop the
- * world; that is no call of the system. */
+/* The numbers of waits that have ended, and of system calls. Reading the clock
+ * also takes a microsecond, so that a loop that only reads it can't stop the
+ * world; that does not count as a system call. */
 uint64_t process_steps(const process *p);
 uint64_t process_calls(const process *p);
 
-/* Call this as another thread of the process would, at once; it must not wait.
- * From an event or from another process; for delayq_wake, for example. */
+/* The numbers of blocks that hiredis has allocated in a process's name and not
+ * freed (memory.c), and of open descriptors. */
+size_t process_blocks(const process *p);
+int process_files(const process *p);
+
+/* Call `call` at once, as another thread of the process would; it must not
+ * wait. For delayq_wake, for example, from an event or from another process. */
 void process_call(process *p, void (*call)(void *arg), void *arg);
-/* Before its n-th call of the system from now, 1 is the next, this is called,
- * by nobody: it may kill or freeze the process or do something to the network,
- * between two steps that the process takes one right after the other. One at a
- * time; NULL: none any more. */
+/* Call `call` before the process' n-th system call from now (1: the next one).
+ * The function runs outside of all processes: it may kill or freeze the
+ * process, or change the network, between two neighbouring steps of the
+ * process. There is one such function at a time; NULL removes it. */
 void process_at_call(process *p, uint64_t n, void (*call)(void *arg),
                      void *arg);
-/* A signal with a handler that does nothing: the wait in which it is, or its
- * next, ends with EINTR. */
+/* Send a signal whose handler does nothing: the current wait of the process, or
+ * its next one, ends with EINTR. */
 void process_signal(process *p);
 
 /* --- the network --------------------------------------------------------- */
 
-/* What stands between two machines, in one direction. Each direction of a
- * connection keeps its bytes in order. */
+/* The line from one machine to another. Each direction of a connection keeps
+ * its bytes in order. */
 typedef struct route {
     int64_t latency_us, jitter_us; /* of each piece: latency + 0 to jitter */
-    int stalled;                   /* nothing passes; it arrives afterwards */
+    int stalled;                   /* 1: the line holds all bytes back;
+                                      2, 3: only those of the connections
+                                      with an even or an odd number */
     int pieces;                    /* percent of the writes that are torn into
                                       pieces, at any byte */
 } route;
 
 route *net_route(machine *from, machine *to); /* change it as you like */
-/* What was stalled goes on by itself when route.stalled is 0 again: call this
- * after clearing it. */
+/* Deliver the bytes that were held back. Call this after setting route.stalled
+ * to 0. */
 void net_heal(machine *a, machine *b);
-/* All connections between the two are reset; of what is under way in either
- * direction a part of any length arrives before that. */
+/* Reset all connections between the two. Before that, a part of any length of
+ * the bytes in flight arrives. */
 void net_cut(machine *a, machine *b);
-/* The same, but only `told` learns of it; the other believes in them until it
- * sends something, which is answered by a reset. With told NULL neither does:
- * what they send vanishes, until net_tell_truth. half: every other one. */
+/* The same, but only `told` learns of it. The other end keeps its connections
+ * until it sends something, which is answered by a reset. If told is NULL
+ * neither end learns of it, and all their bytes vanish until net_tell_truth.
+ * half: only every second connection. */
 void net_forget(machine *a, machine *b, machine *told, int half);
 /* Connections that an end has forgotten are reset at both ends. */
 void net_tell_truth(void);
@@ -136,7 +147,7 @@ void net_tell_truth(void);
 typedef enum net_connects {
     NET_CONNECTS,
     NET_REFUSES,
-    NET_SILENT /* no answer; what was begun goes on when this is over */
+    NET_SILENT /* no answer; connects that have begun go on when this is over */
 } net_connects;
 void net_connects_are(machine *from, machine *to, net_connects how);
 
@@ -145,19 +156,20 @@ void net_connects_are(machine *from, machine *to, net_connects how);
 typedef struct net_link net_link; /* a connection's end at the server */
 
 typedef struct net_service {
-    /* Returns what is handed to the others as `session`. */
+    /* Returns the pointer that the other functions get as `session`. */
     void *(*accepted)(void *service, net_link *l);
     void (*received)(void *session, const char *bytes, size_t len);
-    void (*closed)(void *session); /* by the other side, or the network */
+    /* closed by the other side or by the network */
+    void (*closed)(void *session);
 } net_service;
 
-/* One port, one service, until net_close or a crash of the machine: these call
- * no `closed`. The three functions are called in nobody's name: process_self is
- * NULL. */
+/* There is one service on one port, until net_close or a crash of the machine;
+ * these do not call `closed`. The three functions run outside of all processes:
+ * process_self is NULL. */
 void net_listen(machine *m, int port, const net_service *how, void *service);
 void net_close(machine *m, int port); /* connects are refused, links closed */
 void link_write(net_link *l, const char *bytes, size_t len);
-/* What was written arrives; `closed` isn't called. */
+/* Close the link. Bytes that were written arrive; `closed` isn't called. */
 void link_close(net_link *l);
 machine *link_peer(const net_link *l);    /* the machine at the other end */
 process *link_process(const net_link *l); /* whose connection it is */

@@ -120,7 +120,7 @@ static void connected(void) {
     CHECK(socket_error(fd) == 0);
 }
 
-/* What read says: a length, or minus an errno. */
+/* Returns the result of read: a length, or minus an errno. */
 static long reads(void) {
     char bytes[4096];
     long n = read(fd, bytes, sizeof bytes);

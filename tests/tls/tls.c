@@ -18,7 +18,7 @@ static void shell(const char *format, const char *a, const char *b) {
     if (system(command) != 0) FAIL("%s: see %s/log", command, dir);
 }
 
-/* A certificate signed by `by`, or by itself. */
+/* Make a certificate that is signed by `by`, or by itself. */
 static void certificate(const char *name, const char *what) {
     shell("cd %s && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
           "-nodes -keyout %s.key -out request -subj /CN=%s",
@@ -94,7 +94,8 @@ TEST(a_queue_over_tls_offers_takes_and_is_notified) {
               q.conn->tracking != DELAYQ_TRACK_OFF);
         fflush(stdout);
         child = fork();
-        if (child == 0) { /* closing the parent's handle changes nothing */
+        /* closing the parent's handle in the child changes nothing */
+        if (child == 0) {
             delayq_close(&q);
             OK(&other, delayq_open(&other, &o));
             OFFER(&other, "y", 50);
@@ -138,6 +139,28 @@ TEST(large_and_many_payloads_pass_through_tls_unchanged) {
     server_end(&s);
 }
 
+/* Replies of which the last bytes are in TLS' own buffer when the turn of
+ * another socket comes. The connection's socket does not report these bytes. A
+ * stall would last for io_timeout_ms. */
+TEST(the_end_of_a_reply_is_read_though_the_socket_is_empty) {
+    static char big[300000];
+    delayq_options o;
+    delayq_item item;
+    size_t len;
+    delayq q;
+    start("server", "no");
+    o = tls_options("localhost");
+    o.io_timeout_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    for (len = 50000; len < sizeof big; len += 2500) {
+        OK(&q, delayq_offer(&q, big, len, 0));
+        OK(&q, delayq_take(&q, &item, 5000 * test_slow()));
+        CHECK_INT(item.len, len);
+    }
+    delayq_close(&q);
+    server_end(&s);
+}
+
 TEST(a_certificate_that_is_not_trusted_is_refused) {
     char stranger[160];
     delayq q;
@@ -151,7 +174,7 @@ TEST(a_certificate_that_is_not_trusted_is_refused) {
     CHECK_HAS(delayq_errmsg(&q), "certificate");
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_AUTH);
     delayq_close(&q);
-    o.tls_ca = NULL; /* the system's certificates don't contain it either */
+    o.tls_ca = NULL; /* the system's certificates don't contain it */
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
     delayq_close(&q);
     o.tls_ca = "/no/such/file";
@@ -177,7 +200,7 @@ TEST(a_tls_file_that_cannot_be_used_is_named_with_the_cause) {
     o = tls_options("localhost");
     o.tls_ca = "/no/such/file";
     file_is_refused(&o, "tls_ca", "/no/such/file", "No such file");
-    o.tls_ca = "/etc/passwd"; /* no certificate */
+    o.tls_ca = "/etc/passwd"; /* this file has no certificate */
     file_is_refused(&o, "tls_ca", "/etc/passwd", "certificate");
     o.tls_ca = ca;
     snprintf(cert, sizeof cert, "%s/client.crt", dir);
@@ -185,7 +208,7 @@ TEST(a_tls_file_that_cannot_be_used_is_named_with_the_cause) {
     o.tls_cert = cert;
     o.tls_key = "/no/key";
     file_is_refused(&o, "tls_key", "/no/key", "No such file");
-    o.tls_key = key; /* another's */
+    o.tls_key = key; /* another certificate's key */
     file_is_refused(&o, "tls_key", key, "mismatch");
     o.tls_cert = "/etc";
     file_is_refused(&o, "tls_cert", "/etc", "");
@@ -218,7 +241,8 @@ TEST(a_server_that_requires_client_certificates_gets_one) {
     snprintf(cert, sizeof cert, "%s/client.crt", dir);
     snprintf(key, sizeof key, "%s/client.key", dir);
     o.tls_cert = cert;
-    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG); /* and its key */
+    /* its key is missing */
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
     o.tls_key = key;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
@@ -281,7 +305,8 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     server_start_again(&s, with);
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     OK(&q, delayq_take(&q, &item, 20000));
-    server_kill(&s, SIGSTOP); /* in the middle of a handshake, too */
+    /* this also happens in the middle of a handshake */
+    server_kill(&s, SIGSTOP);
     CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
     CHECK(delayq_take(&q, &item, 300) < DELAYQ_OK);
     server_kill(&s, SIGCONT);
@@ -291,8 +316,8 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     server_end(&s);
 }
 
-/* Connections that are killed, a frozen server, large payloads: no call waits,
- * and each item arrives once. */
+/* Connections are killed, a server is frozen, payloads are large. No call
+ * waits, and each item arrives once. */
 TEST(an_outbox_over_tls_settles_whatever_happens) {
     enum { SMALL = 2000, SIZE = 1 << 20 };
     static char big[300000];
@@ -359,7 +384,7 @@ TEST(an_outbox_over_tls_settles_whatever_happens) {
             frozen_us = 0;
         }
         if (turns % 100 == 0 && frozen_us == 0)
-            delayq_offer(&waiter, "w", 1, 0); /* which may fail */
+            delayq_offer(&waiter, "w", 1, 0); /* this call may fail */
         if (turns % 10 == 0 || frozen_us > 0) usleep(1000);
     }
     SETTLE(&q);
@@ -370,4 +395,100 @@ TEST(an_outbox_over_tls_settles_whatever_happens) {
     delayq_close(&q);
     redisFree(c);
     server_end(&s);
+}
+
+/* --- what a server sees of the handshake --------------------------------- */
+
+struct handshake {
+    int port, highest; /* the newest version of TLS that it speaks */
+    char name[64];     /* the host that the client asks for; "-": none */
+    int done;          /* completed handshakes */
+};
+
+static void serve_handshakes(void *argument) {
+    struct handshake *h = (struct handshake *)argument;
+    struct sockaddr_in at;
+    char file[160];
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    SSL_CTX *t = SSL_CTX_new(TLS_server_method());
+    memset(&at, 0, sizeof at);
+    at.sin_family = AF_INET;
+    at.sin_port = htons((uint16_t)h->port);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    CHECK(bind(fd, (struct sockaddr *)&at, sizeof at) == 0);
+    CHECK(listen(fd, 5) == 0);
+    SSL_CTX_set_security_level(t, 0);
+    SSL_CTX_set_min_proto_version(t, TLS1_VERSION);
+    SSL_CTX_set_max_proto_version(t, h->highest);
+    snprintf(file, sizeof file, "%s/server.crt", dir);
+    CHECK(SSL_CTX_use_certificate_chain_file(t, file) == 1);
+    snprintf(file, sizeof file, "%s/server.key", dir);
+    CHECK(SSL_CTX_use_PrivateKey_file(t, file, SSL_FILETYPE_PEM) == 1);
+    for (;;) {
+        int client = accept(fd, NULL, NULL);
+        SSL *ssl = SSL_new(t);
+        const char *name;
+        SSL_set_fd(ssl, client);
+        if (SSL_accept(ssl) == 1) {
+            name = SSL_get_servername(ssl, TLSEXT_NAMETYPE_host_name);
+            snprintf(h->name, sizeof h->name, "%s", name ? name : "-");
+            h->done++;
+        }
+        SSL_free(ssl);
+        close(client);
+    }
+}
+
+static struct handshake *start_handshakes(int highest, pid_t *child) {
+    struct handshake *h = (struct handshake *)shared(sizeof *h);
+    start("server", "no"); /* this makes the certificates */
+    server_end(&s);
+    h->port = free_port();
+    h->highest = highest;
+    *child = spawn(serve_handshakes, h);
+    return h;
+}
+
+static delayq_status shake_hands(const struct handshake *h, const char *host,
+                                 char why[256]) {
+    delayq q;
+    delayq_options o = tls_options(host);
+    delayq_status status;
+    snprintf(url, sizeof url, "rediss://%s:%d", host, h->port);
+    status = delayq_open(&q, &o);
+    snprintf(why, 256, "%s", delayq_errmsg(&q));
+    delayq_close(&q);
+    return status;
+}
+
+TEST(a_server_sees_the_name_that_the_url_has) {
+    pid_t child;
+    char why[256];
+    struct handshake *h = start_handshakes(TLS1_3_VERSION, &child);
+    UNTIL((shake_hands(h, "localhost", why), h->done > 0));
+    CHECK_TEXT(h->name, "localhost");
+    shake_hands(h, "127.0.0.1", why);
+    CHECK_TEXT(h->name, "-"); /* an address is not sent as a name */
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+/* This holds even if the system's OpenSSL would allow it. */
+TEST(a_server_that_speaks_only_tls_1_1_is_refused) {
+    pid_t child;
+    char why[256] = "", file[160];
+    struct handshake *h = start_handshakes(TLS1_1_VERSION, &child);
+    FILE *f;
+    snprintf(file, sizeof file, "%s/openssl.cnf", dir);
+    f = fopen(file, "w");
+    CHECK(f != NULL);
+    fprintf(f, "openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n"
+               "[c]\nMinProtocol = TLSv1\nCipherString = ALL:@SECLEVEL=0\n");
+    fclose(f);
+    setenv("OPENSSL_CONF", file, 1);
+    UNTIL(shake_hands(h, "localhost", why) < 0 && strstr(why, "TLS"));
+    CHECK_INT(h->done, 0);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
 }

@@ -1,13 +1,13 @@
 /*
- * smoke -- what a system has to supply, seen from above: clock, timers,
- * sockets, the wake-up, error texts. Built for Windows and run by wine, and
- * built for this system to compare with; `make windows` does both.
+ * smoke -- checks what a system must supply: clock, timers, sockets, the
+ * wake-up, error texts. `make windows` builds it for Windows and runs it by
+ * wine. It also builds it for this system, as a comparison.
  *
  *     smoke URL
  *
- * It can't freeze or restart the server itself: it prints "please freeze",
- * "please thaw", "please stop" or "please start", and waits for a line, with
- * which tests/cross.sh says that it is done.
+ * The program can't freeze or restart the server itself. It prints "please
+ * freeze", "please thaw", "please stop" or "please start". Then it waits for a
+ * line from tests/cross.sh, which does that.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -65,7 +65,7 @@ static delayq_options options_of(const char *name) {
     o.name = name;
     o.url = url;
     o.io_timeout_ms = 1000;
-    o.max_wait_ms = 60000; /* so that nothing is found by a poll */
+    o.max_wait_ms = 60000; /* no item is found by polling */
     return o;
 }
 
@@ -75,8 +75,7 @@ static void must_open(delayq *q, const delayq_options *o) {
     exit(2);
 }
 
-/* --- another thread --------------------------------------------------------
- */
+/* --- another thread ------------------------------------------------------- */
 
 static struct task {
     delayq *q;
@@ -132,12 +131,16 @@ static void offer_one(delayq *unused) {
     delayq_close(&q);
 }
 
-/* --- the checks ------------------------------------------------------------
- */
+/* --- the checks ----------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+static int poll_for(struct pollfd *fds, size_t count, int ms) {
+    int64_t until = ms > 0 ? dq_sys_now() + ms * 1000 : 0;
+    return dq_sys_sleep(fds, count, until);
 }
 
 /* How late does a sleeper wake, and how long does it then spin? */
@@ -145,8 +148,8 @@ static void timers(void) {
     static double late[ITEMS], spun[ITEMS];
     int pipes[2], i, early = 0;
     double began = now_ms();
-    check(dq_sys_poll(NULL, 0, 50) == 0 && now_ms() - began > 30,
-          "a poll of nothing sleeps", "it doesn't");
+    check(poll_for(NULL, 0, 50) == 0 && now_ms() - began > 30,
+          "a sleep beside no descriptor sleeps", "it doesn't");
     if (!dq_sys_open_pipe(pipes)) exit(2);
     for (i = 0; i < ITEMS; i++) {
         struct pollfd p = dq_sys_watch(pipes[0], POLLIN);
@@ -169,8 +172,8 @@ static void timers(void) {
           "they are not");
 }
 
-/* How late are items, measured on this side: the clock runs from before the
- * offer, so a round trip is part of it. */
+/* How late are items? This is measured on the client's side. The clock runs
+ * from before the offer, so a round trip is part of it. */
 static void lateness(void) {
     static delayq q;
     static double late[ITEMS];
@@ -228,7 +231,7 @@ static void wakes(void) {
 
     n = (int)delayq_fds(&q, fds, 3);
     for (i = 0; i < n; i++) p[i] = dq_sys_watch(fds[i], POLLIN);
-    check(n >= 1 && dq_sys_poll(p, (size_t)n, 0) == 0,
+    check(n >= 1 && poll_for(p, (size_t)n, 0) == 0,
           "no descriptor is readable while nothing happens", "one is");
     in_thread(100, delayq_wake, &q);
 #ifdef _WIN32
@@ -249,7 +252,7 @@ static void wakes(void) {
     delayq_close(&q);
 }
 
-/* In ms: of this process. */
+/* Returns the CPU time of this process, in ms. */
 static double cpu_ms(void) {
 #ifdef _WIN32
     FILETIME begun, ended, kernel, user;
@@ -266,7 +269,7 @@ static void idles(void) {
     delayq_item item;
     double began;
     must_open(&q, &o);
-    delayq_take(&q, &item, 500); /* the subscriber is there then */
+    delayq_take(&q, &item, 500); /* opens the subscriber */
     began = cpu_ms();
     delayq_take(&q, &item, 2000);
     printf("CPU of a wait of 2 s: %.0f ms\n", cpu_ms() - began);
@@ -291,7 +294,7 @@ static void leases(void) {
     delayq_close(&q);
 }
 
-/* Frames of 1/60 s in each of which a handle offers, takes and ticks. */
+/* Frames of 1/60 s. In each a handle offers, takes and ticks. */
 static delayq game;
 static int offered, back;
 static unsigned char seen[1000];
@@ -333,8 +336,8 @@ static void outbox(void) {
     delayq_options o = options_of("game");
     delayq_status status;
     double until;
-    o.lease_ms =
-        3000; /* what is fetched from a server that stops comes again */
+    /* if the server stops, fetched items come again after this time */
+    o.lease_ms = 3000;
     o.outbox = memory;
     o.outbox_size = sizeof memory;
     must_open(&game, &o);
@@ -406,7 +409,7 @@ static void addresses(void) {
     static delayq q;
     delayq_options o = options_of("addresses");
     delayq_status status;
-    char name[64], room[40];
+    char name[64], room[DQ_TEXT_SIZE], other[DQ_TEXT_SIZE];
     int pipes[2], i;
     double began = now_ms();
     const char *port = strrchr(url, ':');
@@ -430,13 +433,21 @@ static void addresses(void) {
     check(status == DELAYQ_ERR_ARG && strstr(delayq_errmsg(&q), "unix://"),
           "unix:// is refused", delayq_errmsg(&q));
     printf("%s\n", delayq_errmsg(&q));
+    WSASetLastError(WSAECONNRESET); /* of which hiredis makes ECONNRESET */
     check(strcmp(dq_sys_strerror(WSAECONNRESET, room),
-                 dq_sys_strerror(ECONNRESET, room)) == 0,
-          "Winsock's codes and those of C have the same words", "they don't");
+                 dq_sys_strerror(ECONNRESET, other)) == 0 &&
+              strstr(room, "reset"),
+          "Winsock's codes and those of C have the same words", room);
+    for (i = WSABASEERR + 1; i < WSABASEERR + 110; i++) {
+        size_t n = strlen(dq_sys_strerror(i, room));
+        if (n < 4 || strchr(" .\n", room[n - 1]) || strchr(room, '\n')) break;
+    }
+    check(i == WSABASEERR + 110, "a message is one line without a full stop",
+          room);
     check(strstr(dq_sys_strerror(10999, room), "10999") != NULL,
           "others have their number", room);
 #endif
-    (void)room;
+    (void)room, (void)other;
     if (dq_sys_open_pipe(pipes)) {
         struct pollfd p = dq_sys_watch(pipes[0], POLLIN);
 #ifndef DQ_POSIX
@@ -445,16 +456,15 @@ static void addresses(void) {
         dq_sys_socket stranger = socket(AF_INET, SOCK_DGRAM, 0);
         getsockname((dq_sys_socket)pipes[0], &own, &size);
         check(connect(stranger, &own, size) == 0 &&
-                  send(stranger, "s", 1, 0) == 1 &&
-                  dq_sys_poll(&p, 1, 100) == 0,
+                  send(stranger, "s", 1, 0) == 1 && poll_for(&p, 1, 100) == 0,
               "the wake-up ignores the datagram of a stranger", "it doesn't");
         dq_sys_close((int)stranger);
 #endif
         dq_sys_write_pipe(pipes[1]);
         dq_sys_write_pipe(pipes[1]);
-        check(dq_sys_poll(&p, 1, 2000) == 1, "the wake-up wakes", "it doesn't");
+        check(poll_for(&p, 1, 2000) == 1, "the wake-up wakes", "it doesn't");
         dq_sys_drain_pipe(pipes[0]);
-        check(dq_sys_poll(&p, 1, 0) == 0, "and is drained", "it isn't");
+        check(poll_for(&p, 1, 0) == 0, "and is drained", "it isn't");
         dq_sys_close_pipe(pipes);
     }
     for (i = 0; i < 200 && dq_sys_open_pipe(pipes); i++)

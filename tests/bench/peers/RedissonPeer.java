@@ -19,7 +19,7 @@ import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.Collections;
 import java.util.List;
-import java.util.Random;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RBlockingQueue;
@@ -92,33 +92,61 @@ public class RedissonPeer {
         return t.getEpochSecond() * 1000000 + t.getNano() / 1000;
     }
 
-    private String late(int count, int lead, int spread) throws Exception {
-        Random random = new Random(1);
-        long base = System.currentTimeMillis() + lead;
+    private static void sleepUntil(long us) throws Exception {
+        long left = us - wallUs();
+        if (left > 0) TimeUnit.MICROSECONDS.sleep(left);
+    }
+
+    /* Jobs arrive at a fixed rate, and are offered then; up to 100 offers are
+     * in flight. */
+    private void offerArrivals(int rate, long first, long[] due)
+        throws Exception {
+        Semaphore room = new Semaphore(100);
+        Throwable[] failed = new Throwable[1];
+        for (int i = 0; i < due.length; i++) {
+            sleepUntil(first + i * 1000000L / rate);
+            room.acquire();
+            long delay = Math.max(0, due[i] - System.currentTimeMillis());
+            delayed.offerAsync(payload(i), delay, TimeUnit.MILLISECONDS)
+                .whenComplete((r, t) -> {
+                    if (t != null) failed[0] = t;
+                    room.release();
+                });
+        }
+        room.acquire(100);
+        if (failed[0] != null) throw new Exception(failed[0]);
+    }
+
+    private String open(int rate, int count, int delayMs) throws Exception {
+        long first = wallUs() / 1000 * 1000 + 300000, last = 0;
         long[] due = new long[count], late = new long[count];
-        for (int i = 0; i < count; i++) due[i] = base + random.nextInt(spread);
+        for (int i = 0; i < count; i++)
+            due[i] = (first + i * 1000000L / rate + 999) / 1000 + delayMs;
         Throwable[] failed = new Throwable[1];
         Thread producer = new Thread(() -> {
             try {
-                for (int i = 0; i < count; i++) {
-                    long delay = due[i] - System.currentTimeMillis();
-                    if (delay < 0) throw new Exception("offered too late");
-                    delayed.offer(payload(i), delay, TimeUnit.MILLISECONDS);
-                }
+                offerArrivals(rate, first, due);
             } catch (Throwable t) {
                 failed[0] = t;
             }
         });
         producer.start();
-        for (int n = 0; n < count; n++) {
-            String s = ready.poll(10, TimeUnit.SECONDS);
-            long now = wallUs();
-            int i = note(s, count);
-            late[i] = now - due[i] * 1000;
+        for (int n = 0; n < count;) {
+            List<String> some = ready.poll(100);
+            if (some.isEmpty())
+                some = Collections.singletonList(
+                    ready.poll(10, TimeUnit.SECONDS));
+            last = wallUs();
+            for (String s : some) {
+                int i = note(s, count);
+                late[i] = last - due[i] * 1000;
+            }
+            n += some.size();
         }
         producer.join();
         if (failed[0] != null) throw new Exception(failed[0]);
-        StringBuilder answer = new StringBuilder("ok");
+        StringBuilder answer = new StringBuilder("ok ");
+        answer.append((last - first - delayMs * 1000L) / 1e6);
         for (long us : late) answer.append(' ').append(us);
         return answer.toString();
     }
@@ -130,7 +158,7 @@ public class RedissonPeer {
         switch (w[0]) {
         case "offer": offer(a, b, Integer.parseInt(w[3])); break;
         case "take": take(a, b); break;
-        default: return late(a, b, Integer.parseInt(w[3]));
+        default: return open(a, b, Integer.parseInt(w[3]));
         }
         return "ok " + (System.nanoTime() - begin) / 1e9;
     }

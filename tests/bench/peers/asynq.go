@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -111,26 +110,49 @@ func consume(concurrency, count int, begun func() error,
 	return took, err
 }
 
-func late(count, lead, spread int) (string, error) {
-	base := time.Now().Add(time.Duration(lead) * time.Millisecond)
+// open offers jobs that arrive at a fixed rate, in 100 goroutines.
+func open(rate, count, delay int) (string, error) {
+	first := time.Now().Truncate(time.Millisecond).Add(300 * time.Millisecond)
+	late := time.Duration(delay) * time.Millisecond
 	due := make([]time.Time, count)
-	us := make([]string, count)
+	us := make([]string, count+1)
+	var last time.Time
+	arrives := func(i int) time.Time {
+		return first.Add(time.Duration(i) * time.Second / time.Duration(rate))
+	}
 	for i := range due {
-		due[i] = time.UnixMilli(base.UnixMilli() + rand.Int63n(int64(spread)))
+		due[i] = arrives(i).Add(late + time.Millisecond - 1).
+			Truncate(time.Millisecond)
 	}
 	_, err := consume(100, count, func() error {
-		for i := range due {
-			if time.Now().After(due[i]) {
-				return errors.New("offered too late")
-			}
-			if err := enqueue(i, due[i]); err != nil {
-				return err
-			}
+		arrived := make(chan int, count)
+		failed := make(chan error, 100)
+		for g := 0; g < 100; g++ {
+			go func() {
+				var err error
+				for i := range arrived {
+					if err == nil {
+						err = enqueue(i, due[i])
+					}
+				}
+				failed <- err
+			}()
 		}
-		return nil
+		for i := range due {
+			time.Sleep(time.Until(arrives(i)))
+			arrived <- i
+		}
+		close(arrived)
+		var err error
+		for g := 0; g < 100; g++ {
+			err = errors.Join(err, <-failed)
+		}
+		return err
 	}, func(i int, now time.Time) {
-		us[i] = strconv.FormatInt(now.Sub(due[i]).Microseconds(), 10)
+		us[i+1] = strconv.FormatInt(now.Sub(due[i]).Microseconds(), 10)
+		last = now
 	})
+	us[0] = fmt.Sprint(last.Sub(first.Add(late)).Seconds())
 	return strings.Join(us, " "), err
 }
 
@@ -140,8 +162,8 @@ func answer(line string) (string, error) {
 	fmt.Sscan(line, &verb, &a, &b, &c)
 	begin := time.Now()
 	switch verb {
-	case "late":
-		return late(a, b, c)
+	case "open":
+		return open(a, b, c)
 	case "take":
 		took, err := consume(a, b, func() error { return nil },
 			func(int, time.Time) {})

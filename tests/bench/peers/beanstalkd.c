@@ -1,11 +1,11 @@
 /*
  * A client of beanstalkd, as a peer.
  *
- *     beanstalkd VERSION PORT round-up | whole-seconds
+ *     beanstalkd VERSION PORT
  *
- * beanstalkd has no bulk commands; a batch of 100 is so many commands in one
- * write. Delays are whole seconds: `late` rounds them up; or else it offers
- * each job 1 s before it is due, which shows what its timer can do.
+ * beanstalkd has no bulk commands: a batch of 100 is 100 commands in one write.
+ * Delays are whole seconds. `open` rounds them up, so a job that is offered
+ * when it arrives has a delay of 1 s.
  */
 #include "peer.h"
 #include <arpa/inet.h>
@@ -14,11 +14,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define TTR "30" /* the lease, in seconds */
+#define TTR "30"    /* the lease, in seconds */
+#define CONSUMERS 8 /* threads of `open`, each with a connection */
 
-static FILE *in, *out; /* the consumer's, and where jobs are offered */
-static FILE *late_in, *late_out;
-static int whole, port;
+/* the consumer's connection; jobs are also offered on it */
+static FILE *in, *out;
+static FILE *open_in, *open_out; /* the connection of the thread that offers */
+static int port;
 
 static void dial(FILE **from, FILE **to) {
     struct sockaddr_in a;
@@ -36,7 +38,7 @@ static void dial(FILE **from, FILE **to) {
     setvbuf(*to, NULL, _IOFBF, 65536);
 }
 
-/* Read one line of the reply, which begins with `want`. */
+/* Read one line of the reply. It must begin with `want`. */
 static void expect(FILE *from, const char *want, char line[64]) {
     if (!fgets(line, 64, from)) die("connection lost");
     if (strncmp(line, want, strlen(want)) != 0) die(line);
@@ -97,41 +99,85 @@ static void take(int batch, int count) {
 
 /* --- lateness ------------------------------------------------------------ */
 
-/* A due time that beanstalkd can keep: 1 s after the offer. */
-static void one_second_before(int64_t *due) {
-    struct timespec t;
-    t.tv_sec = *due / 1000000 - 1;
-    t.tv_nsec = *due % 1000000 * 1000;
-    clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &t, NULL);
-    *due = clock_us(CLOCK_REALTIME) + 1000000;
-}
-
-static void offer_due(int i) {
+static void offer_due(int i, int n) {
     char line[64];
-    int64_t ahead_us;
-    if (!late_in) dial(&late_in, &late_out);
-    if (whole) one_second_before(&due_us[i]);
-    ahead_us = due_us[i] - clock_us(CLOCK_REALTIME);
-    put(late_out, i, (ahead_us + 999999) / 1000000);
-    fflush(late_out);
-    expect(late_in, "INSERTED ", line);
+    int k;
+    if (!open_in) dial(&open_in, &open_out);
+    for (k = 0; k < n; k++) {
+        int64_t ahead_us = due_us[i + k] - clock_us(CLOCK_REALTIME);
+        if (ahead_us < 0) ahead_us = 0;
+        put(open_out, i + k, (ahead_us + 999999) / 1000000);
+    }
+    fflush(open_out);
+    for (k = 0; k < n; k++) expect(open_in, "INSERTED ", line);
 }
 
-static void late(int count) {
-    take(1, count);
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int wanted, got;
+
+static int note_one(const char *payload) {
+    int more;
+    pthread_mutex_lock(&mutex);
+    note(payload, PAYLOAD, wanted);
+    more = ++got < wanted;
+    pthread_mutex_unlock(&mutex);
+    return more;
+}
+
+/* On a connection of its own, send the delete and the next reserve in one
+ * write. */
+static void *consume_some(void *done) {
+    FILE *from, *to;
+    char line[64], payload[PAYLOAD + 2];
+    int more = 1;
+    dial(&from, &to);
+    fputs("reserve-with-timeout 1\r\n", to);
+    while (more) {
+        long long id;
+        fflush(to);
+        if (!fgets(line, sizeof line, from)) die("connection lost");
+        if (strncmp(line, "DELETED", 7) == 0) continue;
+        if (strncmp(line, "TIMED_OUT", 9) == 0) {
+            pthread_mutex_lock(&mutex);
+            more = got < wanted;
+            pthread_mutex_unlock(&mutex);
+            if (more) fputs("reserve-with-timeout 1\r\n", to);
+            continue;
+        }
+        if (sscanf(line, "RESERVED %lld 100", &id) != 1 ||
+            fread(payload, 1, sizeof payload, from) != sizeof payload)
+            die(line);
+        more = note_one(payload);
+        fprintf(to, "delete %lld\r\n", id);
+        if (more) fputs("reserve-with-timeout 1\r\n", to);
+    }
+    fflush(to);
+    fclose(to);
+    fclose(from);
+    return done;
+}
+
+static void consume(int count) {
+    pthread_t threads[CONSUMERS];
+    int i;
+    wanted = count;
+    got = 0;
+    for (i = 0; i < CONSUMERS; i++)
+        if (pthread_create(&threads[i], NULL, consume_some, NULL))
+            die("no thread");
+    for (i = 0; i < CONSUMERS; i++) pthread_join(threads[i], NULL);
 }
 
 int main(int argc, char **argv) {
     char about[200];
-    if (argc != 4) die("usage: beanstalkd VERSION PORT MODE");
+    if (argc != 3) die("usage: beanstalkd VERSION PORT");
     port = atoi(argv[2]);
-    whole = strcmp(argv[3], "whole-seconds") == 0;
-    in_order = whole;
+    due_any_us = 1;
     dial(&in, &out);
-    snprintf(about, sizeof about, "beanstalkd %s%s", argv[1],
-             whole ? ", each job offered 1 s before it is due"
-                   : ": no binlog; delays in whole seconds, rounded up; "
-                     "batch 100: so many commands in one write");
+    snprintf(about, sizeof about,
+             "beanstalkd %s: no binlog; delays in whole seconds; "
+             "batch 100: so many commands in one write; open: 8 consumers",
+             argv[1]);
     serve(about);
     return 0;
 }

@@ -4,9 +4,9 @@
  *
  *     delayq URL at-least-once | at-most-once | protocol | floor
  *
- * A batch of 1 is delayq_offer, and delayq_ack_take or delayq_take; larger
- * ones the functions whose names end in _many. Of the protocol a batch is so
- * many offers in one write, and a transfer of so many with an LPOP of as many.
+ * A batch of 1 uses delayq_offer, and delayq_ack_take or delayq_take. Larger
+ * batches use the functions whose names end in _many. For the protocol a batch
+ * of n is n offers in one write, and a transfer of n jobs with an LPOP of n.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../../../delayq.h"
@@ -14,8 +14,9 @@
 
 static delayq q, producer;
 static delayq_options options;
-static redisContext *bare;             /* the floor's, or the protocol's */
-static char *sha_offer, *sha_transfer; /* the protocol's, else NULL */
+static redisContext *bare; /* used by the floor or the protocol */
+/* NULL unless the peer is the protocol */
+static char *sha_offer, *sha_transfer;
 
 static void check(delayq *d, delayq_status status) {
     if (status < 0) die(delayq_errmsg(d));
@@ -168,16 +169,19 @@ static void take(int batch, int count) {
 
 /* --- lateness ------------------------------------------------------------ */
 
-static void offer_due(int i) {
-    char payload[PAYLOAD];
-    delayq_message m;
+static void offer_due(int i, int n) {
+    static char payload[MOST_BATCH][PAYLOAD];
+    static delayq_message m[MOST_BATCH];
+    int k;
     if (bare) return;
-    fill(payload, i);
-    memset(&m, 0, sizeof m);
-    m.data = payload;
-    m.len = PAYLOAD;
-    m.due_ms = due_us[i] / 1000;
-    check(&producer, delayq_offer_message(&producer, &m));
+    memset(m, 0, sizeof m);
+    for (k = 0; k < n; k++) {
+        fill(payload[k], i + k);
+        m[k].data = payload[k];
+        m[k].len = PAYLOAD;
+        m[k].due_ms = due_us[i + k] / 1000;
+    }
+    check(&producer, delayq_offer_many(&producer, m, (size_t)n));
 }
 
 static void ping_when_due(int count) {
@@ -195,7 +199,7 @@ static void ping_when_due(int count) {
     }
 }
 
-static void late(int count) {
+static void consume(int count) {
     if (bare)
         ping_when_due(count);
     else
@@ -216,7 +220,6 @@ static const char *protocol_of(const char *url) {
 
 static const char *floor_of(const char *url) {
     connect_bare(url);
-    in_order = 1;
     return "sleep, PING: clock_nanosleep until due, then one PING";
 }
 

@@ -1,7 +1,7 @@
 /*
- * What the peers written in C share: clocks, payloads that say which job they
- * are, the check that each was delivered once, and the commands. peers.c says
- * what a peer is asked to do.
+ * Shared by the peers that are written in C: clocks, payloads with the number
+ * of their job, the check that each job was delivered once, and the commands.
+ * peers.c describes the work of a peer.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -15,16 +15,19 @@
 
 #define PAYLOAD 100
 #define MOST_JOBS 100000
+#define MOST_BATCH 100
 
-/* Each of them defines these; a call that fails ends in die(). */
+/* Each peer defines these. A call that fails ends in die(). */
 static void offer(int batch, int count, int delay_ms);
 static void take(int batch, int count);
-static void late(int count);  /* consume the jobs that a thread offers */
-static void offer_due(int i); /* in that thread: job i, due at due_us[i] */
+/* takes the jobs that another thread offers */
+static void consume(int count);
+/* Runs in the thread that offers: offers n jobs from job i on, due at due_us[i]
+ * and so on. */
+static void offer_due(int i, int n);
 
 static int64_t due_us[MOST_JOBS], late_us[MOST_JOBS];
 static unsigned char seen[MOST_JOBS];
-static int in_order; /* main sets it: due times rise */
 
 __attribute__((noreturn)) static void die(const char *what) {
     printf("error: %s\n", what);
@@ -37,14 +40,14 @@ static int64_t clock_us(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* The job's number, and x up to 100 bytes. */
+/* Write the job's number, and x up to 100 bytes. */
 static void fill(char *payload, int i) {
     memset(payload, 'x', PAYLOAD);
-    snprintf(payload, 9, "%08d", i);
+    snprintf(payload, 9, "%08u", (unsigned)i % 100000000u);
     payload[8] = 'x';
 }
 
-/* Job i of count has arrived now. */
+/* Note that one of `count` jobs has arrived now. */
 static void note(const char *payload, size_t len, int count) {
     int64_t now = clock_us(CLOCK_REALTIME);
     int i = len == PAYLOAD ? atoi(payload) : -1;
@@ -53,32 +56,54 @@ static void note(const char *payload, size_t len, int count) {
     late_us[i] = now - due_us[i];
 }
 
-static int by_time(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
+/* Job i arrives at arrives_us(i). It is offered then, together with those that
+ * have arrived meanwhile. It is due delay_us later, at the end of that
+ * millisecond. At 10,000 a second 10 jobs are due in the same millisecond. If
+ * main sets due_any_us, due times are not rounded. */
+static int due_any_us;
+static int64_t first_us, delay_us;
+static int arrival_rate, arrivals;
+
+static int64_t arrives_us(int i) {
+    return first_us + (int64_t)i * 1000000 / arrival_rate;
 }
 
-static void *offer_all_due(void *count) {
-    int i;
-    for (i = 0; i < *(int *)count; i++) {
-        if (clock_us(CLOCK_REALTIME) > due_us[i]) die("offered too late");
-        offer_due(i);
+static void *offer_arrivals(void *unused) {
+    int i = 0, n;
+    (void)unused;
+    while (i < arrivals) {
+        struct timespec t;
+        int64_t at = arrives_us(i);
+        t.tv_sec = at / 1000000;
+        t.tv_nsec = at % 1000000 * 1000;
+        clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &t, NULL);
+        for (n = 1; n < MOST_BATCH && i + n < arrivals; n++)
+            if (arrives_us(i + n) > clock_us(CLOCK_REALTIME)) break;
+        offer_due(i, n);
+        i += n;
     }
     return NULL;
 }
 
-/* Random due times in spread_ms, lead_ms from now; offered in a thread. */
-static void lateness(int count, int lead_ms, int spread_ms) {
-    int64_t base_ms = clock_us(CLOCK_REALTIME) / 1000 + lead_ms;
+static void open_loop(int rate, int count, int delay_ms) {
     pthread_t thread;
+    int64_t last = 0;
     int i;
-    for (i = 0; i < count; i++)
-        due_us[i] = (base_ms + rand() % spread_ms) * 1000;
-    if (in_order) qsort(due_us, (size_t)count, sizeof due_us[0], by_time);
-    if (pthread_create(&thread, NULL, offer_all_due, &count)) die("no thread");
-    late(count);
+    if (count > MOST_JOBS) die("too many jobs");
+    first_us = clock_us(CLOCK_REALTIME) / 1000 * 1000 + 300000;
+    delay_us = (int64_t)delay_ms * 1000;
+    arrival_rate = rate;
+    arrivals = count;
+    for (i = 0; i < count; i++) {
+        due_us[i] = arrives_us(i) + delay_us;
+        if (!due_any_us) due_us[i] = (due_us[i] + 999) / 1000 * 1000;
+    }
+    if (pthread_create(&thread, NULL, offer_arrivals, NULL)) die("no thread");
+    consume(count);
     pthread_join(thread, NULL);
-    printf("ok");
+    for (i = 0; i < count; i++)
+        if (due_us[i] + late_us[i] > last) last = due_us[i] + late_us[i];
+    printf("ok %.6f", (double)(last - first_us - delay_us) / 1e6);
     for (i = 0; i < count; i++) printf(" %lld", (long long)late_us[i]);
     printf("\n");
 }
@@ -91,8 +116,8 @@ static void serve(const char *about) {
     while (fgets(line, sizeof line, stdin)) {
         int64_t begin = clock_us(CLOCK_MONOTONIC);
         memset(seen, 0, sizeof seen);
-        if (sscanf(line, "late %d %d %d", &a, &b, &c) == 3) {
-            lateness(a, b, c);
+        if (sscanf(line, "open %d %d %d", &a, &b, &c) == 3) {
+            open_loop(a, b, c);
             continue;
         }
         if (sscanf(line, "offer %d %d %d", &a, &b, &c) == 3)

@@ -4,27 +4,34 @@
  *
  *     peers 'NAME|PROMISE|life|late|PID|COMMAND' ...
  *
- * `life` and `late` are 1 where the peer takes part; PID is its server, whose
- * processor time is that of the process, user and system (as in INFO cpu;
- * beanstalkd has no INFO). COMMAND runs
- * in a shell. The others' costs are divided by those of the first peer with the
- * same promise. Every command is one line to the peer's stdin, every answer one
- * line on its stdout:
+ * `life` and `late` are 1 if the peer takes part. PID is its server. The
+ * server's CPU time is that of its process, user and system (as in INFO cpu;
+ * beanstalkd has no INFO). COMMAND runs in a shell. The costs of each peer are
+ * divided by those of the first peer with the same promise. Every command is
+ * one line to the peer's stdin, every reply one line on its stdout:
  *
  *     (at first)                "ready" and a text about it
  *     offer BATCH COUNT DELAY   offer COUNT jobs of 100 bytes, due in DELAY ms,
  *                               BATCH at a time: "ok SECONDS"
  *     take BATCH COUNT          take and ack them, each once: "ok SECONDS"
- *     late COUNT LEAD SPREAD    a consumer at work, offer COUNT jobs singly,
- *                               due at random within SPREAD ms, from LEAD ms
- *                               on: "ok" and a number each, how late it came
- *                               in microseconds
+ *     open RATE COUNT DELAY     a consumer at work, COUNT jobs arrive, RATE a
+ *                               second, however long an offer takes: each is
+ *                               offered then, together with those that have
+ *                               arrived meanwhile, up to 100, and is due DELAY
+ *                               ms after its arrival, in whole ms. "ok
+ *                               SECONDS", from the first due time until the
+ *                               last job came, and a number each, how late it
+ *                               came in microseconds
  *
- * Any other answer ends the run. Each round runs all peers.
+ * Any other reply ends the run. Each round runs all peers. During `open` the
+ * peers' programs run on core 1, and no other program (the servers are on core
+ * 0).
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,16 +43,29 @@
 #include <unistd.h>
 
 #define PEERS 12
-#define LIVES 5 /* rounds after the first, in which a JVM warms up */
-#define LATES 5
-#define DELAY 1000
-#define ITEMS 2000
-#define LEAD 1500
-#define SPREAD 3000
-#define ANSWER_MS 60000 /* ms, for one answer */
+#ifndef LIVES
+#define LIVES 5 /* the first round, in which a JVM warms up, does not count */
+#endif
+#ifndef OPENS
+#define OPENS 5 /* rounds of `open` */
+#endif
+#define DELAY 1000      /* in ms; beanstalkd needs a whole second */
+#define ANSWER_MS 60000 /* in ms, for one reply */
 
 static const struct { int batch, jobs; } lives[] = {{1, 2000}, {100, 10000}};
 #define BATCHES 2
+
+static const struct {
+    int rate, seconds;
+} arrivals[] = {{100, 4}, {1000, 2}, {10000, 2}};
+#define RATES 3
+#define MOST_ITEMS 20000
+
+static const struct {
+    const char *name;
+    double share;
+} quantiles[] = {{"p50", 0.5}, {"p99", 0.99}, {"p99.9", 0.999}};
+#define QUANTILES 3
 
 static struct peer {
     char name[32], promise[16], command[1024], about[256];
@@ -53,10 +73,13 @@ static struct peer {
     pid_t server, pid;
     FILE *to;
     int from;
-    char line[65536];
+    char line[16 * MOST_ITEMS];
     double cpu[BATCHES][LIVES], ratio[BATCHES][LIVES], rate[BATCHES][LIVES];
-    double p50[LATES], p99[LATES], worst, stall;
-    int early;
+    struct {
+        double late[QUANTILES][OPENS], rate[OPENS], worst, stall;
+        int early;
+    } open[RATES];
+    double stall;
 } peers[PEERS];
 static int count;
 
@@ -90,8 +113,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Wakes every 5 ms and keeps the longest delay: for that long the machine
- * itself stood still. */
+/* Waits in steps of 5 ms, and keeps the longest delay of a step: for that long
+ * the machine itself stood still. */
 static int wait_for(struct peer *p) {
     double begin = now_ms(), before = begin;
     struct pollfd f;
@@ -107,7 +130,7 @@ static int wait_for(struct peer *p) {
     return 0;
 }
 
-/* One line of reply, without its expected beginning. */
+/* Returns one line of reply, without its expected beginning. */
 static char *answer(struct peer *p, const char *begin) {
     size_t len = 0;
     for (;;) {
@@ -166,8 +189,8 @@ static double timed(struct peer *p, const char *command) {
     return atof(answer(p, "ok "));
 }
 
-/* Offer all, wait until the last is due, take all. The wait is not counted in
- * the jobs a second, but the server's CPU in it is. */
+/* Offer all jobs, wait until the last one is due, and take all. The wait does
+ * not count for the jobs a second, but the server's CPU does. */
 static void live(struct peer *p, int b, int round) {
     int jobs = lives[b].jobs;
     double begin = cpu_us(p->server), took;
@@ -183,7 +206,7 @@ static void live(struct peer *p, int b, int round) {
     p->rate[b][round] = jobs / took;
 }
 
-/* The first peer with the same promise. */
+/* Returns the first peer with the same promise. */
 static const struct peer *yardstick(const struct peer *p) {
     const struct peer *y = peers;
     while (!y->life || strcmp(y->promise, p->promise) != 0) y++;
@@ -215,23 +238,50 @@ static double median(double *v, int n) {
     return v[n / 2];
 }
 
-static void be_late(struct peer *p, int round) {
-    static double ms[ITEMS];
+/* Put all threads of the process, also those that it will start, on core 1, or
+ * on any core. If there is no core 1, nothing happens. */
+static void pin(pid_t pid, int pinned) {
+    char path[32];
+    DIR *tasks;
+    struct dirent *task;
+    cpu_set_t set;
+    size_t i;
+    CPU_ZERO(&set);
+    for (i = 0; i < CPU_SETSIZE; i++)
+        if (i == 1 || !pinned) CPU_SET(i, &set);
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    tasks = opendir(path);
+    while (tasks && (task = readdir(tasks)))
+        if (task->d_name[0] != '.')
+            sched_setaffinity(atoi(task->d_name), sizeof set, &set);
+    if (tasks) closedir(tasks);
+}
+
+static void run_open(struct peer *p, int r, int round) {
+    static double ms[MOST_ITEMS];
+    int i, q, jobs = arrivals[r].rate * arrivals[r].seconds;
     char *at;
-    int i;
-    if (round == 0) p->stall = 0;
-    fprintf(p->to, "late %d %d %d\n", ITEMS, LEAD, SPREAD);
+    double seconds;
+    p->stall = 0;
+    pin(p->pid, 1);
+    fprintf(p->to, "open %d %d %d\n", arrivals[r].rate, jobs, DELAY);
     fflush(p->to);
     at = answer(p, "ok ");
-    for (i = 0; i < ITEMS; i++) {
+    pin(p->pid, 0);
+    seconds = strtod(at, &at);
+    for (i = 0; i < jobs; i++) {
         char *from = at;
         ms[i] = strtod(from, &at) / 1000;
         if (at == from) die(p->name, "jobs are missing");
-        p->early += ms[i] < 0;
+        p->open[r].early += ms[i] < 0;
     }
-    p->p50[round] = median(ms, ITEMS);
-    p->p99[round] = ms[ITEMS * 99 / 100];
-    if (round == 0 || ms[ITEMS - 1] > p->worst) p->worst = ms[ITEMS - 1];
+    qsort(ms, (size_t)jobs, sizeof *ms, by_size);
+    for (q = 0; q < QUANTILES; q++)
+        p->open[r].late[q][round] = ms[(int)(jobs * quantiles[q].share)];
+    p->open[r].rate[round] = jobs / seconds;
+    if (round == 0 || ms[jobs - 1] > p->open[r].worst)
+        p->open[r].worst = ms[jobs - 1];
+    if (p->stall > p->open[r].stall) p->open[r].stall = p->stall;
 }
 
 /* --- the tables ---------------------------------------------------------- */
@@ -259,49 +309,52 @@ static void print_lives(void) {
     }
 }
 
-/* Three digits at least. */
+/* Prints at least three digits. */
 static void print_ms(double ms) {
     double size = ms < 0 ? -ms : ms;
-    printf("%6.*f", size < 10 ? 2 : size < 100 ? 1 : 0, ms);
+    printf("%8.*f", size < 10 ? 2 : size < 100 ? 1 : 0, ms);
 }
 
-static void print_lateness(void) {
-    int i, k;
-    printf("\nlateness of %d jobs, due at random within %d s, ms; early: of "
-           "%d\nstall: how late the bench's own timer was at most, meanwhile\n"
-           "%-15s%9s%6s%6s%6s%6s%6s%6s%6s%6s%7s\n",
-           ITEMS, SPREAD / 1000, ITEMS * LATES, "", "once", "p50", "least",
-           "most", "p99", "least", "most", "max", "stall", "early");
+static void print_open(int r) {
+    int i, q;
+    printf("\nopen loop: %d jobs a second arrive for %d s, each due after %d "
+           "ms; ms late; medians of %d rounds, least and most\nrate: of the "
+           "deliveries; early: of %d; stall: how late the bench's own timer "
+           "was at most, meanwhile\n%-15s%9s%7s",
+           arrivals[r].rate, arrivals[r].seconds, DELAY, OPENS,
+           arrivals[r].rate * arrivals[r].seconds * OPENS, "", "once", "rate");
+    for (q = 0; q < QUANTILES; q++)
+        printf("%8s%8s%8s", quantiles[q].name, "least", "most");
+    printf("%8s%8s%7s\n", "max", "stall", "early");
     for (i = 0; i < count; i++) {
         struct peer *p = &peers[i];
-        double *figures[2];
         if (!p->late) continue;
-        printf("%-15s%9s", p->name, p->promise);
-        figures[0] = p->p50;
-        figures[1] = p->p99;
-        for (k = 0; k < 2; k++) {
-            print_ms(median(figures[k], LATES));
-            print_ms(figures[k][0]);
-            print_ms(figures[k][LATES - 1]);
+        printf("%-15s%9s%7.0f", p->name, p->promise,
+               median(p->open[r].rate, OPENS));
+        for (q = 0; q < QUANTILES; q++) {
+            print_ms(median(p->open[r].late[q], OPENS));
+            print_ms(p->open[r].late[q][0]);
+            print_ms(p->open[r].late[q][OPENS - 1]);
         }
-        print_ms(p->worst);
-        print_ms(p->stall);
-        printf("%7d\n", p->early);
+        print_ms(p->open[r].worst);
+        print_ms(p->open[r].stall);
+        printf("%7d\n", p->open[r].early);
     }
 }
 
 int main(int argc, char **argv) {
-    int i, round;
+    int i, r, round;
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2 || argc > PEERS + 1) die("peers", "which?");
     for (i = 1; i < argc; i++) parse(&peers[i - 1], argv[i]);
     for (; count < argc - 1; count++) start(&peers[count]);
     for (round = -1; round < LIVES; round++) live_all(round);
-    for (round = 0; round < LATES; round++)
-        for (i = 0; i < count; i++)
-            if (peers[i].late) be_late(&peers[i], round);
+    for (round = 0; round < OPENS; round++)
+        for (r = 0; r < RATES; r++)
+            for (i = 0; i < count; i++)
+                if (peers[i].late) run_open(&peers[i], r, round);
     print_lives();
-    print_lateness();
+    for (r = 0; r < RATES; r++) print_open(r);
     printf("\n");
     for (i = 0; i < count; i++) printf("%s\n", peers[i].about);
     end_all();

@@ -1,10 +1,9 @@
 #!/bin/sh
 # delayq compared with Redisson, BullMQ, asynq and beanstalkd: run.sh BUILD.
-# Fetches them into BUILD/peers/ from Maven, npm, the Go proxy, and Debian (the
-# package beanstalkd has to be installed); what can't be had is skipped by name.
-# Each Redis peer uses the same private redis-server, on loopback, without
-# persistence; beanstalkd is its own server. Each server has one core. All ends
-# with this script, after less than seven minutes, fetching aside.
+# fetch.sh fetches them into BUILD/peers/. Each Redis peer uses the same private
+# redis-server, on loopback, without persistence. beanstalkd is its own server.
+# Each server has one core. All processes end with this script, after about ten
+# minutes and the time of fetching.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -13,30 +12,14 @@ pids=''
 trap 'kill $pids 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 
-# have TOOL...: or say which is missing
-have() {
-    for tool; do
-        command -v "$tool" >/dev/null || {
-            echo "skipped $peer: $tool is missing"
-            return 1
-        }
-    done
-}
-# fetch COMMAND...: or say why it failed
-fetch() {
-    timeout 120 "$@" >"$dir/out" 2>&1 || {
-        echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \
-            "$dir/out" || echo "$1 gave up")" | cut -c1-200
-        return 1
-    }
-}
+. "$here/fetch.sh"
 free_port() {
     port=$((${port:-$((11000 + $$ % 20000))} + 1))
     while redis-cli -p $port PING 2>&1 | grep -qv refused; do
         port=$((port + 1))
     done
 }
-# until_true COMMAND...: within 5 s
+# until_true COMMAND...: waits for at most 5 s until the command succeeds
 until_true() {
     i=0
     until "$@" >/dev/null 2>&1; do
@@ -57,7 +40,7 @@ server=$!
 pids=$server
 until_true redis-cli -p $redis PING
 
-# The arguments of the program, NAME|PROMISE|LIFE|LATE|SERVER|COMMAND each.
+# The arguments of the program peers: NAME|PROMISE|LIFE|LATE|SERVER|COMMAND
 url=redis://127.0.0.1:$redis
 c="exec $build/delayq $url"
 set -- "sleep, PING|-|0|1|$server|$c floor" \
@@ -65,29 +48,15 @@ set -- "sleep, PING|-|0|1|$server|$c floor" \
     "delayq|at most|1|1|$server|$c at-most-once" \
     "the protocol|at most|1|0|$server|$c protocol"
 
-peer=Redisson
-rm -rf "$build/redisson"
-if have java javac mvn && fetch mvn -q -B -f "$here/pom.xml" \
-    dependency:copy-dependencies -DoutputDirectory="$build/redisson" &&
-    fetch javac -nowarn -cp "$build/redisson/*" -d "$build/redisson" \
-        "$here/RedissonPeer.java"; then
-    cp=$build/redisson:$build/redisson/*
-    v=$(basename "$build"/redisson/redisson-*.jar .jar)
+if fetch_redisson RedissonPeer.java; then
     set -- "$@" "$peer|at most|1|1|$server|exec java -cp '$cp' RedissonPeer \
-        $url ${v#redisson-} 2>$dir/redisson.log"
+        $url $v 2>$dir/redisson.log"
 fi
-
-peer=BullMQ
-mkdir -p "$build/bullmq"
-cp "$here/package.json" "$here/package-lock.json" "$build/bullmq/"
-if have node npm &&
-    fetch npm --prefix "$build/bullmq" ci --ignore-scripts --no-audit; then
+if fetch_bullmq; then
     set -- "$@" "$peer|at least|1|1|$server|NODE_PATH=$build/bullmq/node_modules \
         exec node $here/bullmq.js $redis 2>$dir/bullmq.log"
 fi
-
-peer=asynq
-if have go && fetch go build -C "$here" -o "$build/asynq" asynq.go; then
+if fetch_asynq asynq.go "$build/asynq"; then
     set -- "$@" "$peer|at least|1|1|$server|exec $build/asynq \
         127.0.0.1:$redis 2>$dir/asynq.log"
 fi
@@ -100,11 +69,10 @@ if have beanstalkd; then
     pids="$pids $own"
     sleep 0.5
     c="exec $build/beanstalkd $(beanstalkd -v | cut -d' ' -f2) $port"
-    set -- "$@" "$peer|at least|1|1|$own|$c round-up" \
-        "$peer 1 s|at least|0|1|$own|$c whole-seconds"
+    set -- "$@" "$peer|at least|1|1|$own|$c"
 fi
 
-timeout --foreground 400 "$build/peers" "$@" &
+timeout --foreground 900 "$build/peers" "$@" &
 pids="$pids $!"
 wait $! || { cat "$dir"/*.log >&2; exit 1; }
 redis-server --version | sed 's/ sha.*//'

@@ -1,4 +1,4 @@
-/* lwIP as a small device has it: the sockets are macros, no IPv6. */
+/* lwIP as on a small device: the sockets are macros, and there is no IPv6. */
 #ifndef LWIPOPTS_H
 #define LWIPOPTS_H
 #define NO_SYS 0

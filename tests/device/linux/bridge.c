@@ -1,15 +1,15 @@
 /*
- * bridge.c -- a board for tests/windows/smoke.c: clock and random bytes, lwIP
- * with nothing but its loopback, and on that, at the server's port, a listener
- * that passes what comes on to the server, which lies on Linux' loopback. So
- * the program's own traffic goes through lwIP's sockets, TCP and IP.
+ * bridge.c -- a board for tests/windows/smoke.c. It has a clock, random bytes,
+ * and lwIP with nothing but its loopback. There a listener at the server's port
+ * passes the bytes on to the server, which is on Linux' loopback. So the
+ * program's own traffic goes through lwIP's sockets, TCP and IP.
  *
- * When the server is stopped, so is the listener: then connects are refused.
+ * When the server is stopped, the listener is stopped, too. Then connects are
+ * refused.
  */
 #include "lwip/init.h"
-#include "lwip/netif.h"
 #include "lwip/sockets.h"
-#include "lwip/tcpip.h"
+#include "../interface.h"
 #include <netinet/in.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -47,12 +47,13 @@ int bridge_resolve(void *user, const char *host, char *address, size_t size) {
     return 1;
 }
 
-static struct sockaddr_in at; /* of the server, and on lwIP of the bridge */
+static struct sockaddr_in at; /* of the server; on lwIP it is the bridge's */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static sem_t changed; /* the listener has begun, or ended */
+static sem_t changed; /* posted when the listener has begun or ended */
 static volatile int stopped;
 
-/* One direction of a connection each; who is done last closes both. */
+/* A thread for one direction of a connection. The thread that ends last closes
+ * both sockets. */
 typedef struct path {
     int device, server;
     int running;
@@ -108,8 +109,8 @@ static void pass_on(int device) {
     spawn(downstream, p);
 }
 
-/* Two threads may not use one of lwIP's sockets at once, but for a receive and
- * a send: so whoever listens also closes. */
+/* Two threads may not use one of lwIP's sockets at once, except for one receive
+ * and one send. So the thread that listens also closes. */
 static void *serve(void *arg) {
     struct pollfd p = {0};
     int on = 1;
@@ -141,28 +142,10 @@ void bridge_obey(const char *what) {
         sem_wait(&changed);
 }
 
-static err_t loop_output(struct netif *n, struct pbuf *p,
-                         const ip4_addr_t *to) {
-    (void)to;
-    return netif_loop_output(n, p);
-}
-
-static err_t loop_init(struct netif *n) {
-    n->name[0] = 'l', n->name[1] = 'o';
-    n->mtu = 1500;
-    n->output = loop_output;
-    return ERR_OK;
-}
-
 static void up(void *done) {
     static struct netif loop;
-    ip4_addr_t own, mask, gateway;
-    IP4_ADDR(&own, 127, 0, 0, 1);
-    IP4_ADDR(&mask, 255, 0, 0, 0);
-    IP4_ADDR(&gateway, 127, 0, 0, 1);
-    netif_add(&loop, &own, &mask, &gateway, NULL, loop_init, tcpip_input);
-    netif_set_link_up(&loop);
-    netif_set_up(&loop);
+    if (!interface_up(&loop, "127.0.0.1", "255.0.0.0", "127.0.0.1", loop_init))
+        abort();
     netif_set_default(&loop);
     sys_sem_signal(done);
 }

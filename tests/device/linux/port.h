@@ -1,5 +1,6 @@
-/* The device's port on Debian's liblwip, which has its sockets under no other
- * names than lwip_...: so the macros are here, as lwip/sockets.h has them. */
+/* The device's port on Debian's liblwip. That library has its sockets only
+ * under names like lwip_..., so this file has the macros that lwip/sockets.h
+ * would have. */
 #include "lwip/sockets.h"
 #define accept(s, addr, addrlen) lwip_accept(s, addr, addrlen)
 #define bind(s, name, namelen) lwip_bind(s, name, namelen)
@@ -27,7 +28,7 @@
 #define ioctl(s, cmd, argp) lwip_ioctl(s, cmd, argp)
 #include "../../../examples/device/lwip.h"
 
-/* bridge.c: what lies around the smoke test */
+/* Functions of bridge.c around the smoke test. */
 void bridge_start(const char *url);
 void bridge_obey(const char *what);
 int bridge_resolve(void *user, const char *host, char *address, size_t size);

@@ -1,0 +1,48 @@
+# Sourced by run.sh and chaos/run.sh, which set $build, $here and $dir: fetches
+# the peers into $build from Maven, npm and the Go proxy. The package beanstalkd
+# has to be installed. A peer that can't be had is skipped by name.
+
+# have TOOL...: succeeds, or reports the first missing tool
+have() {
+    for tool; do
+        command -v "$tool" >/dev/null || {
+            echo "skipped $peer: $tool is missing"
+            return 1
+        }
+    done
+}
+# fetch COMMAND...: runs the command, or reports why it failed
+fetch() {
+    timeout 120 "$@" >"$dir/out" 2>&1 || {
+        echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \
+            "$dir/out" || echo "$1 gave up")" | cut -c1-200
+        return 1
+    }
+}
+# fetch_redisson SOURCE: sets $cp, the classpath, and $v, the version
+fetch_redisson() {
+    peer=Redisson
+    rm -rf "$build/redisson"
+    have java javac mvn && fetch mvn -q -B -f "$here/pom.xml" \
+        dependency:copy-dependencies -DoutputDirectory="$build/redisson" &&
+        fetch javac -nowarn -cp "$build/redisson/*" -d "$build/redisson" \
+            "$here/$1" || return 1
+    cp=$build/redisson:$build/redisson/*
+    v=$(basename "$build"/redisson/redisson-*.jar .jar)
+    v=${v#redisson-}
+}
+fetch_bullmq() {
+    peer=BullMQ
+    mkdir -p "$build/bullmq"
+    cp "$here/package.json" "$here/package-lock.json" "$build/bullmq/"
+    have node npm &&
+        fetch npm --prefix "$build/bullmq" ci --ignore-scripts --no-audit
+}
+# fetch_asynq SOURCE PROGRAM [FLAG...]: builds a program
+fetch_asynq() {
+    peer=asynq
+    source=$1
+    program=$2
+    shift 2
+    have go && fetch go build -C "$here" "$@" -o "$program" "$source"
+}

@@ -1,0 +1,140 @@
+#!/bin/sh
+# `make hosted PROFILES="NAME..."`: the core of the tests (offers, takes,
+# leases, waiters, outboxes, faults, reconnects) on servers that behave as those
+# of providers do (profiles.h). Then the cost of a handle that only waits there:
+#
+#     tests/hosted/run.sh TESTS [PROFILE...]
+#
+# These tests are left out: tests of the server's own limits (a request that is
+# too long, a server that has ended), since a proxy does not have them; tests of
+# users with fewer rights, who don't go through the proxy; version 0.1; tests of
+# an outbox that fetches ahead, which depends on the round trip; long tests. If
+# up to 10 tests fail, they are run again, alone, and the second result counts.
+# If half of a few tests at the beginning fail, the profile's other tests are
+# not run. All output goes to build/hosted/. Ends in "N passed, N failed, N
+# skipped".
+cd "$(dirname "$0")/../.." || exit 1
+tests=$1
+shift
+logs=build/hosted
+mkdir -p "$logs" || exit 1
+# shellcheck disable=SC2046
+[ $# -gt 0 ] || set -- $(sed -n 's/^{\.name = "\(.*\)", \.core = 1,.*/\1/p' \
+    tests/hosted/profiles.h)
+few=tickets.c
+core="delivery.c leases.c waiting.c waiters.c tickets.c statuses.c counters.c
+      tests/errors.c hearing.c tests/outbox.c restart.c mixed.c wire.c mirror.c
+      lost_its_scripts scripts_flushed loss_of_either is_loading
+      twice_is_not a_delay_within_the_timeout one_way_connection
+      pipelined_offers any_sequence_of_calls waits_out_a_frozen_server
+      an_offer_in_an_outbox_survives_a_cut a_fetch_that_is_cut
+      ten_thousand_offers attempts_that_have_failed
+      !kill_9_at_any !is_gone_is_reported !never_takes_is_dropped
+      !frozen_server_fills !that_slows_down !of_many_waiters
+      !two_processes_that_tick !without_the_right !without_tracking
+      !handles_of_0_1"
+all_passed=0 all_failed=0 all_skipped=0
+
+# run LOG ARGUMENT...: runs the tests; sets passed, failed and skipped
+run() {
+    log=$1
+    shift
+    "$tests" "$@" >"$log" 2>&1
+    # shellcheck disable=SC2046
+    set -- $(tail -n 1 "$log")
+    case "$2$4$6" in
+    passed,failed,skipped) passed=$1 failed=$3 skipped=$5 ;;
+    *) passed=0 failed=1 skipped=0 ;;
+    esac
+}
+count() {
+    all_passed=$((all_passed + passed)) all_failed=$((all_failed + failed))
+    all_skipped=$((all_skipped + skipped))
+}
+# told LOG LINES: prints the failed tests with their first lines. grep needs -a,
+# because the log has payloads.
+told() {
+    LC_ALL=C grep -a -A "$2" '^FAIL' "$1" |
+        LC_ALL=C grep -a -v -e '^ok ' -e '^skip ' -e '^--' | cut -c 1-300 |
+        sed -n -e '1,40p' -e "41s|.*|    ... and more in $1|p"
+}
+
+# profile NAME: runs its tests, prints the failed ones, and leaves its counts in
+# NAME.counts
+profile() {
+    profile=$1 all_passed=0 all_failed=0 all_skipped=0
+    export DELAYQ_TEST_HOSTED="$profile" \
+        DELAYQ_TEST_LOG="$PWD/$logs/$profile.servers"
+    rm -f "$DELAYQ_TEST_LOG"
+    began=$(date +%s)
+    run "$logs/$profile.log" $few
+    case $profile in # no counters and no mirror (>>keys); scripts are forgotten
+    elasticache-serverless | dragonfly)
+        without='!counters !counted !counts_ !and_counts !option_count
+                 !mirror_alone !is_no_duplicate' ;;
+    *) without= ;;
+    esac
+    if [ "$failed" -le "$passed" ]; then
+        # shellcheck disable=SC2086
+        run "$logs/$profile.log" -j 16 $core $without
+    fi
+    if [ "$failed" -gt 0 ] && [ "$failed" -le 10 ]; then
+        count
+        all_failed=$((all_failed - failed)) first=$passed skips=$skipped
+        # shellcheck disable=SC2046
+        run "$logs/$profile.again" -j 1 $(LC_ALL=C sed -n \
+            's/^FAIL \([a-z0-9_]*\) (.*/\1/p' "$logs/$profile.log")
+        count
+        cp "$log" "$logs/$profile.log"
+        passed=$((passed + first)) skipped=$((skipped + skips))
+    else
+        count
+    fi
+    # A script may have used an undeclared key by pcall, and no test would
+    # notice.
+    LC_ALL=C sed -n 's/.*\(undeclared: [A-Z]* [a-z_]*\).*/    \1/p' \
+        "$DELAYQ_TEST_LOG" | grep -v -e ' delayq_counters$' \
+        -e ' L[A-Z]* redisson_delay_queue$' | sort -u >"$logs/$profile.undeclared"
+    [ ! -s "$logs/$profile.undeclared" ] ||
+        failed=$((failed + 1)) all_failed=$((all_failed + 1))
+    printf '%-24s %4d passed, %d failed, %d skipped (%d s)\n' "$profile" \
+        "$passed" "$failed" "$skipped" $(($(date +%s) - began))
+    told "$logs/$profile.log" 2
+    cat "$logs/$profile.undeclared"
+    echo "$all_passed $all_failed $all_skipped" >"$logs/$profile.counts"
+}
+
+# Run three at a time, since most tests wait.
+finish() {
+    wait
+    for name in $running; do
+        cat "$logs/$name.out"
+        # shellcheck disable=SC2046
+        set -- $(cat "$logs/$name.counts" 2>/dev/null)
+        passed=${1:-0} failed=${2:-1} skipped=${3:-0}
+        count
+    done
+    running=
+}
+running=
+for name; do
+    rm -f "$logs/$name.counts"
+    (profile "$name") >"$logs/$name.out" 2>&1 &
+    running="$running $name"
+    case $running in
+    " "*" "*" "*) finish ;;
+    esac
+done
+finish
+
+unset DELAYQ_TEST_HOSTED DELAYQ_TEST_LOG
+rm -f "$logs/cost"
+export DELAYQ_TEST_ROWS="$logs/cost"
+run "$logs/tests.log" -j 16 tests/hosted.c
+count
+echo "a handle that waits: requests an hour, then how many ms late an offer by"
+echo "another handle comes, and a push by another program:"
+sort "$logs/cost"
+told "$logs/tests.log" 40
+echo "$all_passed passed, $all_failed failed, $all_skipped skipped"
+[ $all_failed -eq 0 ] && [ $all_passed -gt 0 ]

@@ -1,0 +1,35 @@
+#!/bin/sh
+# lua-versions.sh DIR VERSION... -- the scripts in several versions of Lua.
+#
+# Redis runs scripts in Lua 5.1, Kvrocks in LuaJIT, Dragonfly and Garnet in 5.4.
+# DIR/sim-model-VERSION is the simulator's server, built with that Lua. Handles
+# of all kinds use a real redis-server. The model receives the same requests. It
+# must give the same replies, and at the end it must hold the same keys. The
+# model with Lua 5.4 passes numbers to a script as Redis, Garnet or Dragonfly
+# does, and refuses a number with a fraction in a reply. Ends in "N passed, N
+# failed, N skipped".
+dir=$1
+shift
+passed=0 failed=0
+for version in "$@"; do
+    DRIVEN=240 LEAST=1000 "$dir/sim-model-$version" "$dir/sim-clock.so" \
+        >"$dir/lua-$version.out" 2>&1 &
+done
+wait
+for version in "$@"; do
+    counts=$(tail -n 1 "$dir/lua-$version.out")
+    case $counts in
+    *" passed, 0 failed, 0 skipped")
+        passed=$((passed + 1))
+        echo "ok   Lua $version: $(grep -a 'scripts, the rarest' \
+            "$dir/lua-$version.out" | tr -s ' ')"
+        ;;
+    *)
+        failed=$((failed + 1))
+        echo "FAIL Lua $version"
+        cut -c 1-2000 "$dir/lua-$version.out"
+        ;;
+    esac
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]

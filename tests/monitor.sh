@@ -1,0 +1,205 @@
+#!/bin/sh
+# Monitoring as an operator sets it up. The alert rules of examples/server run
+# in promtool's unit tests. Then queues work, and their metrics go through
+# node_exporter into a Prometheus with these rules. Each query of the Grafana
+# dashboard must return data there. Ends in "N passed, N failed, N skipped".
+#
+#     tests/monitor.sh DELAYQ            the command-line tool
+#     tests/monitor.sh DELAYQ short      without the test of the unit tests
+#     tests/monitor.sh DELAYQ picture    let the queues work for four minutes, and
+#                                        draw examples/server/dashboard.svg
+case $1 in
+/*) tool=$1 ;;
+*) tool=$PWD/$1 ;;
+esac
+cd "$(dirname "$0")/.." || exit 1
+if [ "$3" != on-a-server ]; then
+    unset DELAYQ_URL
+    exec sh tests/with-server.sh sh tests/monitor.sh "$tool" "${2:-check}" \
+        on-a-server
+fi
+. tests/lib.sh
+[ -x "$tool" ] || { echo "$tool is missing: run make operate" >&2; exit 1; }
+mode=$2
+files=examples/server
+dashboard=$files/grafana-dashboard.json
+
+# --- the rules --------------------------------------------------------------------
+
+has promtool || { summary; exit; }
+# unit_tests RULES
+unit_tests() {
+    sed "s|RULES|$1|" tests/monitor/rules.yml >"$dir/rules-test.yml"
+    promtool test rules "$dir/rules-test.yml"
+}
+rules=$PWD/$files/prometheus-rules.yml
+alerts=$(sed -n 's/^ *- alert: //p' "$rules")
+check "promtool reads the rules" promtool check rules "$rules"
+check "each alert fires in time, and none on a healthy queue" \
+    unit_tests "$rules"
+for alert in $alerts; do
+    [ "$mode" != short ] || break
+    sed "s/alert: $alert\$/alert: Other/" "$rules" >"$dir/other.yml"
+    if unit_tests "$dir/other.yml" >"$dir/.said" 2>&1; then
+        bad "the unit tests don't notice that $alert doesn't fire"
+    else ok; fi
+done
+
+# --- queues at work -----------------------------------------------------------------
+
+has prometheus prometheus-node-exporter python3 || { summary; exit; }
+python=python3
+[ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 # starts sooner than pyenv's
+# Started processes are ended by their pids, or end when the file "go" or
+# "exports" is gone.
+started=
+trap 'rm -f "$dir/go" "$dir/exports"
+    for pid in $started; do kill "$pid" 2>/dev/null; done
+    wait 2>/dev/null; rm -rf "$dir"' EXIT
+: >"$dir/go" >"$dir/exports"
+
+# The queue jobs has offers, takes, retries, deaths and cancels. mails is
+# paused. thumbnails has ready items.
+work() {
+    turn=0
+    while [ -f "$dir/go" ]; do
+        turn=$((turn + 1))
+        seq 3 | "$tool" offer jobs 1500ms - --counters -q
+        [ $((turn % 3)) -ne 1 ] || "$tool" offer jobs 1s again --counters -q
+        [ $((turn % 8)) -ne 1 ] || "$tool" offer jobs 1s bad --counters -q
+        [ $((turn % 4)) -ne 1 ] || "$tool" cancel jobs \
+            "$("$tool" offer jobs 1h later --counters)" --counters -q
+        "$tool" offer mails 3s mail -q
+        if [ $((turn % 40)) -lt 19 ]; then
+            seq 2 | "$tool" offer thumbnails 0 - --counters -q
+            "$tool" tick thumbnails --once -q
+        else
+            "$tool" take thumbnails -n 2 --counters >/dev/null
+        fi
+        sleep 1
+    done
+}
+cat >"$dir/handle" <<'END'
+#!/bin/sh
+read -r item
+case $item in
+bad) exit 3 ;;
+again) [ "$DELAYQ_ATTEMPT" -gt 1 ] || exit 4 ;;
+esac
+END
+chmod 755 "$dir/handle"
+"$tool" pause mails -q
+work >"$dir/work.log" 2>&1 &
+started="$started $!"
+"$tool" take jobs --follow --counters --lease 60s --retry-on 4=1s --bury-on 3 \
+    --exec "$dir/handle" >"$dir/take.log" 2>&1 &
+started="$started $!"
+
+# Run the commands of the tool's README each second.
+mkdir "$dir/prom"
+sed -n '/^## Prometheus/,/^## /s/^    \([^#]\)/\1/p' examples/tool/README.md |
+    sed "s|/var/lib/node_exporter|$dir/prom|" >"$dir/lines"
+check "the tool's README has the lines that export" \
+    [ "$(grep -c delayq "$dir/lines")" = 2 ]
+exports() {
+    delayq() { "$tool" "$@"; }
+    while [ -f "$dir/exports" ]; do
+        . "$dir/lines"
+        sleep 1
+    done
+}
+exports >"$dir/export.log" 2>&1 &
+started="$started $!"
+
+# --- Prometheus ---------------------------------------------------------------------
+
+# The port is below those that the system gives to clients, so none of them
+# takes it meanwhile.
+port() {
+    "$python" -c 'import random, socket
+while True:
+    try:
+        s = socket.socket()
+        s.bind(("127.0.0.1", random.SystemRandom().randrange(31000, 32768)))
+        break
+    except OSError:
+        pass
+print(s.getsockname()[1])'
+}
+node=127.0.0.1:$(port)
+prometheus-node-exporter --web.listen-address="$node" \
+    --collector.disable-defaults --collector.textfile \
+    --collector.textfile.directory="$dir/prom" >"$dir/node.log" 2>&1 &
+started="$started $!"
+cp "$rules" "$dir"
+cat >"$dir/prometheus.yml" <<END
+global: { scrape_interval: 1s, evaluation_interval: 1s }
+rule_files: [prometheus-rules.yml]
+scrape_configs:
+  - job_name: node
+    static_configs: [{ targets: ["$node"] }]
+END
+check "promtool reads the configuration" promtool check config \
+    "$dir/prometheus.yml"
+url=http://127.0.0.1:$(port)
+prometheus --config.file="$dir/prometheus.yml" \
+    --web.listen-address="${url#http://}" --storage.tsdb.path="$dir/data" \
+    >"$dir/prometheus.log" 2>&1 &
+started="$started $!"
+queries() { "$python" tests/monitor/dashboard.py "$@"; }
+# returns VALUES QUERY: checks the values, and shows them if they differ
+returns() {
+    got=$(queries value "$url" "$2" 2>&1)
+    [ "$got" = "$1" ] || { echo "$got" | tail -n 1; return 1; }
+}
+soon "Prometheus scrapes node_exporter" returns 1 up || {
+    tail -n 5 "$dir/prometheus.log" "$dir/node.log" "$dir/export.log"
+    summary
+    exit 1
+}
+
+if [ "$mode" = picture ]; then
+    sleep 240
+    queries draw $dashboard "$url" 230 "$dir" || exit 1
+    gnuplot "$dir/plot.gp" && cp "$dir/dashboard.svg" $files/
+    exit
+fi
+
+# --- the dashboard --------------------------------------------------------------------
+
+queries check $dashboard "$url" 120 >"$dir/queries" 2>&1
+last=$(tail -n 1 "$dir/queries")
+case $last in
+*passed,*)
+    sed '$d' "$dir/queries"
+    # shellcheck disable=SC2086
+    set -- $last
+    passed=$((passed + $1)) failed=$((failed + $3))
+    ;;
+*) bad "the dashboard's queries"; cat "$dir/queries" ;;
+esac
+grep -h -v 'each is loaded when it is needed$' "$dir/work.log" \
+    "$dir/export.log" >"$dir/unexpected"
+check "the queues work, and the export, without a word" \
+    sh -c '! cat "$1" | grep .' - "$dir/unexpected"
+soon "the first dead letter fires its alert" returns 1 \
+    'ALERTS{alertname="DelayqDeadLettersGrow",alertstate="firing",queue="jobs"}'
+
+rm "$dir/go" # from now on nothing is offered
+counted() {
+    "$tool" count "$1" --json | sed "s/.*\"$2\":\([0-9]*\).*/\1/"
+}
+exported() { returns "$(counted "$1" "$2")" "delayq_$2{queue=\"$1\"}"; }
+for queue in jobs mails thumbnails; do
+    for name in pending overdue ready dead; do
+        soon "Prometheus has the number that the tool counts: $name of $queue" \
+            exported $queue $name
+    done
+done
+kill "$DELAYQ_SERVER_PID"
+soon "if the server is gone, no queue is up" returns 0 delayq_up
+soon "and its alert is pending" returns 1 \
+    'ALERTS{alertname="DelayqDown",alertstate="pending"}'
+rm "$dir/exports"
+
+summary

@@ -1,0 +1,833 @@
+/*
+ * An outbox that survives the program. Every op that a call has accepted is
+ * done once, in order, by the program that opens the memory next. If the image
+ * is damaged or belongs to something else, it is refused with a reason.
+ * outbox_cut.c cuts and tears images, outbox_kill.c kills programs.
+ */
+#include "outbox.h"
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static delayq q;
+static delayq_item items[3], one;
+
+/* --- images --------------------------------------------------------------- */
+
+static delayq_options keep_options(const char *url, void *memory, size_t size) {
+    delayq_options o = options_for(&main_server, "jobs");
+    if (url) o.url = url;
+    o.outbox = memory;
+    o.outbox_size = size;
+    o.outbox_keep = DELAYQ_KEEP;
+    o.reconnect_max_ms = 20;
+    return o;
+}
+
+#define NOWHERE "unix:///nonexistent/delayq"
+
+/* Open the image without a server, or with the main one. */
+static void open_image(const char *url, void *memory, int64_t lease_ms) {
+    delayq_options o = keep_options(url, memory, BOX);
+    o.lease_ms = lease_ms;
+    OK(&q, delayq_open(&q, &o));
+}
+
+/* End the handle as a kill ends a program: nothing of its close reaches the
+ * image or the disk. The next program is another process: clear the number by
+ * which this one knows its images in use. */
+static int dying;
+static void die(delayq *handle) {
+    static char image[BOX];
+    void *memory = handle->options.outbox;
+    size_t size = handle->options.outbox_size;
+    memcpy(image, memory, size);
+    dying = 1;
+    delayq_close(handle);
+    dying = 0;
+    memcpy(memory, image, size);
+    memset((char *)memory + size - 2048, 0, 2048);
+}
+
+/* Tick until the handle knows the server. */
+static void connect_to_server(delayq *handle) {
+    UNTIL(turn(handle) == DELAYQ_OK && handle->probed);
+}
+
+static const char *ready_item(int i) {
+    return ask("LINDEX jobs %d", i);
+}
+
+/* Move due items to the ready list. */
+static void move_due(void) {
+    delayq mover;
+    open_queue(&mover, "jobs");
+    elapse(main_connection(), 1);
+    poll_now(&mover);
+    OK(&mover, delayq_tick(&mover, NULL));
+    delayq_close(&mover);
+}
+
+static delayq_message keyed(const char *text, const char *key) {
+    delayq_message m = message(text, 0);
+    m.key = key;
+    m.key_ttl_ms = 60000;
+    return m;
+}
+
+/* --- what is accepted is done --------------------------------------------- */
+
+TEST(an_outbox_goes_on_with_the_ops_of_an_earlier_program) {
+    char *image = (char *)shared(BOX);
+    delayq_message m = keyed("b", "k");
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 0);
+    OK(&q, delayq_offer_message(&q, &m));
+    OFFER(&q, "c", 0);
+    OK(&q, delayq_cancel_key(&q, "other"));
+    CHECK_INT(box(&q).offers_accepted, 4);
+    die(&q);
+    open_image(NULL, image, 0);
+    CHECK_INT(box(&q).offers_accepted, 4);
+    CHECK_INT(box(&q).offers_settled, 0);
+    OFFER(&q, "d", 0);
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_settled, 5);
+    CHECK_INT(ask_int("EXISTS delayq_once:{jobs}:1:k"), 1);
+    delayq_close(&q);
+    move_due();
+    CHECK_INT(ask_int("LLEN jobs"), 4);
+    CHECK_TEXT(ready_item(0), "a");
+    CHECK_TEXT(ready_item(1), "b");
+    CHECK_TEXT(ready_item(2), "c");
+    CHECK_TEXT(ready_item(3), "d");
+    open_image(NULL, image, 0); /* nothing is left in the image */
+    CHECK_INT(box(&q).offers_settled, 5);
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_accepted, 5);
+    delayq_close(&q);
+    CHECK_INT(ask_int("LLEN jobs"), 4);
+}
+
+TEST(a_close_keeps_what_the_outbox_holds) {
+    char *image = (char *)shared(BOX);
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 60000);
+    delayq_close(&q);
+    open_image(NULL, image, 0);
+    OK(&q, delayq_flush(&q, 10000));
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+}
+
+static int is_stopped(pid_t pid) {
+    char path[64], state = 0;
+    FILE *f;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    f = fopen(path, "r");
+    if (!f) return 0;
+    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 0;
+    fclose(f);
+    return state == 'T';
+}
+
+static pid_t freeze_and_die(char *image, void (*work)(delayq *)) {
+    pid_t pid = fork();
+    int status;
+    if (pid == 0) {
+        open_image(NULL, image, 60000);
+        connect_to_server(&q);
+        /* If the server can't write a reply because the program is dead, or if
+         * a reply stays unread, the server loses the requests behind it. */
+        UNTIL(turn(&q) == DELAYQ_OK && !q.conn->cmd.first);
+        kill(main_server.pid, SIGSTOP);
+        UNTIL(is_stopped(main_server.pid));
+        turn(&q);
+        work(&q);
+        turn(&q); /* the op is sent, and never answered */
+        turn(&q);
+        kill(getpid(), SIGKILL);
+    }
+    waitpid(pid, &status, 0);
+    kill(main_server.pid, SIGCONT);
+    return pid;
+}
+
+static void offer_two(delayq *handle) {
+    OFFER(handle, "a", 60000);
+    OFFER(handle, "b", 60000);
+}
+
+TEST(an_offer_whose_program_has_died_before_the_reply_is_stored_once) {
+    char *image = (char *)shared(BOX);
+    open_image(NULL, image, 0);
+    OFFER(&q, "first", 60000);
+    SETTLE(&q);
+    delayq_close(&q);
+    freeze_and_die(image, offer_two);
+    /* until the first of them has been sent */
+    UNTIL(ask_int("ZCARD " ZSET) == 2);
+    open_image(NULL, image, 0);
+    CHECK_INT(box(&q).offers_accepted - box(&q).offers_settled, 2);
+    OFFER(&q, "c", 60000);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 4);
+}
+
+static delayq_status last_status[2][16];
+static uint64_t last_number[2];
+static void on_settled(void *user, int changes, uint64_t number,
+                       delayq_status status) {
+    (void)user;
+    CHECK(last_number[changes] == 0 || number == last_number[changes] + 1);
+    last_number[changes] = number;
+    last_status[changes][number % 16] = status;
+}
+
+static void ack_it(delayq *handle) {
+    OK(handle, delayq_ack(handle, &one));
+}
+
+TEST(an_ack_whose_program_has_died_before_the_reply_is_done) {
+    char *image = (char *)shared(BOX);
+    delayq plain;
+    delayq_options o;
+    open_queue(&plain, "jobs");
+    OFFER(&plain, "a", 0);
+    o = options_for(&main_server, "jobs");
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_take(&q, &one, 5000));
+    delayq_close(&q);
+    freeze_and_die(image, ack_it);
+    UNTIL(ask_int("ZCARD " ZSET) == 0);
+    o = keep_options(NULL, image, BOX);
+    o.settled = on_settled;
+    OK(&q, delayq_open(&q, &o));
+    SETTLE(&q);
+    CHECK_INT(last_number[1], 1);
+    /* the first program had sent it, and it was done */
+    CHECK_INT(last_status[1][1], DELAYQ_OK);
+    CHECK_INT(box(&q).gone, 0);
+    delayq_close(&q);
+    delayq_close(&plain);
+}
+
+TEST(acks_and_nacks_survive_and_are_gone_if_the_lease_has_ended_meanwhile) {
+    char *image = (char *)shared(BOX);
+    delayq_options o = options_for(&main_server, "jobs");
+    size_t n;
+    int i;
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    for (i = 0; i < 3; i++) OFFER(&q, i == 0 ? "a" : i == 1 ? "b" : "c", 0);
+    elapse(main_connection(), 1);
+    OK(&q, delayq_take_many(&q, items, 3, &n, 5000));
+    CHECK_INT(n, 3);
+    delayq_close(&q);
+    open_image(NOWHERE, image, 60000);
+    OK(&q, delayq_ack(&q, &items[0]));
+    OK(&q, delayq_nack(&q, &items[1], 3600000));
+    OK(&q, delayq_bury(&q, &items[2], "no use"));
+    OK(&q, delayq_ack(&q, &items[2])); /* the item will be gone */
+    die(&q);
+    o = keep_options(NULL, image, BOX);
+    o.settled = on_settled;
+    OK(&q, delayq_open(&q, &o));
+    SETTLE(&q);
+    CHECK_INT(last_number[1], 4);
+    CHECK_INT(last_status[1][1], DELAYQ_OK);
+    CHECK_INT(last_status[1][2], DELAYQ_OK);
+    CHECK_INT(last_status[1][3], DELAYQ_OK);
+    CHECK_INT(last_status[1][4], DELAYQ_GONE);
+    CHECK_INT(box(&q).gone, 1);
+    CHECK_INT(box(&q).changes_settled, 4);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    CHECK(only_due(main_connection()) >
+          server_us(main_connection()) / 1000 + 3000000);
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 1);
+    CHECK_HAS(ask("LINDEX delayq_dead:{jobs} 0"), " no use\n");
+}
+
+/* Open a handle that knows the server's clock, and end its server. */
+static server own;
+static void open_then_lose_server(char *image) {
+    delayq_options o;
+    server_start(&own, NULL);
+    o = keep_options(own.url, image, BOX);
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    connect_to_server(&q);
+    server_kill(&own, SIGKILL);
+    UNTIL(turn(&q) == DELAYQ_ERR_IO);
+}
+
+TEST(a_due_time_stands_if_the_servers_clock_was_known_at_the_call) {
+    char *image = (char *)shared(BOX);
+    int64_t from, to, due;
+    open_then_lose_server(image);
+    from = server_us(main_connection()) / 1000;
+    OFFER(&q, "a", 60000);
+    to = server_us(main_connection()) / 1000 + 1;
+    die(&q);
+    usleep(50000);
+    open_image(NULL, image, 0);
+    SETTLE(&q);
+    delayq_close(&q);
+    due = only_due(main_connection()) - 60000;
+    CHECK(due >= from);
+    if (due > to + 40) /* 50 ms passed between the call and the resume */
+        FAIL("due %lld ms after the call", (long long)(due - to));
+    server_end(&own);
+}
+
+TEST(a_delay_counts_from_the_resume_if_no_clock_was_known) {
+    char *image = (char *)shared(BOX);
+    int64_t from;
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 60000);
+    die(&q);
+    usleep(50000);
+    from = server_us(main_connection()) / 1000;
+    open_image(NULL, image, 0);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK(only_due(main_connection()) >= from + 60000);
+}
+
+TEST(a_ticket_of_an_earlier_life_cancels_and_reschedules) {
+    char *image = (char *)shared(BOX);
+    delayq_message m[3];
+    int i;
+    open_then_lose_server(image);
+    for (i = 0; i < 3; i++) {
+        m[i] = message(i == 0 ? "a" : i == 1 ? "b" : "c", 60000);
+        OK(&q, delayq_offer_message(&q, &m[i]));
+        CHECK(m[i].ticket.text[0] != '\0');
+    }
+    OK(&q, delayq_cancel(&q, &m[0].ticket));
+    die(&q);
+    open_image(NULL, image, 0);
+    connect_to_server(&q);
+    OK(&q, delayq_cancel(&q, &m[1].ticket));
+    OK(&q, delayq_reschedule(&q, &m[2].ticket, 3600000));
+    SETTLE(&q);
+    CHECK_INT(box(&q).gone, 0);
+    delayq_close(&q);
+    CHECK(only_due(main_connection()) >
+          server_us(main_connection()) / 1000 + 3000000);
+    server_end(&own);
+}
+
+/* Items of one millisecond are sorted by their ids. */
+TEST(ids_stay_above_those_of_earlier_lives) {
+    char *image = (char *)shared(BOX);
+    delayq_message m;
+    char before[52] = "";
+    int life, i;
+    for (life = 0; life < 5; life++) {
+        open_image(NULL, image, 0);
+        connect_to_server(&q);
+        for (i = 0; i < 20; i++) {
+            m = message("x", 0);
+            m.due_ms = 4000000000000;
+            OK(&q, delayq_offer_message(&q, &m));
+            CHECK(strcmp(before, m.ticket.text) < 0);
+            memcpy(before, m.ticket.text, sizeof before);
+            if (i == 10) SETTLE(&q);
+        }
+        die(&q);
+    }
+    open_image(NULL, image, 0);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 100);
+}
+
+/* The space of settled ops is used again, over many laps and lives. */
+TEST(a_full_ring_is_used_again_over_many_lives) {
+    enum { SIZE = 8192 };
+    char *image = (char *)shared(SIZE), text[400];
+    delayq_options o = keep_options(NULL, image, SIZE);
+    static delayq_item pending[2000];
+    size_t n;
+    int made = 0, round, i;
+    srand(7);
+    memset(text, 'x', sizeof text);
+    for (round = 0; round < 50; round++) {
+        OK(&q, delayq_open(&q, &o));
+        if (rand() % 3 > 0) connect_to_server(&q);
+        for (i = rand() % 40; i > 0; i--) {
+            int head = snprintf(text, sizeof text, "%d ", made);
+            text[head] = 'x';
+            if (offered(&q, text, (size_t)(head + rand() % 200), 3600000))
+                made++;
+            else
+                usleep(200);
+            if (rand() % 4 == 0) turn(&q);
+        }
+        if (rand() % 3 == 0)
+            delayq_close(&q);
+        else
+            die(&q);
+    }
+    OK(&q, delayq_open(&q, &o));
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_settled, made);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), made);
+    if (made < 200 || made > 2000) FAIL("only %d, not some laps", made);
+    o = options_for(&main_server, "jobs");
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_peek(&q, pending, 2000, &n, NULL));
+    CHECK_INT(n, made);
+    for (i = 0; i < made; i++)
+        CHECK_INT(atoi((const char *)pending[i].data), i);
+    delayq_close(&q);
+}
+
+/* --- two lives with one number -------------------------------------------- */
+
+TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {
+    char *image = (char *)shared(BOX), *copy = (char *)shared(BOX);
+    delayq twin;
+    delayq_options o = keep_options(NULL, copy, BOX);
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 60000);
+    OFFER(&q, "b", 60000);
+    die(&q);
+    memcpy(copy, image, BOX);
+    open_image(NULL, image, 0);
+    OFFER(&q, "c", 60000);
+    SETTLE(&q);
+    OK(&twin, delayq_open(&twin, &o));
+    OFFER(&twin, "d", 60000);
+    OFFER(&twin, "e", 60000);
+    SETTLE(&twin);
+    CHECK_INT(box(&q).offers_settled, 3);
+    CHECK_INT(box(&twin).offers_settled, 4);
+    delayq_close(&q);
+    delayq_close(&twin);
+    CHECK_INT(ask_int("ZCARD " ZSET), 5);
+}
+
+/* --- refusals ------------------------------------------------------------- */
+
+static char *spare;
+
+/* Check that the image is refused with these words, and is unchanged. */
+static void refused(const delayq_options *o, const char *words) {
+    delayq other;
+    memcpy(spare, o->outbox, o->outbox_size);
+    CHECK_STATUS(&other, delayq_open(&other, o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&other), words);
+    CHECK(memcmp(spare, o->outbox, o->outbox_size) == 0);
+}
+
+static char *image_of_two(void) {
+    char *image = (char *)shared(BOX);
+    spare = (char *)shared(BOX);
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 60000);
+    OFFER(&q, "b", 60000);
+    die(&q);
+    return image;
+}
+
+TEST(the_image_of_another_queue_size_or_wire_is_refused) {
+    char *image = image_of_two();
+    delayq_options o = keep_options(NULL, image, BOX);
+    o.name = "jobz";
+    refused(&o, "holds the outbox of another queue");
+    o = keep_options(NULL, image, BOX - 16);
+    refused(&o, "another size");
+    o = keep_options(NULL, image, BOX);
+    o.wire = DELAYQ_REDISSON;
+    refused(&o, "another options.wire");
+    o = keep_options(NULL, image + 8, BOX - 8);
+    refused(&o, "a multiple of 16");
+    open_image(NULL, image, 0);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+}
+
+/* A second handle would write over the state of the first one, and a call of
+ * either would never return. */
+static void refuse_second(void *image, void *same) {
+    delayq_options o = keep_options(NULL, same, BOX);
+    delayq second;
+    int i;
+    open_image(NULL, image, 0);
+    for (i = 0; i < 2; i++) {
+        CHECK_INT(delayq_open(&second, &o), DELAYQ_ERR_ARG);
+        CHECK_HAS(delayq_errmsg(&second), "in use by another handle");
+        delayq_close(&second);
+    }
+    OFFER(&q, "a", 60000);
+    SETTLE(&q);
+    delayq_close(&q);
+    OK(&second, delayq_open(&second, &o));
+    CHECK_INT(box(&second).offers_settled, 1);
+    delayq_close(&second);
+}
+
+TEST(a_second_handle_on_an_image_in_use_is_refused) {
+    void *image = shared(BOX);
+    refuse_second(image, image);
+}
+
+TEST(a_second_handle_on_another_mapping_of_the_file_is_refused) {
+    FILE *f = tmpfile();
+    void *maps[2];
+    int i;
+    CHECK(f && ftruncate(fileno(f), BOX) == 0);
+    for (i = 0; i < 2; i++) {
+        maps[i] =
+            mmap(NULL, BOX, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(f), 0);
+        CHECK(maps[i] != MAP_FAILED);
+    }
+    refuse_second(maps[0], maps[1]);
+    fclose(f);
+}
+
+TEST(what_is_no_image_or_another_versions_is_refused) {
+    char *image = image_of_two();
+    delayq_options o = keep_options(NULL, image, BOX);
+    int i;
+    for (i = 0; i < 2; i++) image[512 * i + 8] ^= 2; /* another version */
+    refused(&o, "another version of delayq");
+    for (i = 0; i < 2; i++) image[512 * i + 8] ^= 2;
+    for (i = 0; i < 2; i++) { /* another byte order */
+        char magic[8];
+        int k;
+        memcpy(magic, image + 512 * i, 8);
+        for (k = 0; k < 8; k++) image[512 * i + k] = magic[7 - k];
+        image[512 * i + 9] ^= 1;
+    }
+    refused(&o, "another byte order");
+    memset(image, 0, BOX);
+    memset(image, 'x', 600);
+    refused(&o, "something else than an outbox");
+    memset(image, 0, BOX);
+    image[300] = 1;
+    refused(&o, "something else than an outbox");
+    memset(image, 0, BOX); /* a new file */
+    open_image(NULL, image, 0);
+    OFFER(&q, "c", 60000);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+}
+
+TEST(one_damaged_mark_does_no_harm_and_two_are_refused) {
+    int i;
+    for (i = 0; i < 3; i++) {
+        char *image = image_of_two();
+        delayq_options o = keep_options(NULL, image, BOX);
+        if (i != 1) memset(image + 20, 0x5a, 100);
+        if (i != 0) memset(image + 512 + 20, 0x5a, 100);
+        if (i == 2) {
+            refused(&o, "is damaged");
+            continue;
+        }
+        OK(&q, delayq_open(&q, &o));
+        CHECK_INT(box(&q).offers_accepted, 2);
+        SETTLE(&q);
+        delayq_close(&q);
+        CHECK_INT(ask_int("ZCARD " ZSET), 2 * (i + 1));
+    }
+}
+
+TEST(a_damaged_image_ends_at_its_last_whole_entry) {
+    char *image = image_of_two();
+    size_t each;
+    open_image(NOWHERE, image, 0);
+    each = box(&q).bytes / 2;
+    die(&q);
+    /* the bytes behind it are padding */
+    CHECK_INT(image[1024 + 2 * each - 8], 'b');
+    image[1024 + 2 * each - 8] = 'c';
+    open_image(NULL, image, 0);
+    CHECK_INT(box(&q).offers_accepted, 1);
+    OFFER(&q, "d", 60000);
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_settled, 2);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+}
+
+/* The entry behind the damaged one was written before the ops that replace
+ * it. */
+TEST(an_entry_behind_a_damaged_one_never_comes_back) {
+    char *image = image_of_two();
+    size_t each;
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "c", 60000);
+    each = box(&q).bytes / 3;
+    die(&q);
+    image[1024 + 2 * each - 8] = 'x'; /* damages b */
+    open_image(NOWHERE, image, 0);
+    CHECK_INT(box(&q).offers_accepted, 1);
+    OFFER(&q, "d", 60000);
+    die(&q);
+    open_image(NULL, image, 0);
+    CHECK_INT(box(&q).offers_accepted, 2);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+}
+
+TEST(options_of_a_kept_outbox_without_one_are_refused) {
+    delayq_options o = options_for(&main_server, "jobs");
+    o.outbox_keep = DELAYQ_KEEP;
+    CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
+    CHECK_HAS(delayq_errmsg(&q), "outbox_keep");
+}
+
+TEST(a_forked_child_leaves_a_kept_outbox_alone) {
+    char *image = (char *)shared(BOX);
+    pid_t pid;
+    spare = (char *)shared(BOX);
+    open_image(NOWHERE, image, 0);
+    OFFER(&q, "a", 60000);
+    memcpy(spare, image, BOX - 2048);
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        CHECK_STATUS(&q, delayq_offer(&q, "b", 1, 0), DELAYQ_ERR_ARG);
+        delayq_close(&q);
+        _exit(0);
+    }
+    join(pid);
+    CHECK(memcmp(spare, image, BOX - 2048) == 0);
+    delayq_close(&q);
+}
+
+/* --- outbox_sync ---------------------------------------------------------- */
+
+/* The disk. It holds the bytes that the last sync has written. */
+static char *disk;
+static size_t disk_size = BOX;
+static int syncs, sync_fails;
+static int sync_to_disk(void *user, void *address, size_t size) {
+    (void)user;
+    CHECK_INT(size, disk_size);
+    if (dying) return -1;
+    syncs++;
+    if (sync_fails) return -1;
+    memcpy(disk, address, size - 2048); /* the image ends there */
+    return 0;
+}
+
+static delayq_options disk_options(const char *url, void *image) {
+    delayq_options o = keep_options(url, image, BOX);
+    o.outbox_sync = sync_to_disk;
+    disk = (char *)shared(BOX);
+    return o;
+}
+
+TEST(nothing_is_sent_before_it_is_synced_and_each_tick_syncs_once_at_most) {
+    char *image = (char *)shared(BOX);
+    delayq_options o = disk_options(NULL, image);
+    int before, i;
+    OK(&q, delayq_open(&q, &o));
+    connect_to_server(&q);
+    sync_fails = 1;
+    for (i = 0; i < 10; i++) OFFER(&q, "a", 60000);
+    UNTIL(turn(&q) == DELAYQ_ERR_IO);
+    CHECK_HAS(delayq_errmsg(&q), "outbox_sync has failed");
+    for (i = 0; i < 20; i++) turn(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    sync_fails = 0;
+    while (!settled(&q)) {
+        before = syncs;
+        turn(&q);
+        CHECK(syncs <= before + 1);
+        usleep(200);
+    }
+    CHECK_INT(ask_int("ZCARD " ZSET), 10);
+    CHECK_INT(turn(&q), DELAYQ_OK);
+    turn(&q);
+    before = syncs;
+    /* nothing changes, so there is no sync */
+    for (i = 0; i < 100; i++) turn(&q);
+    CHECK_INT(syncs, before);
+    delayq_close(&q);
+}
+
+/* A power cut leaves the bytes that the last sync has written. Ops that were
+ * sent had been synced, so they are stored once. The program never learned the
+ * numbers of later ops. */
+TEST(a_power_cut_loses_only_what_was_not_synced) {
+    char *image = (char *)shared(BOX);
+    int round, i, n = 0, lost = 0, accepted;
+    srand(3);
+    for (round = 0; round < 40; round++) {
+        delayq_options o = disk_options(NULL, image);
+        OK(&q, delayq_open(&q, &o));
+        accepted = (int)box(&q).offers_accepted;
+        connect_to_server(&q);
+        for (i = rand() % 20; i > 0; i--) {
+            char text[16];
+            snprintf(text, sizeof text, "%d", n++);
+            OFFER(&q, text, 3600000);
+            accepted++;
+            if (rand() % 3 == 0) turn(&q);
+        }
+        if (rand() % 2) usleep(500);
+        if (rand() % 2) turn(&q);
+        die(&q);
+        image = (char *)shared(BOX);
+        memcpy(image, disk, BOX);
+        o = keep_options(NULL, image, BOX);
+        OK(&q, delayq_open(&q, &o));
+        lost += accepted - (int)box(&q).offers_accepted;
+        die(&q);
+    }
+    open_image(NULL, image, 0);
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_settled, n - lost);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), n - lost);
+    CHECK(lost > 0 && lost < n);
+}
+
+/* Some pages have reached the disk since the last sync, others have not. The
+ * outbox is small, so that its space is used again all the time. */
+TEST(a_power_cut_that_tears_pages_loses_nothing_that_was_synced) {
+    static unsigned char synced[4000], there[4000], done[4000];
+    static delayq_item pending[1000];
+    delayq_ticket after = {""};
+    char *image = (char *)shared(BOX);
+    int round, i, n = 0, from = 0;
+    size_t count;
+    delayq_options o;
+    srand(5);
+    for (round = 0; round < 60; round++) {
+        o = disk_options(NULL, image);
+        o.outbox_size = disk_size = 8192;
+        OK(&q, delayq_open(&q, &o));
+        connect_to_server(&q);
+        for (i = 30 + rand() % 30; i > 0; i--) {
+            char text[80];
+            int before = syncs;
+            snprintf(text, sizeof text, "%d%70s", n, "");
+            if (delayq_offer(&q, text, (size_t)(10 + rand() % 60), 3600000) ==
+                DELAYQ_OK)
+                done[n++] = 1;
+            else
+                usleep(300);
+            if (rand() % 2) turn(&q);
+            if (syncs > before) /* all ops so far are on the disk */
+                for (; from < n; from++) synced[from] = 1;
+        }
+        die(&q);
+        for (i = 0; i < 8192; i += 512)
+            memcpy(image + i, (rand() % 2 ? disk : image) + i, 512);
+        from = n;
+    }
+    o = keep_options(NULL, image, 8192);
+    OK(&q, delayq_open(&q, &o));
+    SETTLE(&q);
+    delayq_close(&q);
+    o = options_for(&main_server, "jobs");
+    OK(&q, delayq_open(&q, &o));
+    for (;;) {
+        delayq_status status = delayq_peek(&q, pending, 1000, &count, &after);
+        if (status == DELAYQ_EMPTY) break;
+        OK(&q, status);
+        for (i = 0; i < (int)count; i++) {
+            int number = atoi((const char *)pending[i].data);
+            CHECK(number >= 0 && number < n && done[number]);
+            CHECK_INT(there[number]++, 0);
+        }
+        after = pending[count - 1].ticket;
+    }
+    delayq_close(&q);
+    for (i = 0, from = 0; i < n; i++) {
+        if (synced[i] && !there[i])
+            FAIL("of %d ops number %d is not there", n, i);
+        from += synced[i];
+    }
+    CHECK(from > 50);
+    disk_size = BOX;
+}
+
+TEST(a_full_outbox_with_a_sync_has_room_again_after_ticks) {
+    char *image = (char *)shared(BOX);
+    delayq_options o = disk_options(NULL, image);
+    char text[1000] = "x";
+    int n = 0;
+    o.outbox_size = BOX;
+    OK(&q, delayq_open(&q, &o));
+    while (n < 300) n += offered(&q, text, sizeof text, 60000);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 300);
+}
+
+/* --- images of earlier versions ------------------------------------------- */
+
+/* tests/images/ has images that earlier versions have written on little-endian
+ * machines of 64 bits. This version goes on with them. If DELAYQ_TEST_IMAGE
+ * names a file, this also writes one. */
+static void write_golden(delayq *handle) {
+    delayq_message m = keyed("keyed", "k");
+    delayq_item item;
+    memset(&item, 0, sizeof item);
+    OFFER(handle, "plain", 60000);
+    OK(handle, delayq_offer_message(handle, &m));
+    m = message("absolute", 0);
+    m.due_ms = 4000000000000;
+    OK(handle, delayq_offer_message(handle, &m));
+    OK(handle, delayq_cancel_key(handle, "other"));
+    strcpy(item.ticket.text, "1700000000000-0006423b1f2a3c05c1d2e3f4a5000001");
+    OK(handle, delayq_ack(handle, &item));
+    OK(handle, delayq_nack(handle, &item, 5000));
+    OK(handle, delayq_nack(handle, &item, DELAYQ_RELEASE));
+    OK(handle, delayq_bury(handle, &item, "why"));
+    strcpy(item.ticket.text, "1700000000001-0006423b1f2a3c05c1d2e3f4a5000001");
+    {
+        delayq_ticket ticket = item.ticket;
+        OK(handle, delayq_cancel(handle, &ticket));
+    }
+}
+
+TEST(images_of_earlier_versions_are_resumed) {
+    static const char *const names[] = {"tests/images/0.3"};
+    const uint16_t low = 1;
+    const char *to = getenv("DELAYQ_TEST_IMAGE");
+    size_t i;
+    if (sizeof(void *) != 8 || *(const char *)&low != 1)
+        test_skip("the images are of little-endian machines of 64 bits");
+    for (i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char *image = (char *)shared(8192);
+        delayq_options o = keep_options(NULL, image, 8192);
+        FILE *f = fopen(names[i], "rb");
+        if (to) {
+            o.url = NOWHERE;
+            OK(&q, delayq_open(&q, &o));
+            write_golden(&q);
+            die(&q);
+            f = fopen(to, "wb");
+            CHECK(f && fwrite(image, 1, 8192, f) == 8192);
+            fclose(f);
+            return;
+        }
+        if (!f) test_skip("run it in the root of the source tree");
+        CHECK(fread(image, 1, 8192, f) == 8192);
+        fclose(f);
+        OK(&q, delayq_open(&q, &o));
+        CHECK_INT(box(&q).offers_accepted, 4);
+        CHECK_INT(box(&q).changes_accepted, 5);
+        SETTLE(&q);
+        CHECK_INT(box(&q).gone, 6);
+        delayq_close(&q);
+        CHECK_INT(ask_int("ZCARD " ZSET) + ask_int("LLEN jobs"), 3);
+        CHECK_INT(ask_int("EXISTS delayq_once:{jobs}:1:k"), 1);
+        CHECK_INT(ask_int("ZCOUNT " ZSET " 4000000000000 4000000000000"), 1);
+        ask("FLUSHALL");
+    }
+}
