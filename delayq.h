@@ -5429,6 +5429,14 @@ DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
            dq_sched_drift_us(conn, conn->now_us);
 }
 
+/* Returns the latest time, in us, that the server's clock can have shown at a
+ * local moment. It is after 1970: no due time is negative, also not that of a
+ * call before the start of a server which does not know the date. */
+static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
+    int64_t us = local_us + dq_sched_ahead_us(conn);
+    return us > 0 ? us : 1;
+}
+
 static int dq_sched_same_queue(const delayq *a, const delayq *b) {
     return a->name_len == b->name_len &&
            memcmp(a->name, b->name, a->name_len) == 0;
@@ -7119,8 +7127,7 @@ static int dq_handle_identify(delayq *q) {
  * a local moment. */
 static int64_t dq_due_after(const delayq *q, int64_t local_us,
                             int64_t delay_ms) {
-    int64_t us = local_us + dq_sched_ahead_us(q->conn);
-    return (us + 999) / 1000 + delay_ms;
+    return (dq_sched_server_us(q->conn, local_us) + 999) / 1000 + delay_ms;
 }
 
 /* --- the ring --- */
@@ -7216,7 +7223,7 @@ static void dq_ring_pop(dq_ring *ring) {
  * gets a new due time, this is not earlier than the former one, because earlier
  * offers may already be stored with their due times. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
-    int64_t us = op->begun_us + dq_sched_ahead_us(q->conn);
+    int64_t us = dq_sched_server_us(q->conn, op->begun_us);
     int64_t least = ring->call_us, error = q->conn->clock_error_us, former;
     if (op->has_id && op->due_ms == 0) {
         DQ_MARK(offer_dated_again);
@@ -9242,6 +9249,7 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
                            : dq_item_of_element(q, item, r[0], *f->due == 'r');
         if (!fine || !*f->due) {
             DQ_MARK(item_malformed);
+            memset(items, 0, (*count + 1) * sizeof *items);
             *count = 0;
             dq_resp_free(&q->fetch.reply);
             return dq_err_bad_reply(q, "take");
@@ -9734,7 +9742,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
         if (due == 0) due = (n[0] + 999) / 1000 + c.op->delay_ms;
         if (resent) due = n[2];
         if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
-        if (due < 0) {
+        if (resent && due < 0) {
             dq_offer_settle_late(q, lane, &c);
             continue;
         }

@@ -408,3 +408,28 @@ TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     join(child);
     delayq_close(&q);
 }
+
+/* A machine without a battery starts in 1970. What an outbox has accepted more
+ * than its age ago is due at once: no due time is negative. */
+TEST(an_outbox_that_is_older_than_its_servers_clock_offers_all_the_same) {
+    static unsigned char memory[16384];
+    redisContext *c = start_faked();
+    delayq_options o = options_for(&faked, "jobs");
+    delayq q;
+    delayq_item item;
+    int got = 0;
+    o.outbox = memory;
+    o.outbox_size = sizeof memory;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_offer(&q, "now", 3, 0));
+    OK(&q, delayq_offer(&q, "soon", 4, 1));
+    usleep(2100000);
+    server_set_clock(-(int)time(NULL));
+    OK(&q, delayq_flush(&q, 20000 * test_slow()));
+    UNTIL((got += delayq_take(&q, &item, 0) == DELAYQ_OK) == 2 ||
+          (delayq_tick(&q, NULL), 0));
+    CHECK_TEXT(delayq_errmsg(&q), "");
+    delayq_close(&q);
+    redisFree(c);
+    server_end(&faked);
+}
