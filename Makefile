@@ -64,6 +64,12 @@ quick: ## the tests once, without sanitizers
 	@DELAYQ_TEST_PROGRESS=1 $B/test-plain $(ONLY) >$B/quick.out; code=$$?; \
 	    LC_ALL=C grep -a -v '^ok ' $B/quick.out; exit $$code
 
+nightly: ## all the rest: other systems, Java, hours of faults; ROWS="..." for some rows
+	@bash tests/nightly.sh $(ROWS)
+
+stress: ## make test beside stress-ng --cpu 4, RUNS=1 times; a flaky test is a failure
+	@sh tests/stress.sh $(RUNS)
+
 bare: ## README's commands in a bare Debian 12 and 13 (needs root, debootstrap)
 	@sh tests/bare.sh $(SUITES)
 
@@ -378,7 +384,7 @@ $B/test-old-%: $(OLD_TESTS) $(wildcard tests/*.h) $(OLD_HEADERS)
 # static hiredis: the linker wraps its calls of malloc
 $B/test-memory: tests/memory/memory.c tests/main.c tests/test.h delayq.h
 	@mkdir -p $B
-	$(CC) -std=gnu99 $(WARN) $(SAN) -O1 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
+	$(CC) -std=gnu99 $(WARN) $(SAN) -O0 -g $(CPPFLAGS) $(HIREDIS_CFLAGS) \
 	    $(WRAPS:%=-Wl,--wrap=%) tests/memory/memory.c tests/main.c \
 	    $(LDFLAGS) $(HIREDIS_STATIC) -lpthread -o $@
 
@@ -390,11 +396,16 @@ $B/test-nonblock: tests/nonblock/nonblock.c tests/main.c tests/test.h \
 	    tests/nonblock/nonblock.c tests/main.c $(LDFLAGS) $(HIREDIS_LIBS) \
 	    -ldl -lpthread -o $@
 
-$B/fuzz-image: tests/fuzz/reply.c
+# Those of `make test` read only their corpus: they are not optimized.
+COMPILE_FUZZER = @mkdir -p $(@D) && clang -std=gnu99 $(WARN) $(SAN) \
+    -fsanitize=fuzzer -g $(CPPFLAGS) $(HIREDIS_CFLAGS) $< $(LDFLAGS) \
+    $(HIREDIS_LIBS) -o $@
+$B/fuzz-image $B/o0/fuzz-image: tests/fuzz/reply.c
 $B/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
-	@mkdir -p $B
-	clang -std=gnu99 $(WARN) $(SAN) -fsanitize=fuzzer -O1 -g $(CPPFLAGS) \
-	    $(HIREDIS_CFLAGS) $< $(LDFLAGS) $(HIREDIS_LIBS) -o $@
+	$(COMPILE_FUZZER) -O1
+$B/o0/fuzz-%: tests/fuzz/%.c tests/fuzz/fuzz.h delayq.h
+	$(COMPILE_FUZZER) -O0
+fuzz-programs: $(FUZZERS:$B/%=$B/o0/%)
 
 $B/%: tests/bench/%.c tests/bench/bench.h delayq.h
 	@mkdir -p $B
@@ -543,7 +554,7 @@ clean: ## remove build/
 help: ## list the targets
 	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-.PHONY: all examples demo test check test-all quick bare asan valgrind \
+.PHONY: all examples demo test check test-all quick nightly stress bare asan valgrind \
         memory nonblock old sim cost sim-ubsan sim-old sim-test mutations fuzz lint lua lua-versions \
         interop soak rig rig-test bench bench-old bench-peers bench-chaos chaos-test calls charts cli recipes \
         faults size marks proof matrix windows zig device lwip board servers hosted libvalkey tls \

@@ -26,7 +26,7 @@ find_lwip_source() {
     say_lwip "$lwip/include"
 }
 apt_get() {
-    apt-get -q -o APT::Sandbox::User=root -o Dir::State::Lists="$dir/apt/lists" \
+    fetch apt-get -q -o APT::Sandbox::User=root -o Dir::State::Lists="$dir/apt/lists" \
         -o Dir::Etc::SourceList="$dir/apt/sources.list" \
         -o Dir::Etc::SourceParts=/dev/null -o Dir::Cache="$dir/apt" "$@"
 }

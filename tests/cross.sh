@@ -227,7 +227,7 @@ unpack() {
     folder=$1 header=$2
     shift 2
     [ -f "$folder/usr/include/$header" ] || {
-        (cd "$dir" && apt-get -q -o APT::Sandbox::User=root download "$@") &&
+        (cd "$dir" && fetch apt-get -q -o APT::Sandbox::User=root download "$@") &&
             for package; do
                 dpkg -x "$dir/$package"_*.deb "$folder" || return
             done
@@ -352,7 +352,7 @@ on_lwip() {
         "$(find "$slirp" -name libslirp.so.0)" ${HIREDIS_LIBS:--lhiredis} \
         -lpthread -Wl,--wrap=delayq_open,--wrap=delayq_fds,--wrap=poll \
         -Wl,-rpath,"$(cd "${library%/*}" && pwd)" -o $out/tests || return
-    $out/tests -a $(sed -n 's/^\([a-z][^ ]*\).*/!\1/p' \
+    $out/tests $(sed -n 's/^\([a-z][^ ]*\).*/!\1/p' \
         tests/device/suite/left-out) >"$dir/tests" 2>&1
     grep -a -v '^ok ' "$dir/tests" | sed '$d'
     set -- $(tail -n 1 "$dir/tests")

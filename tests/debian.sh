@@ -39,8 +39,12 @@ new_system() {
         cp -a "$made" "$2" || return
         : >"$3"
     else
-        debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" \
-            "$mirror" >"$3" 2>&1 || { tail -n 5 "$3"; return 1; }
+        fetch debootstrap --variant=minbase --cache-dir="$cache" "$1" "$2" \
+            "$mirror" >"$3" 2>&1 || {
+            tail -n 5 "$3"
+            skip "Debian's $1 can't be had"
+            return 75
+        }
         [ -z "$made" ] || {
             mkdir -p "${made%/*}" && cp -a "$2" "$made.new" &&
                 mv "$made.new" "$made"
@@ -49,6 +53,7 @@ new_system() {
     # An installed server must not start: port 6379 is that of this machine.
     printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
     chmod 755 "$2/usr/sbin/policy-rc.d"
+    echo 'Acquire::Retries "3";' >"$2/etc/apt/apt.conf.d/80-retries"
     cp /etc/resolv.conf "$2/etc/" 2>/dev/null
     echo '127.0.0.1 localhost' >"$2/etc/hosts"
     mkdir "$2/root/delayq"

@@ -159,7 +159,7 @@ TEST(an_item_however_late_is_counted_by_its_lateness) {
 #if defined(__SANITIZE_ADDRESS__)
 #define MEASURES_MEMORY 0
 #else
-#define MEASURES_MEMORY (test_slow() == 1)
+#define MEASURES_MEMORY (!test_brief())
 #endif
 
 TEST(twenty_thousand_ticks_need_no_memory) {

@@ -135,7 +135,7 @@ done
 
 # --- the README ----------------------------------------------------------------
 
-check "README.md has at most 250 lines" [ "$(wc -l <README.md)" -le 250 ]
+wish "README.md has more than 250 lines" [ "$(wc -l <README.md)" -le 250 ]
 block=$(awk '/^```c$/ { on = 1; next } on && /^```$/ { exit } on' README.md)
 if [ "$block" = "$(sed '1,/^ \*\/$/d' examples/hello.c)" ]; then ok; else
     bad "the README's first program is not that of examples/hello.c"

@@ -293,7 +293,7 @@ static void each_verb(void (*body)(const struct verb *), size_t from,
 
 /* The second cut in a row costs a back-off, so only every 7th byte is tried. */
 static void cut(const struct verb *v) {
-    long once = test_slow() > 1 ? 41 : 1, twice = test_slow() > 1 ? 41 : 7;
+    long once = test_step(1, 41), twice = test_step(7, 41);
     int direction;
     for (direction = 0; direction < 2; direction++) {
         at_bytes(v, CUT, direction, once, 1);
@@ -373,7 +373,7 @@ static void strike_several(enum fault what, int direction, long at, int times) {
 }
 
 TEST(each_of_several_pipelined_offers_is_reported_truthfully) {
-    long once = test_slow() > 1 ? 61 : 5, at, size;
+    long once = test_step(5, 61), at, size;
     int direction;
     proxy_start(&main_server);
     open_for(&several);
@@ -429,7 +429,7 @@ TEST(a_delay_within_the_timeout_is_waited_out) {
 /* --- garbled ------------------------------------------------------------- */
 
 static void garble(const struct verb *v) {
-    at_bytes(v, GARBAGE, 1, test_slow() > 1 ? 13 : 1, 1);
+    at_bytes(v, GARBAGE, 1, test_step(1, 13), 1);
 }
 
 /* This fails if the handle takes an ack's flag that is neither 0 nor 1 for a 0,

@@ -16,7 +16,7 @@ give_up() {
     exit
 }
 # pypi COMMAND...: runs pip, if it is installed
-pypi() { python3 -m pip --disable-pip-version-check -q "$@"; }
+pypi() { fetch python3 -m pip --disable-pip-version-check -q "$@"; }
 
 # Sets $source to the parent folder of `hiredis`.
 find_hiredis() {

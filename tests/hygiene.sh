@@ -222,25 +222,39 @@ END
 sh "$dir/failing.sh" >"$dir/report" 2>&1
 check "so do those of a check in a shell suite" \
     follows "a failing check" "the reason"
-sed -n '/^suite() {/,/^}/p' tests/all.sh >"$dir/suite.sh"
-echo 'suite shell sh "$dir/failing.sh"' | cat "$dir/suite.sh" - >"$dir/shell.sh"
-(results=$dir && . "$dir/shell.sh") >"$dir/report" 2>"$dir/said"
+sed -n '/^# run TITLE/,/^# made TARGET/p' tests/all.sh >"$dir/suite.sh"
+# reports COMMAND...: what `make test` prints and records of it, as one suite
+reports() {
+    rm -f "$dir/counts" "$dir/fails" "$dir/flaky" "$dir/once"
+    echo "$*" | cat "$dir/suite.sh" - >"$dir/reports.sh"
+    (export FAILED_ONCE="$dir/once" && results=$dir && . "$dir/reports.sh") \
+        >"$dir/report" 2>"$dir/said"
+}
+reports suite shell sh '"$dir/failing.sh"'
 check "what a shell suite says on stderr stays in its place" \
     grep -q -x noise "$dir/report"
 check "and is not printed before" [ ! -s "$dir/said" ]
+check "the end has the reason of a failure" sh -c \
+    'tr "\n" "|" <"$1" | grep -q -x -F "$2"' - "$dir/fails" \
+    "FAIL shell: a failing check|    the reason|    noise|"
 if [ -x "$dir/failing" ]; then
-    echo 'suite busy "$dir/failing" -a !an_aborted' |
-        cat "$dir/suite.sh" - >"$dir/busy.sh"
-    rm -f "$dir/once" "$dir/counts"
-    (export FAILED_ONCE="$dir/once" && results=$dir && . "$dir/busy.sh") \
-        >"$dir/report" 2>&1
-    check "a test that fails beside others is run again, alone" sh -c \
-        'grep -A 1 "^again a_test_that_fails" "$1" | grep "too busy" &&
-        [ "$(cat "$2")" = "1 1 0" ]' - "$dir/report" "$dir/counts"
-    check "and named if it passes" grep -q \
-        "^busy: a_test_that_fails_beside_others " "$dir/alone"
+    reports suite busy '"$dir/failing"' '!an_aborted'
+    check "a test that fails beside others is run again, alone" \
+        [ "$(cat "$dir/counts")" = "1 1 0" ]
+    check "and named with its first output if it passes" sh -c \
+        'grep -A 1 "^FLAKY busy: a_test_that_fails_beside" "$1" |
+        grep -q "too busy"' - "$dir/flaky"
     check "a test that fails alone, too, has failed" \
         follows a_failing_test "the reason"
 fi
+cat >"$dir/flaky.sh" <<'END'
+. tests/lib.sh
+check "the second time" sh -c '[ -f "$1" ] || { : >"$1"; false; }' - "$FAILED_ONCE"
+summary
+END
+reports timed shell sh '"$dir/flaky.sh" && alone shell'
+check "so is a shell suite" [ "$(cat "$dir/counts") $(wc -c <"$dir/fails")" = \
+    "1 0 0 0" ]
+check "and named" grep -q -x "FLAKY shell: the second time" "$dir/flaky"
 
 summary

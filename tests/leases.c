@@ -681,7 +681,7 @@ static void work_and_tell(void *argument) {
 }
 
 LONG_TEST(kill_9_at_any_point_brings_back_exactly_what_was_not_acked) {
-    int point, step = test_slow() > 1 ? 37 : 3;
+    int point, step = test_step(3, 37);
     for (point = 1; point <= 80; point += step) {
         struct worker w;
         delayq q;

@@ -23,6 +23,13 @@ check() {
     if "$@" >"$dir/.said" 2>&1; then ok; else bad "$sentence"; cat "$dir/.said"; fi
 }
 
+# wish SENTENCE COMMAND...: if the command fails, that is a warning
+wish() {
+    sentence=$1
+    shift
+    "$@" >/dev/null 2>&1 || echo "WARN $sentence"
+}
+
 # soon SENTENCE COMMAND...: the command must succeed within a minute
 soon() {
     sentence=$1 tries=1200
@@ -48,6 +55,16 @@ has() {
         lacking="$lacking $wanted "
         return 1
     done
+}
+
+# fetch COMMAND...: a download, tried up to three times. If it fails, that is no
+# failure of delayq: the suite then skips, and the reason ends in "can't be had"
+fetch() {
+    for pause in 5 20; do
+        "$@" && return
+        sleep $pause
+    done
+    "$@"
 }
 
 # Prints the suite's last line, and returns its exit status. In CI nothing may

@@ -457,7 +457,7 @@ static void check_woken(delayq_status status, int round) {
 
 LONG_TEST(no_wake_of_a_take_is_lost) {
     static int most = 60;
-    int i, rounds = test_slow() > 1 ? 200 : 4000;
+    int i, rounds = test_brief() ? 200 : 4000;
     pthread_t thread;
     delayq_item item;
     delayq q;
@@ -480,7 +480,7 @@ LONG_TEST(no_wake_of_a_take_is_lost) {
 
 TEST(no_wake_of_a_wait_with_a_shared_connection_is_lost) {
     static int most = 2000;
-    int i, rounds = test_slow() > 1 ? 50 : 600;
+    int i, rounds = test_brief() ? 50 : 600;
     pthread_t thread;
     delayq q[2];
     delayq_options o = options_for(&main_server, "a{x}");

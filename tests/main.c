@@ -3,21 +3,24 @@
  * test has a forked process and a time limit. The output of a test is shown if
  * it doesn't pass. The last line is "N passed, N failed, N skipped".
  *
- *     main [-j WORKERS] [-a] [-t N] [-l] [WORD...]
+ *     main [-j WORKERS] [-1] [-t N] [-l] [WORD...]
  *
  *     -j WORKERS   how many tests run at a time; default 6 per processor, or 4
  *                  under valgrind, at most 16
- *     -a           run a test that fails beside others again, alone, and count
- *                  only the second result: for busy machines. The first failure
- *                  is shown as "again". If the test then passes, a line "alone"
- *                  names it
+ *     -1           run no test again. Otherwise a test that fails beside
+ *                  others is run again, alone, up to twice. If it passes then,
+ *                  it is reported as FLAKY, with the output of its first run,
+ *                  and counts as passed. More than 5 such tests fail the run
  *     -t N         list the N tests that took the longest
  *     -l           only list the tests and their files
  *     WORD         run only the tests whose names contain one of the words; if
  *                  it ends in .c, the tests of that file; !WORD: not those
  *
  * DELAYQ_TEST_PROGRESS   if set, the progress is shown on stderr
- * DELAYQ_TEST_SLOW=N     multiplies time limits by N (for valgrind)
+ * DELAYQ_TEST_SLOW=N     multiplies time limits by N; default 3 under ASan
+ * DELAYQ_TEST_BRIEF      if set, the tests do less: for valgrind, qemu
+ * DELAYQ_TEST_FULL       if set, connections are cut at each byte, otherwise at
+ *                        each 7th
  * DELAYQ_TEST_LOCALE     LC_ALL of the servers
  * DELAYQ_TEST_LOG        a file for the logs of all servers
  * DELAYQ_TEST_SERVER     the servers' program, redis-server by default
@@ -37,7 +40,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define LIMIT_S 300 /* enough for a busy machine, too */
+#define LIMIT_S 240 /* enough for a busy machine, too */
 #define SKIPPED 77
 
 server main_server;
@@ -53,9 +56,24 @@ void test_register(struct test *t) {
     *at = t;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+#define SLOW 3
+#else
+#define SLOW 1
+#endif
+
 int test_slow(void) {
     const char *text = getenv("DELAYQ_TEST_SLOW");
-    return text && atoi(text) > 0 ? atoi(text) : 1;
+    return text && atoi(text) > 0 ? atoi(text) : SLOW;
+}
+
+int test_brief(void) {
+    return getenv("DELAYQ_TEST_BRIEF") != NULL;
+}
+
+int test_step(int full, int brief) {
+    if (test_brief()) return brief;
+    return full * (getenv("DELAYQ_TEST_FULL") ? 1 : 7);
 }
 
 void test_fail(const char *file, int line, const char *format, ...) {
@@ -560,17 +578,19 @@ void join(pid_t pid) {
 
 /* Shared by the workers. */
 static struct {
-    int next, done, passed, failed, skipped, again_count;
+    int next, done, passed, failed, skipped, flaky, again_count;
     int again[TESTS_MAX]; /* the tests to run again, alone */
     long long us[TESTS_MAX]; /* how long each took */
 } * run_state;
 
 static const struct test *chosen[TESTS_MAX]; /* the tests of this run */
-static int chosen_count, runs_again, slowest;
+static int chosen_count, runs_again = 1, slowest;
 
-/* If more tests fail than this, the load is not the reason, so they are not run
- * again. */
+/* If more tests fail than this, the load is not the reason: the run ends. */
 #define AGAIN_MAX 20
+#define ALONE_MAX 3 /* if so many fail alone, too, the others are not tried */
+#define FLAKY_MAX 5 /* more tests that pass only alone fail the run */
+#define ALONE 2     /* how often a test is run alone */
 
 static void tidy(void) {
     char command[96];
@@ -604,7 +624,7 @@ static int run_test(const struct test *t, int output) {
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm((unsigned)(LIMIT_S * (test_slow() > 1 ? 2 : 1)));
+        alarm((unsigned)(LIMIT_S * (test_brief() ? 2 : 1)));
         dup2(output, 1);
         dup2(output, 2);
         /* no output is lost if a signal ends the test */
@@ -629,22 +649,47 @@ static int run_test(const struct test *t, int output) {
     return WEXITSTATUS(status);
 }
 
-/* Write a test's verdict and, below it, its output at once, so that the lines
- * of parallel tests don't mix. The output of a passed test is dropped. */
-static void tell(const struct test *t, int status, int alone, long long us,
-                 int output) {
-    static char text[65536];
-    ssize_t n = snprintf(text, 512, "%s %s (%s, %.1f s)\n",
-                         status == 0         ? (alone ? "alone" : "ok  ")
-                         : status == SKIPPED ? "skip"
-                         : runs_again        ? "again"
-                                             : "FAIL",
-                         t->name, t->file, (double)us / 1e6);
-    ssize_t more = 0;
-    if (status != 0) more = pread(output, text + n, sizeof text - 513, 0);
-    if (more > 0) n += more;
+/* The file with the output of a test's first run. */
+static void first_output(char *path, size_t size, int i) {
+    snprintf(path, size, "%s/first%d", run_dir, i);
+}
+
+/* Append a file to the text of `n` bytes. Returns its new length. */
+static size_t append(char *text, size_t n, size_t size, int from) {
+    ssize_t more = pread(from, text + n, size - n - 1, 0);
+    if (more > 0) n += (size_t)more;
     if (text[n - 1] != '\n') text[n++] = '\n';
-    if (write(1, text, (size_t)n) != n) exit(2);
+    return n;
+}
+
+/* Write a test's verdict and, below it, its output at once, so that the lines
+ * of parallel tests don't mix. The output of a passed test is dropped. That of
+ * a test that is run again is kept in a file, and shown after the last run. */
+static void tell(int i, const char *verdict, int output) {
+    static char text[131072];
+    const struct test *t = chosen[i];
+    char path[96];
+    int kept, is_ok = strcmp(verdict, "ok  ") == 0;
+    int is_again = strcmp(verdict, "again") == 0;
+    double s = (double)run_state->us[i] / 1e6;
+    size_t n = (size_t)snprintf(text, 512, "%s %s (%s, %.1f s)\n", verdict,
+                                t->name, t->file, s);
+    first_output(path, sizeof path, i);
+    if (is_again) {
+        size_t len = append(text, n, sizeof text, output) - n;
+        kept = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (kept < 0 || write(kept, text + n, len) != (ssize_t)len) exit(2);
+        close(kept);
+    } else if (!is_ok) {
+        kept = open(path, O_RDONLY | O_CLOEXEC);
+        if (kept >= 0) {
+            n = append(text, n, sizeof text / 2, kept);
+            close(kept);
+        }
+        if (strcmp(verdict, "FLAKY") != 0)
+            n = append(text, n, sizeof text, output);
+    }
+    if (write(1, text, n) != (ssize_t)n) exit(2);
 }
 
 /* Show the progress on stderr: on a terminal in one line that is overwritten,
@@ -661,9 +706,51 @@ static void tell_progress(int done) {
 
 /* Returns the number of a test that no other worker has begun, or -1. */
 static int next_test(int alone) {
-    int i = __atomic_fetch_add(&run_state->next, 1, __ATOMIC_SEQ_CST);
+    int i;
+    if (!alone && run_state->again_count > AGAIN_MAX) return -1;
+    i = __atomic_fetch_add(&run_state->next, 1, __ATOMIC_SEQ_CST);
     if (i >= (alone ? run_state->again_count : chosen_count)) return -1;
     return alone ? run_state->again[i] : i;
+}
+
+static void count(int *counter) {
+    __atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Run a test, then tell and count its result. */
+static void run_counted(int i, int alone, int output) {
+    long long begin = now_us();
+    int status, n, tries = alone ? ALONE : 1;
+    if (alone && run_state->failed >= ALONE_MAX) {
+        tell(i, "FAIL", -1);
+        count(&run_state->failed);
+        return;
+    }
+    do {
+        status = run_test(chosen[i], output);
+        if (status != 0 && status != SKIPPED) {
+            /* It may have left a server that is frozen, or wants a password. */
+            server_end(&main_server);
+            server_start(&main_server, NULL);
+            main_connection();
+        }
+    } while (status != 0 && status != SKIPPED && --tries > 0);
+    run_state->us[i] = now_us() - begin;
+    if (status == 0) {
+        tell(i, alone ? "FLAKY" : "ok  ", output);
+        count(&run_state->passed);
+        if (alone) count(&run_state->flaky);
+    } else if (status == SKIPPED) {
+        tell(i, "skip", output);
+        count(&run_state->skipped);
+    } else if (runs_again) {
+        tell(i, "again", output);
+        n = __atomic_fetch_add(&run_state->again_count, 1, __ATOMIC_SEQ_CST);
+        run_state->again[n] = i;
+    } else {
+        tell(i, "FAIL", output);
+        count(&run_state->failed);
+    }
 }
 
 /* Run tests as one of the workers. Each worker has a server of its own. */
@@ -679,16 +766,7 @@ static void work(int number, int alone) {
     output = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0600);
     if (output < 0) exit(2);
     while ((i = next_test(alone)) >= 0) {
-        long long begin = now_us();
-        int status = run_test(chosen[i], output), n;
-        run_state->us[i] = now_us() - begin;
-        int *counts = status == 0         ? &run_state->passed
-                      : status == SKIPPED ? &run_state->skipped
-                      : runs_again        ? &run_state->again_count
-                                          : &run_state->failed;
-        n = __atomic_fetch_add(counts, 1, __ATOMIC_SEQ_CST);
-        if (counts == &run_state->again_count) run_state->again[n] = i;
-        tell(chosen[i], status, alone, run_state->us[i], output);
+        run_counted(i, alone, output);
         tell_progress(
             __atomic_add_fetch(&run_state->done, 1, __ATOMIC_SEQ_CST));
     }
@@ -712,15 +790,15 @@ static int is_wanted(const struct test *t, char **words) {
 }
 
 static int parse_arguments(int argc, char **argv) {
-    int slow = test_slow() > 1, list = 0, c, later;
-    int jobs = (slow ? 4 : 6) * (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int list = 0, c, later;
+    int jobs = (test_brief() ? 4 : 6) * (int)sysconf(_SC_NPROCESSORS_ONLN);
     const struct test *t;
     if (jobs > 16) jobs = 16;
-    while ((c = getopt(argc, argv, "j:at:l")) != -1) {
+    while ((c = getopt(argc, argv, "j:1t:l")) != -1) {
         if (c == 'j')
             jobs = atoi(optarg);
-        else if (c == 'a')
-            runs_again = 1;
+        else if (c == '1')
+            runs_again = 0;
         else if (c == 't')
             slowest = atoi(optarg);
         else if (c == 'l')
@@ -772,7 +850,7 @@ static void tell_slowest(void) {
 }
 
 int main(int argc, char **argv) {
-    int jobs = parse_arguments(argc, argv), lost;
+    int jobs = parse_arguments(argc, argv), lost, i;
     run_pid = getpid();
     run_state = mmap(NULL, sizeof *run_state, PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -784,12 +862,19 @@ int main(int argc, char **argv) {
     work_all(jobs, 0);
     runs_again = 0;
     if (run_state->again_count > AGAIN_MAX) {
-        printf("FAIL %d tests (more than %d are not run again)\n",
-               run_state->again_count, AGAIN_MAX);
+        for (i = 0; i < run_state->again_count; i++)
+            tell(run_state->again[i], "FAIL", -1);
+        printf("FAIL more than %d tests: the others were not run\n",
+               AGAIN_MAX);
         run_state->failed += run_state->again_count;
     } else if (run_state->again_count > 0) {
         run_state->done -= run_state->again_count;
         work_all(1, 1);
+    }
+    if (run_state->flaky > FLAKY_MAX) {
+        printf("FAIL %d tests passed only alone: more than %d fail the run\n",
+               run_state->flaky, FLAKY_MAX);
+        run_state->failed++;
     }
     tell_slowest();
     /* tests of workers that ended early */

@@ -122,9 +122,9 @@ inside() {
         return
     }
     skipped=0
-    tests build/test-plain -a
+    tests build/test-plain
     if [ -f /usr/include/openssl/ssl.h ]; then
-        make -s CC="$cc" SAN= build/test-tls && tests build/test-tls -a ||
+        make -s CC="$cc" SAN= build/test-tls && tests build/test-tls ||
             failed=$((failed + 1))
     fi
     echo "$passed passed, $failed failed, $skipped skipped"
@@ -132,6 +132,7 @@ inside() {
 # tests PROGRAM...: runs it, shows its output, and adds the counts of its last
 # line
 tests() {
+    [ "$slow" -eq 1 ] || export DELAYQ_TEST_BRIEF=1
     DELAYQ_TEST_SERVER=$server DELAYQ_TEST_SLOW=$slow $qemu "$@" \
         >tests.out 2>&1
     code=$?
@@ -191,7 +192,7 @@ make_chroot() {
     made="$suite $arch $packages $foreign $musl"
     [ "$(cat "$root/made-of" 2>/dev/null)" = "$made" ] && return
     rm -rf "$root" && mkdir -p "$cache" || return
-    alone 900 debootstrap --arch="$arch" --variant=minbase \
+    fetch alone 900 debootstrap --arch="$arch" --variant=minbase \
         --include="$packages" "$suite" "$root" "$mirror" || return
     rm -f "$root"/var/cache/apt/archives/*.deb
     echo '127.0.0.1 localhost' >>"$root/etc/hosts"
@@ -199,6 +200,10 @@ make_chroot() {
     echo "$made" >"$root/made-of"
 }
 
+fetch() { # three tries
+    "$@" || { rm -rf "$root" && sleep 5 && "$@"; } ||
+        { rm -rf "$root" && sleep 20 && "$@"; }
+}
 field() { sed -n "s/^$1: //p" "$log" | head -n 1; }
 line() { printf '%-13s %-11s %-8s %-13s %s\n' "$@"; }
 skip() {
@@ -212,7 +217,7 @@ run_row() {
     elif make_chroot >"$log" 2>&1; then
         within 900 --inside "$row" >"$log" 2>&1
     else
-        skip "no chroot, see $log"
+        skip "a chroot, see $log, can't be had"
         return
     fi
     code=$?

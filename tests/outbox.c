@@ -202,7 +202,7 @@ TEST(payloads_of_all_lengths_pass_through_a_small_outbox_unchanged) {
     static unsigned char bytes[1500];
     delayq_options o = box_options(&main_server, 8 * 1024);
     delayq other;
-    int i, n = test_slow() > 1 ? 150 : 600, got = 0;
+    int i, n = test_brief() ? 150 : 600, got = 0;
     for (i = 0; i < (int)sizeof bytes; i++) bytes[i] = (unsigned char)(i * 7);
     OK(&q, delayq_open(&q, &o));
     open_queue(&other, "jobs");

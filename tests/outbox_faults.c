@@ -278,7 +278,7 @@ static void each_verb(void (*body)(const struct verb *), size_t from, size_t to,
 }
 
 static long every(long n) {
-    return test_slow() > 1 ? 41 : n;
+    return test_step((int)n, 41);
 }
 
 /* --- cut ----------------------------------------------------------------- */
@@ -641,7 +641,7 @@ static void offer_number(int i) {
 }
 
 TEST(ten_thousand_offers_survive_a_frozen_and_a_killed_server_once_each) {
-    int n = test_slow() > 1 ? 2000 : 10000, i;
+    int n = test_brief() ? 2000 : 10000, i;
     delayq_options o;
     redisContext *c;
     pid_t child;
@@ -683,7 +683,7 @@ TEST(ten_thousand_offers_survive_a_frozen_and_a_killed_server_once_each) {
 }
 
 TEST(a_connection_that_is_cut_200_times_stores_each_offer_once) {
-    int cuts = test_slow() > 1 ? 30 : 200, n = 0;
+    int cuts = test_brief() ? 30 : 200, n = 0;
     delayq_options o;
     pid_t child;
     proxy_start(&main_server);
@@ -717,7 +717,7 @@ LONG_TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
     delayq producer;
     delayq_options o;
     char text[16];
-    int i, again = 0, cuts = test_slow() > 1 ? 20 : 60;
+    int i, again = 0, cuts = test_brief() ? 20 : 60;
     long long end = now_us() + 40000000LL * test_slow();
     proxy_start(&main_server);
     open_queue(&producer, "jobs");
@@ -946,7 +946,7 @@ static void compare_with_model(void) {
 
 TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
     unsigned seed = (unsigned)now_us();
-    int cuts = test_slow() > 1 ? 15 : 80, n = 0;
+    int cuts = test_brief() ? 15 : 80, n = 0;
     delayq_options o;
     proxy_start(&main_server);
     o = faulty(20000, 3600000);

@@ -81,9 +81,9 @@ unset DELAYQ_URL
 exec "$@"
 END
     if command -v redis-cli >/dev/null; then
-        sh tests/with-cluster.sh sh "$dir/run.sh" "$dir/recipes" -a $word
+        sh tests/with-cluster.sh sh "$dir/run.sh" "$dir/recipes" $word
     else
-        "$dir/recipes" -a $word
+        "$dir/recipes" $word
     fi >"$dir/out" 2>&1
     add recipes
 else
@@ -97,7 +97,7 @@ if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
     if $cc -std=gnu99 $warn $san -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
         -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
         ${HIREDIS_LIBS:--lhiredis} -levent_core -lpthread -o "$dir/libevent"; then
-        "$dir/libevent" -a $word >"$dir/out" 2>&1
+        "$dir/libevent" $word >"$dir/out" 2>&1
         add "the recipe for libevent"
     else
         bad "the recipe for libevent doesn't compile"

@@ -141,7 +141,7 @@ TEST(no_request_has_more_words_than_hosted_servers_allow) {
     static delayq_item items[MANY];
     static char box[4 << 20], keys[MANY][8];
     delayq_options o = options_for(&main_server, "jobs");
-    const int many = test_slow() > 1 ? 2500 : MANY;
+    const int many = test_brief() ? 2500 : MANY;
     size_t taken = 0, count;
     delayq q;
     int i, round;

@@ -297,7 +297,7 @@ TEST(kill_9_of_the_server_loses_nothing_and_doubles_nothing) {
         numbers[i] = i;
         pids[i] = spawn(i < PRODUCERS ? produce : toil, &numbers[i]);
     }
-    live_through(test_slow() > 1 ? 4 : 8);
+    live_through(test_brief() ? 4 : 8);
     stop();
     n = drain(left);
     for (i = 0; i < notes->next; i++) {

@@ -4,10 +4,9 @@
 #
 #     tests/servers.sh TESTS PROGRAM...
 #
-# If a test fails beside others, it is run again, alone, and the second result
-# counts. For each server this prints a line with its version and how many tests
-# passed. Then it lists the tests that failed, that were run again, and that
-# were skipped, with the reason. All output goes to build/servers/. Ends in "N
+# For each server this prints a line with its version and how many tests passed.
+# Then it lists the tests that failed, that passed only alone, and that were
+# skipped, with the reason. All output goes to build/servers/. Ends in "N
 # passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 tests=$1
@@ -27,7 +26,7 @@ for program; do
     fi
     log=$logs/$(echo "$version" | tr ' ' -).log
     export DELAYQ_TEST_SERVER="$program"
-    "$tests" -a >"$log"
+    "$tests" >"$log"
     # shellcheck disable=SC2046
     set -- $(tail -n 1 "$log")
     case "$2$4$6" in
@@ -42,7 +41,7 @@ for program; do
         sed 's/^ *\([0-9]*\) /    \1 skipped: /' >"$log.skips"
     LC_ALL=C grep -a -A 3 '^FAIL' "$log" |
         LC_ALL=C grep -a -v '^ok ' >"$log.told"
-    LC_ALL=C sed -n 's/^again \([a-z0-9_]*\) .*/    again, alone: \1/p' "$log" \
+    LC_ALL=C sed -n 's/^FLAKY \([a-z0-9_]*\) .*/    FLAKY \1/p' "$log" \
         >>"$log.told"
     printf '%-16s %4d passed, %d failed, %d skipped\n' "$version" "$passed" \
         "$failed" "$skipped"

@@ -88,7 +88,11 @@ long long now_us(void);
             usleep(1000);                                                 \
         }                                                                 \
     } while (0)
-int test_slow(void); /* 1, or more under valgrind */
+int test_slow(void);  /* 1, or more under ASan and valgrind */
+int test_brief(void); /* 1 if the tests are to do less: under valgrind, qemu */
+/* The distance of the bytes at which a connection is cut: `full` if all are
+ * tried, seven times that by default, `brief` if the tests are to do less. */
+int test_step(int full, int brief);
 /* Zeroed memory that is shared with all processes that this one forks. */
 void *shared(size_t size);
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run each fuzzer of `make fuzz` for SECONDS, on a copy of its corpus. An input
-# that crashes it is kept in the build folder. Ends in "N passed, N failed, N
+# Run each fuzzer of `make fuzz` for SECONDS, on a copy of its corpus. With 0 it
+# only reads the corpus. An input that crashes it is kept in the build folder. Ends in "N passed, N failed, N
 # skipped".
 #
 #     run.sh [SECONDS [BUILD]]
@@ -21,7 +21,9 @@ for name in url element reply image; do
     cp -r "corpus/$name" "$dir/$name"
     longest=1200
     [ $name = image ] && longest=6200
-    if "$fuzzer" "$dir/$name" -max_total_time="$seconds" -max_len=$longest \
+    limit=-max_total_time=$seconds
+    [ "$seconds" -gt 0 ] || limit=-runs=0
+    if "$fuzzer" "$dir/$name" "$limit" -max_len=$longest \
         -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
         -dict="$name.dict" -artifact_prefix="$build/crash-$name-" \
         >"$dir/out" 2>&1; then

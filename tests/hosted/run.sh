@@ -8,8 +8,7 @@
 # These tests are left out: tests of the server's own limits (a request that is
 # too long, a server that has ended), since a proxy does not have them; tests of
 # users with fewer rights, who don't go through the proxy; version 0.1; tests of
-# an outbox that fetches ahead, which depends on the round trip; long tests. If
-# up to 10 tests fail, they are run again, alone, and the second result counts.
+# an outbox that fetches ahead, which depends on the round trip; long tests.
 # If half of a few tests at the beginning fail, the profile's other tests are
 # not run. All output goes to build/hosted/. Ends in "N passed, N failed, N
 # skipped".
@@ -54,7 +53,7 @@ count() {
 # told LOG LINES: prints the failed tests with their first lines. grep needs -a,
 # because the log has payloads.
 told() {
-    LC_ALL=C grep -a -A "$2" '^FAIL' "$1" |
+    LC_ALL=C grep -a -A "$2" -e '^FAIL' -e '^FLAKY' "$1" |
         LC_ALL=C grep -a -v -e '^ok ' -e '^skip ' -e '^--' | cut -c 1-300 |
         sed -n -e '1,40p' -e "41s|.*|    ... and more in $1|p"
 }
@@ -78,18 +77,7 @@ profile() {
         # shellcheck disable=SC2086
         run "$logs/$profile.log" -j 16 $core $without
     fi
-    if [ "$failed" -gt 0 ] && [ "$failed" -le 10 ]; then
-        count
-        all_failed=$((all_failed - failed)) first=$passed skips=$skipped
-        # shellcheck disable=SC2046
-        run "$logs/$profile.again" -j 1 $(LC_ALL=C sed -n \
-            's/^FAIL \([a-z0-9_]*\) (.*/\1/p' "$logs/$profile.log")
-        count
-        cp "$log" "$logs/$profile.log"
-        passed=$((passed + first)) skipped=$((skipped + skips))
-    else
-        count
-    fi
+    count
     # A script may have used an undeclared key by pcall, and no test would
     # notice.
     LC_ALL=C sed -n 's/.*\(undeclared: [A-Z]* [a-z_]*\).*/    \1/p' \

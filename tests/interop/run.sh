@@ -3,31 +3,22 @@
 # has the old format; 3.21.1, the first with the new format; and the newest.
 # Maven fetches them into build/redisson/. Ends in "N passed, N failed, N
 # skipped".
-cd "$(dirname "$0")/../.." || exit 1
+cd "$(dirname "$0")/../.." && . tests/lib.sh || exit 1
 program=$1
 build=$(dirname "$program")/redisson
-passed=0 failed=0 skipped=0
 
-for tool in java javac mvn; do
-    command -v $tool >/dev/null || {
-        echo "skipped: $tool is missing: no interop with Redisson was tested"
-        echo "0 passed, 0 failed, 1 skipped"
-        [ -z "$CI" ]
-        exit
-    }
-done
+has java javac mvn || { summary; exit; }
 
 # version VERSION old|new [maven arguments]: runs the tests with this version
 version() {
     v=$1 wire=$2
     shift 2
     jars="$PWD/$build/$v"
-    [ -f "$jars/redisson-$v.jar" ] || mvn -q -B -f tests/interop/pom.xml \
+    [ -f "$jars/redisson-$v.jar" ] || fetch mvn -q -B -f tests/interop/pom.xml \
         -Dredisson.version="$v" "$@" dependency:copy-dependencies \
         -DoutputDirectory="$jars" >"$build.log" 2>&1 || {
         cat "$build.log"
-        echo "FAIL Redisson $v can't be had from Maven"
-        failed=$((failed + 1))
+        skip "Redisson $v from Maven can't be had"
         return
     }
     javac -nowarn -cp "$jars/*" -d "$jars" tests/interop/Peer.java \
@@ -37,11 +28,11 @@ version() {
         return
     }
     echo "-- Redisson $v"
-    DELAYQ_TEST_SLOW=2 \
+    DELAYQ_TEST_SLOW=3 \
         DELAYQ_REDISSON_CP="$jars:$jars/*" DELAYQ_REDISSON_WIRE=$wire \
         DELAYQ_REDISSON_EXAMPLE="$PWD/${build}/example" \
         DELAYQ_REDISSON_TOOL="$PWD/${build%/*}/delayq" \
-        "$program" -a -j 3 $ONLY >"$build.out" 2>&1 # each test has a JVM
+        "$program" -j 3 $ONLY >"$build.out" 2>&1 # each test has a JVM
     cat "$build.out"
     set -- $(tail -1 "$build.out" | sed 's/[^0-9 ]//g')
     passed=$((passed + ${1:-0}))

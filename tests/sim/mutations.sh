@@ -1,7 +1,7 @@
 #!/bin/sh
 # mutations.sh [NUMBER...]: breaks delayq.h in a copy of the project, in each of
 # the ways of mutations.txt, and shows what notices: 600 seeds of the simulator,
-# or else the tests, also alone (build/test-plain -a). Some hours for all. Ends in
+# or else the tests, also alone. Some hours for all. Ends in
 # "N caught, N slipped through". `make mutations MUTATIONS="1 2 3"`.
 cd "$(dirname "$0")/../.." || exit 1
 here=$PWD
@@ -31,7 +31,7 @@ for n in "$@"; do
         --stop 1 >out 2>&1; then
         by="sim: $(sed -n 's/^FAIL //p' out | head -1)"
     fi
-    if [ ! "$by" ] && ! build/test-plain -a >out 2>&1; then
+    if [ ! "$by" ] && ! build/test-plain >out 2>&1; then
         by="tests: $(sed -n 's/^FAIL \([a-z_0-9]*\) .*/\1/p' out |
             head -3 | tr '\n' ' ')"
     fi

@@ -1,0 +1,97 @@
+#!/bin/bash
+# `make nightly`: all checks that `make test` leaves out. Needs root on a Debian 12
+# or Ubuntu, and the network.
+#
+#     tests/nightly.sh [ROW...]     default: all rows
+#
+# All rows run, also after a failure, each with a time limit and a log of its own,
+# build/nightly/ROW.log. A row that has passed on the same sources is not run again,
+# unless it is named: so an interrupted run goes on where it was. Each ends as
+#
+#     ok       it passed
+#     FAIL     it failed; the table is followed by its last lines
+#     HUNG     its time was over
+#     ENV      it did not run: a download failed three times
+#     done     it has passed before on the same sources
+#
+# The last lines are a table. Exit code 1 if a row is FAIL or HUNG, 75 if one is ENV.
+cd "$(dirname "$0")/.." || exit 1
+logs=build/nightly
+mkdir -p $logs || exit 1
+unset MAKEFLAGS MAKELEVEL MFLAGS
+export CI=true DELAYQ_BARE_SYSTEMS=$PWD/build/bare/systems
+export PATH=$PWD/build/tools:$PATH
+
+# the rows: name, limit in minutes, command
+rows="
+setup     20 bash tests/packages.sh all
+test-all  60 env DELAYQ_TEST_FULL=1 make test-all
+bare      60 make bare
+deb-test  30 make deb-test
+sim       40 make sim SEEDS=3000
+sim-ubsan 20 make sim-ubsan
+cost      10 make cost
+lua       20 make lua-versions
+fuzz      15 make fuzz FUZZ_SECONDS=60
+old       30 make old
+hosted    30 make hosted
+libvalkey 30 make libvalkey
+size      15 make size
+rig       20 make rig SECONDS=120
+chaos     10 make chaos-test
+deb13     40 make matrix ROWS=deb13
+windows   20 make matrix ROWS=windows
+device    20 make matrix ROWS=device
+lwip      20 make matrix ROWS=lwip
+board     20 make matrix ROWS=board
+interop   30 make interop
+soak      30 make soak SECONDS=20
+stress    60 make stress
+"
+tree=$(git ls-files -z -co --exclude-standard | xargs -0 sha1sum 2>/dev/null |
+    sha1sum | cut -d ' ' -f 1)
+
+for name; do
+    grep -q "^$name " <<<"$rows" || { echo "there is no row $name" >&2; exit 2; }
+done
+named=${*:-}
+table='' failed=0 unfetched=0
+while read -r name minutes command; do
+    [ "$name" ] || continue
+    case " $named " in "  " | *" $name "*) ;; *) [ "$name" = setup ] || continue ;; esac
+    log=$logs/$name.log began=$SECONDS
+    if [ ! "$named" ] && [ "$(cat $logs/$name.ok 2>/dev/null)" = "$tree" ]; then
+        ended='done'
+    else
+        echo "=== $name: $command"
+        # shellcheck disable=SC2086
+        timeout -k 20 $((minutes * 60)) $command >"$log" 2>&1 </dev/null
+        code=$?
+        tail -n 1 "$log"
+        case $code in
+        0) ended=ok && echo "$tree" >$logs/$name.ok ;;
+        124 | 137) ended=HUNG ;;
+        75) ended=ENV ;;
+        *)
+            ended=FAIL
+            grep -a -q "^skip .* can't be had" "$log" &&
+                ! grep -a -q '^FAIL ' "$log" && ended=ENV
+            ;;
+        esac
+        case $ended in
+        FAIL | HUNG) failed=$((failed + 1)) lost="$lost $name" ;;
+        ENV) unfetched=$((unfetched + 1)) lost="$lost $name" ;;
+        esac
+    fi
+    table+=$(printf '%-10s %-5s %5d s  %s' "$name" $ended \
+        $((SECONDS - began)) "$(tail -n 1 "$log" | cut -c 1-60)")$'\n'
+done <<<"$rows"
+for name in $lost; do
+    echo "=== the end of $logs/$name.log"
+    LC_ALL=C sed -n '/^failed:$/,$p' "$logs/$name.log" | head -n 60
+    tail -n 40 "$logs/$name.log"
+done
+echo "=== rows"
+printf %s "$table"
+[ $failed -eq 0 ] || exit 1
+[ $unfetched -eq 0 ] || exit 75
