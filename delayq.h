@@ -1038,7 +1038,7 @@ typedef struct delayq_fetch {
     delayq_status acked;        /* the status of that ack */
     unsigned char lost;         /* a reply was lost since the call began */
 
-    struct redisReply *reply; /* the items point into it */
+    struct redisReply *reply; /* has the items that were not handed out */
     size_t at;                /* the next element to hand out */
     size_t step;              /* elements of an item: 2 of a broadcast's */
     const char *due;          /* the due times of the rest, as text */
@@ -1143,7 +1143,9 @@ struct delayq {
     unsigned char probed;      /* a probe of this queue has been answered */
     unsigned char foreign;     /* DQ_FOREIGN_...: the elements found there */
     volatile int woken;        /* by delayq_wake */
-    struct redisReply *reply;  /* of a peek: the items point into it */
+    struct redisReply *reply;  /* the items of the last take or peek point into
+                                  it, or into fetch.reply: only the next take
+                                  or peek, and close, free it */
     delayq_options options;
     delayq_exchange setup; /* the probe of its queue, or tracking: */
     delayq_fetch fetch;
@@ -9107,6 +9109,7 @@ static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     f->lease_end_us = q->options.lease_ms > 0
                           ? lane->x.sent_us + q->options.lease_ms * 1000
                           : DQ_NEVER;
+    if (f->got == 0) return 1;
     f->reply = r;
     lane->reply = NULL;
     return 1;
@@ -9189,8 +9192,7 @@ static int dq_fetch_reform(delayq *q, delayq_lane *lane) {
 
 /* Returns 1 if there are items that were not handed out. */
 static int dq_fetch_has_items(const delayq *q) {
-    const delayq_fetch *f = &q->fetch;
-    return f->reply && f->at < f->reply->elements;
+    return q->fetch.reply != NULL;
 }
 
 /* Returns 1 if a take or transfer is not settled, or its items are not handed
@@ -9268,6 +9270,11 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
         f->at += f->step;
         f->due += strcspn(f->due, " ");
         f->due += *f->due == ' ';
+        if (f->at == f->reply->elements) {
+            assert(!q->reply); /* this take has freed it */
+            q->reply = f->reply;
+            f->reply = NULL;
+        }
     }
     return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -9280,7 +9287,7 @@ static void dq_fetch_expire(delayq *q) {
     delayq_item item;
     char text[256];
     int n = 0;
-    for (; dq_fetch_has_items(q); f->at++, n++)
+    for (; f->at < f->reply->elements; f->at++, n++)
         if (f->release &&
             dq_item_of_element(q, &item, f->reply->element[f->at], 0))
             f->release(q, item.ticket.text);
@@ -9300,8 +9307,7 @@ static void dq_fetch_expire(delayq *q) {
 static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     delayq_fetch *f = &q->fetch;
     delayq_lane *lane = &f->lane;
-    assert(lane->settled == lane->accepted && !dq_fetch_has_items(q));
-    dq_resp_free(&q->fetch.reply);
+    assert(lane->settled == lane->accepted && !f->reply);
     f->takes = (verb->flags & DQ_TAKES) != 0;
     f->max = max;
     f->failure = DELAYQ_OK;
@@ -10441,7 +10447,6 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     if (count) *count = 0;
     if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
         dq_resp_free(&q->reply);
-        dq_resp_free(&q->fetch.reply);
         q->fetch.taken |= 1;
         q->empty_takes = 1;
         return DELAYQ_EMPTY;
