@@ -277,9 +277,10 @@
  * On a cluster the URL needs only one host, since redirections are followed.
  * All keys of a queue lie in one slot. So a name must contain no '}', or one
  * complete, non-empty {tag}; other names are refused on a cluster. While the
- * slot of a native queue moves to another node, offers without a key, acks,
- * nacks, and takes of pending items go on. An outbox keeps its offers until the
- * slot has arrived. All other calls return DELAYQ_ERR_AGAIN until then.
+ * queue's slot moves to another node, the cluster refuses requests (TRYAGAIN,
+ * ASK). They are repeated, in the time that a call may take. If the slot has
+ * not arrived by then, calls return DELAYQ_ERR_AGAIN. A take waits on, and an
+ * outbox keeps its ops.
  *
  * A queue lies in one slot, so one node does all its work. To spread a hot
  * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
@@ -902,7 +903,7 @@ typedef struct delayq_name {
     char text[46];
 } delayq_name;
 
-/* A connection: up to three sockets to one server, or one cluster. */
+/* A connection: two sockets to one server, or to one node of a cluster. */
 typedef struct delayq_conn {
     delayq *owner;   /* its options say where to connect */
     delayq *handles; /* all that use this connection */
@@ -917,6 +918,8 @@ typedef struct delayq_conn {
     unsigned hosts_left;      /* hosts to try before a back-off */
     delayq_name *names;       /* three, in the owner's outbox; or NULL */
     delayq_status failure;    /* the status of requests in a back-off */
+    delayq_status leaving;    /* < OK, or DQ_MOVED: cmd is closed for it when
+                                 all replies are read */
 
     /* The server. */
     unsigned char known;               /* it has answered a probe on cmd */
@@ -962,11 +965,10 @@ typedef struct delayq_conn {
     int pipe[2];       /* delayq_wake writes, so that a sleep ends */
     delayq_socket cmd; /* requests and their replies */
     delayq_socket sub; /* the subscriber */
-    delayq_socket ask; /* to the node that an ASK has named, for one request */
 
     char err[256];     /* the cause of the last failure */
     delayq_address at; /* the address of cmd, now or at the next attempt */
-    delayq_address redirect; /* the node that MOVED or ASK has named */
+    delayq_address redirect; /* the node that MOVED has named */
 } delayq_conn;
 
 struct dq_entry;
@@ -1011,10 +1013,7 @@ typedef struct delayq_lane {
                                     was lost */
     unsigned char resends;       /* one of its ops may have run before */
     unsigned char uploads;       /* the next sending loads the script */
-    unsigned char asking;        /* it goes to the node that ASK has named */
     unsigned char as_waiter;     /* a take's request has the waiters' key */
-    unsigned char key_alone;     /* a take has one key: 1 the pause, 2 the zset
-                                  */
     unsigned char failures;      /* in a row, of a ring */
     unsigned char losses;        /* sockets in a row that were lost while one op
                                     was sent alone */
@@ -1024,6 +1023,8 @@ typedef struct delayq_lane {
                                     request has lost a socket; 0: it has not */
     int64_t trial_us;            /* how long the next connection has to live
                                     before the request is sent again */
+    int64_t moving_us;           /* since when its requests were refused because
+                                    the slot moves; or 0 */
 } delayq_lane;
 
 /* The handle's take or transfer, and its reply. */
@@ -1551,8 +1552,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
  *
  * Returns    DELAYQ_OK         the queue is paused, or resumed
  *            DELAYQ_ERR_AUTH   also if the ACL forbids the key delayq_paused:T
- *            any server failure; DELAYQ_ERR_AGAIN also while the slot moves to
- *                              another node
+ *            any server failure
  * Blocks     for one round trip, also if the handle has an outbox
  * Redis      1 script, O(1)
  */
@@ -1719,7 +1719,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * The owners of state:
  *
- *     conn->cmd, sub, ask, at, redirect, host, err, known, clock_...
+ *     conn->cmd, sub, at, redirect, host, err, known, clock_...
  *                        Connections
  *     conn->now_us       the clock of this turn: dq_check and dq_sleep read it,
  *                        dq_conn_submit and dq_conn_read read it again
@@ -1734,11 +1734,11 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * Where to look for:
  *
- *     MOVED, ASK         dq_lane_learn reads them in the reply to a request,
+ *     MOVED              dq_lane_learn reads it in the reply to a request,
  *                        dq_conn_read_probe in that to a probe; dq_conn_choose
- *                        connects cmd to the node of MOVED, dq_lane_socket the
- *                        socket `ask` to the node of ASK; dq_decide_form sends
- *                        the request again
+ *                        connects cmd to its node; dq_decide_form sends the
+ *                        request again
+ *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
  *     a resend after a lost reply    dq_decide; of a call dq_decide_resend, of
  *                        a ring dq_decide_ring
  *     the next poll      q->next_poll_us, set by dq_sched_on_... and, among
@@ -2733,8 +2733,8 @@ static int dq_elem_is_ticket(const char *text) {
  * sees them. (A C++ delayq_status holds no number above 15.) */
 #define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
 #define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
-#define DQ_ASK ((delayq_status)14)      /* another node has these keys */
-#define DQ_TRYAGAIN ((delayq_status)15) /* two nodes have some keys each */
+#define DQ_MOVING ((delayq_status)14)   /* the slot is on its way there: ASK,
+                                           TRYAGAIN */
 
 static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
@@ -2789,8 +2789,8 @@ typedef struct dq_err_entry {
 static const dq_err_entry dq_err_table[] = {
     {"NOSCRIPT", DQ_NOSCRIPT, 0, 0},
     {"MOVED ", DQ_MOVED, 0, 0},
-    {"ASK ", DQ_ASK, 0, 0},
-    {"TRYAGAIN", DQ_TRYAGAIN, 0, 0},
+    {"ASK ", DQ_MOVING, 0, 0},
+    {"TRYAGAIN", DQ_MOVING, 0, 0},
     {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
     {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
     {"OOM", DELAYQ_ERR_FULL, 0, 0},
@@ -2872,6 +2872,14 @@ static delayq_status dq_err_reply(char *err, const char *what,
 
 static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
     return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
+}
+
+static delayq_status dq_err_moving(delayq *q, const char *what) {
+    return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+                      "%s: not in time, since the queue's slot moves to "
+                      "another node of the cluster (TRYAGAIN, ASK); nothing "
+                      "has happened",
+                      what);
 }
 
 /* Set the text of a request whose connection was lost, or whose time is over:
@@ -3764,14 +3772,8 @@ static const char dq_lua_run[] =
 
 /* The number of the lists and the pause that exist: usually none. */
 static const char dq_lua_present[] =
-    "local keys, present = KEYS, 0\n"
-    "if keys[2] then\n"
-    "  present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n"
-    "elseif ARGV[6] == 'pause' then\n"
-    "  return {err = redis.call('EXISTS', keys[1]) == 1 and\n"
-    "    'BUSY the queue is paused, and its slot is on its way' or\n"
-    "    'TRYAGAIN not paused'}\n"
-    "end\n";
+    "local keys = KEYS\n"
+    "local present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n";
 /* The lengths of the lists, and whether the queue is paused. A list that exists
  * is not empty. */
 static const char dq_lua_lengths[] =
@@ -3838,9 +3840,6 @@ static const char dq_lua_drain[] =
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
     "  if read == 0 then return 0, 0, false end\n"
-    "  if #bad > 0 and not run.dead_list then\n"
-    "    error('TRYAGAIN dead letters', 0)\n"
-    "  end\n"
     /* prove the rights to write, once */
     "  if (add or #bad > 0 or mirror) and not run.probed then\n"
     "    redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
@@ -4271,11 +4270,9 @@ static const char dq_lua_waiters_stay[] =
 
 /* TAKE
  * KEYS     1 to 5: see dq_lua_run; 6 the waiters, if the handle is or becomes
- *          one of them. While a cluster moves the slot, a native TAKE is given
- *          first the pause alone, then the zset alone, from which it takes
+ *          one of them
  * ARGV     1 to 4: see dq_lua_run; 5 how many; 6 'retry' or 'ready': the list
- *          whose turn it is, or 'pause': the pause is the only key, and the
- *          error tells whether it exists. The others may be missing: 7 most
+ *          whose turn it is. The others may be missing: 7 most
  *          attempts, or 0; 8 lease in ms, or 0; 9 due and 10 prefix of an
  *          element to acknowledge first, or ''; for a lease 11 order of a new
  *          id, 12 the rest of it (6 bytes; with an old wire a number below
@@ -4881,22 +4878,22 @@ DQ_SCRIPT(offer, "a56332e218c726208b849c78bda149e4c5b86881", dq_lua_tally,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, "7ac1efaf8631360fd289611a691553ac59036dc1", DQ_LUA_KEYED,
           "return offer_keyed(KEYS, ARGV)\n");
-DQ_SCRIPT(tick, "f76eb880727bc303db4f1a934d7a6885ddd5ae7e", dq_lua_tally,
+DQ_SCRIPT(tick, "5f42d3b5017dd08123c29d465eb8dd8ad7abc4ff", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_present,
           dq_lua_lengths, dq_lua_tick);
-DQ_SCRIPT(tick_redisson, "d3c724e6e5c4033ff87c99a45192540ba5f78209",
+DQ_SCRIPT(tick_redisson, "1f8fa1b96340df1a61a0f41c48f66ead77a5ea1f",
           dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_present,
           dq_lua_lengths, dq_lua_tick);
-DQ_SCRIPT(take, "d5739811b23bc6867125739e81a63e675376ec8b", dq_lua_tally,
+DQ_SCRIPT(take, "c95a49588a04a9e4695e53384030c90a7bb78db6", dq_lua_tally,
           dq_lua_present, dq_lua_take_read, dq_lua_take_usual, dq_lua_publish,
           dq_lua_find, DQ_LUA_WAITERS,
           "if usual then return give_role(usual, KEYS[6], ARGV) end\n",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_lengths, DQ_LUA_TAKE);
-DQ_SCRIPT(take_redisson, "04a93ae9aa7085de1e37f3850cc1027fffbac1d1",
+DQ_SCRIPT(take_redisson, "08255b7e807eadb776b23a5bc6850a164a79bc1c",
           dq_lua_tally, dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN,
           DQ_LUA_MIRROR, dq_lua_find, dq_lua_present, dq_lua_lengths,
           "local acked = nil\n", DQ_LUA_TAKE);
-DQ_SCRIPT(broadcast, "2cd4a45f2cde5f706b39c83c8aacd4117ef038eb", dq_lua_tally,
+DQ_SCRIPT(broadcast, "65e1971e9d1c56c474aed53d5fd7302e48c608e8", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
 DQ_SCRIPT(tickets, "9a4a03c6062f59af1a0b45e69650d811c6479a8d", dq_lua_tally,
           dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_publish,
@@ -5035,7 +5032,6 @@ typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* nothing goes to c: bytes that don't fit buf are dropped */
     int spilled;  /* while counting: it did not fit */
-    int asking;   /* the request follows an ASK */
     size_t args, keys;        /* their numbers so far; a script's keys come
                                  first */
     const char *body;         /* the text that is written after buf, */
@@ -5049,7 +5045,7 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = o->body_len = 0;
     o->parts = NULL;
-    o->counting = o->spilled = o->asking = 0;
+    o->counting = o->spilled = 0;
 }
 
 /* Append bytes to the output buffer of hiredis. If there is no memory for them,
@@ -5165,11 +5161,10 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_PAUSED "delayq_paused:"
 #define DQ_INVALIDATE "__redis__:invalidate"
 /* End the keys of a script. Its first argument is the key of the counters, or
- * ''. The new node of a slot that is being moved must not have such a key:
- * otherwise the key of the old node could not be moved. */
+ * ''. */
 static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
     o->keys = o->args;
-    if (q->options.counters && !o->asking)
+    if (q->options.counters)
         dq_resp_key(o, q, DQ_COUNTERS, "");
     else
         dq_resp_text(o, "");
@@ -5198,18 +5193,15 @@ static int dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
     return 1;
 }
 
-/* Write the call of a script, after ASKING if it follows an ASK. The numbers of
- * keys and arguments are known only after `args` has run, so the arguments wait
- * in the buffer for the line with these numbers. If they don't fit, `args` runs
- * again. Returns the number of replies. */
+/* Write the call of a script. The numbers of keys and arguments are known only
+ * after `args` has run, so the arguments wait in the buffer for the line with
+ * these numbers. If they don't fit, `args` runs again. Returns the number of
+ * replies. */
 static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
-                        int asking, dq_resp_args *args,
-                        const delayq_lane *lane) {
+                        dq_resp_args *args, const delayq_lane *lane) {
     char call[120];
     int n;
-    if (asking) dq_resp_command(o, 1, "ASKING");
     dq_resp_flush(o);
-    o->asking = asking;
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
@@ -5233,7 +5225,7 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
         assert(o->keys == keys && o->args == total);
         (void)keys, (void)total; /* without asserts */
     }
-    return 1 + asking;
+    return 1;
 }
 
 /*-----------------------------------------------------------------------------
@@ -5253,6 +5245,7 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
+#define DQ_MOVING_US 10000 /* least pause while a slot moves */
 #ifndef DQ_ATTEMPTS_US
 #define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
 #endif
@@ -5357,7 +5350,7 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     int64_t next = dq_sched_socket(conn, &conn->cmd), other;
     if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
     /* under TLS the rest may lie in a buffer, and the socket isn't readable */
-    if (conn->cmd.more || conn->ask.more || conn->sub.more) return 0;
+    if (conn->cmd.more || conn->sub.more) return 0;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
     if (!q->probed) /* it waits for its probe */
         return q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0
@@ -5377,10 +5370,6 @@ static int64_t dq_sched_next(const delayq *q, int polling) {
     for (lane = q->lanes; lane; lane = lane->next) {
         if (lane->settled == lane->accepted) continue;
         other = dq_sched_lane(q, lane);
-        if (other < next) next = other;
-    }
-    if (conn->ask.state != DELAYQ_SOCKET_CLOSED) {
-        other = dq_sched_socket(conn, &conn->ask);
         if (other < next) next = other;
     }
     if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
@@ -5868,7 +5857,6 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
 typedef enum dq_conn_purpose {
     DQ_CONN_CMD,
     DQ_CONN_SUB,
-    DQ_CONN_ASK,
     DQ_CONN_SENTINEL /* in the place of cmd */
 } dq_conn_purpose;
 
@@ -5901,15 +5889,9 @@ static void dq_conn_hang_up(delayq_socket *s) {
     s->body_len = 0;
 }
 
-static const delayq_address *dq_conn_target(const delayq_conn *conn,
-                                            const delayq_socket *s) {
-    return s == &conn->ask ? &conn->redirect : &conn->at;
-}
-
-/* Write where a socket leads: "host:port", or a path. */
-static void dq_conn_where(const delayq_conn *conn, const delayq_socket *s,
-                          char text[100]) {
-    const delayq_address *a = dq_conn_target(conn, s);
+/* Write where the sockets lead: "host:port", or a path. */
+static void dq_conn_where(const delayq_conn *conn, char text[100]) {
+    const delayq_address *a = &conn->at;
     if (conn->owner->options.connect)
         snprintf(text, 100, "the connect hook");
     else if (a->port)
@@ -5928,7 +5910,7 @@ static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
     now = conn->now_us;
     if (*told_us > 0 && now < *told_us + DQ_NEWS_US) return;
     *told_us = now;
-    dq_conn_where(conn, &conn->cmd, where);
+    dq_conn_where(conn, where);
     if (told_us == &conn->known_told_us)
         dq_err_set(text, DELAYQ_OK, "connected to %s after %ld ms%s", where,
                    (long)((now - conn->lost_us) / 1000),
@@ -6029,6 +6011,7 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
         conn->tracking = DELAYQ_TRACK_OFF;
         dq_sched_on_sub_lost(conn);
     } else if (s == &conn->cmd) {
+        conn->leaving = DELAYQ_OK;
         conn->failure =
             why == DELAYQ_ERR_PROTOCOL ? DELAYQ_ERR_IO : dq_err_public(why);
         dq_conn_cmd_lost(conn);
@@ -6234,13 +6217,13 @@ static void dq_conn_enter(const delayq_conn *conn, delayq_socket *s,
 
 /* Set the cause "can't connect to host:port" with the reason `why`, or with
  * errno's text if `why` is NULL. */
-static delayq_status dq_conn_cant(delayq_conn *conn, const delayq_socket *s,
-                                  delayq_status status, const char *why) {
+static delayq_status dq_conn_cant(delayq_conn *conn, delayq_status status,
+                                  const char *why) {
     const char *colon = why ? "" : ": ";
     char where[100], room[DQ_TEXT_SIZE];
     DQ_MARK(cannot_connect);
     if (!why) why = dq_sys_strerror(errno, room);
-    dq_conn_where(conn, s, where);
+    dq_conn_where(conn, where);
     return dq_err_set(conn->err, status, "can't connect to %s%s%s", where,
                       colon, why);
 }
@@ -6259,7 +6242,7 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
         return dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
                           "connected, but no reply came in time%s", then);
     snprintf(why, sizeof why, " in time%s%s", found, then);
-    return dq_conn_cant(conn, s, DELAYQ_ERR_TIMEOUT, why);
+    return dq_conn_cant(conn, DELAYQ_ERR_TIMEOUT, why);
 }
 
 /* Find the address of a host's name. Returns
@@ -6304,7 +6287,7 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
 /* Find the address, and begin to connect to it. */
 static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_options *o = &conn->owner->options;
-    const delayq_address *a = dq_conn_target(conn, s);
+    const delayq_address *a = &conn->at;
     if (o->connect) {
         int64_t left = (s->deadline_us - conn->now_us + 999) / 1000;
         /* in brackets, since lwIP has a macro of this name */
@@ -6335,10 +6318,10 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
             if (found > 0) size = dq_sys_parse_address(&to, address, a->port);
         }
         if (size == 0)
-            return dq_conn_cant(conn, s, DELAYQ_ERR_IO,
+            return dq_conn_cant(conn, DELAYQ_ERR_IO,
                                 ": the name has no address");
         fd = dq_sys_connect(&to, size);
-        if (fd < 0) return dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
+        if (fd < 0) return dq_conn_cant(conn, DELAYQ_ERR_IO, NULL);
         s->c = redisConnectFd((dq_sys_socket)fd);
         if (!s->c) {
             dq_sys_close(fd);
@@ -6460,16 +6443,16 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     if (s->state == DELAYQ_SOCKET_DIALING) {
         int done = dq_sys_is_connected(dq_sys_fd(s->c));
         if (done < 0) {
-            status = dq_conn_cant(conn, s, DELAYQ_ERR_IO, NULL);
+            status = dq_conn_cant(conn, DELAYQ_ERR_IO, NULL);
         } else if (done > 0 && dq_conn_wants_tls(conn)) {
-            status = dq_tls_begin(conn, s, dq_conn_target(conn, s)->host);
+            status = dq_tls_begin(conn, s, conn->at.host);
             if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
         } else if (done > 0) {
             dq_conn_greet(conn, s);
         }
     }
     if (s->state == DELAYQ_SOCKET_TLS) {
-        status = dq_tls_step(conn, s, dq_conn_target(conn, s)->host);
+        status = dq_tls_step(conn, s, conn->at.host);
         if (status == DELAYQ_OK) dq_conn_greet(conn, s);
     }
     if (s->state == DELAYQ_SOCKET_GREETING)
@@ -6504,20 +6487,14 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
 
 /* Returns how long, in us, a program that polls delayq_fds may sleep.
  * delayq_fds names only sockets to be read. So if a socket waits to become
- * writable, or an ASK is followed, this is a quarter of the time that the wait
- * has lasted, but at least 10 ms. */
+ * writable, this is a quarter of the time that the wait has lasted, but at
+ * least 10 ms. */
 static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
-    const delayq_socket *all[3];
     int64_t nap = DQ_NEVER, us;
     int i;
-    all[0] = &conn->cmd;
-    all[1] = &conn->sub;
-    all[2] = &conn->ask;
-    for (i = 0; i < 3; i++) {
-        const delayq_socket *s = all[i];
-        if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten &&
-            !(s == &conn->ask && s->c))
-            continue;
+    for (i = 0; i < 2; i++) {
+        const delayq_socket *s = i ? &conn->sub : &conn->cmd;
+        if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten) continue;
         us = (now - (s->unwritten ? s->moved_us : s->begun_us)) / 4;
         if (us < nap) nap = us;
     }
@@ -6550,9 +6527,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     conn->clock_read_us = read_us;
 }
 
-/* Read the address in "MOVED slot host:port" or "ASK slot host:port" into
- * conn->redirect. A missing host stands for the host of the node that has
- * replied. */
+/* Read the address in "MOVED slot host:port" into conn->redirect. A missing
+ * host stands for the host of the node that has replied. */
 static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
                                             const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
@@ -6652,13 +6628,15 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     return more;
 }
 
-/* Pump an open socket, cmd or ask. Returns OK, or EMPTY if the socket had to be
- * closed: the lanes decide about their lost requests before anything else. */
-static delayq_status dq_conn_pump_open(delayq_conn *conn, delayq_socket *s) {
+/* Pump cmd, which is open. Returns OK, or EMPTY if it had to be closed: the
+ * lanes decide about their lost requests before anything else. */
+static delayq_status dq_conn_pump_open(delayq_conn *conn) {
+    delayq_socket *s = &conn->cmd;
     delayq_status status = dq_conn_pump(conn, s, NULL);
     if (status == DELAYQ_OK && s->first &&
         conn->now_us >= dq_sched_socket(conn, s))
         status = dq_conn_timeout(conn, s);
+    if (status == DELAYQ_OK && !s->first) status = conn->leaving;
     if (status == DELAYQ_OK) return status;
     dq_conn_lose(conn, s, status);
     return DELAYQ_EMPTY;
@@ -6681,7 +6659,7 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_status status = DELAYQ_OK;
     dq_conn_purpose purpose;
     unsigned hosts;
-    if (s->state >= DELAYQ_SOCKET_OPEN) return dq_conn_pump_open(conn, s);
+    if (s->state >= DELAYQ_SOCKET_OPEN) return dq_conn_pump_open(conn);
     for (;;) {
         if (s->state != DELAYQ_SOCKET_CLOSED) {
             status = dq_conn_advance(conn, s);
@@ -6758,7 +6736,7 @@ static void dq_conn_send_probe(delayq *q) {
         dq_resp_command(&o, 2, "INFO");
         dq_resp_text(&o, "memory");
     }
-    n = dq_resp_call(&o, q, &dq_script_probe, 0, dq_write_probe, NULL);
+    n = dq_resp_call(&o, q, &dq_script_probe, dq_write_probe, NULL);
     dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n + 1 + begins + asks);
 }
 
@@ -6811,10 +6789,10 @@ static delayq_status dq_conn_read_probe(delayq *q) {
         delayq_status status = dq_err_reply(conn->err, "open", probe);
         if (status == DQ_MOVED) return dq_conn_parse_redirect(conn, probe->str);
         if (!q->probe_keyless &&
-            (status >= DQ_ASK || status == DELAYQ_ERR_AUTH)) {
+            (status == DQ_MOVING || status == DELAYQ_ERR_AUTH)) {
             DQ_MARK(probe_without_keys);
             q->probe_keyless = 1;
-            return DQ_TRYAGAIN;
+            return DQ_MOVING;
         }
         if (status == DQ_NOSCRIPT && DQ_HAS_LUA &&
             q->probe_uploads < 2 * DQ_HOPS)
@@ -6853,7 +6831,7 @@ static delayq_status dq_conn_read_probe(delayq *q) {
 }
 
 /* Refuse the requests of a handle whose queue has foreign elements. With the
- * old wire transfers go on, and dq_lane_socket refuses offers and takes. */
+ * old wire transfers go on, and dq_lane_connect refuses offers and takes. */
 static delayq_status dq_conn_may_use(delayq *q) {
     return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
 }
@@ -6914,12 +6892,13 @@ static delayq_status dq_conn_postpone(delayq *q, delayq_status status,
 
 /* Continue towards an open connection on which q's queue has been probed.
  * Returns OK if there is one, EMPTY if it needs more time, else the status of
- * q->err. Every request starts here, except those that follow an ASK. */
+ * q->err. Every request starts here. */
 static delayq_status dq_conn_ensure(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     int outlived;
     if (q->foreign && dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
+    if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
     /* An idle socket is read before it is used, unless dq_step has just done
      * this: it may be lost, or have a second reply, which the next request
      * would take for its own. */
@@ -6935,6 +6914,7 @@ static delayq_status dq_conn_ensure(delayq *q) {
     for (;;) {
         delayq_status status;
         if (dq_conn_step(conn) < DELAYQ_OK) {
+            if (conn->redirected) return DELAYQ_EMPTY; /* soon */
             if (!outlived || conn->now_us < s->retry_us)
                 return dq_conn_postpone(q, conn->failure, s->retry_us);
             DQ_MARK(attempt_outlived);
@@ -7505,7 +7485,7 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     lane->n = 0;
     lane->key = DQ_KEY_NONE;
     lane->tries = 0;
-    lane->resent = lane->asking = lane->key_alone = 0;
+    lane->resent = 0;
     lane->x.number = 0;
     lane->resends =
         lane->unsure > 0 || (lane->ring && lane->settled < lane->ring->resumed);
@@ -7549,45 +7529,25 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
 
 /* --- write --- */
 
-/* Find the socket of a lane's request, and continue to connect it. Returns OK
- * if it is open, EMPTY if it is not open yet, else the status of q->err. If the
- * slot is moving to another node, which has the keys already, the request goes
- * there, on a socket of its own. */
-static delayq_status dq_lane_socket(delayq *q, delayq_lane *lane,
-                                    delayq_socket **s) {
-    delayq_conn *conn = q->conn;
-    delayq_status status = DELAYQ_OK;
+/* Continue towards an open socket for a lane's request. Returns OK if there is
+ * one, EMPTY if it is not open yet, else the status of q->err. */
+static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
+    delayq_status status;
     int flags = lane->verb->flags;
-    *s = lane->asking ? &conn->ask : &conn->cmd;
-    if (!lane->asking) {
-        if ((flags & DQ_OFFERS) && q->setup.state == DELAYQ_EXCHANGE_NONE &&
-            q->conn->now_us - q->setup.read_us > DQ_LOOK_US)
-            q->probed = 0; /* a handle that only offers meets no element */
-        status = dq_conn_ensure(q);
-        if (status == DELAYQ_OK && q->foreign &&
-            (flags & (DQ_OFFERS | DQ_TAKES)))
-            status = dq_err_wire(q);
-        return status;
-    }
-    DQ_MARK(ask_followed);
-    if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
-        return DELAYQ_EMPTY; /* the other node has another lane's request */
-    if (conn->ask.state == DELAYQ_SOCKET_CLOSED)
-        status = dq_conn_dial(conn, &conn->ask, DQ_CONN_ASK, 1);
-    else if (conn->ask.state < DELAYQ_SOCKET_OPEN)
-        status = dq_conn_advance(conn, &conn->ask);
-    if (status == DELAYQ_OK) dq_conn_free_replies(&conn->ask.greeting);
-    if (status >= DELAYQ_OK) return status;
-    DQ_MARK(asked_node_failed);
-    dq_conn_close(conn, &conn->ask, status);
-    return dq_err_set(q->err, status, "%s", conn->err);
+    if ((flags & DQ_OFFERS) && q->setup.state == DELAYQ_EXCHANGE_NONE &&
+        q->conn->now_us - q->setup.read_us > DQ_LOOK_US)
+        q->probed = 0; /* a handle that only offers meets no element */
+    status = dq_conn_ensure(q);
+    if (status == DELAYQ_OK && q->foreign && (flags & (DQ_OFFERS | DQ_TAKES)))
+        status = dq_err_wire(q);
+    return status;
 }
 
 /* Write a lane's request. The call goes right behind the load of its script, so
  * that nobody flushes the scripts between the two; or, if the socket does not
  * take all of the script at once, when it is loaded. */
-DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane,
-                                   delayq_socket *s) {
+DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
+    delayq_socket *s = &q->conn->cmd;
     int loads = DQ_HAS_LUA && lane->uploads, n;
     dq_resp_writer o;
     dq_resp_begin(&o, s->c);
@@ -7597,8 +7557,7 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane,
         if (s->body_len > 0 || !lane->verb->writer) return;
         dq_resp_begin(&o, s->c);
     }
-    n = dq_resp_call(&o, q, lane->verb->script, lane->asking,
-                     lane->verb->writer, lane);
+    n = dq_resp_call(&o, q, lane->verb->script, lane->verb->writer, lane);
     lane->was_unsure = lane->unsure;
     if (lane->unsure < lane->n) lane->unsure = lane->n;
     if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
@@ -7624,7 +7583,7 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         dq_conn_tell(conn, &conn->scripts_told_us);
     if (status == DELAYQ_OK && dq_resp_integers(r, &us, 1))
         dq_conn_set_clock(conn, us, lane->x.sent_us, lane->x.read_us);
-    if (status == DQ_MOVED || status == DQ_ASK) {
+    if (status == DQ_MOVED) {
         status = dq_conn_parse_redirect(conn, r->str);
         if (status == DELAYQ_ERR_REDIS)
             dq_err_set(q->err, status, "%s", conn->err);
@@ -7633,7 +7592,10 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_set(conn->err, status, "%s", q->err);
-        dq_conn_lose(conn, &conn->cmd, status);
+        conn->leaving = status;
+        /* the requests behind this one get the same reply */
+        if (conn->cmd.first) DQ_MARK(leaves_later);
+        if (!conn->cmd.first) dq_conn_lose(conn, &conn->cmd, status);
     }
     return status;
 }
@@ -7661,13 +7623,10 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
         status = dq_err_bad_reply(q, verb->name);
     }
-    if (r && !lane->asking && conn->cmd.c && x->number == conn->cmd.number)
+    if (r && conn->cmd.c && x->number == conn->cmd.number)
         status = dq_lane_learn(q, lane, x->replies[x->got - 1], status);
-    if (lane->asking && conn->ask.c)
-        dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
     if (status == DELAYQ_OK) lane->reply = x->replies[--x->got];
     dq_conn_free_replies(x);
-    lane->asking = lane->asking && status == DQ_NOSCRIPT;
     if (status != DQ_NOSCRIPT) lane->uploads = !verb->writer;
     if (status != DELAYQ_ERR_UNKNOWN && status != DELAYQ_ERR_PROTOCOL)
         lane->unsure = lane->was_unsure; /* this sending has changed nothing */
@@ -7765,6 +7724,7 @@ static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
 typedef enum dq_verdict {
     DQ_DONE,   /* its ops are settled */
     DQ_RESEND, /* send it again at once */
+    DQ_PAUSE,  /* its ops are sent again at lane->retry_us; no failure so far */
     DQ_KEEP,   /* its ops stay, and are sent again at lane->retry_us */
     DQ_DROP,   /* its only op can't be sent, and is dropped */
     DQ_FAIL    /* its ops fail with lane->status */
@@ -7777,10 +7737,27 @@ static int dq_decide_form(delayq *q, delayq_lane *lane) {
         return 0;
     if (lane->status == DQ_NOSCRIPT)
         lane->uploads = !lane->uploads; /* load it, or call it again */
-    else if (lane->status == DQ_ASK)
-        lane->asking = q->conn->cmd.c != NULL;
     else if (lane->status != DQ_MOVED)
         return lane->verb->reform && lane->verb->reform(q, lane);
+    return 1;
+}
+
+/* The queue's slot moves to another node of the cluster, so nothing has run.
+ * Returns 1 if the ops are to be sent again after a pause, 0 if this has lasted
+ * as long as a call may take. */
+static int dq_decide_moving(delayq *q, delayq_lane *lane) {
+    int64_t now = q->conn->now_us, pause_us;
+    if (lane->moving_us == 0) lane->moving_us = now;
+    pause_us = (now - lane->moving_us) / 4;
+    if (now - lane->moving_us >= dq_sched_patience_us(q->conn, q->call_ms)) {
+        dq_err_moving(q, lane->verb->name);
+        return 0;
+    }
+    DQ_MARK(slot_moves);
+    if (pause_us < DQ_MOVING_US) pause_us = DQ_MOVING_US;
+    if (pause_us > DQ_BACKOFF_US) pause_us = DQ_BACKOFF_US;
+    lane->retry_us = now + pause_us;
+    lane->status = DELAYQ_OK;
     return 1;
 }
 
@@ -7838,6 +7815,7 @@ static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
 static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
+    if (lane->status == DQ_MOVING && dq_decide_moving(q, lane)) return DQ_PAUSE;
     /* somebody may flush the scripts between a load and the call */
     if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
         if (dq_decide_form(q, lane)) return DQ_RESEND;
@@ -7869,12 +7847,12 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         return;
     }
     lane->n = 0;
-    lane->asking = 0;
+    if (verdict == DQ_PAUSE) return;
     if (verdict == DQ_DONE) {
         dq_lane_pop(lane, n);
         if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
         lane->failures = lane->losses = 0;
-        lane->retry_us = lane->suspect_us = 0;
+        lane->retry_us = lane->suspect_us = lane->moving_us = 0;
         if (2 * n > lane->limit) lane->limit *= 2;
         if (lane->limit > DQ_RING_LIMIT) lane->limit = DQ_RING_LIMIT;
         return;
@@ -7893,6 +7871,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
     if (lane->ring || lane == &q->fetch.lane) dq_lane_note(q, lane->status);
     if (lane->ring) memcpy(q->outbox->why, q->err, sizeof q->err);
     if (verdict == DQ_FAIL) DQ_MARK(request_failed);
+    if (verdict == DQ_FAIL) lane->retry_us = lane->moving_us = 0;
     if (verdict == DQ_FAIL) dq_lane_fail(q, lane, n);
     if (verdict != DQ_DROP) return;
     DQ_MARK(op_dropped);
@@ -7922,7 +7901,6 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
            lane->x.state != DELAYQ_EXCHANGE_SENT) {
         int plans = lane->x.state == DELAYQ_EXCHANGE_NONE;
         delayq_status ready;
-        delayq_socket *s;
         if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
             dq_lane_read(q, lane);
             dq_lane_end(q, lane);
@@ -7936,7 +7914,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             lane->verb = ring ? dq_ring_entry(ring, ring->head)->op.verb
                               : lane->array_verb;
         }
-        ready = dq_lane_socket(q, lane, &s);
+        ready = dq_lane_connect(q, lane);
         if (ready == DELAYQ_EMPTY) return;
         if (ready != DELAYQ_OK) {
             lane->status = ready;
@@ -7944,10 +7922,10 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             dq_lane_end(q, lane);
             continue;
         }
-        if (s->body_len > 0) DQ_MARK(waits_for_payload);
-        if (s->body_len > 0) return; /* another payload is being written */
+        if (q->conn->cmd.body_len > 0) DQ_MARK(waits_for_payload);
+        if (q->conn->cmd.body_len > 0) return; /* another is being written */
         if (plans) dq_lane_plan(q, lane);
-        dq_lane_write(q, lane, s);
+        dq_lane_write(q, lane);
     }
 }
 /*-----------------------------------------------------------------------------
@@ -8788,9 +8766,7 @@ static delayq_status dq_step(delayq *q) {
     if (idle) dq_sys_drain_pipe(conn->pipe[0]);
     if (idle && conn->subscriber) conn->subscriber->step(conn);
     if ((idle || conn->cmd.first) && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
-        dq_conn_pump_open(conn, &conn->cmd);
-    if (conn->ask.first && conn->ask.state >= DELAYQ_SOCKET_OPEN)
-        dq_conn_pump_open(conn, &conn->ask);
+        dq_conn_pump_open(conn);
     if (conn->subscriber) status = conn->subscriber->on_track(q);
     if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->step(q);
     for (lane = q->lanes; lane; lane = lane->next)
@@ -8817,7 +8793,7 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
  * handle was woken before: its pipe may have been emptied meanwhile. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
                      dq_sleep_for what) {
-    struct pollfd p[4 * DQ_MAX_CONNS];
+    struct pollfd p[3 * DQ_MAX_CONNS];
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
         delayq_conn *conn = queues[i]->conn;
@@ -8829,7 +8805,6 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
         if (what != DQ_FOR_REPLY && conn->sub.c)
             p[n++] = dq_conn_watch(&conn->sub);
         if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
-        if (conn->ask.c) p[n++] = dq_conn_watch(&conn->ask);
     }
     assert(n <= sizeof p / sizeof p[0]);
     dq_sys_poll_until(p, n, until);
@@ -8853,13 +8828,16 @@ static int64_t dq_wait_deadline(const delayq *q, int64_t timeout_ms) {
 /* The time of a call's lane is over: give up its request. */
 static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
-    delayq_socket *s = lane->asking ? &conn->ask : &conn->cmd;
+    delayq_socket *s = &conn->cmd;
     DQ_MARK(call_expires);
     lane->tries = DQ_HOPS; /* it is not sent again */
     if (lane->x.state == DELAYQ_EXCHANGE_SENT)
         dq_conn_lose(conn, s, dq_conn_timeout(conn, s));
     if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
         dq_lane_read(q, lane);
+        lane->status = dq_err_public(lane->status);
+    } else if (lane->moving_us > 0) {
+        lane->status = dq_err_moving(q, lane->verb->name);
     } else {
         DQ_MARK(expires_unsent);
         if (s->state >= DELAYQ_SOCKET_OPEN)
@@ -8886,7 +8864,7 @@ static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
     uint64_t settled = lane->settled;
     int late = 0;
     while (lane->settled < lane->accepted) {
-        const delayq_socket *s = lane->asking ? &q->conn->ask : &q->conn->cmd;
+        const delayq_socket *s = &q->conn->cmd;
         int64_t now = q->conn->now_us, end = 0;
         if (lane->settled != settled || q->conn->moved - moved >= 1u << 20) {
             settled = lane->settled;
@@ -9001,14 +8979,10 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const delayq_lane *lane) {
     int64_t horizon_ms = q->options.max_wait_ms; /* its default is not 0 */
-    if (lane->key_alone) {
-        dq_resp_key(o, q, lane->key_alone == 1 ? DQ_PAUSED : DQ_ZSET, "");
-    } else {
-        dq_write_three_keys(o, q);
-        dq_resp_key(o, q, DQ_DEAD, "");
-        dq_resp_key(o, q, DQ_PAUSED, "");
-        if (lane->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
-    }
+    dq_write_three_keys(o, q);
+    dq_resp_key(o, q, DQ_DEAD, "");
+    dq_resp_key(o, q, DQ_PAUSED, "");
+    if (lane->as_waiter) dq_resp_key(o, q, DQ_WAITERS, "");
     dq_resp_end_keys(o, q);
     dq_resp_text(o, q->wire->letter);
     dq_resp_int(o, q->options.max_late_ms > 0 ? 0 : q->options.batch);
@@ -9022,9 +8996,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     unsigned char id_rest[6] = {0};
     dq_write_transfer(o, q, lane);
     dq_resp_int(o, (int64_t)f->max);
-    dq_resp_text(o, lane->key_alone == 1 ? "pause"
-                    : q->retry_turn      ? "retry"
-                                         : "ready");
+    dq_resp_text(o, q->retry_turn ? "retry" : "ready");
     if (q->options.lease_ms == 0 && q->options.max_attempts == 0 && !acks &&
         q->options.max_late_ms == 0 && !lane->as_waiter)
         return;
@@ -9072,7 +9044,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     int empty = lane->reply->elements <= DQ_AT_DUES + 1;
     /* a tick of a program that takes leaves this to the next take */
     int unheard = (takes || q->empty_takes) && !q->wire->stream &&
-                  (q->conn->tracking == DELAYQ_TRACK_OFF || lane->key_alone);
+                  q->conn->tracking == DELAYQ_TRACK_OFF;
     /* an item of the list has no due time; one that is taken straight from the
      * zset leaves the list as it is */
     int taken = n[DQ_AT_MOVED] > 0 || strchr(dues->str, 'r') != NULL;
@@ -9170,21 +9142,11 @@ static void dq_fetch_fail(delayq *q, const delayq_lane *lane) {
 }
 
 /* A take was refused. A waiter without the right to the waiters' key waits as
- * if it were alone. While the keys move to another node, each single key lies
- * on one of the two nodes. So the pause is read first. If it does not exist,
- * the next request uses the zset alone: the pause can't change meanwhile. */
+ * if it were alone. */
 static int dq_fetch_reform(delayq *q, delayq_lane *lane) {
-    if (lane->status == DELAYQ_ERR_AUTH && lane->as_waiter) {
-        lane->as_waiter = 0;
-        dq_waiters_on_leave(q, 1);
-        return 1;
-    }
-    if (lane->status != DQ_TRYAGAIN || lane->key_alone == 2 ||
-        lane->verb->script != &dq_script_take)
-        return 0;
-    DQ_MARK(take_by_one_key);
-    lane->key_alone++;
+    if (lane->status != DELAYQ_ERR_AUTH || !lane->as_waiter) return 0;
     lane->as_waiter = 0;
+    dq_waiters_on_leave(q, 1);
     return 1;
 }
 
@@ -10231,7 +10193,6 @@ DELAYQ_API void delayq_close(delayq *q) {
         conn->handles = NULL;
         dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
-        dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
         dq_tls_end(conn);
         dq_sys_close_pipe(conn->pipe);
     } else if (conn) {
@@ -10245,7 +10206,6 @@ DELAYQ_API void delayq_close(delayq *q) {
             dq_err_set(conn->err, DELAYQ_ERR_IO,
                        "a handle was closed while its request was in flight");
             dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
-            dq_conn_close(conn, &conn->ask, DELAYQ_ERR_IO);
         }
     }
     dq_conn_free_replies(&q->setup);

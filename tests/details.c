@@ -263,9 +263,9 @@ TEST(a_connection_that_the_handle_leaves_is_not_ended_by_a_request) {
         memset(&q, 0, sizeof q);
         memset(&x, 0, sizeof x);
         q.own.owner = &q;
-        q.own.ask.first = q.own.ask.last = &x;
+        q.own.cmd.first = q.own.cmd.last = &x;
         x.written = 1;
-        dq_conn_close(&q.own, &q.own.ask,
+        dq_conn_close(&q.own, &q.own.cmd,
                       left ? DELAYQ_ERR_READONLY : DELAYQ_ERR_IO);
         CHECK_INT(x.status, DELAYQ_ERR_UNKNOWN);
         CHECK_INT(x.blame > 1, !left);

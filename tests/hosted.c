@@ -57,7 +57,7 @@ static void in_parallel(void (*body)(void *), const void *const *arguments) {
 /* --- a connection that is closed at a command ---------------------------- */
 
 /* The commands that a handle sends to a server. 1 means that it can't work
- * without this one. (There are others: ASKING in a cluster, SENTINEL.) */
+ * without this one. (There is another: SENTINEL.) */
 static const struct command {
     const char *name;
     int needed;

@@ -1019,10 +1019,9 @@ TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
     delayq_close(&q);
 }
 
-/* An ASK names a node of a cluster, and that node refuses connections. Nothing
- * is sent then, though an earlier request of the outbox has ended a
- * connection. */
-TEST(an_op_whose_asked_node_refuses_connections_is_kept) {
+/* The slot moves to a node that refuses connections, after a request of the
+ * outbox has ended a connection. Nothing follows the ASK. */
+TEST(an_op_is_kept_while_its_slot_moves) {
     delayq_options o = box_options(&main_server, BOX);
     long long end;
     proxy_start(&main_server);

@@ -473,6 +473,7 @@ static void forge(const char *error) {
     proxy_strike(FORGE, 0, 0, 1 << 30);
 }
 static void forge_tryagain(void) {
+    q.call_ms = 200 * test_slow(); /* calls repeat their requests so long */
     forge("TRYAGAIN Multiple keys request during rehashing of slot");
 }
 static void forge_unblocked(void) {

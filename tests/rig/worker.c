@@ -168,11 +168,7 @@ static delayq *settling; /* the handle whose ops are reported */
 
 /* Grows when a reply may have been lost. */
 static uint64_t connections(const delayq *q) {
-#if RIG_VERSION >= 3
-    return q->counts.reconnects + q->conn->ask.number; /* of an ASK */
-#else
     return q->counts.reconnects;
-#endif
 }
 
 static void note_accepted(delayq *q, long n) {
