@@ -1110,6 +1110,7 @@ struct delayq {
     unsigned char probe_failures; /* refused in a row, on an open connection */
     delayq_status probe_status;   /* of the last one */
     int64_t probe_us;             /* the earliest time of the next one */
+    int64_t look_us;              /* an offer after this time repeats it */
 
     int64_t log_us; /* the time and status of the last fault in the log */
     delayq_status logged;
@@ -1618,7 +1619,8 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  *              DELAYQ_EMPTY    nothing within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called on one of them
  *              any server failure; transient ones don't end it, as in a take
- * Blocks       for timeout_ms, and a round trip per queue
+ * Blocks       for timeout_ms; with timeout 0 for connecting and a round trip,
+ *              of all queues at once. A silent server holds up no other queue
  * Redis        the transfers of all of them
  *
  * For programs that take: while any of the queues has a ready item, delayq_wait
@@ -1711,7 +1713,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                          settles the ops
  *       dq_decide          done, send it again, keep the ops, drop or fail them
  *     dq_op_settle       counts; sets `acked`, or calls options.settled
- *     dq_sleep           sleeps until dq_sched_next, or input
+ *     dq_sleep           sleeps until dq_wait_next, or input
  *
  * A take goes the same way, from dq_fetch_send on, on the lane of q->fetch.
  * dq_read_fetch keeps its reply until dq_fetch_hand_out has handed out the
@@ -1743,7 +1745,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        a ring dq_decide_ring
  *     the next poll      q->next_poll_us, set by dq_sched_on_... and, among
  *                        waiters, by dq_waiters_on_...: a function for each
- *                        event. dq_sched_next ends a sleep then
+ *                        event. dq_wait_next ends a sleep then
+ *     a lane that doesn't go on    dq_blocked says what it waits for
  *     an undecodable element    in a tick or take the scripts' split() returns
  *                        nil, and dead_letter() moves the element. In C
  *                        dq_elem_parse returns -1; a peek shows all its bytes
@@ -5234,7 +5237,7 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
  *
  * Owns next_poll_us, the time of the next poll, with one function for each
  * event. Section Waiters also writes it, for handles that wait together with
- * others. Also owns dq_sched_next, the time until which a handle may sleep.
+ * others.
  *
  * The relative time in a reply counts from the sending of its request. At worst
  * the poll is some microseconds early and is repeated once; if the time counted
@@ -5250,6 +5253,7 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
 #define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
 #endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
+#define DQ_YIELD_US DQ_SECOND_US /* longest time that lanes yield */
 #define DQ_POLL_MS 250   /* between two polls if pushes are not reported */
 #define DQ_QUIET_POLLS 4 /* most doublings of it while no push comes */
 
@@ -5297,89 +5301,6 @@ static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
     return conn->sub_pinged_us +
            dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
-}
-
-#define DQ_YIELD_US DQ_SECOND_US /* longest time that others yield */
-#define DQ_IDLE_READ_US 1000     /* between two reads of idle sockets */
-
-/* Returns the time until which a lane of a ring, or a fetch or a count of the
- * list (`lane` is NULL), has to yield:
- *     0          it need not
- *     DQ_NEVER   until a reply has come
- *
- * They yield to a lane whose request may be the cause of lost sockets, so that
- * this request is sent alone. Otherwise the fetches of handles with an outbox
- * could keep the socket busy for ever, and the cause would stay unknown. If the
- * suspect is not stepped, or is refused, the others yield for a second at most.
- */
-static int64_t dq_sched_yield_us(const delayq *q, const delayq_lane *lane) {
-    const delayq_lane *s;
-    const delayq *h;
-    int64_t now;
-    if (!q->outbox) return 0;
-    now = q->conn->now_us;
-    for (h = q->conn->handles; h; h = h->next)
-        for (s = h->lanes; s; s = s->next) {
-            int sent = s->x.state == DELAYQ_EXCHANGE_SENT;
-            if (s->suspect_us == 0 ||
-                (!sent && (s->settled == s->accepted || now < s->retry_us ||
-                           now >= s->suspect_us)))
-                continue;
-            if (s == lane && !q->conn->cmd.first) return 0;
-            return sent ? DQ_NEVER : s->suspect_us;
-        }
-    return 0;
-}
-
-/* Returns the time at which a lane with ops can go on, or DQ_NEVER if it waits
- * for a reply, for the connection or for another lane. */
-static int64_t dq_sched_lane(const delayq *q, const delayq_lane *lane) {
-    int64_t yield_us;
-    if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
-    if (lane->x.state != DELAYQ_EXCHANGE_NONE) return DQ_NEVER;
-    yield_us = lane->ring ? dq_sched_yield_us(q, lane) : 0;
-    return yield_us > lane->retry_us ? yield_us : lane->retry_us;
-}
-
-/* Returns the end of a sleep: the time at which q acts unless a socket is ready
- * before. `polling`: the next poll counts, too. Without a connection it is the
- * time of the next step of connecting. */
-static int64_t dq_sched_next(const delayq *q, int polling) {
-    const delayq_conn *conn = q->conn;
-    const delayq_lane *lane;
-    int64_t next = dq_sched_socket(conn, &conn->cmd), other;
-    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
-    /* under TLS the rest may lie in a buffer, and the socket isn't readable */
-    if (conn->cmd.more || conn->sub.more) return 0;
-    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (!q->probed) /* it waits for its probe */
-        return q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0
-                   ? q->probe_us
-                   : next;
-    other = dq_sched_yield_us(q, NULL);
-    if (other == 0) {
-        other = polling && !q->poll_sent ? q->next_poll_us : DQ_NEVER;
-        if (q->waiter.push_us > 0 && conn->tracking != DELAYQ_TRACK_OFF &&
-            q->setup.state == DELAYQ_EXCHANGE_NONE && conn->cmd.body_len == 0) {
-            int64_t look_us = q->waiter.push_us;
-            if (look_us < q->track_us) look_us = q->track_us;
-            if (look_us < other) other = look_us;
-        }
-    }
-    if (other < next) next = other;
-    for (lane = q->lanes; lane; lane = lane->next) {
-        if (lane->settled == lane->accepted) continue;
-        other = dq_sched_lane(q, lane);
-        if (other < next) next = other;
-    }
-    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
-    other = conn->sub.state < DELAYQ_SOCKET_OPEN
-                ? dq_sched_socket(conn, &conn->sub)
-                : dq_sched_ping_us(conn);
-    /* dq_step reads an idle socket no sooner */
-    if (other < conn->idle_read_us + DQ_IDLE_READ_US)
-        other = conn->idle_read_us + DQ_IDLE_READ_US;
-    return other < next ? other : next;
 }
 
 /* Returns the time between two polls, in us, if messages about due times or
@@ -5848,6 +5769,7 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_SLOW_US 100000              /* a clock's error above this is large */
+#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
 #define DQ_HOPS 5 /* most redirections of a connect, sendings of a request */
 #define DQ_READ_SIZE 2048               /* most bytes in one read, */
@@ -6836,26 +6758,37 @@ static delayq_status dq_conn_may_use(delayq *q) {
     return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
 }
 
+/* Returns 1 if only offers wait for q's probe, which repeats an earlier one. */
+static int dq_conn_looks(const delayq *q) {
+    return q->conn->known && q->probed;
+}
+
 /* The reply to q's probe is there. If the first probe on a connection is
  * refused, the next host is tried. If a later one is refused, other handles
- * keep the connection, unless the queue has moved or the reply is malformed. */
+ * keep the connection, unless the queue has moved or the reply is malformed. A
+ * look has no other effect than to find foreign elements. */
 static delayq_status dq_conn_on_probe(delayq *q) {
     delayq_conn *conn = q->conn;
+    int looks = dq_conn_looks(q);
     delayq_status status = dq_conn_read_probe(q);
     int late = status == DELAYQ_OK && !conn->known && !conn->probed_twice &&
                conn->clock_error_us > DQ_SLOW_US;
     dq_conn_free_replies(&q->setup);
     q->setup.state = DELAYQ_EXCHANGE_NONE;
+    q->look_us = conn->now_us + DQ_LOOK_US;
     if (late || (status >= DQ_NOSCRIPT && status != DQ_MOVED)) {
         if (late) DQ_MARK(probe_was_slow);
-        if (late) conn->probed_twice = 1; /* perhaps the reply was held up */
+        if (late) conn->probed_twice = 1; /* perhaps the program has read the
+                                             reply long after it came */
         if (status == DQ_NOSCRIPT && ++q->probe_uploads == 1)
             dq_conn_tell(conn, &conn->scripts_told_us);
         DQ_MARK(probe_again);
-        q->probed = 0; /* it is sent again */
+        q->look_us = 0; /* a look: with the next offer */
         return DELAYQ_EMPTY;
     }
     q->probe_uploads = 0;
+    if (looks && status != DELAYQ_OK) DQ_MARK(look_refused);
+    if (looks && status != DELAYQ_ERR_PROTOCOL) return DELAYQ_OK;
     if (status == DELAYQ_OK && !conn->known) {
         conn->known = 1;
         conn->clock_number++;
@@ -6903,8 +6836,7 @@ static delayq_status dq_conn_ensure(delayq *q) {
      * this: it may be lost, or have a second reply, which the next request
      * would take for its own. */
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        (s->first || conn->idle_read_us == conn->now_us) &&
-        q->setup.state != DELAYQ_EXCHANGE_ANSWERED)
+        (s->first || conn->idle_read_us == conn->now_us))
         return DELAYQ_OK;
     /* If the time of an attempt was over long before this call, its result says
      * nothing about the server now, so another attempt may begin. */
@@ -6921,6 +6853,8 @@ static delayq_status dq_conn_ensure(delayq *q) {
             outlived = 0;
             continue;
         }
+        if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
+            return DELAYQ_OK;
         if (s->state >= DELAYQ_SOCKET_OPEN &&
             q->setup_kind == DELAYQ_SETUP_PROBE &&
             q->setup.state == DELAYQ_EXCHANGE_ANSWERED) {
@@ -6928,8 +6862,6 @@ static delayq_status dq_conn_ensure(delayq *q) {
             if (status != DELAYQ_EMPTY) return status;
             continue;
         }
-        if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
-            return DELAYQ_OK;
         /* a handle without an outbox probes at each call */
         if (q->outbox && conn->now_us < q->probe_us)
             return dq_conn_postpone(q, q->probe_status, q->probe_us);
@@ -7387,14 +7319,13 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
  *
  * Owns the path of an op from its lane to its status, in four phases: plan
  * (which neighbouring ops share a request), write, read, settle. dq_lane_step
- * moves a lane, dq_decide is the only function that decides about retries, and
- * dq_op_settle is the only one that counts what was done. Nothing here waits.
+ * moves a lane, dq_blocked is the only function that says what a lane waits
+ * for, dq_decide is the only one that decides about retries, and dq_op_settle
+ * is the only one that counts what was done. Nothing here waits.
  *
  * The lanes of a handle are the two rings of its outbox, its fetch (a take or
  * transfer), and during a call the lane of this call, which lies on the stack.
  *---------------------------------------------------------------------------*/
-
-#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 
 /* How the requests of a lane are planned, and how a failure is handled. */
 typedef struct dq_policy {
@@ -7425,6 +7356,106 @@ static void dq_lane_note(delayq *q, delayq_status status) {
     if (!q->outbox) return;
     if (q->outbox->failure == DELAYQ_OK) q->outbox->failure = status;
     dq_err_log_again(q, status, q->err);
+}
+
+/* --- what a lane waits for --- */
+
+/* Returns the time until which a lane of a ring, or a fetch or a count of the
+ * list (`lane` is NULL), has to yield:
+ *     0          it need not
+ *     DQ_NEVER   until a reply has come
+ *
+ * They yield to a lane whose request may be the cause of lost sockets, so that
+ * this request is sent alone. Otherwise the fetches of handles with an outbox
+ * could keep the socket busy for ever, and the cause would stay unknown. If the
+ * suspect is not stepped, or is refused, the others yield for a second at most.
+ */
+static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
+    const delayq_lane *s;
+    const delayq *h;
+    int64_t now;
+    if (!q->outbox) return 0;
+    now = q->conn->now_us;
+    for (h = q->conn->handles; h; h = h->next)
+        for (s = h->lanes; s; s = s->next) {
+            int sent = s->x.state == DELAYQ_EXCHANGE_SENT;
+            if (s->suspect_us == 0 ||
+                (!sent && (s->settled == s->accepted || now < s->retry_us ||
+                           now >= s->suspect_us)))
+                continue;
+            if (s == lane && !q->conn->cmd.first) return 0;
+            return sent ? DQ_NEVER : s->suspect_us;
+        }
+    return 0;
+}
+
+/* What a lane, or a request that has no lane, waits for. */
+typedef enum dq_block {
+    DQ_BLOCK_NONE,    /* nothing: it goes on now */
+    DQ_BLOCK_PROGRAM, /* it has no ops */
+    DQ_BLOCK_REPLY,   /* its request is in flight */
+    DQ_BLOCK_PAUSE,   /* the end of a pause after a failure */
+    DQ_BLOCK_SYNC,    /* outbox_sync, which the next step calls */
+    DQ_BLOCK_LANE,    /* a lane that is suspected, see dq_lane_yield_us */
+    DQ_BLOCK_SOCKET,  /* the connection */
+    DQ_BLOCK_PROBE,   /* the probe of its queue */
+    DQ_BLOCK_PAYLOAD  /* the rest of a large request, which is being written */
+} dq_block;
+
+/* Returns what a request of a lane with ops waits for (`lane` is that of the
+ * fetch for tracking, too). *until: the time at which the wait ends if nothing
+ * is read or written before, or DQ_NEVER. */
+static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
+                                   int64_t *until) {
+    const delayq_conn *conn = q->conn;
+    int yields = lane->ring || lane == &q->fetch.lane;
+    *until = yields ? dq_lane_yield_us(q, lane) : 0;
+    if (*until > conn->now_us) return DQ_BLOCK_LANE;
+    *until = DQ_NEVER;
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known || conn->leaving)
+        return DQ_BLOCK_SOCKET;
+    if (!q->probed && q->setup.state == DELAYQ_EXCHANGE_NONE &&
+        conn->cmd.body_len == 0)
+        *until = q->probe_us;
+    if (!q->probed) return DQ_BLOCK_PROBE;
+    if (conn->cmd.body_len > 0) return DQ_BLOCK_PAYLOAD;
+    *until = 0;
+    return DQ_BLOCK_NONE;
+}
+
+/* Returns the verb of a lane's request, or of its next op. */
+static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
+    if (lane->x.state != DELAYQ_EXCHANGE_NONE) return lane->verb;
+    return lane->ring ? dq_ring_entry(lane->ring, lane->ring->head)->op.verb
+                      : lane->array_verb;
+}
+
+/* Returns 1 if a lane's offers wait for a probe, since the last one is old: a
+ * handle that only offers meets no foreign element. */
+static int dq_lane_looks(const delayq *q, const delayq_lane *lane) {
+    return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
+           q->conn->now_us > q->look_us;
+}
+
+/* Returns what a lane waits for: the one condition by which it acts, and by
+ * which its handle sleeps. */
+static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
+                           int64_t *until) {
+    dq_block block;
+    *until = lane->x.state == DELAYQ_EXCHANGE_ANSWERED ? 0 : DQ_NEVER;
+    if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) return DQ_BLOCK_NONE;
+    if (lane->x.state == DELAYQ_EXCHANGE_SENT) return DQ_BLOCK_REPLY;
+    if (lane->settled == lane->accepted) return DQ_BLOCK_PROGRAM;
+    *until = lane->retry_us;
+    if (lane->x.state == DELAYQ_EXCHANGE_NONE && *until > q->conn->now_us)
+        return DQ_BLOCK_PAUSE;
+    if (lane->ring && lane->ring->synced <= lane->settled) return DQ_BLOCK_SYNC;
+    block = dq_blocked_request(q, lane, until);
+    if (block != DQ_BLOCK_NONE || !dq_lane_looks(q, lane) ||
+        q->setup.state == DELAYQ_EXCHANGE_NONE)
+        return block;
+    *until = DQ_NEVER;
+    return DQ_BLOCK_PROBE;
 }
 
 /* --- plan --- */
@@ -7532,15 +7563,14 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
 /* Continue towards an open socket for a lane's request. Returns OK if there is
  * one, EMPTY if it is not open yet, else the status of q->err. */
 static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
-    delayq_status status;
-    int flags = lane->verb->flags;
-    if ((flags & DQ_OFFERS) && q->setup.state == DELAYQ_EXCHANGE_NONE &&
-        q->conn->now_us - q->setup.read_us > DQ_LOOK_US)
-        q->probed = 0; /* a handle that only offers meets no element */
-    status = dq_conn_ensure(q);
-    if (status == DELAYQ_OK && q->foreign && (flags & (DQ_OFFERS | DQ_TAKES)))
-        status = dq_err_wire(q);
-    return status;
+    delayq_status status = dq_conn_ensure(q);
+    if (status != DELAYQ_OK) return status;
+    if (q->foreign && (lane->verb->flags & (DQ_OFFERS | DQ_TAKES)))
+        return dq_err_wire(q);
+    if (!dq_lane_looks(q, lane)) return DELAYQ_OK;
+    if (q->setup.state == DELAYQ_EXCHANGE_NONE && q->conn->cmd.body_len == 0)
+        dq_conn_send_probe(q);
+    return DELAYQ_EMPTY;
 }
 
 /* Write a lane's request. The call goes right behind the load of its script, so
@@ -7901,19 +7931,18 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
            lane->x.state != DELAYQ_EXCHANGE_SENT) {
         int plans = lane->x.state == DELAYQ_EXCHANGE_NONE;
         delayq_status ready;
+        dq_block block;
+        int64_t until;
         if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
             dq_lane_read(q, lane);
             dq_lane_end(q, lane);
             continue;
         }
-        if (plans) {
-            if (dq_sched_lane(q, lane) > q->conn->now_us) return;
-            if (ring && (!q->conn->known || !q->probed || /* a tick connects */
-                         ring->synced <= lane->settled))
-                return;
-            lane->verb = ring ? dq_ring_entry(ring, ring->head)->op.verb
-                              : lane->array_verb;
-        }
+        block = dq_blocked(q, lane, &until);
+        if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
+        /* a tick connects for rings */
+        if (block != DQ_BLOCK_NONE && (ring || block < DQ_BLOCK_SOCKET)) return;
+        lane->verb = dq_lane_verb(lane);
         ready = dq_lane_connect(q, lane);
         if (ready == DELAYQ_EMPTY) return;
         if (ready != DELAYQ_OK) {
@@ -7922,8 +7951,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             dq_lane_end(q, lane);
             continue;
         }
-        if (q->conn->cmd.body_len > 0) DQ_MARK(waits_for_payload);
-        if (q->conn->cmd.body_len > 0) return; /* another is being written */
+        if (q->conn->cmd.body_len > 0) return;
         if (plans) dq_lane_plan(q, lane);
         dq_lane_write(q, lane);
     }
@@ -8483,6 +8511,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
 typedef struct dq_subscriber {
     void (*step)(delayq_conn *conn);
     delayq_status (*on_track)(delayq *q);
+    void (*track)(delayq *q);
     void (*follow)(delayq *q, int leaves);
 } dq_subscriber;
 
@@ -8593,15 +8622,14 @@ static void dq_sub_opened(delayq_conn *conn) {
 static void dq_sub_track(delayq *q) {
     delayq_conn *conn = q->conn;
     const delayq_waiter *w = &q->waiter;
-    int64_t now = conn->now_us;
+    int64_t now = conn->now_us, until;
     dq_resp_writer o;
     int n = 2;
     assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
-    if (q->list_tracked || !conn->known || !q->probed ||
-        q->setup.state != DELAYQ_EXCHANGE_NONE || conn->cmd.body_len > 0 ||
+    if (q->list_tracked || q->setup.state != DELAYQ_EXCHANGE_NONE ||
         conn->tracking == DELAYQ_TRACK_OFF || now < q->track_us ||
         w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now ||
-        dq_sched_yield_us(q, NULL) > 0)
+        dq_blocked_request(q, &q->fetch.lane, &until) != DQ_BLOCK_NONE)
         return;
     dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
@@ -8727,7 +8755,7 @@ static void dq_sub_step(delayq_conn *conn) {
 }
 
 static const dq_subscriber dq_subscriber_functions = {
-    dq_sub_step, dq_sub_on_track, dq_sub_follow};
+    dq_sub_step, dq_sub_on_track, dq_sub_track, dq_sub_follow};
 
 /* Begin to connect the subscriber to the server of cmd, unless a back-off
  * forbids it. */
@@ -8753,6 +8781,7 @@ static void dq_sub_open(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
+#define DQ_IDLE_READ_US 1000 /* between two reads of idle sockets */
 
 /* Read the input, settle the ops whose reply has come, send the pending
  * requests, without waiting. Returns OK, or the failure of tracking. */
@@ -8767,19 +8796,93 @@ static delayq_status dq_step(delayq *q) {
     if (idle && conn->subscriber) conn->subscriber->step(conn);
     if ((idle || conn->cmd.first) && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
         dq_conn_pump_open(conn);
+    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED && dq_conn_looks(q) &&
+        q->setup_kind == DELAYQ_SETUP_PROBE)
+        dq_conn_on_probe(q);
     if (conn->subscriber) status = conn->subscriber->on_track(q);
+    if (q->waiter.push_us > 0) conn->subscriber->track(q); /* if it is time */
     if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->step(q);
     for (lane = q->lanes; lane; lane = lane->next)
         if (lane->settled < lane->accepted) dq_lane_step(q, lane);
     return status;
 }
 
+/* What a caller does when it is time, besides the steps. */
+typedef enum dq_caller {
+    DQ_CALLER_CALLS, /* nothing: it awaits the end of its lane */
+    DQ_CALLER_MOVES, /* transfers */
+    DQ_CALLER_TAKES  /* takes */
+} dq_caller;
+
+/* Returns the time of the next transfer or take, DQ_NEVER if it waits for
+ * something else than a time. */
+static int64_t dq_wait_fetch_us(const delayq *q, dq_caller caller) {
+    const delayq_fetch *f = &q->fetch;
+    int64_t when = q->next_poll_us, until;
+    if (caller == DQ_CALLER_CALLS || f->reply ||
+        f->lane.settled < f->lane.accepted)
+        return DQ_NEVER;
+    if (caller == DQ_CALLER_TAKES && q->ready > 0 && when > q->not_before_us)
+        when = q->not_before_us;
+    dq_blocked_request(q, &f->lane, &until);
+    return until > when ? until : when;
+}
+
+/* Returns the time at which a standby counts the list, DQ_NEVER as above. */
+static int64_t dq_wait_count_us(const delayq *q) {
+    int64_t when = q->waiter.push_us, until;
+    if (when == 0 || q->list_tracked ||
+        q->conn->tracking == DELAYQ_TRACK_OFF ||
+        q->setup.state != DELAYQ_EXCHANGE_NONE)
+        return DQ_NEVER;
+    if (when < q->track_us) when = q->track_us;
+    dq_blocked_request(q, &q->fetch.lane, &until);
+    return until > when ? until : when;
+}
+
+/* Returns the end of a sleep: the time at which q acts unless a socket is ready
+ * before. Without a connection it is the time of the next step of connecting.
+ * Invariant: if it has come, the next step, or what the caller does then,
+ * changes something. */
+static int64_t dq_wait_next(const delayq *q, dq_caller caller) {
+    const delayq_conn *conn = q->conn;
+    const delayq_lane *lane;
+    int64_t next = dq_sched_socket(conn, &conn->cmd), other;
+    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
+    /* under TLS the rest may lie in a buffer, and the socket isn't readable */
+    if (conn->cmd.more || conn->sub.more) return 0;
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
+    if (!q->probed && q->setup.state == DELAYQ_EXCHANGE_NONE &&
+        conn->cmd.body_len == 0 && q->probe_us < next)
+        next = q->probe_us;
+    for (lane = q->lanes; lane; lane = lane->next) {
+        dq_blocked(q, lane, &other);
+        if (other < next) next = other;
+    }
+    other = dq_wait_fetch_us(q, caller);
+    if (other < next) next = other;
+    other = dq_wait_count_us(q);
+    if (other < next) next = other;
+    if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
+    other = conn->sub.state < DELAYQ_SOCKET_OPEN
+                ? dq_sched_socket(conn, &conn->sub)
+                : dq_sched_ping_us(conn);
+    /* dq_step reads an idle socket no sooner */
+    if (other < conn->idle_read_us + DQ_IDLE_READ_US)
+        other = conn->idle_read_us + DQ_IDLE_READ_US;
+    return other < next ? other : next;
+}
+
 /* The events that end a sleep, besides the schedule. */
 typedef enum dq_sleep_for {
     DQ_FOR_REPLY, /* the replies in flight */
     DQ_FOR_FLUSH, /* also delayq_wake, and messages */
-    DQ_FOR_ITEMS  /* and the next poll */
+    DQ_FOR_ITEMS, /* and the next transfer, */
+    DQ_FOR_TAKES  /* or the next take */
 } dq_sleep_for;
+
+static const dq_caller dq_sleep_callers[] = {
+    DQ_CALLER_CALLS, DQ_CALLER_CALLS, DQ_CALLER_MOVES, DQ_CALLER_TAKES};
 
 /* Returns 1 if a queue before number i uses the same connection. */
 static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
@@ -8797,7 +8900,7 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
         delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_sched_next(queues[i], what == DQ_FOR_ITEMS);
+        int64_t next = dq_wait_next(queues[i], dq_sleep_callers[what]);
         if (what != DQ_FOR_REPLY && DQ_LOAD(&queues[i]->woken)) return;
         if (next < until) until = next;
         if (i > 0 && dq_wait_seen_conn(queues, i)) continue;
@@ -8900,6 +9003,14 @@ static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
     return lane->result;
 }
 
+/* The time of a call that can't send its request is over. */
+static delayq_status dq_wait_late(delayq *q) {
+    delayq_conn *conn = q->conn;
+    return dq_err_set(q->err,
+                      dq_conn_late(conn, &conn->cmd, "; the attempt goes on"),
+                      "%s", conn->err);
+}
+
 /* Wait for an open connection on which q's queue has been probed, until the
  * deadline and step_us longer for each step of connecting that succeeds in
  * time. */
@@ -8914,11 +9025,7 @@ static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
             before = conn->cmd.state;
             deadline += step_us;
         }
-        if (conn->now_us >= deadline)
-            return dq_err_set(
-                q->err,
-                dq_conn_late(q->conn, &conn->cmd, "; the attempt goes on"),
-                "%s", conn->err);
+        if (conn->now_us >= deadline) return dq_wait_late(q);
         dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
         dq_step(q);
     }
@@ -9283,12 +9390,11 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Returns the number of items that a take requests. A loop fetches ahead: twice
- * as many as before if all of these were taken before the next tick. */
+/* Returns the number of items that a loop's take requests. It fetches ahead:
+ * twice as many as before if all of these were taken before the next tick. */
 static size_t dq_fetch_size(delayq *q, size_t max) {
     delayq_fetch *f = &q->fetch;
     size_t batch = (size_t)q->options.batch;
-    if (!q->outbox) return max;
     if (max > 1) f->most = max;
     if (f->most > f->want)
         f->want = f->most;
@@ -9305,11 +9411,10 @@ static int dq_take_is_due(const delayq *q, int waits) {
     const delayq_conn *conn = q->conn;
     if (dq_fetch_is_busy(q)) return 0;
     if (q->fetch.ack.text[0]) return 1;
-    if (waits && (!conn->known || conn->sub.state == DELAYQ_SOCKET_CLOSED))
+    if (waits && (!conn->known || !q->probed ||
+                  conn->sub.state == DELAYQ_SOCKET_CLOSED))
         return 1;
-    return conn->known && q->probed &&
-           (dq_sched_has_ready(q) || conn->now_us >= q->next_poll_us) &&
-           dq_sched_yield_us(q, NULL) == 0;
+    return dq_wait_fetch_us(q, DQ_CALLER_TAKES) <= conn->now_us;
 }
 
 /* One step of a take: hand out the items of a reply. If there are none, send a
@@ -9324,8 +9429,8 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
     if (dq_take_is_due(q, waits))
-        dq_fetch_send(q, f->take, dq_fetch_size(q, max));
-    else if (max > 1)
+        dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
+    else if (!waits && max > 1)
         f->most = max;
     if (waits && f->lane.settled < f->lane.accepted)
         dq_wait_lane(q, &f->lane, dq_wait_limit(q));
@@ -9335,7 +9440,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)))
         return status;
     status = dq_fetch_hand_out(q, items, max, count);
-    if (status == DELAYQ_OK) f->taken |= 2;
+    if (status == DELAYQ_OK && f->taken) f->taken |= 2;
     if (status != DELAYQ_EMPTY || !listens) return status;
     status = dq_sub_on_track(q); /* read with the take's reply */
     dq_sub_open(q);
@@ -9352,29 +9457,29 @@ static const dq_verb *dq_transfer_verb(const delayq *q);
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
-    if (!q->conn->known || !q->probed || dq_fetch_is_busy(q) ||
-        dq_conn_may_use(q) != DELAYQ_OK || dq_sched_yield_us(q, NULL) > 0)
-        return;
-    if (q->conn->now_us >= q->next_poll_us || (ahead && dq_sched_has_ready(q)))
+    if (dq_conn_may_use(q) != DELAYQ_OK) return;
+    if (dq_wait_fetch_us(q, ahead ? DQ_CALLER_TAKES : DQ_CALLER_MOVES) <=
+        q->conn->now_us)
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
                       ahead ? dq_fetch_size(q, 1) : 0);
-    else if (listens && (ahead || q->ready == 0))
+    else if (listens && !dq_fetch_is_busy(q) && (ahead || q->ready == 0))
         dq_sub_track(q);
 }
 
-/* Connect, step all lanes, and move the due items. If the handle has no outbox,
- * wait for the connection and the transfer. */
-static delayq_status dq_tick(delayq *q, int64_t deadline, int listens) {
+/* Connect, step all lanes, and move the due items. `waits`: for the connection
+ * and the transfer, until the deadline. Returns EMPTY if the connection needs
+ * more time, or the failure of the connection or the transfer. */
+static delayq_status dq_turn(delayq *q, int64_t deadline, int listens,
+                             int waits) {
     delayq_fetch *f = &q->fetch;
-    int left = dq_fetch_has_items(q); /* since the last tick */
+    int left = dq_fetch_has_items(q); /* since the last turn */
     delayq_status ready =
-        q->outbox ? dq_conn_ensure(q) : dq_wait_connected(q, deadline, 0);
+        waits ? dq_wait_connected(q, deadline, 0) : dq_conn_ensure(q);
     delayq_status status = dq_step(q);
-    const delayq_lane *lane;
-    if (ready == DELAYQ_OK && (status == DELAYQ_OK || q->outbox)) {
+    if (ready == DELAYQ_OK && (status == DELAYQ_OK || !waits)) {
         dq_sub_open(q);
         dq_tick_fetch(q, listens);
-        if (!q->outbox && f->lane.settled < f->lane.accepted) {
+        if (waits && f->lane.settled < f->lane.accepted) {
             dq_wait_lane(q, &f->lane, deadline);
             if (listens && f->failure == DELAYQ_OK && q->ready == 0 &&
                 q->conn->now_us < q->next_poll_us)
@@ -9389,24 +9494,33 @@ static delayq_status dq_tick(delayq *q, int64_t deadline, int listens) {
     if (f->failure < DELAYQ_OK) {
         status = f->failure;
         f->failure = DELAYQ_OK;
-        return status;
     }
+    return status < DELAYQ_OK ? status : ready;
+}
+
+/* A turn of a loop. It also reports the last failure of an outbox. */
+static delayq_status dq_tick(delayq *q, int listens) {
+    delayq_status status = dq_turn(q, dq_wait_limit(q), listens, !q->outbox);
+    const delayq_lane *lane;
+    if (status < DELAYQ_OK) return status;
     for (lane = q->lanes; lane; lane = lane->next)
         if (lane->ring && lane->status < DELAYQ_OK) {
             memcpy(q->err, q->outbox->why, sizeof q->err);
             return lane->status;
         }
-    return status;
+    return DELAYQ_OK;
 }
 
-/* One turn of a wait. Returns OK if there is something to take, else EMPTY. */
+/* One turn of a wait, which waits for nothing itself. Returns OK if there is
+ * something to take, else EMPTY. The failures of an outbox are left to the next
+ * tick. */
 static delayq_status dq_wait_turn(delayq *q) {
     delayq_status status;
     int any;
-    q->fetch.taken |= 1;
-    status = dq_tick(q, dq_wait_limit(q), !q->foreign);
-    if (status == DELAYQ_OK && q->foreign) return dq_err_wire(q);
-    if (status != DELAYQ_OK) return status;
+    if (q->outbox) q->fetch.taken |= 1;
+    status = dq_turn(q, 0, !q->foreign, 0);
+    if (status < DELAYQ_OK) return status;
+    if (q->foreign) return dq_err_wire(q);
     any = q->outbox ? dq_fetch_has_items(q) : dq_sched_has_ready(q);
     return any ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -10043,8 +10157,6 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
         if (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL)
             lane->result = status;
     }
-    if (!q->conn->known || !q->probed)
-        return lane->result; /* a tick connects */
     if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE)
         dq_lane_step(q, &b->changes.lane);
     if (b->offers.lane.x.state == DELAYQ_EXCHANGE_NONE)
@@ -10317,10 +10429,10 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     /* A program whose last take was empty and did not wait will now sleep until
      * wait_ms is over or a descriptor is readable: ask for reports of pushes,
      * as a take that waits does. */
-    if (!idle) status = dq_tick(q, dq_wait_limit(q), q->empty_takes);
+    if (!idle) status = dq_tick(q, q->empty_takes);
     if (!wait_ms) return status;
     now = q->conn->now_us;
-    left = dq_sched_next(q, 1) - now;
+    left = dq_wait_next(q, DQ_CALLER_MOVES) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     /* a program that has stopped taking may sleep */
@@ -10363,11 +10475,11 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     delayq_status status;
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
-    f->taken |= 1;
+    if (!waits || !q->outbox) f->taken |= 1; /* by a loop */
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
     for (;;) {
-        int postponed = dq_wait_is_postponed(q), at_once;
+        int postponed = dq_wait_is_postponed(q);
         if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
             status = DELAYQ_WOKEN;
             break;
@@ -10386,8 +10498,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
             if (!f->ack.text[0]) status = DELAYQ_WOKEN;
             break;
         }
-        at_once = status == DELAYQ_EMPTY && dq_take_is_due(q, 0);
-        dq_sleep(&q, 1, at_once ? 0 : deadline, DQ_FOR_ITEMS);
+        dq_sleep(&q, 1, deadline, DQ_FOR_TAKES);
     }
     /* an item that a lost reply had handed out is not forgotten */
     if (f->lost) DQ_MARK(take_lost_a_reply);
@@ -10951,9 +11062,18 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
     return dq_ask_removal(q, &dq_verb_dead_clear, 1, NULL, removed);
 }
 
+/* Returns 1 if a handle without an outbox has begun to look for items. */
+static int dq_wait_looks(const delayq *q) {
+    const delayq_lane *lane = &q->fetch.lane;
+    if (q->outbox) return 0;
+    if (lane->settled < lane->accepted) return 1;
+    return q->conn->cmd.state != DELAYQ_SOCKET_CLOSED &&
+           (!q->conn->known || !q->probed);
+}
+
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
-    int64_t deadline;
+    int64_t deadline, limit = 0, now;
     size_t i, conns = 0;
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
@@ -10963,10 +11083,12 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         conns += !dq_wait_seen_conn(queues, i);
         if (conns > DQ_MAX_CONNS)
             return dq_check(q, "wait: more than 20 connections");
+        if (limit < dq_wait_limit(q)) limit = dq_wait_limit(q);
     }
     deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
         delayq_status all = DELAYQ_EMPTY; /* OK if one of them has an item */
+        delayq *looks = NULL;
         for (i = 0; i < count; i++) {
             delayq_status status;
             int postponed;
@@ -10979,10 +11101,13 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             if (status < 0 && !dq_err_is_transient(status)) return status;
             if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
+            if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
         }
-        if (all == DELAYQ_OK || timeout_ms == 0 || dq_sys_now() >= deadline)
-            return all;
-        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
+        now = dq_sys_now();
+        if (all == DELAYQ_EMPTY && looks && now >= limit)
+            return dq_wait_late(looks);
+        if (all == DELAYQ_OK || now >= (looks ? limit : deadline)) return all;
+        dq_sleep(queues, count, looks ? limit : deadline, DQ_FOR_ITEMS);
     }
 }
 

@@ -644,7 +644,7 @@ static void loop_worker(actor *a) {
         is_free(a);
         CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
         a->turns += wait_ms == 0;
-        if (wait_ms) sleep_in_poll(a, wait_ms);
+        sleep_in_poll(a, wait_ms);
     }
 }
 
@@ -685,7 +685,7 @@ static void outbox_worker(actor *a) {
         wait_ms = tick_all(a);
         if (a->gap_us) /* in frames */
             process_sleep(FRAME_US);
-        else if (wait_ms)
+        else
             sleep_in_poll(a, wait_ms);
     }
 }
@@ -695,7 +695,7 @@ static void mover(actor *a) {
         int64_t wait_ms = 0;
         CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
         a->turns += wait_ms == 0;
-        if (wait_ms) sleep_in_poll(a, wait_ms);
+        sleep_in_poll(a, wait_ms);
     }
 }
 
@@ -978,7 +978,7 @@ static void outbox_producer(actor *a) {
         if (percent(a, sim_plan.mix.flush)) flush(a);
         if (offers_on())
             process_sleep(FRAME_US);
-        else if (wait_ms)
+        else
             sleep_in_poll(a, wait_ms);
     }
 }
@@ -1001,7 +1001,7 @@ static void sharer(actor *a) {
         a->turns += wait_ms == 0;
         left = offers_on() ? (next - sim_now()) / 1000 + 1 : wait_ms;
         if (left < 0) left = 0;
-        if (wait_ms) sleep_in_poll(a, wait_ms < left ? wait_ms : left);
+        sleep_in_poll(a, wait_ms < left ? wait_ms : left);
     }
 }
 

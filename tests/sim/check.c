@@ -1328,8 +1328,14 @@ static void watch(void *arg) {
 
 /* --- a run --------------------------------------------------------------- */
 
+/* What a handle sleeps for and what it may do come from one condition. */
+static void check_spins(const char *name) {
+    check_fail("spin", "%s polls, and neither sleeps nor moves a byte", name);
+}
+
 void check_begin(void) {
     int q;
+    process_spins = check_spins;
     check_failed[0] = check_text[0] = '\0';
     run_over = 0;
     check_free();

@@ -92,6 +92,7 @@ struct process {
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
     uint64_t steps, calls, chance;
+    int idle_polls; /* in a row, since it last slept or moved a byte */
     uint64_t trap_call; /* before this call of the system, */
     void (*trap)(void *arg);
     void *trap_arg;

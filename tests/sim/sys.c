@@ -228,6 +228,10 @@ static int wait_for(int fd, int events, int64_t timeout_us) {
     return n > 0 ? 0 : n == 0 ? failed(EAGAIN) : -1;
 }
 
+/* A handle is awake for the last 50 us of a sleep. */
+#define IDLE_POLLS 400
+void (*process_spins)(const char *name);
+
 int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
 
 int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout) {
@@ -237,6 +241,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout) {
     assert(count <= SIM_MAX_FILES);
     process_called(CALL_US);
     n = wait_ready(fds, count, timeout < 0 ? -1 : timeout * INT64_C(1000));
+    if (++p->idle_polls > IDLE_POLLS && process_spins) process_spins(p->name);
     trace_poll(fds, count, timeout);
     return n > 0 ? n : (int)traced("poll", timeout, n);
 }
@@ -371,6 +376,7 @@ static ssize_t do_read(int fd, void *to, size_t len, int flags) {
     if (!f) return -1;
     for (;;) {
         ssize_t n = read_file(f, to, len, flags & MSG_PEEK);
+        if (n > 0 && f->kind != FILE_RANDOM) process_self()->idle_polls = 0;
         if (n >= 0) return n;
         if (n != -EAGAIN || f->nonblocking || flags & MSG_DONTWAIT)
             return failed((int)-n);
@@ -394,6 +400,7 @@ static ssize_t do_write(int fd, const void *from, size_t len, int flags) {
     for (;;) {
         ssize_t n = write_file(f, (const char *)from + done, len - done);
         int waits = !f->nonblocking && !(flags & MSG_DONTWAIT);
+        if (n > 0) process_self()->idle_polls = 0;
         if (n >= 0) done += (size_t)n;
         if (n >= 0 && (done == len || !waits)) return (ssize_t)done;
         if (n < 0 && done > 0 && (n != -EAGAIN || !waits)) return (ssize_t)done;

@@ -91,6 +91,8 @@ const char *process_name(const process *p);
 
 /* Called in a process: */
 void process_sleep(int64_t us); /* by true time */
+/* A process polls again and again, and neither sleeps nor moves a byte. */
+extern void (*process_spins)(const char *name);
 void process_spend(int64_t us); /* computing: others run meanwhile */
 /* The numbers of waits that have ended, and of system calls. Reading the clock
  * also takes a microsecond, so that a loop that only reads it can't stop the

@@ -1,0 +1,242 @@
+/*
+ * What a handle waits for: it acts as soon as it can, and sleeps until then.
+ * Nothing here waits for ever or polls without sleeping.
+ *
+ * This file compiles delayq with a poll that adds up its timeouts, and counts
+ * the calls that have neither slept nor found anything.
+ */
+#define _GNU_SOURCE
+#include <poll.h>
+
+static long waited_ms, idle_polls;
+static int counting_poll(struct pollfd *p, nfds_t n, int timeout) {
+    int ready = poll(p, n, timeout);
+    if (ready == 0 && timeout > 0) waited_ms += timeout;
+    idle_polls += ready == 0 && timeout == 0;
+    return ready;
+}
+#define poll counting_poll
+#define DELAYQ_STATIC
+#define DELAYQ_IMPLEMENTATION
+#include "../delayq.h"
+#undef poll
+#include "outbox.h"
+#include "proxy.h"
+#include "test.h"
+
+static delayq q, other;
+static delayq_item item;
+
+/* Returns the options of a handle that shares a connection. */
+static delayq_options sharing(delayq *owner, const char *name, int has_box) {
+    delayq_options o;
+    memset(&o, 0, sizeof o);
+    o.name = name;
+    o.share = owner;
+    if (has_box) o.outbox = box_memory(BOX);
+    if (has_box) o.outbox_size = BOX;
+    return o;
+}
+
+/* Returns how many ticks of a second say that there is more work now, though
+ * nothing can be done. */
+static int busy_ticks(delayq *const *handles, int n) {
+    long long end = now_us() + 1000000;
+    int busy = 0, i;
+    while (now_us() < end) {
+        int64_t wait_ms, least = 50;
+        for (i = 0; i < n; i++) {
+            delayq_tick(handles[i], &wait_ms);
+            if (wait_ms < least) least = wait_ms;
+        }
+        busy += least == 0;
+        usleep((useconds_t)(least * 1000));
+    }
+    return busy;
+}
+
+/* The offer looks for foreign elements, since the last look is old. Only a take
+ * reads the reply to that. */
+TEST(an_outbox_that_was_idle_takes_what_it_then_offers) {
+    int ticks;
+    for (ticks = 0; ticks < 2; ticks++) {
+        open_box(&q, 0);
+        CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+        if (ticks) OK(&q, turn(&q));
+        look_again(&q);
+        OFFER(&q, "x", 0);
+        idle_polls = 0;
+        OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+        CHECK(idle_polls < 1000);
+        delayq_close(&q);
+    }
+}
+
+TEST(a_take_goes_on_after_the_probe_of_its_queue_has_failed) {
+    delayq_options o;
+    int box;
+    proxy_start(&main_server);
+    for (box = 0; box < 2; box++) {
+        o = options_for(&main_server, "jobs");
+        o.url = proxy_url();
+        OK(&other, delayq_open(&other, &o));
+        CHECK_STATUS(&other, delayq_take(&other, &item, 50), DELAYQ_EMPTY);
+        o = sharing(&other, "jobs", box);
+        strcpy(proxy->forged, "-BUSY forged\r\n");
+        proxy_strike(FORGE, 0, 0, 1 << 30);
+        if (box) {
+            OK(&q, delayq_open(&q, &o));
+            UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);
+        } else {
+            CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AGAIN);
+        }
+        proxy_calm();
+        ask("RPUSH jobs x");
+        idle_polls = 0;
+        OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+        CHECK(idle_polls < 1000);
+        delayq_close(&q);
+        delayq_close(&other);
+    }
+}
+
+/* The second handle has an op, too, which waits for the first one's. */
+TEST(nothing_spins_while_a_large_payload_is_being_written) {
+    enum { SIZE = 12 << 20 };
+    char *payload = (char *)calloc(1, SIZE);
+    delayq *both[2] = {&q, &other};
+    delayq_options o;
+    server s;
+    server_start(&s, NULL);
+    o = options_for(&s, "jobs");
+    o.outbox_size = 3 * SIZE;
+    o.outbox = box_memory(o.outbox_size);
+    o.lease_ms = 60000;
+    o.io_timeout_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    o = sharing(&q, "jobs", 1);
+    OK(&other, delayq_open(&other, &o));
+    OFFER(&q, "x", 0);
+    SETTLE(&q);
+    UNTIL((turn(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
+    UNTIL((turn(&other), other.probed));
+    server_kill(&s, SIGSTOP);
+    OK(&q, delayq_offer(&q, payload, SIZE, 60000));
+    UNTIL((turn(&q), q.conn->cmd.body_len > 0));
+    OK(&q, delayq_ack(&q, &item));
+    OFFER(&other, "y", 60000);
+    CHECK(busy_ticks(both, 2) < 100);
+    idle_polls = 0;
+    CHECK_STATUS(&q, delayq_flush(&q, 300), DELAYQ_ERR_TIMEOUT);
+    CHECK(idle_polls < 1000);
+    server_kill(&s, SIGCONT);
+    SETTLE(&q);
+    SETTLE(&other);
+    delayq_close(&other);
+    delayq_close(&q);
+    server_end(&s);
+    free(payload);
+}
+
+/* The first host answers nothing. The item of the other queue comes in time. */
+TEST(a_wait_is_not_held_up_by_a_silent_server) {
+    delayq *both[2] = {&other, &q};
+    delayq_options o = options_for(&main_server, "jobs");
+    int box, i;
+    for (box = 0; box < 2; box++) {
+        OK(&q, delayq_open(&q, &o));
+        o = box ? box_options(&main_server, BOX)
+                : options_for(&main_server, "jobs");
+        o.url = silent_host();
+        o.io_timeout_ms = o.connect_timeout_ms = 5000;
+        if (box)
+            OK(&other, delayq_open(&other, &o));
+        else {
+            o.connect_timeout_ms = 1;
+            CHECK_STATUS(&other, delayq_open(&other, &o), DELAYQ_ERR_TIMEOUT);
+            other.options.connect_timeout_ms = 5000;
+            other.call_ms = 5000;
+        }
+        for (i = 0; i < 3; i++) {
+            OFFER(&q, "x", 200);
+            waited_ms = idle_polls = 0;
+            OK(&q, delayq_wait(both, 2, 20000 * test_slow()));
+            CHECK(waited_ms < 1500 && idle_polls < 5000);
+            OK(&q, delayq_take(&q, &item, 0));
+        }
+        delayq_close(&other);
+        delayq_close(&q);
+        o = options_for(&main_server, "jobs");
+    }
+}
+
+TEST(a_wait_does_not_return_because_an_outbox_can_send_nothing) {
+    delayq *one = &q;
+    delayq_options o;
+    server s;
+    redisContext *c;
+    server_start(&s, NULL);
+    c = server_connect(&s);
+    o = options_for(&s, "jobs");
+    o.outbox_size = BOX;
+    o.outbox = box_memory(BOX);
+    OK(&q, delayq_open(&q, &o));
+    UNTIL(turn(&q) == DELAYQ_OK && q.probed);
+    freeReplyObject(run(c, "CONFIG SET maxmemory 1"));
+    OFFER(&q, "x", 60000);
+    UNTIL(turn(&q) == DELAYQ_ERR_FULL);
+    waited_ms = 0;
+    CHECK_STATUS(&q, delayq_wait(&one, 1, 300), DELAYQ_EMPTY);
+    CHECK(waited_ms > 100);
+    CHECK_STATUS(&q, turn(&q), DELAYQ_ERR_FULL); /* a tick reports it */
+    freeReplyObject(run(c, "CONFIG SET maxmemory 0"));
+    SETTLE(&q);
+    delayq_close(&q);
+    redisFree(c);
+    server_end(&s);
+}
+
+/* Each take leases one item, with or without a tick before. */
+TEST(a_take_that_waits_fetches_nothing_ahead) {
+    enum { ITEMS = 40 };
+    delayq_counts c;
+    int i, ticks;
+    for (ticks = 0; ticks < 2; ticks++) {
+        ask("FLUSHALL");
+        open_queue(&other, "jobs");
+        for (i = 0; i < ITEMS; i++) OFFER(&other, "x", 0);
+        UNTIL(delayq_count(&other, &c) == DELAYQ_OK && c.overdue == ITEMS);
+        open_box(&q, 60000);
+        for (i = 0; i < ITEMS; i++) {
+            OK(&q, delayq_take(&q, &item, 20000 * test_slow()));
+            OK(&other, delayq_count(&other, &c));
+            CHECK_INT(c.overdue + c.ready, ITEMS - i - 1);
+            OK(&q, delayq_ack(&q, &item));
+            if (ticks) turn(&q);
+        }
+        SETTLE(&q);
+        delayq_close(&q);
+        delayq_close(&other);
+    }
+}
+
+/* The first reply is late, so the probe is sent again. */
+TEST(two_outboxes_on_a_slow_line_sleep) {
+    delayq *both[2] = {&q, &other};
+    delayq_options o = box_options(&main_server, BOX);
+    proxy_start(&main_server);
+    proxy->delay_ms = 150;
+    proxy_strike(DELAY, 1, 0, 1 << 30);
+    o.url = proxy_url();
+    OK(&q, delayq_open(&q, &o));
+    o = sharing(&q, "others", 1);
+    OK(&other, delayq_open(&other, &o));
+    UNTIL((turn(&q), turn(&other), q.probed && other.probed));
+    busy_ticks(both, 2);
+    CHECK(busy_ticks(both, 2) < 100);
+    OFFER(&q, "x", 60000);
+    SETTLE(&q);
+    proxy_calm();
+    delayq_close(&other);
+    delayq_close(&q);
+}
