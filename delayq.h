@@ -9390,6 +9390,12 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
+/* Wait for the reply to a transfer or take, if one is in flight. */
+static void dq_fetch_await(delayq *q, int64_t deadline) {
+    delayq_lane *lane = &q->fetch.lane;
+    if (lane->settled < lane->accepted) dq_wait_lane(q, lane, deadline);
+}
+
 /* Returns the number of items that a loop's take requests. It fetches ahead:
  * twice as many as before if all of these were taken before the next tick. */
 static size_t dq_fetch_size(delayq *q, size_t max) {
@@ -9428,12 +9434,12 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
         dq_fetch_expire(q);
     if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
+    if (waits) dq_fetch_await(q, dq_wait_limit(q)); /* of a tick or wait */
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
     else if (!waits && max > 1)
         f->most = max;
-    if (waits && f->lane.settled < f->lane.accepted)
-        dq_wait_lane(q, &f->lane, dq_wait_limit(q));
+    if (waits) dq_fetch_await(q, dq_wait_limit(q));
     dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
@@ -10409,7 +10415,7 @@ static int dq_is_idle(delayq *q) {
     delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
     if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
-        q->ready > 0 || q->not_before_us ||
+        q->ready > 0 || q->not_before_us || dq_fetch_is_busy(q) ||
         conn->cmd.state < DELAYQ_SOCKET_OPEN ||
         conn->sub.state == DELAYQ_SOCKET_CLOSED ||
         (q->empty_takes && !q->list_tracked &&

@@ -240,3 +240,42 @@ TEST(two_outboxes_on_a_slow_line_sleep) {
     delayq_close(&other);
     delayq_close(&q);
 }
+
+/* A wait may leave a transfer in flight. The take does not miss its items. */
+TEST(a_take_looks_although_a_transfer_is_in_flight) {
+    delayq_options o;
+    int box;
+    for (box = 0; box < 2; box++) {
+        o = box ? box_options(&main_server, BOX)
+                : options_for(&main_server, "jobs");
+        OK(&q, delayq_open(&q, &o));
+        UNTIL(delayq_tick(&q, NULL) == DELAYQ_OK && q.probed &&
+              !dq_fetch_is_busy(&q));
+        open_queue(&other, "jobs");
+        OFFER(&other, "x", 0);
+        usleep(2000);
+        dq_fetch_send(&q, dq_transfer_verb(&q), 0);
+        CHECK(q.fetch.lane.x.state == DELAYQ_EXCHANGE_SENT);
+        OK(&q, delayq_take(&q, &item, box ? 5000 : 0));
+        delayq_close(&other);
+        delayq_close(&q);
+    }
+}
+
+/* Whichever transfer ends first, an urgent item is taken before others. */
+TEST(after_a_wait_each_queue_gives_what_is_due) {
+    delayq *both[2] = {&other, &q};
+    int i;
+    open_queue(&q, "jobs");
+    open_queue(&other, "urgent");
+    for (i = 0; i < 100; i++) {
+        OFFER(&q, "job", 0);
+        OFFER(&other, "urgent", 0);
+        usleep(2000); /* both are due */
+        OK(&q, delayq_wait(both, 2, 20000 * test_slow()));
+        OK(&other, delayq_take(&other, &item, 0));
+        OK(&q, delayq_take(&q, &item, 0));
+    }
+    delayq_close(&other);
+    delayq_close(&q);
+}
