@@ -6624,6 +6624,12 @@ static void dq_write_probe(dq_resp_writer *o, delayq *q,
     dq_resp_text(o, q->wire->letter);
 }
 
+/* Returns 1 if cmd can take q's probe now. */
+static int dq_conn_may_probe(const delayq *q) {
+    return q->setup.state == DELAYQ_EXCHANGE_NONE &&
+           q->conn->cmd.body_len == 0;
+}
+
 /* Send the probe. It reads the server's clock and unsigned long, looks for
  * foreign elements in q's queue, checks that this node serves the queue's slot,
  * and finds the end of a broadcast's stream if q begins there. For the log it
@@ -6866,7 +6872,7 @@ static delayq_status dq_conn_ensure(delayq *q) {
         if (q->outbox && conn->now_us < q->probe_us)
             return dq_conn_postpone(q, q->probe_status, q->probe_us);
         if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
-            q->setup.state == DELAYQ_EXCHANGE_NONE && s->body_len == 0)
+            dq_conn_may_probe(q))
             dq_conn_send_probe(q);
         if (s->state != DELAYQ_SOCKET_CLOSED) return DELAYQ_EMPTY;
     }
@@ -7414,9 +7420,7 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
     *until = DQ_NEVER;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known || conn->leaving)
         return DQ_BLOCK_SOCKET;
-    if (!q->probed && q->setup.state == DELAYQ_EXCHANGE_NONE &&
-        conn->cmd.body_len == 0)
-        *until = q->probe_us;
+    if (!q->probed && dq_conn_may_probe(q)) *until = q->probe_us;
     if (!q->probed) return DQ_BLOCK_PROBE;
     if (conn->cmd.body_len > 0) return DQ_BLOCK_PAYLOAD;
     *until = 0;
@@ -7568,8 +7572,7 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
     if (q->foreign && (lane->verb->flags & (DQ_OFFERS | DQ_TAKES)))
         return dq_err_wire(q);
     if (!dq_lane_looks(q, lane)) return DELAYQ_OK;
-    if (q->setup.state == DELAYQ_EXCHANGE_NONE && q->conn->cmd.body_len == 0)
-        dq_conn_send_probe(q);
+    if (dq_conn_may_probe(q)) dq_conn_send_probe(q);
     return DELAYQ_EMPTY;
 }
 
@@ -8807,24 +8810,28 @@ static delayq_status dq_step(delayq *q) {
     return status;
 }
 
-/* What a caller does when it is time, besides the steps. */
-typedef enum dq_caller {
-    DQ_CALLER_CALLS, /* nothing: it awaits the end of its lane */
-    DQ_CALLER_MOVES, /* transfers */
-    DQ_CALLER_TAKES  /* takes */
-} dq_caller;
+/* The events that end a sleep, besides the steps of connecting and lanes. */
+typedef enum dq_sleep_for {
+    DQ_FOR_REPLY, /* the replies in flight */
+    DQ_FOR_FLUSH, /* also delayq_wake, and messages, */
+    DQ_FOR_ITEMS, /* and the next transfer, */
+    DQ_FOR_TAKES  /* or the next take */
+} dq_sleep_for;
+
+/* Returns 1 if a take or transfer is not settled, or its items are not handed
+ * out. */
+static int dq_fetch_is_busy(const delayq *q) {
+    return q->fetch.lane.settled < q->fetch.lane.accepted || q->fetch.reply;
+}
 
 /* Returns the time of the next transfer or take, DQ_NEVER if it waits for
  * something else than a time. */
-static int64_t dq_wait_fetch_us(const delayq *q, dq_caller caller) {
-    const delayq_fetch *f = &q->fetch;
+static int64_t dq_wait_fetch_us(const delayq *q, dq_sleep_for what) {
     int64_t when = q->next_poll_us, until;
-    if (caller == DQ_CALLER_CALLS || f->reply ||
-        f->lane.settled < f->lane.accepted)
-        return DQ_NEVER;
-    if (caller == DQ_CALLER_TAKES && q->ready > 0 && when > q->not_before_us)
+    if (what < DQ_FOR_ITEMS || dq_fetch_is_busy(q)) return DQ_NEVER;
+    if (what == DQ_FOR_TAKES && q->ready > 0 && when > q->not_before_us)
         when = q->not_before_us;
-    dq_blocked_request(q, &f->lane, &until);
+    dq_blocked_request(q, &q->fetch.lane, &until);
     return until > when ? until : when;
 }
 
@@ -8844,7 +8851,7 @@ static int64_t dq_wait_count_us(const delayq *q) {
  * before. Without a connection it is the time of the next step of connecting.
  * Invariant: if it has come, the next step, or what the caller does then,
  * changes something. */
-static int64_t dq_wait_next(const delayq *q, dq_caller caller) {
+static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
     const delayq_conn *conn = q->conn;
     const delayq_lane *lane;
     int64_t next = dq_sched_socket(conn, &conn->cmd), other;
@@ -8852,14 +8859,13 @@ static int64_t dq_wait_next(const delayq *q, dq_caller caller) {
     /* under TLS the rest may lie in a buffer, and the socket isn't readable */
     if (conn->cmd.more || conn->sub.more) return 0;
     if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (!q->probed && q->setup.state == DELAYQ_EXCHANGE_NONE &&
-        conn->cmd.body_len == 0 && q->probe_us < next)
+    if (!q->probed && dq_conn_may_probe(q) && q->probe_us < next)
         next = q->probe_us;
     for (lane = q->lanes; lane; lane = lane->next) {
         dq_blocked(q, lane, &other);
         if (other < next) next = other;
     }
-    other = dq_wait_fetch_us(q, caller);
+    other = dq_wait_fetch_us(q, what);
     if (other < next) next = other;
     other = dq_wait_count_us(q);
     if (other < next) next = other;
@@ -8872,17 +8878,6 @@ static int64_t dq_wait_next(const delayq *q, dq_caller caller) {
         other = conn->idle_read_us + DQ_IDLE_READ_US;
     return other < next ? other : next;
 }
-
-/* The events that end a sleep, besides the schedule. */
-typedef enum dq_sleep_for {
-    DQ_FOR_REPLY, /* the replies in flight */
-    DQ_FOR_FLUSH, /* also delayq_wake, and messages */
-    DQ_FOR_ITEMS, /* and the next transfer, */
-    DQ_FOR_TAKES  /* or the next take */
-} dq_sleep_for;
-
-static const dq_caller dq_sleep_callers[] = {
-    DQ_CALLER_CALLS, DQ_CALLER_CALLS, DQ_CALLER_MOVES, DQ_CALLER_TAKES};
 
 /* Returns 1 if a queue before number i uses the same connection. */
 static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
@@ -8900,7 +8895,7 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
     size_t n = 0, i;
     for (i = 0; i < count; i++) {
         delayq_conn *conn = queues[i]->conn;
-        int64_t next = dq_wait_next(queues[i], dq_sleep_callers[what]);
+        int64_t next = dq_wait_next(queues[i], what);
         if (what != DQ_FOR_REPLY && DQ_LOAD(&queues[i]->woken)) return;
         if (next < until) until = next;
         if (i > 0 && dq_wait_seen_conn(queues, i)) continue;
@@ -9264,13 +9259,6 @@ static int dq_fetch_has_items(const delayq *q) {
     return q->fetch.reply != NULL;
 }
 
-/* Returns 1 if a take or transfer is not settled, or its items are not handed
- * out. */
-static int dq_fetch_is_busy(const delayq *q) {
-    const delayq_lane *lane = &q->fetch.lane;
-    return lane->settled < lane->accepted || dq_fetch_has_items(q);
-}
-
 /* Read an item of a broadcast: a place in the stream, and the payload. */
 static int dq_item_of_stream(delayq_item *item, redisReply *const *r) {
     const redisReply *place = r[0];
@@ -9420,7 +9408,7 @@ static int dq_take_is_due(const delayq *q, int waits) {
     if (waits && (!conn->known || !q->probed ||
                   conn->sub.state == DELAYQ_SOCKET_CLOSED))
         return 1;
-    return dq_wait_fetch_us(q, DQ_CALLER_TAKES) <= conn->now_us;
+    return dq_wait_fetch_us(q, DQ_FOR_TAKES) <= conn->now_us;
 }
 
 /* One step of a take: hand out the items of a reply. If there are none, send a
@@ -9464,7 +9452,7 @@ static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
     if (dq_conn_may_use(q) != DELAYQ_OK) return;
-    if (dq_wait_fetch_us(q, ahead ? DQ_CALLER_TAKES : DQ_CALLER_MOVES) <=
+    if (dq_wait_fetch_us(q, ahead ? DQ_FOR_TAKES : DQ_FOR_ITEMS) <=
         q->conn->now_us)
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
                       ahead ? dq_fetch_size(q, 1) : 0);
@@ -10438,7 +10426,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     if (!idle) status = dq_tick(q, q->empty_takes);
     if (!wait_ms) return status;
     now = q->conn->now_us;
-    left = dq_wait_next(q, DQ_CALLER_MOVES) - now;
+    left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     /* a program that has stopped taking may sleep */

@@ -250,9 +250,13 @@ static int migrate_key(const struct migration *m) {
     return any;
 }
 
-static void end_migration(const struct migration *m) {
+static void migrate_all(const struct migration *m) {
     while (migrate_key(m)) {
     }
+}
+
+static void end_migration(const struct migration *m) {
+    migrate_all(m);
     expect_ok(
         run(admin[m->to], "CLUSTER SETSLOT %d NODE %s", m->slot, m->to_id));
     expect_ok(
@@ -414,8 +418,7 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     OFFER(&q, "b", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     begin_migration(&m);
-    while (migrate_key(&m)) {
-    }
+    migrate_all(&m);
     CHECK_STATUS(&q, delayq_offer(&q, "c", 1, 0), DELAYQ_ERR_AGAIN);
     CHECK(strstr(delayq_errmsg(&q), "slot moves"));
     CHECK(strstr(delayq_errmsg(&q), "nothing has happened"));
@@ -442,22 +445,27 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     end_cluster();
 }
 
+/* Start a cluster, and open a handle whose calls fail soon. */
+static delayq_options open_hastily(delayq *q, char *url) {
+    delayq_options o;
+    start_cluster();
+    o = cluster_options("jobs", 0, url);
+    o.io_timeout_ms = o.connect_timeout_ms = 200 * test_slow();
+    OK(q, delayq_open(q, &o));
+    return o;
+}
+
 /* A take rides out a slot that arrives later than a call may last. */
 TEST(a_take_waits_until_its_slot_has_arrived) {
     struct migration m;
     delayq q;
     char url[64];
-    delayq_options o;
     delayq_item item;
     pid_t child;
-    start_cluster();
-    o = cluster_options("jobs", 0, url);
-    o.io_timeout_ms = o.connect_timeout_ms = 200 * test_slow();
-    OK(&q, delayq_open(&q, &o));
+    open_hastily(&q, url);
     OFFER(&q, "x", 0);
     begin_migration(&m);
-    while (migrate_key(&m)) {
-    }
+    migrate_all(&m);
     fflush(stdout);
     child = fork();
     if (child == 0) {
@@ -484,10 +492,7 @@ TEST(a_paused_queue_stays_so_while_its_slot_is_moved) {
     delayq_item item;
     delayq_counts c;
     int i;
-    start_cluster();
-    o = cluster_options("jobs", 0, url);
-    o.io_timeout_ms = o.connect_timeout_ms = 200 * test_slow();
-    OK(&q, delayq_open(&q, &o));
+    o = open_hastily(&q, url);
     for (i = 0; i < 4; i++) OFFER(&q, "x", 0);
     OK(&q, delayq_pause(&q, 1));
     begin_migration(&m);
@@ -588,9 +593,9 @@ TEST(an_outbox_goes_on_while_its_slot_moves_to_and_fro) {
     long long end;
     pid_t mover;
     start_cluster();
-    o = box_options(&nodes[0], BOX);
-    sprintf(url, "redis://127.0.0.1:%d", ports[0]);
-    o.url = url;
+    o = cluster_options("jobs", 0, url);
+    o.outbox = box_memory(BOX);
+    o.outbox_size = BOX;
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
     UNTIL(turn(&q) == DELAYQ_OK && q.conn->known);
@@ -631,16 +636,15 @@ TEST(an_outbox_keeps_its_ops_until_its_slot_has_arrived) {
     delayq_options o;
     delayq_status status;
     start_cluster();
-    o = box_options(&nodes[0], BOX);
-    sprintf(url, "redis://127.0.0.1:%d", ports[0]);
-    o.url = url;
+    o = cluster_options("jobs", 0, url);
+    o.outbox = box_memory(BOX);
+    o.outbox_size = BOX;
     o.io_timeout_ms = o.connect_timeout_ms = 300 * test_slow();
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "a", 60000);
     SETTLE(&q);
     begin_migration(&m);
-    while (migrate_key(&m)) {
-    }
+    migrate_all(&m);
     OFFER(&q, "b", 60000);
     UNTIL((status = turn(&q)) != DELAYQ_OK);
     CHECK_STATUS(&q, status, DELAYQ_ERR_AGAIN);

@@ -229,15 +229,7 @@ static void closed_at(const char *word, int box) {
         ask("CLIENT KILL TYPE normal");
     proxy->connections = 0;
     end = now_us() + seconds * 1000000LL;
-    while (now_us() < end) {
-        if (!box) {
-            delayq_take(&q, &item, 100);
-        } else {
-            delayq_take(&q, &item, 0);
-            delayq_tick(&q, NULL);
-            usleep(5000);
-        }
-    }
+    while (now_us() < end) take_once(&q, box);
     most = 2 * 3 * (seconds + 1);
     if (proxy->connections > most)
         FAIL("%d connections in %d s, closed at %s, %s", proxy->connections,

@@ -218,13 +218,7 @@ static void closed_at(const void *command, int box) {
     close_all(box);
     until = now_us() + SECONDS * 1000000LL;
     while (now_us() < until) {
-        if (!box) {
-            delayq_take(&q, &item, 100);
-        } else {
-            delayq_take(&q, &item, 0);
-            delayq_tick(&q, NULL);
-            usleep(5000);
-        }
+        take_once(&q, box);
         if (strcmp(closing->name, "PING") == 0) be_quiet(&q);
     }
     connections = hosted->connections;
