@@ -204,11 +204,11 @@
  * it can't read, its transfers stop for good. So a handle that finds an element
  * of another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
  * Redisson wire also returns it if the queue has a mirror, since Redisson would
- * deliver the handle's items again from the mirror. A handle checks both ends
- * of the set and of the mirror when it is opened, and at an offer if the last
- * check is more than 10 s old. Takes and ticks check the elements that they
- * move, and the next one if it is due within max_wait_ms. A handle does not
- * check every element, and it can't see a Redisson that has not offered yet. If
+ * deliver the handle's items again from the mirror. A handle checks about 100
+ * elements of the set when it is opened, and at an offer if the last check is
+ * more than 10 s old. Takes and ticks check the elements that they move, and
+ * the next one if it is due within max_wait_ms. A handle does not check every
+ * element, and it can't see a Redisson that has not offered yet. If
  * a queue holds elements of two formats, let one handle with
  * DELAYQ_REDISSON_OLD tick until the wrong elements are gone: its ticks move
  * elements of every format, and write none.
@@ -3364,35 +3364,28 @@ static const char dq_lua_foreign[] =
  *          first foreign element, 3 for a mirror that the wire does not have,
  *          or 0; the number 1 as the server packs an unsigned long
  *
- * It looks at the first 8 elements of the zset, its last one, and both ends of
- * the mirror, up to the budget. Redisson never reads scores below 0. */
+ * ZSCAN goes through about 100 elements of the zset, wherever they stand, and
+ * returns those whose first byte is not that of the wire's own elements. So the
+ * server copies no payload of the queue, however large it is. Redisson never
+ * reads scores below 0. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
-    "local why, bytes = 0, 0\n"
-    "local function look(e)\n"
-    "  if type(e) ~= 'string' then return false end\n"
-    "  bytes = bytes + #e\n"
-    "  if why == 0 then why = foreign(e, wire) end\n"
-    "  return why == 0 and bytes < " DQ_BUDGET "\n"
-    "end\n"
-    /* a score below 0, or an infinite one, is never due */
-    "local function look_at(rank)\n"
-    "  local e = redis.pcall('ZRANGE', zset, rank, rank, 'WITHSCORES')\n"
-    "  local due = tonumber(e[2])\n"
-    "  return due and due >= 0 and due < 2 ^ 53 and look(e[1])\n"
-    "end\n"
-    "local first = redis.pcall('ZCOUNT', zset, '-inf', '(0')\n"
-    "if type(first) ~= 'number' then first = 0 end\n"
-    "for i = first, first + 7 do\n"
-    "  if not look_at(i) then break end\n"
-    "end\n"
-    "look_at(-1)\n"
-    "local oldest = redis.pcall('LINDEX', mirror, 0)\n"
-    "look(oldest)\n"
-    "look(redis.pcall('LINDEX', mirror, -1))\n"
     "local has_mirror = wire == 'r' or wire == 'o'\n"
-    "if why == 0 and type(oldest) == 'string' and not has_mirror then\n"
-    "  why = 3\n"
+    "local others = wire == 'r' and '[^\\8\\16]*' or\n"
+    "  wire == 'o' and '\\8*' or '[^\\16]*'\n"
+    "local found = redis.pcall('ZSCAN', zset, 0, 'MATCH', others,\n"
+    "  'COUNT', 100)[2] or {}\n"
+    "local why = 0\n"
+    "for i = 1, #found, 2 do\n"
+    /* a score below 0, or an infinite one, is never due */
+    "  local due = tonumber(found[i + 1])\n"
+    "  if why == 0 and due and due >= 0 and due < 2 ^ 53 then\n"
+    "    why = foreign(found[i], wire)\n"
+    "  end\n"
+    "end\n"
+    "if why == 0 and not has_mirror then\n"
+    "  local length = redis.pcall('LLEN', mirror)\n"
+    "  if type(length) == 'number' and length > 0 then why = 3 end\n"
     "end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
@@ -4914,7 +4907,7 @@ DQ_SCRIPT(clear, "dde8a0396d79ea8fad66751c7a750cdd7ef2e255", dq_lua_clock,
           dq_lua_clear);
 DQ_SCRIPT(dead, "c43ffe1df2b7ea44d27db7b8b714d0c13c72de83", dq_lua_clock,
           dq_lua_elements, dq_lua_chunks, dq_lua_dead);
-DQ_SCRIPT(probe, "3b95afee3f94e2e00277ecd5eedfeb119560d80b", dq_lua_clock,
+DQ_SCRIPT(probe, "8d4e41efacee36393754e71c4ea6dfb28ac07974", dq_lua_clock,
           dq_lua_elements, dq_lua_foreign, dq_lua_probe);
 
 /*-----------------------------------------------------------------------------

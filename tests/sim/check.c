@@ -621,6 +621,7 @@ static int reads(const char *c, size_t n) {
         "LINDEX",        "GET",    "EXISTS",  "TYPE",   "TIME",     "PUBLISH",
         "PUBSUB",        "STRLEN", "XRANGE",  "XLEN",   "XINFO",    "XREVRANGE",
         "EXPIRE",        "PTTL",   "PEXPIRE", "SET",    "GETRANGE", "ZREVRANGE",
+        "ZSCAN",
         "ZRANGEBYSCORE", "MEMORY", "ZRANK",   "SETEX",  "PSETEX"};
     size_t i, k;
     for (i = 0; i < sizeof all / sizeof all[0]; i++) {

@@ -371,6 +371,22 @@ static void bulk(buf *out, const char *s, size_t len) {
 
 /* --- Pub/Sub ------------------------------------------------------------- */
 
+/* Returns the place of the bracket that ends a set, or 0 if c is not in it. */
+static size_t in_set(const char *p, size_t plen, char c) {
+    int inverts = plen > 1 && p[1] == '^', found = 0;
+    size_t i = inverts ? 2 : 1;
+    for (; i < plen && p[i] != ']'; i++) {
+        unsigned char low = (unsigned char)p[i], high = low;
+        if (i + 2 < plen && p[i + 1] == '-') {
+            i += 2;
+            high = (unsigned char)p[i];
+        }
+        if ((unsigned char)c >= low && (unsigned char)c <= high) found = 1;
+    }
+    if (i == plen) i--; /* without an end, like Redis */
+    return found == inverts ? 0 : i;
+}
+
 int glob(const char *p, size_t plen, const char *s, size_t slen) {
     for (; plen > 0; p++, plen--) {
         if (*p == '*') {
@@ -380,6 +396,13 @@ int glob(const char *p, size_t plen, const char *s, size_t slen) {
             }
         }
         if (slen == 0) return 0;
+        if (*p == '[') {
+            size_t end = in_set(p, plen, *s);
+            if (end == 0) return 0;
+            p += end, plen -= end;
+            s++, slen--;
+            continue;
+        }
         if (*p == '\\' && plen > 1)
             p++, plen--;
         else if (*p == '?') {

@@ -993,6 +993,52 @@ static void cmd_zrevrangebyscore(call *k) {
     range(k, 1, 1, 0);
 }
 
+/* Redis walks through a small set by rank, and through a large one by a hash of
+ * chance. Here every nth element is looked at. */
+static void cmd_zscan(call *k) {
+    const char *pattern = NULL;
+    size_t len = 0, n, i, step;
+    int64_t count = 10, cursor, found = 0;
+    char text[24];
+    obj *o;
+    int at, pass;
+    if (!int_arg(k, 2, &cursor) || !get(k, 1, 'z', &o)) return;
+    for (at = 3; o && at + 1 < k->argc; at += 2) {
+        if (is(k, at, "MATCH")) {
+            pattern = k->argv[at + 1];
+            len = k->lens[at + 1];
+        } else if (!is(k, at, "COUNT") || !int_arg(k, at + 1, &count) ||
+                   count < 1) {
+            r_error(k, "%s", syntax_error);
+            return;
+        }
+    }
+    n = o ? o->items.len : 0;
+    step = n > 128 && n > (size_t)count ? n / (size_t)count : 1;
+    for (pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            r_array(k, 2);
+            r_bulk(k, "0", 1);
+            r_array(k, 2 * found);
+        }
+        for (i = 0; i < n; i += step) {
+            const zitem *item = zset_at(o, i);
+            if (pattern && !glob(pattern, len, item->e->s, item->e->len))
+                continue;
+            found++;
+            if (pass == 0) continue;
+            r_blob(k, item->e);
+            if (fabs(item->score) < 9e18 && item->score == floor(item->score))
+                r_bulk(k, text,
+                       (size_t)snprintf(text, sizeof text, "%.0f",
+                                        item->score));
+            else
+                r_double(k, item->score);
+        }
+        k->r->work += (int64_t)(n / step);
+    }
+}
+
 static void remove_range(call *k, obj *o, size_t first, size_t n) {
     if (n > 0) {
         k->r->work += (int64_t)n + log2_of(o->items.len);
@@ -1536,6 +1582,7 @@ static const command commands[] = {
     {"zrevrank", "zrevrank", 3, R, 1, 1, 1, cmd_zrevrank},
     {"zcount", "zcount", 4, R, 1, 1, 1, cmd_zcount},
     {"zrange", "zrange", -4, R, 1, 1, 1, cmd_zrange},
+    {"zscan", "zscan", -3, R, 1, 1, 1, cmd_zscan},
     {"zrevrange", "zrevrange", -4, R, 1, 1, 1, cmd_zrevrange},
     {"zrangebyscore", "zrangebyscore", -4, R, 1, 1, 1, cmd_zrangebyscore},
     {"zrevrangebyscore", "zrevrangebyscore", -4, R, 1, 1, 1,
