@@ -1031,7 +1031,8 @@ typedef struct delayq_lane {
 typedef struct delayq_fetch {
     delayq_lane lane;           /* bare */
     const struct dq_verb *take; /* the wire's; NULL before the first take */
-    unsigned char takes;        /* it is a take */
+    unsigned char takes;        /* it is a take, */
+    unsigned char acks;         /* and contains the ack */
     unsigned char overdue;      /* the last reply said that something is due */
     size_t max;                 /* items that it asks for */
     uint64_t order;             /* the order in the ids of its leases */
@@ -9087,17 +9088,16 @@ static void dq_write_transfer(dq_resp_writer *o, delayq *q,
 static void dq_write_take(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane) {
     const delayq_fetch *f = &q->fetch;
-    int acks = f->ack.text[0] != '\0';
     unsigned char id_rest[6] = {0};
     dq_write_transfer(o, q, lane);
     dq_resp_int(o, (int64_t)f->max);
     dq_resp_text(o, q->retry_turn ? "retry" : "ready");
-    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 && !acks &&
+    if (q->options.lease_ms == 0 && q->options.max_attempts == 0 && !f->acks &&
         q->options.max_late_ms == 0 && !lane->as_waiter)
         return;
     dq_resp_int(o, q->options.max_attempts);
     dq_resp_int(o, q->options.lease_ms);
-    if (acks) {
+    if (f->acks) {
         dq_write_ticket(o, f->ack.text);
     } else {
         dq_resp_text(o, "");
@@ -9199,8 +9199,8 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
     delayq_fetch *f = &q->fetch;
     int64_t n[DQ_NUMBERS];
     const redisReply *r = lane->reply, *rest;
-    int acks = f->ack.text[0] != '\0', fine;
-    assert(!f->reply);
+    int fine;
+    assert(!f->reply && (!f->acks || f->ack.text[0]));
     memset(n, 0, sizeof n);
     fine = r->elements > DQ_AT_DUES && dq_resp_integers(r, n, DQ_AT_READY) &&
            r->element[DQ_AT_DUES]->type == REDIS_REPLY_STRING &&
@@ -9211,11 +9211,13 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
             dq_resp_integers(rest, n + DQ_AT_READY, DQ_NUMBERS - DQ_AT_READY);
     if (fine) {
         dq_fetch_apply(q, lane, n);
-        if (acks) f->acked = dq_ticket_status(q, lane, n[DQ_AT_ACKED] != 0);
-        if (acks && f->lost && f->acked != DELAYQ_OK)
-            f->acked = DELAYQ_ERR_UNKNOWN;
-        if (acks) q->counts.acked += f->acked == DELAYQ_OK;
-        f->ack.text[0] = '\0';
+        if (f->acks) {
+            f->acked = dq_ticket_status(q, lane, n[DQ_AT_ACKED] != 0);
+            if (f->lost && f->acked != DELAYQ_OK)
+                f->acked = DELAYQ_ERR_UNKNOWN;
+            q->counts.acked += f->acked == DELAYQ_OK;
+            f->ack.text[0] = '\0';
+        }
         fine = dq_fetch_keep(q, lane, n[DQ_AT_US]);
     }
     if (!fine) return dq_lane_reject(q, lane);
@@ -9228,9 +9230,8 @@ static void dq_fetch_fail(delayq *q, const delayq_lane *lane) {
     delayq_fetch *f = &q->fetch;
     delayq_status status = lane->status;
     DQ_MARK(fetch_failed);
-    if (f->ack.text[0])
-        f->acked = f->lost && status < DELAYQ_OK ? DELAYQ_ERR_UNKNOWN : status;
-    f->lost |= status == DELAYQ_ERR_UNKNOWN;
+    if (f->acks) f->acked = f->lost ? DELAYQ_ERR_UNKNOWN : status;
+    f->lost |= f->takes && status == DELAYQ_ERR_UNKNOWN;
     f->failure = status;
     assert(status < DELAYQ_OK);
     dq_sched_on_fault(q);
@@ -9359,6 +9360,7 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     delayq_lane *lane = &f->lane;
     assert(lane->settled == lane->accepted && !f->reply);
     f->takes = (verb->flags & DQ_TAKES) != 0;
+    f->acks = f->takes && f->ack.text[0] != '\0';
     f->max = max;
     f->failure = DELAYQ_OK;
     lane->array_verb = verb;

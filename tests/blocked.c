@@ -262,6 +262,21 @@ TEST(a_take_looks_although_a_transfer_is_in_flight) {
     }
 }
 
+/* The reply to a transfer says nothing of an ack. */
+TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
+    delayq_options o = options_for(&main_server, "jobs");
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "x", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    dq_fetch_send(&q, dq_transfer_verb(&q), 0); /* as a wait leaves it */
+    CHECK(q.fetch.lane.x.state == DELAYQ_EXCHANGE_SENT);
+    CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
+    OK(&q, item.acked);
+    CHECK_INT(ask_int("DBSIZE"), 0);
+    delayq_close(&q);
+}
+
 /* Whichever transfer ends first, an urgent item is taken before others. */
 TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq *both[2] = {&other, &q};
