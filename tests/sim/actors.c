@@ -33,7 +33,51 @@ static int percent(actor *a, int p) {
     return chance_percent(&a->chance, p);
 }
 
+static uint64_t hash_of(const char *bytes, size_t len) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    size_t i;
+    for (i = 0; i < len; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static void into_hand(actor *a, const delayq_item *got, int id) {
+    in_hand *h = &a->hand[a->hand_count];
+    if (a->hand_count == HAND) return;
+    a->hand_count++;
+    h->of = a->q;
+    h->id = id;
+    h->data = (const char *)got->data;
+    h->len = got->len;
+    h->hash = hash_of(h->data, h->len);
+}
+
+/* A call that takes or peeks ends the validity of its handle's items. */
+static void out_of_hand(actor *a, const char *call) {
+    static const char *const ends[] = {"take", "take(0)", "take_many",
+                                       "ack_take", "peek", "dead_peek",
+                                       "close"};
+    int i, n = 0;
+    size_t k = 0;
+    while (k < sizeof ends / sizeof ends[0] && strcmp(call, ends[k]) != 0) k++;
+    if (k == sizeof ends / sizeof ends[0]) return;
+    for (i = 0; i < a->hand_count; i++)
+        if (a->hand[i].of != a->q) a->hand[n++] = a->hand[i];
+    a->hand_count = n;
+}
+
+static void read_hand(const actor *a, const char *call) {
+    int i;
+    for (i = 0; i < a->hand_count; i++) {
+        const in_hand *h = &a->hand[i];
+        if (hash_of(h->data, h->len) != h->hash)
+            check_fail("hand", "%s: after %s the payload of item %d is gone",
+                       a->name, call, h->id);
+    }
+}
+
 static void begin(actor *a, const char *call, int64_t bound_us) {
+    out_of_hand(a, call);
     a->call = call;
     a->call_us = sim_now();
     a->call_bound_us = bound_us;
@@ -47,6 +91,7 @@ static delayq_status end(actor *a, delayq_status status) {
     int64_t took = sim_now() - a->call_us - a->frozen_us;
     const char *call = a->call;
     a->call = NULL;
+    read_hand(a, call);
     if (leaving) {
         close_all(a);
         process_kill(a->p);
@@ -350,6 +395,7 @@ static void received(actor *a, const delayq_item *got, held *h) {
                    (long long)got->late_us);
     check_got(a, got, sim_plan.lease_ms > 0);
     h->it = check_find(got->data, got->len);
+    into_hand(a, got, h->it ? h->it->id : -1);
     h->got = *got;
     h->hash = h->it && h->it->hand_actor == a->index &&
                       h->it->hand_life == a->life &&
@@ -402,6 +448,58 @@ static void check_letters(const actor *a, const delayq_dead *dead, size_t n) {
 #endif
 }
 
+/* --- calls while an item is in hand --------------------------------------- */
+
+typedef struct offered {
+    item *it;
+    delayq_ticket ticket;
+} offered;
+
+static void produce_one(actor *a, delayq *q, offered *kept);
+static void offer_plain(actor *a, delayq *q);
+static int offers_on(void);
+static void flush(actor *a);
+
+/* The other random numbers stay the same. */
+static int meddles(const actor *a, chance *c) {
+    c->state = a->seed + 37 * (a->verbs + a->items);
+    return chance_percent(c, sim_plan.meddles);
+}
+
+static void wait_shortly(actor *a, int64_t timeout_ms) {
+    delayq_status status;
+    begin(a, "wait",
+          timeout_ms * MS + (a->outbox ? 20 * MS : 2 * large_us(a)));
+    status = delayq_wait(&a->q, 1, timeout_ms);
+    if (a->outbox && status < DELAYQ_OK) status = DELAYQ_EMPTY;
+    end(a, status);
+}
+
+/* Some call that ends the validity of no item. */
+static void meddle(actor *a) {
+    delayq_counts counts;
+    int64_t wait_ms;
+    chance c;
+    if (!meddles(a, &c)) return;
+    a->verbs++;
+    switch (chance_between(&c, 0, 4)) {
+    case 0:
+        process_sleep(chance_between(&c, 0, 300 * MS));
+        CALL(a, "tick", large_us(a), delayq_tick(a->q, &wait_ms));
+        break;
+    case 1:
+        if (a->outbox)
+            flush(a);
+        else
+            CALL(a, "count", large_us(a), delayq_count(a->q, &counts));
+        break;
+    case 2:
+        if (offers_on() && !check_crowded(a->queue)) offer_plain(a, a->q);
+        break;
+    default: wait_shortly(a, chance_between(&c, 0, 300));
+    }
+}
+
 /* End the lease of an item in one way or another. Returns 1 if the next call
  * must ack it. */
 static int work(actor *a, held *h, int waits) {
@@ -412,6 +510,7 @@ static int work(actor *a, held *h, int waits) {
     int what = (int)between(a, 0, 99);
     delayq_status status;
     if (!h->it) return 0;
+    meddle(a);
     if (waits && a->work_us)
         process_sleep(between(a, a->work_us / 2, a->work_us * 2));
     if (!lease) return 0;
@@ -598,16 +697,6 @@ static void batch_worker(actor *a) {
     }
 }
 
-/* --- offers, below -------------------------------------------------------- */
-
-typedef struct offered {
-    item *it;
-    delayq_ticket ticket;
-} offered;
-
-static void produce_one(actor *a, delayq *q, offered *kept);
-static int offers_on(void);
-
 /* --- loops ---------------------------------------------------------------- */
 
 /* Poll the handle's descriptors until wait_ms are over. */
@@ -625,6 +714,7 @@ static void sleep_in_poll(actor *a, int64_t wait_ms) {
 static void take_all(actor *a, int waits) {
     delayq_item got;
     held h;
+    chance c;
     int turns = 0;
     for (;;) {
         delayq_status status =
@@ -633,7 +723,8 @@ static void take_all(actor *a, int waits) {
         received(a, &got, &h);
         a->verbs++;
         if (work(a, &h, waits)) ack(a, &h);
-        if (++turns == 200) return;
+        /* sometimes the item is in hand when the loop ticks */
+        if (++turns == 200 || meddles(a, &c)) return;
     }
 }
 
@@ -1170,6 +1261,7 @@ static void reader(actor *a) {
         if (status == DELAYQ_OK) {
             item *it = check_find(got.data, got.len);
             check_got(a, &got, 0);
+            into_hand(a, &got, it ? it->id : -1);
             TELL("%s: reads item %d", a->name, it ? it->id : -1);
         }
         pause_after(a, status);
@@ -1580,7 +1672,7 @@ void actor_start(actor *a) {
     a->free_us = 0;
     a->outbox = a->outbox2 = NULL;
     a->q = a->q2 = NULL;
-    a->handle_count = 0;
+    a->handle_count = a->hand_count = 0;
     if (!a->image) {
         a->offer_count = a->change_count = 0;
         a->offers_accepted = a->changes_accepted = 0;

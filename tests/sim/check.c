@@ -419,11 +419,14 @@ static int java_blocks(int queue) {
 static int changed(item *it, actor *by) {
     const place *w = &it->was, *n = &it->now;
     int before = total(w), after = total(n);
+    /* a transfer, which an earlier call may have left in flight */
+    int moves = w->set && (n->ready || n->retry || n->stream);
     int meant =
-        by && ((it->intents | it->unknown) & bit_of(by) ||
-               (it->key && (by->replaces | by->cancels) & 1u << it->key) ||
-               /* It died while the request was in flight. */
-               (by->kind == REDRIVER && w->dead));
+        by && !moves &&
+        ((it->intents | it->unknown) & bit_of(by) ||
+         (it->key && (by->replaces | by->cancels) & 1u << it->key) ||
+         /* It died while the request was in flight. */
+         (by->kind == REDRIVER && w->dead));
     int anew = n->hash != w->hash || n->score != w->score;
     int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
     if (before == after && n->set == w->set && n->ready == w->ready &&

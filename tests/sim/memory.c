@@ -55,6 +55,7 @@ void library_free(void *of) {
         p->blocks = b->next;
     if (b->next) b->next->before = b->before;
     if (p) p->block_count--;
+    memset(of, 0xdb, b->len); /* a read after this is seen */
     free(b);
 }
 

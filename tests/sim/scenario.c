@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 2;
+int plan_version = 4;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -310,7 +310,7 @@ static void make_garble(uint64_t seed) {
     plan *p = &sim_plan;
     chance c;
     int i, n;
-    if (plan_version < 3) return;
+    if (plan_version != 3) return;
     c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 19;
     n = chance_percent(&c, 94) ? 0 : (int)scaled(&c, 1, 8);
     for (i = 0; i < n && p->fault_count < MAX_FAULTS; i++) {
@@ -323,6 +323,15 @@ static void make_garble(uint64_t seed) {
         f->seed = chance_next(&c);
         p->kinds |= 1u << GARBLE;
     }
+}
+
+/* How often a program calls something else before it takes the next item. */
+static void make_meddling(uint64_t seed) {
+    chance c;
+    if (plan_version < 4) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 23;
+    sim_plan.meddles =
+        chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 50);
 }
 
 static void make_faults(chance *c) {
@@ -424,6 +433,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_names(seed);
     make_garble(seed);
     make_long(seed);
+    make_meddling(seed);
     /* Redisson's scripts do a part where an ACL forbids the rest */
     if (p->kinds & 1u << DENIED) {
         int i;
@@ -455,10 +465,10 @@ void plan_tell(void) {
         "offers %d plain, %d messages, %d of many, %d changes; %d %% keyed, "
         "%d %% due, %d %% replace; nack %d %%, backoff %d, release %d, bury "
         "%d, extend %d; cancel_key %d, reopen %d, flush %d, neighbour %d, "
-        "ack alone %d; payloads up to %d, outbox %d, poll_ms %d",
+        "ack alone %d, meddling %d; payloads up to %d, outbox %d, poll_ms %d",
         m->plain, m->message, m->many, m->change, m->keyed, m->due, m->replace,
         m->nack, m->backoff, m->release, m->bury, m->extend, m->cancel_key,
-        m->reopen, m->flush, m->neighbour, m->ack_alone, m->size,
+        m->reopen, m->flush, m->neighbour, m->ack_alone, p->meddles, m->size,
         m->outbox_size, m->poll_ms);
     for (i = 0; i < p->actor_count; i++) {
         const actor *a = &p->actors[i];

@@ -68,6 +68,18 @@ typedef enum actor_kind {
     LONG             /* very many calls on one connection */
 } actor_kind;
 
+enum { HAND = 32 };
+
+/* An item that was handed out, and is valid until the next take of its
+ * handle. */
+typedef struct in_hand {
+    delayq *of;
+    int id;
+    const char *data;
+    size_t len;
+    uint64_t hash;
+} in_hand;
+
 typedef struct actor {
     int index;
     actor_kind kind;
@@ -118,6 +130,8 @@ typedef struct actor {
     int64_t woken_us; /* its call was to end then */
     struct held *held;
     int held_count;
+    in_hand hand[HAND];
+    int hand_count;
     struct outbox_entry *offers, *changes; /* accepted, not yet settled */
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
@@ -206,6 +220,8 @@ typedef struct plan {
     int counters;     /* all handles count */
     int cancels;      /* 1: producers cancel keys */
     int clears;       /* 1: watchers clear their queue now and then */
+    int meddles;      /* percent: how often a program calls something
+                         else before its next take */
     int by_name;      /* the URL has the server's name, else its address */
     int tracks_reads; /* the server tracks keys as Redis 7.2 does */
     int evicts;       /* INFO: 1: of all keys; 2: of volatile keys */
