@@ -204,7 +204,7 @@
  * it can't read, its transfers stop for good. So a handle that finds an element
  * of another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
  * Redisson wire also returns it if the queue has a mirror, since Redisson would
- * deliver the handle's items again from the mirror. A handle checks about 100
+ * deliver the handle's items again from the mirror. A handle checks about 16
  * elements of the set when it is opened, and at an offer if the last check is
  * more than 10 s old. Takes and ticks check the elements that they move, and
  * the next one if it is due within max_wait_ms. A handle does not check every
@@ -3365,17 +3365,17 @@ static const char dq_lua_foreign[] =
  *          first foreign element, 3 for a mirror that the wire does not have,
  *          or 0; the number 1 as the server packs an unsigned long
  *
- * ZSCAN goes through about 100 elements of the zset, wherever they stand, and
- * returns those whose first byte is not that of the wire's own elements. So the
- * server copies no payload of the queue, however large it is. Redisson never
- * reads scores below 0. */
+ * ZSCAN goes through about 16 elements of the zset, wherever they stand, and
+ * returns those whose first byte is not that of the wire's own elements. So no
+ * payload of the queue gets into Lua, however large it is; servers older than
+ * Redis 7.2 copy it once. Redisson never reads scores below 0. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
     "local has_mirror = wire == 'r' or wire == 'o'\n"
     "local others = wire == 'r' and '[^\\8\\16]*' or\n"
     "  wire == 'o' and '\\8*' or '[^\\16]*'\n"
     "local found = redis.pcall('ZSCAN', zset, 0, 'MATCH', others,\n"
-    "  'COUNT', 100)[2] or {}\n"
+    "  'COUNT', 16)[2] or {}\n"
     "local why = 0\n"
     "for i = 1, #found, 2 do\n"
     /* a score below 0, or an infinite one, is never due */
@@ -4908,7 +4908,7 @@ DQ_SCRIPT(clear, "dde8a0396d79ea8fad66751c7a750cdd7ef2e255", dq_lua_clock,
           dq_lua_clear);
 DQ_SCRIPT(dead, "c43ffe1df2b7ea44d27db7b8b714d0c13c72de83", dq_lua_clock,
           dq_lua_elements, dq_lua_chunks, dq_lua_dead);
-DQ_SCRIPT(probe, "8d4e41efacee36393754e71c4ea6dfb28ac07974", dq_lua_clock,
+DQ_SCRIPT(probe, "c33e579dcef0ff5b1d0f9ea9da00171dc1bea75d", dq_lua_clock,
           dq_lua_elements, dq_lua_foreign, dq_lua_probe);
 
 /*-----------------------------------------------------------------------------

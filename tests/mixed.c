@@ -129,11 +129,11 @@ TEST(elements_of_another_redisson_among_many_are_seen_at_the_open) {
         int i;
         ask("FLUSHALL");
         OK(&q, open_with(&q, other, 0));
-        for (i = 0; i < 400; i++) OFFER(&q, "c", 3600000);
+        for (i = 0; i < 200; i++) OFFER(&q, "c", 3600000);
         delayq_close(&q);
         OK(&q, open_with(&q, other, 0));
         delayq_close(&q);
-        for (i = 0; i < 100; i++) {
+        for (i = 0; i < 800; i++) {
             snprintf(payload, sizeof payload, "java %d", i);
             offered_by(whose, payload, FAR);
         }
