@@ -7770,19 +7770,20 @@ static int dq_decide_form(delayq *q, delayq_lane *lane) {
 }
 
 /* The queue's slot moves to another node of the cluster, so nothing has run.
- * Returns 1 if the ops are to be sent again after a pause, 0 if this has lasted
- * as long as a call may take. */
+ * Returns 1 if the ops are to be sent again after a pause, 0 if the last
+ * quarter of a call's time would have begun: the reply might come too late. */
 static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     int64_t now = q->conn->now_us, pause_us;
+    int64_t most_us = dq_sched_patience_us(q->conn, q->call_ms) / 4 * 3;
     if (lane->moving_us == 0) lane->moving_us = now;
     pause_us = (now - lane->moving_us) / 4;
-    if (now - lane->moving_us >= dq_sched_patience_us(q->conn, q->call_ms)) {
+    if (pause_us < DQ_MOVING_US) pause_us = DQ_MOVING_US;
+    if (pause_us > DQ_BACKOFF_US) pause_us = DQ_BACKOFF_US;
+    if (now + pause_us - lane->moving_us >= most_us) {
         dq_err_moving(q, lane->verb->name);
         return 0;
     }
     DQ_MARK(slot_moves);
-    if (pause_us < DQ_MOVING_US) pause_us = DQ_MOVING_US;
-    if (pause_us > DQ_BACKOFF_US) pause_us = DQ_BACKOFF_US;
     lane->retry_us = now + pause_us;
     lane->status = DELAYQ_OK;
     return 1;
