@@ -3371,7 +3371,6 @@ static const char dq_lua_foreign[] =
  * Redis 7.2 copy it once. Redisson never reads scores below 0. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
-    "local has_mirror = wire == 'r' or wire == 'o'\n"
     "local others = wire == 'r' and '[^\\8\\16]*' or\n"
     "  wire == 'o' and '\\8*' or '[^\\16]*'\n"
     "local found = redis.pcall('ZSCAN', zset, 0, 'MATCH', others,\n"
@@ -3384,10 +3383,8 @@ static const char dq_lua_probe[] =
     "    why = foreign(found[i], wire)\n"
     "  end\n"
     "end\n"
-    "if why == 0 and not has_mirror then\n"
-    "  local length = redis.pcall('LLEN', mirror)\n"
-    "  if type(length) == 'number' and length > 0 then why = 3 end\n"
-    "end\n"
+    "if why == 0 and wire ~= 'r' and wire ~= 'o' and\n"
+    "  (tonumber(redis.pcall('LLEN', mirror)) or 0) > 0 then why = 3 end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
 /* find(zset, due, prefix): the element with the score `due` that begins with
@@ -4908,7 +4905,7 @@ DQ_SCRIPT(clear, "dde8a0396d79ea8fad66751c7a750cdd7ef2e255", dq_lua_clock,
           dq_lua_clear);
 DQ_SCRIPT(dead, "c43ffe1df2b7ea44d27db7b8b714d0c13c72de83", dq_lua_clock,
           dq_lua_elements, dq_lua_chunks, dq_lua_dead);
-DQ_SCRIPT(probe, "c33e579dcef0ff5b1d0f9ea9da00171dc1bea75d", dq_lua_clock,
+DQ_SCRIPT(probe, "79317a0522a05156f88b6536bbd195a868adb00a", dq_lua_clock,
           dq_lua_elements, dq_lua_foreign, dq_lua_probe);
 
 /*-----------------------------------------------------------------------------
@@ -6778,8 +6775,7 @@ static delayq_status dq_conn_on_probe(delayq *q) {
     q->look_us = conn->now_us + DQ_LOOK_US;
     if (late || (status >= DQ_NOSCRIPT && status != DQ_MOVED)) {
         if (late) DQ_MARK(probe_was_slow);
-        if (late) conn->probed_twice = 1; /* perhaps the program has read the
-                                             reply long after it came */
+        if (late) conn->probed_twice = 1; /* it may have been read late */
         if (status == DQ_NOSCRIPT && ++q->probe_uploads == 1)
             dq_conn_tell(conn, &conn->scripts_told_us);
         DQ_MARK(probe_again);
@@ -7360,8 +7356,7 @@ static void dq_lane_note(delayq *q, delayq_status status) {
 
 /* --- what a lane waits for --- */
 
-/* Returns the time until which a lane of a ring, or a fetch or a count of the
- * list (`lane` is NULL), has to yield:
+/* Returns the time until which a lane of a ring or of the fetch has to yield:
  *     0          it need not
  *     DQ_NEVER   until a reply has come
  *
@@ -8614,21 +8609,27 @@ static void dq_sub_opened(delayq_conn *conn) {
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
-/* Request that the server reports the next push into N, and the length of N,
- * which counts the pushes before. Do nothing if the next push will be reported
- * anyway, or if the request can't be sent now. */
+/* Returns the time of the next request for the report of a push, DQ_NEVER if it
+ * waits for something else than a time, or is not needed. */
+static int64_t dq_sub_track_us(const delayq *q) {
+    int64_t when = q->waiter.push_us, until;
+    if (q->list_tracked || q->setup.state != DELAYQ_EXCHANGE_NONE ||
+        q->conn->tracking == DELAYQ_TRACK_OFF || !q->probed ||
+        q->waiter.role == DELAYQ_WAITER_SLEEPER)
+        return DQ_NEVER;
+    if (when < q->track_us) when = q->track_us;
+    dq_blocked_request(q, &q->fetch.lane, &until);
+    return until > when ? until : when;
+}
+
+/* Request, if it is time, that the server reports the next push into N, and the
+ * length of N, which counts the pushes before. */
 static void dq_sub_track(delayq *q) {
     delayq_conn *conn = q->conn;
-    const delayq_waiter *w = &q->waiter;
-    int64_t now = conn->now_us, until;
     dq_resp_writer o;
     int n = 2;
     assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
-    if (q->list_tracked || q->setup.state != DELAYQ_EXCHANGE_NONE ||
-        conn->tracking == DELAYQ_TRACK_OFF || now < q->track_us ||
-        w->role == DELAYQ_WAITER_SLEEPER || w->push_us > now ||
-        dq_blocked_request(q, &q->fetch.lane, &until) != DQ_BLOCK_NONE)
-        return;
+    if (dq_sub_track_us(q) > conn->now_us) return;
     dq_resp_begin(&o, conn->cmd.c);
     if (conn->tracking != DELAYQ_TRACK_ON) {
         dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
@@ -8830,18 +8831,6 @@ static int64_t dq_wait_fetch_us(const delayq *q, dq_sleep_for what) {
     return until > when ? until : when;
 }
 
-/* Returns the time at which a standby counts the list, DQ_NEVER as above. */
-static int64_t dq_wait_count_us(const delayq *q) {
-    int64_t when = q->waiter.push_us, until;
-    if (when == 0 || q->list_tracked ||
-        q->conn->tracking == DELAYQ_TRACK_OFF ||
-        q->setup.state != DELAYQ_EXCHANGE_NONE)
-        return DQ_NEVER;
-    if (when < q->track_us) when = q->track_us;
-    dq_blocked_request(q, &q->fetch.lane, &until);
-    return until > when ? until : when;
-}
-
 /* Returns the end of a sleep: the time at which q acts unless a socket is ready
  * before. Without a connection it is the time of the next step of connecting.
  * Invariant: if it has come, the next step, or what the caller does then,
@@ -8862,7 +8851,7 @@ static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
     }
     other = dq_wait_fetch_us(q, what);
     if (other < next) next = other;
-    other = dq_wait_count_us(q);
+    other = q->waiter.push_us > 0 ? dq_sub_track_us(q) : DQ_NEVER;
     if (other < next) next = other;
     if (conn->sub.state == DELAYQ_SOCKET_CLOSED) return next;
     other = conn->sub.state < DELAYQ_SOCKET_OPEN
@@ -9374,12 +9363,6 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Wait for the reply to a transfer or take, if one is in flight. */
-static void dq_fetch_await(delayq *q, int64_t deadline) {
-    delayq_lane *lane = &q->fetch.lane;
-    if (lane->settled < lane->accepted) dq_wait_lane(q, lane, deadline);
-}
-
 /* Returns the number of items that a loop's take requests. It fetches ahead:
  * twice as many as before if all of these were taken before the next tick. */
 static size_t dq_fetch_size(delayq *q, size_t max) {
@@ -9418,12 +9401,13 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
         dq_fetch_expire(q);
     if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
-    if (waits) dq_fetch_await(q, dq_wait_limit(q)); /* of a tick or wait */
+    /* a tick or wait may have left one in flight */
+    if (waits) dq_wait_lane(q, &f->lane, dq_wait_limit(q));
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
     else if (!waits && max > 1)
         f->most = max;
-    if (waits) dq_fetch_await(q, dq_wait_limit(q));
+    if (waits) dq_wait_lane(q, &f->lane, dq_wait_limit(q));
     dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
@@ -9457,11 +9441,11 @@ static void dq_tick_fetch(delayq *q, int listens) {
 }
 
 /* Connect, step all lanes, and move the due items. `waits`: for the connection
- * and the transfer, until the deadline. Returns EMPTY if the connection needs
- * more time, or the failure of the connection or the transfer. */
-static delayq_status dq_turn(delayq *q, int64_t deadline, int listens,
-                             int waits) {
+ * and the transfer. Returns EMPTY if the connection needs more time, or the
+ * failure of the connection or the transfer. */
+static delayq_status dq_turn(delayq *q, int listens, int waits) {
     delayq_fetch *f = &q->fetch;
+    int64_t deadline = dq_wait_limit(q);
     int left = dq_fetch_has_items(q); /* since the last turn */
     delayq_status ready =
         waits ? dq_wait_connected(q, deadline, 0) : dq_conn_ensure(q);
@@ -9490,7 +9474,7 @@ static delayq_status dq_turn(delayq *q, int64_t deadline, int listens,
 
 /* A turn of a loop. It also reports the last failure of an outbox. */
 static delayq_status dq_tick(delayq *q, int listens) {
-    delayq_status status = dq_turn(q, dq_wait_limit(q), listens, !q->outbox);
+    delayq_status status = dq_turn(q, listens, !q->outbox);
     const delayq_lane *lane;
     if (status < DELAYQ_OK) return status;
     for (lane = q->lanes; lane; lane = lane->next)
@@ -9508,7 +9492,7 @@ static delayq_status dq_wait_turn(delayq *q) {
     delayq_status status;
     int any;
     if (q->outbox) q->fetch.taken |= 1;
-    status = dq_turn(q, 0, !q->foreign, 0);
+    status = dq_turn(q, !q->foreign, 0);
     if (status < DELAYQ_OK) return status;
     if (q->foreign) return dq_err_wire(q);
     any = q->outbox ? dq_fetch_has_items(q) : dq_sched_has_ready(q);
@@ -11063,7 +11047,7 @@ static int dq_wait_looks(const delayq *q) {
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
-    int64_t deadline, limit = 0, now;
+    int64_t deadline = 0;
     size_t i, conns = 0;
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
     for (i = 0; i < count; i++) {
@@ -11073,9 +11057,9 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         conns += !dq_wait_seen_conn(queues, i);
         if (conns > DQ_MAX_CONNS)
             return dq_check(q, "wait: more than 20 connections");
-        if (limit < dq_wait_limit(q)) limit = dq_wait_limit(q);
+        if (deadline < dq_wait_limit(q)) deadline = dq_wait_limit(q);
     }
-    deadline = dq_wait_deadline(queues[0], timeout_ms);
+    if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
         delayq_status all = DELAYQ_EMPTY; /* OK if one of them has an item */
         delayq *looks = NULL;
@@ -11093,11 +11077,10 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
             if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
         }
-        now = dq_sys_now();
-        if (all == DELAYQ_EMPTY && looks && now >= limit)
-            return dq_wait_late(looks);
-        if (all == DELAYQ_OK || now >= (looks ? limit : deadline)) return all;
-        dq_sleep(queues, count, looks ? limit : deadline, DQ_FOR_ITEMS);
+        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) return all;
+        if (dq_sys_now() >= deadline)
+            return all == DELAYQ_EMPTY && looks ? dq_wait_late(looks) : all;
+        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
     }
 }
 
