@@ -284,16 +284,16 @@ static void migrate_at_once(struct migration *m) {
     end_migration(m);
 }
 
-/* In shared memory: the number of finished moves. */
+/* In shared memory: the number of finished moves; then 1 if no other begins. */
 static volatile int *moves;
 
-/* Move the slot from node to node, key by key, until the process is killed. */
-static void move_for_ever(void *unused) {
+/* Move the slot from node to node, key by key. */
+static void move_to_and_fro(void *unused) {
     struct migration m;
     int i;
     (void)unused;
     for (i = 0; i < NODES; i++) admin[i] = server_connect(&nodes[i]);
-    for (;;) {
+    while (!moves[1]) {
         begin_migration(&m);
         usleep(20000);
         /* a new node may have no scripts */
@@ -307,13 +307,14 @@ static void move_for_ever(void *unused) {
 }
 
 static pid_t begin_moves(void) {
-    moves = (volatile int *)shared(sizeof *moves);
-    return spawn(move_for_ever, NULL);
+    moves = (volatile int *)shared(2 * sizeof *moves);
+    return spawn(move_to_and_fro, NULL);
 }
 
+/* Half a move would keep calls waiting for ever. */
 static void end_moves(pid_t mover) {
-    kill(mover, SIGKILL);
-    CHECK(waitpid(mover, NULL, 0) == mover);
+    moves[1] = 1;
+    join(mover);
 }
 
 #define MOVES 12
