@@ -9395,6 +9395,7 @@ static int dq_take_is_due(const delayq *q, int waits) {
 static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
                                   size_t *count, int waits, int listens) {
     delayq_fetch *f = &q->fetch;
+    int64_t limit = dq_wait_limit(q);
     delayq_status status = dq_step(q);
     *count = 0;
     if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
@@ -9402,12 +9403,12 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
     /* a tick or wait may have left one in flight */
-    if (waits) dq_wait_lane(q, &f->lane, dq_wait_limit(q));
+    if (waits) dq_wait_lane(q, &f->lane, limit);
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
     else if (!waits && max > 1)
         f->most = max;
-    if (waits) dq_wait_lane(q, &f->lane, dq_wait_limit(q));
+    if (waits) dq_wait_lane(q, &f->lane, limit);
     dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
