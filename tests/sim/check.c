@@ -890,9 +890,13 @@ void check_drains(actor *a, const char *verb, int64_t since_us) {
                    verb ? verb : "offer", (long long)((now - since_us) / 1000));
 }
 
-/* Check that a failure has a fault as its cause. */
+/* Check that a failure has a fault as its cause. A program that calls rarely
+ * may come back to an attempt to connect, or to a connection, from the time of
+ * the fault: an attempt lasts up to four times connect_timeout_ms, and one more
+ * call may fail. */
 void check_status(actor *a, const char *verb, delayq_status status) {
     int64_t now = sim_now();
+    int64_t most = (status == DELAYQ_ERR_TIMEOUT ? 8 : 2) * SIM_SECOND;
     if (status >= 0) return;
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_TYPE ||
         status == DELAYQ_ERR_WIRE || status == DELAYQ_ERR_MEMORY ||
@@ -901,11 +905,12 @@ void check_status(actor *a, const char *verb, delayq_status status) {
                    delayq_errmsg(a->q));
     else if (faults_quiet() &&
              now - faults_connections_us() >
-                 2 * SIM_SECOND + sim_plan.reconnect_max_ms * MS &&
-             now - faults_other_us() > 2 * SIM_SECOND &&
+                 most + sim_plan.reconnect_max_ms * MS &&
+             now - faults_other_us() > most &&
              now - a->frozen_since_us > 5 * SIM_SECOND &&
              now - a->start_us > 2 * SIM_SECOND && status != DELAYQ_ERR_FULL &&
-             !is_slow(status) && status != DELAYQ_ERR_UNKNOWN)
+             !is_slow(status) && status != DELAYQ_ERR_UNKNOWN &&
+             a->failed_in_calm++)
         check_fail("failure", "%s: %s returns %d without a fault: %s", a->name,
                    verb, status, delayq_errmsg(a->q));
 }

@@ -116,6 +116,7 @@ typedef struct actor {
     const char *call;       /* in a call of delayq, or NULL */
     int64_t call_us, call_bound_us;
     int64_t frozen_us, frozen_since_us; /* for so long so far */
+    int failed_in_calm; /* calls that have failed long after the last fault */
     int64_t free_us;    /* has had nothing to do since; 0: it has */
     int64_t trouble_us; /* last told of a fault */
     int64_t outcome_us; /* last outcome of a call */
