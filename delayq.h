@@ -1057,6 +1057,7 @@ typedef struct delayq_fetch {
     size_t got;            /* items of the last one */
     unsigned char taken;   /* since the last tick: 1 if the program has taken, 2
                               if it has got an item */
+    int64_t taken_us;      /* when it last did; 0: never */
     delayq_status failure; /* a take has failed: the next tick returns it */
 } delayq_fetch;
 
@@ -10410,11 +10411,13 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
-    /* a program that has stopped taking may sleep */
-    if (took &&
-        (dq_fetch_has_items(q) ||
-         (!q->outbox && (took > 1 || q->empty_takes) && dq_sched_has_ready(q))))
-        left = 0;
+    if (dq_fetch_has_items(q) ||
+        (!q->outbox && (took != 1 || q->empty_takes) &&
+         dq_sched_has_ready(q))) {
+        /* a program that has stopped taking sleeps longer each time */
+        int64_t since = took ? 0 : (now - q->fetch.taken_us + 999) / 1000;
+        if (since < left) left = since;
+    }
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
         left = q->options.max_wait_ms;
@@ -10451,6 +10454,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
     if (!waits || !q->outbox) f->taken |= 1; /* by a loop */
+    f->taken_us = q->conn->now_us;
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
     for (;;) {

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <time.h>
 
 static long waited_ms, idle_polls;
 static int counting_poll(struct pollfd *p, nfds_t n, int timeout) {
@@ -308,4 +309,28 @@ TEST(after_a_wait_each_queue_gives_what_is_due) {
     }
     delayq_close(&other);
     delayq_close(&q);
+}
+
+/* Items lie ready, and the program calls something between its takes and the
+ * tick before it sleeps: it sleeps no longer than its last take is ago. */
+TEST(a_tick_lets_no_program_sleep_that_has_just_taken) {
+    delayq *one = &q;
+    int box, call, i;
+    for (box = 0; box < 2; box++)
+        for (call = 0; call < 3; call++) {
+            int64_t wait_ms;
+            ask("FLUSHALL");
+            if (box) open_box(&q, 0);
+            if (!box) open_queue(&q, "jobs");
+            for (i = 0; i < 9; i++) ask("RPUSH jobs x");
+            UNTIL((turn(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
+            if (call == 0) OK(&q, turn(&q));
+            if (call == 1) OK(&q, delayq_wait(&one, 1, 20000));
+            UNTIL((delayq_tick(&q, &wait_ms),
+                   box ? q.fetch.reply != NULL : q.ready > 0));
+            if (wait_ms * 1000 > dq_sys_now() - q.fetch.taken_us + 1000)
+                FAIL("%s outbox, call %d: a nap of %lld ms", box ? "an" : "no",
+                     call, (long long)wait_ms);
+            delayq_close(&q);
+        }
 }
