@@ -119,10 +119,12 @@ static delayq_status end(actor *a, delayq_status status) {
     (begin(a, what, bound), end(a, expression))
 
 /* Returns how long a call with one request may take. A request that is sent
- * late has two round trips. */
+ * late has two round trips; they are long if the server was frozen while they
+ * were measured. */
 static int64_t once_us(const actor *a) {
+    int freezes = sim_plan.kinds >> FREEZE_SERVER & 1;
     if (a->outbox) return 2 * MS;
-    return a->io_timeout_ms * MS * 103 / 100 + 50 * MS +
+    return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
            4 * (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
 }

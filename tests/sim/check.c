@@ -918,6 +918,7 @@ void check_status(actor *a, const char *verb, delayq_status status) {
 /* --- economy ------------------------------------------------------------- */
 
 /* nothing was pending and nothing happened since then */
+static int watched; /* tenths of a second */
 static int64_t quiet_idle_us;
 static int64_t idle_window_us;
 
@@ -980,7 +981,7 @@ static int is_framed(const actor *a) {
     return a->outbox && (a->kind == OUTBOX_PRODUCER || a->gap_us);
 }
 
-static void window_of(actor *a, int64_t seconds) {
+static void window_of(actor *a) {
     uint64_t steps = a->p ? process_steps(a->p) + a->turns : 0;
     uint64_t did = steps - a->steps_then, logs = a->logs - a->logs_then,
              connects = a->connects - a->connects_then,
@@ -994,7 +995,6 @@ static void window_of(actor *a, int64_t seconds) {
     a->verbs_then = a->verbs;
     a->bytes_then = a->bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
-    (void)seconds;
     /* An actor that waits for two queues has two handles. */
     limit = (a->kind == WAIT_WORKER ? 100
              : a->outbox            ? 60
@@ -1002,6 +1002,7 @@ static void window_of(actor *a, int64_t seconds) {
             (is_framed(a) ? 100 : 0) + 30 * items + 20 * verbs + 6 * happened +
             large;
     if (sim_plan.pieces) limit *= 2;
+    if (sim_plan.kinds & 1u << SCRIPTS) limit *= 2; /* it is loaded in parts */
     limit += 30 * connects;
     /* A waiter that comes back makes all others enter again. */
     if (sim_now() - faults_connections_us() < 2 * SIM_SECOND ||
@@ -1140,11 +1141,9 @@ static void check_counters(void) {
 }
 
 static void tick_second(void) {
-    static int64_t seconds;
     int i;
-    seconds++;
     for (i = 0; i < sim_plan.actor_count; i++)
-        window_of(&sim_plan.actors[i], 1);
+        window_of(&sim_plan.actors[i]);
     events_then = events;
     check_keys();
 }
@@ -1323,15 +1322,13 @@ static void check_calls(void) {
 }
 
 static void watch(void *arg) {
-    static int turn;
     (void)arg;
-    if (sim_now() == 0) turn = 0;
     check_live();
     check_mirror();
     check_counters();
     check_idle();
     check_calls();
-    if (turn++ % 10 == 9) tick_second();
+    if (watched++ % 10 == 9) tick_second();
     sim_at(sim_now() + 100 * MS, watch, NULL);
 }
 
@@ -1363,6 +1360,7 @@ void check_begin(void) {
     memset(resumed_us, 0, sizeof resumed_us);
     pause_touched = 0;
     quiet_idle_us = idle_window_us = 0;
+    watched = 0;
     for (q = 0; q < sim_plan.queues; q++) {
         name_set(q, READY, "", 0);
         name_set(q, SET, "redisson_delay_queue_timeout:", 1);
