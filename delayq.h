@@ -1085,13 +1085,6 @@ typedef struct delayq_waiter {
     int64_t look_us;  /* the latest time of a standby's next take */
 } delayq_waiter;
 
-/* The request in q->setup. */
-typedef enum delayq_setup_kind {
-    DELAYQ_SETUP_PROBE,
-    DELAYQ_SETUP_TRACK,
-    DELAYQ_SETUP_STALE /* tracking, but the list has changed since */
-} delayq_setup_kind;
-
 /* A handle. {0} is a closed one. An open one must not be copied or moved. */
 struct delayq {
     unsigned open;
@@ -1105,19 +1098,12 @@ struct delayq {
     unsigned char handle_id[8]; /* random */
     char id[18];                /* ":" and handle_id in hex */
 
-    delayq_setup_kind setup_kind;
-    unsigned char probe_uploads;  /* NOSCRIPTs and loads so far; odd: its script
-                                     is to be loaded */
-    unsigned char probe_keyless;  /* it declares no keys: they were refused */
-    unsigned char probe_failures; /* refused in a row, on an open connection */
-    delayq_status probe_status;   /* of the last one */
-    int64_t probe_us;             /* the earliest time of the next one */
-    int64_t look_us;              /* an offer after this time repeats it */
+    int64_t look_us; /* an offer after this time repeats the probe */
 
     int64_t log_us; /* the time and status of the last fault in the log */
     delayq_status logged;
 
-    delayq_lane *lanes;       /* of fetch, of the outbox, and of a call */
+    delayq_lane *lanes;       /* setup, of fetch, of the outbox, of a call */
     struct dq_outbox *outbox; /* in options.outbox, or NULL */
 
     /* The schedule. */
@@ -1136,6 +1122,7 @@ struct delayq {
     unsigned char subscribed;   /* and confirmed */
     unsigned char list_tracked; /* the next push into N will be reported: only
                                    while conn->tracking is DELAYQ_TRACK_ON */
+    unsigned char track_stale;  /* not even if the reply in flight says so */
 
     unsigned char will_wait; /* it is in a take long enough to be one of the
                                 waiters */
@@ -1145,13 +1132,15 @@ struct delayq {
                                   empty takes since the last item didn't wait */
     unsigned char retry_turn;  /* the list that the last take began with */
     unsigned char probed;      /* a probe of this queue has been answered */
+    unsigned char keyless;     /* it declares no keys: they were refused */
     unsigned char foreign;     /* DQ_FOREIGN_...: the elements found there */
     volatile int woken;        /* by delayq_wake */
     struct redisReply *reply;  /* the items of the last take or peek point into
                                   it, or into fetch.reply: only the next take
                                   or peek, and close, free it */
     delayq_options options;
-    delayq_exchange setup; /* the probe of its queue, or tracking: */
+    delayq_lane setup; /* bare: the probe of its queue, or tracking. It has an
+                          op until the queue is probed */
     delayq_fetch fetch;
     delayq_counts counts;
     size_t name_len;
@@ -1707,8 +1696,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        ring, which has a lane of its own
  *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
  *     dq_lane_step       moves a lane:
- *       dq_lane_socket     connects, logs in, probes, a step at a time
- *                          (dq_conn_ensure)
+ *       dq_lane_connect    connects, logs in, probes, a step at a time
+ *                          (dq_lane_ensure)
  *       dq_lane_plan       takes the first ops that can share a request
  *       dq_lane_write      writes it: verb->writer, dq_conn_submit
  *       dq_lane_read       gives the reply a status; verb->reader reads it and
@@ -1728,7 +1717,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     conn->now_us       the clock of this turn: dq_check and dq_sleep read it,
  *                        dq_conn_submit and dq_conn_read read it again
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
- *     q->setup           Connections while it is a probe, else Subscriber
+ *     q->setup           Lanes; Subscriber sends tracking over it
  *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
  *                        Schedule; Waiters if another handle acts
  *     q->asked           Subscriber
@@ -1739,7 +1728,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Where to look for:
  *
  *     MOVED              dq_lane_learn reads it in the reply to a request,
- *                        dq_conn_read_probe in that to a probe; dq_conn_choose
+ *                        dq_probe_parse in that to a probe; dq_conn_choose
  *                        connects cmd to its node; dq_decide_form sends the
  *                        request again
  *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
@@ -5029,6 +5018,7 @@ typedef struct dq_resp_writer {
     int spilled;  /* while counting: it did not fit */
     size_t args, keys;        /* their numbers so far; a script's keys come
                                  first */
+    int commands;             /* so far; each has one reply */
     const char *body;         /* the text that is written after buf, */
     size_t body_len;          /* its length, */
     const char *const *parts; /* and the texts after it, up to NULL */
@@ -5040,7 +5030,7 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
     o->c = c;
     o->n = o->keys = o->args = o->body_len = 0;
     o->parts = NULL;
-    o->counting = o->spilled = 0;
+    o->counting = o->spilled = o->commands = 0;
 }
 
 /* Append bytes to the output buffer of hiredis. If there is no memory for them,
@@ -5114,6 +5104,7 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
     assert(count < 10);
     dq_resp_flush(o);
+    o->commands++;
     memcpy(o->buf, "*?\r\n", 4);
     o->buf[1] = (char)('0' + count);
     o->n = 4;
@@ -5173,9 +5164,8 @@ static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
 typedef void dq_resp_args(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane);
 
-/* Write SCRIPT LOAD. The socket writes the script part by part. Returns the
- * number of replies. */
-static int dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
+/* Write SCRIPT LOAD. The socket writes the script part by part. */
+static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
     size_t len = 0, i;
     assert(DQ_HAS_LUA && script->parts);
     DQ_MARK(script_uploaded);
@@ -5185,18 +5175,17 @@ static int dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
     o->body = script->parts[0];
     o->body_len = strlen(o->body);
     o->parts = script->parts + 1;
-    return 1;
 }
 
 /* Write the call of a script. The numbers of keys and arguments are known only
  * after `args` has run, so the arguments wait in the buffer for the line with
- * these numbers. If they don't fit, `args` runs again. Returns the number of
- * replies. */
-static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
-                        dq_resp_args *args, const delayq_lane *lane) {
+ * these numbers. If they don't fit, `args` runs again. */
+static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
+                         dq_resp_args *args, const delayq_lane *lane) {
     char call[120];
     int n;
     dq_resp_flush(o);
+    o->commands++;
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
@@ -5220,7 +5209,6 @@ static int dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
         assert(o->keys == keys && o->args == total);
         (void)keys, (void)total; /* without asserts */
     }
-    return 1;
 }
 
 /*-----------------------------------------------------------------------------
@@ -5350,7 +5338,7 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
  * flight is out of date. */
 static void dq_sched_untrack(delayq *q) {
     q->list_tracked = 0;
-    if (q->setup_kind == DELAYQ_SETUP_TRACK) q->setup_kind = DELAYQ_SETUP_STALE;
+    q->track_stale = 1;
 }
 
 /* --- events of the connections --- */
@@ -5857,8 +5845,8 @@ static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
     dq_err_log(q, DELAYQ_OK, text);
 }
 
-/* The command socket is closed, which ends client tracking and probes. A lane
- * that had no request in flight is not the cause. */
+/* The command socket is closed, which ends client tracking. A lane that had no
+ * request in flight is not the cause. */
 static void dq_conn_cmd_lost(delayq_conn *conn) {
     delayq_lane *lane;
     delayq *h;
@@ -5870,21 +5858,7 @@ static void dq_conn_cmd_lost(delayq_conn *conn) {
         h->waiter.push_us = h->not_before_us = 0;
         for (lane = h->lanes; lane && conn->known; lane = lane->next)
             if (lane->x.state == DELAYQ_EXCHANGE_NONE) lane->losses = 0;
-        /* A server or proxy that ends the connection at tracking four times in
-         * a row, or twice if nothing else was in flight, refuses it. */
-        if (h->setup.state == DELAYQ_EXCHANGE_ANSWERED && h->setup.blame &&
-            h->setup.got == 0 && h->setup_kind != DELAYQ_SETUP_PROBE &&
-            !conn->timed_out &&
-            (conn->track_losses += h->setup.blame) >= DQ_TRACK_LOSSES) {
-            DQ_MARK(tracking_ends_connections);
-            dq_conn_give_up_track(
-                conn, DQ_NEVER, "it closes the connection at CLIENT TRACKING");
-        }
-        dq_conn_free_replies(&h->setup);
-        h->setup.state = DELAYQ_EXCHANGE_NONE;
-        h->setup_kind = DELAYQ_SETUP_PROBE;
-        h->probe_us = 0;
-        h->probe_uploads = 0;
+        h->setup.retry_us = 0;
     }
     conn->known = conn->probed_twice = 0;
 }
@@ -5901,7 +5875,9 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     for (x = s->first; x; x = x->next) {
         dq_conn_free_replies(x);
         x->state = DELAYQ_EXCHANGE_ANSWERED;
-        x->blame = x != s->first || why != DELAYQ_ERR_IO ? 0 : x->next ? 1 : 2;
+        x->blame = x != s->first || why != DELAYQ_ERR_IO || conn->timed_out ? 0
+                   : x->next                                                ? 1
+                                                                            : 2;
         x->status = why != DELAYQ_ERR_PROTOCOL && (x->written || x->next)
                         ? DELAYQ_ERR_UNKNOWN
                         : why;
@@ -6012,7 +5988,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
  * that was submitted last. If they can't be written, the next pump finds that
  * out, after it has read what the server has sent before. */
 static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
-                           delayq_exchange *x, dq_resp_writer *o, int wants) {
+                           delayq_exchange *x, dq_resp_writer *o) {
     if (x->state != DELAYQ_EXCHANGE_SENT) {
         assert(x->got == 0);
         x->next = NULL;
@@ -6028,9 +6004,9 @@ static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
         s->last = x;
     }
     assert(s->last == x && s->c && s->body_len == 0);
-    assert(wants > 0 && x->wants + wants <= 5);
+    assert(o->commands > 0 && x->wants + o->commands <= 5);
     dq_resp_flush(o);
-    x->wants = (unsigned char)(x->wants + wants);
+    x->wants = (unsigned char)(x->wants + o->commands);
     x->written = 0;
     s->unwritten = 1;
     s->body = o->body;
@@ -6276,7 +6252,7 @@ DQ_APART static int dq_conn_wants_tls(const delayq_conn *conn) {
 /* Send the login. It changes nothing on the server. */
 DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     static const size_t counts[] = {2, 2, 3, 2, 3, 2};
-    int sentinel = s->purpose == DQ_CONN_SENTINEL, n = 0, step;
+    int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
     char needs[DQ_LOGIN_STEPS];
     dq_resp_writer o;
     dq_url u;
@@ -6291,7 +6267,7 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     dq_resp_begin(&o, s->c);
     for (step = 0; step < DQ_LOGIN_STEPS; step++) {
         if (!needs[step]) continue;
-        s->login[n++] = (unsigned char)step;
+        s->login[o.commands] = (unsigned char)step;
         dq_resp_command(&o, counts[step] + (step == DQ_LOGIN_AUTH && u.user[0]),
                         dq_conn_words[step]);
         if (step == DQ_LOGIN_AUTH && u.user[0]) dq_resp_text(&o, u.user);
@@ -6299,9 +6275,9 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
         if (step == DQ_LOGIN_SENTINEL) dq_resp_text(&o, u.service);
         if (step == DQ_LOGIN_SELECT) dq_resp_int(&o, u.db);
     }
-    s->login[n] = DQ_LOGIN_STEPS;
+    s->login[o.commands] = DQ_LOGIN_STEPS;
     dq_conn_enter(conn, s, DELAYQ_SOCKET_GREETING);
-    dq_conn_submit(conn, s, &s->greeting, &o, n);
+    dq_conn_submit(conn, s, &s->greeting, &o);
 }
 
 /* Read the replies to the login. Returns OK if the socket is open, EMPTY if
@@ -6600,274 +6576,6 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
     return DELAYQ_OK;
 }
-
-/* --- the probe --- */
-
-static void dq_write_probe(dq_resp_writer *o, delayq *q,
-                           const delayq_lane *lane) {
-    (void)lane;
-    if (!q->probe_keyless) {
-        dq_resp_key(o, q, DQ_ZSET, "");
-        if (q->wire->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
-        o->keys = o->args;
-    }
-    dq_resp_key(o, q, DQ_ZSET, "");
-    dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_text(o, q->wire->letter);
-}
-
-/* Returns 1 if cmd can take q's probe now. */
-static int dq_conn_may_probe(const delayq *q) {
-    return q->setup.state == DELAYQ_EXCHANGE_NONE &&
-           q->conn->cmd.body_len == 0;
-}
-
-/* Send the probe. It reads the server's clock and unsigned long, looks for
- * foreign elements in q's queue, checks that this node serves the queue's slot,
- * and finds the end of a broadcast's stream if q begins there. For the log it
- * also reads, once, which keys the server evicts. */
-static void dq_conn_send_probe(delayq *q) {
-    delayq_conn *conn = q->conn;
-    int begins = q->cursor[0] == '$';
-    int asks = conn->owner->options.log && !conn->policy_asked, n;
-    dq_resp_writer o;
-    assert(q->setup.state == DELAYQ_EXCHANGE_NONE && q->setup.got == 0);
-    q->setup_kind = DELAYQ_SETUP_PROBE;
-    dq_resp_begin(&o, conn->cmd.c);
-    if (DQ_HAS_LUA && q->probe_uploads % 2 == 1) {
-        n = dq_resp_upload(&o, &dq_script_probe);
-        dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
-        return;
-    }
-    dq_resp_command(&o, 4, "EXISTS");
-    dq_resp_arg(&o, q->name, q->name_len, 0);
-    dq_resp_key(&o, q, DQ_ZSET, "");
-    dq_resp_key(&o, conn->owner, DQ_ZSET, "");
-    if (begins) {
-        dq_resp_command(&o, 6, "XREVRANGE");
-        dq_resp_key(&o, q, DQ_STREAM, "");
-        dq_resp_text(&o, "+");
-        dq_resp_text(&o, "-");
-        dq_resp_text(&o, "COUNT");
-        dq_resp_int(&o, 1);
-    }
-    if (asks) {
-        conn->policy_asked = 1; /* not again, even if the server hangs up */
-        dq_resp_command(&o, 2, "INFO");
-        dq_resp_text(&o, "memory");
-    }
-    n = dq_resp_call(&o, q, &dq_script_probe, dq_write_probe, NULL);
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n + 1 + begins + asks);
-}
-
-/* Tell the log if the server may evict keys that a queue needs. It is no fault
- * if the server refuses to show its policy. */
-static void dq_conn_read_policy(const delayq *owner, const redisReply *r) {
-    const char *info = r->type == REDIS_REPLY_STRING ? r->str : "";
-    const char *limit = strstr(info, "maxmemory:");
-    const char *policy = strstr(info, "maxmemory_policy:");
-    char text[sizeof owner->err];
-    int all;
-    if (!limit || limit[10] == '0' || !policy) return;
-    policy += 17;
-    all = strncmp(policy, "allkeys", 7) == 0;
-    if (!all && strncmp(policy, "volatile", 8) != 0) return;
-    DQ_MARK(server_evicts);
-    dq_err_set(text, DELAYQ_OK,
-               "the server's maxmemory-policy, %.*s, may evict %s: set it to "
-               "noeviction",
-               (int)strcspn(policy, "\r\n"), policy,
-               all ? "whole queues" : "the keys that prevent duplicates");
-    dq_err_log(owner, DELAYQ_OK, text);
-}
-
-/* Read the replies to q's probe. Returns OK, a private status with which the
- * probe is sent again or redirected, or the failure, which conn->err explains.
- */
-static delayq_status dq_conn_read_probe(delayq *q) {
-    delayq_conn *conn = q->conn;
-    const delayq_exchange *x = &q->setup;
-    const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
-    const redisReply *value;
-    int64_t n[2];
-    int at = 1 + (q->cursor[0] == '$');
-    if (q->probe_uploads % 2 == 1)
-        return slot->type == REDIS_REPLY_ERROR
-                   ? dq_conn_refused(conn, "open", slot)
-                   : DQ_NOSCRIPT; /* until now */
-    if (x->got > at + 1) dq_conn_read_policy(conn->owner, x->replies[at]);
-    /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
-     * the first script will fail. */
-    if (slot->type == REDIS_REPLY_ERROR) {
-        const dq_err_entry *e = dq_err_lookup(slot->str);
-        if (e->status == DQ_MOVED)
-            return dq_conn_parse_redirect(conn, slot->str);
-        if (e->status == DELAYQ_ERR_ARG || e->leave)
-            return dq_conn_refused(conn, "open", slot);
-    }
-    if (probe->type == REDIS_REPLY_ERROR) {
-        delayq_status status = dq_err_reply(conn->err, "open", probe);
-        if (status == DQ_MOVED) return dq_conn_parse_redirect(conn, probe->str);
-        if (!q->probe_keyless &&
-            (status == DQ_MOVING || status == DELAYQ_ERR_AUTH)) {
-            DQ_MARK(probe_without_keys);
-            q->probe_keyless = 1;
-            return DQ_MOVING;
-        }
-        if (status == DQ_NOSCRIPT && DQ_HAS_LUA &&
-            q->probe_uploads < 2 * DQ_HOPS)
-            return status;
-        if (status == DQ_NOSCRIPT)
-            dq_err_set(conn->err, status, "%s", DQ_NO_SCRIPTS);
-        return dq_err_public(status);
-    }
-    value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
-                ? probe->element[2]
-                : NULL;
-    if (!value || value->type != REDIS_REPLY_STRING ||
-        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
-        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
-    q->counts.reconnects += !conn->known && conn->long_size > 0;
-    conn->long_size = (unsigned char)value->len;
-    conn->long_big = value->str[0] == 0;
-    dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
-    if (n[1] > 0) q->foreign = (unsigned char)n[1];
-    if (at > 1 && x->replies[1]->type == REDIS_REPLY_ARRAY) {
-        /* the stream's last entry; if it is refused, the first take fails */
-        const redisReply *r = x->replies[1], *id = NULL;
-        int none = r->elements == 0;
-        if (!none && r->element[0]->type == REDIS_REPLY_ARRAY &&
-            r->element[0]->elements > 0)
-            id = r->element[0]->element[0];
-        if (none)
-            memcpy(q->cursor, "0-0", 4);
-        else if (id && id->type == REDIS_REPLY_STRING &&
-                 id->len < sizeof q->cursor)
-            memcpy(q->cursor, id->str, id->len + 1);
-    }
-    q->probed = 1;
-    q->probe_keyless = 0;
-    return DELAYQ_OK;
-}
-
-/* Refuse the requests of a handle whose queue has foreign elements. With the
- * old wire transfers go on, and dq_lane_connect refuses offers and takes. */
-static delayq_status dq_conn_may_use(delayq *q) {
-    return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
-}
-
-/* Returns 1 if only offers wait for q's probe, which repeats an earlier one. */
-static int dq_conn_looks(const delayq *q) {
-    return q->conn->known && q->probed;
-}
-
-/* The reply to q's probe is there. If the first probe on a connection is
- * refused, the next host is tried. If a later one is refused, other handles
- * keep the connection, unless the queue has moved or the reply is malformed. A
- * look has no other effect than to find foreign elements. */
-static delayq_status dq_conn_on_probe(delayq *q) {
-    delayq_conn *conn = q->conn;
-    int looks = dq_conn_looks(q);
-    delayq_status status = dq_conn_read_probe(q);
-    int late = status == DELAYQ_OK && !conn->known && !conn->probed_twice &&
-               conn->clock_error_us > DQ_SLOW_US;
-    dq_conn_free_replies(&q->setup);
-    q->setup.state = DELAYQ_EXCHANGE_NONE;
-    q->look_us = conn->now_us + DQ_LOOK_US;
-    if (late || (status >= DQ_NOSCRIPT && status != DQ_MOVED)) {
-        if (late) DQ_MARK(probe_was_slow);
-        if (late) conn->probed_twice = 1; /* it may have been read late */
-        if (status == DQ_NOSCRIPT && ++q->probe_uploads == 1)
-            dq_conn_tell(conn, &conn->scripts_told_us);
-        DQ_MARK(probe_again);
-        q->look_us = 0; /* a look: with the next offer */
-        return DELAYQ_EMPTY;
-    }
-    q->probe_uploads = 0;
-    if (looks && status != DELAYQ_OK) DQ_MARK(look_refused);
-    if (looks && status != DELAYQ_ERR_PROTOCOL) return DELAYQ_OK;
-    if (status == DELAYQ_OK && !conn->known) {
-        conn->known = 1;
-        conn->clock_number++;
-        conn->cmd.failures = conn->cmd.timeouts = 0;
-        conn->hosts_left = conn->hops = 0;
-        dq_sched_on_conn_back(conn);
-        dq_conn_tell(conn, &conn->known_told_us);
-    } else if (status != DELAYQ_OK && (!conn->known || status == DQ_MOVED ||
-                                       status == DELAYQ_ERR_PROTOCOL)) {
-        DQ_MARK(probe_ends_connection);
-        if (dq_conn_attempt_failed(conn, status)) return DELAYQ_EMPTY;
-    } else if (status != DELAYQ_OK) {
-        DQ_MARK(probe_refused);
-        q->probe_status = dq_err_public(status);
-        if (q->probe_failures > 0) /* the second probe is sent at once */
-            q->probe_us =
-                conn->now_us + dq_sched_backoff_us(q, q->probe_failures);
-        if (q->probe_failures < 60) q->probe_failures++;
-    }
-    if (status != DELAYQ_OK)
-        return dq_err_set(q->err, dq_err_public(status), "%s", conn->err);
-    q->probe_failures = 0;
-    return dq_conn_may_use(q);
-}
-
-/* Set the error of a request that has to wait until until_us, for the cause in
- * conn->err. */
-static delayq_status dq_conn_postpone(delayq *q, delayq_status status,
-                                      int64_t until_us) {
-    return dq_err_set(q->err, status, "%s; the next attempt is in %d ms",
-                      q->conn->err,
-                      (int)((until_us - q->conn->now_us + 999) / 1000));
-}
-
-/* Continue towards an open connection on which q's queue has been probed.
- * Returns OK if there is one, EMPTY if it needs more time, else the status of
- * q->err. Every request starts here. */
-static delayq_status dq_conn_ensure(delayq *q) {
-    delayq_conn *conn = q->conn;
-    delayq_socket *s = &conn->cmd;
-    int outlived;
-    if (q->foreign && dq_conn_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
-    if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
-    /* An idle socket is read before it is used, unless dq_step has just done
-     * this: it may be lost, or have a second reply, which the next request
-     * would take for its own. */
-    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
-        (s->first || conn->idle_read_us == conn->now_us))
-        return DELAYQ_OK;
-    /* If the time of an attempt was over long before this call, its result says
-     * nothing about the server now, so another attempt may begin. */
-    outlived = s->state > DELAYQ_SOCKET_CLOSED &&
-               s->state < DELAYQ_SOCKET_OPEN &&
-               conn->now_us - s->deadline_us > DQ_BACKOFF_US;
-    for (;;) {
-        delayq_status status;
-        if (dq_conn_step(conn) < DELAYQ_OK) {
-            if (conn->redirected) return DELAYQ_EMPTY; /* soon */
-            if (!outlived || conn->now_us < s->retry_us)
-                return dq_conn_postpone(q, conn->failure, s->retry_us);
-            DQ_MARK(attempt_outlived);
-            outlived = 0;
-            continue;
-        }
-        if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed)
-            return DELAYQ_OK;
-        if (s->state >= DELAYQ_SOCKET_OPEN &&
-            q->setup_kind == DELAYQ_SETUP_PROBE &&
-            q->setup.state == DELAYQ_EXCHANGE_ANSWERED) {
-            status = dq_conn_on_probe(q);
-            if (status != DELAYQ_EMPTY) return status;
-            continue;
-        }
-        /* a handle without an outbox probes at each call */
-        if (q->outbox && conn->now_us < q->probe_us)
-            return dq_conn_postpone(q, q->probe_status, q->probe_us);
-        if (s->state >= DELAYQ_SOCKET_GREETING && s->purpose == DQ_CONN_CMD &&
-            dq_conn_may_probe(q))
-            dq_conn_send_probe(q);
-        if (s->state != DELAYQ_SOCKET_CLOSED) return DELAYQ_EMPTY;
-    }
-}
 /*-----------------------------------------------------------------------------
  * MARK: - Ops
  * >>ops   the operations that calls request; the rings that keep them
@@ -6895,7 +6603,10 @@ enum {
     DQ_RETIMES = 16,   /* it gives an item a new due time, */
     DQ_RENAMES = 32,   /* and so a new ticket, which the call returns */
     DQ_OF_OFFERS = 64, /* its item may be one that this handle has offered */
-    DQ_UNCOUNTED = 128 /* no call has requested it */
+    DQ_UNCOUNTED = 128, /* no call has requested it */
+    DQ_RAW = 256 /* its writer writes whole commands; its reader returns the
+                    status of their replies, lane->x, or of their loss: then
+                    there are none */
 };
 
 /* A verb: a constant to which its ops point. A program links the scripts only
@@ -6919,7 +6630,7 @@ typedef struct dq_verb {
      * request another form, or 0. NULL: there is no other form. */
     int (*reform)(delayq *q, delayq_lane *lane);
     /* Its only op has failed with lane->status; or NULL. */
-    void (*fail)(delayq *q, const delayq_lane *lane);
+    void (*fail)(delayq *q, delayq_lane *lane);
 } dq_verb;
 
 /* Define a verb: its fields, in order, with the id of its script. */
@@ -7320,19 +7031,22 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
  * for, dq_decide is the only one that decides about retries, and dq_op_settle
  * is the only one that counts what was done. Nothing here waits.
  *
- * The lanes of a handle are the two rings of its outbox, its fetch (a take or
- * transfer), and during a call the lane of this call, which lies on the stack.
+ * The lanes of a handle are its setup (the probe of its queue, or tracking),
+ * its fetch (a take or transfer), the two rings of its outbox, and during a
+ * call the lane of this call, which lies on the stack.
  *---------------------------------------------------------------------------*/
 
 /* How the requests of a lane are planned, and how a failure is handled. */
 typedef struct dq_policy {
     size_t bytes;    /* payload of one request; more if its first op has it */
-    unsigned losses; /* 0: a failure ends the ops, after one resend if that is
-                        harmless. Else a failed op stays; it is dropped if, sent
-                        alone, it has ended this many logged-in connections */
+    unsigned losses; /* 0: a failure ends the ops; those of a call after one
+                        resend if that is harmless. Else a failed op stays; it
+                        is dropped if, sent alone, it has ended this many
+                        logged-in connections */
 } dq_policy;
 
 #define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
+static const dq_policy dq_policy_setup = {0, 0};
 static const dq_policy dq_policy_call = {256 * 1024, 0};
 static const dq_policy dq_policy_ring = {65536, 8}; /* fits a socket's buffer */
 
@@ -7405,13 +7119,16 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
                                    int64_t *until) {
     const delayq_conn *conn = q->conn;
     int yields = lane->ring || lane == &q->fetch.lane;
+    int probes = lane == &q->setup && !(q->probed && conn->known);
     *until = yields ? dq_lane_yield_us(q, lane) : 0;
     if (*until > conn->now_us) return DQ_BLOCK_LANE;
     *until = DQ_NEVER;
-    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known || conn->leaving)
+    if (conn->cmd.purpose != DQ_CONN_CMD || conn->leaving ||
+        conn->cmd.state <
+            (probes ? DELAYQ_SOCKET_GREETING : DELAYQ_SOCKET_OPEN) ||
+        !(probes || conn->known))
         return DQ_BLOCK_SOCKET;
-    if (!q->probed && dq_conn_may_probe(q)) *until = q->probe_us;
-    if (!q->probed) return DQ_BLOCK_PROBE;
+    if (!q->probed && !probes) return DQ_BLOCK_PROBE;
     if (conn->cmd.body_len > 0) return DQ_BLOCK_PAYLOAD;
     *until = 0;
     return DQ_BLOCK_NONE;
@@ -7424,8 +7141,8 @@ static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
                       : lane->array_verb;
 }
 
-/* Returns 1 if a lane's offers wait for a probe, since the last one is old: a
- * handle that only offers meets no foreign element. */
+/* Returns 1 if a lane's offers wait for a look at the queue, since the last one
+ * is old: a handle that only offers meets no foreign element. */
 static int dq_lane_looks(const delayq *q, const delayq_lane *lane) {
     return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
            q->conn->now_us > q->look_us;
@@ -7446,7 +7163,7 @@ static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
     if (lane->ring && lane->ring->synced <= lane->settled) return DQ_BLOCK_SYNC;
     block = dq_blocked_request(q, lane, until);
     if (block != DQ_BLOCK_NONE || !dq_lane_looks(q, lane) ||
-        q->setup.state == DELAYQ_EXCHANGE_NONE)
+        q->setup.settled == q->setup.accepted)
         return block;
     *until = DQ_NEVER;
     return DQ_BLOCK_PROBE;
@@ -7552,17 +7269,289 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     }
 }
 
+/* --- the probe --- */
+
+static void dq_lane_step(delayq *q, delayq_lane *lane);
+
+static void dq_write_probe_call(dq_resp_writer *o, delayq *q,
+                                const delayq_lane *lane) {
+    (void)lane;
+    if (!q->keyless) {
+        dq_resp_key(o, q, DQ_ZSET, "");
+        if (q->wire->mirror) dq_resp_key(o, q, DQ_MIRROR, "");
+        o->keys = o->args;
+    }
+    dq_resp_key(o, q, DQ_ZSET, "");
+    dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_text(o, q->wire->letter);
+}
+
+/* EXISTS checks that this node serves the queue's slot, XREVRANGE finds the end
+ * of a broadcast's stream if q begins there. For the log, INFO shows, once,
+ * which keys the server evicts. */
+static void dq_write_probe(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    dq_resp_command(o, 4, "EXISTS");
+    dq_resp_arg(o, q->name, q->name_len, 0);
+    dq_resp_key(o, q, DQ_ZSET, "");
+    dq_resp_key(o, conn->owner, DQ_ZSET, "");
+    if (q->cursor[0] == '$') {
+        dq_resp_command(o, 6, "XREVRANGE");
+        dq_resp_key(o, q, DQ_STREAM, "");
+        dq_resp_text(o, "+");
+        dq_resp_text(o, "-");
+        dq_resp_text(o, "COUNT");
+        dq_resp_int(o, 1);
+    }
+    if (conn->owner->options.log && !conn->policy_asked) {
+        conn->policy_asked = 1; /* not again, even if the server hangs up */
+        dq_resp_command(o, 2, "INFO");
+        dq_resp_text(o, "memory");
+    }
+    dq_resp_call(o, q, &dq_script_probe, dq_write_probe_call, lane);
+}
+
+/* Tell the log if the server may evict keys that a queue needs. It is no fault
+ * if the server refuses to show its policy. */
+static void dq_probe_policy(const delayq *owner, const redisReply *r) {
+    const char *info = r->type == REDIS_REPLY_STRING ? r->str : "";
+    const char *limit = strstr(info, "maxmemory:");
+    const char *policy = strstr(info, "maxmemory_policy:");
+    char text[sizeof owner->err];
+    int all;
+    if (!limit || limit[10] == '0' || !policy) return;
+    policy += 17;
+    all = strncmp(policy, "allkeys", 7) == 0;
+    if (!all && strncmp(policy, "volatile", 8) != 0) return;
+    DQ_MARK(server_evicts);
+    dq_err_set(text, DELAYQ_OK,
+               "the server's maxmemory-policy, %.*s, may evict %s: set it to "
+               "noeviction",
+               (int)strcspn(policy, "\r\n"), policy,
+               all ? "whole queues" : "the keys that prevent duplicates");
+    dq_err_log(owner, DELAYQ_OK, text);
+}
+
+/* Read the place of a stream's last entry, at which a broadcast's handle
+ * begins. If the command was refused, the first take fails. */
+static void dq_probe_cursor(delayq *q, const redisReply *r) {
+    const redisReply *id = NULL;
+    if (r->type != REDIS_REPLY_ARRAY) return;
+    if (r->elements == 0)
+        memcpy(q->cursor, "0-0", 4);
+    else if (r->element[0]->type == REDIS_REPLY_ARRAY &&
+             r->element[0]->elements > 0)
+        id = r->element[0]->element[0];
+    if (id && id->type == REDIS_REPLY_STRING && id->len < sizeof q->cursor)
+        memcpy(q->cursor, id->str, id->len + 1);
+}
+
+/* Returns the status of the replies to q's probe, and sets conn->err if it is a
+ * failure. Reads the server's clock and unsigned long, and whether there are
+ * foreign elements in q's queue. */
+static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    const delayq_exchange *x = &lane->x;
+    const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
+    const redisReply *value;
+    delayq_status status;
+    int64_t n[2];
+    int at = lane->uploads; /* its script was loaded before */
+    if (at > 0 && slot->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "open", slot);
+    /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
+     * the first script will fail. */
+    slot = x->replies[at++];
+    if (slot->type == REDIS_REPLY_ERROR) {
+        const dq_err_entry *e = dq_err_lookup(slot->str);
+        if (e->status == DQ_MOVED)
+            return dq_conn_parse_redirect(conn, slot->str);
+        if (e->status == DELAYQ_ERR_ARG || e->leave)
+            return dq_conn_refused(conn, "open", slot);
+    }
+    if (q->cursor[0] == '$') at++;
+    if (x->got > at + 1) dq_probe_policy(conn->owner, x->replies[at]);
+    if (probe->type == REDIS_REPLY_ERROR) {
+        status = dq_err_reply(conn->err, "open", probe);
+        if (status == DQ_MOVED) return dq_conn_parse_redirect(conn, probe->str);
+        if (status == DQ_NOSCRIPT)
+            dq_err_set(conn->err, status, "%s", DQ_NO_SCRIPTS);
+        return status;
+    }
+    value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3
+                ? probe->element[2]
+                : NULL;
+    if (!value || value->type != REDIS_REPLY_STRING ||
+        (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
+        return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
+    q->counts.reconnects += !conn->known && conn->long_size > 0;
+    conn->long_size = (unsigned char)value->len;
+    conn->long_big = value->str[0] == 0;
+    dq_conn_set_clock(conn, n[0], x->sent_us, x->read_us);
+    if (n[1] > 0) q->foreign = (unsigned char)n[1];
+    if (q->cursor[0] == '$') dq_probe_cursor(q, x->replies[lane->uploads + 1]);
+    return DELAYQ_OK;
+}
+
+/* The replies to q's probe are there, or its socket is lost: returns OK, also
+ * if it is sent again, or its status, for dq_probe_fail. The probe of a queue
+ * that was probed on this connection only looks for foreign elements. If it is
+ * refused, nothing else happens. */
+static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    int looks = conn->known && q->probed;
+    delayq_status status = DELAYQ_OK;
+    if (lane->x.got > 0) {
+        status = dq_probe_parse(q, lane);
+        q->look_us = conn->now_us + DQ_LOOK_US;
+        if (status == DQ_NOSCRIPT && !lane->uploads)
+            dq_conn_tell(conn, &conn->scripts_told_us);
+        if (status == DQ_NOSCRIPT) return status;
+        if (looks && status != DELAYQ_OK) DQ_MARK(look_refused);
+        if (looks) return status == DELAYQ_ERR_PROTOCOL ? status : DELAYQ_OK;
+        if (!q->keyless &&
+            (status == DQ_MOVING || status == DELAYQ_ERR_AUTH)) {
+            DQ_MARK(probe_without_keys);
+            q->keyless = 1;
+        } else if (status == DQ_MOVED) {
+            DQ_MARK(probe_ends_connection);
+            if (!dq_conn_attempt_failed(conn, status))
+                return dq_err_public(status);
+        } else if (status != DELAYQ_OK) {
+            return status;
+        } else if (!conn->known && !conn->probed_twice &&
+                   conn->clock_error_us > DQ_SLOW_US) {
+            DQ_MARK(probe_was_slow);
+            conn->probed_twice = 1; /* it may have been read late */
+        } else {
+            q->probed = 1;
+            q->keyless = 0;
+            if (conn->known) return DELAYQ_OK;
+            conn->known = 1;
+            conn->clock_number++;
+            conn->cmd.failures = conn->cmd.timeouts = 0;
+            conn->hosts_left = conn->hops = 0;
+            dq_sched_on_conn_back(conn);
+            dq_conn_tell(conn, &conn->known_told_us);
+            return DELAYQ_OK;
+        }
+        DQ_MARK(probe_again);
+    }
+    if (!looks) lane->accepted++;
+    return DELAYQ_OK;
+}
+
+/* A probe was refused. If it is the first one on a connection, the next host is
+ * tried. If it is a later one, other handles keep the connection, unless the
+ * reply is malformed. */
+static void dq_probe_fail(delayq *q, delayq_lane *lane) {
+    delayq_conn *conn = q->conn;
+    if (!q->probed) lane->accepted++;
+    if (!conn->cmd.c) return;
+    if (!conn->known || lane->status == DELAYQ_ERR_PROTOCOL) {
+        DQ_MARK(probe_ends_connection);
+        if (dq_conn_attempt_failed(conn, lane->status))
+            lane->result = DELAYQ_OK; /* the next host may succeed */
+        return;
+    }
+    DQ_MARK(probe_refused);
+    if (lane->failures > 0) /* the second probe is sent at once */
+        lane->retry_us = conn->now_us + dq_sched_backoff_us(q, lane->failures);
+    if (lane->failures < 60) lane->failures++;
+}
+
+DQ_VERB(probe, "open", "", probe, dq_write_probe, dq_read_probe, 1, 0,
+        DQ_READ_ONLY | DQ_RAW, DQ_KEY_NONE, 0, NULL, NULL, dq_probe_fail);
+
+/* Send the probe or tracking: the lane of both has nothing to do. */
+static void dq_lane_setup(delayq *q, const dq_verb *verb) {
+    delayq_lane *lane = &q->setup;
+    assert(lane->settled == lane->accepted);
+    lane->array_verb = verb;
+    lane->accepted++;
+    dq_lane_step(q, lane);
+}
+
+/* Refuse the requests of a handle whose queue has foreign elements. With the
+ * old wire transfers go on, and dq_lane_connect refuses offers and takes. */
+static delayq_status dq_lane_may_use(delayq *q) {
+    return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
+}
+
+/* Set the error of a request that has to wait until until_us, for the cause in
+ * conn->err. */
+static delayq_status dq_lane_postpone(delayq *q, delayq_status status,
+                                      int64_t until_us) {
+    return dq_err_set(q->err, status, "%s; the next attempt is in %d ms",
+                      q->conn->err,
+                      (int)((until_us - q->conn->now_us + 999) / 1000));
+}
+
+/* Continue towards an open connection on which q's queue has been probed.
+ * Returns OK if there is one, EMPTY if it needs more time, else the status of
+ * q->err. Every request starts here. */
+static delayq_status dq_lane_ensure(delayq *q) {
+    delayq_conn *conn = q->conn;
+    delayq_socket *s = &conn->cmd;
+    delayq_lane *probe = &q->setup;
+    int outlived;
+    if (dq_lane_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
+    if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
+    /* An idle socket is read before it is used, unless dq_step has just done
+     * this: it may be lost, or have a second reply, which the next request
+     * would take for its own. */
+    if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
+        (s->first || conn->idle_read_us == conn->now_us))
+        return DELAYQ_OK;
+    /* If the time of an attempt was over long before this call, its result says
+     * nothing about the server now, so another attempt may begin. */
+    outlived = s->state > DELAYQ_SOCKET_CLOSED &&
+               s->state < DELAYQ_SOCKET_OPEN &&
+               conn->now_us - s->deadline_us > DQ_BACKOFF_US;
+    for (;;) {
+        delayq_status status = probe->result;
+        probe->result = DELAYQ_OK;
+        if (status < DELAYQ_OK)
+            return dq_err_set(q->err, status, "%s", conn->err);
+        status = dq_conn_step(conn);
+        if (status < DELAYQ_OK) {
+            if (conn->redirected) return DELAYQ_EMPTY; /* soon */
+            if (!outlived || conn->now_us < s->retry_us)
+                return dq_lane_postpone(q, conn->failure, s->retry_us);
+            DQ_MARK(attempt_outlived);
+            outlived = 0;
+            continue;
+        }
+        if (status == DELAYQ_OK && conn->known && q->probed)
+            return dq_lane_may_use(q);
+        if (probe->status < DELAYQ_OK && conn->now_us < probe->retry_us) {
+            if (q->outbox)
+                return dq_lane_postpone(q, probe->status, probe->retry_us);
+            probe->retry_us = 0; /* without one it probes at each call */
+        }
+        dq_lane_step(q, probe);
+        if (probe->result < DELAYQ_OK || s->state == DELAYQ_SOCKET_CLOSED ||
+            (conn->known && q->probed))
+            continue;
+        if (probe->settled == probe->accepted)
+            dq_lane_setup(q, &dq_verb_probe);
+        return DELAYQ_EMPTY;
+    }
+}
+
 /* --- write --- */
 
 /* Continue towards an open socket for a lane's request. Returns OK if there is
  * one, EMPTY if it is not open yet, else the status of q->err. */
 static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
-    delayq_status status = dq_conn_ensure(q);
+    delayq_status status = dq_lane_ensure(q);
     if (status != DELAYQ_OK) return status;
     if (q->foreign && (lane->verb->flags & (DQ_OFFERS | DQ_TAKES)))
         return dq_err_wire(q);
     if (!dq_lane_looks(q, lane)) return DELAYQ_OK;
-    if (dq_conn_may_probe(q)) dq_conn_send_probe(q);
+    if (q->setup.settled == q->setup.accepted)
+        dq_lane_setup(q, &dq_verb_probe);
     return DELAYQ_EMPTY;
 }
 
@@ -7571,20 +7560,24 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
  * take all of the script at once, when it is loaded. */
 DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     delayq_socket *s = &q->conn->cmd;
-    int loads = DQ_HAS_LUA && lane->uploads, n;
+    int loads = DQ_HAS_LUA && lane->uploads;
+    const dq_verb *verb = lane->verb;
     dq_resp_writer o;
     dq_resp_begin(&o, s->c);
     if (loads) {
-        n = dq_resp_upload(&o, lane->verb->script);
-        dq_conn_submit(q->conn, s, &lane->x, &o, n);
-        if (s->body_len > 0 || !lane->verb->writer) return;
+        dq_resp_upload(&o, verb->script);
+        dq_conn_submit(q->conn, s, &lane->x, &o);
+        if (s->body_len > 0 || !verb->writer) return;
         dq_resp_begin(&o, s->c);
     }
-    n = dq_resp_call(&o, q, lane->verb->script, lane->verb->writer, lane);
+    if (verb->flags & DQ_RAW)
+        verb->writer(&o, q, lane);
+    else
+        dq_resp_call(&o, q, verb->script, verb->writer, lane);
     lane->was_unsure = lane->unsure;
     if (lane->unsure < lane->n) lane->unsure = lane->n;
     if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
-    dq_conn_submit(q->conn, s, &lane->x, &o, n);
+    dq_conn_submit(q->conn, s, &lane->x, &o);
 }
 
 /* --- read --- */
@@ -7633,6 +7626,15 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     int loads = lane->uploads && x->wants == 1; /* and does nothing else */
     delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
+    if (verb->flags & DQ_RAW) {
+        if (!conn->cmd.c || x->number != conn->cmd.number)
+            dq_conn_free_replies(x); /* they say nothing about this server */
+        loads = loads && x->got > 0 && r->type != REDIS_REPLY_ERROR;
+        lane->status = loads ? DQ_NOSCRIPT : verb->reader(q, lane);
+        dq_conn_free_replies(x);
+        if (lane->status != DQ_NOSCRIPT) lane->uploads = 0;
+        return;
+    }
     if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR)
         r = x->replies[0];
     if (!r) {
@@ -7843,7 +7845,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     /* somebody may flush the scripts between a load and the call */
     if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
         if (dq_decide_form(q, lane)) return DQ_RESEND;
-        if (!lane->policy->losses && dq_decide_resend(q, lane))
+        if (lane->policy == &dq_policy_call && dq_decide_resend(q, lane))
             return DQ_RESEND;
     }
     if (lane->status == DQ_NOSCRIPT) DQ_MARK(scripts_forgotten);
@@ -7921,6 +7923,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
 /* Move a lane as far as it goes without waiting. */
 static void dq_lane_step(delayq *q, delayq_lane *lane) {
     dq_ring *ring = lane->ring;
+    int setup = lane == &q->setup;
     while (lane->settled < lane->accepted &&
            lane->x.state != DELAYQ_EXCHANGE_SENT) {
         int plans = lane->x.state == DELAYQ_EXCHANGE_NONE;
@@ -7935,9 +7938,11 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
         /* a tick connects for rings */
-        if (block != DQ_BLOCK_NONE && (ring || block < DQ_BLOCK_SOCKET)) return;
+        if (block != DQ_BLOCK_NONE &&
+            (ring || setup || block < DQ_BLOCK_SOCKET))
+            return;
         lane->verb = dq_lane_verb(lane);
-        ready = dq_lane_connect(q, lane);
+        ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
         if (ready == DELAYQ_EMPTY) return;
         if (ready != DELAYQ_OK) {
             lane->status = ready;
@@ -8504,7 +8509,6 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
  * without takes don't link them. */
 typedef struct dq_subscriber {
     void (*step)(delayq_conn *conn);
-    delayq_status (*on_track)(delayq *q);
     void (*track)(delayq *q);
     void (*follow)(delayq *q, int leaves);
 } dq_subscriber;
@@ -8614,8 +8618,8 @@ static void dq_sub_opened(delayq_conn *conn) {
  * waits for something else than a time, or is not needed. */
 static int64_t dq_sub_track_us(const delayq *q) {
     int64_t when = q->waiter.push_us, until;
-    if (q->list_tracked || q->setup.state != DELAYQ_EXCHANGE_NONE ||
-        q->conn->tracking == DELAYQ_TRACK_OFF || !q->probed ||
+    if (q->list_tracked || q->setup.settled < q->setup.accepted ||
+        q->conn->tracking == DELAYQ_TRACK_OFF ||
         q->waiter.role == DELAYQ_WAITER_SLEEPER)
         return DQ_NEVER;
     if (when < q->track_us) when = q->track_us;
@@ -8623,56 +8627,54 @@ static int64_t dq_sub_track_us(const delayq *q) {
     return until > when ? until : when;
 }
 
-/* Request, if it is time, that the server reports the next push into N, and the
- * length of N, which counts the pushes before. */
-static void dq_sub_track(delayq *q) {
-    delayq_conn *conn = q->conn;
-    dq_resp_writer o;
-    int n = 2;
-    assert(!q->list_tracked || conn->tracking == DELAYQ_TRACK_ON);
-    if (dq_sub_track_us(q) > conn->now_us) return;
-    dq_resp_begin(&o, conn->cmd.c);
+static void dq_write_track(dq_resp_writer *o, delayq *q,
+                           const delayq_lane *lane) {
+    const delayq_conn *conn = q->conn;
+    (void)lane;
     if (conn->tracking != DELAYQ_TRACK_ON) {
-        dq_resp_command(&o, 7, "CLIENT TRACKING ON REDIRECT");
-        dq_resp_int(&o, conn->sub_id);
-        dq_resp_text(&o, "OPTIN");
-        dq_resp_text(&o, "NOLOOP");
-        n++;
+        dq_resp_command(o, 7, "CLIENT TRACKING ON REDIRECT");
+        dq_resp_int(o, conn->sub_id);
+        dq_resp_text(o, "OPTIN");
+        dq_resp_text(o, "NOLOOP");
     }
-    dq_resp_command(&o, 3, "CLIENT CACHING YES");
-    dq_resp_command(&o, 2, "LLEN");
-    dq_resp_arg(&o, q->name, q->name_len, 0);
-    q->setup_kind = DELAYQ_SETUP_TRACK;
-    dq_conn_submit(conn, &conn->cmd, &q->setup, &o, n);
+    dq_resp_command(o, 3, "CLIENT CACHING YES");
+    dq_resp_command(o, 2, "LLEN");
+    dq_resp_arg(o, q->name, q->name_len, 0);
 }
 
 #define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* after a refusal */
 
-/* Read the replies to tracking, if they are there. A transient error is not a
- * refusal: tracking is tried again later. */
-static delayq_status dq_sub_on_track(delayq *q) {
+/* Read the replies to tracking. A transient error is not a refusal: tracking is
+ * tried again later. A failure is that of a take. */
+static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
-    delayq_exchange *x = &q->setup;
+    const delayq_exchange *x = &lane->x;
     const redisReply *length;
-    delayq_status status = DELAYQ_OK;
     int i = 0;
-    if (q->setup_kind == DELAYQ_SETUP_PROBE ||
-        x->state != DELAYQ_EXCHANGE_ANSWERED)
+    if (x->got == 0) {
+        /* A server or proxy that ends the connection at tracking four times in
+         * a row, or twice if nothing else was in flight, refuses it. */
+        if (x->status != DELAYQ_OK && x->blame &&
+            (conn->track_losses += x->blame) >= DQ_TRACK_LOSSES) {
+            DQ_MARK(tracking_ends_connections);
+            dq_conn_give_up_track(
+                conn, DQ_NEVER, "it closes the connection at CLIENT TRACKING");
+        }
         return DELAYQ_OK;
-    length = x->replies[x->wants - 1];
-    while (i < x->wants && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
-    if (i < x->wants) {
+    }
+    length = x->replies[x->got - 1];
+    while (i < x->got && x->replies[i]->type != REDIS_REPLY_ERROR) i++;
+    if (i < x->got) {
         delayq_status why =
             (delayq_status)dq_err_lookup(x->replies[i]->str)->status;
         int refused =
-            i + 1 < x->wants && !dq_err_is_transient(dq_err_public(why));
+            i + 1 < x->got && !dq_err_is_transient(dq_err_public(why));
         /* The server doesn't know the subscriber of REDIRECT. If the subscriber
          * is lost, this is noticed soon, or there is another one already. If it
          * happens twice, a proxy has servers that don't know each other's
          * clients. */
         int lost = strstr(x->replies[i]->str, "redirect") != NULL;
-        int stale = q->setup_kind == DELAYQ_SETUP_STALE;
-        if (lost && stale) {
+        if (lost && q->track_stale) {
             DQ_MARK(redirect_to_former_subscriber);
         } else if (lost && (conn->track_losses += 2) < DQ_TRACK_LOSSES) {
             conn->tracking = DELAYQ_TRACK_OFF;
@@ -8684,21 +8686,32 @@ static delayq_status dq_sub_on_track(delayq *q) {
                                   x->replies[i]->str);
         } else if (why < DQ_NOSCRIPT) { /* the next take follows MOVED */
             DQ_MARK(tracking_disturbed);
-            status = dq_err_reply(q->err, "wait", x->replies[i]);
+            q->fetch.failure = dq_err_reply(q->err, "wait", x->replies[i]);
         }
         dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
-        status = dq_err_bad_reply(q, "wait");
-    } else if (conn->tracking != DELAYQ_TRACK_OFF &&
-               q->setup_kind == DELAYQ_SETUP_TRACK) {
+        q->fetch.failure = dq_err_bad_reply(q, "wait");
+    } else if (conn->tracking != DELAYQ_TRACK_OFF && !q->track_stale) {
         conn->tracking = DELAYQ_TRACK_ON;
         conn->track_losses = conn->unheard_told = 0;
         dq_waiters_on_track(q, length->integer);
     }
-    dq_conn_free_replies(x);
-    x->state = DELAYQ_EXCHANGE_NONE;
-    q->setup_kind = DELAYQ_SETUP_PROBE;
-    return status;
+    return DELAYQ_OK;
+}
+
+static const dq_verb dq_verb_track = {
+    "wait", "", NULL, dq_write_track,
+    dq_read_track, 1, 0, DQ_READ_ONLY | DQ_RAW,
+    DQ_KEY_NONE, 0, NULL, NULL, NULL};
+
+/* Request, if it is time, that the server reports the next push into N, and the
+ * length of N, which counts the pushes before. */
+static void dq_sub_track(delayq *q) {
+    assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
+    if (dq_sub_track_us(q) > q->conn->now_us) return;
+    q->track_stale = 0;
+    dq_lane_setup(q, &dq_verb_track);
+    assert(q->setup.x.state == DELAYQ_EXCHANGE_SENT);
 }
 
 /* Continue to connect the subscriber, or read its messages, and ping it if it
@@ -8755,7 +8768,7 @@ static void dq_sub_step(delayq_conn *conn) {
 }
 
 static const dq_subscriber dq_subscriber_functions = {
-    dq_sub_step, dq_sub_on_track, dq_sub_track, dq_sub_follow};
+    dq_sub_step, dq_sub_track, dq_sub_follow};
 
 /* Begin to connect the subscriber to the server of cmd, unless a back-off
  * forbids it. */
@@ -8784,11 +8797,10 @@ static void dq_sub_open(delayq *q) {
 #define DQ_IDLE_READ_US 1000 /* between two reads of idle sockets */
 
 /* Read the input, settle the ops whose reply has come, send the pending
- * requests, without waiting. Returns OK, or the failure of tracking. */
-static delayq_status dq_step(delayq *q) {
+ * requests, without waiting. */
+static void dq_step(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_lane *lane;
-    delayq_status status = DELAYQ_OK;
     int64_t now = conn->now_us;
     int idle = now - conn->idle_read_us >= DQ_IDLE_READ_US;
     if (idle) conn->idle_read_us = now;
@@ -8796,15 +8808,10 @@ static delayq_status dq_step(delayq *q) {
     if (idle && conn->subscriber) conn->subscriber->step(conn);
     if ((idle || conn->cmd.first) && conn->cmd.state >= DELAYQ_SOCKET_OPEN)
         dq_conn_pump_open(conn);
-    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED && dq_conn_looks(q) &&
-        q->setup_kind == DELAYQ_SETUP_PROBE)
-        dq_conn_on_probe(q);
-    if (conn->subscriber) status = conn->subscriber->on_track(q);
-    if (q->waiter.push_us > 0) conn->subscriber->track(q); /* if it is time */
     if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->step(q);
     for (lane = q->lanes; lane; lane = lane->next)
         if (lane->settled < lane->accepted) dq_lane_step(q, lane);
-    return status;
+    if (q->waiter.push_us > 0) conn->subscriber->track(q); /* if it is time */
 }
 
 /* The events that end a sleep, besides the steps of connecting and lanes. */
@@ -8840,16 +8847,14 @@ static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
     const delayq_conn *conn = q->conn;
     const delayq_lane *lane;
     int64_t next = dq_sched_socket(conn, &conn->cmd), other;
-    if (q->setup.state == DELAYQ_EXCHANGE_ANSWERED) return 0;
     /* under TLS the rest may lie in a buffer, and the socket isn't readable */
     if (conn->cmd.more || conn->sub.more) return 0;
-    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
-    if (!q->probed && dq_conn_may_probe(q) && q->probe_us < next)
-        next = q->probe_us;
     for (lane = q->lanes; lane; lane = lane->next) {
+        if (lane->settled == lane->accepted) continue;
         dq_blocked(q, lane, &other);
         if (other < next) next = other;
     }
+    if (conn->cmd.state < DELAYQ_SOCKET_OPEN || !conn->known) return next;
     other = dq_wait_fetch_us(q, what);
     if (other < next) next = other;
     other = q->waiter.push_us > 0 ? dq_sub_track_us(q) : DQ_NEVER;
@@ -8999,7 +9004,7 @@ static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
     const delayq_conn *conn = q->conn;
     delayq_socket_state before = DELAYQ_SOCKET_DIALING;
     for (;;) {
-        delayq_status status = dq_conn_ensure(q);
+        delayq_status status = dq_lane_ensure(q);
         if (status != DELAYQ_EMPTY) return status;
         if (conn->cmd.state > before) {
             before = conn->cmd.state;
@@ -9217,7 +9222,7 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
 }
 
 /* A take or transfer has failed. */
-static void dq_fetch_fail(delayq *q, const delayq_lane *lane) {
+static void dq_fetch_fail(delayq *q, delayq_lane *lane) {
     delayq_fetch *f = &q->fetch;
     delayq_status status = lane->status;
     DQ_MARK(fetch_failed);
@@ -9397,11 +9402,11 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
                                   size_t *count, int waits, int listens) {
     delayq_fetch *f = &q->fetch;
     int64_t limit = dq_wait_limit(q);
-    delayq_status status = dq_step(q);
+    delayq_status status;
+    dq_step(q);
     *count = 0;
     if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
         dq_fetch_expire(q);
-    if (status < DELAYQ_OK && !dq_err_is_transient(status)) return status;
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
     /* a tick or wait may have left one in flight */
     if (waits) dq_wait_lane(q, &f->lane, limit);
@@ -9413,16 +9418,15 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
-    if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)))
+    if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)) &&
+        !dq_fetch_has_items(q))
         return status;
     status = dq_fetch_hand_out(q, items, max, count);
     if (status == DELAYQ_OK && f->taken) f->taken |= 2;
     if (status != DELAYQ_EMPTY || !listens) return status;
-    status = dq_sub_on_track(q); /* read with the take's reply */
     dq_sub_open(q);
     dq_sub_track(q);
-    return status == DELAYQ_OK || dq_err_is_transient(status) ? DELAYQ_EMPTY
-                                                              : status;
+    return DELAYQ_EMPTY;
 }
 
 /* Returns the verb with which the due items of a queue are moved. */
@@ -9433,7 +9437,7 @@ static const dq_verb *dq_transfer_verb(const delayq *q);
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
-    if (dq_conn_may_use(q) != DELAYQ_OK) return;
+    if (dq_lane_may_use(q) != DELAYQ_OK) return;
     if (dq_wait_fetch_us(q, ahead ? DQ_FOR_TAKES : DQ_FOR_ITEMS) <=
         q->conn->now_us)
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
@@ -9450,9 +9454,10 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     int64_t deadline = dq_wait_limit(q);
     int left = dq_fetch_has_items(q); /* since the last turn */
     delayq_status ready =
-        waits ? dq_wait_connected(q, deadline, 0) : dq_conn_ensure(q);
-    delayq_status status = dq_step(q);
-    if (ready == DELAYQ_OK && (status == DELAYQ_OK || !waits)) {
+        waits ? dq_wait_connected(q, deadline, 0) : dq_lane_ensure(q);
+    delayq_status status = DELAYQ_OK;
+    dq_step(q);
+    if (ready == DELAYQ_OK && (f->failure == DELAYQ_OK || !waits)) {
         dq_sub_open(q);
         dq_tick_fetch(q, listens);
         if (waits && f->lane.settled < f->lane.accepted) {
@@ -10207,7 +10212,10 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!wrong) wrong = dq_check_cursor(q);
     q->fetch.want = 1;
     dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
-    q->lanes = &q->fetch.lane;
+    dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
+    q->setup.policy = &dq_policy_setup;
+    q->setup.next = &q->fetch.lane;
+    q->lanes = &q->setup;
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
     if (!wrong) {
@@ -10241,7 +10249,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     }
     if (q->outbox) {
-        dq_conn_ensure(q);
+        dq_lane_ensure(q);
         q->err[0] = '\0'; /* a tick returns failures */
         return DELAYQ_OK;
     }
@@ -10258,7 +10266,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq_conn *conn;
     delayq_lane *lane;
     delayq **at, *h;
-    int in_flight;
+    int in_flight = 0;
     if (!q || q->open != DQ_OPEN) return;
     if (q->outbox && q->outbox->offers.keep && q->pid == dq_sys_pid()) {
         q->outbox->offers.keep->step(q);
@@ -10266,7 +10274,6 @@ DELAYQ_API void delayq_close(delayq *q) {
     }
     dq_resp_free(&q->reply);
     dq_resp_free(&q->fetch.reply);
-    in_flight = q->setup.state == DELAYQ_EXCHANGE_SENT;
     for (lane = q->lanes; lane; lane = lane->next) {
         dq_conn_free_replies(&lane->x);
         in_flight |= lane->x.state == DELAYQ_EXCHANGE_SENT;
@@ -10296,7 +10303,6 @@ DELAYQ_API void delayq_close(delayq *q) {
             dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
         }
     }
-    dq_conn_free_replies(&q->setup);
 }
 
 /* --- offers --- */
@@ -11100,7 +11106,7 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
     for (;;) {
         int empty;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
-        status = dq_conn_ensure(q);
+        status = dq_lane_ensure(q);
         if (status < DELAYQ_OK) dq_lane_note(q, status);
         dq_step(q);
         empty = b->offers.lane.settled == b->offers.lane.accepted &&

@@ -646,10 +646,10 @@ TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
         UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ON));
         ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
         UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ALLOWED));
-    } while (!conn->cmd.first || q.setup.state != DELAYQ_EXCHANGE_NONE);
+    } while (!conn->cmd.first || q.setup.x.state != DELAYQ_EXCHANGE_NONE);
     UNTIL(has_bytes(&conn->cmd));
     proxy_strike(STALL, 0, 0, 1);
-    UNTIL((turn(), q.setup_kind == DELAYQ_SETUP_TRACK));
+    UNTIL((turn(), q.setup.x.state == DELAYQ_EXCHANGE_SENT));
     ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
     UNTIL((turn(), conn->tracking == DELAYQ_TRACK_OFF));
     UNTIL((turn(), conn->sub.state == DELAYQ_SOCKET_GREETING));
