@@ -7349,7 +7349,8 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
 
 /* Returns the status of the replies to q's probe, and sets conn->err if it is a
  * failure. Reads the server's clock and unsigned long, and whether there are
- * foreign elements in q's queue. */
+ * foreign elements in q's queue. EMPTY: it was read late, perhaps, so that the
+ * clock says little. */
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
@@ -7385,6 +7386,9 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
+    if (!conn->known && !conn->probed_twice &&
+        x->read_us - x->sent_us > DQ_SLOW_US)
+        return DELAYQ_EMPTY;
     q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;
     conn->long_big = value->str[0] == 0;
@@ -7418,12 +7422,11 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             DQ_MARK(probe_ends_connection);
             if (!dq_conn_attempt_failed(conn, status))
                 return dq_err_public(status);
+        } else if (status == DELAYQ_EMPTY) {
+            DQ_MARK(probe_was_slow);
+            conn->probed_twice = 1;
         } else if (status != DELAYQ_OK) {
             return status;
-        } else if (!conn->known && !conn->probed_twice &&
-                   conn->clock_error_us > DQ_SLOW_US) {
-            DQ_MARK(probe_was_slow);
-            conn->probed_twice = 1; /* it may have been read late */
         } else {
             q->probed = 1;
             q->keyless = 0;
