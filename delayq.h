@@ -1128,8 +1128,9 @@ struct delayq {
                                 waiters */
     delayq_waiter waiter;
 
-    unsigned char empty_takes; /* 1: the last take was empty, and one of the
-                                  empty takes since the last item didn't wait */
+    unsigned char looked; /* 1: the last take was empty, and one of the empty
+                             takes since the last item didn't wait; 2: the last
+                             take didn't wait, and got an item */
     unsigned char retry_turn;  /* the list that the last take began with */
     unsigned char probed;      /* a probe of this queue has been answered */
     unsigned char keyless;     /* it declares no keys: they were refused */
@@ -9137,7 +9138,7 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     int takes = q->fetch.takes;
     int empty = lane->reply->elements <= DQ_AT_DUES + 1;
     /* a tick of a program that takes leaves this to the next take */
-    int unheard = (takes || q->empty_takes) && !q->wire->stream &&
+    int unheard = (takes || q->looked) && !q->wire->stream &&
                   q->conn->tracking == DELAYQ_TRACK_OFF;
     /* an item of the list has no due time; one that is taken straight from the
      * zset leaves the list as it is */
@@ -10397,7 +10398,7 @@ static int dq_is_idle(delayq *q) {
         q->ready > 0 || q->not_before_us || dq_fetch_is_busy(q) ||
         conn->cmd.state < DELAYQ_SOCKET_OPEN ||
         conn->sub.state == DELAYQ_SOCKET_CLOSED ||
-        (q->empty_takes && !q->list_tracked &&
+        (q->looked && !q->list_tracked &&
          conn->tracking != DELAYQ_TRACK_OFF))
         return 0;
     now = conn->now_us = dq_sys_now();
@@ -10411,17 +10412,17 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
     took = q->fetch.taken;
-    /* A program whose last take was empty and did not wait will now sleep until
-     * wait_ms is over or a descriptor is readable: ask for reports of pushes,
-     * as a take that waits does. */
-    if (!idle) status = dq_tick(q, q->empty_takes);
+    /* A program whose last take did not wait will now sleep until wait_ms is
+     * over or a descriptor is readable: ask for reports of pushes, as a take
+     * that waits does. */
+    if (!idle) status = dq_tick(q, q->looked);
     if (!wait_ms) return status;
     now = q->conn->now_us;
     left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     if (dq_fetch_has_items(q) ||
-        (!q->outbox && (took != 1 || q->empty_takes) &&
+        (!q->outbox && (took != 1 || q->looked) &&
          dq_sched_has_ready(q))) {
         /* a program that has stopped taking sleeps longer each time */
         int64_t since = took ? 0 : (now - q->fetch.taken_us + 999) / 1000;
@@ -10473,9 +10474,11 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
             break;
         }
         status = dq_take_step(q, items, max, count, waits,
-                              timeout_ms != 0 || q->empty_takes > 0);
-        q->empty_takes =
-            status == DELAYQ_EMPTY && (timeout_ms == 0 || q->empty_takes > 0);
+                              timeout_ms != 0 || q->looked == 1);
+        if (status == DELAYQ_EMPTY)
+            q->looked = timeout_ms == 0 || q->looked == 1;
+        else
+            q->looked = status == DELAYQ_OK && timeout_ms == 0 ? 2 : 0;
         if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
         if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
         if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
@@ -10507,7 +10510,7 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
         dq_resp_free(&q->reply);
         q->fetch.taken |= 1;
-        q->empty_takes = 1;
+        q->looked = 1;
         return DELAYQ_EMPTY;
     }
     status = dq_check(q, wrong);

@@ -375,3 +375,13 @@ TEST(an_offer_between_two_probes_is_not_dated_by_the_first) {
     CHECK_INT(q.counts.reconnects, 1);
     delayq_close(&q);
 }
+
+/* The program takes one item in each turn of its loop, and sleeps then. */
+TEST(a_tick_asks_for_reports_after_a_take_that_has_got_an_item) {
+    if (!can_track()) test_skip("the server tracks no keys");
+    open_queue(&q, "jobs");
+    ask("RPUSH jobs x");
+    OK(&q, delayq_take(&q, &item, 0));
+    UNTIL((delayq_tick(&q, NULL), q.list_tracked));
+    delayq_close(&q);
+}
