@@ -2621,8 +2621,8 @@ static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* Returns the lower 11 bits of the handle's old ids: random bits and a 1, so
- * that the id, read as a double, is neither infinite nor NaN. */
+/* Returns the lower 11 bits of the old ids of the handle's offers: random bits
+ * and a 1, so that the id, read as a double, is neither infinite nor NaN. */
 static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
@@ -9105,8 +9105,10 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     }
     dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
+    /* The server dates a lease, and the handle its offers, so the bit tells
+     * them apart if they have the same microsecond. */
     if (q->wire->old_first)
-        dq_resp_int(o, dq_elem_old_id_low(q));
+        dq_resp_int(o, dq_elem_old_id_low(q) | 0x80);
     else
         dq_resp_arg(o, id_rest, sizeof id_rest, 0);
     dq_resp_key(o, q, DQ_CHANNEL, "");

@@ -165,6 +165,28 @@ TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
     }
 }
 
+/* Of old ids, those of leases have the server's microsecond, those of offers
+ * the handle's estimate of it. A lease and an offer that are due in the same
+ * millisecond must not get the same ticket. */
+TEST(no_lease_gets_the_old_id_of_an_offer) {
+    delayq q;
+    delayq_item item;
+    delayq_message offered = {0};
+    unsigned long ids[2];
+    open_leased(&q, DELAYQ_REDISSON_OLD, 60000, 0);
+    offered.data = "x";
+    offered.len = 1;
+    OK(&q, delayq_offer_message(&q, &offered));
+    take(&q, &item, "x", 0);
+    ids[0] = strtoul(strrchr(offered.ticket.text, '-') + 1 + 13, NULL, 16);
+    ids[1] = strtoul(strrchr(item.ticket.text, '-') + 1 + 13, NULL, 16);
+    CHECK_INT(ids[0] & 0x7f, ids[1] & 0x7f); /* the same handle, */
+    CHECK_INT(ids[0] & 0x80, 0);             /* and these differ always */
+    CHECK_INT(ids[1] & 0x80, 0x80);
+    OK(&q, delayq_ack(&q, &item));
+    delayq_close(&q);
+}
+
 TEST(a_lease_comes_back_through_redissons_own_transfer) {
     delayq_wire wire;
     EACH_WIRE(wire, 1, 2) {
