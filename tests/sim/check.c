@@ -981,13 +981,18 @@ static int is_framed(const actor *a) {
     return a->outbox && (a->kind == OUTBOX_PRODUCER || a->gap_us);
 }
 
+/* the items that have fallen due in the last second. A handle with max_late_ms
+ * looks at each due time, and its ticks move nothing */
+static uint64_t fell_due;
+
 static void window_of(actor *a) {
     uint64_t steps = a->p ? process_steps(a->p) + a->turns : 0;
     uint64_t did = steps - a->steps_then, logs = a->logs - a->logs_then,
              connects = a->connects - a->connects_then,
              items = a->items - a->items_then, verbs = a->verbs - a->verbs_then,
              large = (a->bytes - a->bytes_then) / 512,
-             happened = events - events_then, kills = faults_kills(), limit;
+             happened = events - events_then + fell_due,
+             kills = faults_kills(), limit;
     a->steps_then = steps;
     a->logs_then = a->logs;
     a->connects_then = a->connects;
@@ -1141,7 +1146,12 @@ static void check_counters(void) {
 }
 
 static void tick_second(void) {
+    int64_t now = service_now_us();
     int i;
+    fell_due = 0;
+    for (i = 0; i < item_count && sim_plan.max_late_ms; i++)
+        fell_due += items[i]->now.set && items[i]->now.score * 1000 <= now &&
+                    items[i]->now.score * 1000 > now - SIM_SECOND;
     for (i = 0; i < sim_plan.actor_count; i++)
         window_of(&sim_plan.actors[i]);
     events_then = events;
