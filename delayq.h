@@ -7040,14 +7040,12 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
 /* How the requests of a lane are planned, and how a failure is handled. */
 typedef struct dq_policy {
     size_t bytes;    /* payload of one request; more if its first op has it */
-    unsigned losses; /* 0: a failure ends the ops; those of a call after one
-                        resend if that is harmless. Else a failed op stays; it
-                        is dropped if, sent alone, it has ended this many
-                        logged-in connections */
+    unsigned losses; /* 0: a failure ends the ops, after one resend if that is
+                        harmless. Else a failed op stays; it is dropped if, sent
+                        alone, it has ended this many logged-in connections */
 } dq_policy;
 
 #define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
-static const dq_policy dq_policy_setup = {0, 0};
 static const dq_policy dq_policy_call = {256 * 1024, 0};
 static const dq_policy dq_policy_ring = {65536, 8}; /* fits a socket's buffer */
 
@@ -7636,7 +7634,6 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         loads = loads && x->got > 0 && r->type != REDIS_REPLY_ERROR;
         lane->status = loads ? DQ_NOSCRIPT : verb->reader(q, lane);
         dq_conn_free_replies(x);
-        if (lane->status != DQ_NOSCRIPT) lane->uploads = 0;
         return;
     }
     if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR)
@@ -7849,7 +7846,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     /* somebody may flush the scripts between a load and the call */
     if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
         if (dq_decide_form(q, lane)) return DQ_RESEND;
-        if (lane->policy == &dq_policy_call && dq_decide_resend(q, lane))
+        if (!lane->policy->losses && dq_decide_resend(q, lane))
             return DQ_RESEND;
     }
     if (lane->status == DQ_NOSCRIPT) DQ_MARK(scripts_forgotten);
@@ -10219,7 +10216,6 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->fetch.want = 1;
     dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
     dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
-    q->setup.policy = &dq_policy_setup;
     q->setup.next = &q->fetch.lane;
     q->lanes = &q->setup;
     if (!wrong) wrong = dq_outbox_init(q);
