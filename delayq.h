@@ -1334,7 +1334,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  * A program that also takes should take first, with timeout 0 until that
  * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
  * asks the server to report the next push. With options.max_late_ms a tick
- * moves nothing: due items stay in the set for takes.
+ * moves nothing: due items stay in the set for takes. If items are ready and
+ * the program has taken none since the last tick, wait_ms is above 0, but not
+ * above the time since its last take.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -1432,7 +1434,8 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *
  * Otherwise as delayq_ack. It ends the ticket: a second nack, or an ack, of the
  * same item returns DELAYQ_GONE, and the first nack counts. If the attempt is
- * unknown, the back-off does not grow.
+ * unknown, the back-off does not grow. The item is never due too early, but up
+ * to a round trip too late: the handle estimates the server's clock.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);

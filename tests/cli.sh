@@ -300,7 +300,7 @@ b=$(t reschedule q "$a" 0)
 like "reschedule prints the new ticket" "$ticket" "$b"
 ends "the old one is gone" 1 reschedule q "$a" 0
 read -r b payload <<END
-$(t take q --lease 1m)
+$(t take q -w 20s --lease 1m)
 END
 is "take --lease prints ticket and payload" a "$payload"
 ends "it is not acked" 1 take q
@@ -314,10 +314,10 @@ ends "what is acked is gone" 1 ack q "$b"
 t offer q 0 n -q
 b=$(t take q --lease 1m | cut -d' ' -f1)
 ends "nack, to be delivered at once" 0 nack q "$b" 0
-is "the second attempt" 2 "$(t take q --lease 1m --json >"$dir/out"
+is "the second attempt" 2 "$(t take q -w 20s --lease 1m --json >"$dir/out"
     json attempt <"$dir/out")"
 ends "nack --release" 0 nack q "$(json ticket <"$dir/out")" --release
-is "does not count" 2 "$(t take q --lease 1m --json >"$dir/out"
+is "does not count" 2 "$(t take q -w 20s --lease 1m --json >"$dir/out"
     json attempt <"$dir/out")"
 ends "nack with a back-off" 0 nack q "$(json ticket <"$dir/out")" \
     --attempt 3 --backoff 1h --backoff-max 9h
@@ -326,7 +326,7 @@ due=$(t peek q --json | json due_ms)
 is "which is doubled for each attempt" 0 $?
 b=$(t peek q --json | json ticket)
 t reschedule q "$b" 0 -q
-b=$(t take q --lease 1m | cut -d' ' -f1)
+b=$(t take q -w 20s --lease 1m | cut -d' ' -f1)
 ends "bury, and say why" 0 bury q "$b" "no such user: \"n\""
 is "to the dead letters" "0 0 1 " "$(left q)"
 t dead q --json >"$dir/out"
