@@ -710,6 +710,75 @@ TEST(a_connection_that_is_cut_200_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
+/* Write or check the payload with this number, its length included. */
+static size_t large_payload(unsigned char *to, const delayq_item *item) {
+    size_t i, len;
+    unsigned n;
+    if (item) {
+        CHECK(item->len >= sizeof n);
+        memcpy(&n, item->data, sizeof n);
+    } else {
+        memcpy(&n, to, sizeof n);
+    }
+    len = sizeof n + n * 7919 % 40000;
+    if (item) CHECK_INT(item->len, len);
+    for (i = sizeof n; i < len; i++) {
+        unsigned char byte = (unsigned char)(n * 31 + i);
+        if (!item)
+            to[i] = byte;
+        else if (((const unsigned char *)item->data)[i] != byte)
+            FAIL("item %u is another one from byte %u on", n, (unsigned)i);
+    }
+    return len;
+}
+
+/* 100 MB in a full run. The calls between a take and the reading of its item
+ * may do anything to the memory in which it lies. */
+LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
+    enum { SIZE = 1 << 20 };
+    static unsigned char payload[50000], got[20000];
+    unsigned offers = test_brief() ? 100 : 500;
+    unsigned n, next = 0, acked = 0, cuts = 0;
+    delayq_options o;
+    long long end = now_us() + 150000000LL * test_slow();
+    if (getenv("DELAYQ_TEST_FULL")) offers = 5000;
+    proxy_start(&main_server);
+    o = faulty(20000, 700 * test_slow());
+    o.outbox = box_memory(SIZE);
+    o.outbox_size = SIZE;
+    srand((unsigned)now_us());
+    OK(&q, delayq_open(&q, &o));
+    while (acked < offers || !settled(&q)) {
+        if (proxy->times == 0 && acked < offers) {
+            cuts++;
+            proxy_strike(CUT, rand() % 2, rand() % 100000, 1);
+        }
+        memcpy(payload, &next, sizeof next);
+        if (next < offers)
+            next += (unsigned)offered(&q, payload, large_payload(payload, NULL),
+                                      rand() % 20);
+        if (took(&q, &one)) {
+            if (rand() % 2) turn(&q);
+            if (rand() % 8 == 0) delayq_flush(&q, 1);
+            large_payload(NULL, &one);
+            memcpy(&n, one.data, sizeof n);
+            CHECK(n < next);
+            acked += got[n]++ == 0;
+            UNTIL(changed(&q, delayq_ack(&q, &one)));
+        }
+        if (now_us() > end) FAIL("it never ends: %s", delayq_errmsg(&q));
+    }
+    proxy_calm();
+    if (cuts < 3) FAIL("%u cuts", cuts);
+    /* the ack of an item whose lease had ended did nothing: it is delivered
+     * again */
+    while (ask_int(EXISTS) > 0 || !settled(&q)) {
+        if (took(&q, &one)) UNTIL(changed(&q, delayq_ack(&q, &one)));
+        if (now_us() > end) FAIL("it is never empty: %s", delayq_errmsg(&q));
+    }
+    delayq_close(&q);
+}
+
 /* If an ack was settled and not gone, its item is finished. */
 LONG_TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
     enum { ITEMS = 1000 };
