@@ -7122,8 +7122,6 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
     const delayq_conn *conn = q->conn;
     int yields = lane->ring || lane == &q->fetch.lane;
     int probes = lane == &q->setup && !(q->probed && conn->known);
-    *until = yields ? dq_lane_yield_us(q, lane) : 0;
-    if (*until > conn->now_us) return DQ_BLOCK_LANE;
     *until = DQ_NEVER;
     if (conn->cmd.purpose != DQ_CONN_CMD || conn->leaving ||
         conn->cmd.state <
@@ -7132,8 +7130,8 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
         return DQ_BLOCK_SOCKET;
     if (!q->probed && !probes) return DQ_BLOCK_PROBE;
     if (conn->cmd.body_len > 0) return DQ_BLOCK_PAYLOAD;
-    *until = 0;
-    return DQ_BLOCK_NONE;
+    *until = yields ? dq_lane_yield_us(q, lane) : 0;
+    return *until > conn->now_us ? DQ_BLOCK_LANE : DQ_BLOCK_NONE;
 }
 
 /* Returns the verb of a lane's request, or of its next op. */
@@ -7954,7 +7952,9 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             dq_lane_end(q, lane);
             continue;
         }
-        if (q->conn->cmd.body_len > 0) return;
+        if (block != DQ_BLOCK_NONE &&
+            dq_blocked(q, lane, &until) != DQ_BLOCK_NONE)
+            return;
         if (plans) dq_lane_plan(q, lane);
         dq_lane_write(q, lane);
     }

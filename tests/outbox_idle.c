@@ -311,6 +311,22 @@ TEST(a_flush_that_waits_for_lost_requests_sleeps) {
     server_end(&far);
 }
 
+/* It yields to the ring that may have broken the connection, and has to connect
+ * for it. */
+TEST(a_take_beside_lost_requests_sleeps) {
+    delayq_item item;
+    int before;
+    lose_both_rings();
+    before = __atomic_load_n(&polls, __ATOMIC_RELAXED);
+    OK(&q, delayq_take(&q, &item, 20000));
+    before = __atomic_load_n(&polls, __ATOMIC_RELAXED) - before;
+    if (before > 500) FAIL("%d polls in a take, at most 500", before);
+    proxy_calm();
+    OK(&q, delayq_flush(&q, 20000));
+    delayq_close(&q);
+    server_end(&far);
+}
+
 /* The second handle's probe of its queue is in flight, and it can send nothing
  * else. */
 TEST(a_second_handle_beside_a_frozen_server_wakes_its_program_rarely) {

@@ -121,28 +121,35 @@ static delayq_status end(actor *a, delayq_status status) {
 /* Returns how long a call with one request may take. A request that is sent
  * late has two round trips; they are long if the server was frozen while they
  * were measured. */
-static int64_t once_us(const actor *a) {
+static int64_t request_us(const actor *a) {
     int freezes = sim_plan.kinds >> FREEZE_SERVER & 1;
-    if (a->outbox) return 2 * MS;
     return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
            4 * (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
 }
 
+/* The same; with an outbox a call does not wait for its request. */
+static int64_t once_us(const actor *a) {
+    return a->outbox ? 2 * MS : request_us(a);
+}
+
 /* Returns the same for a call that transfers a large payload: the time starts
  * again. A take may find such a payload. */
-static int64_t large_us(const actor *a) {
+static int64_t transfer_us(const actor *a) {
     int i, any = 0;
     for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
-    if (a->outbox) return 2 * MS;
-    return once_us(a) * (any ? 2 : 1);
+    return request_us(a) * (any ? 2 : 1);
+}
+
+static int64_t large_us(const actor *a) {
+    return a->outbox ? 2 * MS : transfer_us(a);
 }
 
 static int64_t take_us(const actor *a, int64_t timeout_ms) {
     if (timeout_ms < 0) return -1;
     if (!timeout_ms) return large_us(a);
-    return timeout_ms * MS * 103 / 100 + large_us(a) +
-           (timeout_ms >= 10000 ? once_us(a) : 0);
+    return timeout_ms * MS * 103 / 100 + transfer_us(a) +
+           (timeout_ms >= 10000 ? request_us(a) : 0);
 }
 
 static void tell(void *user, delayq_status status, const char *text) {
@@ -763,6 +770,22 @@ static int64_t tick_all(actor *a) {
     return wait_ms;
 }
 
+/* Sometimes a program with an outbox waits in a take. */
+static void take_waiting(actor *a) {
+    delayq_item got;
+    held h;
+    chance c;
+    int64_t ms;
+    if (!meddles(a, &c)) return;
+    ms = chance_between(&c, 1, 500);
+    a->verbs++;
+    if (CALL(a, "take", take_us(a, ms), delayq_take(a->q, &got, ms)) !=
+        DELAYQ_OK)
+        return;
+    received(a, &got, &h);
+    if (work(a, &h, 0)) ack(a, &h);
+}
+
 /* This worker also offers, so that acks and offers of one handle are in flight
  * when a connection is lost. */
 static void outbox_worker(actor *a) {
@@ -771,6 +794,7 @@ static void outbox_worker(actor *a) {
     open_neighbour(a);
     for (;;) {
         int64_t wait_ms;
+        take_waiting(a);
         take_all(a, 0);
         if (offers_on() && percent(a, a->gap_us ? 3 : 20))
             produce_one(a, a->q, kept);
