@@ -21,6 +21,7 @@
  * DELAYQ_TEST_BRIEF      if set, the tests do less: for valgrind, qemu
  * DELAYQ_TEST_FULL       if set, connections are cut at each byte, otherwise at
  *                        each 7th
+ * DELAYQ_TEST_SECONDS=N  how long sharing.c calls at random (5)
  * DELAYQ_TEST_LOCALE     LC_ALL of the servers
  * DELAYQ_TEST_LOG        a file for the logs of all servers
  * DELAYQ_TEST_SERVER     the servers' program, redis-server by default
