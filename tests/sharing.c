@@ -71,8 +71,10 @@ static void check_items(void) {
         if (handles[i].item.data) check_item(&handles[i].item);
 }
 
-static void note_ack(unsigned n) {
+/* If the reply to an ack was lost, the item may be gone. */
+static void note_ack(unsigned n, delayq_status status) {
     CHECK(n < offers);
+    if (status != DELAYQ_OK && status != DELAYQ_ERR_UNKNOWN) return;
     if (accepted[n] && !acked[n]) unacked--;
     acked[n] = 1;
     found++;
@@ -105,8 +107,7 @@ static void take_many(int i) {
     if (delayq_take_many(&handles[i].q, items, 3, &n, 0) != DELAYQ_OK) return;
     for (k = 0; k < n; k++) check_item(&items[k]);
     delayq_ack_many(&handles[i].q, items, n);
-    for (k = 0; k < n; k++)
-        if (items[k].acked == DELAYQ_OK) note_ack(number_of(&items[k]));
+    for (k = 0; k < n; k++) note_ack(number_of(&items[k]), items[k].acked);
     found++;
 }
 
@@ -124,11 +125,11 @@ static void settle(int i, int how) {
         if (delayq_nack(q, item, rand() % 30 - 2) >= 0) item->data = NULL;
     } else if (how == 2) {
         delayq_status status = delayq_ack_take(q, item, rand() % 20);
-        if (item->acked == DELAYQ_OK) note_ack(n);
+        note_ack(n, item->acked);
         if (status != DELAYQ_OK) item->data = NULL;
     } else {
         delayq_status status = delayq_ack(q, item);
-        if (status == DELAYQ_OK) note_ack(n);
+        note_ack(n, status);
         if (status >= 0) item->data = NULL;
     }
 }

@@ -145,10 +145,14 @@ static int64_t large_us(const actor *a) {
     return a->outbox ? 2 * MS : transfer_us(a);
 }
 
+/* The requests of an outbox go before that of a take. It loads its script in a
+ * request of its own, so it is held up by whoever flushes the scripts in each
+ * round trip. */
 static int64_t take_us(const actor *a, int64_t timeout_ms) {
     if (timeout_ms < 0) return -1;
+    if (timeout_ms && a->outbox && sim_plan.kinds & 1u << SCRIPTS) return -1;
     if (!timeout_ms) return large_us(a);
-    return timeout_ms * MS * 103 / 100 + transfer_us(a) +
+    return timeout_ms * MS * 103 / 100 + transfer_us(a) * (a->outbox ? 2 : 1) +
            (timeout_ms >= 10000 ? request_us(a) : 0);
 }
 
