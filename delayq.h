@@ -1332,11 +1332,9 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              the time until the next attempt
  *
  * A program that also takes should take first, with timeout 0 until that
- * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
- * asks the server to report the next push. With options.max_late_ms a tick
- * moves nothing: due items stay in the set for takes. If items are ready and
- * the program has taken none since the last tick, wait_ms is above 0, but not
- * above the time since its last take.
+ * returns DELAYQ_EMPTY, and then tick, right before it sleeps, or it may sleep
+ * beside ready items. Such a tick also asks the server to report the next push.
+ * With options.max_late_ms a tick moves nothing: due items stay in the set.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -1429,13 +1427,12 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
  *
  *   delay_ms   >= 0: after this many ms; DELAYQ_BACKOFF: after backoff_ms,
  *              doubled for each further attempt, up to backoff_max_ms, half of
- *              it random; DELAYQ_RELEASE: at once, without counting this
- *              attempt (for an item that was taken and not begun)
+ *              it random; DELAYQ_RELEASE: at once, and this attempt does not
+ *              count (its work was not begun). All up to a round trip late
  *
  * Otherwise as delayq_ack. It ends the ticket: a second nack, or an ack, of the
  * same item returns DELAYQ_GONE, and the first nack counts. If the attempt is
- * unknown, the back-off does not grow. The item is never due too early, but up
- * to a round trip too late: the handle estimates the server's clock.
+ * unknown, the back-off does not grow.
  */
 DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
                                      int64_t delay_ms);
@@ -7952,9 +7949,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
             dq_lane_end(q, lane);
             continue;
         }
-        if (block != DQ_BLOCK_NONE &&
-            dq_blocked(q, lane, &until) != DQ_BLOCK_NONE)
-            return;
+        if (block && dq_blocked(q, lane, &until)) return;
         if (plans) dq_lane_plan(q, lane);
         dq_lane_write(q, lane);
     }

@@ -4,29 +4,15 @@
  * io_timeout_ms = 5 no call waits longer than 5 ms or twice the measured round
  * trip (under valgrind a few milliseconds more).
  *
- * This file compiles delayq with a poll that adds up its timeouts: how long a
- * call waits does not depend on how slow the machine is.
+ * The timeouts of its polls are added up: how long a call waits does not depend
+ * on how slow the machine is.
  */
-#define _GNU_SOURCE
+#include "polls.h"
+#include <arpa/inet.h>
 #include <net/if.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-
-static long waited_ms;
-static int counting_poll(struct pollfd *p, nfds_t n, int timeout) {
-    int ready = poll(p, n, timeout);
-    if (ready == 0 && timeout > 0) waited_ms += timeout;
-    return ready;
-}
-#define poll counting_poll
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#include "../delayq.h"
-#undef poll
-#include "test.h"
-#include <arpa/inet.h>
 #include <sys/wait.h>
 
 /* Run one frame, and check how long its call waited: at most as long as

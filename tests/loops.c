@@ -2,28 +2,15 @@
  * The loop of a program while something is wrong for long. No loop spins, no
  * push is missed, no wake is lost, and no call blocks longer than promised.
  *
- * This file uses public names only, so that it compiles with older headers. It
- * compiles delayq with a poll() that counts its calls.
+ * This file uses public names only, so that it compiles with older headers.
  */
-#define _GNU_SOURCE
-#include <poll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-
-static volatile long polls;
-static int counted_poll(struct pollfd *p, nfds_t n, int timeout) {
-    polls++;
-    return poll(p, n, timeout);
-}
-#define poll counted_poll
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#include "test.h"
-#undef poll
+#include "polls.h"
 #include "proxy.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 
 static volatile int *at; /* in shared memory: the progress of the processes */

@@ -5,19 +5,7 @@
  *
  * DELAYQ_TEST_SECONDS  for how long (5)
  */
-#define _GNU_SOURCE
-#include <poll.h>
-
-static volatile long polls;
-static int counted_poll(struct pollfd *p, nfds_t n, int timeout) {
-    polls++;
-    return poll(p, n, timeout);
-}
-#define poll counted_poll
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#include "test.h"
-#undef poll
+#include "polls.h"
 #include "proxy.h"
 
 #define BOX (64 * 1024)
