@@ -297,12 +297,12 @@
  *
  * A call that sends a request blocks for io_timeout_ms at most, reconnects
  * included, or for connect_timeout_ms if that is given and longer. A request
- * that is sent late in this time still gets two measured round trips. The time
- * starts again with each MB of a payload that has been transferred. A take or a
- * wait may need its timeout in addition. An attempt to connect that needs more
- * time goes on in the next call. At each connect getaddrinfo looks up the host
- * name, without a time limit: use an address, or options.resolve, if that
- * matters.
+ * that is sent late in this time still gets two measured round trips, and if
+ * its script must be loaded, these again. The time starts again with each MB of
+ * a payload that has been transferred. A take or a wait may need its timeout in
+ * addition. An attempt to connect that needs more time goes on in the next
+ * call. At each connect getaddrinfo looks up the host name, without a time
+ * limit: use an address, or options.resolve, if that matters.
  *
  * If a connection is dead without a sign (a frozen server, a lost network), the
  * next request notices it after io_timeout_ms, and the subscriber after 10 s
@@ -876,6 +876,7 @@ typedef struct delayq_socket {
     unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* the earliest time of the next attempt */
     int64_t begun_us;        /* when this attempt began */
+    int64_t dial_us;         /* the time until it was connected */
     int64_t step_us;         /* the time limit of each step of connecting, */
     int64_t deadline_us;     /* and the end of this step */
     int64_t closed_us[2];    /* the last two times that it was closed */
@@ -923,12 +924,12 @@ typedef struct delayq_conn {
 
     /* The server. */
     unsigned char known;               /* it has answered a probe on cmd */
-    unsigned char probed_twice;        /* since its first reply was late */
     unsigned clock_number;             /* counts the servers that were known */
     int64_t clock_offset_us;           /* least value of its clock minus the
                                           local one, */
     int64_t clock_error_us;            /* how much greater it may be, */
     int64_t clock_read_us;             /* and the local time of this reading */
+    int64_t trip_us; /* the shortest measured round trip of this connection */
     unsigned char long_size, long_big; /* its unsigned long */
     int64_t now_us; /* the local clock, read when a call begins, after each
                        sleep, when a request is sent, when bytes have come */
@@ -5253,11 +5254,10 @@ static int64_t dq_sched_backoff_us(const delayq *q, unsigned failures) {
 }
 
 /* Returns the time that a reply may take, in us: `ms`, but at least two round
- * trips. The clock's error is a measure of them. If a round trip took longer
- * than the time limit, every request would expire although the server runs it.
- */
+ * trips. If a round trip took longer than the time limit, every request would
+ * expire although the server runs it. */
 DQ_APART static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
-    int64_t twice = conn->known ? 2 * conn->clock_error_us : 0;
+    int64_t twice = conn->known ? 2 * conn->trip_us : 0;
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
 
@@ -5749,7 +5749,6 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  * failure.
  *---------------------------------------------------------------------------*/
 
-#define DQ_SLOW_US 100000              /* a clock's error above this is large */
 #define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
 #define DQ_HOPS 5 /* most redirections of a connect, sendings of a request */
@@ -5861,7 +5860,7 @@ static void dq_conn_cmd_lost(delayq_conn *conn) {
             if (lane->x.state == DELAYQ_EXCHANGE_NONE) lane->losses = 0;
         h->setup.retry_us = 0;
     }
-    conn->known = conn->probed_twice = 0;
+    conn->known = 0;
 }
 
 /* Close a socket for `why`, which conn->err explains. The exchanges in flight
@@ -6335,11 +6334,13 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
         int done = dq_sys_is_connected(dq_sys_fd(s->c));
         if (done < 0) {
             status = dq_conn_cant(conn, DELAYQ_ERR_IO, NULL);
-        } else if (done > 0 && dq_conn_wants_tls(conn)) {
-            status = dq_tls_begin(conn, s, conn->at.host);
-            if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
         } else if (done > 0) {
-            dq_conn_greet(conn, s);
+            int tls = dq_conn_wants_tls(conn);
+            s->dial_us = conn->now_us - s->begun_us;
+            if (s->step_us < 2 * s->dial_us) s->step_us = 2 * s->dial_us;
+            if (tls) status = dq_tls_begin(conn, s, conn->at.host);
+            if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
+            if (!tls) dq_conn_greet(conn, s);
         }
     }
     if (s->state == DELAYQ_SOCKET_TLS) {
@@ -6354,13 +6355,14 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
 }
 
 /* Begin to connect a closed socket to one of `hosts` hosts. Each step may take
- * its share of connect_timeout_ms, but at least two measured round trips; twice
- * as long after two attempts that have timed out, four times as long after
- * four, since the network may be slow. */
+ * its share of connect_timeout_ms, but at least two round trips, as measured on
+ * the last connection and in the first step; twice as long after two attempts
+ * that have timed out, four times as long after four, since the network may be
+ * slow. */
 static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
                                   dq_conn_purpose purpose, unsigned hosts) {
     int64_t now = conn->now_us;
-    int64_t least_us = 2 * conn->clock_error_us; /* of the last connection */
+    int64_t least_us = 2 * conn->trip_us; /* of the last connection */
     int64_t step_us = conn->owner->options.connect_timeout_ms * 1000LL / hosts;
     assert(!s->c && !s->first);
     if (s->timeouts >= 2) DQ_MARK(more_time_to_connect);
@@ -6411,10 +6413,13 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t drift = dq_sched_drift_us(conn, read_us);
     int64_t low = conn->clock_offset_us - drift;
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
+    int64_t trip = read_us - sent_us;
     int agrees = us - read_us <= high && us - sent_us >= low;
-    if (conn->known && agrees && read_us - sent_us > high - low) return;
+    if (!conn->known) conn->trip_us = conn->cmd.dial_us;
+    if (trip < conn->trip_us) conn->trip_us = trip;
+    if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;
-    conn->clock_error_us = read_us - sent_us;
+    conn->clock_error_us = trip;
     conn->clock_read_us = read_us;
 }
 
@@ -7346,8 +7351,7 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
 
 /* Returns the status of the replies to q's probe, and sets conn->err if it is a
  * failure. Reads the server's clock and unsigned long, and whether there are
- * foreign elements in q's queue. EMPTY: it was read late, perhaps, so that the
- * clock says little. */
+ * foreign elements in q's queue. */
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
@@ -7383,9 +7387,6 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     if (!value || value->type != REDIS_REPLY_STRING ||
         (value->len != 8 && value->len != 4) || !dq_resp_integers(probe, n, 2))
         return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, "open");
-    if (!conn->known && !conn->probed_twice &&
-        x->read_us - x->sent_us > DQ_SLOW_US)
-        return DELAYQ_EMPTY;
     q->counts.reconnects += !conn->known && conn->long_size > 0;
     conn->long_size = (unsigned char)value->len;
     conn->long_big = value->str[0] == 0;
@@ -7419,9 +7420,6 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             DQ_MARK(probe_ends_connection);
             if (!dq_conn_attempt_failed(conn, status))
                 return dq_err_public(status);
-        } else if (status == DELAYQ_EMPTY) {
-            DQ_MARK(probe_was_slow);
-            conn->probed_twice = 1;
         } else if (status != DELAYQ_OK) {
             return status;
         } else {
@@ -7563,6 +7561,8 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     int loads = DQ_HAS_LUA && lane->uploads;
     const dq_verb *verb = lane->verb;
     dq_resp_writer o;
+    if (!q->conn->known) /* each probe is a step of connecting */
+        s->deadline_us = q->conn->now_us + s->step_us;
     dq_resp_begin(&o, s->c);
     if (loads) {
         dq_resp_upload(&o, verb->script);

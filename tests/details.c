@@ -77,14 +77,28 @@ TEST(a_million_elements_come_over_one_connection) {
 TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     delayq_conn conn;
     memset(&conn, 0, sizeof conn);
-    conn.known = 1;
+    conn.cmd.dial_us = 5000;
     /* the server's clock, the local clock before and after */
     dq_conn_set_clock(&conn, 5000001000, 0, 1000);
+    conn.known = 1;
+    conn.clock_number = 1;
     CHECK_INT(conn.clock_offset_us, 5000000000);
     CHECK_INT(conn.clock_error_us, 1000);
     /* a slower reply that agrees with the first changes nothing */
     dq_conn_set_clock(&conn, 5000012000, 10000, 12000);
     CHECK_INT(conn.clock_offset_us, 5000000000);
+    CHECK_INT(conn.clock_error_us, 1000);
+    CHECK_INT(conn.trip_us, 1000);
+    /* also on a new connection, which is a slower line */
+    conn.known = 0;
+    dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
+    CHECK_INT(conn.clock_error_us, 1000);
+    CHECK_INT(conn.trip_us, 2000);
+    /* whose first reply was read late */
+    conn.cmd.dial_us = 1000;
+    dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
+    conn.known = 1;
+    CHECK_INT(conn.trip_us, 1000);
     dq_conn_set_clock(&conn, 4000022000, 20000, 22000);
     CHECK_INT(conn.clock_offset_us, 4000000000);
     /* the server's clock was set forward */
