@@ -942,7 +942,7 @@ typedef struct delayq_conn {
     int64_t idle_read_us;       /* when sockets without requests were read */
     int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
     unsigned sub_asked;         /* subscriptions without a reply so far */
-    unsigned char sub_refused;  /* one was refused */
+    delayq_status sub_refused;  /* < OK: why one was refused */
     unsigned char track_losses; /* connections in a row that have ended at
                                    tracking; each counts 2 if nothing else was
                                    in flight */
@@ -8569,9 +8569,8 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     if (replies && conn->sub_asked > 0) conn->sub_asked--;
     if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(subscription_refused);
-        conn->sub_refused = 1;
-        dq_err_log(conn->owner, dq_conn_refused(conn, "listening", r),
-                   conn->err);
+        conn->sub_refused = dq_conn_refused(conn, "listening", r);
+        dq_err_log(conn->owner, conn->sub_refused, conn->err);
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
@@ -8601,7 +8600,8 @@ static void dq_sub_opened(delayq_conn *conn) {
                                                             : "no CLIENT ID");
     dq_conn_free_replies(&s->greeting);
     conn->track_retry_us = 0;
-    conn->track_losses = conn->sub_refused = 0;
+    conn->track_losses = 0;
+    conn->sub_refused = DELAYQ_OK;
     conn->sub_asked = 1; /* the last one, below */
     s->moved_us = conn->now_us;
     conn->sub_pinged_us = s->moved_us;
@@ -8733,10 +8733,11 @@ static void dq_sub_step(delayq_conn *conn) {
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
         conn->sub_asked == 0) {
         while (h && !(h->subscribed & heard)) h = h->next;
-        if (!h && conn->sub_refused && conn->tracking == DELAYQ_TRACK_OFF) {
+        if (!h && conn->sub_refused < DELAYQ_OK &&
+            conn->tracking == DELAYQ_TRACK_OFF) {
             /* it is opened again later, as the rights may change */
             DQ_MARK(subscriber_deaf);
-            status = dq_err_set(conn->err, DELAYQ_ERR_AUTH,
+            status = dq_err_set(conn->err, conn->sub_refused,
                                 "listening: the server refuses all of it");
         } else if (now - s->begun_us > DQ_SECOND_US) {
             s->state = DELAYQ_SOCKET_PROVEN;
