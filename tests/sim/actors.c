@@ -84,6 +84,12 @@ static void begin(actor *a, const char *call, int64_t bound_us) {
     a->frozen_us = 0;
 }
 
+/* In this call a program can notice and take an item. */
+static int is_waiting(const char *call) {
+    return strstr(call, "take") || strstr(call, "tick") ||
+           strstr(call, "wait") || strstr(call, "poll");
+}
+
 static int leaving; /* at the end of the run */
 static void close_all(void *arg);
 
@@ -92,6 +98,7 @@ static delayq_status end(actor *a, delayq_status status) {
     const char *call = a->call;
     a->call = NULL;
     read_hand(a, call);
+    if (a->free_us && !is_waiting(call)) a->free_us += took;
     if (leaving) {
         close_all(a);
         process_kill(a->p);
@@ -119,12 +126,13 @@ static delayq_status end(actor *a, delayq_status status) {
     (begin(a, what, bound), end(a, expression))
 
 /* Returns how long a call with one request may take. A request that is sent
- * late has two round trips; they are long if the server was frozen while they
+ * late has two round trips, and so have the load of its script and its second
+ * try; they are long if the server was frozen, or the line stalled, while they
  * were measured. */
 static int64_t request_us(const actor *a) {
-    int freezes = sim_plan.kinds >> FREEZE_SERVER & 1;
+    int freezes = (sim_plan.kinds & (1u << FREEZE_SERVER | 1u << STALL)) != 0;
     return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
-           4 * (sim_plan.latency_us + sim_plan.jitter_us) +
+           12 * (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
 }
 
@@ -164,6 +172,10 @@ static void tell(void *user, delayq_status status, const char *text) {
         a->trouble_us = sim_now();
     }
     TELL("%s: log: %d %s", a->name, status, text);
+    if ((strstr(text, "polling") && !sim_plan.fault_count) ||
+        (status == DELAYQ_ERR_AUTH && !(sim_plan.kinds & 1u << DENIED)))
+        check_fail("logs", "%s: the log blames a right that it has: %s",
+                   a->name, text);
 }
 
 static int uses_outbox(const actor *a) {

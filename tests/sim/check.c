@@ -879,13 +879,14 @@ static int is_slow(delayq_status status) {
  * the op before it was settled then. */
 void check_drains(actor *a, const char *verb, int64_t since_us) {
     int64_t now = sim_now(),
-            most = 3 * SIM_SECOND + sim_plan.reconnect_max_ms * MS;
+            most = 3 * SIM_SECOND + sim_plan.reconnect_max_ms * MS +
+                   8 * plan_round_trip_us();
     if (!faults_quiet() || a->frozen ||
         now - faults_connections_us() < most + 2 * SIM_SECOND ||
         now - faults_other_us() < most + 2 * SIM_SECOND ||
         now - a->frozen_since_us < most || now - a->start_us < most)
         return;
-    if (now - since_us > most + 8 * plan_round_trip_us())
+    if (now - since_us > most)
         check_fail("outbox", "%s: %s is not settled after %lld ms", a->name,
                    verb ? verb : "offer", (long long)((now - since_us) / 1000));
 }
@@ -905,7 +906,8 @@ void check_status(actor *a, const char *verb, delayq_status status) {
                    delayq_errmsg(a->q));
     else if (faults_quiet() &&
              now - faults_connections_us() >
-                 most + sim_plan.reconnect_max_ms * MS &&
+                 most + sim_plan.reconnect_max_ms * MS +
+                     6 * plan_round_trip_us() &&
              now - faults_other_us() > most &&
              now - a->frozen_since_us > 5 * SIM_SECOND &&
              now - a->start_us > 2 * SIM_SECOND && status != DELAYQ_ERR_FULL &&
@@ -1186,8 +1188,8 @@ static void check_idle(void) {
         int logs_in = 0;
         a->commands_then = a->commands;
         a->idle_verbs_then = a->verbs;
-        if (a->connects != a->idle_connects_then)
-            logs_in = 2;
+        if (a->connects != a->idle_connects_then) /* up to nine round trips */
+            logs_in = 2 + (int)(3 * plan_round_trip_us() / SIM_SECOND);
         else if (a->idle_logs_in)
             logs_in = a->idle_logs_in - 1;
         a->idle_connects_then = a->connects;

@@ -33,4 +33,5 @@ row 'a lost connection with offers and acks in flight: a busy loop' $lost \
     steps 2
 row 'after a lost connection an outbox stands still' $lost outbox 2
 row 'closed at CLIENT TRACKING: reconnects without a pause' denied connects 2
+row 'a slow line: no push is heard, and the log blames an ACL' none logs 5
 [ "$missing" -eq 0 ]

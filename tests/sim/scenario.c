@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 4;
+int plan_version = 5;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -334,6 +334,27 @@ static void make_meddling(uint64_t seed) {
         chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 50);
 }
 
+/* One seed in ten has a line whose round trip takes 0.2 to 2 s, and programs
+ * with the default io_timeout_ms, mostly with a neighbour on their
+ * connection. */
+static void make_line(uint64_t seed) {
+    plan *p = &sim_plan;
+    chance c;
+    int i;
+    if (plan_version < 5) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 29;
+    if (!chance_percent(&c, 10)) return;
+    p->latency_us = scaled(&c, 100 * MS, 900 * MS);
+    p->jitter_us = chance_between(&c, 0, p->latency_us / 10);
+    p->pieces = 0;
+    if (p->lease_ms) p->lease_ms += 10 * p->latency_us / MS;
+    p->mix.neighbour = 80;
+    for (i = 0; i < p->actor_count; i++) p->actors[i].io_timeout_ms = 5000;
+    p->faults_until_us += 20 * SIM_SECOND;
+    p->offers_until_us += 20 * SIM_SECOND;
+    p->end_us += 60 * SIM_SECOND;
+}
+
 static void make_faults(chance *c) {
     plan *p = &sim_plan;
     fault_kind of[4];
@@ -432,8 +453,9 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_pausers(seed);
     make_names(seed);
     make_garble(seed);
-    make_long(seed);
     make_meddling(seed);
+    make_line(seed);
+    make_long(seed);
     /* Redisson's scripts do a part where an ACL forbids the rest */
     if (p->kinds & 1u << DENIED) {
         int i;
