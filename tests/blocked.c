@@ -203,7 +203,6 @@ TEST(a_take_that_waits_fetches_nothing_ahead) {
     }
 }
 
-/* The first reply is late, so the probe is sent again. */
 TEST(two_outboxes_on_a_slow_line_sleep) {
     delayq *both[2] = {&q, &other};
     delayq_options o = box_options(&main_server, BOX);
@@ -219,6 +218,38 @@ TEST(two_outboxes_on_a_slow_line_sleep) {
     CHECK(busy_ticks(both, 2) < 100);
     OFFER(&q, "x", 60000);
     SETTLE(&q);
+    proxy_calm();
+    delayq_close(&other);
+    delayq_close(&q);
+}
+
+/* After a lost connection a ring sends its first request alone. A neighbour
+ * that always has a request in flight makes room for it. */
+TEST(a_ring_gets_its_turn_beside_a_busy_neighbour) {
+    delayq_options o = box_options(&main_server, BOX);
+    int i, taken = 0;
+    for (i = 0; i < 1000; i++) ask("RPUSH others y y");
+    proxy_start(&main_server);
+    proxy->delay_ms = 15;
+    proxy_strike(DELAY, 1, 0, 1 << 30);
+    o.url = proxy_url();
+    OK(&q, delayq_open(&q, &o));
+    o = sharing(&q, "others", 1);
+    o.lease_ms = 600000;
+    o.batch = 10;
+    OK(&other, delayq_open(&other, &o));
+    UNTIL((turn(&q), turn(&other), q.probed && other.probed));
+    while (box(&q).offers_settled == 0) {
+        while (delayq_take(&other, &item, 0) == DELAYQ_OK) {
+            OK(&other, delayq_ack(&other, &item));
+            if (++taken == 100) OFFER(&q, "x", 3600000);
+            if (taken == 100) ask("CLIENT KILL TYPE normal SKIPME yes");
+            if (taken == 1000) FAIL("the offer is still not sent");
+        }
+        turn(&other);
+        turn(&q);
+        usleep(16000);
+    }
     proxy_calm();
     delayq_close(&other);
     delayq_close(&q);

@@ -84,8 +84,7 @@ static void begin(actor *a, const char *call, int64_t bound_us) {
     a->frozen_us = 0;
 }
 
-/* In this call a program can notice and take an item. */
-static int is_waiting(const char *call) {
+int actor_can_take(const char *call) {
     return strstr(call, "take") || strstr(call, "tick") ||
            strstr(call, "wait") || strstr(call, "poll");
 }
@@ -98,7 +97,7 @@ static delayq_status end(actor *a, delayq_status status) {
     const char *call = a->call;
     a->call = NULL;
     read_hand(a, call);
-    if (a->free_us && !is_waiting(call)) a->free_us += took;
+    if (a->free_us && !actor_can_take(call)) a->free_us += took;
     if (leaving) {
         close_all(a);
         process_kill(a->p);
@@ -128,12 +127,14 @@ static delayq_status end(actor *a, delayq_status status) {
 /* Returns how long a call with one request may take. A request that is sent
  * late has two round trips, and so have the load of its script and its second
  * try; they are long if the server was frozen, or the line stalled, while they
- * were measured. */
+ * were measured, or if the program slept before it read the first reply. */
 static int64_t request_us(const actor *a) {
     int freezes = (sim_plan.kinds & (1u << FREEZE_SERVER | 1u << STALL)) != 0;
+    int sleeps = a->kind == WATCHER || a->kind == PRODUCER;
     return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
            12 * (sim_plan.latency_us + sim_plan.jitter_us) +
-           (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0);
+           (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0) +
+           (sleeps && sim_plan.fault_count ? 2 * a->gap_us : 0);
 }
 
 /* The same; with an outbox a call does not wait for its request. */

@@ -299,6 +299,7 @@ void actors_leave(void); /* they close their handles; checks for leaks */
 void actors_end(void);
 void java_lost(void); /* the server has dropped all clients */
 int actor_takes(const actor *a);
+int actor_can_take(const char *call); /* in it */
 
 /* --- what must hold ------------------------------------------------------ */
 
