@@ -347,6 +347,7 @@ static void make_line(uint64_t seed) {
     p->latency_us = scaled(&c, 100 * MS, 900 * MS);
     p->jitter_us = chance_between(&c, 0, p->latency_us / 10);
     p->pieces = 0;
+    p->hosts = 0; /* each would get a share of connect_timeout_ms */
     if (p->lease_ms) p->lease_ms += 10 * p->latency_us / MS;
     p->mix.neighbour = 80;
     for (i = 0; i < p->actor_count; i++) p->actors[i].io_timeout_ms = 5000;
