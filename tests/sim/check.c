@@ -1170,7 +1170,7 @@ static void tick_second(void) {
  * no fault. */
 static void check_idle(void) {
     int64_t now = sim_now();
-    int q, i, full = 0;
+    int q, i, full = 0, slow = plan_round_trip_us() > 200 * MS;
     static uint64_t events_seen;
     for (q = 0; q < sim_plan.queues; q++)
         if (!paused[q])
@@ -1195,7 +1195,7 @@ static void check_idle(void) {
         a->commands_then = a->commands;
         a->idle_verbs_then = a->verbs;
         if (a->connects != a->idle_connects_then) /* up to nine round trips */
-            logs_in = 2 + (int)(3 * plan_round_trip_us() / SIM_SECOND);
+            logs_in = 2 + slow + (int)(3 * plan_round_trip_us() / SIM_SECOND);
         else if (a->idle_logs_in)
             logs_in = a->idle_logs_in - 1;
         a->idle_connects_then = a->connects;
@@ -1212,8 +1212,7 @@ static void check_idle(void) {
          * tracking, also polls. */
         polls = sim_plan.kinds & 1u << DENIED ? 8 : 0;
         if (polls && a->kind == WAIT_WORKER) polls += 12; /* two handles */
-        if (plan_round_trip_us() > 200 * MS)
-            polls += 3; /* it leads, and hears late that another one does */
+        if (slow) polls += 3; /* it hears late that another one leads */
         if (sent > 7 + 5 * verbs + polls)
             check_fail("idle",
                        "%s sends %llu commands in 3 s in which "
@@ -1291,10 +1290,12 @@ static void check_live(void) {
         waited = now - (when > calm ? when : calm);
         /* Without faults all workers hear of due items. Items that are due
          * together may be taken one after the other, also by takes that only
-         * bury. */
+         * bury, and behind a transfer of delayq_wait. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
-            most = trip * (sim_plan.max_attempts ? 2 : 1) + 20 * MS;
+            most =
+                trip * (sim_plan.max_attempts || sim_plan.queues > 1 ? 2 : 1) +
+                20 * MS;
         /* If an ACL forbids PUBLISH, the next poll finds the item. */
         if (sim_plan.kinds & 1u << DENIED &&
             (oldest->due_true_us <= calm || has_pauser()))
