@@ -197,8 +197,10 @@ ends "offer ends with 0" 0 offer q 0 hello
 like "and prints the ticket" "$ticket" "$(cat "$dir/out")"
 is "take prints the payload" hello "$(t take q)"
 is "and acks it" "0 0 0 " "$(left q)"
-t offer q 1500ms late -q
+t offer q 1h late --key k -q
 ends "what is not due is not taken" 1 take q
+t cancel q --key k -q
+t offer q 1500ms late -q
 is "take --wait waits for it" late "$(t take q --wait 20s)"
 ends "take --wait gives up" 1 take q --wait 50ms
 t offer q 0 -q -- --dash
