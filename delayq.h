@@ -876,7 +876,6 @@ typedef struct delayq_socket {
     unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* the earliest time of the next attempt */
     int64_t begun_us;        /* when this attempt began */
-    int64_t dial_us;         /* the time until it was connected */
     int64_t step_us;         /* the time limit of each step of connecting, */
     int64_t deadline_us;     /* and the end of this step */
     int64_t closed_us[2];    /* the last two times that it was closed */
@@ -6336,8 +6335,8 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
             status = dq_conn_cant(conn, DELAYQ_ERR_IO, NULL);
         } else if (done > 0) {
             int tls = dq_conn_wants_tls(conn);
-            s->dial_us = conn->now_us - s->begun_us;
-            if (s->step_us < 2 * s->dial_us) s->step_us = 2 * s->dial_us;
+            int64_t twice = 2 * (conn->now_us - s->begun_us);
+            if (s->step_us < twice) s->step_us = twice;
             if (tls) status = dq_tls_begin(conn, s, conn->at.host);
             if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
             if (!tls) dq_conn_greet(conn, s);
@@ -6415,7 +6414,7 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
     int64_t trip = read_us - sent_us;
     int agrees = us - read_us <= high && us - sent_us >= low;
-    if (!conn->known) conn->trip_us = conn->cmd.dial_us;
+    if (!conn->known) conn->trip_us = conn->cmd.step_us; /* if read late */
     if (trip < conn->trip_us) conn->trip_us = trip;
     if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;

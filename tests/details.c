@@ -77,7 +77,7 @@ TEST(a_million_elements_come_over_one_connection) {
 TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     delayq_conn conn;
     memset(&conn, 0, sizeof conn);
-    conn.cmd.dial_us = 5000;
+    conn.cmd.step_us = 5000;
     /* the server's clock, the local clock before and after */
     dq_conn_set_clock(&conn, 5000001000, 0, 1000);
     conn.known = 1;
@@ -95,7 +95,7 @@ TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     CHECK_INT(conn.clock_error_us, 1000);
     CHECK_INT(conn.trip_us, 2000);
     /* whose first reply was read late */
-    conn.cmd.dial_us = 1000;
+    conn.cmd.step_us = 1000;
     dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
     conn.known = 1;
     CHECK_INT(conn.trip_us, 1000);
