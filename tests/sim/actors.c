@@ -128,7 +128,7 @@ static delayq_status end(actor *a, delayq_status status) {
  * late has two round trips, and so have the load of its script and its second
  * try, up to five times if somebody flushes the scripts; they are long if the
  * server was frozen, or the line stalled, while they were measured, or if the
- * program slept before it read the first reply. */
+ * program slept, perhaps in three pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
     int freezes = (sim_plan.kinds & (1u << FREEZE_SERVER | 1u << STALL)) != 0;
     int sleeps = a->kind == WATCHER || a->kind == PRODUCER;
@@ -136,7 +136,7 @@ static int64_t request_us(const actor *a) {
            (sim_plan.kinds & 1u << SCRIPTS ? 40 : 12) *
                (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0) +
-           (sleeps && sim_plan.fault_count ? 2 * a->gap_us : 0);
+           (sleeps && sim_plan.fault_count ? 6 * a->gap_us : 0);
 }
 
 /* The same; with an outbox a call does not wait for its request. */
