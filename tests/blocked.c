@@ -203,17 +203,24 @@ TEST(a_take_that_waits_fetches_nothing_ahead) {
     }
 }
 
-TEST(two_outboxes_on_a_slow_line_sleep) {
-    delayq *both[2] = {&q, &other};
+/* Open two outboxes on one connection whose replies are delayed. */
+static void open_two_outboxes(int delay_ms) {
     delayq_options o = box_options(&main_server, BOX);
     proxy_start(&main_server);
-    proxy->delay_ms = 150;
+    proxy->delay_ms = delay_ms;
     proxy_strike(DELAY, 1, 0, 1 << 30);
     o.url = proxy_url();
     OK(&q, delayq_open(&q, &o));
     o = sharing(&q, "others", 1);
+    o.lease_ms = 600000;
+    o.batch = 10;
     OK(&other, delayq_open(&other, &o));
     UNTIL((turn(&q), turn(&other), q.probed && other.probed));
+}
+
+TEST(two_outboxes_on_a_slow_line_sleep) {
+    delayq *both[2] = {&q, &other};
+    open_two_outboxes(150);
     busy_ticks(both, 2);
     CHECK(busy_ticks(both, 2) < 100);
     OFFER(&q, "x", 60000);
@@ -226,19 +233,9 @@ TEST(two_outboxes_on_a_slow_line_sleep) {
 /* After a lost connection a ring sends its first request alone. A neighbour
  * that always has a request in flight makes room for it. */
 TEST(a_ring_gets_its_turn_beside_a_busy_neighbour) {
-    delayq_options o = box_options(&main_server, BOX);
     int i, taken = 0;
     for (i = 0; i < 1000; i++) ask("RPUSH others y y");
-    proxy_start(&main_server);
-    proxy->delay_ms = 15;
-    proxy_strike(DELAY, 1, 0, 1 << 30);
-    o.url = proxy_url();
-    OK(&q, delayq_open(&q, &o));
-    o = sharing(&q, "others", 1);
-    o.lease_ms = 600000;
-    o.batch = 10;
-    OK(&other, delayq_open(&other, &o));
-    UNTIL((turn(&q), turn(&other), q.probed && other.probed));
+    open_two_outboxes(15);
     while (box(&q).offers_settled == 0) {
         while (delayq_take(&other, &item, 0) == DELAYQ_OK) {
             OK(&other, delayq_ack(&other, &item));
