@@ -6887,10 +6887,10 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < lane->settled) {
         ring->dated_on = q->conn->clock_number;
-        /* The due times were reckoned by the clock of another server. A kept
-         * ring keeps them. */
-        if (ring->dated > lane->settled && !ring->keep) ring->call_us = 0;
-        if (ring->dated > lane->settled) DQ_MARK(dated_by_another_clock);
+        if (ring->dated > lane->settled) { /* by the clock of another server */
+            DQ_MARK(dated_by_another_clock);
+            ring->call_us = 0;
+        }
         ring->dated = lane->settled;
         ring->date_at = ring->head;
     }

@@ -296,6 +296,37 @@ TEST(a_delay_counts_from_the_resume_if_no_clock_was_known) {
     CHECK(only_due(main_connection()) >= from + 60000);
 }
 
+TEST(an_offer_from_before_the_first_connect_stays_the_first_one) {
+    const char *const replica[] = {"--replicaof", "127.0.0.1", "1", NULL};
+    const char *const texts[] = {"a", "b", "c"};
+    delayq_options o;
+    redisContext *c;
+    redisReply *r;
+    unsigned known;
+    int i;
+    server_start(&own, replica);
+    o = keep_options(own.url, shared(BOX), BOX);
+    OK(&q, delayq_open(&q, &o));
+    c = server_connect(&own);
+    for (i = 0; i < 3; i++) {
+        OFFER(&q, texts[i], 60000);
+        UNTIL((turn(&q), q.conn->clock_number > 0));
+        elapse(c, 2);
+    }
+    known = q.conn->clock_number;
+    UNTIL((turn(&q), q.conn->clock_number > known)); /* all are dated again */
+    freeReplyObject(run(c, "REPLICAOF NO ONE"));
+    SETTLE(&q);
+    r = run(c, "ZRANGE " ZSET " 0 -1");
+    CHECK_INT(r->elements, 3);
+    for (i = 0; i < 3; i++)
+        CHECK(r->element[i]->str[r->element[i]->len - 1] == *texts[i]);
+    freeReplyObject(r);
+    redisFree(c);
+    delayq_close(&q);
+    server_end(&own);
+}
+
 TEST(a_ticket_of_an_earlier_life_cancels_and_reschedules) {
     char *image = (char *)shared(BOX);
     delayq_message m[3];
