@@ -1057,7 +1057,7 @@ typedef struct delayq_fetch {
     size_t got;            /* items of the last one */
     unsigned char taken;   /* since the last tick: 1 if the program has taken, 2
                               if it has got an item */
-    int64_t taken_us;      /* when it last did; 0: never */
+    unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
     delayq_status failure; /* a take has failed: the next tick returns it */
 } delayq_fetch;
 
@@ -1332,8 +1332,8 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *              the time until the next attempt
  *
  * A program that also takes should take first, with timeout 0 until that
- * returns DELAYQ_EMPTY, and then tick, right before it sleeps, or it may sleep
- * beside ready items. Such a tick also asks the server to report the next push.
+ * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
+ * asks the server to report the next push.
  * With options.max_late_ms a tick moves nothing: due items stay in the set.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
@@ -5237,6 +5237,7 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
 #define DQ_YIELD_US DQ_SECOND_US /* longest time that lanes yield */
 #define DQ_POLL_MS 250   /* between two polls if pushes are not reported */
 #define DQ_QUIET_POLLS 4 /* most doublings of it while no push comes */
+#define DQ_SHORT_NAPS 12 /* ticks beside ready items until a nap may last 2 s */
 
 /* The channels of a handle. */
 enum {
@@ -10421,8 +10422,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
         (!q->outbox && (took != 1 || q->looked) &&
          dq_sched_has_ready(q))) {
         /* a program that has stopped taking sleeps longer each time */
-        int64_t since = took ? 0 : (now - q->fetch.taken_us + 999) / 1000;
-        if (since < left) left = since;
+        int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps)) - 1;
+        if (q->fetch.short_naps > 0 && most < left) left = most;
+        if (q->fetch.short_naps > 0) q->fetch.short_naps--;
     }
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
@@ -10460,7 +10462,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
     if (!waits || !q->outbox) f->taken |= 1; /* by a loop */
-    f->taken_us = q->conn->now_us;
+    f->short_naps = DQ_SHORT_NAPS;
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
     for (;;) {

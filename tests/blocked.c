@@ -321,9 +321,9 @@ TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq_close(&q);
 }
 
-/* Items lie ready, and the program calls something between its takes and the
- * tick before it sleeps: it sleeps no longer than its last take is ago. */
-TEST(a_tick_lets_no_program_sleep_that_has_just_taken) {
+/* Items lie ready. The program calls something between its take and the tick
+ * before it sleeps, and works meanwhile: it does not sleep. */
+TEST(a_tick_lets_no_program_sleep_that_takes) {
     delayq *one = &q;
     int box, call, i;
     for (box = 0; box < 2; box++)
@@ -336,9 +336,10 @@ TEST(a_tick_lets_no_program_sleep_that_has_just_taken) {
             UNTIL((turn(&q), delayq_take(&q, &item, 0) == DELAYQ_OK));
             if (call == 0) OK(&q, turn(&q));
             if (call == 1) OK(&q, delayq_wait(&one, 1, 20000));
+            usleep(50000);
             UNTIL((delayq_tick(&q, &wait_ms),
                    box ? q.fetch.reply != NULL : q.ready > 0));
-            if (wait_ms * 1000 > dq_sys_now() - q.fetch.taken_us + 1000)
+            if (wait_ms > 15)
                 FAIL("%s outbox, call %d: a nap of %lld ms", box ? "an" : "no",
                      call, (long long)wait_ms);
             delayq_close(&q);
