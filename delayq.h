@@ -7349,19 +7349,31 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, id->str, id->len + 1);
 }
 
+/* Returns a request's last reply, or NULL if there is none; or the refusal of
+ * its script's load, if nobody else has loaded the script. */
+static const redisReply *dq_lane_reply(const delayq_lane *lane) {
+    const delayq_exchange *x = &lane->x;
+    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR &&
+        r->type == REDIS_REPLY_ERROR &&
+        dq_err_lookup(r->str)->status == DQ_NOSCRIPT)
+        r = x->replies[0];
+    return r;
+}
+
 /* Returns the status of the replies to q's probe, and sets conn->err if it is a
  * failure. Reads the server's clock and unsigned long, and whether there are
  * foreign elements in q's queue. */
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
-    const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
+    const redisReply *slot, *probe = dq_lane_reply(lane);
     const redisReply *value;
     delayq_status status;
     int64_t n[2];
     int at = lane->uploads; /* its script was loaded before */
-    if (at > 0 && slot->type == REDIS_REPLY_ERROR)
-        return dq_conn_refused(conn, "open", slot);
+    if (at > 0 && probe == x->replies[0])
+        return dq_conn_refused(conn, "open", probe);
     /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
      * the first script will fail. */
     slot = x->replies[at++];
@@ -7622,7 +7634,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &lane->x;
     const dq_verb *verb = lane->verb;
-    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
+    const redisReply *r = dq_lane_reply(lane);
     int loads = lane->uploads && x->wants == 1; /* and does nothing else */
     delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
@@ -7634,8 +7646,6 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         dq_conn_free_replies(x);
         return;
     }
-    if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR)
-        r = x->replies[0];
     if (!r) {
         if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
         dq_err_lost(q, status, conn->err);

@@ -161,6 +161,42 @@ TEST(an_outbox_settles_everything_on_a_server_that_has_lost_its_scripts) {
     delayq_close(&q);
 }
 
+/* A user may not load scripts. Another program loads them meanwhile, so the
+ * request behind the refused load runs: its reply counts. */
+static void load_meanwhile(void *user, delayq_status status, const char *text) {
+    (void)user;
+    if (status == DELAYQ_OK && strstr(text, "lost the scripts"))
+        load_scripts(main_connection());
+}
+
+TEST(a_request_behind_a_refused_load_runs_if_others_load_its_script) {
+    delayq_options o = options_with_rights("~* +@all -script");
+    int box;
+    for (box = 0; box < 2; box++) {
+        static char memory[65536];
+        delayq_item item;
+        delayq q;
+        ask("FLUSHALL");
+        ask("SCRIPT FLUSH");
+        load_scripts(main_connection()); /* for the probe */
+        o.outbox = box ? memory : NULL;
+        o.outbox_size = box ? sizeof memory : 0;
+        o.log = load_meanwhile;
+        OK(&q, delayq_open(&q, &o));
+        UNTIL((delayq_tick(&q, NULL), q.probed));
+        ask("SCRIPT FLUSH");
+        OK(&q, delayq_offer(&q, "a", 1, 0));
+        OK(&q, delayq_offer(&q, "b", 1, 0));
+        if (box) OK(&q, delayq_flush(&q, 20000));
+        CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 2);
+        ask("SCRIPT FLUSH");
+        q.conn->scripts_told_us = 0; /* is logged once a minute */
+        OK(&q, delayq_take(&q, &item, 20000));
+        CHECK_INT(*(const char *)item.data, 'a');
+        delayq_close(&q);
+    }
+}
+
 /* --- a server that miscounts ---------------------------------------------- */
 
 /* Returns the reply to a waiter's take on a server like Valkey 9.1.2, which
