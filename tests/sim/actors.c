@@ -131,7 +131,8 @@ static delayq_status end(actor *a, delayq_status status) {
  * program slept, perhaps in three pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
     int freezes = (sim_plan.kinds & (1u << FREEZE_SERVER | 1u << STALL)) != 0;
-    int sleeps = a->kind == WATCHER || a->kind == PRODUCER;
+    int sleeps = a->kind == WATCHER || a->kind == PRODUCER ||
+                 a->kind == REDRIVER || a->kind == PAUSER;
     return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
            (sim_plan.kinds & 1u << SCRIPTS ? 40 : 12) *
                (sim_plan.latency_us + sim_plan.jitter_us) +

@@ -1290,11 +1290,14 @@ static void check_live(void) {
         waited = now - (when > calm ? when : calm);
         /* Without faults all workers hear of due items. Items that are due
          * together may be taken one after the other, also by takes that only
-         * bury, and behind a transfer of delayq_wait. */
+         * bury, behind a transfer of delayq_wait, and behind a small batch. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
             most =
-                trip * (sim_plan.max_attempts || sim_plan.queues > 1 ? 2 : 1) +
+                trip * (sim_plan.max_attempts || sim_plan.queues > 1 ||
+                                sim_plan.batch < 10
+                            ? 2
+                            : 1) +
                 20 * MS;
         /* If an ACL forbids PUBLISH, the next poll finds the item. */
         if (sim_plan.kinds & 1u << DENIED &&
