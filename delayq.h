@@ -834,7 +834,7 @@ typedef struct delayq_exchange {
                                  exchange was 1: the first one in flight, 2:
                                  the only one; else 0 */
     struct redisReply *replies[5]; /* `got` of them */
-    int64_t sent_us, read_us;
+    int64_t sent_us, read_us; /* its last byte; of the last reply */
 } delayq_exchange;
 
 typedef enum delayq_socket_state {
@@ -5979,7 +5979,10 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     }
     if (done && s->body_len == 0) {
         s->unwritten = 0;
-        for (x = s->first; x; x = x->next) x->written = 1;
+        for (x = s->first; x; x = x->next) {
+            if (!x->written) x->sent_us = conn->now_us;
+            x->written = 1;
+        }
     }
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
