@@ -9474,7 +9474,9 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     dq_step(q);
     if (ready == DELAYQ_OK && (f->failure == DELAYQ_OK || !waits)) {
         dq_sub_open(q);
-        dq_tick_fetch(q, listens);
+        /* a wait that returns at once leaves the transfer to the take */
+        if (waits || q->outbox || !dq_sched_has_ready(q))
+            dq_tick_fetch(q, listens);
         if (waits && f->lane.settled < f->lane.accepted) {
             dq_wait_lane(q, &f->lane, deadline);
             if (listens && f->failure == DELAYQ_OK && q->ready == 0 &&

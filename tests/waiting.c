@@ -367,3 +367,22 @@ TEST(a_consumer_of_delayed_items_asks_once_to_be_told_of_pushes) {
     join(child);
     delayq_close(&q);
 }
+
+/* The take after it moves the due items, too. */
+TEST(a_wait_beside_ready_items_sends_nothing) {
+    delayq q, *one = &q;
+    delayq_item item;
+    open_queue(&q, "jobs");
+    ask("RPUSH jobs a b");
+    OK(&q, delayq_wait(&one, 1, 20000));
+    OK(&q, delayq_take(&q, &item, 0));
+    OK(&q, delayq_wait(&one, 1, 20000));
+    OFFER(&q, "c", 0);
+    elapse(main_connection(), 1);
+    ask("CONFIG RESETSTAT");
+    OK(&q, delayq_wait(&one, 1, 20000));
+    CHECK_INT(scripts_run(main_connection()), 0);
+    OK(&q, delayq_take(&q, &item, 0));
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    delayq_close(&q);
+}

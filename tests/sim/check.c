@@ -1294,8 +1294,8 @@ static void check_live(void) {
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
             most =
-                trip * (sim_plan.max_attempts || sim_plan.queues > 1 ||
-                                sim_plan.batch < 10
+                trip * (sim_plan.max_attempts || sim_plan.max_late_ms ||
+                                sim_plan.queues > 1 || sim_plan.batch < 10
                             ? 2
                             : 1) +
                 20 * MS;
