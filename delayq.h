@@ -10418,12 +10418,11 @@ static int dq_is_idle(delayq *q) {
 }
 
 DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    int idle = dq_is_idle(q), took;
+    int idle = dq_is_idle(q);
     delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
     int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    took = q->fetch.taken;
     /* A program whose last take did not wait will now sleep until wait_ms is
      * over or a descriptor is readable: ask for reports of pushes, as a take
      * that waits does. */
@@ -10434,8 +10433,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
     if (dq_fetch_has_items(q) ||
-        (!q->outbox && (took != 1 || q->looked) &&
-         dq_sched_has_ready(q))) {
+        (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q))) {
         /* a program that has stopped taking sleeps longer each time */
         int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps)) - 1;
         if (q->fetch.short_naps > 0 && most < left) left = most;
