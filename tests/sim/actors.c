@@ -1713,6 +1713,7 @@ static void actor_main(void *arg) {
 
 void actor_start(actor *a) {
     a->life++;
+    a->trouble_us = sim_now(); /* a request of its former life may still run */
     a->alive = 1;
     a->call = NULL;
     a->free_us = 0;
