@@ -876,6 +876,7 @@ typedef struct delayq_socket {
     unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* the earliest time of the next attempt */
     int64_t begun_us;        /* when this attempt began */
+    int64_t dial_us;         /* how long the socket took to connect */
     int64_t step_us;         /* the time limit of each step of connecting, */
     int64_t deadline_us;     /* and the end of this step */
     int64_t closed_us[2];    /* the last two times that it was closed */
@@ -6030,6 +6031,8 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
         if (!s->first) s->last = NULL;
         x->state = DELAYQ_EXCHANGE_ANSWERED;
         x->read_us = s->moved_us;
+        if (conn->known && x->read_us - x->sent_us < conn->trip_us)
+            conn->trip_us = x->read_us - x->sent_us;
         if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
         DQ_MARK(too_many_replies);
         /* A later request would take the rest for its own reply. */
@@ -6339,8 +6342,8 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
             status = dq_conn_cant(conn, DELAYQ_ERR_IO, NULL);
         } else if (done > 0) {
             int tls = dq_conn_wants_tls(conn);
-            int64_t twice = 2 * (conn->now_us - s->begun_us);
-            if (s->step_us < twice) s->step_us = twice;
+            s->dial_us = conn->now_us - s->begun_us;
+            if (s->step_us < 2 * s->dial_us) s->step_us = 2 * s->dial_us;
             if (tls) status = dq_tls_begin(conn, s, conn->at.host);
             if (status == DELAYQ_OK) dq_conn_enter(conn, s, DELAYQ_SOCKET_TLS);
             if (!tls) dq_conn_greet(conn, s);
@@ -6418,8 +6421,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
     int64_t trip = read_us - sent_us;
     int agrees = us - read_us <= high && us - sent_us >= low;
-    if (!conn->known) conn->trip_us = conn->cmd.step_us; /* if read late */
-    if (trip < conn->trip_us) conn->trip_us = trip;
+    if (!conn->known) /* the program may have read it late */
+        conn->trip_us = trip < conn->cmd.step_us ? trip : conn->cmd.step_us;
     if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = trip;
@@ -7445,6 +7448,10 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             conn->clock_number++;
             conn->cmd.failures = conn->cmd.timeouts = 0;
             conn->hosts_left = conn->hops = 0;
+            /* if this reply was held back, offers wait for a better reading */
+            if (q->outbox && conn->clock_error_us > DQ_BACKOFF_US &&
+                conn->clock_error_us > 2 * conn->cmd.dial_us)
+                q->look_us = 0;
             dq_sched_on_conn_back(conn);
             dq_conn_tell(conn, &conn->known_told_us);
             return DELAYQ_OK;
