@@ -1270,7 +1270,8 @@ static void check_live(void) {
     bound = now > calm + 8 * SIM_SECOND ? 300 * MS : SIM_SECOND + 150 * MS;
     for (q = 0; q < sim_plan.queues; q++) {
         item *oldest = NULL;
-        int64_t when = now, waited, most = bound + 4 * trip;
+        int64_t when = now, waited;
+        int64_t most = bound + (sim_plan.queues > 1 ? 6 : 4) * trip;
         if (paused[q]) continue;
         for (r = SET; r <= RETRY; r++) {
             const content *c = &contents[q][r];
@@ -1293,12 +1294,10 @@ static void check_live(void) {
          * bury, behind a transfer of delayq_wait, and behind a small batch. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
-            most =
-                trip * (sim_plan.max_attempts || sim_plan.max_late_ms ||
-                                sim_plan.queues > 1 || sim_plan.batch < 10
-                            ? 2
-                            : 1) +
-                20 * MS;
+            most = trip * (1 + (sim_plan.max_attempts > 0) +
+                           (sim_plan.max_late_ms > 0) + (sim_plan.queues > 1) +
+                           (sim_plan.batch < 10)) +
+                   20 * MS;
         /* If an ACL forbids PUBLISH, the next poll finds the item. */
         if (sim_plan.kinds & 1u << DENIED &&
             (oldest->due_true_us <= calm || has_pauser()))
