@@ -7355,16 +7355,13 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, id->str, id->len + 1);
 }
 
-/* Returns a request's last reply, or NULL if there is none; or the refusal of
- * its script's load, if nobody else has loaded the script. */
-static const redisReply *dq_lane_reply(const delayq_lane *lane) {
-    const delayq_exchange *x = &lane->x;
-    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
-    if (r && lane->uploads && x->replies[0]->type == REDIS_REPLY_ERROR &&
-        r->type == REDIS_REPLY_ERROR &&
-        dq_err_lookup(r->str)->status == DQ_NOSCRIPT)
-        r = x->replies[0];
-    return r;
+/* Returns the reply to a request with a load: the refusal of the load if nobody
+ * else has loaded the script, else the last reply. */
+static const redisReply *dq_lane_loaded(const delayq_exchange *x) {
+    const redisReply *load = x->replies[0], *r = x->replies[x->got - 1];
+    int lacks = r->type == REDIS_REPLY_ERROR &&
+                dq_err_lookup(r->str)->status == DQ_NOSCRIPT;
+    return lacks && load->type == REDIS_REPLY_ERROR ? load : r;
 }
 
 /* Returns the status of the replies to q's probe, and sets conn->err if it is a
@@ -7373,11 +7370,12 @@ static const redisReply *dq_lane_reply(const delayq_lane *lane) {
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
-    const redisReply *slot, *probe = dq_lane_reply(lane);
+    const redisReply *slot, *probe = x->replies[x->got - 1];
     const redisReply *value;
     delayq_status status;
     int64_t n[2];
     int at = lane->uploads; /* its script was loaded before */
+    if (at > 0) probe = dq_lane_loaded(x);
     if (at > 0 && probe == x->replies[0])
         return dq_conn_refused(conn, "open", probe);
     /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
@@ -7644,7 +7642,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &lane->x;
     const dq_verb *verb = lane->verb;
-    const redisReply *r = dq_lane_reply(lane);
+    const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
     int loads = lane->uploads && x->wants == 1; /* and does nothing else */
     delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
@@ -7656,6 +7654,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         dq_conn_free_replies(x);
         return;
     }
+    if (r && lane->uploads) r = dq_lane_loaded(x);
     if (!r) {
         if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
         dq_err_lost(q, status, conn->err);
