@@ -1334,8 +1334,8 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
  *
  * A program that also takes should take first, with timeout 0 until that
  * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
- * asks the server to report the next push.
- * With options.max_late_ms a tick moves nothing: due items stay in the set.
+ * asks the server to report the next push. With options.max_late_ms a tick
+ * moves nothing: due items stay in the set.
  *
  * Returns      DELAYQ_OK, or any server failure (the items are safe; the
  *              next tick goes on)
@@ -5980,10 +5980,8 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     }
     if (done && s->body_len == 0) {
         s->unwritten = 0;
-        for (x = s->first; x; x = x->next) {
-            if (!x->written) x->sent_us = conn->now_us;
-            x->written = 1;
-        }
+        for (x = s->first; x; x = x->next)
+            if (!x->written) x->written = 1, x->sent_us = conn->now_us;
     }
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
@@ -7355,29 +7353,19 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, id->str, id->len + 1);
 }
 
-/* Returns the reply to a request with a load: the refusal of the load if nobody
- * else has loaded the script, else the last reply. */
-static const redisReply *dq_lane_loaded(const delayq_exchange *x) {
-    const redisReply *load = x->replies[0], *r = x->replies[x->got - 1];
-    int lacks = r->type == REDIS_REPLY_ERROR &&
-                dq_err_lookup(r->str)->status == DQ_NOSCRIPT;
-    return lacks && load->type == REDIS_REPLY_ERROR ? load : r;
-}
-
 /* Returns the status of the replies to q's probe, and sets conn->err if it is a
  * failure. Reads the server's clock and unsigned long, and whether there are
  * foreign elements in q's queue. */
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
-    const redisReply *slot, *probe = x->replies[x->got - 1];
+    const redisReply *slot = x->replies[0], *probe = x->replies[x->got - 1];
     const redisReply *value;
     delayq_status status;
     int64_t n[2];
     int at = lane->uploads; /* its script was loaded before */
-    if (at > 0) probe = dq_lane_loaded(x);
-    if (at > 0 && probe == x->replies[0])
-        return dq_conn_refused(conn, "open", probe);
+    if (at > 0 && slot->type == REDIS_REPLY_ERROR)
+        return dq_conn_refused(conn, "open", slot);
     /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
      * the first script will fail. */
     slot = x->replies[at++];
@@ -7654,7 +7642,9 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         dq_conn_free_replies(x);
         return;
     }
-    if (r && lane->uploads) r = dq_lane_loaded(x);
+    if (r && lane->uploads && r->type == REDIS_REPLY_ERROR &&
+        x->replies[0]->type == REDIS_REPLY_ERROR)
+        r = x->replies[0]; /* else it ran: somebody has loaded the script */
     if (!r) {
         if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
         dq_err_lost(q, status, conn->err);
@@ -10438,12 +10428,12 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
     nap = dq_conn_nap_us(q->conn, now);
     left = ((left < nap ? left : nap) + 999) / 1000;
-    if (dq_fetch_has_items(q) ||
-        (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q))) {
+    if (q->fetch.short_naps > 0 &&
+        (dq_fetch_has_items(q) ||
+         (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q)))) {
         /* a program that has stopped taking sleeps longer each time */
-        int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps)) - 1;
-        if (q->fetch.short_naps > 0 && most < left) left = most;
-        if (q->fetch.short_naps > 0) q->fetch.short_naps--;
+        int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps--)) - 1;
+        if (most < left) left = most;
     }
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
         left > q->options.max_wait_ms)
