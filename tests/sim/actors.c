@@ -99,6 +99,8 @@ static delayq_status end(actor *a, delayq_status status) {
     read_hand(a, call);
     if (a->free_us && !actor_can_take(call)) a->free_us += took;
     if (leaving) {
+        a->call = "close"; /* leave_all waits for its end, */
+        a->awake = 0;      /* and wakes no closed handle */
         close_all(a);
         process_kill(a->p);
     }
@@ -127,13 +129,20 @@ static delayq_status end(actor *a, delayq_status status) {
 /* Returns how long a call with one request may take. A request that is sent
  * late has two round trips, and so have the load of its script and its second
  * try, up to five times if somebody flushes the scripts; they are long if the
- * server was frozen, or the line stalled, while they were measured, or if the
- * program slept, perhaps in three pauses, before it read the first reply. */
+ * server was frozen, or the line stalled, while they were measured, as long as
+ * a step of connecting may last, or if the program slept, perhaps in three
+ * pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
-    int freezes = (sim_plan.kinds & (1u << FREEZE_SERVER | 1u << STALL)) != 0;
+    int64_t step_us = 4 * a->io_timeout_ms * MS, held_us = 0;
+    int i;
     int sleeps = a->kind == WATCHER || a->kind == PRODUCER ||
                  a->kind == REDRIVER || a->kind == PAUSER;
-    return a->io_timeout_ms * MS * (103 + 100 * freezes) / 100 + 50 * MS +
+    for (i = 0; i < sim_plan.fault_count; i++)
+        if (sim_plan.faults[i].kind == FREEZE_SERVER ||
+            sim_plan.faults[i].kind == STALL)
+            held_us += sim_plan.faults[i].lasts_us;
+    if (held_us > step_us) held_us = step_us;
+    return a->io_timeout_ms * MS * 103 / 100 + 2 * held_us + 50 * MS +
            (sim_plan.kinds & 1u << SCRIPTS ? 40 : 12) *
                (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0) +
@@ -418,7 +427,6 @@ static void received(actor *a, const delayq_item *got, held *h) {
                                          : -1,
          got->attempt, (long long)got->late_us, got->ticket.text[0] ? ", " : "",
          got->ticket.text);
-    a->bytes += got->len;
     if (sim_plan.max_late_ms && got->late_us > sim_plan.max_late_ms * 1000)
         check_fail("late", "%s is handed an item %lld us late", a->name,
                    (long long)got->late_us);
@@ -885,7 +893,6 @@ static void offer_plain(actor *a, delayq *q) {
     it->plain = 1;
     check_payload(it, bytes);
     a->verbs++;
-    a->bytes += it->len;
     TELL("%s: offers item %d, %zu bytes, in %lld ms", a->name, it->id, it->len,
          (long long)it->delay_ms);
     status = CALL(a, "offer", large_us(a),
@@ -915,7 +922,6 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         it->by_outbox = a->outbox != NULL;
         bytes = (char *)malloc(it->len);
         check_payload(it, bytes);
-        a->bytes += it->len;
         m[i].data = bytes;
         m[i].len = it->len;
         m[i].delay_ms = delay;
@@ -1729,7 +1735,7 @@ void actor_start(actor *a) {
         a->image =
             calloc(1, (size_t)sim_plan.mix.outbox_size); /* for all its lives */
 #endif
-    a->steps_then = a->turns = 0;
+    a->steps_then = a->bytes_then = a->turns = 0;
     a->drained_us[0] = a->drained_us[1] = 0;
     a->frozen = a->awake = a->wakes = 0;
     a->woken_us = 0;

@@ -454,8 +454,9 @@ static int changed(item *it, actor *by) {
         stored(it, by);
         return 1;
     }
-    if (by && it->key && by->cancels & 1u << it->key && after == 0 && w->set) {
-        by->cancelled++;
+    if (by && it->key && (by->cancels | by->replaces) & 1u << it->key &&
+        after == 0 && w->set) {
+        by->cancelled += by->cancels >> it->key & 1;
         /* if the reply to its offer was lost, it is stored again */
         it->disturbed = 1;
     }
@@ -1001,7 +1002,8 @@ static void window_of(actor *a) {
     uint64_t did = steps - a->steps_then, logs = a->logs - a->logs_then,
              connects = a->connects - a->connects_then,
              items = a->items - a->items_then, verbs = a->verbs - a->verbs_then,
-             large = (a->bytes - a->bytes_then) / 512,
+             bytes = a->p ? process_bytes(a->p) : 0,
+             large = (bytes - a->bytes_then) / 512,
              happened = events - events_then + fell_due,
              kills = faults_kills(), limit;
     a->steps_then = steps;
@@ -1009,7 +1011,7 @@ static void window_of(actor *a) {
     a->connects_then = a->connects;
     a->items_then = a->items;
     a->verbs_then = a->verbs;
-    a->bytes_then = a->bytes;
+    a->bytes_then = bytes;
     if (!a->alive || a->kind == JAVA || a->kind == PUSHER) return;
     /* An actor that waits for two queues has two handles. */
     limit = (a->kind == WAIT_WORKER ? 100
@@ -1275,6 +1277,8 @@ static void check_live(void) {
         item *oldest = NULL;
         int64_t when = now, waited;
         int64_t most = bound + (sim_plan.queues > 1 ? 6 : 4) * trip;
+        /* A script is sent in parts of 4 KB: with each one for a round trip. */
+        if (trip > SIM_SECOND) most += 6 * trip;
         if (paused[q]) continue;
         for (r = SET; r <= RETRY; r++) {
             const content *c = &contents[q][r];

@@ -91,7 +91,7 @@ struct process {
     int interrupted;        /* by a signal: the next wait ends with EINTR */
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
-    uint64_t steps, calls, chance;
+    uint64_t steps, calls, bytes, chance;
     int idle_polls; /* in a row, since it last slept or moved a byte */
     uint64_t trap_call; /* before this call of the system, */
     void (*trap)(void *arg);

@@ -830,6 +830,9 @@ void net_machine_crashed(machine *m) {
         if (c->machines[1] == m) {
             lose_in_flight(&c->to_client);
             if (c->server != END_NEW) server_ends(c, END_GONE);
+            /* the client sends its SYN again until a reply comes */
+            if (c->client == END_NEW && c->to_server.count == 0)
+                push(&c->to_server, SEG_SYN, 0);
         }
         doom(c);
     }

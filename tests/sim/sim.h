@@ -121,7 +121,7 @@ typedef struct actor {
     int64_t trouble_us; /* last told of a fault */
     int64_t outcome_us; /* last outcome of a call */
     /* counted, and as they were when the last window began */
-    uint64_t logs, opens, connects, items, verbs, commands, bytes;
+    uint64_t logs, opens, connects, items, verbs, commands;
     uint64_t logs_then, opens_then, connects_then, items_then, verbs_then;
     uint64_t bytes_then;
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;

@@ -377,6 +377,7 @@ static ssize_t do_read(int fd, void *to, size_t len, int flags) {
     for (;;) {
         ssize_t n = read_file(f, to, len, flags & MSG_PEEK);
         if (n > 0 && f->kind != FILE_RANDOM) process_self()->idle_polls = 0;
+        if (n > 0) process_self()->bytes += (size_t)n;
         if (n >= 0) return n;
         if (n != -EAGAIN || f->nonblocking || flags & MSG_DONTWAIT)
             return failed((int)-n);
@@ -401,6 +402,7 @@ static ssize_t do_write(int fd, const void *from, size_t len, int flags) {
         ssize_t n = write_file(f, (const char *)from + done, len - done);
         int waits = !f->nonblocking && !(flags & MSG_DONTWAIT);
         if (n > 0) process_self()->idle_polls = 0;
+        if (n > 0) process_self()->bytes += (size_t)n;
         if (n >= 0) done += (size_t)n;
         if (n >= 0 && (done == len || !waits)) return (ssize_t)done;
         if (n < 0 && done > 0 && (n != -EAGAIN || !waits)) return (ssize_t)done;

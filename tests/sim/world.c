@@ -469,6 +469,10 @@ uint64_t process_steps(const process *p) {
     return p->steps;
 }
 
+uint64_t process_bytes(const process *p) {
+    return p->bytes;
+}
+
 uint64_t process_calls(const process *p) {
     return p->calls;
 }

@@ -99,6 +99,8 @@ void process_spend(int64_t us); /* computing: others run meanwhile */
  * world; that does not count as a system call. */
 uint64_t process_steps(const process *p);
 uint64_t process_calls(const process *p);
+/* The number of bytes that it has read and written. */
+uint64_t process_bytes(const process *p);
 
 /* The numbers of blocks that hiredis has allocated in a process's name and not
  * freed (memory.c), and of open descriptors. */
