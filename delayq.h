@@ -5954,7 +5954,7 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
 }
 
 /* Write the output buffer, then a slice of a large payload or of a script,
- * without waiting. */
+ * without waiting. errno is 0 if hiredis has sent only a part of its buffer. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     size_t slice = DQ_RESP_SLICE;
@@ -5975,13 +5975,14 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
             s->body_len = strlen(s->body);
         }
         if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
-        s->moved_us = conn->now_us;
         status = dq_sys_write(s->c, &done);
     }
-    if (done && s->body_len == 0) {
-        s->unwritten = 0;
-        for (x = s->first; x; x = x->next)
-            if (!x->written) x->written = 1, x->sent_us = conn->now_us;
+    if (done && s->body_len == 0) s->unwritten = 0;
+    for (x = s->first; x && (done || errno == 0); x = x->next) {
+        if (x->written) continue;
+        x->written = !s->unwritten;
+        x->sent_us = conn->now_us;
+        if (x == s->first) s->moved_us = conn->now_us;
     }
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }

@@ -575,6 +575,27 @@ TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
     delayq_close(&q);
 }
 
+/* The send buffer is as small as that of a device. The request needs three
+ * times io_timeout_ms, but every 0.1 s some of it is sent. */
+TEST(a_request_that_is_sent_in_small_parts_does_not_expire) {
+    static char payload[60000];
+    int small = 4096;
+    delayq_options o = faulty(500, 0);
+    o.outbox_size = 1 << 20;
+    o.outbox = calloc(1, o.outbox_size);
+    proxy_start(&main_server);
+    o.url = proxy_url();
+    open_known(&o);
+    proxy->pace_us = 1500000 * test_slow();
+    CHECK(setsockopt(q.conn->cmd.c->fd, SOL_SOCKET, SO_SNDBUF, &small,
+                     sizeof small) == 0);
+    OK(&q, delayq_offer(&q, payload, sizeof payload, 60000));
+    SETTLE(&q);
+    CHECK_INT(q.counts.reconnects, 0);
+    delayq_close(&q);
+    free(o.outbox);
+}
+
 /* On a slow connection the estimate of the server's clock has a larger error
  * than on a fast one. */
 TEST(offers_keep_their_order_when_a_better_known_clock_dates_them_again) {
