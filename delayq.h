@@ -8580,7 +8580,8 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(subscription_refused);
         conn->sub_refused = dq_conn_refused(conn, "listening", r);
-        dq_err_log(conn->owner, conn->sub_refused, conn->err);
+        if (!dq_err_is_transient(conn->sub_refused)) /* else it is closed */
+            dq_err_log(conn->owner, conn->sub_refused, conn->err);
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
         r->element[0]->type != REDIS_REPLY_STRING ||
@@ -8740,6 +8741,10 @@ static void dq_sub_step(delayq_conn *conn) {
         return;
     }
     status = dq_conn_pump(conn, s, dq_sub_receive);
+    if (status == DELAYQ_OK && dq_err_is_transient(conn->sub_refused)) {
+        DQ_MARK(subscription_refused_for_now);
+        status = conn->sub_refused; /* it is opened again later */
+    }
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
         conn->sub_asked == 0) {
         while (h && !(h->subscribed & heard)) h = h->next;

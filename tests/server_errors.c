@@ -376,6 +376,30 @@ TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
     finish();
 }
 
+/* A handle that joins a connection subscribes at once. If the server is busy
+ * then, it does so again later. */
+TEST(a_subscription_that_a_busy_server_refuses_is_tried_again) {
+    static delayq second;
+    delayq_options o;
+    delayq_item item;
+    begin(NULL, "");
+    tell("CONFIG SET lua-time-limit 5");
+    OK(&q, delayq_clear(&q, NULL));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    keep_busy();
+    memset(&o, 0, sizeof o);
+    o.name = "others";
+    o.share = &q;
+    CHECK_STATUS(&second, delayq_open(&second, &o), DELAYQ_ERR_AGAIN);
+    kill_script();
+    UNTIL((delayq_take(&second, &item, 100),
+           subscribers(admin, "redisson_delay_queue_channel:{others}") == 1));
+    UNTIL((delayq_take(&q, &item, 100), subscribers(admin, CHANNEL) == 1));
+    delayq_close(&second);
+    while (busy_count > 0) redisFree(busy[--busy_count]);
+    finish();
+}
+
 /* Restart the server with many keys and a pause at each, so that loading takes
  * long. */
 static void load_slowly(void) {
