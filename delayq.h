@@ -968,8 +968,7 @@ typedef struct delayq_conn {
     delayq_socket sub; /* the subscriber */
 
     char err[256];     /* the cause of the last failure */
-    delayq_address at; /* the address of cmd, now or at the next attempt */
-    delayq_address redirect; /* the node that MOVED has named */
+    delayq_address at; /* of cmd, or that of its next attempt */
 } delayq_conn;
 
 struct dq_entry;
@@ -990,10 +989,12 @@ typedef struct delayq_lane {
     size_t from, from_at;           /* in a mixed request the first op of a
                                        part, and the place of this op in the
                                        ring; else 0 */
-    delayq_status status;           /* of the last request */
+    delayq_status status;           /* of the last request, */
+    char *why;                      /* and its text if it has failed */
     struct redisReply *reply;       /* of a bare lane: for its caller */
     delayq_status result;           /* the first status of an op that is not
-                                       OK */
+                                       OK, */
+    char *err;                      /* and its text, or NULL */
     int64_t due_ms;                 /* the due time of the last op that has a
                                        new one */
 
@@ -1059,7 +1060,8 @@ typedef struct delayq_fetch {
     unsigned char taken;   /* since the last tick: 1 if the program has taken, 2
                               if it has got an item */
     unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
-    delayq_status failure; /* a take has failed: the next tick returns it */
+    delayq_status failure; /* a take has failed: the next tick returns it, */
+    char why[256];         /* and this text */
 } delayq_fetch;
 
 /* The role of a handle among those that wait in a take on its queue. All except
@@ -1149,7 +1151,7 @@ struct delayq {
     unsigned char has_tag; /* the name contains a {: it is T itself */
     char name[513];
     char cursor[44]; /* of a broadcast */
-    char err[256];
+    char err[256];   /* why the last call has failed */
     delayq_conn own; /* unused by a handle that shares another's */
 };
 
@@ -1636,8 +1638,9 @@ DELAYQ_API void delayq_wake(delayq *q);
  *              DELAYQ_ERR_TIMEOUT  the outbox isn't empty yet, and nothing has
  *                                  failed
  *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
- *              the first failure since the last flush, of an op that is still
- *                                  there, or was dropped
+ *              the failure of ops that were dropped since the last flush; or,
+ *                                  if the outbox isn't empty, that of the
+ *                                  connection, or of the next op
  * Blocks       for timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
@@ -1659,8 +1662,8 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
-/* delayq_errmsg -- why the last failed call on q failed, in one line; "" if
- * none has failed. Never holds a password. Lives until the next call on q. */
+/* delayq_errmsg -- why the last call on q has failed, in one line; "" if it has
+ * not failed. Never holds a password. Lives until the next call on q. */
 DELAYQ_API const char *delayq_errmsg(const delayq *q);
 
 /* delayq_strstatus -- a status in words, a constant string. */
@@ -1714,7 +1717,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * The owners of state:
  *
- *     conn->cmd, sub, at, redirect, host, err, known, clock_...
+ *     conn->cmd, sub, at, host, err, known, clock_...
  *                        Connections
  *     conn->now_us       the clock of this turn: dq_check and dq_sleep read it,
  *                        dq_conn_submit and dq_conn_read read it again
@@ -2866,41 +2869,49 @@ static delayq_status dq_err_reply(char *err, const char *what,
 
 #define DQ_BAD_REPLY "%s: the reply is not what delayq's script returns"
 
-static delayq_status dq_err_bad_reply(delayq *q, const char *what) {
-    return dq_err_set(q->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
+static delayq_status dq_err_bad_reply(char err[256], const char *what) {
+    return dq_err_set(err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
 }
 
-static delayq_status dq_err_moving(delayq *q, const char *what) {
-    return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+static delayq_status dq_err_moving(char err[256], const char *what) {
+    return dq_err_set(err, DELAYQ_ERR_AGAIN,
                       "%s: not in time, since the queue's slot moves to "
                       "another node of the cluster (TRYAGAIN, ASK); nothing "
                       "has happened",
                       what);
 }
 
+/* Return or keep a status with its text, which may be there already. */
+static delayq_status dq_err_with(char err[256], delayq_status status,
+                                 const char text[256]) {
+    memmove(err, text, 256);
+    return status;
+}
+
 /* Set the text of a request whose connection was lost, or whose time is over:
  * the cause, and whether it may have taken effect, by `status`. No other
  * function writes this text. */
-static delayq_status dq_err_lost(delayq *q, delayq_status status,
+static delayq_status dq_err_lost(char err[256], delayq_status status,
                                  const char *cause) {
-    return dq_err_set(q->err, status, "%.160s; %s", cause,
-                      status == DELAYQ_ERR_UNKNOWN
+    return dq_err_set(err, status, "%.160s; %s", cause,
+                      status == DELAYQ_ERR_UNKNOWN ||
+                              status == DELAYQ_ERR_PROTOCOL
                           ? "the request was sent, so it may have happened"
                           : "nothing has happened");
 }
 
-/* A call fails with `status`, whose text is in q->err, after the reply to one
- * of its requests was lost. That request may have run. Returns the status of
- * the call. */
-static delayq_status dq_err_after_loss(delayq *q, const char *what,
+/* A call fails with `status`, whose text is in err, after the reply to one of
+ * its requests was lost. That request may have run. Returns the status of the
+ * call. */
+static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
     char then[160];
     if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL ||
         status == DELAYQ_ERR_UNKNOWN)
         return status;
-    snprintf(then, sizeof then, "%.159s", q->err);
+    snprintf(then, sizeof then, "%.159s", err);
     return dq_err_set(
-        q->err, DELAYQ_ERR_UNKNOWN,
+        err, DELAYQ_ERR_UNKNOWN,
         "%s: sent, but no reply came: it may have happened; then: "
         "%s",
         what, then);
@@ -2912,7 +2923,7 @@ static delayq_status dq_err_after_loss(delayq *q, const char *what,
 enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2, DQ_FOREIGN_MIRROR = 3 };
 
 /* Set the text that explains which elements q has met. */
-static delayq_status dq_err_wire(delayq *q) {
+static delayq_status dq_err_wire(const delayq *q, char err[256]) {
     const char *why =
         q->foreign == DQ_FOREIGN_MIRROR
             ? "has a mirror, which only Redisson and handles with a Redisson "
@@ -2924,7 +2935,7 @@ static delayq_status dq_err_wire(delayq *q) {
             : "holds elements of Redisson >= 3.21.1: open it with wire = "
               "DELAYQ_REDISSON";
     DQ_MARK(foreign_element);
-    return dq_err_set(q->err, DELAYQ_ERR_WIRE, "queue %.64s %s%s", q->name, why,
+    return dq_err_set(err, DELAYQ_ERR_WIRE, "queue %.64s %s%s", q->name, why,
                       q->foreign == DQ_FOREIGN_NEW && q->wire->old_first
                           ? "; only ticks of this handle go on, which move "
                             "elements of every format"
@@ -6428,14 +6439,14 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     conn->clock_read_us = read_us;
 }
 
-/* Read the address in "MOVED slot host:port" into conn->redirect. A missing
+/* Read the address in "MOVED slot host:port" into conn->at. A missing
  * host stands for the host of the node that has replied. */
 static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
                                             const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
     size_t len = p && colon > p ? (size_t)(colon - p - 1) : 0;
     int port = colon ? dq_num_small(colon + 1, strlen(colon + 1), 65535) : -1;
-    delayq_address *to = &conn->redirect;
+    delayq_address *to = &conn->at;
     if (conn->owner->options.connect)
         return dq_err_set(conn->err, DELAYQ_ERR_REDIS,
                           "the queue lies on another node of the cluster than "
@@ -6445,7 +6456,6 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
         return dq_err_set(conn->err, DELAYQ_ERR_REDIS, "the server says: %.60s",
                           text);
     DQ_MARK(redirected);
-    *to = conn->at;
     if (len > 0 && p[1] != '?') {
         memcpy(to->host, p + 1, len);
         to->host[len] = '\0';
@@ -6490,7 +6500,6 @@ DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
     conn->followed = 0;
     if (conn->hosts_left == 0) conn->hosts_left = u.count + conn->redirected;
     if (conn->redirected) {
-        conn->at = conn->redirect;
         conn->redirected = 0;
         conn->followed = 1;
     } else if (!conn->owner->options.connect) {
@@ -6725,13 +6734,13 @@ typedef struct dq_ring {
     size_t date_at;        /* the place of the next op to date */
     int64_t call_us;       /* the last offer's call, by the server's clock, */
     int64_t call_error_us; /* and the error of that clock */
+    char why[256];         /* the text of lane.status, if its first op fails */
 } dq_ring;
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
-    delayq_status failure; /* the first one since a flush */
-    char why[256];         /* the text of a ring's last failure */
     uint64_t gone, duplicate, dropped, told_dropped;
+    delayq_status drop; /* the status of the last op that was dropped */
     uint64_t own_accepted, own_settled; /* changes that are uncounted */
     delayq_name names[3];
     /* Of a kept outbox. */
@@ -7069,13 +7078,12 @@ static void dq_lane_begin(const delayq *q, delayq_lane *lane, dq_ring *ring,
     lane->accepted = count;
     lane->limit = DQ_RING_LIMIT;
     lane->begun_us = q->conn->now_us;
+    if (ring) lane->why = ring->why;
 }
 
 /* Report a failure of an outbox. */
-static void dq_lane_note(delayq *q, delayq_status status) {
-    if (!q->outbox) return;
-    if (q->outbox->failure == DELAYQ_OK) q->outbox->failure = status;
-    dq_err_log_again(q, status, q->err);
+static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
+    if (q->outbox) dq_err_log_again(q, status, text);
 }
 
 /* --- what a lane waits for --- */
@@ -7480,30 +7488,31 @@ static void dq_lane_setup(delayq *q, const dq_verb *verb) {
     dq_lane_step(q, lane);
 }
 
-/* Refuse the requests of a handle whose queue has foreign elements. With the
- * old wire transfers go on, and dq_lane_connect refuses offers and takes. */
-static delayq_status dq_lane_may_use(delayq *q) {
-    return q->foreign && !q->wire->old_first ? dq_err_wire(q) : DELAYQ_OK;
+/* Returns 1 if requests of a handle are refused, since its queue has foreign
+ * elements. With the old wire transfers go on, and dq_lane_connect refuses
+ * offers and takes. */
+static int dq_lane_refuses(const delayq *q) {
+    return q->foreign && !q->wire->old_first;
 }
 
-/* Set the error of a request that has to wait until until_us, for the cause in
+/* Set the text of a request that has to wait until until_us, for the cause in
  * conn->err. */
-static delayq_status dq_lane_postpone(delayq *q, delayq_status status,
-                                      int64_t until_us) {
-    return dq_err_set(q->err, status, "%s; the next attempt is in %d ms",
+static delayq_status dq_lane_postpone(const delayq *q, char err[256],
+                                      delayq_status status, int64_t until_us) {
+    return dq_err_set(err, status, "%s; the next attempt is in %d ms",
                       q->conn->err,
                       (int)((until_us - q->conn->now_us + 999) / 1000));
 }
 
 /* Continue towards an open connection on which q's queue has been probed.
  * Returns OK if there is one, EMPTY if it needs more time, else the status of
- * q->err. Every request starts here. */
-static delayq_status dq_lane_ensure(delayq *q) {
+ * the text err. Every request starts here. */
+static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     delayq_lane *probe = &q->setup;
     int outlived;
-    if (dq_lane_may_use(q) != DELAYQ_OK) return DELAYQ_ERR_WIRE;
+    if (dq_lane_refuses(q)) return dq_err_wire(q, err);
     if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
     /* An idle socket is read before it is used, unless dq_step has just done
      * this: it may be lost, or have a second reply, which the next request
@@ -7520,21 +7529,22 @@ static delayq_status dq_lane_ensure(delayq *q) {
         delayq_status status = probe->result;
         probe->result = DELAYQ_OK;
         if (status < DELAYQ_OK)
-            return dq_err_set(q->err, status, "%s", conn->err);
+            return dq_err_with(err, status, conn->err);
         status = dq_conn_step(conn);
         if (status < DELAYQ_OK) {
             if (conn->redirected) return DELAYQ_EMPTY; /* soon */
             if (!outlived || conn->now_us < s->retry_us)
-                return dq_lane_postpone(q, conn->failure, s->retry_us);
+                return dq_lane_postpone(q, err, conn->failure, s->retry_us);
             DQ_MARK(attempt_outlived);
             outlived = 0;
             continue;
         }
         if (status == DELAYQ_OK && conn->known && q->probed)
-            return dq_lane_may_use(q);
+            return dq_lane_refuses(q) ? dq_err_wire(q, err) : DELAYQ_OK;
         if (probe->status < DELAYQ_OK && conn->now_us < probe->retry_us) {
             if (q->outbox)
-                return dq_lane_postpone(q, probe->status, probe->retry_us);
+                return dq_lane_postpone(q, err, probe->status,
+                                        probe->retry_us);
             probe->retry_us = 0; /* without one it probes at each call */
         }
         dq_lane_step(q, probe);
@@ -7550,12 +7560,12 @@ static delayq_status dq_lane_ensure(delayq *q) {
 /* --- write --- */
 
 /* Continue towards an open socket for a lane's request. Returns OK if there is
- * one, EMPTY if it is not open yet, else the status of q->err. */
+ * one, EMPTY if it is not open yet, else the status of lane->why. */
 static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
-    delayq_status status = dq_lane_ensure(q);
+    delayq_status status = dq_lane_ensure(q, lane->why);
     if (status != DELAYQ_OK) return status;
     if (q->foreign && (lane->verb->flags & (DQ_OFFERS | DQ_TAKES)))
-        return dq_err_wire(q);
+        return dq_err_wire(q, lane->why);
     if (!dq_lane_looks(q, lane)) return DELAYQ_OK;
     if (q->setup.settled == q->setup.accepted)
         dq_lane_setup(q, &dq_verb_probe);
@@ -7611,12 +7621,12 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     if (status == DQ_MOVED) {
         status = dq_conn_parse_redirect(conn, r->str);
         if (status == DELAYQ_ERR_REDIS)
-            dq_err_set(q->err, status, "%s", conn->err);
+            dq_err_with(lane->why, status, conn->err);
     }
     if (status == DQ_MOVED || leave) {
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
-        dq_err_set(conn->err, status, "%s", q->err);
+        dq_err_with(conn->err, status, lane->why);
         conn->leaving = status;
         /* the requests behind this one get the same reply */
         if (conn->cmd.first) DQ_MARK(leaves_later);
@@ -7626,7 +7636,7 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
 }
 
 /* All replies to a lane's request are there, or its socket is lost: set the
- * lane's status, and q->err unless this is OK; have the verb read the reply. */
+ * lane's status and text; have the verb read the reply. */
 static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &lane->x;
@@ -7648,14 +7658,14 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         r = x->replies[0]; /* else it ran: somebody has loaded the script */
     if (!r) {
         if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
-        dq_err_lost(q, status, conn->err);
+        dq_err_lost(lane->why, status, conn->err);
     } else if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(request_refused);
-        status = dq_err_reply(q->err, verb->name, r);
+        status = dq_err_reply(lane->why, verb->name, r);
     } else if (loads) {
         status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
-        status = dq_err_bad_reply(q, verb->name);
+        status = dq_err_bad_reply(lane->why, verb->name);
     }
     if (r && conn->cmd.c && x->number == conn->cmd.number)
         status = dq_lane_learn(q, lane, x->replies[x->got - 1], status);
@@ -7671,9 +7681,9 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
 }
 
 /* The reply of a lane is not one of its script. */
-static delayq_status dq_lane_reject(delayq *q, delayq_lane *lane) {
+static delayq_status dq_lane_reject(const delayq_lane *lane) {
     DQ_MARK(reply_is_not_ours);
-    return dq_err_bad_reply(q, lane->verb->name);
+    return dq_err_bad_reply(lane->why, lane->verb->name);
 }
 
 /* --- settle --- */
@@ -7713,7 +7723,10 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
             m->status = status;
         if (status > DELAYQ_OK) return;
     }
-    if (lane->result == DELAYQ_OK) lane->result = status;
+    if (lane->result != DELAYQ_OK) return;
+    lane->result = status;
+    if (status < DELAYQ_OK && lane->err)
+        dq_err_with(lane->err, status, lane->why);
 }
 
 /* The first n ops are settled; the refused messages behind them are no ops. */
@@ -7787,7 +7800,7 @@ static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     if (pause_us < DQ_MOVING_US) pause_us = DQ_MOVING_US;
     if (pause_us > DQ_BACKOFF_US) pause_us = DQ_BACKOFF_US;
     if (now + pause_us - lane->moving_us >= most_us) {
-        dq_err_moving(q, lane->verb->name);
+        dq_err_moving(lane->why, lane->verb->name);
         return 0;
     }
     DQ_MARK(slot_moves);
@@ -7859,7 +7872,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     }
     if (lane->status == DQ_NOSCRIPT) DQ_MARK(scripts_forgotten);
     if (lane->status == DQ_NOSCRIPT)
-        dq_err_set(q->err, lane->status, "%s: %s", lane->verb->name,
+        dq_err_set(lane->why, lane->status, "%s: %s", lane->verb->name,
                    DQ_NO_SCRIPTS);
     return lane->policy->losses ? dq_decide_ring(q, lane) : DQ_FAIL;
 }
@@ -7895,38 +7908,40 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
     if (lane->status == DELAYQ_ERR_UNKNOWN &&
         (lane->verb->flags & DQ_READ_ONLY))
         lane->status =
-            dq_err_set(q->err, DELAYQ_ERR_IO,
+            dq_err_set(lane->why, DELAYQ_ERR_IO,
                        "%s: no reply came, or there is no memory for it; it "
                        "changes nothing",
                        lane->verb->name);
     if (lane->unsure > 0 && verdict == DQ_FAIL &&
         !(lane->verb->flags & DQ_READ_ONLY))
-        lane->status = dq_err_after_loss(q, lane->verb->name, lane->status);
+        lane->status =
+            dq_err_after_loss(lane->why, lane->verb->name, lane->status);
     lane->status = dq_err_public(lane->status);
-    if (lane->ring || lane == &q->fetch.lane) dq_lane_note(q, lane->status);
-    if (lane->ring) memcpy(q->outbox->why, q->err, sizeof q->err);
+    if (lane->ring || lane == &q->fetch.lane)
+        dq_lane_note(q, lane->status, lane->why);
     if (verdict == DQ_FAIL) DQ_MARK(request_failed);
     if (verdict == DQ_FAIL) lane->retry_us = lane->moving_us = 0;
     if (verdict == DQ_FAIL) dq_lane_fail(q, lane, n);
     if (verdict != DQ_DROP) return;
     DQ_MARK(op_dropped);
     dq_err_set(
-        q->err, lane->status,
+        lane->why, lane->status,
         "%s of %lu bytes: dropped, since the server ends each connection "
         "over which it is sent",
         lane->verb->name,
         (unsigned long)dq_ring_entry(lane->ring, lane->ring->head)->op.len);
-    dq_err_log(q, lane->status, q->err);
-    memcpy(q->outbox->why, q->err, sizeof q->err);
+    dq_err_log(q, lane->status, lane->why);
     if (lane->verb->flags & DQ_UNCOUNTED) {
         q->outbox->own_settled++;
     } else {
         q->outbox->dropped++;
+        q->outbox->drop = lane->status;
         dq_op_tell(q, lane->ring, lane->status);
     }
     dq_lane_pop(lane, 1);
     if (lane->ring->keep) lane->ring->keep->mark(q);
     lane->losses = 0;
+    lane->status = DELAYQ_OK;
 }
 
 /* Move a lane as far as it goes without waiting. */
@@ -8212,15 +8227,16 @@ static void dq_keep_step(delayq *q) {
     b->sync_failed = !dq_keep_sync(q);
     if (b->sync_failed) {
         b->sync_retry_us = now + dq_sched_backoff_us(q, 1);
-        dq_err_set(q->err, DELAYQ_ERR_IO,
-                   "options.outbox_sync has failed: what it has not written is "
-                   "not sent");
-        memcpy(b->why, q->err, sizeof b->why);
-        dq_lane_note(q, DELAYQ_ERR_IO);
     }
     for (i = 0; i < 2 && (failed || b->sync_failed); i++) {
         delayq_lane *lane = &dq_keep_ring(q, i)->lane;
-        lane->status = b->sync_failed ? DELAYQ_ERR_IO : DELAYQ_OK;
+        lane->status = DELAYQ_OK;
+        if (b->sync_failed)
+            lane->status = dq_err_set(
+                lane->why, DELAYQ_ERR_IO,
+                "options.outbox_sync has failed: what it has not written is "
+                "not sent");
+        if (b->sync_failed) dq_lane_note(q, lane->status, lane->why);
         if (lane->retry_us < b->sync_retry_us)
             lane->retry_us = b->sync_retry_us;
     }
@@ -8696,11 +8712,12 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
                                   x->replies[i]->str);
         } else if (why < DQ_NOSCRIPT) { /* the next take follows MOVED */
             DQ_MARK(tracking_disturbed);
-            q->fetch.failure = dq_err_reply(q->err, "wait", x->replies[i]);
+            q->fetch.failure =
+                dq_err_reply(q->fetch.why, "wait", x->replies[i]);
         }
         dq_sched_on_untracked(q, x->read_us);
     } else if (length->type != REDIS_REPLY_INTEGER) {
-        q->fetch.failure = dq_err_bad_reply(q, "wait");
+        q->fetch.failure = dq_err_bad_reply(q->fetch.why, "wait");
     } else if (conn->tracking != DELAYQ_TRACK_OFF && !q->track_stale) {
         conn->tracking = DELAYQ_TRACK_ON;
         conn->track_losses = conn->unheard_told = 0;
@@ -8940,7 +8957,7 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
         dq_lane_read(q, lane);
         lane->status = dq_err_public(lane->status);
     } else if (lane->moving_us > 0) {
-        lane->status = dq_err_moving(q, lane->verb->name);
+        lane->status = dq_err_moving(lane->why, lane->verb->name);
     } else {
         DQ_MARK(expires_unsent);
         if (s->state >= DELAYQ_SOCKET_OPEN)
@@ -8948,7 +8965,7 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
                        "connected, but no time is left: nothing has happened");
         else
             dq_conn_late(conn, s, "; the attempt goes on");
-        lane->status = dq_err_set(q->err, DELAYQ_ERR_TIMEOUT, "%s", conn->err);
+        lane->status = dq_err_with(lane->why, DELAYQ_ERR_TIMEOUT, conn->err);
     }
     dq_lane_end(q, lane);
     if (lane->x.state == DELAYQ_EXCHANGE_NONE && lane->settled < lane->accepted)
@@ -8992,8 +9009,12 @@ static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
     }
 }
 
-/* Run a lane of a call to its end. Returns its result. */
+/* Run a lane of a call to its end. Returns its result, which q->err explains.
+ */
 static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
+    char why[256];
+    lane->why = why;
+    lane->err = q->err;
     lane->next = q->lanes;
     q->lanes = lane;
     dq_lane_step(q, lane);
@@ -9006,9 +9027,9 @@ static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
 /* The time of a call that can't send its request is over. */
 static delayq_status dq_wait_late(delayq *q) {
     delayq_conn *conn = q->conn;
-    return dq_err_set(q->err,
-                      dq_conn_late(conn, &conn->cmd, "; the attempt goes on"),
-                      "%s", conn->err);
+    delayq_status status =
+        dq_conn_late(conn, &conn->cmd, "; the attempt goes on");
+    return dq_err_with(q->err, status, conn->err);
 }
 
 /* Wait for an open connection on which q's queue has been probed, until the
@@ -9019,7 +9040,7 @@ static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
     const delayq_conn *conn = q->conn;
     delayq_socket_state before = DELAYQ_SOCKET_DIALING;
     for (;;) {
-        delayq_status status = dq_lane_ensure(q);
+        delayq_status status = dq_lane_ensure(q, q->err);
         if (status != DELAYQ_EMPTY) return status;
         if (conn->cmd.state > before) {
             before = conn->cmd.state;
@@ -9043,6 +9064,12 @@ static int dq_wait_consume_wake(delayq *q) {
 static int dq_wait_is_postponed(const delayq *q) {
     const delayq_socket *s = &q->conn->cmd;
     return s->state == DELAYQ_SOCKET_CLOSED && q->conn->now_us < s->retry_us;
+}
+
+/* Returns 1 if no request of a take or wait has succeeded since its last
+ * failure. */
+static int dq_wait_fails(const delayq *q) {
+    return !q->conn->known || q->fetch.lane.status < DELAYQ_OK;
 }
 
 /* Report a transient fault within a take or wait, and don't spin. */
@@ -9196,12 +9223,11 @@ static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
 }
 
 /* Returns the status of an op on a ticket whose item was there, or was not. */
-static delayq_status dq_ticket_status(delayq *q, const delayq_lane *lane,
-                                      int done) {
+static delayq_status dq_ticket_status(const delayq_lane *lane, int done) {
     if (done) return DELAYQ_OK;
     if (!lane->resends) return DELAYQ_GONE;
     DQ_MARK(ticket_outcome_unknown);
-    return dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+    return dq_err_set(lane->why, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
                       "done, or the lease was lost",
                       lane->verb->name);
@@ -9225,7 +9251,7 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
     if (fine) {
         dq_fetch_apply(q, lane, n);
         if (f->acks) {
-            f->acked = dq_ticket_status(q, lane, n[DQ_AT_ACKED] != 0);
+            f->acked = dq_ticket_status(lane, n[DQ_AT_ACKED] != 0);
             if (f->lost && f->acked != DELAYQ_OK)
                 f->acked = DELAYQ_ERR_UNKNOWN;
             q->counts.acked += f->acked == DELAYQ_OK;
@@ -9233,8 +9259,9 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
         }
         fine = dq_fetch_keep(q, lane, n[DQ_AT_US]);
     }
-    if (!fine) return dq_lane_reject(q, lane);
-    if (n[DQ_AT_FOREIGN] > 0 && f->got == 0) f->failure = dq_err_wire(q);
+    if (!fine) return dq_lane_reject(lane);
+    if (n[DQ_AT_FOREIGN] > 0 && f->got == 0)
+        f->failure = dq_err_wire(q, f->why);
     return DELAYQ_OK;
 }
 
@@ -9318,7 +9345,7 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
             memset(items, 0, (*count + 1) * sizeof *items);
             *count = 0;
             dq_resp_free(&q->fetch.reply);
-            return dq_err_bad_reply(q, "take");
+            return dq_err_bad_reply(q->err, "take");
         }
         q->counts.taken++;
         q->counts.redelivered += item->attempt > 1;
@@ -9424,7 +9451,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     *count = 0;
     if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
         dq_fetch_expire(q);
-    if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q);
+    if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q, q->err);
     /* a tick or wait may have left one in flight */
     if (waits) dq_wait_lane(q, &f->lane, limit);
     if (dq_take_is_due(q, waits))
@@ -9437,7 +9464,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (waits) f->failure = DELAYQ_OK;
     if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)) &&
         !dq_fetch_has_items(q))
-        return status;
+        return dq_err_with(q->err, status, f->why);
     status = dq_fetch_hand_out(q, items, max, count);
     if (status == DELAYQ_OK && f->taken) f->taken |= 2;
     if (status != DELAYQ_EMPTY || !listens) return status;
@@ -9454,7 +9481,7 @@ static const dq_verb *dq_transfer_verb(const delayq *q);
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
-    if (dq_lane_may_use(q) != DELAYQ_OK) return;
+    if (dq_lane_refuses(q)) return;
     if (dq_wait_fetch_us(q, ahead ? DQ_FOR_TAKES : DQ_FOR_ITEMS) <=
         q->conn->now_us)
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
@@ -9471,8 +9498,9 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     int64_t deadline = dq_wait_limit(q);
     int left = dq_fetch_has_items(q); /* since the last turn */
     delayq_status ready =
-        waits ? dq_wait_connected(q, deadline, 0) : dq_lane_ensure(q);
+        waits ? dq_wait_connected(q, deadline, 0) : dq_lane_ensure(q, q->err);
     delayq_status status = DELAYQ_OK;
+    if (ready < DELAYQ_OK) dq_lane_note(q, ready, q->err);
     dq_step(q);
     if (ready == DELAYQ_OK && (f->failure == DELAYQ_OK || !waits)) {
         dq_sub_open(q);
@@ -9489,25 +9517,21 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     if (f->taken && left) DQ_MARK(fetches_fewer);
     if (f->taken && left && f->want > 1) f->want /= 2;
     f->taken = 0;
-    if (ready < DELAYQ_OK) dq_lane_note(q, ready);
     if (ready < DELAYQ_OK) return ready;
     if (f->failure < DELAYQ_OK) {
-        status = f->failure;
+        status = dq_err_with(q->err, f->failure, f->why);
         f->failure = DELAYQ_OK;
     }
     return status < DELAYQ_OK ? status : ready;
 }
 
-/* A turn of a loop. It also reports the last failure of an outbox. */
-static delayq_status dq_tick(delayq *q, int listens) {
-    delayq_status status = dq_turn(q, listens, !q->outbox);
+/* Returns the failure of a ring whose first op has failed and is still there,
+ * or OK. */
+static delayq_status dq_outbox_failure(delayq *q) {
     const delayq_lane *lane;
-    if (status < DELAYQ_OK) return status;
     for (lane = q->lanes; lane; lane = lane->next)
-        if (lane->ring && lane->status < DELAYQ_OK) {
-            memcpy(q->err, q->outbox->why, sizeof q->err);
-            return lane->status;
-        }
+        if (lane->ring && lane->status < DELAYQ_OK)
+            return dq_err_with(q->err, lane->status, lane->why);
     return DELAYQ_OK;
 }
 
@@ -9520,7 +9544,7 @@ static delayq_status dq_wait_turn(delayq *q) {
     if (q->outbox) q->fetch.taken |= 1;
     status = dq_turn(q, !q->foreign, 0);
     if (status < DELAYQ_OK) return status;
-    if (q->foreign) return dq_err_wire(q);
+    if (q->foreign) return dq_err_wire(q, q->err);
     any = q->outbox ? dq_fetch_has_items(q) : dq_sched_has_ready(q);
     return any ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -9554,6 +9578,7 @@ static delayq_status dq_check(delayq *q, const char *wrong) {
         wrong = "the handle whose connection this one shares is closed";
     else if (q->pid != dq_sys_pid())
         wrong = "the handle was opened before a fork(): open one of your own";
+    q->err[0] = '\0';
     if (wrong) return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     q->conn->now_us = dq_sys_now();
     return DELAYQ_OK;
@@ -9786,7 +9811,7 @@ static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
     delayq_status status = DELAYQ_GONE;
     m->ticket.text[0] = '\0';
     if (m->status != DELAYQ_ERR_UNKNOWN)
-        status = dq_err_set(q->err, DELAYQ_ERR_UNKNOWN,
+        status = dq_err_set(lane->why, DELAYQ_ERR_UNKNOWN,
                             "offer: sent twice, and due before the server "
                             "could be asked whether the first one arrived");
     if (status == DELAYQ_GONE) DQ_MARK(offer_outcome_lost);
@@ -9803,7 +9828,7 @@ static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
         lane->settled < lane->ring->resumed || skipped == 0)
         return DELAYQ_OK;
     dq_ring_meet_twin(q, lane->ring);
-    return dq_err_set(q->err, DELAYQ_ERR_AGAIN,
+    return dq_err_set(lane->why, DELAYQ_ERR_AGAIN,
                       "offer: another machine uses this handle's numbers; it "
                       "takes new ones");
 }
@@ -9815,7 +9840,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     int fine =
         lane->reply->elements == 3 && dq_resp_integers(lane->reply, n, 3);
     int resent = fine && lane->messages && lane->resends;
-    if (!fine) return dq_lane_reject(q, lane);
+    if (!fine) return dq_lane_reject(lane);
     status = dq_offer_check_twin(q, lane, n[1]);
     if (status != DELAYQ_OK) return status;
     dq_cursor_begin(&c, lane, lane->n);
@@ -9867,7 +9892,7 @@ static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         int done = n > 0 || (lane->ring && c->number < lane->was_unsure);
         if (verb->flags & DQ_RETIMES) due = n;
         if (!done)
-            status = lane->ring ? DELAYQ_GONE : dq_ticket_status(q, lane, 0);
+            status = lane->ring ? DELAYQ_GONE : dq_ticket_status(lane, 0);
     }
     dq_op_settle(q, lane, c, status, due < DQ_MAX_DUE ? due : DQ_MAX_DUE);
 }
@@ -9908,7 +9933,7 @@ static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
     while (fine && status == DELAYQ_OK && dq_cursor_next(&c))
         dq_settle(q, lane, &c,
                   r->element + 1 + width * (c.number - lane->from));
-    return fine ? status : dq_lane_reject(q, lane);
+    return fine ? status : dq_lane_reject(lane);
 }
 
 DQ_VERB(offer, "offer", "", offer, dq_write_offer, dq_read_offer, 1000,
@@ -9972,7 +9997,7 @@ static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
         lane->reply = whole->element[i];
         status = lane->reply->type == REDIS_REPLY_ARRAY
                      ? verb->reader(q, lane)
-                     : dq_lane_reject(q, lane);
+                     : dq_lane_reject(lane);
         if (status != DELAYQ_OK) lane->n = from;
         if (lane->n < last) DQ_MARK(mixed_request_cut);
         if (lane->n < last) break;
@@ -9980,7 +10005,7 @@ static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
     lane->reply = whole;
     dq_lane_seek(lane, 0);
     if (lane->n > 0) return DELAYQ_OK;
-    return status == DELAYQ_OK ? dq_lane_reject(q, lane) : status;
+    return status == DELAYQ_OK ? dq_lane_reject(lane) : status;
 }
 
 DQ_VERB(mixed, "outbox", "", mixed, dq_write_mixed, dq_read_mixed, 300, 0,
@@ -10154,7 +10179,8 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
         if (status == DELAYQ_ERR_FULL || !lane->messages) stop = status;
         if (lane->messages) lane->messages[c.i].status = status;
         if (lane->items) lane->items[c.i].acked = status;
-        if (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL)
+        if (status != DELAYQ_OK && lane->result != DELAYQ_ERR_FULL &&
+            (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL))
             lane->result = status;
     }
     if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE)
@@ -10232,10 +10258,12 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     q->fetch.want = 1;
     dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
     dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
+    q->fetch.lane.why = q->fetch.why;
     q->setup.next = &q->fetch.lane;
     q->lanes = &q->setup;
     if (!wrong) wrong = dq_outbox_init(q);
     if (!wrong && q->options.share) q->conn = q->options.share->conn;
+    q->setup.why = q->conn->err;
     if (!wrong) {
         wrong = dq_conn_parse_url(q->conn, &u);
         if (wrong) field = "url: ";
@@ -10267,7 +10295,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
         return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
     }
     if (q->outbox) {
-        dq_lane_ensure(q);
+        dq_lane_ensure(q, q->err);
         q->err[0] = '\0'; /* a tick returns failures */
         return DELAYQ_OK;
     }
@@ -10275,7 +10303,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (step_us > q->options.connect_timeout_ms * 1000LL)
         step_us = q->options.connect_timeout_ms * 1000LL;
     status = dq_wait_connected(q, q->conn->now_us + step_us, step_us);
-    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q);
+    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q, q->err);
     if (status == DELAYQ_ERR_ARG) delayq_close(q);
     return status;
 }
@@ -10415,6 +10443,7 @@ static int dq_is_idle(delayq *q) {
         (q->looked && !q->list_tracked &&
          conn->tracking != DELAYQ_TRACK_OFF))
         return 0;
+    q->err[0] = '\0';
     now = conn->now_us = dq_sys_now();
     return now < q->next_poll_us && now - conn->idle_read_us < DQ_IDLE_READ_US;
 }
@@ -10428,7 +10457,8 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     /* A program whose last take did not wait will now sleep until wait_ms is
      * over or a descriptor is readable: ask for reports of pushes, as a take
      * that waits does. */
-    if (!idle) status = dq_tick(q, q->looked);
+    if (!idle) status = dq_turn(q, q->looked, !q->outbox);
+    if (status >= DELAYQ_OK && !idle) status = dq_outbox_failure(q);
     if (!wait_ms) return status;
     now = q->conn->now_us;
     left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
@@ -10451,11 +10481,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
 /* Leave the waiters with a take of nothing. Its errors are ignored: the other
  * waiters recover by timeout. */
 static void dq_take_leave(delayq *q) {
-    char err[sizeof q->err];
     q->will_wait = 0;
     if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
     DQ_MARK(leaves_waiters);
-    memcpy(err, q->err, sizeof err);
     if (q->conn->cmd.c && !dq_fetch_is_busy(q)) {
         dq_fetch_send(q, q->fetch.take, 0);
         dq_wait_lane(q, &q->fetch.lane, dq_wait_limit(q));
@@ -10463,7 +10491,6 @@ static void dq_take_leave(delayq *q) {
     }
     dq_waiters_on_leave(q, 0);
     dq_sub_follow(q, 0);
-    memcpy(q->err, err, sizeof err);
 }
 
 /* Take until something comes, the timeout is over, or delayq_wake was called.
@@ -10473,7 +10500,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     delayq_fetch *f = &q->fetch;
     int acks = f->ack.text[0] != '\0', waits = timeout_ms != 0 || !q->outbox;
     int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(q, timeout_ms) : 0;
-    delayq_status status;
+    delayq_status status, failure = DELAYQ_OK;
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
     if (!waits || !q->outbox) f->taken |= 1; /* by a loop */
@@ -10488,6 +10515,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
         }
         status = dq_take_step(q, items, max, count, waits,
                               timeout_ms != 0 || q->looked == 1);
+        if (status < DELAYQ_OK) failure = status;
         if (status == DELAYQ_EMPTY)
             q->looked = timeout_ms == 0 || q->looked == 1;
         else
@@ -10504,9 +10532,13 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
         }
         dq_sleep(&q, 1, deadline, DQ_FOR_TAKES);
     }
+    /* if no request has succeeded since, nobody knows whether it is empty */
+    if (status == DELAYQ_EMPTY && failure < DELAYQ_OK && dq_wait_fails(q))
+        status = failure;
+    if (status >= DELAYQ_OK) q->err[0] = '\0';
     /* an item that a lost reply had handed out is not forgotten */
     if (f->lost) DQ_MARK(take_lost_a_reply);
-    if (f->lost) status = dq_err_after_loss(q, "take", status);
+    if (f->lost) status = dq_err_after_loss(q->err, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
     q->will_wait = 0;
     return status;
@@ -10745,7 +10777,7 @@ static delayq_status dq_ask(delayq *q, const dq_verb *verb,
     lane.query = query;
     status = dq_wait_run(q, &lane);
     if (status == DELAYQ_OK && !dq_resp_integers(lane.reply, n, count))
-        status = dq_lane_reject(q, &lane);
+        status = dq_err_bad_reply(q->err, verb->name);
     else if (status == DELAYQ_OK && reply)
         *reply = lane.reply, lane.reply = NULL;
     dq_resp_free(&lane.reply);
@@ -10807,12 +10839,12 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     q->reply = r;
     if (r->elements < 3 || r->element[2]->type != REDIS_REPLY_STRING ||
         r->elements - 3 > query.max)
-        return dq_err_bad_reply(q, "peek");
+        return dq_err_bad_reply(q->err, "peek");
     due = r->element[2]->str;
     for (i = 0; i + 3 < r->elements; i++) {
         if (!dq_peek_item(q, &items[i], r->element[i + 3], due,
                           (uint64_t)n[1] + i))
-            return dq_err_bad_reply(q, "peek");
+            return dq_err_bad_reply(q->err, "peek");
         due += strcspn(due, " ");
         due += *due == ' ';
     }
@@ -10876,7 +10908,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
         counts[i] = e[i]->integer;
     }
     freeReplyObject(r);
-    return i == n ? DELAYQ_OK : dq_err_bad_reply(q, "count");
+    return i == n ? DELAYQ_OK : dq_err_bad_reply(q->err, "count");
 }
 
 /* Run a verb that removes items or dead letters. *removed: their number. */
@@ -10934,7 +10966,7 @@ DELAYQ_API delayq_status delayq_load_scripts(delayq *q) {
         status = dq_wait_run(q, &lane);
         sha = status == DELAYQ_OK ? lane.reply->str : NULL;
         if (status == DELAYQ_OK && (!sha || strcmp(sha, load.script->sha) != 0))
-            status = dq_lane_reject(q, &lane);
+            status = dq_err_bad_reply(q->err, load.name);
         dq_resp_free(&lane.reply);
     }
     return status;
@@ -10963,7 +10995,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     delayq_status status = dq_ask_removal(q, &dq_verb_clear, 0, NULL, &n);
     if (n < 0) {
         q->foreign = DQ_FOREIGN_MIRROR;
-        status = dq_err_wire(q);
+        status = dq_err_wire(q, q->err);
     }
     if (removed) *removed = n < 0 ? 0 : n;
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, 0);
@@ -11045,7 +11077,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     q->reply = r;
     for (i = 0; i + 2 < r->elements; i++)
         if (i == max || !dq_dead_letter(q, &letters[i], r->element[i + 2]))
-            return dq_err_bad_reply(q, "dead letters");
+            return dq_err_bad_reply(q->err, "dead letters");
     *count = i;
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
@@ -11077,6 +11109,8 @@ static int dq_wait_looks(const delayq *q) {
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
+    delayq_status all, failure = DELAYQ_OK; /* all: OK if one has an item */
+    delayq *fails = NULL; /* the last one with a failure */
     int64_t deadline = 0;
     size_t i, conns = 0;
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
@@ -11091,8 +11125,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     }
     if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
-        delayq_status all = DELAYQ_EMPTY; /* OK if one of them has an item */
         delayq *looks = NULL;
+        all = DELAYQ_EMPTY;
         for (i = 0; i < count; i++) {
             delayq_status status;
             int postponed;
@@ -11102,16 +11136,46 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                 return DELAYQ_WOKEN;
             queues[i]->fetch.take = dq_take_verb(queues[i]);
             status = dq_wait_turn(queues[i]);
+            if (status < 0) fails = queues[i], failure = status;
             if (status < 0 && !dq_err_is_transient(status)) return status;
             if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
             if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
         }
-        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) return all;
-        if (dq_sys_now() >= deadline)
-            return all == DELAYQ_EMPTY && looks ? dq_wait_late(looks) : all;
+        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) break;
+        if (dq_sys_now() >= deadline) {
+            if (all == DELAYQ_EMPTY && looks)
+                return dq_wait_late(looks);
+            break;
+        }
         dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
     }
+    if (all == DELAYQ_EMPTY && fails && dq_wait_fails(fails)) return failure;
+    for (i = 0; all >= DELAYQ_OK && i < count; i++) queues[i]->err[0] = '\0';
+    return all;
+}
+
+/* Returns the result of a flush that ends with `ready`, whose text is that of
+ * the call, as the status of the connection. */
+static delayq_status dq_flush_result(delayq *q, int empty,
+                                     delayq_status ready) {
+    dq_outbox *b = q->outbox;
+    uint64_t dropped = b->dropped - b->told_dropped;
+    delayq_status status = DELAYQ_OK;
+    b->told_dropped = b->dropped;
+    if (!empty) DQ_MARK(flush_cut_short);
+    if (dropped > 0)
+        return dq_err_set(q->err, b->drop,
+                          "flush: dropped ops: %lu; the server ends each "
+                          "connection over which they are sent",
+                          (unsigned long)dropped);
+    if (!empty && ready < DELAYQ_OK) return ready;
+    if (!empty) status = dq_outbox_failure(q);
+    if (!empty && status == DELAYQ_OK)
+        return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
+                          "flush: not everything is settled");
+    if (empty) q->err[0] = '\0';
+    return status;
 }
 
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
@@ -11125,21 +11189,14 @@ DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
     for (;;) {
         int empty;
         if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
-        status = dq_lane_ensure(q);
-        if (status < DELAYQ_OK) dq_lane_note(q, status);
+        status = dq_lane_ensure(q, q->err);
+        if (status < DELAYQ_OK) dq_lane_note(q, status, q->err);
         dq_step(q);
         empty = b->offers.lane.settled == b->offers.lane.accepted &&
                 b->changes.lane.settled == b->changes.lane.accepted;
         if (empty || q->conn->now_us >= deadline) {
-            if (!empty) DQ_MARK(flush_cut_short);
-            status = empty && b->dropped == b->told_dropped ? DELAYQ_OK
-                     : b->failure < DELAYQ_OK               ? b->failure
-                                              : DELAYQ_ERR_TIMEOUT;
+            status = dq_flush_result(q, empty, status);
             if (b->offers.keep) b->offers.keep->step(q);
-            b->told_dropped = b->dropped;
-            b->failure = DELAYQ_OK;
-            if (status == DELAYQ_ERR_TIMEOUT && !empty)
-                dq_err_set(q->err, status, "flush: not everything is settled");
             return status;
         }
         dq_sleep(&q, 1, deadline, DQ_FOR_FLUSH);

@@ -292,10 +292,12 @@ TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
  * early enough for a reply, so the caller learns that nothing has happened. */
 TEST(no_request_is_sent_again_shortly_before_the_end_of_its_call) {
     delayq_lane lane;
+    char why[256];
     int64_t limit_us, part;
     open_queue(&q, "jobs");
     limit_us = dq_sched_patience_us(q.conn, q.call_ms);
     dq_lane_begin(&q, &lane, NULL, &dq_verb_ack, 1);
+    lane.why = why;
     for (part = 0; part < 8; part++) {
         lane.moving_us = q.conn->now_us - limit_us * part / 8;
         CHECK_INT(dq_decide_moving(&q, &lane), part < 6);

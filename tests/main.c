@@ -94,6 +94,14 @@ void test_skip(const char *why) {
     _exit(SKIPPED);
 }
 
+delayq_status honest(const delayq *q, delayq_status status, const char *call) {
+    const char *why = falsehood(q, status);
+    if (why)
+        FAIL("%s (%s) %s: \"%s\"", call, delayq_strstatus(status), why,
+             delayq_errmsg(q));
+    return status;
+}
+
 long long now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

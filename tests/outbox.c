@@ -992,6 +992,26 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
     end_own();
 }
 
+TEST(after_a_drop_ticks_are_fine_again) {
+    static char big[1100000];
+    const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
+    delayq_options o;
+    start_own(with);
+    o = box_options(&own, 16 << 20);
+    o.reconnect_max_ms = 1;
+    OK(&q, delayq_open(&q, &o));
+    OK(&q, delayq_offer(&q, big, sizeof big, 60000));
+    SETTLE(&q);
+    CHECK_INT(box(&q).dropped, 1);
+    UNTIL(turn(&q) == DELAYQ_OK);
+    CHECK(!*delayq_errmsg(&q));
+    CHECK(delayq_flush(&q, 1000) < DELAYQ_OK);
+    if (!strstr(delayq_errmsg(&q), "dropped ops: 1;"))
+        FAIL("%s", delayq_errmsg(&q));
+    delayq_close(&q);
+    end_own();
+}
+
 /* The server is lost often. That is no reason to drop anything. */
 TEST(an_entry_survives_any_number_of_connections_that_fail_to_log_in) {
     delayq_options o;

@@ -78,6 +78,8 @@ void test_skip(const char *why) __attribute__((noreturn));
     } while (0)
 #define OK(q, call) CHECK_STATUS(q, call, DELAYQ_OK)
 
+#include "told.h"
+
 long long now_us(void);
 /* Repeat until the condition holds, for at most 20 s (more under valgrind). */
 #define UNTIL(condition)                                                  \

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if SIM_API >= 3
+#include "../told.h"
+#endif
 
 #define FRAME_US (16 * MS)
 
@@ -24,6 +27,17 @@ struct outbox_entry {
 };
 
 /* --- calls --------------------------------------------------------------- */
+
+#if SIM_API >= 3
+delayq_status honest(const delayq *q, delayq_status status, const char *call) {
+    const char *why = falsehood(q, status);
+    if (why)
+        check_fail("texts", "%s: %s (%s) %s: \"%s\"",
+                   process_name(process_self()), call, delayq_strstatus(status),
+                   why, delayq_errmsg(q));
+    return status;
+}
+#endif
 
 static int64_t between(actor *a, int64_t low, int64_t high) {
     return chance_between(&a->chance, low, high);
@@ -131,7 +145,7 @@ static delayq_status end(actor *a, delayq_status status) {
  * try, up to five times if somebody flushes the scripts; they are long if the
  * server was frozen, or the line stalled, while they were measured, as long as
  * a step of connecting may last, or if the program slept, perhaps in three
- * pauses, before it read the first reply. */
+ * pauses, before it read the first reply. A load may be sent in six parts. */
 static int64_t request_us(const actor *a) {
     int64_t step_us = 4 * a->io_timeout_ms * MS, held_us = 0;
     int i;
@@ -143,7 +157,7 @@ static int64_t request_us(const actor *a) {
             held_us += sim_plan.faults[i].lasts_us;
     if (held_us > step_us) held_us = step_us;
     return a->io_timeout_ms * MS * 103 / 100 + 2 * held_us + 50 * MS +
-           (sim_plan.kinds & 1u << SCRIPTS ? 40 : 12) *
+           (sim_plan.kinds & 1u << SCRIPTS ? 100 : 24) *
                (sim_plan.latency_us + sim_plan.jitter_us) +
            (sim_plan.kinds & 1u << LATENCY ? 4 * 40 * MS : 0) +
            (sleeps && sim_plan.fault_count ? 6 * a->gap_us : 0);

@@ -1,0 +1,160 @@
+/*
+ * What a call says: its status, and the text of delayq_errmsg, have one cause.
+ * After a call that has not failed there is no text. (Every test checks a part
+ * of this after each call: see honest() in main.c.)
+ */
+#include "outbox.h"
+#include "proxy.h"
+
+static delayq q;
+static delayq_item item;
+
+static void open_proxied(size_t box_size) {
+    delayq_options o = options_for(&main_server, "jobs");
+    proxy_start(&main_server);
+    if (box_size) o = box_options(&main_server, box_size);
+    o.url = proxy_url();
+    o.lease_ms = 60000;
+    o.io_timeout_ms = 1000 * test_slow();
+    OK(&q, delayq_open(&q, &o));
+    if (box_size) UNTIL((turn(&q), q.conn->known));
+}
+
+/* The next `times` requests are answered with this error. */
+static void refuse(const char *error, int times) {
+    snprintf(proxy->forged, sizeof proxy->forged, "-%s\r\n", error);
+    proxy_strike(FORGE, 0, 0, times);
+}
+
+static void says(const char *text) {
+    if (!strstr(delayq_errmsg(&q), text))
+        FAIL("\"%s\", not \"... %s ...\"", delayq_errmsg(&q), text);
+}
+
+/* --- takes --------------------------------------------------------------- */
+
+TEST(a_take_whose_every_request_has_failed_is_not_empty) {
+    delayq *queues[1] = {&q};
+    open_proxied(0);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    refuse("LOADING forged", 1 << 30);
+    poll_now(&q);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 300), DELAYQ_ERR_AGAIN);
+    says("LOADING forged");
+    poll_now(&q);
+    CHECK_STATUS(&q, delayq_wait(queues, 1, 300), DELAYQ_ERR_AGAIN);
+    says("LOADING forged");
+    proxy_calm();
+    CHECK_STATUS(&q, delayq_take(&q, &item, 300 * test_slow()), DELAYQ_EMPTY);
+    says("");
+    CHECK_STATUS(&q, delayq_wait(queues, 1, 50), DELAYQ_EMPTY);
+    delayq_close(&q);
+}
+
+/* A failure within a take is no failure of the take. */
+TEST(a_take_that_gets_an_item_after_a_failure_says_nothing) {
+    open_proxied(0);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    refuse("LOADING forged", 1);
+    ask("RPUSH jobs x");
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK_INT(proxy->times, 0);
+    CHECK(!*delayq_errmsg(&q));
+    delayq_close(&q);
+}
+
+/* --- one call, several requests ------------------------------------------ */
+
+TEST(a_call_that_is_done_says_nothing_of_scripts_that_were_lost) {
+    open_queue(&q, "jobs");
+    ask("SCRIPT FLUSH");
+    OFFER(&q, "x", 0);
+    CHECK(!*delayq_errmsg(&q));
+    OK(&q, delayq_take(&q, &item, 20000));
+    CHECK(!*delayq_errmsg(&q));
+    delayq_close(&q);
+}
+
+/* While the handle reconnects, somebody takes what is there, and the server
+ * loses its scripts. */
+static redisContext *connect_late(void *user, int timeout_ms) {
+    if (proxy->connections > 0) {
+        usleep(20000);
+        ask("DEL " ZSET);
+        ask("SCRIPT FLUSH");
+    }
+    return through_proxy(user, timeout_ms);
+}
+
+/* The reply to the first request is lost, and its item is gone when it is sent
+ * again. The second one loads its script, and is done. */
+TEST(the_text_of_many_offers_is_that_of_the_first_failure) {
+    delayq_options o = options_for(&main_server, "jobs");
+    delayq_message m[2];
+    proxy_start(&main_server);
+    o.url = NULL;
+    o.connect = connect_late;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "loads the script", 60000);
+    memset(m, 0, sizeof m);
+    m[0].data = m[1].data = "x";
+    m[0].len = m[1].len = 1;
+    m[1].delay_ms = m[1].key_ttl_ms = 60000;
+    m[1].key = "key";
+    proxy_strike(CUT, 1, 0, 1);
+    CHECK_STATUS(&q, delayq_offer_many(&q, m, 2), DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(m[0].status, DELAYQ_ERR_UNKNOWN);
+    CHECK_INT(m[1].status, DELAYQ_OK);
+    says("sent twice");
+    delayq_close(&q);
+}
+
+/* --- what may have happened ---------------------------------------------- */
+
+TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {
+    open_proxied(0);
+    OFFER(&q, "loads the script", 60000);
+    proxy_strike(REPLAY, 1, 0, 1);
+    UNTIL(delayq_offer(&q, "x", 1, 60000) == DELAYQ_ERR_PROTOCOL);
+    says("may have happened");
+    delayq_close(&q);
+}
+
+/* --- outboxes ------------------------------------------------------------ */
+
+TEST(a_tick_tells_of_its_ring_though_another_call_has_failed_meanwhile) {
+    open_proxied(8192); /* the proxy reads a request at once */
+    refuse("BUSY forged", 1 << 30);
+    OFFER(&q, "x", 0);
+    UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);
+    CHECK_STATUS(&q, delayq_offer(&q, "x", 1, -1), DELAYQ_ERR_ARG);
+    UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);
+    says("BUSY forged");
+    while (delayq_offer(&q, "x", 1, 0) == DELAYQ_OK) continue;
+    says("outbox is full");
+    UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);
+    says("BUSY forged");
+    proxy_calm();
+    SETTLE(&q);
+    OK(&q, turn(&q));
+    says("");
+    delayq_close(&q);
+}
+
+TEST(a_flush_does_not_tell_of_a_take) {
+    open_proxied(BOX);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    refuse("BUSY forged", 1);
+    poll_now(&q);
+    UNTIL((delayq_take(&q, &item, 0), turn(&q) == DELAYQ_ERR_AGAIN));
+    UNTIL(turn(&q) == DELAYQ_OK &&
+          q.fetch.lane.x.state == DELAYQ_EXCHANGE_NONE);
+    proxy_strike(STALL, 1, 0, 1 << 30);
+    OFFER(&q, "x", 0);
+    CHECK_STATUS(&q, delayq_flush(&q, 20), DELAYQ_ERR_TIMEOUT);
+    says("not everything is settled");
+    proxy->let_go = 1;
+    proxy_calm();
+    OK(&q, delayq_flush(&q, 20000));
+    delayq_close(&q);
+}
