@@ -2873,11 +2873,12 @@ static delayq_status dq_err_bad_reply(char err[256], const char *what) {
     return dq_err_set(err, DELAYQ_ERR_PROTOCOL, DQ_BAD_REPLY, what);
 }
 
+#define DQ_NOTHING "; nothing has happened"
+
 static delayq_status dq_err_moving(char err[256], const char *what) {
     return dq_err_set(err, DELAYQ_ERR_AGAIN,
                       "%s: not in time, since the queue's slot moves to "
-                      "another node of the cluster (TRYAGAIN, ASK); nothing "
-                      "has happened",
+                      "another node of the cluster (TRYAGAIN, ASK)" DQ_NOTHING,
                       what);
 }
 
@@ -2893,11 +2894,10 @@ static delayq_status dq_err_with(char err[256], delayq_status status,
  * function writes this text. */
 static delayq_status dq_err_lost(char err[256], delayq_status status,
                                  const char *cause) {
-    return dq_err_set(err, status, "%.160s; %s", cause,
-                      status == DELAYQ_ERR_UNKNOWN ||
-                              status == DELAYQ_ERR_PROTOCOL
-                          ? "the request was sent, so it may have happened"
-                          : "nothing has happened");
+    int may = status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL;
+    return dq_err_set(err, status, "%.160s%s", cause,
+                      may ? "; the request was sent, so it may have happened"
+                          : DQ_NOTHING);
 }
 
 /* A call fails with `status`, whose text is in err, after the reply to one of
@@ -2905,11 +2905,13 @@ static delayq_status dq_err_lost(char err[256], delayq_status status,
  * call. */
 static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
+    const char *end = strstr(err, DQ_NOTHING);
+    int len = end && end - err < 160 ? (int)(end - err) : 159;
     char then[160];
     if (status >= DELAYQ_OK || status == DELAYQ_ERR_PROTOCOL ||
         status == DELAYQ_ERR_UNKNOWN)
         return status;
-    snprintf(then, sizeof then, "%.159s", err);
+    snprintf(then, sizeof then, "%.*s", len, err);
     return dq_err_set(
         err, DELAYQ_ERR_UNKNOWN,
         "%s: sent, but no reply came: it may have happened; then: "
@@ -8962,7 +8964,7 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
         DQ_MARK(expires_unsent);
         if (s->state >= DELAYQ_SOCKET_OPEN)
             dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                       "connected, but no time is left: nothing has happened");
+                       "connected, but no time is left" DQ_NOTHING);
         else
             dq_conn_late(conn, s, "; the attempt goes on");
         lane->status = dq_err_with(lane->why, DELAYQ_ERR_TIMEOUT, conn->err);
