@@ -7392,8 +7392,6 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     if (probe->type == REDIS_REPLY_ERROR) {
         status = dq_err_reply(conn->err, "open", probe);
         if (status == DQ_MOVED) return dq_conn_parse_redirect(conn, probe->str);
-        if (status == DQ_NOSCRIPT)
-            dq_err_set(conn->err, status, "%s", DQ_NO_SCRIPTS);
         return status;
     }
     value = probe->type == REDIS_REPLY_ARRAY && probe->elements == 3

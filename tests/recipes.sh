@@ -227,7 +227,7 @@ if [ -z "$word" ]; then
     # A fleet. The device measures before somebody has loaded the scripts.
     sh tests/with-server.sh sh -c 'timeout 60 "$1/device/sensor" 3 >"$2" & pid=$!
         i=0
-        until grep -q "^sensor: the server lacks" "$2" || [ $i -gt 1200 ]; do
+        until grep -q "^sensor: open: the server lacks" "$2" || [ $i -gt 1200 ]; do
             i=$((i + 1)); sleep 0.05
         done
         timeout 60 "$1/device/gateway" 3 >"$3" 2>&1; wait $pid' \

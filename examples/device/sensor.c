@@ -4,7 +4,7 @@
  * a gateway, and keeps its readings in its outbox.
  *
  *     $ ./sensor 3 & sleep 2; ./gateway 3
- *     sensor: the server lacks the scripts of delayq ...
+ *     sensor: open: the server lacks the scripts of delayq ...
  *     gateway: the scripts are loaded
  *     gateway: 20 degrees
  *     gateway: 21 degrees
