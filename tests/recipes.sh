@@ -68,8 +68,8 @@ piece more "Tickets, keys, times, batches"
 
 cc=${CC:-cc}
 if $cc -std=gnu99 $warn -Wno-unused-parameter $san -O0 -g $CPPFLAGS $CFLAGS \
-    $HIREDIS_CFLAGS -I"$dir" tests/recipes/recipes.c tests/main.c $LDFLAGS \
-    ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/recipes" &&
+    $HIREDIS_CFLAGS -DUNTOLD -I"$dir" tests/recipes/recipes.c tests/main.c \
+    $LDFLAGS ${HIREDIS_LIBS:--lhiredis} -lpthread -o "$dir/recipes" &&
     $cc -std=gnu99 $warn -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS -I"$dir" \
         tests/recipes/cron.c $LDFLAGS ${HIREDIS_LIBS:--lhiredis} \
         -o "$dir/cron" &&
@@ -95,7 +95,7 @@ fi
 if echo '#include <event2/event_struct.h>' | $cc -E - >/dev/null 2>&1; then
     piece libevent "Somebody else's event loop"
     if $cc -std=gnu99 $warn $san -O0 -g $CPPFLAGS $CFLAGS $HIREDIS_CFLAGS \
-        -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
+        -DUNTOLD -I. -I"$dir" tests/recipes/libevent.c tests/main.c $LDFLAGS \
         ${HIREDIS_LIBS:--lhiredis} -levent_core -lpthread -o "$dir/libevent"; then
         "$dir/libevent" $word >"$dir/out" 2>&1
         add "the recipe for libevent"

@@ -22,7 +22,8 @@ __attribute__((unused)) static const char *falsehood(const delayq *q,
                : NULL;
 }
 
-#ifdef DELAYQ_BROADCAST /* not in an old header */
+/* Not in an old header, nor for recipes, whose arguments are copied as text. */
+#if defined DELAYQ_BROADCAST && !defined UNTOLD
 #define TOLD(q, call, ...) honest(q, call(q, __VA_ARGS__), #call)
 #define delayq_open(q, ...) TOLD(q, delayq_open, __VA_ARGS__)
 #define delayq_offer(q, ...) TOLD(q, delayq_offer, __VA_ARGS__)

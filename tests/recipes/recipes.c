@@ -372,7 +372,6 @@ static delayq_status worked(delayq *w, delayq_item *i, int64_t timeout_ms) {
 
 static void start_pool(void){
 #define fork forked
-#undef delayq_ack_take
 #define delayq_ack_take worked
 #include "piece-pool.h"
 #undef fork
