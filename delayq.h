@@ -11144,8 +11144,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
         }
         if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) break;
         if (dq_sys_now() >= deadline) {
-            if (all == DELAYQ_EMPTY && looks)
-                return dq_wait_late(looks);
+            if (all == DELAYQ_EMPTY && looks) return dq_wait_late(looks);
             break;
         }
         dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
@@ -11161,7 +11160,7 @@ static delayq_status dq_flush_result(delayq *q, int empty,
                                      delayq_status ready) {
     dq_outbox *b = q->outbox;
     uint64_t dropped = b->dropped - b->told_dropped;
-    delayq_status status = DELAYQ_OK;
+    delayq_status status;
     b->told_dropped = b->dropped;
     if (!empty) DQ_MARK(flush_cut_short);
     if (dropped > 0)
@@ -11169,13 +11168,12 @@ static delayq_status dq_flush_result(delayq *q, int empty,
                           "flush: dropped ops: %lu; the server ends each "
                           "connection over which they are sent",
                           (unsigned long)dropped);
-    if (!empty && ready < DELAYQ_OK) return ready;
-    if (!empty) status = dq_outbox_failure(q);
-    if (!empty && status == DELAYQ_OK)
-        return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
-                          "flush: not everything is settled");
     if (empty) q->err[0] = '\0';
-    return status;
+    if (empty || ready < DELAYQ_OK) return empty ? DELAYQ_OK : ready;
+    status = dq_outbox_failure(q);
+    if (status < DELAYQ_OK) return status;
+    return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
+                      "flush: not everything is settled");
 }
 
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {

@@ -51,6 +51,44 @@ TEST(a_take_whose_every_request_has_failed_is_not_empty) {
     delayq_close(&q);
 }
 
+TEST(a_take_or_wait_whose_server_is_gone_is_not_empty) {
+    delayq *queues[1] = {&q};
+    server own;
+    delayq_options o;
+    server_start(&own, NULL);
+    o = options_for(&own, "jobs");
+    OK(&q, delayq_open(&q, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    server_kill(&own, SIGKILL);
+    CHECK(delayq_wait(queues, 1, 200) < DELAYQ_OK && *delayq_errmsg(&q));
+    CHECK(delayq_take(&q, &item, 200) < DELAYQ_OK);
+    delayq_close(&q);
+    o.url = silent_host();
+    o.connect_timeout_ms = 200; /* the wait ends within an attempt */
+    CHECK(delayq_open(&q, &o) < DELAYQ_OK);
+    CHECK(delayq_wait(queues, 1, 700) < DELAYQ_OK);
+    delayq_close(&q);
+}
+
+/* One of two queues fails, and the other has an item: the wait is done. */
+TEST(a_wait_that_is_done_says_nothing) {
+    static delayq other;
+    delayq *queues[2] = {&q, &other};
+    delayq_options o = options_for(&main_server, "other");
+    open_proxied(0);
+    OK(&other, delayq_open(&other, &o));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
+    refuse("LOADING forged", 1 << 30);
+    UNTIL((poll_now(&q), delayq_wait(queues, 2, 50) == DELAYQ_ERR_AGAIN));
+    ask("RPUSH other x");
+    poll_now(&q);
+    UNTIL(delayq_wait(queues, 2, 1000) == DELAYQ_OK);
+    CHECK(!*delayq_errmsg(&q) && !*delayq_errmsg(&other));
+    proxy_calm();
+    delayq_close(&other);
+    delayq_close(&q);
+}
+
 /* A failure within a take is no failure of the take. */
 TEST(a_take_that_gets_an_item_after_a_failure_says_nothing) {
     open_proxied(0);
