@@ -6644,7 +6644,8 @@ typedef struct dq_verb {
     size_t most;        /* ops in one request, for DQ_MOST_ARGS, too */
     size_t counter;     /* the offset in delayq_counts; 0: none */
     int flags;          /* the above */
-    unsigned char key;  /* the second key of a request, of those below */
+    unsigned char key;  /* the second key of a request, of those below; ops
+                           with different ones share no request */
     unsigned char code; /* in a kept entry, forever the same; 0: never there */
     /* The verb of a request that has this op and offers; or NULL. */
     const struct dq_verb *mixed;
@@ -7188,12 +7189,6 @@ static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
 
 /* --- plan --- */
 
-/* Returns the second key of a request with this op, if it needs one. */
-static unsigned char dq_op_key(const delayq *q, const dq_op *op) {
-    if (op->verb->key == DQ_KEY_MIRROR && !q->wire->mirror) return DQ_KEY_NONE;
-    return op->verb->key;
-}
-
 /* Returns 1 if an earlier op of a planned request has the key of this one. */
 static int dq_lane_has_key(const delayq_lane *lane, const dq_op *op) {
     dq_cursor c;
@@ -7217,8 +7212,7 @@ static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
     const dq_op *op = c->op;
     const dq_verb *verb = lane->verb, *own = op->verb;
     int offers = own->flags & DQ_OFFERS;
-    unsigned char key = dq_op_key(q, op);
-    if (key && lane->key && key != lane->key) return NULL;
+    if (own->key && lane->key && own->key != lane->key) return NULL;
     if (op->resend) return NULL; /* it is sent alone */
     if (lane->ring && memcmp(op->life, dq_lane_life(lane), 3) != 0) return NULL;
     if (offers && !lane->ring && /* in a ring, numbers prevent a second run */
@@ -7270,7 +7264,7 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
             c.op->planned_ms =
                 op->due_ms > 0 ? op->due_ms
                                : dq_due_after(q, op->begun_us, op->delay_ms);
-        if (dq_op_key(q, op)) lane->key = dq_op_key(q, op);
+        if (op->verb->key) lane->key = op->verb->key;
         lane->n++;
         bytes += sizeof(dq_entry) + op->len;
         if (lane->n >= most) break;
@@ -10022,7 +10016,8 @@ static void dq_write_tickets(dq_resp_writer *o, delayq *q,
     dq_cursor c, ahead;
     dq_resp_key(o, q, DQ_ZSET, "");
     if (lane->key == DQ_KEY_DEAD) dq_resp_key(o, q, DQ_DEAD, "");
-    if (lane->key == DQ_KEY_MIRROR) dq_resp_key(o, q, DQ_MIRROR, "");
+    if (lane->key == DQ_KEY_MIRROR && q->wire->mirror)
+        dq_resp_key(o, q, DQ_MIRROR, "");
     dq_resp_end_keys(o, q);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     dq_resp_text(o, lane->resends ? "again" : "");

@@ -695,6 +695,27 @@ TEST(items_of_others_are_cancelled_and_rescheduled_as_changes) {
     delayq_close(&q);
 }
 
+TEST(a_cancel_beside_a_bury_looks_through_no_dead_letters) {
+    delayq other;
+    delayq_message a = message("a", 60000);
+    open_known(60000);
+    open_queue(&other, "jobs");
+    OK(&other, delayq_offer_message(&other, &a));
+    OFFER(&other, "b", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    ask("CONFIG RESETSTAT");
+    /* is sent at once; what follows shares the next request */
+    OK(&q, delayq_extend(&q, &item, 60000));
+    OK(&q, delayq_bury(&q, &item, NULL));
+    OK(&q, delayq_cancel(&q, &a.ticket));
+    SETTLE(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 0);
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 1);
+    CHECK(!strstr(ask("INFO commandstats"), "cmdstat_lrem"));
+    delayq_close(&other);
+    delayq_close(&q);
+}
+
 /* --- what the server refuses --------------------------------------------- */
 
 static void offer_three(void) {

@@ -506,6 +506,13 @@ typedef struct offered {
     delayq_ticket ticket;
 } offered;
 
+/* offers of any program, for others of its queue */
+static struct posted {
+    item *it;
+    delayq_ticket ticket;
+    int by;
+} posted[2][4];
+
 static void produce_one(actor *a, delayq *q, offered *kept);
 static void offer_plain(actor *a, delayq *q);
 static int offers_on(void);
@@ -551,6 +558,29 @@ static void meddle(actor *a) {
     }
 }
 
+static void cancel_of_others(actor *a) {
+    delayq_status status;
+    struct posted *p;
+    chance c;
+    held h;
+    c.state = a->seed + 43 * (a->verbs + a->items);
+    if (!chance_percent(&c, sim_plan.cancels_others)) return;
+    p = &posted[a->queue][chance_between(&c, 0, 3)];
+    /* an outbox takes an id of 8 bytes for one of its own */
+    if (!p->it || p->by == a->index || p->ticket.text[0] == '\0' ||
+        (a->outbox && strlen(strchr(p->ticket.text, '-')) < 30))
+        return;
+    memset(&h, 0, sizeof h);
+    h.it = p->it;
+    h.got.ticket = p->ticket;
+    p->it = NULL;
+    check_intend(a, h.it);
+    TELL("%s: cancels item %d of another", a->name, h.it->id);
+    status = CALL(a, "cancel", large_us(a),
+                  delayq_cancel(a->q, &h.got.ticket));
+    ended(a, &h, status, "cancel");
+}
+
 /* End the lease of an item in one way or another. Returns 1 if the next call
  * must ack it. */
 static int work(actor *a, held *h, int waits) {
@@ -562,6 +592,7 @@ static int work(actor *a, held *h, int waits) {
     delayq_status status;
     if (!h->it) return 0;
     meddle(a);
+    cancel_of_others(a);
     if (waits && a->work_us)
         process_sleep(between(a, a->work_us / 2, a->work_us * 2));
     if (!lease) return 0;
@@ -1003,8 +1034,12 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
             check_offered(a, of[i], m[i].status);
         }
         if (m[i].status == DELAYQ_OK && kept) {
+            struct posted *p = &posted[a->queue][of[i]->id % 4];
             kept->it = of[i];
             kept->ticket = m[i].ticket;
+            p->it = of[i];
+            p->ticket = m[i].ticket;
+            p->by = a->index;
         }
         free((void *)(uintptr_t)m[i].data);
     }
@@ -1850,6 +1885,7 @@ void actors_leave(void) {
 
 void actors_end(void) {
     int i;
+    memset(posted, 0, sizeof posted);
     for (i = 0; i < sim_plan.actor_count; i++) {
         actor *a = &sim_plan.actors[i];
         java *j = (java *)a->more;

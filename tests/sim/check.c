@@ -696,6 +696,9 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
         settle(acting ? acting : service_actor(by));
         moved_before += touched_last;
     }
+    if (argc == 4 && lens[0] == 4 && (argv[0][1] | 32) == 'r' && lens[3] > 0 &&
+        role_of(argv[1], lens[1], &queue) == DEAD) /* LREM */
+        check_fail("work", "an LREM walks through the dead letters");
     if (reads(argv[0], lens[0])) return;
     if (lens[0] == 5 && (argv[0][1] | 32) == 'p') events++; /* LPUSH, RPUSH */
     if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */

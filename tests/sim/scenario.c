@@ -12,7 +12,7 @@ plan sim_plan;
 #if SIM_API < 2
 int plan_version = 0;
 #else
-int plan_version = 5;
+int plan_version = 6;
 #endif
 
 /* --- chance -------------------------------------------------------------- */
@@ -334,6 +334,15 @@ static void make_meddling(uint64_t seed) {
         chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 50);
 }
 
+/* How often a worker cancels what another program has offered. */
+static void make_strangers(uint64_t seed) {
+    chance c;
+    if (plan_version < 6) return;
+    c.state = seed * UINT64_C(0x9e3779b97f4a7c15) + 31;
+    if (sim_plan.broadcast || chance_percent(&c, 50)) return;
+    sim_plan.cancels_others = (int)chance_between(&c, 1, 30);
+}
+
 /* One seed in ten has a line whose round trip takes 0.2 to 2 s, and programs
  * with the default io_timeout_ms, mostly with a neighbour on their
  * connection. */
@@ -456,6 +465,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_garble(seed);
     make_meddling(seed);
     make_line(seed);
+    make_strangers(seed);
     make_long(seed);
     /* Redisson's scripts do a part where an ACL forbids the rest */
     if (p->kinds & 1u << DENIED) {
@@ -488,11 +498,12 @@ void plan_tell(void) {
         "offers %d plain, %d messages, %d of many, %d changes; %d %% keyed, "
         "%d %% due, %d %% replace; nack %d %%, backoff %d, release %d, bury "
         "%d, extend %d; cancel_key %d, reopen %d, flush %d, neighbour %d, "
-        "ack alone %d, meddling %d; payloads up to %d, outbox %d, poll_ms %d",
+        "ack alone %d, meddling %d, cancels of others %d; payloads up to %d, "
+        "outbox %d, poll_ms %d",
         m->plain, m->message, m->many, m->change, m->keyed, m->due, m->replace,
         m->nack, m->backoff, m->release, m->bury, m->extend, m->cancel_key,
-        m->reopen, m->flush, m->neighbour, m->ack_alone, p->meddles, m->size,
-        m->outbox_size, m->poll_ms);
+        m->reopen, m->flush, m->neighbour, m->ack_alone, p->meddles,
+        p->cancels_others, m->size, m->outbox_size, m->poll_ms);
     for (i = 0; i < p->actor_count; i++) {
         const actor *a = &p->actors[i];
         if (a->dropped) continue;

@@ -223,6 +223,8 @@ typedef struct plan {
     int clears;       /* 1: watchers clear their queue now and then */
     int meddles;      /* percent: how often a program calls something
                          else before its next take */
+    int cancels_others; /* percent: how often a worker cancels an offer of
+                           another program */
     int by_name;      /* the URL has the server's name, else its address */
     int tracks_reads; /* the server tracks keys as Redis 7.2 does */
     int evicts;       /* INFO: 1: of all keys; 2: of volatile keys */
@@ -239,8 +241,7 @@ typedef struct plan {
 } plan;
 
 extern plan sim_plan;
-/* Which choices a seed makes: 0 has no names and no mix; 1 has names; 2, the
- * default, also has a mix; 3 also has replies that no server sends. */
+/* Which choices a seed makes: see README.md. */
 extern int plan_version;
 extern machine *sim_server;
 extern redis *sim_redis;
