@@ -8953,13 +8953,13 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     } else if (lane->moving_us > 0) {
         lane->status = dq_err_moving(lane->why, lane->verb->name);
     } else {
+        const char *why = "connected, but no time is left" DQ_NOTHING;
         DQ_MARK(expires_unsent);
-        if (s->state >= DELAYQ_SOCKET_OPEN)
-            dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                       "connected, but no time is left" DQ_NOTHING);
-        else
+        if (s->state < DELAYQ_SOCKET_OPEN) {
             dq_conn_late(conn, s, "; the attempt goes on");
-        lane->status = dq_err_with(lane->why, DELAYQ_ERR_TIMEOUT, conn->err);
+            why = conn->err;
+        }
+        lane->status = dq_err_with(lane->why, DELAYQ_ERR_TIMEOUT, why);
     }
     dq_lane_end(q, lane);
     if (lane->x.state == DELAYQ_EXCHANGE_NONE && lane->settled < lane->accepted)
