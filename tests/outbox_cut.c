@@ -143,9 +143,11 @@ static void random_call(void) {
     case 2: status = delayq_offer(&q, m.data, m.len, 3600000); break;
     case 3:
     case 4:
+        /* An offer that finds its key taken is no change. If an older image
+         * sends it again after the key was cancelled, it is stored. */
+        m.replace = 1;
         m.key = rand() % 2 ? "k" : "other";
-        m.key_ttl_ms = 60000;
-        m.replace = rand() % 2; /* fall through */
+        m.key_ttl_ms = 60000; /* fall through */
     case 5:
         status = delayq_offer_message(&q, &m);
         if (status == DELAYQ_OK) ticket = m.ticket;

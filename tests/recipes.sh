@@ -203,12 +203,15 @@ if [ -z "$word" ]; then
         await grep -q '^reading 3:' "$dir/said"
         kill -9 $pid
         start
-        DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" 0 \
-            "$dir/box" >"$dir/said" 2>&1
-        kept=$(redis-cli -s "$dir/s" zcard \
-            'redisson_delay_queue_timeout:{device}')
-        ready=$(redis-cli -s "$dir/s" llen device) # some may be due by now
-        taken=$(grep -c '^due: ' "$dir/said")
+        for again in 1 2 3; do # on a busy machine the flush may time out
+            DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" 0 \
+                "$dir/box" >>"$dir/said" 2>&1
+            kept=$(redis-cli -s "$dir/s" zcard \
+                'redisson_delay_queue_timeout:{device}')
+            ready=$(redis-cli -s "$dir/s" llen device) # some may be due by now
+            taken=$(grep -c '^due: ' "$dir/said")
+            [ $((kept + ready + taken)) -eq 3 ] && break
+        done
         check "device_loop goes on with the readings of its file" \
             [ $((kept + ready + taken)) -eq 3 ]
         stop

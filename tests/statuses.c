@@ -281,13 +281,18 @@ TEST(an_ack_take_that_is_refused_has_not_acked) {
 
 /* --- order --------------------------------------------------------------- */
 
+#define SLOW_MS 60 /* one way */
+
 /* Both items are due in the same millisecond. The second offer begins after the
- * first has returned. */
+ * first has returned, 20 ms later, and later by what the busy machine has added
+ * to the round trips by which the handles know the server's clock. */
 static void in_order(delayq *first, delayq *second, redisContext *c) {
     delayq_message a = message("first", 0), b = message("second", 0);
+    int64_t trips_us;
     a.due_ms = b.due_ms = server_us(c) / 1000 + 300;
     OK(first, delayq_offer_many(first, &a, 1));
-    usleep(20000); /* round trips on a busy machine vary */
+    trips_us = first->conn->clock_error_us + second->conn->clock_error_us;
+    usleep(20000 + (useconds_t)(trips_us - SLOW_MS * 1000));
     OK(second, delayq_offer_many(second, &b, 1));
     while (server_us(c) / 1000 < a.due_ms) usleep(1000);
     poll_now(first);
@@ -302,7 +307,7 @@ static void in_order_on_a_slow_line(int slow) {
     delayq far, near;
     int i;
     proxy_start(&main_server);
-    proxy->delay_ms = 60;
+    proxy->delay_ms = SLOW_MS;
     proxy_strike(DELAY, slow, 0, 1 << 30);
     {
         delayq_options o = options_for(&main_server, "jobs");
