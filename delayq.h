@@ -8962,13 +8962,15 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     } else if (lane->moving_us > 0) {
         lane->status = dq_err_moving(lane->why, lane->verb->name);
     } else {
-        const char *why = "connected, but no time is left" DQ_NOTHING;
         DQ_MARK(expires_unsent);
-        if (s->state < DELAYQ_SOCKET_OPEN) {
-            dq_conn_late(conn, s, "; the attempt goes on");
-            why = conn->err;
-        }
-        lane->status = dq_err_with(lane->why, DELAYQ_ERR_TIMEOUT, why);
+        if (s->state >= DELAYQ_SOCKET_OPEN)
+            lane->status =
+                dq_err_set(lane->why, DELAYQ_ERR_TIMEOUT,
+                           "connected, but no time is left" DQ_NOTHING);
+        else
+            lane->status = dq_err_with(
+                lane->why, dq_conn_late(conn, s, "; the attempt goes on"),
+                conn->err);
     }
     dq_lane_end(q, lane);
     if (lane->x.state == DELAYQ_EXCHANGE_NONE && lane->settled < lane->accepted)
