@@ -7095,10 +7095,7 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
  *     0          it need not
  *     DQ_NEVER   until a reply has come
  *
- * A take yields to acks that are not sent yet. If it came to the server before
- * them, it could get their items again, as leases may end meanwhile.
- *
- * All yield to a lane whose request may be the cause of lost sockets, so that
+ * They yield to a lane whose request may be the cause of lost sockets, so that
  * this request is sent alone. Otherwise the fetches of handles with an outbox
  * could keep the socket busy for ever, and the cause would stay unknown. If the
  * suspect is not stepped, or is refused, the others yield for a second at most.
@@ -7106,15 +7103,9 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
     const delayq *h;
-    size_t in_flight;
     int64_t now;
     if (!q->outbox) return 0;
     now = q->conn->now_us;
-    s = &q->outbox->changes.lane;
-    in_flight = s->x.state == DELAYQ_EXCHANGE_SENT ? s->n : 0;
-    if (lane == &q->fetch.lane && s->settled + in_flight < s->accepted &&
-        now >= s->retry_us)
-        return DQ_NEVER;
     for (h = q->conn->handles; h; h = h->next)
         for (s = h->lanes; s; s = s->next) {
             int sent = s->x.state == DELAYQ_EXCHANGE_SENT;

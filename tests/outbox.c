@@ -716,39 +716,6 @@ TEST(a_cancel_beside_a_bury_looks_through_no_dead_letters) {
     delayq_close(&q);
 }
 
-/* The server answers late, when the leases have ended. A take that was sent
- * before the second ack would get that item again. */
-TEST(no_take_overtakes_an_ack) {
-    delayq_options o;
-    delayq_item second;
-    int64_t wait_ms;
-    int i;
-    start_own(NULL);
-    o = box_options(&own, BOX);
-    o.lease_ms = 300;
-    OK(&q, delayq_open(&q, &o));
-    OFFER(&q, "a", 0);
-    OFFER(&q, "b", 0);
-    OK(&q, delayq_take(&q, &item, 20000));
-    OK(&q, delayq_take(&q, &second, 20000));
-    SETTLE(&q);
-    server_kill(&own, SIGSTOP);
-    OK(&q, delayq_ack(&q, &item)); /* is sent at once */
-    OK(&q, delayq_ack(&q, &second));
-    for (i = 0; i < 10; i++) {
-        OK(&q, delayq_tick(&q, &wait_ms));
-        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
-    }
-    CHECK(wait_ms > 0);
-    usleep(310000); /* until the leases have ended */
-    server_kill(&own, SIGCONT);
-    SETTLE(&q);
-    CHECK_INT(box(&q).gone, 0);
-    CHECK_INT(number("ZCARD " ZSET), 0);
-    delayq_close(&q);
-    end_own();
-}
-
 /* --- what the server refuses --------------------------------------------- */
 
 static void offer_three(void) {
