@@ -333,12 +333,16 @@
  *
  * Offers have three quarters of the memory, and acks and the like have the
  * rest. So a full server, which refuses offers, still gets the acks that make
- * room. The ops of each part are done in the order of the calls. An accepted op
- * stays until the server has confirmed it, through lost connections, wrong
- * passwords, missing rights, a full or read-only server. An op is dropped only
- * if 8 connections in a row worked, and then ended when the op was sent alone.
- * The log reports the op, and delayq_outbox counts it. options.settled gets the
- * result of each op.
+ * room. The ops of each part are done in the order of the calls. Unless the
+ * server refuses them, acks and the like are sent before each later take, which
+ * can't get their items again. If the program has taken since the last tick,
+ * they are sent together, by the next take or tick.
+ *
+ * An accepted op stays until the server has confirmed it, through lost
+ * connections, wrong passwords, missing rights, a full or read-only server. An
+ * op is dropped only if 8 connections in a row worked, and then ended when the
+ * op was sent alone. The log reports the op, and delayq_outbox counts it.
+ * options.settled gets the result of each op.
  *
  * An offer is stored once, even if its reply was lost and it was sent again:
  * for a day the queue remembers the highest number that each handle has stored.
@@ -1055,10 +1059,9 @@ typedef struct delayq_fetch {
 
     /* The takes of a loop. */
     size_t want;           /* items that the next take asks for, */
-    size_t most;           /* at least these, if the program can hold them */
+    size_t most;           /* or these, if that is more */
     size_t got;            /* items of the last one */
-    unsigned char taken;   /* since the last tick: 1 if the program has taken, 2
-                              if it has got an item */
+    unsigned char taken;   /* the program has taken since the last tick */
     unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
     delayq_status failure; /* a take has failed: the next tick returns it, */
     char why[256];         /* and this text */
@@ -7095,7 +7098,11 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
  *     0          it need not
  *     DQ_NEVER   until a reply has come
  *
- * They yield to a lane whose request may be the cause of lost sockets, so that
+ * The fetch yields to acks that were not sent yet. If the server got it before
+ * them, and only after the end of their leases, it would deliver those items
+ * again.
+ *
+ * All yield to a lane whose request may be the cause of lost sockets, so that
  * this request is sent alone. Otherwise the fetches of handles with an outbox
  * could keep the socket busy for ever, and the cause would stay unknown. If the
  * suspect is not stepped, or is refused, the others yield for a second at most.
@@ -7106,6 +7113,11 @@ static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     int64_t now;
     if (!q->outbox) return 0;
     now = q->conn->now_us;
+    s = &q->outbox->changes.lane;
+    if (lane == &q->fetch.lane && now >= s->retry_us &&
+        s->settled + (s->x.state == DELAYQ_EXCHANGE_SENT ? s->n : 0) <
+            s->accepted)
+        return DQ_NEVER;
     for (h = q->conn->handles; h; h = h->next)
         for (s = h->lanes; s; s = s->next) {
             int sent = s->x.state == DELAYQ_EXCHANGE_SENT;
@@ -9409,16 +9421,12 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Returns the number of items that a loop's take requests. It fetches ahead:
- * twice as many as before if all of these were taken before the next tick. */
+/* Returns the number of items that a loop's take requests. */
 static size_t dq_fetch_size(delayq *q, size_t max) {
     delayq_fetch *f = &q->fetch;
     size_t batch = (size_t)q->options.batch;
-    if (max > 1) f->most = max;
-    if (f->most > f->want)
-        f->want = f->most;
-    else if (f->taken > 1 && f->got >= f->want)
-        f->want *= 2;
+    if (f->most < max) f->most = max;
+    if (f->want < f->most) f->want = f->most;
     f->most = 0;
     if (f->want > batch) f->want = batch;
     return f->want;
@@ -9443,8 +9451,8 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     delayq_fetch *f = &q->fetch;
     int64_t limit = dq_wait_limit(q);
     delayq_status status;
-    dq_step(q);
     *count = 0;
+    if (!dq_fetch_has_items(q)) dq_step(q);
     if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
         dq_fetch_expire(q);
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q, q->err);
@@ -9452,7 +9460,7 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (waits) dq_wait_lane(q, &f->lane, limit);
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
-    else if (!waits && max > 1)
+    else if (!waits && f->most < max)
         f->most = max;
     if (waits) dq_wait_lane(q, &f->lane, limit);
     dq_sub_follow(q, 0);
@@ -9462,7 +9470,10 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
         !dq_fetch_has_items(q))
         return dq_err_with(q->err, status, f->why);
     status = dq_fetch_hand_out(q, items, max, count);
-    if (status == DELAYQ_OK && f->taken) f->taken |= 2;
+    /* all were taken: fetch ahead, twice as many */
+    if (status == DELAYQ_OK && !waits && !dq_fetch_has_items(q) &&
+        f->got >= f->want && f->most < 2 * f->want)
+        f->most = 2 * f->want;
     if (status != DELAYQ_EMPTY || !listens) return status;
     dq_sub_open(q);
     dq_sub_track(q);
@@ -9537,7 +9548,7 @@ static delayq_status dq_outbox_failure(delayq *q) {
 static delayq_status dq_wait_turn(delayq *q) {
     delayq_status status;
     int any;
-    if (q->outbox) q->fetch.taken |= 1;
+    if (q->outbox) q->fetch.taken = 1;
     status = dq_turn(q, !q->foreign, 0);
     if (status < DELAYQ_OK) return status;
     if (q->foreign) return dq_err_wire(q, q->err);
@@ -10162,7 +10173,9 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
 
 /* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
  * one, put the ops into it, in order, as far as there is room, and send them if
- * nothing is in flight. */
+ * nothing is in flight. The acks of a loop that has taken go together, with its
+ * next take or tick: otherwise the first would go alone, and the take would
+ * have to wait for its reply, since it yields to the others. */
 static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
     delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
@@ -10180,7 +10193,7 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
             (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL))
             lane->result = status;
     }
-    if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE)
+    if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE && !q->fetch.taken)
         dq_lane_step(q, &b->changes.lane);
     if (b->offers.lane.x.state == DELAYQ_EXCHANGE_NONE)
         dq_lane_step(q, &b->offers.lane);
@@ -10230,8 +10243,9 @@ static const char *dq_outbox_init(delayq *q) {
     dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
                        (room - b->offers.size) & ~(size_t)15);
     dq_outbox_add_ring(q, &b->offers, p, b->offers.size);
-    q->fetch.lane.next = &b->changes.lane;
-    b->changes.lane.next = &b->offers.lane;
+    q->setup.next = &b->changes.lane;
+    b->changes.lane.next = &q->fetch.lane;
+    q->fetch.lane.next = &b->offers.lane;
     q->outbox = b;
     q->own.names = b->names;
     return NULL;
@@ -10500,7 +10514,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     delayq_status status, failure = DELAYQ_OK;
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
-    if (!waits || !q->outbox) f->taken |= 1; /* by a loop */
+    if (!waits || !q->outbox) f->taken = 1; /* by a loop */
     f->short_naps = DQ_SHORT_NAPS;
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
@@ -10551,7 +10565,7 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
     if (count) *count = 0;
     if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
         dq_resp_free(&q->reply);
-        q->fetch.taken |= 1;
+        q->fetch.taken = 1;
         q->looked = 1;
         return DELAYQ_EMPTY;
     }

@@ -716,7 +716,114 @@ TEST(a_cancel_beside_a_bury_looks_through_no_dead_letters) {
     delayq_close(&q);
 }
 
+/* The server answers late, when the leases have ended. A take that was sent
+ * before the second ack would get that item again. */
+TEST(no_take_overtakes_an_ack) {
+    delayq_options o;
+    delayq_item second;
+    int64_t wait_ms;
+    int i;
+    start_own(NULL);
+    o = box_options(&own, BOX);
+    o.lease_ms = 300;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "a", 0);
+    OFFER(&q, "b", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_take(&q, &second, 20000));
+    SETTLE(&q);
+    server_kill(&own, SIGSTOP);
+    OK(&q, delayq_ack(&q, &item)); /* is sent at once */
+    OK(&q, delayq_ack(&q, &second));
+    for (i = 0; i < 10; i++) {
+        OK(&q, delayq_tick(&q, &wait_ms));
+        CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
+    }
+    CHECK(wait_ms > 0);
+    usleep(310000); /* until the leases have ended */
+    server_kill(&own, SIGCONT);
+    SETTLE(&q);
+    CHECK_INT(box(&q).gone, 0);
+    CHECK_INT(number("ZCARD " ZSET), 0);
+    delayq_close(&q);
+    end_own();
+}
+
+/* Returns the number of round trips in which a loop takes and acks 64 items, if
+ * its frames wait for each reply. It acks each item at once, or in the next
+ * frame before it takes. */
+static int trips_of_a_loop(int acks_later) {
+    static delayq_item items[65];
+    delayq_options o;
+    int trips, taken = 0, acked = 0, i;
+    start_own(NULL);
+    o = box_options(&own, BOX);
+    o.lease_ms = 60000;
+    OK(&q, delayq_open(&q, &o));
+    OFFER(&q, "the server gets the scripts", 0);
+    OK(&q, delayq_take(&q, &item, 20000));
+    OK(&q, delayq_ack(&q, &item));
+    for (i = 0; i < 64; i++) OFFER(&q, "x", 0);
+    SETTLE(&q);
+    for (trips = 0; box(&q).changes_settled < 65; trips++) {
+        server_kill(&own, SIGSTOP);
+        while (acked < taken) OK(&q, delayq_ack(&q, &items[acked++]));
+        while (took(&q, &items[taken])) {
+            taken++;
+            if (!acks_later) OK(&q, delayq_ack(&q, &items[acked++]));
+        }
+        server_kill(&own, SIGCONT);
+        tell("PING"); /* the server has read the requests, */
+        tell("PING"); /* and has answered them */
+        turn(&q);
+    }
+    delayq_close(&q);
+    end_own();
+    return trips;
+}
+
+/* Takes of 1, 2, 4, 8, 16, 32 and 1 items, and the last acks: 8 round trips.
+ * What SETTLE has left in flight may add a few. */
+TEST(a_loop_needs_one_round_trip_for_its_acks_and_its_next_take) {
+    int trips = trips_of_a_loop(0);
+    if (trips > 12) FAIL("%d round trips", trips);
+}
+
+/* The first ack is sent alone. The take yields to the other acks, which wait
+ * for the reply to the first one. */
+TEST(a_loop_that_acks_later_needs_two_round_trips) {
+    int trips = trips_of_a_loop(1);
+    if (trips > 18) FAIL("%d round trips", trips);
+}
+
 /* --- what the server refuses --------------------------------------------- */
+
+/* Take one item without waiting, and bury it. Returns 1 if there was one. */
+static int buried(void) {
+    if (!took(&q, &item)) return 0;
+    OK(&q, delayq_bury(&q, &item, NULL));
+    return 1;
+}
+
+/* Buries are refused, since a text lies in the place of the dead letters. They
+ * are tried again after 5 s in the end. This does not keep the program from its
+ * other items. */
+TEST(takes_go_on_while_the_server_refuses_buries) {
+    delayq_options o = box_options(&main_server, BOX);
+    int i, n = 0;
+    o.lease_ms = 600000;
+    o.batch = 1;
+    o.reconnect_max_ms = 5000;
+    OK(&q, delayq_open(&q, &o));
+    ask("SET delayq_dead:{jobs} x");
+    for (i = 0; i < 30; i++) OFFER(&q, "x", 0);
+    UNTIL((n += buried()) == 30);
+    CHECK_INT(box(&q).changes_settled, 0);
+    ask("DEL delayq_dead:{jobs}");
+    SETTLE(&q);
+    CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 30);
+    delayq_close(&q);
+}
 
 static void offer_three(void) {
     OFFER(&q, "a", 60000);
