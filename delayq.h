@@ -333,16 +333,13 @@
  *
  * Offers have three quarters of the memory, and acks and the like have the
  * rest. So a full server, which refuses offers, still gets the acks that make
- * room. The ops of each part are done in the order of the calls. Unless the
- * server refuses them, acks and the like are sent before each later take, which
- * can't get their items again. If the program has taken since the last tick,
- * they are sent together, by the next take or tick.
- *
- * An accepted op stays until the server has confirmed it, through lost
- * connections, wrong passwords, missing rights, a full or read-only server. An
- * op is dropped only if 8 connections in a row worked, and then ended when the
- * op was sent alone. The log reports the op, and delayq_outbox counts it.
- * options.settled gets the result of each op.
+ * room. The ops of each part are done in the order of the calls, and acks and
+ * the like before each later take, unless the server refuses them. In a loop
+ * that takes, the next take or tick sends them. An accepted op stays until the
+ * server has confirmed it, through lost connections, wrong passwords, missing
+ * rights, a full or read-only server. An op is dropped only if 8 connections in
+ * a row worked, and then ended when the op was sent alone. The log reports the
+ * op, and delayq_outbox counts it. options.settled gets the result of each op.
  *
  * An offer is stored once, even if its reply was lost and it was sent again:
  * for a day the queue remembers the highest number that each handle has stored.
@@ -1058,8 +1055,7 @@ typedef struct delayq_fetch {
     void (*release)(delayq *q, const char *ticket);
 
     /* The takes of a loop. */
-    size_t want;           /* items that the next take asks for, */
-    size_t most;           /* or these, if that is more */
+    size_t want;           /* items that the next take asks for */
     size_t got;            /* items of the last one */
     unsigned char taken;   /* the program has taken since the last tick */
     unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
@@ -7098,14 +7094,12 @@ static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
  *     0          it need not
  *     DQ_NEVER   until a reply has come
  *
- * The fetch yields to acks that were not sent yet. If the server got it before
- * them, and only after the end of their leases, it would deliver those items
- * again.
- *
- * All yield to a lane whose request may be the cause of lost sockets, so that
- * this request is sent alone. Otherwise the fetches of handles with an outbox
- * could keep the socket busy for ever, and the cause would stay unknown. If the
- * suspect is not stepped, or is refused, the others yield for a second at most.
+ * The fetch yields to unsent acks: after the end of a lease it would get the
+ * item again. All yield to a lane whose request may be the cause of lost
+ * sockets, so that this request is sent alone. Otherwise the fetches of handles
+ * with an outbox could keep the socket busy for ever, and the cause would stay
+ * unknown. If the suspect is not stepped, or is refused, the others yield for a
+ * second at most.
  */
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
@@ -7115,8 +7109,7 @@ static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     now = q->conn->now_us;
     s = &q->outbox->changes.lane;
     if (lane == &q->fetch.lane && now >= s->retry_us &&
-        s->settled + (s->x.state == DELAYQ_EXCHANGE_SENT ? s->n : 0) <
-            s->accepted)
+        s->settled + s->n < s->accepted)
         return DQ_NEVER;
     for (h = q->conn->handles; h; h = h->next)
         for (s = h->lanes; s; s = s->next) {
@@ -9421,15 +9414,11 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Returns the number of items that a loop's take requests. */
-static size_t dq_fetch_size(delayq *q, size_t max) {
-    delayq_fetch *f = &q->fetch;
+/* Let a loop's takes request this many items or more, up to a batch. */
+static void dq_fetch_want(delayq *q, size_t want) {
     size_t batch = (size_t)q->options.batch;
-    if (f->most < max) f->most = max;
-    if (f->want < f->most) f->want = f->most;
-    f->most = 0;
-    if (f->want > batch) f->want = batch;
-    return f->want;
+    if (want > batch) want = batch;
+    if (q->fetch.want < want) q->fetch.want = want;
 }
 
 /* Returns 1 if a take should be sent, since there may be an item. A call that
@@ -9458,10 +9447,9 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q, q->err);
     /* a tick or wait may have left one in flight */
     if (waits) dq_wait_lane(q, &f->lane, limit);
+    if (!waits) dq_fetch_want(q, max);
     if (dq_take_is_due(q, waits))
-        dq_fetch_send(q, f->take, waits ? max : dq_fetch_size(q, max));
-    else if (!waits && f->most < max)
-        f->most = max;
+        dq_fetch_send(q, f->take, waits ? max : f->want);
     if (waits) dq_wait_lane(q, &f->lane, limit);
     dq_sub_follow(q, 0);
     status = f->failure; /* if the call can't wait, a tick returns it, too */
@@ -9470,10 +9458,9 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
         !dq_fetch_has_items(q))
         return dq_err_with(q->err, status, f->why);
     status = dq_fetch_hand_out(q, items, max, count);
-    /* all were taken: fetch ahead, twice as many */
-    if (status == DELAYQ_OK && !waits && !dq_fetch_has_items(q) &&
-        f->got >= f->want && f->most < 2 * f->want)
-        f->most = 2 * f->want;
+    if (!waits && status == DELAYQ_OK && !dq_fetch_has_items(q) &&
+        f->got >= f->want)
+        dq_fetch_want(q, 2 * f->want); /* all are taken: fetch ahead */
     if (status != DELAYQ_EMPTY || !listens) return status;
     dq_sub_open(q);
     dq_sub_track(q);
@@ -9492,7 +9479,7 @@ static void dq_tick_fetch(delayq *q, int listens) {
     if (dq_wait_fetch_us(q, ahead ? DQ_FOR_TAKES : DQ_FOR_ITEMS) <=
         q->conn->now_us)
         dq_fetch_send(q, ahead ? f->take : dq_transfer_verb(q),
-                      ahead ? dq_fetch_size(q, 1) : 0);
+                      ahead ? f->want : 0);
     else if (listens && !dq_fetch_is_busy(q) && (ahead || q->ready == 0))
         dq_sub_track(q);
 }
@@ -10173,9 +10160,8 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
 
 /* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
  * one, put the ops into it, in order, as far as there is room, and send them if
- * nothing is in flight. The acks of a loop that has taken go together, with its
- * next take or tick: otherwise the first would go alone, and the take would
- * have to wait for its reply, since it yields to the others. */
+ * nothing is in flight. A loop's acks go together: if the first one went alone,
+ * the others, and so the next take, would wait for its reply. */
 static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
     delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
@@ -10243,9 +10229,8 @@ static const char *dq_outbox_init(delayq *q) {
     dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
                        (room - b->offers.size) & ~(size_t)15);
     dq_outbox_add_ring(q, &b->offers, p, b->offers.size);
-    q->setup.next = &b->changes.lane;
-    b->changes.lane.next = &q->fetch.lane;
-    q->fetch.lane.next = &b->offers.lane;
+    q->fetch.lane.next = &b->changes.lane;
+    b->changes.lane.next = &b->offers.lane;
     q->outbox = b;
     q->own.names = b->names;
     return NULL;
