@@ -395,6 +395,7 @@ static void check_dates(const item *it) {
 
 static void stored(item *it, actor *by) {
     it->stored++;
+    it->stored_us = sim_now();
     it->stored_seq = ++seq;
     it->due_ms = it->now.set ? it->now.score : 0;
     it->moved = it->attempts = 0;
@@ -404,7 +405,7 @@ static void stored(item *it, actor *by) {
         check_fail("status",
                    "item %d is stored by %s, which was told that it isn't",
                    it->id, by ? by->name : "nobody");
-    if (it->stored > 1 && !it->disturbed && !(it->by_outbox && any_loss))
+    if (it->stored > 1 && !it->disturbed)
         check_fail("twice", "item %d is stored anew by %s: number %d", it->id,
                    by ? by->name : "nobody", it->stored);
 }
@@ -447,10 +448,6 @@ static int changed(item *it, actor *by) {
     if (it->now.set && (!w->set || n->score != w->score)) rescored(it);
     it->ready_us = n->ready || n->retry || n->stream ? sim_now() : 0;
     if (before == 0 && after == 1) {
-        /* After FLUSHALL an outbox stores an offer again if it has lost the
-         * reply. */
-        if (it->acked && it->by_outbox && sim_plan.kinds & 1u << FLUSH)
-            it->acked = 0;
         stored(it, by);
         return 1;
     }
@@ -591,10 +588,16 @@ static void all_dirty(void) {
 }
 
 /* The content has changed by itself. Missing items count as lost, and changed
- * items are in an earlier state. */
-void check_crash(int flushed) {
+ * items are in an earlier state. If an outbox has lost the reply to an offer
+ * that is forgotten, it stores the offer again. */
+void check_crash(int64_t since_us) {
     int q, r, i;
-    (void)flushed;
+    for (i = 0; i < item_count; i++) {
+        item *it = items[i];
+        if (!it->by_outbox || it->stored_us < since_us) continue;
+        it->disturbed = 1;
+        it->acked = it->cancelled = 0;
+    }
     all_dirty();
     dirty = 0;
     any_loss = 1;
@@ -650,7 +653,7 @@ static void clear_queue(void) {
     for (r = 0; r <= STREAM; r++)
         if (r == SET || r == READY || r == RETRY || r == STREAM)
             cleared += contents[clearing->queue][r].count;
-    check_crash(1);
+    check_crash(sim_now());
     for (r = 0; r <= STREAM; r++)
         if (r == SET || r == READY || r == RETRY || r == STREAM)
             cleared -= contents[clearing->queue][r].count;
@@ -834,8 +837,7 @@ void check_got(actor *a, const delayq_item *got, int leases) {
     if (it->cancelled && it->hand_us > it->ended_us)
         check_fail("status", "item %d is delivered to %s after its cancel",
                    it->id, a->name);
-    if (!leases && it->got > 1 && !it->disturbed &&
-        !(it->by_outbox && any_loss))
+    if (!leases && it->got > 1 && !it->disturbed)
         check_fail("twice", "item %d is delivered twice without a lease",
                    it->id);
     if (leases) check_ticket(a, got->ticket.text);
@@ -1216,12 +1218,12 @@ static void check_idle(void) {
         if (!actor_takes(a) && a->kind != MOVER) continue;
         if (now - a->frozen_since_us < 15 * SIM_SECOND && a->frozen_us)
             continue;
-        /* Six commands if the role changes, and a PING. If an ACL has forbidden
-         * tracking, also polls. */
+        /* Five commands if a sleeper becomes a standby, two if it sleeps again,
+         * and a PING. If an ACL has forbidden tracking, also polls. */
         polls = sim_plan.kinds & 1u << DENIED ? 8 : 0;
         if (polls && a->kind == WAIT_WORKER) polls += 12; /* two handles */
         if (slow) polls += 3; /* it hears late that another one leads */
-        if (sent > 7 + 5 * verbs + polls)
+        if (sent > 8 + 5 * verbs + polls)
             check_fail("idle",
                        "%s sends %llu commands in 3 s in which "
                        "nothing happens, with %llu calls",
@@ -1301,11 +1303,13 @@ static void check_live(void) {
         waited = now - (when > calm ? when : calm);
         /* Without faults all workers hear of due items. Items that are due
          * together may be taken one after the other, also by takes that only
-         * bury, behind a transfer of delayq_wait, and behind a small batch. */
+         * bury, behind a transfer of delayq_wait and a take from the other
+         * queue, and behind a small batch. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
             most = trip * (1 + (sim_plan.max_attempts > 0) +
-                           (sim_plan.max_late_ms > 0) + (sim_plan.queues > 1) +
+                           (sim_plan.max_late_ms > 0) +
+                           2 * (sim_plan.queues > 1) +
                            (sim_plan.batch < 10)) +
                    20 * MS;
         /* If an ACL forbids PUBLISH, the next poll finds the item. */

@@ -658,14 +658,16 @@ static void apply(void) {
 
 static void save(void *arg) {
     fault *f = (fault *)arg;
-    if (!f->image) f->image = redis_save(sim_redis);
+    if (f->image) return;
+    f->image = redis_save(sim_redis);
+    f->image_us = sim_now();
 }
 
 static void restart_server(fault *f) {
     save(f);
     redis_restart(sim_redis, f->image);
     java_lost();
-    check_crash(0);
+    check_crash(f->image_us);
 }
 
 static int64_t kill_second;
@@ -900,7 +902,7 @@ static void strike(void *arg) {
         const char *argv[1] = {"FLUSHALL"};
         size_t len = 8, n;
         redis_command(sim_redis, &n, 1, argv, &len);
-        check_crash(1);
+        check_crash(0);
         break;
     }
     case KILL:

@@ -189,7 +189,8 @@ typedef struct fault {
     uint64_t seed;
     int dropped;
     int active;
-    redis_image *image; /* what a crash will bring back */
+    redis_image *image; /* what a crash will bring back, */
+    int64_t image_us;   /* and from when */
 } fault;
 
 /* The weights of a seed: how often its programs do each thing. Before version 2
@@ -326,6 +327,7 @@ typedef struct item {
     place now, was;
     int touched;
     int stored;
+    int64_t stored_us; /* the last time */
     uint64_t stored_seq;
     int64_t due_ms;        /* its first */
     int64_t due_true_us;   /* when the score now will have come, */
@@ -384,7 +386,8 @@ void check_ticket(actor *a, const char *text);
 /* From now on the simulator's own commands, by redis_command, count as this
  * actor's. */
 void check_act_as(actor *a);
-void check_crash(int flushed); /* the content has changed by itself */
+void check_crash(int64_t since_us); /* the server has forgotten what it stored
+                                      * since then */
 void check_clock_set(void);
 void check_woke(void); /* a waiter was killed, frozen or thawed */
 void check_drains(actor *a, const char *verb, int64_t since_us);
