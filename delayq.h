@@ -1405,7 +1405,8 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
 /* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
  * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
- * status; after a failure the rest are not tried. */
+ * status. After a failure the rest are not tried; after a lost reply they are,
+ * if there is a connection again. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 

@@ -323,6 +323,29 @@ TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq_close(&q);
 }
 
+/* The most connections of a wait, each with its subscriber. */
+TEST(a_wait_on_20_connections_hears_the_last_one) {
+    enum { MOST = DQ_MAX_CONNS };
+    static delayq handles[MOST + 1];
+    delayq *all[MOST + 1], producer;
+    char name[16];
+    int i;
+    open_queue(&producer, "queue19");
+    for (i = 0; i <= MOST; i++) {
+        snprintf(name, sizeof name, "queue%d", i);
+        all[i] = &handles[i];
+        open_queue(all[i], name);
+    }
+    CHECK_STATUS(all[MOST], delayq_wait(all, MOST + 1, 20000), DELAYQ_ERR_ARG);
+    CHECK_TEXT(delayq_errmsg(all[MOST]), "wait: more than 20 connections");
+    CHECK_STATUS(all[0], delayq_wait(all, MOST, 200), DELAYQ_EMPTY);
+    OFFER(&producer, "x", 100);
+    OK(all[0], delayq_wait(all, MOST, 20000 * test_slow()));
+    OK(all[MOST - 1], delayq_take(all[MOST - 1], &item, 0));
+    for (i = 0; i <= MOST; i++) delayq_close(all[i]);
+    delayq_close(&producer);
+}
+
 /* Items lie ready. The program calls something between its take and the tick
  * before it sleeps, and works meanwhile, or its take fails: it does not
  * sleep. */

@@ -731,6 +731,28 @@ TEST(a_connection_that_is_cut_200_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
+/* A proxy closes each connection over which the payload is sent. The program
+ * takes in each frame, so that a transfer or a fetch would follow it. */
+TEST(an_op_that_ends_connections_is_dropped_though_the_program_takes) {
+    delayq_options o;
+    int i, got = 0;
+    proxy_start(&main_server);
+    o = faulty(20000, 60000);
+    OK(&q, delayq_open(&q, &o));
+    SETTLE(&q);
+    snprintf(proxy->word, sizeof proxy->word, "poison");
+    OFFER(&q, "before", 0);
+    OFFER(&q, "poison", 0);
+    for (i = 0; i < 3; i++) OFFER(&q, "after", 0);
+    UNTIL((turn(&q), got += delayq_take(&q, &one, 0) == DELAYQ_OK,
+           box(&q).dropped == 1 && got == 4));
+    SETTLE(&q);
+    CHECK_INT(box(&q).offers_settled, 5);
+    CHECK_INT(box(&q).dropped, 1);
+    UNTIL(turn(&q) == DELAYQ_OK);
+    delayq_close(&q);
+}
+
 /* Write or check the payload with this number, its length included. */
 static size_t large_payload(unsigned char *to, const delayq_item *item) {
     size_t i, len;
