@@ -3481,45 +3481,46 @@ static const char dq_lua_publish[] =
 /* OFFER
  * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
  *          outbox
- * ARGV     1 counters; 2 channel; 3 'delay' or 'due': whether the times below
- *          are delays in ms or due times; 4 '', or the number of an outbox's
- *          first offer, or, if one offer is sent again, '@' and the time in ms
- *          from which it may have been due; then up to 1,000 pairs: time,
+ * ARGV     1 counters; 2 channel; 3 'delay' or 'due': what the times below
+ *          are, in ms. If one offer is sent again, '@' and the time follow from
+ *          which it may have been due. Of an outbox, whose times are due times,
+ *          3 is the number of its first offer; then up to 1,000 pairs: time,
  *          element
  * returns  clock; how many offers were skipped, since an outbox had sent their
  *          numbers before; 0; or, for an offer that was sent again, its due
  *          time, or -1 if it was not stored, since it may have been delivered
- *          meanwhile */
+ *          meanwhile. A usual offer returns only the clock */
 /* The usual offer, made for speed: one element, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
     "local zset, argv, call = KEYS[1], ARGV, redis.call\n"
-    "if argv[4] == '' and not argv[7] and not KEYS[2] then\n"
+    "local form = argv[3]\n"
+    "if (form == 'delay' or form == 'due') and not argv[6] and\n"
+    "  not KEYS[2] then\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
-    "  local due = argv[5]\n"
-    "  if argv[3] == 'delay' then\n"
+    "  local due = argv[4]\n"
+    "  if form == 'delay' then\n"
     "    due = (us - us % -1000) / 1000 + due\n"
     /* faster than %.0f; a %d may have 32 bits */
     "    local low = due % 10000000\n"
     "    due = string.format('%d%07d', (due - low) / 10000000, low)\n"
     "  end\n"
-    "  local added = call('ZADD', zset, 'NX', due, argv[6])\n"
+    "  local added = call('ZADD', zset, 'NX', due, argv[5])\n"
     "  if redis.pcall('ZCOUNT', zset, '0', due) == 1 then\n"
     "    redis.pcall('PUBLISH', argv[2], due)\n"
     "  end\n"
     "  if tally then tally('offered', added) end\n"
-    "  return {us, 0, 0}\n"
+    "  return {us}\n"
     "end\n";
-/* due_of(form, time, base): the due time of an offer, and this as text.
+/* due_of(at, time): the due time of an offer, and this as text.
  * begin_offers(keys, holders, sent): the keys and times of a request of offers.
- * The last `holders` keys have tickets. `sent` is the ARGV that says how they
- * are sent: '', the number of the first one, or '@' and a time. `mark` is the
+ * The last `holders` keys have tickets. `sent` is its ARGV[3]. `mark` is the
  * key with the highest number that the outbox has sent.
  * count_up(at, n): write the number of the n-th op into `mark`. */
 static const char dq_lua_offers[] =
-    "local function due_of(form, time, base)\n"
-    "  if form == 'due' then return tonumber(time), time end\n"
-    "  local due = base + time\n"
+    "local function due_of(at, time)\n"
+    "  if not at.delays then return tonumber(time), time end\n"
+    "  local due = at.base + time\n"
     "  local low = due % 10000000\n"
     "  return due, string.format('%d%07d', (due - low) / 10000000, low)\n"
     "end\n"
@@ -3531,7 +3532,8 @@ static const char dq_lua_offers[] =
     "    mirror = others > (mark and 2 or 1) and keys[2] or nil,\n"
     "    mark = mark, highest = mark and redis.call('GET', mark),\n"
     "    number = number, others = others,\n"
-    "    again = tonumber(string.match(sent, '^@(%d+)$'))\n"
+    "    delays = string.sub(sent, 1, 5) == 'delay',\n"
+    "    again = tonumber(string.match(sent, '@(%d+)$'))\n"
     "  }\n"
     "end\n"
     "local function count_up(at, n)\n"
@@ -3540,7 +3542,7 @@ static const char dq_lua_offers[] =
     "  redis.call('SET', at.mark, at.highest, 'PX', 86400000)\n"
     "end\n";
 static const char dq_lua_offer[] =
-    "local at, n = begin_offers(KEYS, 0, argv[4]), (#argv - 4) / 2\n"
+    "local at, n = begin_offers(KEYS, 0, form), (#argv - 3) / 2\n"
     "local us, mirror, skipped = at.us, at.mirror, 0\n"
     "if at.mark then\n"
     "  skipped = (at.highest or 0) - at.number + 1\n"
@@ -3553,18 +3555,18 @@ static const char dq_lua_offer[] =
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
-    "local from, first, ties, last, due, text = 5 + 2 * skipped, nil, 0, nil\n"
+    "local from, first, ties, last, due, text = 4 + 2 * skipped, nil, 0, nil\n"
     "for i = from, #argv, 2 do\n"
     "  if argv[i] ~= last then\n"
     "    last = argv[i]\n"
-    "    due, text = due_of(argv[3], last, at.base)\n"
+    "    due, text = due_of(at, last)\n"
     "  end\n"
     "  argv[i] = text\n"
     "  if due == first then ties = ties + 1\n"
     "  elseif not first or due < first then first, ties = due, 1 end\n"
     "end\n"
     "if at.again then\n"
-    "  local stands = redis.call('ZSCORE', zset, argv[6])\n"
+    "  local stands = redis.call('ZSCORE', zset, argv[5])\n"
     "  if stands then return {us, 0, tonumber(stands)} end\n"
     "  if at.base >= at.again then return {us, 0, -1} end\n"
     "end\n"
@@ -3596,7 +3598,7 @@ static const char dq_lua_held[] =
  * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
  *          outbox; then the holder of each op with a key: the Redis key that
  *          has the ticket
- * ARGV     1 to 4 as in OFFER; 5 the number of holders; then of each offer:
+ * ARGV     1 to 3 as in OFFER; 4 the number of holders; then of each offer:
  *          time, id in hex, life of the holder in ms or '' without a key,
  *          'replace' or '', element; or, of a cancel, only 'cancel'
  * returns  clock; of each op: outcome (0 stored or canceled, 1 the key is
@@ -3609,15 +3611,15 @@ static const char dq_lua_held[] =
  * effect, precede its first real write. */
 static const char dq_lua_offer_keyed[] =
     "local function offer_keyed(KEYS, ARGV)\n"
-    "  local at = begin_offers(KEYS, ARGV[5], ARGV[4])\n"
+    "  local at = begin_offers(KEYS, ARGV[4], ARGV[3])\n"
     "  local zset, mirror = KEYS[1], at.mirror\n"
-    "  local next_key, next_arg = at.others, 6\n"
+    "  local next_key, next_arg = at.others, 5\n"
     "  local function run(n)\n"
     "    local time, id, ttl_ms, replace, e = unpack(ARGV, next_arg,\n"
     "      next_arg + 4)\n"
     "    local adds, holder, due, text = time ~= 'cancel', nil, 0, nil\n"
     "    next_arg = next_arg + (adds and 5 or 1)\n"
-    "    if adds then due, text = due_of(ARGV[3], time, at.base) end\n"
+    "    if adds then due, text = due_of(at, time) end\n"
     "    if not adds or ttl_ms ~= '' then\n"
     "      next_key = next_key + 1\n"
     "      holder = KEYS[next_key]\n"
@@ -4872,10 +4874,10 @@ typedef struct dq_script {
     dq_lua_tally, dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_offers, \
         dq_lua_publish, dq_lua_held, dq_lua_offer_keyed
 
-DQ_SCRIPT(offer, "a56332e218c726208b849c78bda149e4c5b86881", dq_lua_tally,
+DQ_SCRIPT(offer, "5407e4b5b5a387623caff91f83138ed53de51134", dq_lua_tally,
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offers,
           dq_lua_offer);
-DQ_SCRIPT(offer_keyed, "7ac1efaf8631360fd289611a691553ac59036dc1", DQ_LUA_KEYED,
+DQ_SCRIPT(offer_keyed, "021c8cf9db405d498a6d66a9315d222bef061d99", DQ_LUA_KEYED,
           "return offer_keyed(KEYS, ARGV)\n");
 DQ_SCRIPT(tick, "5f42d3b5017dd08123c29d465eb8dd8ad7abc4ff", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_move, dq_lua_present,
@@ -4898,7 +4900,7 @@ DQ_SCRIPT(tickets, "9a4a03c6062f59af1a0b45e69650d811c6479a8d", dq_lua_tally,
           dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_publish,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets,
           "return tickets(KEYS, ARGV)\n");
-DQ_SCRIPT(mixed, "188d9b632a58a45bb2ccafbdfa06f55d09d07624", DQ_LUA_KEYED,
+DQ_SCRIPT(mixed, "f4d459fbbb48187a1ec69fd59ee8b315ffae5f3a", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
@@ -9692,29 +9694,31 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
         dq_resp_text(o, "");
 }
 
-/* Write the channel, whether the times are delays or due times, and the number
- * of an outbox or, for one offer that is sent again, the earliest time in ms at
- * which it may have been due. This time is 0 if the offer may have been due by
- * this machine's clock: the server's clock may have been set back, and the
- * local one may run at another speed, so either clock is enough. */
+/* Write the channel, and how the offers are sent, see OFFER. The time from
+ * which an offer may have been due is 0 if it may have been by this machine's
+ * clock: the server's clock may have been set back, and the local one may run
+ * at another speed, so either clock is enough. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
-    char again[24] = "@";
+    char form[32];
+    size_t n;
     dq_cursor c;
-    dq_cursor_begin(&c, lane, lane->n);
-    dq_cursor_next(&c);
     dq_resp_end_keys(o, q);
     dq_resp_key(o, q, DQ_CHANNEL, "");
-    /* in a ring each offer has a due time, but the first op may be a cancel */
-    dq_resp_text(o, lane->ring || c.due_ms > 0 ? "due" : "delay");
+    if (lane->ring) {
+        dq_resp_int(o, dq_lane_number(lane));
+        return;
+    }
+    dq_cursor_begin(&c, lane, lane->n);
+    dq_cursor_next(&c);
+    n = c.due_ms > 0 ? 3 : 5;
+    memcpy(form, c.due_ms > 0 ? "due@" : "delay@", n + 1);
     if (lane->messages && lane->resends) {
         const delayq_message *m = &lane->messages[c.i];
         int sooner = q->conn->now_us < m->first_due_us;
-        size_t n = dq_num_decimal(again + 1, sooner ? m->first_due_ms : 0);
-        dq_resp_arg(o, again, 1 + n, 0);
-    } else {
-        dq_write_given(o, lane->ring != NULL, dq_lane_number(lane));
+        n += 1 + dq_num_decimal(form + n + 1, sooner ? m->first_due_ms : 0);
     }
+    dq_resp_arg(o, form, n, 0);
 }
 
 /* Write the keys with which each offer begins: the zset, the mirror if the wire
@@ -9830,12 +9834,13 @@ static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
 
 static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
     delayq_status status;
-    int64_t n[3];
+    int64_t n[3] = {0, 0, 0};
+    size_t count = lane->reply->elements;
     dq_cursor c;
-    int fine =
-        lane->reply->elements == 3 && dq_resp_integers(lane->reply, n, 3);
-    int resent = fine && lane->messages && lane->resends;
-    if (!fine) return dq_lane_reject(lane);
+    int resent = lane->messages && lane->resends;
+    if ((count != 3 && (count != 1 || resent)) ||
+        !dq_resp_integers(lane->reply, n, count))
+        return dq_lane_reject(lane);
     status = dq_offer_check_twin(q, lane, n[1]);
     if (status != DELAYQ_OK) return status;
     dq_cursor_begin(&c, lane, lane->n);
