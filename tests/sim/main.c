@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define BATCH 20
-#define PATIENCE 60 /* seconds of CPU time for a seed, which takes one */
+#define PATIENCE 120 /* seconds of CPU time for a seed, which takes one */
 
 typedef struct result {
     uint64_t seed;

@@ -341,6 +341,7 @@ typedef struct item {
     uint64_t hand_hash;
     int lost;         /* by the server, which has forgotten it */
     int disturbed;    /* by a crash: what was told of it before may be wrong */
+    int hasty;        /* a Redisson whose clock is fast has moved it early */
     uint64_t intents; /* actors that may change it now, */
     uint64_t changed; /* have since they meant to, */
     uint64_t removed; /* the same, and it has left */
