@@ -1405,8 +1405,7 @@ DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
 /* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
  * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
- * status. After a failure the rest are not tried; after a lost reply they are,
- * if there is a connection again. */
+ * status; after a failure other than a lost reply the rest are not tried. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 
@@ -3492,10 +3491,8 @@ static const char dq_lua_publish[] =
  *          meanwhile. A usual offer returns only the clock */
 /* The usual offer, made for speed: one element, a first sending, no mirror. */
 static const char dq_lua_offer_usual[] =
-    "local zset, argv, call = KEYS[1], ARGV, redis.call\n"
-    "local form = argv[3]\n"
-    "if (form == 'delay' or form == 'due') and not argv[6] and\n"
-    "  not KEYS[2] then\n"
+    "local zset, argv, call, form = KEYS[1], ARGV, redis.call, ARGV[3]\n"
+    "if (form == 'delay' or form == 'due') and not (argv[6] or KEYS[2]) then\n"
     "  local time = call('TIME')\n"
     "  local us = time[1] * 1000000 + time[2]\n"
     "  local due = argv[4]\n"
@@ -4874,7 +4871,7 @@ typedef struct dq_script {
     dq_lua_tally, dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_offers, \
         dq_lua_publish, dq_lua_held, dq_lua_offer_keyed
 
-DQ_SCRIPT(offer, "5407e4b5b5a387623caff91f83138ed53de51134", dq_lua_tally,
+DQ_SCRIPT(offer, "0c59e6222548d0c7bd8aff6f6a7904404a168bb6", dq_lua_tally,
           dq_lua_offer_usual, dq_lua_clock, dq_lua_publish, dq_lua_offers,
           dq_lua_offer);
 DQ_SCRIPT(offer_keyed, "021c8cf9db405d498a6d66a9315d222bef061d99", DQ_LUA_KEYED,
@@ -5028,6 +5025,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
 
 #define DQ_RESP_SMALL 1024  /* longest argument except scripts and payloads */
 #define DQ_RESP_SLICE 65536 /* most bytes of a payload in one write */
+#define DQ_RESP_CALL 80     /* bytes of EVALSHA, a SHA1 and two numbers */
 
 typedef struct dq_resp_writer {
     redisContext *c;
@@ -5119,12 +5117,11 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
  * adds the others. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
-    assert(count < 10);
     dq_resp_flush(o);
     o->commands++;
-    memcpy(o->buf, "*?\r\n", 4);
-    o->buf[1] = (char)('0' + count);
-    o->n = 4;
+    o->buf[0] = '*';
+    o->n = 3 + dq_num_decimal(o->buf + 1, (int64_t)count);
+    memcpy(o->buf + o->n - 2, "\r\n", 2);
     while (*words) {
         size_t len = strcspn(words, " ");
         dq_resp_arg(o, words, len, 0);
@@ -5195,41 +5192,34 @@ static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
 }
 
 /* Write the call of a script. The numbers of keys and arguments are known only
- * after `args` has run, so the arguments wait in the buffer for the line with
- * these numbers. If they don't fit, `args` runs again. (snprintf would be a
- * seventh of what an offer costs the program.) */
+ * after `args` has run, so the arguments wait in the buffer, behind room for
+ * the words before them. If they don't fit, `args` runs again. */
 static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
                          dq_resp_args *args, const delayq_lane *lane) {
-    static const char words[] = "\r\n$7\r\nEVALSHA\r\n$40\r\n";
-    char call[120] = "*";
-    size_t n, digits;
+    size_t end, keys, total;
     dq_resp_flush(o);
-    o->commands++;
     o->counting = 1;
     o->spilled = 0;
     o->keys = o->args = 0;
+    o->n = DQ_RESP_CALL;
     args(o, q, lane);
-    assert(o->keys <= o->args);
-    assert(3 + o->args <= DQ_MOST_ARGS);
-    n = 1 + dq_num_decimal(call + 1, (int64_t)(3 + o->args));
-    memcpy(call + n, words, sizeof words - 1);
-    n += sizeof words - 1;
-    memcpy(call + n, script->sha, 40);
-    memcpy(call + n + 40, "\r\n$?\r\n", 6);
-    digits = dq_num_decimal(call + n + 46, (int64_t)o->keys);
-    call[n + 43] = (char)('0' + digits);
-    n += 46 + digits;
-    memcpy(call + n, "\r\n", 2);
+    end = o->n, keys = o->keys, total = o->args;
+    assert(keys <= total && 3 + total <= DQ_MOST_ARGS);
     o->counting = 0;
-    dq_resp_append(o, call, n + 2);
-    if (o->spilled) {
-        size_t keys = o->keys, total = o->args;
-        DQ_MARK(request_spills);
-        o->n = o->keys = o->args = 0;
-        args(o, q, lane);
-        assert(o->keys == keys && o->args == total);
-        (void)keys, (void)total; /* without asserts */
+    o->n = 0;
+    dq_resp_command(o, 3 + total, "EVALSHA");
+    dq_resp_text(o, script->sha);
+    dq_resp_int(o, (int64_t)keys);
+    assert(o->n <= DQ_RESP_CALL);
+    if (!o->spilled) {
+        memmove(o->buf + o->n, o->buf + DQ_RESP_CALL, end - DQ_RESP_CALL);
+        o->n += end - DQ_RESP_CALL;
+        return;
     }
+    DQ_MARK(request_spills);
+    o->keys = o->args = 0;
+    args(o, q, lane);
+    assert(o->keys == keys && o->args == total);
 }
 
 /*-----------------------------------------------------------------------------
@@ -9704,24 +9694,20 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
  * at another speed, so either clock is enough. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
-    char form[32];
-    size_t n;
+    char form[32] = "delay@";
+    size_t n = 5;
     dq_cursor c;
-    dq_resp_end_keys(o, q);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    if (lane->ring) {
-        dq_resp_int(o, dq_lane_number(lane));
-        return;
-    }
     dq_cursor_begin(&c, lane, lane->n);
     dq_cursor_next(&c);
-    n = c.due_ms > 0 ? 3 : 5;
-    memcpy(form, c.due_ms > 0 ? "due@" : "delay@", n + 1);
+    dq_resp_end_keys(o, q);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    if (c.due_ms > 0) n = 3, memcpy(form, "due@", 4);
     if (lane->messages && lane->resends) {
         const delayq_message *m = &lane->messages[c.i];
         int sooner = q->conn->now_us < m->first_due_us;
         n += 1 + dq_num_decimal(form + n + 1, sooner ? m->first_due_ms : 0);
     }
+    if (lane->ring) n = dq_num_decimal(form, dq_lane_number(lane));
     dq_resp_arg(o, form, n, 0);
 }
 
