@@ -196,7 +196,7 @@ if [ -z "$word" ]; then
             [ "${full:-0}" -gt 300 ]
         check "and it does not spin: $(polls) polls" [ "$(polls)" -lt 1000 ]
         stop
-        rm -rf "$dir"/appendonly*
+        rm -rf "$dir"/appendonly* "$dir/said" # it has a reading 3
         DELAYQ_URL="unix://$dir/s" stdbuf -oL "$build/device_loop" 3 "$dir/box" \
             >"$dir/said" 2>&1 & # with a file, without a server, and killed
         pid=$!
