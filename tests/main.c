@@ -21,6 +21,8 @@
  * DELAYQ_TEST_BRIEF      if set, the tests do less: for valgrind, qemu
  * DELAYQ_TEST_FULL       if set, connections are cut at each byte, otherwise at
  *                        each 7th
+ * DELAYQ_TEST_SEED=N     begins rand() in each test, and in each process that
+ *                        it spawns. The line of a test that fails has its seed
  * DELAYQ_TEST_SECONDS=N  how long sharing.c calls at random (5)
  * DELAYQ_TEST_LOCALE     LC_ALL of the servers
  * DELAYQ_TEST_LOG        a file for the logs of all servers
@@ -557,15 +559,19 @@ size_t element(unsigned char *to, int id_len, int long_size, const char *id,
     return n + len;
 }
 
+static unsigned seed, spawned;
+
 pid_t spawn(void (*body)(void *), void *argument) {
     pid_t pid;
     fflush(stdout);
+    spawned++;
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         /* the parent's connection */
         if (main_context) redisFreeKeepFd(main_context);
         main_context = NULL;
+        srand(seed + spawned);
         body(argument);
         fflush(stdout);
         _exit(0);
@@ -625,12 +631,14 @@ static int ends_a_line(int output) {
 
 /* Run a test in a process of its own. Its output goes into the file. */
 static int run_test(const struct test *t, int output) {
+    const char *given = getenv("DELAYQ_TEST_SEED");
     int status;
     pid_t pid;
     ask("FLUSHALL");
     /* an earlier test may have flushed the scripts */
     load_scripts(main_connection());
     ask("CONFIG RESETSTAT");
+    seed = (unsigned)(given ? atoi(given) : now_us() % 1000000);
     if (ftruncate(output, 0) != 0 || lseek(output, 0, SEEK_SET) != 0) exit(2);
     pid = fork();
     if (pid == 0) {
@@ -643,6 +651,7 @@ static int run_test(const struct test *t, int output) {
         /* The inherited connection is the parent's: free only its memory. */
         redisFreeKeepFd(main_context);
         main_context = NULL;
+        srand(seed);
         t->run();
         if (main_context) redisFree(main_context);
         exit(0);
@@ -683,8 +692,10 @@ static void tell(int i, const char *verdict, int output) {
     int kept, is_ok = strcmp(verdict, "ok  ") == 0;
     int is_again = strcmp(verdict, "again") == 0;
     double s = (double)run_state->us[i] / 1e6;
-    size_t n = (size_t)snprintf(text, 512, "%s %s (%s, %.1f s)\n", verdict,
+    size_t n = (size_t)snprintf(text, 512, "%s %s (%s, %.1f s", verdict,
                                 t->name, t->file, s);
+    if (!is_ok) n += (size_t)snprintf(text + n, 32, ", seed %u", seed);
+    n += (size_t)snprintf(text + n, 8, ")\n");
     first_output(path, sizeof path, i);
     if (is_again) {
         size_t len = append(text, n, sizeof text, output) - n;

@@ -257,12 +257,7 @@ static void balance(delayq *q) {
 
 /* late: the handles give up items that are late. */
 static void random_operations(int late) {
-    unsigned seed = (unsigned)(now_us() % 1000000);
     int steps = test_brief() ? 2000 : 20000, i;
-    const char *given = getenv("DELAYQ_TEST_SEED");
-    if (given) seed = (unsigned)atoi(given);
-    srand(seed);
-    printf("    DELAYQ_TEST_SEED=%u\n", seed);
     m.max_late_ms = late ? 1 + rand() % 20 : 0;
     for (i = 0; i < HELD; i++) held[i].id = -1;
     for (i = 0; i < 3; i++) {
@@ -374,7 +369,6 @@ static void toil(void *argument) {
     delayq q;
     delayq_item item;
     delayq_options o = options_for(&main_server, "soak");
-    srand((unsigned)getpid());
     (void)argument;
     o.lease_ms = 60;
     o.max_attempts = 3;

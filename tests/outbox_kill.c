@@ -230,7 +230,6 @@ LONG_TEST(
     c = server_connect(&aof);
     now_ms = server_us(c) / 1000;
     redisFree(c);
-    srand((unsigned)getpid());
     for (life = 0; life < kills; life++) {
         pid_t pid = start_life(life);
         usleep((useconds_t)(rand() % (rand() % 4 == 0 ? 40000 : 8000)));

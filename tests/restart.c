@@ -42,7 +42,6 @@ static int64_t now_ms(void) {
 
 static void open_one(delayq *q, int number, int64_t lease_ms) {
     delayq_options o = options_for(&s, "jobs");
-    srand((unsigned)getpid());
     o.lease_ms = lease_ms;
     while (delayq_open(q, &o) != DELAYQ_OK) {
         CHECK(delayq_errmsg(q)[0]);
@@ -291,7 +290,6 @@ TEST(kill_9_of_the_server_loses_nothing_and_doubles_nothing) {
     static unsigned char left[ITEMS];
     int i, offered = 0, unknown = 0, acked = 0, lost_acks = 0, cancelled = 0, n;
     notes = (struct notes *)shared(sizeof *notes);
-    srand((unsigned)now_us());
     server_start(&s, with);
     for (i = 0; i < PRODUCERS + WORKERS; i++) {
         numbers[i] = i;

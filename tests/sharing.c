@@ -221,7 +221,6 @@ LONG_TEST(handles_on_one_line_lose_nothing_and_spin_in_no_call) {
     long long idle_us = 0, idle = 0, before, longest = 0;
     if (text) alarm((unsigned)seconds + 300);
     proxy_start(&main_server);
-    srand((unsigned)now_us());
     open_all();
     while (now_us() < end) {
         if (now_us() > harm_us) {

@@ -607,7 +607,6 @@ static void live(void *number) {
     struct peer_options o = crowd_options();
     o.lease_ms = r->lease_ms;
     o.outbox = r->outbox;
-    srand((unsigned)(getpid() + now_us()));
     me = &ledger->processes[(long)number];
     my = hand(versions[version_of[(long)number]], o);
     while (!ledger->stop) r->step();
