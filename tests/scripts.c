@@ -326,6 +326,7 @@ TEST(delayq_load_scripts_reports_a_server_that_refuses_or_ignores_them) {
         delayq_status status;
         delayq q;
         o.url = proxy_url();
+        o.io_timeout_ms = 300 * test_slow(); /* most are tried until then */
         OK(&q, delayq_open(&q, &o));
         snprintf(proxy->forged, sizeof proxy->forged, "%s", errors[i]);
         proxy_strike(FORGE, 0, 0, 1 << 30);
