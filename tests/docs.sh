@@ -154,7 +154,7 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     delayq_canceled_total) ;;
     DELAYQ_NAME | DELAYQ_TICKET | DELAYQ_ATTEMPT) ;; # the tool's variables
     DELAYQ_DUE_MS | DELAYQ_LATE_MS) ;;
-    DELAYQ_TEST_KILLS | DELAYQ_TEST_SECONDS) ;; # variables of the tests
+    DELAYQ_TEST_KILLS | DELAYQ_TEST_SECONDS | DELAYQ_TEST_SEED) ;; # variables of the tests
     delayq_up | delayq_pending | delayq_ready | delayq_overdue) ;;
     delayq_overdue_seconds | delayq_next_due_timestamp_seconds) ;; # metrics
     *) if grep -q -w -e "$name" delayq.h; then ok; else
