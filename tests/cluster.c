@@ -3,9 +3,7 @@
  * cover redirections, a slot that moves while it is used, and a master that
  * dies.
  */
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#define DQ_ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the value that programs get */
 #include "outbox.h"
 #include "test.h"
 #include <signal.h>

@@ -3,9 +3,7 @@
  * this file uses public names only.
  */
 #define _GNU_SOURCE
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#define DQ_ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the value that programs get */
 #include "test.h"
 #include "proxy.h"
 #include <poll.h>

@@ -5,9 +5,7 @@
  * seen.
  */
 #define _GNU_SOURCE
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#define DQ_ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the value that programs get */
 #include "hosted/hosted.h"
 #include <sys/wait.h>
 

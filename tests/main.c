@@ -46,6 +46,7 @@
 #define LIMIT_S 240 /* enough for a busy machine, too */
 #define SKIPPED 77
 
+long test_attempts_us;
 server main_server;
 static struct test *first;
 static char run_dir[64];
@@ -652,6 +653,7 @@ static int run_test(const struct test *t, int output) {
         redisFreeKeepFd(main_context);
         main_context = NULL;
         srand(seed);
+        test_attempts_us = t->attempts_us;
         t->run();
         if (main_context) redisFree(main_context);
         exit(0);

@@ -3,23 +3,9 @@
  * foreign elements is refused before it writes. The error text names a remedy,
  * and the remedy works.
  *
- * This file uses public names only, so that it compiles with older headers. It
- * compiles delayq with a clock that the tests can set forward.
+ * This file uses public names only, so that it compiles with older headers.
  */
-#define _GNU_SOURCE
-#include <time.h>
-
-static long skip_s;
-static int skipped_clock(clockid_t which, struct timespec *t) {
-    int result = clock_gettime(which, t);
-    t->tv_sec += skip_s;
-    return result;
-}
-#define clock_gettime skipped_clock
-#define DELAYQ_STATIC
-#define DELAYQ_IMPLEMENTATION
-#include "test.h"
-#undef clock_gettime
+#include "system.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
@@ -185,7 +171,7 @@ TEST(a_handle_that_only_offers_looks_again_after_ten_seconds) {
             OK(&q, open_with(&q, wires[i], 0));
             OFFER(&q, "c", 3600000);
             offered_by(wires[j], "java", FAR);
-            skip_s += 11;
+            clock_ahead_us += 11000000;
             if (fits(wires[i], wires[j])) {
                 OFFER(&q, "c", 3600000);
                 CHECK_INT(ask_int("ZCARD " ZSET), 3);

@@ -5,7 +5,7 @@
  *
  * DELAYQ_TEST_SECONDS  for how long (5)
  */
-#include "polls.h"
+#include "system.h"
 #include "proxy.h"
 
 #define BOX (64 * 1024)

@@ -7,9 +7,13 @@
 #define DELAYQ_HEADER "../delayq.h"
 #endif
 /* The tests close many connections, so attempts may follow each other quickly.
- * tests/hosted.c has the true value. */
+ * A file that defines ATTEMPTS_US has this value, in microseconds. */
+#ifndef ATTEMPTS_US
+#define ATTEMPTS_US 1
+#endif
+extern long test_attempts_us; /* of the test that runs */
 #ifndef DQ_ATTEMPTS_US
-#define DQ_ATTEMPTS_US 1
+#define DQ_ATTEMPTS_US test_attempts_us
 #endif
 #include DELAYQ_HEADER
 #include <hiredis/hiredis.h>
@@ -26,6 +30,7 @@ struct test {
     const char *name, *file;
     void (*run)(void);
     int is_long;
+    long attempts_us;
     struct test *next;
 };
 void test_register(struct test *t);
@@ -37,7 +42,7 @@ void test_register(struct test *t);
 #define TEST_(sentence, is_long)                                         \
     static void sentence(void);                                          \
     static struct test sentence##_test = {#sentence, __FILE__, sentence, \
-                                          is_long, NULL};                \
+                                          is_long, ATTEMPTS_US, NULL};   \
     __attribute__((constructor)) static void sentence##_register(void) { \
         test_register(&sentence##_test);                                 \
     }                                                                    \

@@ -1,7 +1,7 @@
 /* The data in Redis: keys, bytes of an element, the channel, Redisson's
  * formats. */
 #define DELAYQ_IMPLEMENTATION
-#include "test.h"
+#include "system.h"
 
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"

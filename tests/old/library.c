@@ -1,3 +1,3 @@
 /* The library of the old version whose header DELAYQ_HEADER names. */
 #define DELAYQ_IMPLEMENTATION
-#include DELAYQ_HEADER
+#include "system.h"

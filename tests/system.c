@@ -1,0 +1,39 @@
+#include "system.h"
+
+#define MOST_MS 20 /* the longest real wait of a poll while the clock skips */
+
+volatile long polls, idle_polls;
+volatile int64_t waited_us, clock_ahead_us;
+int clock_rate = 100, clock_skips;
+
+int64_t clock_us(void) {
+    static int64_t began_us;
+    struct timespec t;
+    int64_t us;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    us = (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    if (began_us == 0) began_us = us;
+    return began_us + (us - began_us) * clock_rate / 100 + clock_ahead_us;
+}
+
+int test_clock_gettime(clockid_t id, struct timespec *t) {
+    int64_t us = clock_us();
+    if (id != CLOCK_MONOTONIC) return clock_gettime(id, t);
+    t->tv_sec = (time_t)(us / 1000000);
+    t->tv_nsec = (long)(us % 1000000) * 1000;
+    return 0;
+}
+
+int test_poll(struct pollfd *p, nfds_t n, int timeout_ms) {
+    int skips = clock_skips && timeout_ms > MOST_MS;
+    int64_t began_us = clock_us(), us;
+    int ready = poll(p, n, skips ? MOST_MS : timeout_ms);
+    if (skips && ready == 0)
+        clock_ahead_us += (timeout_ms - MOST_MS) * 1000LL;
+    us = clock_us() - began_us;
+    if (timeout_ms >= 0 && us > timeout_ms * 1000LL) us = timeout_ms * 1000LL;
+    polls++;
+    waited_us += us;
+    idle_polls += ready == 0 && timeout_ms == 0;
+    return ready;
+}
