@@ -9034,8 +9034,8 @@ static delayq_status dq_wait_late(delayq *q) {
 }
 
 /* Wait for an open connection on which q's queue has been probed, until the
- * deadline and step_us longer for each step of connecting that succeeds in
- * time. */
+ * deadline. With step_us > 0 a step of connecting that succeeds sets the
+ * deadline to step_us later. */
 static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
                                        int64_t step_us) {
     const delayq_conn *conn = q->conn;
@@ -9043,9 +9043,9 @@ static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
     for (;;) {
         delayq_status status = dq_lane_ensure(q, q->err);
         if (status != DELAYQ_EMPTY) return status;
-        if (conn->cmd.state > before) {
+        if (step_us > 0 && conn->cmd.state > before) {
             before = conn->cmd.state;
-            deadline += step_us;
+            deadline = conn->now_us + step_us;
         }
         if (conn->now_us >= deadline) return dq_wait_late(q);
         dq_sleep(&q, 1, deadline, DQ_FOR_REPLY);
