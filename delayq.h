@@ -5558,9 +5558,13 @@ static const char *dq_waiters_claim(const delayq *q) {
     }
 }
 
-/* Returns how much later than the leader a standby acts, in us. */
+#ifndef DQ_SLACK_US
+#define DQ_SLACK_US 300000 /* a standby acts so much later than the leader */
+#endif
+
+/* Returns how much later than the leader this standby acts, in us. */
 static int64_t dq_waiters_slack(void) {
-    return 300000 + (int64_t)dq_sys_random16() * 300000 / 65536;
+    return DQ_SLACK_US + (int64_t)dq_sys_random16() * DQ_SLACK_US / 65536;
 }
 
 /* Returns the latest time of a leader's next poll. It is sooner if no message

@@ -11,9 +11,10 @@
 #ifndef ATTEMPTS_US
 #define ATTEMPTS_US 1
 #endif
-extern long test_attempts_us; /* of the test that runs */
+extern long test_attempts_us, test_slack_us; /* of the test that runs */
 #ifndef DQ_ATTEMPTS_US
 #define DQ_ATTEMPTS_US test_attempts_us
+#define DQ_SLACK_US test_slack_us
 #endif
 #include DELAYQ_HEADER
 #include <hiredis/hiredis.h>

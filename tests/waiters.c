@@ -21,9 +21,17 @@
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define MOST 24
 
+/* In this file standbys act later than in a program, after 2 to 4 s. So on a
+ * busy machine, too, a leader acts before them, and they act before the ping of
+ * the subscriber, after 10 s. The simulator checks the true times. */
+#ifdef DELAYQ_VERSION_MAJOR
+#define SLACK_US 2000000
+#else /* those of 0.1 act after 300 to 600 ms */
+#define SLACK_US 300000
+#endif
 /* Limits of an item's lateness: if the leader fails, and otherwise. */
-#define LATE_US (1000000LL * test_slow())
-#define ON_TIME_US (290000LL * test_slow()) /* standbys act after 300 ms */
+#define LATE_US (4 * SLACK_US)
+#define ON_TIME_US (SLACK_US - 10000)
 
 static struct waiter {
     pid_t pid;
@@ -100,6 +108,7 @@ static void prepare(int n) {
     int i;
     waiters = (struct waiter *)shared(MOST * sizeof *waiters);
     count = n;
+    test_slack_us = SLACK_US;
     for (i = 0; i < n; i++) {
         waiters[i].max_wait_ms = 3600000;
         waiters[i].share = -1;
@@ -213,21 +222,20 @@ static void leave_for_retry(int n) {
 /* Items go to several waiters at once: a waiter that takes one calls the next
  * waiter before it works. */
 TEST(what_is_ready_goes_at_once_to_all_who_wait) {
-    int i, late = 0;
+    int i;
     prepare(4);
     for (i = 0; i < count; i++) {
-        waiters[i].busy_ms = 700 * test_slow();
+        waiters[i].busy_ms = SLACK_US / 1000 + 200;
         waiters[i].lease_ms = 60000;
     }
     start_all();
-    for (i = 0; i < 3; i++) {
+    for (i = 0; i < 2; i++) {
         int before = all_taken();
         long long from = now_us();
         leave_for_retry(count);
         UNTIL(all_taken() == before + count);
         from = now_us() - from;
-        if (from > ON_TIME_US && ++late > 1)
-            FAIL("round %d takes %lld us, too", i, from);
+        if (from > ON_TIME_US) FAIL("round %d takes %lld us", i, from);
         UNTIL(everybody_entered());
     }
     end_all();
@@ -420,7 +428,7 @@ TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     for (i = 0; i < 4; i++) kill(waiters[i].pid, SIGSTOP);
     do { /* a sleeper may happen to look in time, so repeat it */
         us = one_item(&p, 0, 20);
-        if (us > 1550000LL * test_slow())
+        if (us > 1500000 + ON_TIME_US)
             FAIL("late by %lld us", (long long)us);
         usleep(50000);
     } while (leader() < 4);
