@@ -143,6 +143,13 @@ fi
 
 # --- names ---------------------------------------------------------------------
 
+# a sentence in backticks, of four words or more, is a test
+cat tests/*.c tests/*/*.c | tr -c 'a-z0-9_' '\n' | sort -u >"$dir/words"
+unknown=$(grep -o '`[a-z0-9]*_[a-z0-9]*_[a-z0-9]*_[a-z0-9_]*`' tests/README.md |
+    tr -d '`' | sort -u | comm -23 - "$dir/words")
+check "the tests that tests/README.md names exist, not: $unknown" \
+    [ -z "$unknown" ]
+
 # shellcheck disable=SC2086
 for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     examples/*.c examples/*/*.c | sort -u); do
