@@ -87,12 +87,13 @@ TEST(items_come_in_the_order_of_their_due_times) {
 }
 
 TEST(empty_binary_and_large_payloads_arrive_byte_for_byte) {
-    static char large[4 << 20];
+    enum { LARGE = 4 << 20 };
+    char *large = SHARED(char, LARGE);
     delayq q;
     delayq_item item;
     size_t i;
     delayq_wire wire;
-    for (i = 0; i < sizeof large; i++) large[i] = (char)(i * 31 + (i >> 9));
+    for (i = 0; i < LARGE; i++) large[i] = (char)(i * 31 + (i >> 9));
     EACH_WIRE(wire, 0, 2) {
         open_wire(&q, "jobs", wire);
         OK(&q, delayq_offer(&q, NULL, 0, 0));
@@ -102,10 +103,10 @@ TEST(empty_binary_and_large_payloads_arrive_byte_for_byte) {
         OK(&q, delayq_take(&q, &item, 20000));
         CHECK_INT(item.len, 6);
         CHECK(memcmp(item.data, "a\0b\0\r\n", 6) == 0);
-        OK(&q, delayq_offer(&q, large, sizeof large, 0));
+        OK(&q, delayq_offer(&q, large, LARGE, 0));
         OK(&q, delayq_take(&q, &item, 20000));
-        CHECK_INT(item.len, sizeof large);
-        CHECK(memcmp(item.data, large, sizeof large) == 0);
+        CHECK_INT(item.len, LARGE);
+        CHECK(memcmp(item.data, large, LARGE) == 0);
         delayq_close(&q);
     }
 }
@@ -147,13 +148,14 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
 }
 
 TEST(large_items_are_moved_one_by_one) {
-    static char large[1 << 20];
+    enum { LARGE = 1 << 20 };
+    char *large = SHARED(char, LARGE);
     delayq q;
     int64_t wait;
     int i;
     open_queue(&q, "jobs");
-    memset(large, 'x', sizeof large);
-    for (i = 0; i < 20; i++) OK(&q, delayq_offer(&q, large, sizeof large, 0));
+    memset(large, 'x', LARGE);
+    for (i = 0; i < 20; i++) OK(&q, delayq_offer(&q, large, LARGE, 0));
     OK(&q, delayq_tick(&q, &wait)); /* opens the subscriber */
     for (i = 1; i <= 20; i++) {
         UNTIL(

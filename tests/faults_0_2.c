@@ -33,13 +33,13 @@ static void open_plain(void) {
 
 /* --- outboxes ------------------------------------------------------------- */
 
-static char memory[1 << 20];
+#define MEMORY (1 << 20)
 
 static void open_outbox(int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_counts counts;
-    o.outbox = memory;
-    o.outbox_size = sizeof memory;
+    o.outbox = shared(MEMORY);
+    o.outbox_size = MEMORY;
     o.lease_ms = lease_ms;
     o.log = count_lines;
     OK(&q, delayq_open(&q, &o));

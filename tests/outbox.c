@@ -1077,11 +1077,12 @@ TEST(lost_connections_have_each_op_reported_once) {
 
 /* Only the payload that ends each connection is dropped. */
 TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
-    static char big[1100000];
+    enum { LARGE = 1100000 };
+    char *big = SHARED(char, LARGE);
     const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
     delayq_options o;
     int i;
-    memset(big, 'x', sizeof big);
+    memset(big, 'x', LARGE);
     start_own(with);
     o = box_options(&own, 16 << 20);
     report(&o);
@@ -1092,7 +1093,7 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
     OFFER(&q, "leased", 0);
     UNTIL(took(&q, &item));
     OFFER(&q, "before", 60000);
-    OK(&q, delayq_offer(&q, big, sizeof big, 60000));
+    OK(&q, delayq_offer(&q, big, LARGE, 60000));
     for (i = 0; i < 20; i++) OFFER(&q, "after", 60000);
     OK(&q, delayq_ack(&q, &item));
     SETTLE(&q);
@@ -1112,14 +1113,15 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
 }
 
 TEST(after_a_drop_ticks_are_fine_again) {
-    static char big[1100000];
+    enum { LARGE = 1100000 };
+    char *big = SHARED(char, LARGE);
     const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
     delayq_options o;
     start_own(with);
     o = box_options(&own, 16 << 20);
     o.reconnect_max_ms = 1;
     OK(&q, delayq_open(&q, &o));
-    OK(&q, delayq_offer(&q, big, sizeof big, 60000));
+    OK(&q, delayq_offer(&q, big, LARGE, 60000));
     SETTLE(&q);
     CHECK_INT(box(&q).dropped, 1);
     UNTIL(turn(&q) == DELAYQ_OK);

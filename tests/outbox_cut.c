@@ -21,12 +21,12 @@ static unsigned char *image; /* the image of the run */
 
 /* --- the stores ----------------------------------------------------------- */
 
-static struct {
+static struct store {
     /* position, length, and begin of the content in `bytes` */
     unsigned at, n, from;
-} stores[STORES];
+} * stores;
 static unsigned store_count, byte_count;
-static unsigned char bytes[BYTES];
+static unsigned char *bytes;
 static int noting;
 
 /* Copy in up to four pieces, and note each piece. */
@@ -61,11 +61,11 @@ struct op {
     uint32_t crc;
     unsigned char entry[1024];
 };
-static struct op ops[2][OPS + 1]; /* indexed by the ops' numbers */
+static struct op *ops[2]; /* indexed by the ops' numbers */
 static unsigned op_count[2];
 
 /* How many ops had been settled after this many stores. */
-static struct { unsigned stores, settled[2]; } known[STORES];
+static struct known { unsigned stores, settled[2]; } * known;
 static unsigned known_count;
 
 static delayq q;
@@ -312,12 +312,21 @@ static int runs(int usual) {
     return text ? atoi(text) : usual;
 }
 
+static void prepare(void) {
+    image = SHARED(unsigned char, SIZE);
+    resumed = SHARED(unsigned char, SIZE);
+    stores = SHARED(struct store, STORES);
+    bytes = SHARED(unsigned char, BYTES);
+    ops[0] = SHARED(struct op, OPS + 1);
+    ops[1] = SHARED(struct op, OPS + 1);
+    known = SHARED(struct known, STORES);
+}
+
 LONG_TEST(an_outbox_that_is_cut_at_any_store_holds_what_was_accepted) {
     static unsigned char prefix[SIZE];
     unsigned done;
     int run;
-    image = (unsigned char *)shared(SIZE);
-    resumed = (unsigned char *)shared(SIZE);
+    prepare();
     for (run = 0; run < runs(50 / test_step(1, 7)); run++) {
         srand((unsigned)run);
         ask("FLUSHALL");
@@ -349,8 +358,7 @@ TEST(an_outbox_whose_pages_are_torn_holds_whole_ops_up_to_the_last) {
     static unsigned char old[SIZE], new[SIZE];
     static const int pages[] = {512, 4096};
     int run, i, k, refused = 0, tries = 0, lost = 0;
-    image = (unsigned char *)shared(SIZE);
-    resumed = (unsigned char *)shared(SIZE);
+    prepare();
     for (run = 0; run < runs(20); run++) {
         srand((unsigned)run);
         ask("FLUSHALL");

@@ -151,7 +151,7 @@ static void finish(void) {
 /* Check that each life's offers are there, in order, and at most one that is
  * not noted. */
 static void check_offers(int lives) {
-    static char pending[LIVES * MOST / 4][64];
+    char(*pending)[64] = (char(*)[64])shared(LIVES * MOST / 4 * 64);
     size_t n = read_pending("out", pending, NULL), i;
     static int next[LIVES];
     int life, number, last = 0;

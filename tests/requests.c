@@ -137,9 +137,11 @@ TEST(waiters_declare_the_keys_that_they_use) {
 #define MANY 10000
 
 TEST(no_request_has_more_words_than_hosted_servers_allow) {
-    static delayq_message m[MANY];
-    static delayq_item items[MANY];
-    static char box[4 << 20], keys[MANY][8];
+    enum { BOX = 4 << 20 };
+    delayq_message *m = SHARED(delayq_message, MANY);
+    delayq_item *items = SHARED(delayq_item, MANY);
+    static char keys[MANY][8];
+    char *box = SHARED(char, BOX);
     delayq_options o = options_for(&main_server, "jobs");
     const int many = test_brief() ? 2500 : MANY;
     size_t taken = 0, count;
@@ -165,7 +167,7 @@ TEST(no_request_has_more_words_than_hosted_servers_allow) {
     /* Put small ops into both rings. Long runs of one op make the longest
      * requests. */
     o.outbox = box;
-    o.outbox_size = sizeof box;
+    o.outbox_size = BOX;
     OK(&q, delayq_open(&q, &o));
     for (round = 0; round < 2; round++) {
         for (i = 0; i < 4000; i++) OFFER(&q, "", 0);

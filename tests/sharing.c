@@ -26,7 +26,7 @@ static struct {
 enum { HANDLES = sizeof handles / sizeof *handles };
 static char boxes[HANDLES][BOX];
 
-static unsigned char accepted[MOST], acked[MOST];
+static unsigned char *accepted, *acked; /* MOST of each */
 static unsigned offers;
 static int unacked; /* how many accepted ones */
 static long long found; /* what calls have found to do */
@@ -220,6 +220,8 @@ LONG_TEST(handles_on_one_line_lose_nothing_and_spin_in_no_call) {
     long long end = now_us() + seconds * 1000000LL, harm_us = 0, began_us;
     long long idle_us = 0, idle = 0, before, longest = 0;
     if (text) alarm((unsigned)seconds + 300);
+    accepted = SHARED(unsigned char, MOST);
+    acked = SHARED(unsigned char, MOST);
     proxy_start(&main_server);
     open_all();
     while (now_us() < end) {

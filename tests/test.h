@@ -101,8 +101,11 @@ int test_brief(void); /* 1 if the tests are to do less: under valgrind, qemu */
 /* The distance of the bytes at which a connection is cut: `full` if all are
  * tried, seven times that by default, `brief` if the tests are to do less. */
 int test_step(int full, int brief);
-/* Zeroed memory that is shared with all processes that this one forks. */
+/* Zeroed memory that is shared with all processes that this one forks. Tests
+ * have their large arrays there: LSan would read a static one at the end of
+ * each process of each test. */
 void *shared(size_t size);
+#define SHARED(type, n) ((type *)shared((n) * sizeof(type)))
 
 /* Report a row of the table of faults in tests/README.md. `make faults` prints
  * it. */

@@ -53,7 +53,7 @@ TEST(reschedule_returns_the_new_ticket) {
 }
 
 TEST(a_ticket_finds_its_item_among_thousands_of_one_millisecond) {
-    static delayq_message m[5000];
+    delayq_message *m = SHARED(delayq_message, 5000);
     delayq q;
     int i;
     int64_t due;
@@ -288,7 +288,7 @@ TEST(a_batch_sets_the_status_of_each_message) {
  * kinds, and the server does not know some of them. */
 TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
     enum { COUNT = 1000 };
-    static delayq_message m[COUNT];
+    delayq_message *m = SHARED(delayq_message, COUNT);
     static char keys[COUNT][12];
     int round, i, bad = 0, plain = 0;
     delayq q;
@@ -322,7 +322,7 @@ TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
 
 TEST(a_long_batch_that_the_server_refuses_shows_which_messages_are_stored) {
     enum { COUNT = 5000 };
-    static delayq_message m[COUNT];
+    delayq_message *m = SHARED(delayq_message, COUNT);
     int i, stored = 0;
     delayq q;
     open_queue(&q, "jobs");
