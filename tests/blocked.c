@@ -144,10 +144,9 @@ TEST(a_wait_is_not_held_up_by_a_silent_server) {
         }
         for (i = 0; i < 3; i++) {
             OFFER(&q, "x", 200);
-            waited_us = idle_polls = 0;
+            over_ms = idle_polls = 0;
             OK(&q, delayq_wait(both, 2, 20000 * test_slow()));
-            /* the other one still connects */
-            CHECK(waited_us < 4900000 && idle_polls < 5000);
+            CHECK(over_ms < 1500 && idle_polls < 5000);
             OK(&q, delayq_take(&q, &item, 0));
         }
         delayq_close(&other);
@@ -171,9 +170,9 @@ TEST(a_wait_does_not_return_because_an_outbox_can_send_nothing) {
     freeReplyObject(run(c, "CONFIG SET maxmemory 1"));
     OFFER(&q, "x", 60000);
     UNTIL(turn(&q) == DELAYQ_ERR_FULL);
-    waited_us = 0;
+    over_ms = 0;
     CHECK_STATUS(&q, delayq_wait(&one, 1, 300), DELAYQ_EMPTY);
-    CHECK(waited_us > 100000);
+    CHECK(over_ms > 100);
     CHECK_STATUS(&q, turn(&q), DELAYQ_ERR_FULL); /* a tick reports it */
     freeReplyObject(run(c, "CONFIG SET maxmemory 0"));
     SETTLE(&q);

@@ -2,7 +2,7 @@
 
 #define MOST_MS 20 /* the longest real wait of a poll while the clock skips */
 
-volatile long polls, idle_polls;
+volatile long polls, idle_polls, over_ms;
 volatile int64_t waited_us, clock_ahead_us;
 int clock_rate = 100, clock_skips;
 
@@ -35,5 +35,6 @@ int test_poll(struct pollfd *p, nfds_t n, int timeout_ms) {
     polls++;
     waited_us += us;
     idle_polls += ready == 0 && timeout_ms == 0;
+    if (ready == 0 && timeout_ms > 0) over_ms += timeout_ms;
     return ready;
 }

@@ -14,9 +14,9 @@
 
 extern volatile long polls;        /* all, */
 extern volatile long idle_polls;   /* that neither slept nor found anything, */
-extern volatile int64_t waited_us; /* and the time that they slept, each at most
-                                    * its timeout: so a slow machine adds
-                                    * nothing */
+extern volatile long over_ms;      /* the sum of timeouts that were over, */
+extern volatile int64_t waited_us; /* and the time that all have slept, each at
+                                    * most its timeout */
 
 /* The handles' clock: it runs at `clock_rate` hundredths of the real speed, and
  * is ahead by `clock_ahead_us`. */
