@@ -675,8 +675,10 @@ TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
     proxy_strike(STALL, 0, 0, 1);
     UNTIL((turn(), q.setup.x.state == DELAYQ_EXCHANGE_SENT));
     ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
+    server_kill(&main_server, SIGSTOP); /* it greets nobody yet */
     UNTIL((turn(), conn->tracking == DELAYQ_TRACK_OFF));
     UNTIL((turn(), conn->sub.state == DELAYQ_SOCKET_GREETING));
+    server_kill(&main_server, SIGCONT);
     UNTIL(has_bytes(&conn->sub));
     proxy->let_go = 1;
     UNTIL(has_bytes(&conn->cmd));
@@ -932,6 +934,8 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
     finish();
 }
 
+#define LARGE 3000000 /* bytes of a payload */
+
 /* The reply exceeds the output limit, so the server closes the taker's
  * connection before the handle has the item. The item is delivered again when
  * its lease ends. */
@@ -944,15 +948,15 @@ static void unlimit_answers(void) {
 }
 
 TEST(a_reply_beyond_the_output_limit_is_unknown_and_its_item_comes_again) {
-    static char large[3000000];
+    char *large = SHARED(char, LARGE);
     delayq_item item;
     if (main_server.major < 6) test_skip("Redis 5 answers before it closes");
     begin(NULL, "");
     goes_on(0);
     OK(&q, delayq_clear(&q, NULL));
-    memset(large, 'l', sizeof large);
+    memset(large, 'l', LARGE);
     q.options.lease_ms = 100;
-    OK(&q, delayq_offer(&q, large, sizeof large, 0));
+    OK(&q, delayq_offer(&q, large, LARGE, 0));
     elapse(admin, 1);
     limit_answers();
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
@@ -960,21 +964,21 @@ TEST(a_reply_beyond_the_output_limit_is_unknown_and_its_item_comes_again) {
     OFFER(&q, "x", 60000); /* the handle has recovered */
     unlimit_answers();
     OK(&q, delayq_take(&q, &item, 20000));
-    CHECK_INT(item.len, sizeof large);
+    CHECK_INT(item.len, LARGE);
     CHECK(item.attempt >= 2);
     OK(&q, delayq_ack(&q, &item));
     finish();
 }
 
 static void shout(void *unused) {
-    static char large[3000000];
+    char *large = SHARED(char, LARGE);
     delayq other;
     delayq_options o = options_for(&s, "jobs");
     (void)unused;
     int sub = 0;
     admin_of_ones_own();
     UNTIL(sockets(SUBSCRIBER, 0, &sub) == 1);
-    memset(large, 'l', sizeof large - 1);
+    memset(large, 'l', LARGE - 1);
     freeReplyObject(run(admin, "PUBLISH " CHANNEL " %s", large));
     /* Valkey 9.1 does not count such a message for the limit. */
     UNTIL(has_others_than(0, sub) || says("INFO server", "valkey_version:9.1"));
@@ -1000,17 +1004,17 @@ TEST(a_subscriber_beyond_the_output_limit_is_replaced) {
 /* A client that needs more than 128 KB is evicted. That is the lowest limit
  * that Redis allows. The client offers or takes a large payload. */
 TEST(an_evicted_client_is_reported_truthfully_and_reconnects) {
-    static char large[3000000];
+    char *large = SHARED(char, LARGE);
     delayq_message m;
     delayq_item item;
     begin(NULL, "");
     if (s.major < 7) test_skip("no maxmemory-clients before Redis 7");
     goes_on(0);
     OK(&q, delayq_clear(&q, NULL));
-    memset(large, 'l', sizeof large);
+    memset(large, 'l', LARGE);
     memset(&m, 0, sizeof m);
     m.data = large;
-    m.len = sizeof large;
+    m.len = LARGE;
     tell("CLIENT NO-EVICT ON");
     config("maxmemory-clients", "1");
     CHECK(delayq_offer_message(&q, &m) < 0);
@@ -1025,7 +1029,7 @@ TEST(an_evicted_client_is_reported_truthfully_and_reconnects) {
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_UNKNOWN);
     config("maxmemory-clients", "0");
     OK(&q, delayq_take(&q, &item, 20000));
-    CHECK_INT(item.len, sizeof large);
+    CHECK_INT(item.len, LARGE);
     OK(&q, delayq_ack(&q, &item));
     finish();
 }
