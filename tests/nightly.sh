@@ -26,6 +26,7 @@ export PATH=$PWD/build/tools:$PATH
 rows="
 setup     20 bash tests/packages.sh all
 test-all  60 env DELAYQ_TEST_FULL=1 make test-all
+plain     20 make quick
 bare      60 make bare
 deb-test  30 make deb-test
 sim       40 make sim SEEDS=3000
