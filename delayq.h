@@ -3423,12 +3423,11 @@ static const char dq_lua_find[] =
  * that has many more elements. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
-    "  local found, named, count, most = {}, {}, 0, to - from + 1\n"
+    "  local found, named, n, most = {}, {}, 0, to - from + 1\n"
     "  local page, page_due, length, size, rank\n"
-    "  local pages, n, gone = 0, #reply, nil\n"
+    "  local pages, at, gone = 0, #reply, nil\n"
     "  for i = from, to, 2 do\n"
-    "    local e\n"
-    "    local due, prefix = argv[i], argv[i + 1]\n"
+    "    local due, prefix, e = argv[i], argv[i + 1]\n"
     "    if most > 2 and (due ~= page_due or #prefix ~= length) then\n"
     "      page, page_due, length, pages = nil, due, #prefix, pages + 1\n"
     "      size = redis.call('ZCOUNT', zset, due, due)\n"
@@ -3442,26 +3441,24 @@ static const char dq_lua_remove[] =
     "    end\n"
     "    if page then e = page[prefix]\n"
     "    else e, rank = find(zset, due, prefix) end\n"
-    "    local fresh = e and not named[e]\n"
-    "    if fresh then\n"
-    "      count = count + 1\n"
-    "      found[count], named[e] = e, true\n"
-    "    end\n"
-    "    n = n + 1\n"
-    "    reply[n] = fresh and 1 or 0\n"
+    "    at = at + 1\n"
+    "    if e and not named[e] then\n"
+    "      n, reply[at] = n + 1, 1\n"
+    "      found[n], named[e] = e, true\n"
+    "    else reply[at] = 0 end\n"
     "  end\n"
-    "  for i = 1, mirror and count or 0 do\n"
+    "  for i = 1, mirror and n or 0 do\n"
     "    redis.call('ZREM', zset, 'delayq')\n"
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
-    "  if count == 0 then return reply end\n"
+    "  if n == 0 then return reply end\n"
     /* remove a whole millisecond, or one large element, by ranks: the command
      * is much shorter, also for replicas, but an ACL may forbid it */
-    "  if pages == 1 and page and count == size then\n"
+    "  if pages == 1 and page and n == size then\n"
     "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
     "  elseif most > 2 then rank = nil end\n"
     "  if rank and not mirror and (most > 2 or #found[1] >= 65536) then\n"
-    "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + count - 1)\n"
+    "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + n - 1)\n"
     "  end\n"
     "  if type(gone) ~= 'number' then\n"
     "    gone = redis.call('ZREM', zset, unpack(found))\n"
@@ -4885,22 +4882,22 @@ DQ_SCRIPT(tick, "5f42d3b5017dd08123c29d465eb8dd8ad7abc4ff", dq_lua_tally,
 DQ_SCRIPT(tick_redisson, "1f8fa1b96340df1a61a0f41c48f66ead77a5ea1f",
           dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_present,
           dq_lua_lengths, dq_lua_tick);
-DQ_SCRIPT(take, "4545fe2c697f14aff52fcc8028cab53909289761", dq_lua_tally,
+DQ_SCRIPT(take, "71b95d4cf339cfc2a690926f628a3240d51e783a", dq_lua_tally,
           dq_lua_present, dq_lua_take_read, dq_lua_take_usual, dq_lua_publish,
           dq_lua_find, DQ_LUA_WAITERS,
           "if usual then return give_role(usual, KEYS[6], ARGV) end\n",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_lengths, DQ_LUA_TAKE);
-DQ_SCRIPT(take_redisson, "d5d498264337873b2c23d0976e4f52fc80cc2ef6",
+DQ_SCRIPT(take_redisson, "acd419a955f047d2b8c30632ed71eee53e2307ca",
           dq_lua_tally, dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN,
           DQ_LUA_MIRROR, dq_lua_find, dq_lua_present, dq_lua_lengths,
           "local acked = nil\n", DQ_LUA_TAKE);
 DQ_SCRIPT(broadcast, "65e1971e9d1c56c474aed53d5fd7302e48c608e8", dq_lua_tally,
           DQ_LUA_RUN, dq_lua_broadcast);
-DQ_SCRIPT(tickets, "40cea41b56e912b0d21d10317f6711842ede99d8", dq_lua_tally,
+DQ_SCRIPT(tickets, "d253bd8789e637c6184b87ae5fc55083676f76fc", dq_lua_tally,
           dq_lua_clock, dq_lua_refusal, dq_lua_find, dq_lua_publish,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets,
           "return tickets(KEYS, ARGV)\n");
-DQ_SCRIPT(mixed, "e56ca05886a3398990b0b6622c86e61db3e21c4f", DQ_LUA_KEYED,
+DQ_SCRIPT(mixed, "a09cc402d11fce998d86075e00d4257076b3fda4", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
