@@ -5240,8 +5240,9 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
 
 #define DQ_BACKOFF_US 100000
 #define DQ_MOVING_US 10000 /* least pause while a slot moves */
-#ifndef DQ_ATTEMPTS_US
+#ifndef DQ_ATTEMPTS_US /* the tests set both */
 #define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
+#define DQ_SLACK_US 300000 /* a standby acts so much later than the leader */
 #endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
 #define DQ_YIELD_US DQ_SECOND_US /* longest time that lanes yield */
@@ -5555,11 +5556,7 @@ static const char *dq_waiters_claim(const delayq *q) {
     }
 }
 
-#ifndef DQ_SLACK_US
-#define DQ_SLACK_US 300000 /* a standby acts so much later than the leader */
-#endif
-
-/* Returns how much later than the leader this standby acts, in us. */
+/* Returns how much later than the leader a standby acts, in us. */
 static int64_t dq_waiters_slack(void) {
     return DQ_SLACK_US + (int64_t)dq_sys_random16() * DQ_SLACK_US / 65536;
 }
