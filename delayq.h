@@ -833,7 +833,7 @@ typedef struct delayq_exchange {
     unsigned char written;    /* the server may have received all of it */
     unsigned char blame;      /* the server has closed the socket while this
                                  exchange was 1: the first one in flight, 2:
-                                 the only one; else 0 */
+                                 the only one, or for it, as it says; else 0 */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us; /* its last byte; of the last reply */
 } delayq_exchange;
@@ -2780,9 +2780,13 @@ static const char *const dq_err_hints[] = {
 typedef struct dq_err_entry {
     const char *code;
     signed char status;
-    unsigned char leave; /* another server may succeed */
+    unsigned char leave; /* DQ_LEAVE or DQ_ENDED, or 0 */
     unsigned char hint;
 } dq_err_entry;
+
+/* After this reply the connection is of no use. */
+#define DQ_LEAVE 1 /* another server may succeed */
+#define DQ_ENDED 2 /* the server ends it because of the request */
 
 static const dq_err_entry dq_err_table[] = {
     {"NOSCRIPT", DQ_NOSCRIPT, 0, 0},
@@ -2792,12 +2796,12 @@ static const dq_err_entry dq_err_table[] = {
     {"CROSSSLOT", DELAYQ_ERR_ARG, 0, DQ_HINT_SLOT},
     {"WRONGTYPE", DELAYQ_ERR_TYPE, 0, DQ_HINT_TYPE},
     {"OOM", DELAYQ_ERR_FULL, 0, 0},
-    {"READONLY", DELAYQ_ERR_READONLY, 1, 0},
+    {"READONLY", DELAYQ_ERR_READONLY, DQ_LEAVE, 0},
     {"MISCONF", DELAYQ_ERR_READONLY, 0, 0},
     {"NOREPLICAS", DELAYQ_ERR_READONLY, 0, 0},
     {"LOADING", DELAYQ_ERR_AGAIN, 0, 0},
-    {"MASTERDOWN", DELAYQ_ERR_AGAIN, 1, 0},
-    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, 1, 0},
+    {"MASTERDOWN", DELAYQ_ERR_AGAIN, DQ_LEAVE, 0},
+    {"CLUSTERDOWN", DELAYQ_ERR_AGAIN, DQ_LEAVE, 0},
     {"UNBLOCKED", DELAYQ_ERR_AGAIN, 0, 0},
     {"BUSY", DELAYQ_ERR_AGAIN, 0, 0},
     {"max number of clients", DELAYQ_ERR_AGAIN, 0, 0},
@@ -2810,6 +2814,7 @@ static const dq_err_entry dq_err_table[] = {
     {"AUTH", DELAYQ_ERR_AUTH, 0, 0},
     {"wrong number of arguments for 'auth'", DELAYQ_ERR_AUTH, 0, DQ_HINT_USER},
     {"Protocol error: unauth", DELAYQ_ERR_AUTH, 0, 0},
+    {"Protocol error", DELAYQ_ERR_REDIS, DQ_ENDED, 0},
     {"ACL failure", DELAYQ_ERR_AUTH, 0, 0},
     {"The user executing", DELAYQ_ERR_AUTH, 0, 0},
     {"unknown command", DELAYQ_ERR_REDIS, 0, DQ_HINT_LUA},
@@ -6007,6 +6012,7 @@ static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
         x->next = NULL;
         x->state = DELAYQ_EXCHANGE_SENT;
         x->status = DELAYQ_OK;
+        x->blame = 0;
         x->number = s->number;
         x->wants = 0;
         x->sent_us = conn->now_us = dq_sys_now();
@@ -7598,17 +7604,25 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
 
 /* --- read --- */
 
+static int dq_lane_leaves(const redisReply *r) {
+    return r->type == REDIS_REPLY_ERROR ? dq_err_lookup(r->str)->leave : 0;
+}
+
 /* Learn from a reply on cmd: the server's clock, whether the socket is of use,
  * and where a redirection points. Returns the status of the lane. */
 static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
                                    const redisReply *r, delayq_status status) {
     delayq_conn *conn = q->conn;
-    int leave = r->type == REDIS_REPLY_ERROR && dq_err_lookup(r->str)->leave;
+    int leave = dq_lane_leaves(r);
     int64_t us;
-    conn->cmd.state = leave ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
-    conn->host += leave != 0; /* another server may succeed */
-    if (leave) conn->left = 1;
-    if (!leave) conn->cmd.unproven = 0;
+    if (leave == DQ_LEAVE) {
+        conn->cmd.state = DELAYQ_SOCKET_OPEN;
+        conn->host++;
+        conn->left = 1;
+    } else {
+        conn->cmd.state = DELAYQ_SOCKET_PROVEN;
+        conn->cmd.unproven = 0;
+    }
     if (status == DELAYQ_OK) /* the log may have had another event before */
         dq_conn_tell(conn, &conn->known_told_us);
     if (status == DQ_NOSCRIPT && !lane->uploads)
@@ -7624,10 +7638,12 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_with(conn->err, status, lane->why);
-        conn->leaving = status;
-        /* the requests behind this one get the same reply */
+        /* the requests behind this one get the same reply, or none; they are
+         * not the cause */
+        conn->leaving = leave == DQ_ENDED ? DELAYQ_ERR_AGAIN : status;
         if (conn->cmd.first) DQ_MARK(leaves_later);
-        if (!conn->cmd.first) dq_conn_lose(conn, &conn->cmd, status);
+        if (!conn->cmd.first || leave == DQ_ENDED)
+            dq_conn_lose(conn, &conn->cmd, conn->leaving);
     }
     return status;
 }
@@ -7659,6 +7675,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(request_refused);
         status = dq_err_reply(lane->why, verb->name, r);
+        if (dq_lane_leaves(r) == DQ_ENDED) x->blame = 2;
     } else if (loads) {
         status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
@@ -7832,8 +7849,9 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
  * connections that have lived four times as long without it. If it ends enough
  * of these in a row, it is the cause. */
 static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
-    int lost = lane->x.number > 0 && (lane->status == DELAYQ_ERR_UNKNOWN ||
-                                      lane->status == DELAYQ_ERR_IO);
+    int lost = lane->x.number > 0 &&
+               (lane->status == DELAYQ_ERR_UNKNOWN ||
+                lane->status == DELAYQ_ERR_IO || lane->x.blame > 0);
     int64_t now = q->conn->now_us;
     if (!lost) {
         DQ_MARK(outbox_backs_off);

@@ -730,15 +730,16 @@ TEST(a_connection_that_is_cut_many_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
-/* A proxy closes each connection over which the payload is sent. The program
- * takes in each frame, so that a transfer or a fetch would follow it. */
-TEST(an_op_that_ends_connections_is_dropped_though_the_program_takes) {
+/* Each connection over which the payload is sent ends. The program takes in
+ * each frame, so that a transfer or a fetch would follow it. */
+static void send_poison(const char *answer) {
     delayq_options o;
     int i, got = 0;
     proxy_start(&main_server);
     o = faulty(20000, 60000);
     OK(&q, delayq_open(&q, &o));
     SETTLE(&q);
+    snprintf(proxy->forged, sizeof proxy->forged, "%s", answer);
     snprintf(proxy->word, sizeof proxy->word, "poison");
     OFFER(&q, "before", 0);
     OFFER(&q, "poison", 0);
@@ -750,6 +751,13 @@ TEST(an_op_that_ends_connections_is_dropped_though_the_program_takes) {
     CHECK_INT(box(&q).dropped, 1);
     UNTIL(turn(&q) == DELAYQ_OK);
     delayq_close(&q);
+}
+TEST(an_op_that_ends_connections_is_dropped_though_the_program_takes) {
+    send_poison("");
+}
+/* The server's answer is here before the end of the connection. */
+TEST(an_op_that_ends_connections_with_an_answer_is_dropped) {
+    send_poison("-ERR Protocol error: invalid bulk length\r\n");
 }
 
 /* Write or check the payload with this number, its length included. */
@@ -1126,9 +1134,8 @@ TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
     delayq_close(&q);
 }
 
-/* The slot moves to a node that refuses connections, after a request of the
- * outbox has ended a connection. Nothing follows the ASK. */
-TEST(an_op_is_kept_while_its_slot_moves) {
+/* Each request is refused, after one of the outbox has ended a connection. */
+static void keep_refused(const char *answer) {
     delayq_options o = box_options(&main_server, BOX);
     long long end;
     proxy_start(&main_server);
@@ -1142,8 +1149,7 @@ TEST(an_op_is_kept_while_its_slot_moves) {
     UNTIL(turn(&q) < DELAYQ_OK); /* the connection ends */
     proxy->word[0] = '\0';
     SETTLE(&q);
-    snprintf(proxy->forged, sizeof proxy->forged, "-ASK 1 127.0.0.1:%d\r\n",
-             free_port());
+    snprintf(proxy->forged, sizeof proxy->forged, "%s", answer);
     proxy_strike(FORGE, 0, 0, 1 << 30);
     OFFER(&q, "c", 60000);
     for (end = now_us() + 1000000; now_us() < end;) {
@@ -1156,4 +1162,13 @@ TEST(an_op_is_kept_while_its_slot_moves) {
     CHECK_INT(box(&q).dropped, 0);
     CHECK_INT(ask_int("ZCARD " ZSET), 3);
     delayq_close(&q);
+}
+/* ... to a node that refuses connections. Nothing follows the ASK. */
+TEST(an_op_is_kept_while_its_slot_moves) {
+    char ask_for[64];
+    snprintf(ask_for, sizeof ask_for, "-ASK 1 127.0.0.1:%d\r\n", free_port());
+    keep_refused(ask_for);
+}
+TEST(an_op_is_kept_while_the_server_is_full) {
+    keep_refused("-OOM command not allowed when used memory > 'maxmemory'\r\n");
 }

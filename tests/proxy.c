@@ -167,9 +167,12 @@ static int pass(struct pair *p, int d) {
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
     size_t good;
     if (n <= 0) return 0;
-    if (d == 0 && proxy->word[0] &&
-        memmem(bytes, (size_t)n, proxy->word, strlen(proxy->word)))
-        return 0;
+    if (d == 0 && proxy->word[0] && p->flow[0].fault == PASS &&
+        memmem(bytes, (size_t)n, proxy->word, strlen(proxy->word))) {
+        p->flow[0].fault = DROP;
+        return proxy->forged[0] != '\0' &&
+               put(p->fd[0], proxy->forged, strlen(proxy->forged));
+    }
     if (d == 0) count_words(&p->flow[0], bytes, (size_t)n);
     if (proxy->pace_us > 0)
         usleep((unsigned)(proxy->pace_us * (double)n / sizeof bytes));

@@ -36,7 +36,8 @@ struct proxy {
     volatile int let_go;  /* 1: release the held bytes */
     volatile int pace_us; /* a slow line: the pause after each 64 KiB */
     char forged[256];
-    /* close a connection at a command with this word; "": none */
+    /* close a connection at a command with this word; "": none. With `forged`
+     * the end has not arrived yet: answer the command, and drop later bytes */
     char word[32];
 
     volatile int connections; /* how many so far */
