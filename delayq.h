@@ -2328,7 +2328,7 @@ static int dq_sys_write(redisContext *c, int *sent) {
 static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
     dq_sys_signals signals;
     int n;
-    if (c->err) return -1;
+    if (c->err && tls) return -1; /* else a failed write prevents no read */
     if (tls) dq_sys_block_sigpipe(&signals);
 #if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* without c->funcs */
     n = (int)recv(c->fd, to, size, 0);
@@ -6081,12 +6081,14 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     return n;
 }
 
-/* Write the pending output and read the pending input. A reply that no exchange
+/* Write the pending output and read the pending input, even if the write fails:
+ * the server may have said why it ends the connection. A reply that no exchange
  * awaits goes to `hear`. If `hear` is NULL, such a reply is a fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
-    delayq_status status = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    delayq_status written = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    delayq_status status = DELAYQ_OK;
     int reads;
     s->more = 0;
     for (reads = 0; reads < DQ_READS && status == DELAYQ_OK; reads++) {
@@ -6094,7 +6096,7 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
         void *r = NULL;
         int n = dq_conn_read(conn, s, &wrong);
         if (n < 0) return dq_conn_fault(conn, s);
-        if (n == 0) return DELAYQ_OK;
+        if (n == 0) return written;
         if (wrong) DQ_MARK(not_the_protocol);
         if (wrong)
             return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL, DQ_BAD_PROTOCOL,
@@ -6109,10 +6111,10 @@ static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                 status = dq_conn_match(conn, s, (redisReply *)r);
             }
         } while (r && status == DELAYQ_OK);
-        if (!s->first && !hear && s->state >= DELAYQ_SOCKET_OPEN) return status;
+        if (!s->first && !hear && s->state >= DELAYQ_SOCKET_OPEN) break;
     }
-    s->more = status == DELAYQ_OK;
-    return status;
+    s->more = reads == DQ_READS;
+    return status == DELAYQ_OK ? written : status;
 }
 
 /* --- connecting a socket --- */

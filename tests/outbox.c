@@ -1112,6 +1112,28 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
     end_own();
 }
 
+/* The server says why, and ends the connection while the payload is sent. */
+TEST(a_payload_that_the_server_refuses_is_reported_with_its_reason) {
+    enum { LARGE = 1100000 };
+    char *big = SHARED(char, LARGE);
+    const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
+    delayq_options o;
+    int i;
+    start_own(with);
+    o = box_options(&own, BOX);
+    o.outbox = NULL;
+    o.outbox_size = 0;
+    for (i = 0; i < 20; i++) {
+        OK(&q, delayq_open(&q, &o));
+        CHECK_INT(delayq_offer(&q, big, LARGE, 60000), DELAYQ_ERR_REDIS);
+        if (!strstr(delayq_errmsg(&q), "invalid bulk length"))
+            FAIL("%s", delayq_errmsg(&q));
+        OFFER(&q, "small", 60000);
+        delayq_close(&q);
+    }
+    end_own();
+}
+
 TEST(after_a_drop_ticks_are_fine_again) {
     enum { LARGE = 1100000 };
     char *big = SHARED(char, LARGE);
