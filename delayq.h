@@ -7677,7 +7677,10 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(request_refused);
         status = dq_err_reply(lane->why, verb->name, r);
-        if (dq_lane_leaves(r) == DQ_ENDED) x->blame = 2;
+        if (dq_lane_leaves(r) == DQ_ENDED) {
+            DQ_MARK(ended_with_a_reply);
+            x->blame = 2;
+        }
     } else if (loads) {
         status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {

@@ -1054,6 +1054,14 @@ static void serve_blocked(redis *r) {
     }
 }
 
+static void protocol_error(client *c, const char *why) {
+    buf *out = say_to(c);
+    buf_text(out, "-ERR Protocol error: ");
+    buf_text(out, why);
+    buf_text(out, "\r\n");
+    client_close(c);
+}
+
 /* Why the command may not run now; r_error has been called then. */
 static int refused(call *k, int container) {
     redis *r = k->r;
@@ -1097,6 +1105,7 @@ static int refused(call *k, int container) {
         return 1;
     }
     if (!(cmd->flags & CMD_NOAUTH) && acl_denies(&r->faults, cmd)) {
+        if (r->faults.closes == 2) protocol_error(c, "not allowed");
         if (r->faults.closes) {
             client_close(c);
             return 1;
@@ -1189,14 +1198,6 @@ static void request(client *c, int argc, const char **argv,
 static const char *line_end(const client *c, size_t at) {
     const char *s = c->in.s + at, *end = memchr(s, '\r', c->in.len - at);
     return end && end + 1 < c->in.s + c->in.len ? end : NULL;
-}
-
-static void protocol_error(client *c, const char *why) {
-    buf *out = say_to(c);
-    buf_text(out, "-ERR Protocol error: ");
-    buf_text(out, why);
-    buf_text(out, "\r\n");
-    client_close(c);
 }
 
 /* The words of the next request: how many, 0 if it is not complete, -1 if it

@@ -76,8 +76,8 @@ typedef struct redis_faults {
     int no_persistence; /* MISCONF */
     int max_clients;    /* 0: no limit */
     const char *denied; /* ACL: words of commands, " zadd client|tracking " */
-    int closes;         /* it closes the connection at these, as some proxies do
-                           at what they don't know */
+    int closes;         /* 1: it closes the connection at these, as some proxies
+                           do at what they don't know; 2: it says so before */
     int no_scripts;     /* SCRIPT FLUSH at each request, one of two */
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);

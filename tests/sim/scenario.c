@@ -647,7 +647,7 @@ static void apply(void) {
         case DENIED:
             snprintf(denied, sizeof denied, "%s", commands[f->seed % 16]);
             r->denied = denied;
-            r->closes = f->seed / 16 % 2 == 0;
+            r->closes = f->seed / 16 % 2 ? 0 : 1 + (int)(f->seed / 32 % 2);
             break;
         case FREEZE_SERVER: freeze = 1; break;
         default: break;
