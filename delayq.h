@@ -2780,13 +2780,11 @@ static const char *const dq_err_hints[] = {
 typedef struct dq_err_entry {
     const char *code;
     signed char status;
-    unsigned char leave; /* DQ_LEAVE or DQ_ENDED, or 0 */
+    unsigned char leave; /* the connection, for one of these, or 0 */
+#define DQ_LEAVE 1       /* another server may succeed */
+#define DQ_ENDED 2       /* the server ends it because of the request */
     unsigned char hint;
 } dq_err_entry;
-
-/* After this reply the connection is of no use. */
-#define DQ_LEAVE 1 /* another server may succeed */
-#define DQ_ENDED 2 /* the server ends it because of the request */
 
 static const dq_err_entry dq_err_table[] = {
     {"NOSCRIPT", DQ_NOSCRIPT, 0, 0},
@@ -7606,25 +7604,19 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
 
 /* --- read --- */
 
-static int dq_lane_leaves(const redisReply *r) {
-    return r->type == REDIS_REPLY_ERROR ? dq_err_lookup(r->str)->leave : 0;
-}
-
 /* Learn from a reply on cmd: the server's clock, whether the socket is of use,
  * and where a redirection points. Returns the status of the lane. */
 static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
                                    const redisReply *r, delayq_status status) {
     delayq_conn *conn = q->conn;
-    int leave = dq_lane_leaves(r);
+    int error = r->type == REDIS_REPLY_ERROR;
+    int leave = error ? dq_err_lookup(r->str)->leave : 0;
+    unsigned other = leave == DQ_LEAVE;
     int64_t us;
-    if (leave == DQ_LEAVE) {
-        conn->cmd.state = DELAYQ_SOCKET_OPEN;
-        conn->host++;
-        conn->left = 1;
-    } else {
-        conn->cmd.state = DELAYQ_SOCKET_PROVEN;
-        conn->cmd.unproven = 0;
-    }
+    conn->cmd.state = other ? DELAYQ_SOCKET_OPEN : DELAYQ_SOCKET_PROVEN;
+    conn->host += other;
+    if (other) conn->left = 1;
+    if (!other) conn->cmd.unproven = 0;
     if (status == DELAYQ_OK) /* the log may have had another event before */
         dq_conn_tell(conn, &conn->known_told_us);
     if (status == DQ_NOSCRIPT && !lane->uploads)
@@ -7677,10 +7669,8 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     } else if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(request_refused);
         status = dq_err_reply(lane->why, verb->name, r);
-        if (dq_lane_leaves(r) == DQ_ENDED) {
-            DQ_MARK(ended_with_a_reply);
-            x->blame = 2;
-        }
+        if (dq_err_lookup(r->str)->leave == DQ_ENDED) x->blame = 2;
+        if (x->blame) DQ_MARK(ended_with_a_reply);
     } else if (loads) {
         status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {

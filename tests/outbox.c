@@ -1075,15 +1075,21 @@ TEST(lost_connections_have_each_op_reported_once) {
     delayq_close(&q);
 }
 
-/* Only the payload that ends each connection is dropped. */
-TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
-    enum { LARGE = 1100000 };
-    char *big = SHARED(char, LARGE);
+/* Start a server that refuses this payload, and ends the connection. */
+enum { LARGE = 1100000 };
+static char *refused_payload(void) {
     const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
-    delayq_options o;
-    int i;
+    char *big = SHARED(char, LARGE);
     memset(big, 'x', LARGE);
     start_own(with);
+    return big;
+}
+
+/* Only the payload that ends each connection is dropped. */
+TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
+    char *big = refused_payload();
+    delayq_options o;
+    int i;
     o = box_options(&own, 16 << 20);
     report(&o);
     o.log = on_log;
@@ -1114,12 +1120,9 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
 
 /* The server says why, and ends the connection while the payload is sent. */
 TEST(a_payload_that_the_server_refuses_is_reported_with_its_reason) {
-    enum { LARGE = 1100000 };
-    char *big = SHARED(char, LARGE);
-    const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
+    char *big = refused_payload();
     delayq_options o;
     int i;
-    start_own(with);
     o = box_options(&own, BOX);
     o.outbox = NULL;
     o.outbox_size = 0;
@@ -1135,11 +1138,8 @@ TEST(a_payload_that_the_server_refuses_is_reported_with_its_reason) {
 }
 
 TEST(after_a_drop_ticks_are_fine_again) {
-    enum { LARGE = 1100000 };
-    char *big = SHARED(char, LARGE);
-    const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
+    char *big = refused_payload();
     delayq_options o;
-    start_own(with);
     o = box_options(&own, 16 << 20);
     o.reconnect_max_ms = 1;
     OK(&q, delayq_open(&q, &o));
