@@ -54,22 +54,25 @@ int put(int fd, const char *bytes, size_t n) {
     return 1;
 }
 
-/* Returns how many of n bytes pass unchanged. The fault applies to the rest. */
+/* Returns how many of n bytes pass unchanged. The fault applies to the rest.
+ * The test may strike again as soon as it sees the new `times`, so this is
+ * written last, and not at all if proxy_calm() was called meanwhile. */
 static size_t clean(struct pair *p, int d, size_t n) {
     struct flow *f = &p->flow[d];
+    int times = proxy->times;
+    long at = proxy->at;
     if (f->fault != PASS) return 0;
-    if (proxy->times <= 0 || proxy->direction != d || proxy->at < 0) return n;
+    if (times <= 0 || proxy->direction != d || at < 0) return n;
     if (proxy->only >= 0 && proxy->only != p->number) return n;
-    if ((long)n < proxy->at) {
-        proxy->at -= (long)n;
+    if ((long)n < at) {
+        proxy->at = at - (long)n;
         return n;
     }
-    n = (size_t)proxy->at;
     f->fault = (enum fault)proxy->fault;
     f->until = now_us() + proxy->delay_ms * 1000LL;
-    proxy->times--;
-    proxy->at = proxy->times > 0 ? 0 : -1;
-    return n;
+    proxy->at = times > 1 ? 0 : -1;
+    __sync_bool_compare_and_swap(&proxy->times, times, times - 1);
+    return (size_t)at;
 }
 
 static int keep(struct flow *f, const char *bytes, size_t n) {
