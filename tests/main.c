@@ -42,6 +42,9 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #define LIMIT_S 240 /* enough for a busy machine, too */
 #define SKIPPED 77
@@ -630,6 +633,16 @@ static int ends_a_line(int output) {
     return last == '\n';
 }
 
+/* A test that hangs shows where. */
+static void on_hang(int sig) {
+    signal(sig, SIG_DFL);
+    alarm(30);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_print_stack_trace();
+#endif
+    raise(sig);
+}
+
 /* Run a test in a process of its own. Its output goes into the file. */
 static int run_test(const struct test *t, int output) {
     const char *given = getenv("DELAYQ_TEST_SEED");
@@ -644,6 +657,7 @@ static int run_test(const struct test *t, int output) {
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGALRM, on_hang);
         alarm((unsigned)(LIMIT_S * (test_brief() ? 2 : 1)));
         dup2(output, 1);
         dup2(output, 2);
