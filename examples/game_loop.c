@@ -54,13 +54,16 @@ static void sleep_ms(double ms) {
 #endif
 
 /* The game's use of the queue in one frame: take until it is empty, then
- * offer, then tick. The tick writes the offers and reads what the next frame
- * will take. */
+ * offer, then tick. The tick writes the offers and the acks, and reads what the
+ * next frame will take. */
 static void frame(delayq *q, int orc_dies) {
     static delayq_status last;
     delayq_status status;
     delayq_item item;
-    while (delayq_take(q, &item, 0) == DELAYQ_OK) back++;
+    while (delayq_take(q, &item, 0) == DELAYQ_OK) {
+        back++;
+        delayq_ack(q, &item);
+    }
     /* DELAYQ_ERR_FULL: there is no room in the outbox, so this orc lives on */
     if (orc_dies && delayq_offer(q, "orc", 3, 500) == DELAYQ_OK) died++;
     status = delayq_tick(q, NULL);
@@ -101,6 +104,8 @@ int main(int argc, char **argv) {
     options.url = getenv("DELAYQ_URL");
     options.outbox = memory;
     options.outbox_size = sizeof memory;
+    /* an orc that is lost on the way is sent again 4 s later */
+    options.lease_ms = 4000;
     /* fails only for bad options */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
