@@ -224,6 +224,13 @@ static int moved_slot(void) {
     return slot;
 }
 
+/* Connect a child process to a node. The inherited connection is its parent's:
+ * free only its memory. */
+static void connect_again(int node) {
+    if (admin[node]) redisFreeKeepFd(admin[node]);
+    admin[node] = server_connect(&nodes[node]);
+}
+
 static void begin_migration(struct migration *m) {
     m->from = owner_of(ZSET);
     m->to = other_master(m->from);
@@ -290,7 +297,7 @@ static void move_to_and_fro(void *unused) {
     struct migration m;
     int i;
     (void)unused;
-    for (i = 0; i < NODES; i++) admin[i] = server_connect(&nodes[i]);
+    for (i = 0; i < NODES; i++) connect_again(i);
     while (!moves[1]) {
         begin_migration(&m);
         usleep(20000);
@@ -469,8 +476,8 @@ TEST(a_take_waits_until_its_slot_has_arrived) {
     child = fork();
     if (child == 0) {
         usleep(1000000 * (useconds_t)test_slow());
-        admin[m.from] = server_connect(&nodes[m.from]);
-        admin[m.to] = server_connect(&nodes[m.to]);
+        connect_again(m.from);
+        connect_again(m.to);
         end_migration(&m);
         _exit(0);
     }

@@ -14,10 +14,12 @@
 /* in shared memory: the number of items that the consumer has taken */
 static volatile int *taken;
 
-/* Connect through the proxy. The consumer takes the item before a resend. */
+/* Connect through the proxy. Before a resend the consumer takes the item, and a
+ * key of 1 ms ends. */
 static int resend_waits;
 static redisContext *connect_after_the_take(void *user, int timeout_ms) {
     if (resend_waits) UNTIL(*taken > 0);
+    if (resend_waits) usleep(2000);
     return through_proxy(user, timeout_ms);
 }
 
