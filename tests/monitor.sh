@@ -58,23 +58,26 @@ trap 'rm -f "$dir/go" "$dir/exports"
     wait 2>/dev/null; rm -rf "$dir"' EXIT
 : >"$dir/go" >"$dir/exports"
 
+# A busy machine may keep them waiting.
+delayq() { "$tool" "$@" --io-timeout 60s; }
+
 # The queue jobs has offers, takes, retries, deaths and cancels. mails is
 # paused. thumbnails has ready items.
 work() {
     turn=0
     while [ -f "$dir/go" ]; do
         turn=$((turn + 1))
-        seq 3 | "$tool" offer jobs 1500ms - --counters -q
-        [ $((turn % 3)) -ne 1 ] || "$tool" offer jobs 1s again --counters -q
-        [ $((turn % 8)) -ne 1 ] || "$tool" offer jobs 1s bad --counters -q
-        [ $((turn % 4)) -ne 1 ] || "$tool" cancel jobs \
-            "$("$tool" offer jobs 1h later --counters)" --counters -q
-        "$tool" offer mails 3s mail -q
+        seq 3 | delayq offer jobs 1500ms - --counters -q
+        [ $((turn % 3)) -ne 1 ] || delayq offer jobs 1s again --counters -q
+        [ $((turn % 8)) -ne 1 ] || delayq offer jobs 1s bad --counters -q
+        [ $((turn % 4)) -ne 1 ] || delayq cancel jobs \
+            "$(delayq offer jobs 1h later --counters)" --counters -q
+        delayq offer mails 3s mail -q
         if [ $((turn % 40)) -lt 19 ]; then
-            seq 2 | "$tool" offer thumbnails 0 - --counters -q
-            "$tool" tick thumbnails --once -q
+            seq 2 | delayq offer thumbnails 0 - --counters -q
+            delayq tick thumbnails --once -q
         else
-            "$tool" take thumbnails -n 2 --counters >/dev/null
+            delayq take thumbnails -n 2 --counters >/dev/null
         fi
         sleep 1
     done
@@ -102,7 +105,6 @@ sed -n '/^## Prometheus/,/^## /s/^    \([^#]\)/\1/p' examples/tool/README.md |
 check "the tool's README has the lines that export" \
     [ "$(grep -c delayq "$dir/lines")" = 2 ]
 exports() {
-    delayq() { "$tool" "$@"; }
     while [ -f "$dir/exports" ]; do
         . "$dir/lines"
         sleep 1
