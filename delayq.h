@@ -6079,13 +6079,16 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     return n;
 }
 
-/* Write the pending output and read the pending input, even if the write fails:
- * the server may have said why it ends the connection. A reply that no exchange
- * awaits goes to `hear`. If `hear` is NULL, such a reply is a fault. */
+/* Write the pending output and read the pending input, even if a write fails,
+ * now or before: the server may have said why it ends the connection. A reply
+ * that no exchange awaits goes to `hear`. If `hear` is NULL, such a reply is a
+ * fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
-    delayq_status written = s->unwritten ? dq_conn_write(conn, s) : DELAYQ_OK;
+    delayq_status written = s->unwritten ? dq_conn_write(conn, s)
+                            : s->c->err  ? dq_conn_fault(conn, s)
+                                         : DELAYQ_OK;
     delayq_status status = DELAYQ_OK;
     int reads;
     s->more = 0;

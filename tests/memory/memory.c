@@ -383,6 +383,15 @@ TEST(each_allocation_of_a_call_with_a_lease_that_reconnects_fails) {
     every_verb(LEASES, ALL, 1);
 }
 
+/* hiredis 1.x: a request was written whole, and there is no memory for the next
+ * one. This is no reason for the next call to fail. */
+TEST(a_context_that_has_failed_after_a_request_is_not_used_again) {
+    open_queue(&q, "jobs");
+    q.conn->cmd.c->err = REDIS_ERR_OOM;
+    OFFER(&q, "x", 0);
+    delayq_close(&q);
+}
+
 static void each_allocation_of_an_open(delayq_options *o) {
     long k = 0;
     int reached = 1;
