@@ -298,8 +298,8 @@ static void *to_server(void *argument) {
         n -= done;
     }
     free(bytes);
-    if (whole < 0) shutdown(p->fd[0], SHUT_RDWR);
-    shutdown(p->fd[1], whole < 0 ? SHUT_RDWR : SHUT_WR);
+    /* the server ends the connection, after its last words */
+    shutdown(p->fd[1], SHUT_WR);
     leave(p);
     return NULL;
 }
