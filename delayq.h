@@ -50,7 +50,10 @@
  *     >>subscriber     the socket that only listens
  *     >>waiting        the one step, and the one sleep
  *     >>taking         transfers and takes
- *     >>verbs          the functions of the API
+ *     >>handles        open and close; the way of an op; ticks, takes, waits
+ *     >>offers         offers
+ *     >>tickets        acks, cancels, and all that names an item
+ *     >>queries        peek, count, pause, clear, dead letters
  *
  * >>start -- quick start
  *
@@ -1689,7 +1692,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     Keep                   an outbox that survives the program
  *     Subscriber             messages from the server
  *     Waiting                the one step, and the one sleep
- *     Taking, Verbs          the meaning of requests and replies
+ *     Taking                 the meaning of transfers and takes
+ *     Handles                open and close, ticks, takes and waits; dq_do
+ *     Offers, Tickets, Queries   the other calls: requests and replies
  *
  * The path of one request, an ack:
  *
@@ -1726,7 +1731,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        Schedule; Waiters if another handle acts
  *     q->asked           Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
- *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Verbs
+ *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Handles
  *     q->woken           Waiting; set by any thread, the only such field
  *
  * Where to look for:
@@ -1751,7 +1756,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        tests reach
  *     a new option       delayq_options; its range and default dq_check_options
  *     a new error of the server    dq_err_table
- *     a new verb         its script, writer, reader and constant, in Verbs
+ *     a new verb         its script; then its writer, reader and constant, in
+ *                        Offers, Tickets or Queries
  *===========================================================================*/
 
 #if defined(DELAYQ_IMPLEMENTATION) && !defined(DELAYQ_IMPLEMENTED)
@@ -9301,6 +9307,46 @@ static int dq_fetch_reform(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
+/* --- the verbs of takes, and the wires --- */
+
+#if defined(DELAYQ_STATIC) && !defined(__cplusplus)
+#define DQ_CONSTANT static const struct
+#else
+#define DQ_CONSTANT const struct
+#endif
+
+static const struct delayq_wire_kind dq_wire_native = {
+    "n", 16, 0, 0, 0, DQ_RETRY, NULL, NULL};
+
+#define DQ_FETCH_VERB(id, name, script, write, flags)                \
+    DQ_VERB(id, name, "", script, write, dq_read_fetch, 1, 0, flags, \
+            DQ_KEY_NONE, 0, NULL, dq_fetch_reform, dq_fetch_fail)
+DQ_FETCH_VERB(take, "take", take, dq_write_take, DQ_TAKES);
+DQ_FETCH_VERB(tick, "tick", tick, dq_write_transfer, 0);
+DQ_FETCH_VERB(take_redisson, "take", take_redisson, dq_write_take, DQ_TAKES);
+DQ_FETCH_VERB(tick_redisson, "tick", tick_redisson, dq_write_transfer, 0);
+DQ_FETCH_VERB(take_stream, "take", broadcast, dq_write_broadcast, DQ_TAKES);
+DQ_FETCH_VERB(tick_stream, "tick", broadcast, dq_write_broadcast, 0);
+
+DELAYQ_CONSTANTS_BEGIN
+DQ_CONSTANT delayq_wire_kind delayq_wire_redisson = {
+    "r", 16, 0, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson,
+};
+DQ_CONSTANT delayq_wire_kind delayq_wire_redisson_old = {
+    "o", 8, 1, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson};
+DQ_CONSTANT delayq_wire_kind delayq_wire_broadcast = {
+    "b", 16, 0, 0, 1, DQ_RETRY, &dq_verb_take_stream, &dq_verb_tick_stream};
+DELAYQ_CONSTANTS_END
+
+/* Returns the verb with which the due items of a queue are moved. */
+static const dq_verb *dq_transfer_verb(const delayq *q) {
+    return q->wire->tick ? q->wire->tick : &dq_verb_tick;
+}
+
+static const dq_verb *dq_take_verb(const delayq *q) {
+    return q->wire->take ? q->wire->take : &dq_verb_take;
+}
+
 /* --- items --- */
 
 /* Returns 1 if there are items that were not handed out. */
@@ -9481,9 +9527,6 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     return DELAYQ_EMPTY;
 }
 
-/* Returns the verb with which the due items of a queue are moved. */
-static const dq_verb *dq_transfer_verb(const delayq *q);
-
 /* Move the due items, if it is time; in a loop that takes, fetch them instead.
  * If nothing is due, `listens` asks for reports of pushes. */
 static void dq_tick_fetch(delayq *q, int listens) {
@@ -9557,22 +9600,13 @@ static delayq_status dq_wait_turn(delayq *q) {
     return any ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 /*-----------------------------------------------------------------------------
- * MARK: - Verbs
- * >>verbs   the functions of the API
+ * MARK: - Handles
+ * >>handles   open and close; the way of an op; ticks, takes, waits
  *
- * Owns the constants of the verbs and wires, the writers and readers of all but
- * takes, and the checks of the caller's arguments. A public function checks its
- * arguments, makes ops, and lets dq_do put them into the outbox or send them.
+ * Owns the options, the layout of the outbox's memory, and what has to be true
+ * of a handle before a call. A public function checks its arguments, makes ops,
+ * and lets dq_do put them into the outbox or send them.
  *---------------------------------------------------------------------------*/
-
-#if defined(DELAYQ_STATIC) && !defined(__cplusplus)
-#define DQ_CONSTANT static const struct
-#else
-#define DQ_CONSTANT const struct
-#endif
-
-static const struct delayq_wire_kind dq_wire_native = {
-    "n", 16, 0, 0, 0, DQ_RETRY, NULL, NULL};
 
 /* --- checks --- */
 
@@ -9596,34 +9630,102 @@ static int dq_is_stream(const delayq *q) {
     return q && q->open == DQ_OPEN && q->wire->stream;
 }
 
-/* Returns the attempt that a ticket contains, or -1 if its id has no room for
- * one. */
-static int dq_ticket_attempt(const char *text) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
-    return n == 17 ? dq_elem_attempt(key, 16) : -1;
-}
-
 static const char *dq_wrong_timeout(int64_t timeout_ms) {
     return timeout_ms < DELAYQ_FOREVER ? "timeout_ms is below -1" : NULL;
 }
 
-static const char *dq_wrong_ticket(const char *text) {
-    if (!text) return "no item or ticket";
-    if (dq_elem_is_ticket(text)) return NULL;
-    return "the ticket is none: an item that was taken without a lease, or of "
-           "a broadcast, has nothing to acknowledge";
+/* --- accepting and running ops --- */
+
+/* Returns 1 if this handle may have offered the item of a ticket. An id of 8
+ * bytes doesn't show this. */
+static int dq_outbox_is_own(const delayq *q, const char *ticket) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
+    return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
 }
 
-/* Check the ticket of an item that was taken. The ticket of an offer contains
- * no attempt, if its id has room for one. */
-static const char *dq_wrong_item(const delayq_item *item) {
-    const char *text = item ? item->ticket.text : NULL;
-    const char *wrong = dq_wrong_ticket(text);
-    if (wrong || dq_ticket_attempt(text) != 0) return wrong;
-    return "the ticket is that of an offer, not of an item that was taken: "
-           "cancel or reschedule it";
+/* Accept one op of a call's lane. If the caller wants its ticket, or the ring
+ * is kept, settle the due time now, by the estimate of the server's clock. */
+static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
+                                      const dq_cursor *c, int wants_ticket) {
+    dq_op *op = c->op, *added;
+    const char *name = op->verb->name;
+    int flags = op->verb->flags, dates = 0;
+    dq_ring *ring = &q->outbox->changes;
+    if (flags & DQ_OFFERS ||
+        ((flags & DQ_OF_OFFERS) && (op->key || dq_outbox_is_own(q, op->data))))
+        ring = &q->outbox->offers;
+    if ((flags & DQ_RENAMES) && q->conn->long_size == 0)
+        return dq_err_set(q->err, DELAYQ_ERR_IO,
+                          "%s: not connected yet, and the server's clock is "
+                          "not known; nothing has happened",
+                          name);
+    memcpy(op->life, q->handle_id + 5, sizeof op->life);
+    if (q->conn->clock_number > 0 && (flags & DQ_OFFERS) &&
+        (wants_ticket || ring->keep)) {
+        dq_ring_date_all(q, ring);
+        dates = ring->dated == ring->lane.accepted;
+        if (dates) dq_ring_date(q, ring, op);
+        op->id_settled = (unsigned char)(dates + (dates && op->due_ms == 0));
+        if (op->id_settled > 1) op->due_ms = op->planned_ms;
+    }
+    if ((flags & DQ_RENAMES) ||
+        (ring->keep && op->due_ms == 0 && !dates && q->conn->clock_number > 0))
+        op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
+    lane->due_ms = op->due_ms;
+    if (op->len > ring->size || dq_ring_entry_size(op) > ring->size / 2)
+        return dq_err_set(q->err, DELAYQ_ERR_ARG,
+                          "%s: larger than half of its ring, which has %lu "
+                          "bytes: enlarge options.outbox_size",
+                          name, (unsigned long)ring->size);
+    added = dq_ring_add(ring, op);
+    if (!added && ring->freed[0].bytes > 0) {
+        ring->keep->make_room(q);
+        added = dq_ring_add(ring, op);
+    }
+    if (!added) {
+        DQ_MARK(outbox_full);
+        return dq_err_set(q->err, DELAYQ_ERR_FULL,
+                          "%s: the outbox is full; nothing has happened", name);
+    }
+    q->outbox->own_accepted += (flags & DQ_UNCOUNTED) != 0;
+    ring->dated += (uint64_t)dates;
+    if (dates) ring->date_at = ring->tail;
+    if (dates && wants_ticket)
+        dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
+                          q->wire->id_len);
+    return DELAYQ_OK;
 }
+
+/* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
+ * one, put the ops into it, in order, as far as there is room, and send them if
+ * nothing is in flight. A loop's acks go together: if the first one went alone,
+ * the others, and so the next take, would wait for its reply. */
+static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
+    dq_outbox *b = q->outbox;
+    delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
+    dq_cursor c;
+    if (!b) return dq_wait_run(q, lane);
+    dq_cursor_begin(&c, lane, SIZE_MAX);
+    while (dq_cursor_next(&c)) {
+        delayq_status status = stop;
+        if (stop == DELAYQ_OK)
+            status = dq_outbox_accept(q, lane, &c, wants_tickets);
+        if (status == DELAYQ_ERR_FULL || !lane->messages) stop = status;
+        if (lane->messages) lane->messages[c.i].status = status;
+        if (lane->items) lane->items[c.i].acked = status;
+        if (status != DELAYQ_OK && lane->result != DELAYQ_ERR_FULL &&
+            (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL))
+            lane->result = status;
+    }
+    if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE && !q->fetch.taken)
+        dq_lane_step(q, &b->changes.lane);
+    if (b->offers.lane.x.state == DELAYQ_EXCHANGE_NONE)
+        dq_lane_step(q, &b->offers.lane);
+    return lane->result;
+}
+
+/* --- open and close --- */
 
 /* Check a number of the options, of which 0 stands for `usual`. */
 #define DQ_RANGE(field, most, usual, text)                     \
@@ -9694,6 +9796,493 @@ static const char *dq_check_cursor(delayq *q) {
     memcpy(q->cursor, after, strlen(after) + 1);
     return NULL;
 }
+
+static void dq_outbox_add_ring(delayq *q, dq_ring *ring, unsigned char *data,
+                               size_t size) {
+    ring->data = data;
+    ring->size = size;
+    ring->keep = q->options.outbox_keep;
+    ring->synced = UINT64_MAX;
+    dq_lane_begin(q, &ring->lane, ring, NULL, 0);
+}
+
+#define DQ_OUTBOX_MIN 8192
+
+/* Lay out the caller's memory. Returns NULL, or the fault. */
+static const char *dq_outbox_init(delayq *q) {
+    const delayq_options *o = &q->options;
+    unsigned char *p = (unsigned char *)o->outbox, *end;
+    const char *wrong = NULL;
+    dq_outbox *b;
+    size_t room;
+    if (!o->outbox && (o->outbox_size > 0 || o->outbox_keep))
+        return "outbox_size and outbox_keep: without outbox";
+    if (o->outbox_sync && !o->outbox_keep)
+        return "outbox_sync: without outbox_keep";
+    if (!o->outbox) return NULL;
+    if (o->outbox_size < DQ_OUTBOX_MIN)
+        return "outbox_size: at least 8,192 bytes";
+    end = p + o->outbox_size;
+    if (o->outbox_keep) wrong = o->outbox_keep->check(q);
+    if (wrong) return wrong;
+    if (o->outbox_keep) {
+        b = q->outbox;
+        end -= DQ_KEEP_STATE;
+        p += DQ_KEEP_RINGS;
+    } else {
+        p += (16 - ((uintptr_t)p & 15)) & 15;
+        b = (dq_outbox *)(void *)p;
+        p += (sizeof *b + 15) & ~(size_t)15;
+    }
+    memset(b, 0, sizeof *b);
+    room = (size_t)(end - p);
+    b->offers.size = room / 4 * 3 & ~(size_t)15;
+    dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
+                       (room - b->offers.size) & ~(size_t)15);
+    dq_outbox_add_ring(q, &b->offers, p, b->offers.size);
+    q->fetch.lane.next = &b->changes.lane;
+    b->changes.lane.next = &b->offers.lane;
+    q->outbox = b;
+    q->own.names = b->names;
+    return NULL;
+}
+
+DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
+    delayq_status status;
+    const char *wrong, *field = "";
+    int64_t step_us;
+    char room[DQ_TEXT_SIZE];
+    dq_url u;
+    if (!q) return DELAYQ_ERR_ARG;
+    memset(q, 0, sizeof *q);
+    if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
+    q->options = *options;
+    q->wire = options->wire ? options->wire : &dq_wire_native;
+    q->own.owner = q;
+    q->conn = &q->own;
+    wrong = dq_check_options(q);
+    if (!wrong) wrong = dq_check_cursor(q);
+    q->fetch.want = 1;
+    dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
+    dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
+    q->fetch.lane.why = q->fetch.why;
+    q->setup.next = &q->fetch.lane;
+    q->lanes = &q->setup;
+    if (!wrong) wrong = dq_outbox_init(q);
+    if (!wrong && q->options.share) q->conn = q->options.share->conn;
+    q->setup.why = q->conn->err;
+    if (!wrong) {
+        wrong = dq_conn_parse_url(q->conn, &u);
+        if (wrong) field = "url: ";
+    }
+    if (wrong)
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.%s%s", field, wrong);
+    q->own.lost_us = q->conn->now_us = dq_sys_now();
+    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
+        return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
+                          dq_sys_strerror(errno, room));
+    q->name_len = strlen(q->options.name);
+    memcpy(q->name, q->options.name, q->name_len + 1);
+    q->has_tag = strchr(q->name, '{') != NULL;
+    q->options.name = NULL; /* the handle has a copy */
+    q->open = DQ_OPEN;
+    q->pid = dq_sys_pid();
+    q->next = q->conn->handles;
+    q->conn->handles = q;
+    if (!dq_handle_identify(q))
+        wrong = "the system gives no random bytes: two machines would make the "
+                "same ids";
+    if (!wrong && q->options.outbox_keep)
+        wrong = q->options.outbox_keep->resume(q);
+    if (q->conn->subscriber) q->conn->subscriber->follow(q, 0);
+    if (!wrong && q->outbox && u.tls && q->conn == &q->own)
+        wrong = dq_tls_prepare(q->conn);
+    if (wrong) {
+        delayq_close(q);
+        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
+    }
+    if (q->outbox) {
+        dq_lane_ensure(q, q->err);
+        q->err[0] = '\0'; /* a tick returns failures */
+        return DELAYQ_OK;
+    }
+    step_us = dq_sched_patience_us(q->conn, q->call_ms);
+    if (step_us > q->options.connect_timeout_ms * 1000LL)
+        step_us = q->options.connect_timeout_ms * 1000LL;
+    status = dq_wait_connected(q, q->conn->now_us + step_us, step_us);
+    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q, q->err);
+    if (status == DELAYQ_ERR_ARG) delayq_close(q);
+    return status;
+}
+
+DELAYQ_API void delayq_close(delayq *q) {
+    delayq_conn *conn;
+    delayq_lane *lane;
+    delayq **at, *h;
+    int in_flight = 0;
+    if (!q || q->open != DQ_OPEN) return;
+    if (q->outbox && q->outbox->offers.keep && q->pid == dq_sys_pid()) {
+        q->outbox->offers.keep->step(q);
+        q->outbox->run = 0;
+    }
+    dq_resp_free(&q->reply);
+    dq_resp_free(&q->fetch.reply);
+    for (lane = q->lanes; lane; lane = lane->next) {
+        dq_conn_free_replies(&lane->x);
+        in_flight |= lane->x.state == DELAYQ_EXCHANGE_SENT;
+    }
+    q->open = 0;
+    conn = q->conn;
+    if (conn == &q->own) {
+        for (h = conn->handles; h; h = h->next) {
+            h->conn = NULL; /* q's memory may be gone soon */
+            h->options.share = NULL;
+        }
+        conn->handles = NULL;
+        dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
+        dq_tls_end(conn);
+        dq_sys_close_pipe(conn->pipe);
+    } else if (conn) {
+        for (at = &conn->handles; *at != q;) at = &(*at)->next;
+        *at = q->next;
+        if (q->pid == dq_sys_pid() && conn->subscriber)
+            conn->subscriber->follow(q, 1);
+        if (in_flight) { /* its memory is about to end */
+            DQ_MARK(closed_in_flight);
+            conn->now_us = dq_sys_now();
+            dq_err_set(conn->err, DELAYQ_ERR_IO,
+                       "a handle was closed while its request was in flight");
+            dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
+        }
+    }
+}
+
+/* --- ticks and takes --- */
+
+/* Returns 1 if a tick, or a take that does not wait, would only read the clock:
+ * nothing is due, the server will report the next item, and the sockets were
+ * read within this millisecond. It runs before dq_check, whose check of the
+ * process id costs more than all of this. */
+static int dq_is_idle(delayq *q) {
+    delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
+    int64_t now;
+    if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
+        q->ready > 0 || q->not_before_us || dq_fetch_is_busy(q) ||
+        conn->cmd.state < DELAYQ_SOCKET_OPEN ||
+        conn->sub.state == DELAYQ_SOCKET_CLOSED ||
+        (q->looked && !q->list_tracked &&
+         conn->tracking != DELAYQ_TRACK_OFF))
+        return 0;
+    q->err[0] = '\0';
+    now = conn->now_us = dq_sys_now();
+    return now < q->next_poll_us && now - conn->idle_read_us < DQ_IDLE_READ_US;
+}
+
+DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
+    int idle = dq_is_idle(q);
+    delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
+    int64_t now, left, nap;
+    if (wait_ms) *wait_ms = 1000;
+    if (status != DELAYQ_OK) return status;
+    /* A program whose last take did not wait will now sleep until wait_ms is
+     * over or a descriptor is readable: ask for reports of pushes, as a take
+     * that waits does. */
+    if (!idle) status = dq_turn(q, q->looked, !q->outbox);
+    if (status >= DELAYQ_OK && !idle) status = dq_outbox_failure(q);
+    if (!wait_ms) return status;
+    now = q->conn->now_us;
+    left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
+    nap = dq_conn_nap_us(q->conn, now);
+    left = ((left < nap ? left : nap) + 999) / 1000;
+    if (q->fetch.short_naps > 0 &&
+        (dq_fetch_has_items(q) ||
+         (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q)))) {
+        /* a program that has stopped taking sleeps longer each time */
+        int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps--)) - 1;
+        if (most < left) left = most;
+    }
+    if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
+        left > q->options.max_wait_ms)
+        left = q->options.max_wait_ms;
+    *wait_ms = left < 0 ? 0 : left;
+    return status;
+}
+
+/* Leave the waiters with a take of nothing. Its errors are ignored: the other
+ * waiters recover by timeout. */
+static void dq_take_leave(delayq *q) {
+    q->will_wait = 0;
+    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
+    DQ_MARK(leaves_waiters);
+    if (q->conn->cmd.c && !dq_fetch_is_busy(q)) {
+        dq_fetch_send(q, q->fetch.take, 0);
+        dq_wait_lane(q, &q->fetch.lane, dq_wait_limit(q));
+        q->fetch.failure = DELAYQ_OK;
+    }
+    dq_waiters_on_leave(q, 0);
+    dq_sub_follow(q, 0);
+}
+
+/* Take until something comes, the timeout is over, or delayq_wake was called.
+ * An ack in hand is sent first, so that a wake can't lose it. */
+static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
+                             size_t *count, int64_t timeout_ms) {
+    delayq_fetch *f = &q->fetch;
+    int acks = f->ack.text[0] != '\0', waits = timeout_ms != 0 || !q->outbox;
+    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(q, timeout_ms) : 0;
+    delayq_status status, failure = DELAYQ_OK;
+    dq_resp_free(&q->reply);
+    f->take = dq_take_verb(q);
+    if (!waits || !q->outbox) f->taken = 1; /* by a loop */
+    f->short_naps = DQ_SHORT_NAPS;
+    f->lost = 0;
+    dq_waiters_on_take(q, timeout_ms, waits);
+    for (;;) {
+        int postponed = dq_wait_is_postponed(q);
+        if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
+            status = DELAYQ_WOKEN;
+            break;
+        }
+        status = dq_take_step(q, items, max, count, waits,
+                              timeout_ms != 0 || q->looked == 1);
+        if (status < DELAYQ_OK) failure = status;
+        if (status == DELAYQ_EMPTY)
+            q->looked = timeout_ms == 0 || q->looked == 1;
+        else
+            q->looked = status == DELAYQ_OK && timeout_ms == 0 ? 2 : 0;
+        if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
+        if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
+        if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
+        if (acks &&
+            dq_wait_consume_wake(q)) { /* if it is not settled, the fault
+                                          counts */
+            DQ_MARK(woken_after_ack);
+            if (!f->ack.text[0]) status = DELAYQ_WOKEN;
+            break;
+        }
+        dq_sleep(&q, 1, deadline, DQ_FOR_TAKES);
+    }
+    /* if no request has succeeded since, nobody knows whether it is empty */
+    if (status == DELAYQ_EMPTY && failure < DELAYQ_OK && dq_wait_fails(q))
+        status = failure;
+    if (status >= DELAYQ_OK) q->err[0] = '\0';
+    /* an item that a lost reply had handed out is not forgotten */
+    if (f->lost) DQ_MARK(take_lost_a_reply);
+    if (f->lost) status = dq_err_after_loss(q->err, "take", status);
+    if (status != DELAYQ_OK) dq_take_leave(q);
+    q->will_wait = 0;
+    return status;
+}
+
+DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
+                                          size_t max, size_t *count,
+                                          int64_t timeout_ms) {
+    const char *wrong = !items || !count         ? "items or count is NULL"
+                        : max < 1 || max > 10000 ? "max: 1 to 10,000"
+                                                 : dq_wrong_timeout(timeout_ms);
+    delayq_status status;
+    if (count) *count = 0;
+    if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
+        dq_resp_free(&q->reply);
+        q->fetch.taken = 1;
+        q->looked = 1;
+        return DELAYQ_EMPTY;
+    }
+    status = dq_check(q, wrong);
+    if (status != DELAYQ_OK) return status;
+    return dq_take(q, items, max, count, timeout_ms);
+}
+
+DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
+                                     int64_t timeout_ms) {
+    size_t count;
+    if (item) memset(item, 0, sizeof *item);
+    return delayq_take_many(q, item, 1, &count, timeout_ms);
+}
+
+/* --- waits, the outbox, the rest --- */
+
+/* Returns 1 if a handle without an outbox has begun to look for items. */
+static int dq_wait_looks(const delayq *q) {
+    const delayq_lane *lane = &q->fetch.lane;
+    if (q->outbox) return 0;
+    if (lane->settled < lane->accepted) return 1;
+    return q->conn->cmd.state != DELAYQ_SOCKET_CLOSED &&
+           (!q->conn->known || !q->probed);
+}
+
+DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
+                                     int64_t timeout_ms) {
+    delayq_status all, failure = DELAYQ_OK; /* all: OK if one has an item */
+    delayq *fails = NULL; /* the last one with a failure */
+    int64_t deadline = 0;
+    size_t i, conns = 0;
+    if (!queues || count < 1) return DELAYQ_ERR_ARG;
+    for (i = 0; i < count; i++) {
+        delayq *q = queues[i];
+        delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+        if (status != DELAYQ_OK) return status;
+        conns += !dq_wait_seen_conn(queues, i);
+        if (conns > DQ_MAX_CONNS)
+            return dq_check(q, "wait: more than 20 connections");
+        if (deadline < dq_wait_limit(q)) deadline = dq_wait_limit(q);
+    }
+    if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
+    for (;;) {
+        delayq *looks = NULL;
+        all = DELAYQ_EMPTY;
+        for (i = 0; i < count; i++) {
+            delayq_status status;
+            int postponed;
+            queues[i]->conn->now_us = dq_sys_now(); /* others may have waited */
+            postponed = dq_wait_is_postponed(queues[i]);
+            if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
+                return DELAYQ_WOKEN;
+            queues[i]->fetch.take = dq_take_verb(queues[i]);
+            status = dq_wait_turn(queues[i]);
+            if (status < 0) fails = queues[i], failure = status;
+            if (status < 0 && !dq_err_is_transient(status)) return status;
+            if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
+            if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
+            if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
+        }
+        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) break;
+        if (dq_sys_now() >= deadline) {
+            if (all == DELAYQ_EMPTY && looks) return dq_wait_late(looks);
+            break;
+        }
+        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
+    }
+    if (all == DELAYQ_EMPTY && fails && dq_wait_fails(fails)) return failure;
+    for (i = 0; all >= DELAYQ_OK && i < count; i++) queues[i]->err[0] = '\0';
+    return all;
+}
+
+/* Returns the result of a flush that ends with `ready`, whose text is that of
+ * the call, as the status of the connection. */
+static delayq_status dq_flush_result(delayq *q, int empty,
+                                     delayq_status ready) {
+    dq_outbox *b = q->outbox;
+    uint64_t dropped = b->dropped - b->told_dropped;
+    delayq_status status;
+    b->told_dropped = b->dropped;
+    if (!empty) DQ_MARK(flush_cut_short);
+    if (dropped > 0)
+        return dq_err_set(q->err, b->drop,
+                          "flush: dropped ops: %lu; the server ends each "
+                          "connection over which they are sent",
+                          (unsigned long)dropped);
+    if (empty) q->err[0] = '\0';
+    if (empty || ready < DELAYQ_OK) return empty ? DELAYQ_OK : ready;
+    status = dq_outbox_failure(q);
+    if (status < DELAYQ_OK) return status;
+    return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
+                      "flush: not everything is settled");
+}
+
+DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
+    delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
+    int64_t deadline;
+    dq_outbox *b;
+    if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
+    if (status != DELAYQ_OK) return status;
+    b = q->outbox;
+    deadline = dq_wait_deadline(q, timeout_ms);
+    for (;;) {
+        int empty;
+        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
+        status = dq_lane_ensure(q, q->err);
+        if (status < DELAYQ_OK) dq_lane_note(q, status, q->err);
+        dq_step(q);
+        empty = b->offers.lane.settled == b->offers.lane.accepted &&
+                b->changes.lane.settled == b->changes.lane.accepted;
+        if (empty || q->conn->now_us >= deadline) {
+            status = dq_flush_result(q, empty, status);
+            if (b->offers.keep) b->offers.keep->step(q);
+            return status;
+        }
+        dq_sleep(&q, 1, deadline, DQ_FOR_FLUSH);
+    }
+}
+
+DELAYQ_API delayq_status delayq_outbox(const delayq *q,
+                                       delayq_outbox_state *state) {
+    const dq_outbox *b;
+    if (!q || !state || q->open != DQ_OPEN || !q->outbox) return DELAYQ_ERR_ARG;
+    b = q->outbox;
+    state->offers_accepted = b->offers.lane.accepted;
+    state->offers_settled = b->offers.lane.settled;
+    state->changes_accepted = b->changes.lane.accepted - b->own_accepted;
+    state->changes_settled = b->changes.lane.settled - b->own_settled;
+    state->gone = b->gone;
+    state->duplicate = b->duplicate;
+    state->dropped = b->dropped;
+    state->bytes = b->offers.used + b->changes.used;
+    state->size = b->offers.size + b->changes.size;
+    return DELAYQ_OK;
+}
+
+DELAYQ_API void delayq_wake(delayq *q) {
+    int saved = errno;
+    if (!q || q->open != DQ_OPEN || !q->conn) return;
+    if (q->pid != dq_sys_pid()) return; /* the parent's pipe */
+    DQ_STORE(&q->woken, 1);
+    /* A full pipe wakes the handle, too. */
+    dq_sys_write_pipe(q->conn->pipe[1]);
+    errno = saved;
+}
+
+DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
+    size_t n = 0;
+    if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
+    q->conn->idle_read_us = 0; /* the next step must read the input that woke
+                                  the poll */
+    if (n < max) fds[n++] = q->conn->pipe[0];
+    if (n < max && q->conn->sub.c) fds[n++] = dq_sys_fd(q->conn->sub.c);
+    if (n < max && q->conn->cmd.c) fds[n++] = dq_sys_fd(q->conn->cmd.c);
+    return n;
+}
+
+DELAYQ_API const char *delayq_errmsg(const delayq *q) {
+    return q ? q->err : "";
+}
+
+DELAYQ_API const char *delayq_strstatus(delayq_status status) {
+    static const char words[] = /* in the order of the statuses */
+        "out of memory\0"
+        "a key of the queue has a wrong type\0"
+        "the server is busy or starting\0"
+        "no answer; it may have happened\0"
+        "the queue belongs to another Redisson\0"
+        "the server's memory, or the outbox, is full\0"
+        "the server takes no writes now\0"
+        "the server answered nonsense\0"
+        "the server answered with an error\0"
+        "wrong password or no permission\0"
+        "not in time; nothing has happened\0"
+        "no connection; nothing has happened\0"
+        "bad argument\0"
+        "done\0"
+        "nothing to take\0"
+        "it is no longer there\0"
+        "the key is taken\0"
+        "woken by delayq_wake";
+    const char *text = words;
+    int i = DELAYQ_ERR_MEMORY;
+    if (status < DELAYQ_ERR_MEMORY || status > DELAYQ_WOKEN)
+        return "unknown status";
+    while (i++ < status) text += strlen(text) + 1;
+    return text;
+}
+
+/*-----------------------------------------------------------------------------
+ * MARK: - Offers
+ * >>offers   offers
+ *
+ * Owns the verbs of offers, with and without a key, and the verb of requests in
+ * which an outbox mixes them with others.
+ *---------------------------------------------------------------------------*/
 
 /* --- the verbs of offers --- */
 
@@ -10018,348 +10607,6 @@ static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
 DQ_VERB(mixed, "outbox", "", mixed, dq_write_mixed, dq_read_mixed, 300, 0,
         DQ_OFFERS, DQ_KEY_NONE, 0, &dq_verb_mixed, NULL, NULL);
 
-/* --- the verbs of tickets --- */
-
-/* Write runs of ops of one verb: the verb, their number, and for each op its
- * due time and prefix; for a bury also why; for an op with a new due time also
- * this and, in a call, the delay by which the script checks it. */
-static void dq_write_tickets(dq_resp_writer *o, delayq *q,
-                             const delayq_lane *lane) {
-    const dq_verb *verb = NULL;
-    dq_cursor c, ahead;
-    dq_resp_key(o, q, DQ_ZSET, "");
-    if (lane->key == DQ_KEY_DEAD) dq_resp_key(o, q, DQ_DEAD, "");
-    if (lane->key == DQ_KEY_MIRROR && q->wire->mirror)
-        dq_resp_key(o, q, DQ_MIRROR, "");
-    dq_resp_end_keys(o, q);
-    dq_resp_key(o, q, DQ_CHANNEL, "");
-    dq_resp_text(o, lane->resends ? "again" : "");
-    dq_cursor_begin(&c, lane, lane->n);
-    while (dq_cursor_next(&c)) {
-        if (c.op->verb != verb) {
-            ahead = c;
-            verb = c.op->verb;
-            while (dq_cursor_next(&ahead) && ahead.op->verb == verb) continue;
-            dq_resp_text(o, verb->word);
-            dq_resp_int(o, (int64_t)(ahead.number - c.number));
-        }
-        dq_write_ticket(o, c.op->data);
-        if (verb->key == DQ_KEY_DEAD)
-            dq_resp_text(o, c.op->data + strlen(c.op->data) + 1);
-        if (!(verb->flags & DQ_RETIMES)) continue;
-        dq_resp_int(o, c.op->planned_ms);
-        dq_write_given(o, !lane->ring, c.op->delay_ms);
-    }
-}
-
-#define DQ_TICKET_VERB(id, name, word, counter, flags, key, code, mixed)     \
-    DQ_VERB(id, name, word, tickets, dq_write_tickets, dq_read_ops,          \
-            (flags)&DQ_RETIMES || (key) == DQ_KEY_DEAD ? 200 : 500, counter, \
-            DQ_IDEMPOTENT | (flags), key, code, mixed, NULL, NULL)
-DQ_TICKET_VERB(ack, "ack", "ack", offsetof(delayq_counts, acked), 0,
-               DQ_KEY_NONE, 6, NULL);
-DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR, 3,
-               &dq_verb_mixed);
-DQ_TICKET_VERB(nack, "nack", "nack", offsetof(delayq_counts, nacked),
-               DQ_RETIMES, DQ_KEY_NONE, 7, NULL);
-DQ_TICKET_VERB(release, "nack", "release", offsetof(delayq_counts, nacked),
-               DQ_RETIMES, DQ_KEY_NONE, 8, NULL);
-DQ_TICKET_VERB(unfetch, "release", "unfetch", 0, DQ_RETIMES | DQ_UNCOUNTED,
-               DQ_KEY_NONE, 9, NULL);
-DQ_TICKET_VERB(extend, "extend", "extend", 0, DQ_RETIMES | DQ_RENAMES,
-               DQ_KEY_NONE, 10, NULL);
-DQ_TICKET_VERB(reschedule, "reschedule", "reschedule", 0,
-               DQ_RETIMES | DQ_RENAMES | DQ_OF_OFFERS, DQ_KEY_NONE, 4,
-               &dq_verb_mixed);
-DQ_TICKET_VERB(bury, "bury", "bury", offsetof(delayq_counts, died), 0,
-               DQ_KEY_DEAD, 11, NULL);
-
-/* It is not idempotent: see OFFER_KEYED. */
-DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
-        0, DQ_OF_OFFERS, DQ_KEY_NONE, 5, &dq_verb_mixed, NULL, NULL);
-
-/* --- the verbs of takes, and the wires --- */
-
-#define DQ_FETCH_VERB(id, name, script, write, flags)                \
-    DQ_VERB(id, name, "", script, write, dq_read_fetch, 1, 0, flags, \
-            DQ_KEY_NONE, 0, NULL, dq_fetch_reform, dq_fetch_fail)
-DQ_FETCH_VERB(take, "take", take, dq_write_take, DQ_TAKES);
-DQ_FETCH_VERB(tick, "tick", tick, dq_write_transfer, 0);
-DQ_FETCH_VERB(take_redisson, "take", take_redisson, dq_write_take, DQ_TAKES);
-DQ_FETCH_VERB(tick_redisson, "tick", tick_redisson, dq_write_transfer, 0);
-DQ_FETCH_VERB(take_stream, "take", broadcast, dq_write_broadcast, DQ_TAKES);
-DQ_FETCH_VERB(tick_stream, "tick", broadcast, dq_write_broadcast, 0);
-
-DELAYQ_CONSTANTS_BEGIN
-DQ_CONSTANT delayq_wire_kind delayq_wire_redisson = {
-    "r", 16, 0, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson,
-};
-DQ_CONSTANT delayq_wire_kind delayq_wire_redisson_old = {
-    "o", 8, 1, 1, 0, DQ_MIRROR, &dq_verb_take_redisson, &dq_verb_tick_redisson};
-DQ_CONSTANT delayq_wire_kind delayq_wire_broadcast = {
-    "b", 16, 0, 0, 1, DQ_RETRY, &dq_verb_take_stream, &dq_verb_tick_stream};
-DELAYQ_CONSTANTS_END
-
-static const dq_verb *dq_transfer_verb(const delayq *q) {
-    return q->wire->tick ? q->wire->tick : &dq_verb_tick;
-}
-
-static const dq_verb *dq_take_verb(const delayq *q) {
-    return q->wire->take ? q->wire->take : &dq_verb_take;
-}
-
-/* --- accepting and running ops --- */
-
-/* Returns 1 if this handle may have offered the item of a ticket. An id of 8
- * bytes doesn't show this. */
-static int dq_outbox_is_own(const delayq *q, const char *ticket) {
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
-    return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
-}
-
-/* Accept one op of a call's lane. If the caller wants its ticket, or the ring
- * is kept, settle the due time now, by the estimate of the server's clock. */
-static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
-                                      const dq_cursor *c, int wants_ticket) {
-    dq_op *op = c->op, *added;
-    const char *name = op->verb->name;
-    int flags = op->verb->flags, dates = 0;
-    dq_ring *ring = &q->outbox->changes;
-    if (flags & DQ_OFFERS ||
-        ((flags & DQ_OF_OFFERS) && (op->key || dq_outbox_is_own(q, op->data))))
-        ring = &q->outbox->offers;
-    if ((flags & DQ_RENAMES) && q->conn->long_size == 0)
-        return dq_err_set(q->err, DELAYQ_ERR_IO,
-                          "%s: not connected yet, and the server's clock is "
-                          "not known; nothing has happened",
-                          name);
-    memcpy(op->life, q->handle_id + 5, sizeof op->life);
-    if (q->conn->clock_number > 0 && (flags & DQ_OFFERS) &&
-        (wants_ticket || ring->keep)) {
-        dq_ring_date_all(q, ring);
-        dates = ring->dated == ring->lane.accepted;
-        if (dates) dq_ring_date(q, ring, op);
-        op->id_settled = (unsigned char)(dates + (dates && op->due_ms == 0));
-        if (op->id_settled > 1) op->due_ms = op->planned_ms;
-    }
-    if ((flags & DQ_RENAMES) ||
-        (ring->keep && op->due_ms == 0 && !dates && q->conn->clock_number > 0))
-        op->due_ms = dq_due_after(q, op->begun_us, op->delay_ms);
-    lane->due_ms = op->due_ms;
-    if (op->len > ring->size || dq_ring_entry_size(op) > ring->size / 2)
-        return dq_err_set(q->err, DELAYQ_ERR_ARG,
-                          "%s: larger than half of its ring, which has %lu "
-                          "bytes: enlarge options.outbox_size",
-                          name, (unsigned long)ring->size);
-    added = dq_ring_add(ring, op);
-    if (!added && ring->freed[0].bytes > 0) {
-        ring->keep->make_room(q);
-        added = dq_ring_add(ring, op);
-    }
-    if (!added) {
-        DQ_MARK(outbox_full);
-        return dq_err_set(q->err, DELAYQ_ERR_FULL,
-                          "%s: the outbox is full; nothing has happened", name);
-    }
-    q->outbox->own_accepted += (flags & DQ_UNCOUNTED) != 0;
-    ring->dated += (uint64_t)dates;
-    if (dates) ring->date_at = ring->tail;
-    if (dates && wants_ticket)
-        dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
-                          q->wire->id_len);
-    return DELAYQ_OK;
-}
-
-/* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
- * one, put the ops into it, in order, as far as there is room, and send them if
- * nothing is in flight. A loop's acks go together: if the first one went alone,
- * the others, and so the next take, would wait for its reply. */
-static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
-    dq_outbox *b = q->outbox;
-    delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
-    dq_cursor c;
-    if (!b) return dq_wait_run(q, lane);
-    dq_cursor_begin(&c, lane, SIZE_MAX);
-    while (dq_cursor_next(&c)) {
-        delayq_status status = stop;
-        if (stop == DELAYQ_OK)
-            status = dq_outbox_accept(q, lane, &c, wants_tickets);
-        if (status == DELAYQ_ERR_FULL || !lane->messages) stop = status;
-        if (lane->messages) lane->messages[c.i].status = status;
-        if (lane->items) lane->items[c.i].acked = status;
-        if (status != DELAYQ_OK && lane->result != DELAYQ_ERR_FULL &&
-            (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL))
-            lane->result = status;
-    }
-    if (b->changes.lane.x.state == DELAYQ_EXCHANGE_NONE && !q->fetch.taken)
-        dq_lane_step(q, &b->changes.lane);
-    if (b->offers.lane.x.state == DELAYQ_EXCHANGE_NONE)
-        dq_lane_step(q, &b->offers.lane);
-    return lane->result;
-}
-
-static void dq_outbox_add_ring(delayq *q, dq_ring *ring, unsigned char *data,
-                               size_t size) {
-    ring->data = data;
-    ring->size = size;
-    ring->keep = q->options.outbox_keep;
-    ring->synced = UINT64_MAX;
-    dq_lane_begin(q, &ring->lane, ring, NULL, 0);
-}
-
-#define DQ_OUTBOX_MIN 8192
-
-/* Lay out the caller's memory. Returns NULL, or the fault. */
-static const char *dq_outbox_init(delayq *q) {
-    const delayq_options *o = &q->options;
-    unsigned char *p = (unsigned char *)o->outbox, *end;
-    const char *wrong = NULL;
-    dq_outbox *b;
-    size_t room;
-    if (!o->outbox && (o->outbox_size > 0 || o->outbox_keep))
-        return "outbox_size and outbox_keep: without outbox";
-    if (o->outbox_sync && !o->outbox_keep)
-        return "outbox_sync: without outbox_keep";
-    if (!o->outbox) return NULL;
-    if (o->outbox_size < DQ_OUTBOX_MIN)
-        return "outbox_size: at least 8,192 bytes";
-    end = p + o->outbox_size;
-    if (o->outbox_keep) wrong = o->outbox_keep->check(q);
-    if (wrong) return wrong;
-    if (o->outbox_keep) {
-        b = q->outbox;
-        end -= DQ_KEEP_STATE;
-        p += DQ_KEEP_RINGS;
-    } else {
-        p += (16 - ((uintptr_t)p & 15)) & 15;
-        b = (dq_outbox *)(void *)p;
-        p += (sizeof *b + 15) & ~(size_t)15;
-    }
-    memset(b, 0, sizeof *b);
-    room = (size_t)(end - p);
-    b->offers.size = room / 4 * 3 & ~(size_t)15;
-    dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
-                       (room - b->offers.size) & ~(size_t)15);
-    dq_outbox_add_ring(q, &b->offers, p, b->offers.size);
-    q->fetch.lane.next = &b->changes.lane;
-    b->changes.lane.next = &b->offers.lane;
-    q->outbox = b;
-    q->own.names = b->names;
-    return NULL;
-}
-
-DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
-    delayq_status status;
-    const char *wrong, *field = "";
-    int64_t step_us;
-    char room[DQ_TEXT_SIZE];
-    dq_url u;
-    if (!q) return DELAYQ_ERR_ARG;
-    memset(q, 0, sizeof *q);
-    if (!options) return dq_err_set(q->err, DELAYQ_ERR_ARG, "options is NULL");
-    q->options = *options;
-    q->wire = options->wire ? options->wire : &dq_wire_native;
-    q->own.owner = q;
-    q->conn = &q->own;
-    wrong = dq_check_options(q);
-    if (!wrong) wrong = dq_check_cursor(q);
-    q->fetch.want = 1;
-    dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
-    dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
-    q->fetch.lane.why = q->fetch.why;
-    q->setup.next = &q->fetch.lane;
-    q->lanes = &q->setup;
-    if (!wrong) wrong = dq_outbox_init(q);
-    if (!wrong && q->options.share) q->conn = q->options.share->conn;
-    q->setup.why = q->conn->err;
-    if (!wrong) {
-        wrong = dq_conn_parse_url(q->conn, &u);
-        if (wrong) field = "url: ";
-    }
-    if (wrong)
-        return dq_err_set(q->err, DELAYQ_ERR_ARG, "options.%s%s", field, wrong);
-    q->own.lost_us = q->conn->now_us = dq_sys_now();
-    if (!q->options.share && !dq_sys_open_pipe(q->own.pipe))
-        return dq_err_set(q->err, DELAYQ_ERR_MEMORY, "no pipe: %s",
-                          dq_sys_strerror(errno, room));
-    q->name_len = strlen(q->options.name);
-    memcpy(q->name, q->options.name, q->name_len + 1);
-    q->has_tag = strchr(q->name, '{') != NULL;
-    q->options.name = NULL; /* the handle has a copy */
-    q->open = DQ_OPEN;
-    q->pid = dq_sys_pid();
-    q->next = q->conn->handles;
-    q->conn->handles = q;
-    if (!dq_handle_identify(q))
-        wrong = "the system gives no random bytes: two machines would make the "
-                "same ids";
-    if (!wrong && q->options.outbox_keep)
-        wrong = q->options.outbox_keep->resume(q);
-    if (q->conn->subscriber) q->conn->subscriber->follow(q, 0);
-    if (!wrong && q->outbox && u.tls && q->conn == &q->own)
-        wrong = dq_tls_prepare(q->conn);
-    if (wrong) {
-        delayq_close(q);
-        return dq_err_set(q->err, DELAYQ_ERR_ARG, "%s", wrong);
-    }
-    if (q->outbox) {
-        dq_lane_ensure(q, q->err);
-        q->err[0] = '\0'; /* a tick returns failures */
-        return DELAYQ_OK;
-    }
-    step_us = dq_sched_patience_us(q->conn, q->call_ms);
-    if (step_us > q->options.connect_timeout_ms * 1000LL)
-        step_us = q->options.connect_timeout_ms * 1000LL;
-    status = dq_wait_connected(q, q->conn->now_us + step_us, step_us);
-    if (status == DELAYQ_OK && q->foreign) status = dq_err_wire(q, q->err);
-    if (status == DELAYQ_ERR_ARG) delayq_close(q);
-    return status;
-}
-
-DELAYQ_API void delayq_close(delayq *q) {
-    delayq_conn *conn;
-    delayq_lane *lane;
-    delayq **at, *h;
-    int in_flight = 0;
-    if (!q || q->open != DQ_OPEN) return;
-    if (q->outbox && q->outbox->offers.keep && q->pid == dq_sys_pid()) {
-        q->outbox->offers.keep->step(q);
-        q->outbox->run = 0;
-    }
-    dq_resp_free(&q->reply);
-    dq_resp_free(&q->fetch.reply);
-    for (lane = q->lanes; lane; lane = lane->next) {
-        dq_conn_free_replies(&lane->x);
-        in_flight |= lane->x.state == DELAYQ_EXCHANGE_SENT;
-    }
-    q->open = 0;
-    conn = q->conn;
-    if (conn == &q->own) {
-        for (h = conn->handles; h; h = h->next) {
-            h->conn = NULL; /* q's memory may be gone soon */
-            h->options.share = NULL;
-        }
-        conn->handles = NULL;
-        dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
-        dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
-        dq_tls_end(conn);
-        dq_sys_close_pipe(conn->pipe);
-    } else if (conn) {
-        for (at = &conn->handles; *at != q;) at = &(*at)->next;
-        *at = q->next;
-        if (q->pid == dq_sys_pid() && conn->subscriber)
-            conn->subscriber->follow(q, 1);
-        if (in_flight) { /* its memory is about to end */
-            DQ_MARK(closed_in_flight);
-            conn->now_us = dq_sys_now();
-            dq_err_set(conn->err, DELAYQ_ERR_IO,
-                       "a handle was closed while its request was in flight");
-            dq_conn_close(conn, &conn->cmd, DELAYQ_ERR_IO);
-        }
-    }
-}
-
 /* --- offers --- */
 
 static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
@@ -10436,148 +10683,97 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
     return dq_offer_all(q, &m, 1, NULL);
 }
 
-/* --- ticks and takes --- */
+/*-----------------------------------------------------------------------------
+ * MARK: - Tickets
+ * >>tickets   acks, cancels, and all that names an item
+ *
+ * Owns the verbs of tickets, and the codes of all verbs in a kept outbox.
+ *---------------------------------------------------------------------------*/
 
-/* Returns 1 if a tick, or a take that does not wait, would only read the clock:
- * nothing is due, the server will report the next item, and the sockets were
- * read within this millisecond. It runs before dq_check, whose check of the
- * process id costs more than all of this. */
-static int dq_is_idle(delayq *q) {
-    delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
-    int64_t now;
-    if (!conn || !conn->known || !q->probed || q->foreign || q->outbox ||
-        q->ready > 0 || q->not_before_us || dq_fetch_is_busy(q) ||
-        conn->cmd.state < DELAYQ_SOCKET_OPEN ||
-        conn->sub.state == DELAYQ_SOCKET_CLOSED ||
-        (q->looked && !q->list_tracked &&
-         conn->tracking != DELAYQ_TRACK_OFF))
-        return 0;
-    q->err[0] = '\0';
-    now = conn->now_us = dq_sys_now();
-    return now < q->next_poll_us && now - conn->idle_read_us < DQ_IDLE_READ_US;
+/* Returns the attempt that a ticket contains, or -1 if its id has no room for
+ * one. */
+static int dq_ticket_attempt(const char *text) {
+    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
+    return n == 17 ? dq_elem_attempt(key, 16) : -1;
 }
 
-DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
-    int idle = dq_is_idle(q);
-    delayq_status status = idle ? DELAYQ_OK : dq_check(q, NULL);
-    int64_t now, left, nap;
-    if (wait_ms) *wait_ms = 1000;
-    if (status != DELAYQ_OK) return status;
-    /* A program whose last take did not wait will now sleep until wait_ms is
-     * over or a descriptor is readable: ask for reports of pushes, as a take
-     * that waits does. */
-    if (!idle) status = dq_turn(q, q->looked, !q->outbox);
-    if (status >= DELAYQ_OK && !idle) status = dq_outbox_failure(q);
-    if (!wait_ms) return status;
-    now = q->conn->now_us;
-    left = dq_wait_next(q, DQ_FOR_ITEMS) - now;
-    nap = dq_conn_nap_us(q->conn, now);
-    left = ((left < nap ? left : nap) + 999) / 1000;
-    if (q->fetch.short_naps > 0 &&
-        (dq_fetch_has_items(q) ||
-         (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q)))) {
-        /* a program that has stopped taking sleeps longer each time */
-        int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps--)) - 1;
-        if (most < left) left = most;
-    }
-    if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE ||
-        left > q->options.max_wait_ms)
-        left = q->options.max_wait_ms;
-    *wait_ms = left < 0 ? 0 : left;
-    return status;
+static const char *dq_wrong_ticket(const char *text) {
+    if (!text) return "no item or ticket";
+    if (dq_elem_is_ticket(text)) return NULL;
+    return "the ticket is none: an item that was taken without a lease, or of "
+           "a broadcast, has nothing to acknowledge";
 }
 
-/* Leave the waiters with a take of nothing. Its errors are ignored: the other
- * waiters recover by timeout. */
-static void dq_take_leave(delayq *q) {
-    q->will_wait = 0;
-    if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
-    DQ_MARK(leaves_waiters);
-    if (q->conn->cmd.c && !dq_fetch_is_busy(q)) {
-        dq_fetch_send(q, q->fetch.take, 0);
-        dq_wait_lane(q, &q->fetch.lane, dq_wait_limit(q));
-        q->fetch.failure = DELAYQ_OK;
-    }
-    dq_waiters_on_leave(q, 0);
-    dq_sub_follow(q, 0);
+/* Check the ticket of an item that was taken. The ticket of an offer contains
+ * no attempt, if its id has room for one. */
+static const char *dq_wrong_item(const delayq_item *item) {
+    const char *text = item ? item->ticket.text : NULL;
+    const char *wrong = dq_wrong_ticket(text);
+    if (wrong || dq_ticket_attempt(text) != 0) return wrong;
+    return "the ticket is that of an offer, not of an item that was taken: "
+           "cancel or reschedule it";
 }
 
-/* Take until something comes, the timeout is over, or delayq_wake was called.
- * An ack in hand is sent first, so that a wake can't lose it. */
-static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
-                             size_t *count, int64_t timeout_ms) {
-    delayq_fetch *f = &q->fetch;
-    int acks = f->ack.text[0] != '\0', waits = timeout_ms != 0 || !q->outbox;
-    int64_t deadline = timeout_ms != 0 ? dq_wait_deadline(q, timeout_ms) : 0;
-    delayq_status status, failure = DELAYQ_OK;
-    dq_resp_free(&q->reply);
-    f->take = dq_take_verb(q);
-    if (!waits || !q->outbox) f->taken = 1; /* by a loop */
-    f->short_naps = DQ_SHORT_NAPS;
-    f->lost = 0;
-    dq_waiters_on_take(q, timeout_ms, waits);
-    for (;;) {
-        int postponed = dq_wait_is_postponed(q);
-        if (timeout_ms != 0 && !f->ack.text[0] && dq_wait_consume_wake(q)) {
-            status = DELAYQ_WOKEN;
-            break;
+/* --- the verbs of tickets --- */
+
+/* Write runs of ops of one verb: the verb, their number, and for each op its
+ * due time and prefix; for a bury also why; for an op with a new due time also
+ * this and, in a call, the delay by which the script checks it. */
+static void dq_write_tickets(dq_resp_writer *o, delayq *q,
+                             const delayq_lane *lane) {
+    const dq_verb *verb = NULL;
+    dq_cursor c, ahead;
+    dq_resp_key(o, q, DQ_ZSET, "");
+    if (lane->key == DQ_KEY_DEAD) dq_resp_key(o, q, DQ_DEAD, "");
+    if (lane->key == DQ_KEY_MIRROR && q->wire->mirror)
+        dq_resp_key(o, q, DQ_MIRROR, "");
+    dq_resp_end_keys(o, q);
+    dq_resp_key(o, q, DQ_CHANNEL, "");
+    dq_resp_text(o, lane->resends ? "again" : "");
+    dq_cursor_begin(&c, lane, lane->n);
+    while (dq_cursor_next(&c)) {
+        if (c.op->verb != verb) {
+            ahead = c;
+            verb = c.op->verb;
+            while (dq_cursor_next(&ahead) && ahead.op->verb == verb) continue;
+            dq_resp_text(o, verb->word);
+            dq_resp_int(o, (int64_t)(ahead.number - c.number));
         }
-        status = dq_take_step(q, items, max, count, waits,
-                              timeout_ms != 0 || q->looked == 1);
-        if (status < DELAYQ_OK) failure = status;
-        if (status == DELAYQ_EMPTY)
-            q->looked = timeout_ms == 0 || q->looked == 1;
-        else
-            q->looked = status == DELAYQ_OK && timeout_ms == 0 ? 2 : 0;
-        if (status != DELAYQ_EMPTY && !dq_err_is_transient(status)) break;
-        if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
-        if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
-        if (acks &&
-            dq_wait_consume_wake(q)) { /* if it is not settled, the fault
-                                          counts */
-            DQ_MARK(woken_after_ack);
-            if (!f->ack.text[0]) status = DELAYQ_WOKEN;
-            break;
-        }
-        dq_sleep(&q, 1, deadline, DQ_FOR_TAKES);
+        dq_write_ticket(o, c.op->data);
+        if (verb->key == DQ_KEY_DEAD)
+            dq_resp_text(o, c.op->data + strlen(c.op->data) + 1);
+        if (!(verb->flags & DQ_RETIMES)) continue;
+        dq_resp_int(o, c.op->planned_ms);
+        dq_write_given(o, !lane->ring, c.op->delay_ms);
     }
-    /* if no request has succeeded since, nobody knows whether it is empty */
-    if (status == DELAYQ_EMPTY && failure < DELAYQ_OK && dq_wait_fails(q))
-        status = failure;
-    if (status >= DELAYQ_OK) q->err[0] = '\0';
-    /* an item that a lost reply had handed out is not forgotten */
-    if (f->lost) DQ_MARK(take_lost_a_reply);
-    if (f->lost) status = dq_err_after_loss(q->err, "take", status);
-    if (status != DELAYQ_OK) dq_take_leave(q);
-    q->will_wait = 0;
-    return status;
 }
 
-DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
-                                          size_t max, size_t *count,
-                                          int64_t timeout_ms) {
-    const char *wrong = !items || !count         ? "items or count is NULL"
-                        : max < 1 || max > 10000 ? "max: 1 to 10,000"
-                                                 : dq_wrong_timeout(timeout_ms);
-    delayq_status status;
-    if (count) *count = 0;
-    if (!wrong && timeout_ms == 0 && dq_is_idle(q)) {
-        dq_resp_free(&q->reply);
-        q->fetch.taken = 1;
-        q->looked = 1;
-        return DELAYQ_EMPTY;
-    }
-    status = dq_check(q, wrong);
-    if (status != DELAYQ_OK) return status;
-    return dq_take(q, items, max, count, timeout_ms);
-}
+#define DQ_TICKET_VERB(id, name, word, counter, flags, key, code, mixed)     \
+    DQ_VERB(id, name, word, tickets, dq_write_tickets, dq_read_ops,          \
+            (flags)&DQ_RETIMES || (key) == DQ_KEY_DEAD ? 200 : 500, counter, \
+            DQ_IDEMPOTENT | (flags), key, code, mixed, NULL, NULL)
+DQ_TICKET_VERB(ack, "ack", "ack", offsetof(delayq_counts, acked), 0,
+               DQ_KEY_NONE, 6, NULL);
+DQ_TICKET_VERB(cancel, "cancel", "cancel", 0, DQ_OF_OFFERS, DQ_KEY_MIRROR, 3,
+               &dq_verb_mixed);
+DQ_TICKET_VERB(nack, "nack", "nack", offsetof(delayq_counts, nacked),
+               DQ_RETIMES, DQ_KEY_NONE, 7, NULL);
+DQ_TICKET_VERB(release, "nack", "release", offsetof(delayq_counts, nacked),
+               DQ_RETIMES, DQ_KEY_NONE, 8, NULL);
+DQ_TICKET_VERB(unfetch, "release", "unfetch", 0, DQ_RETIMES | DQ_UNCOUNTED,
+               DQ_KEY_NONE, 9, NULL);
+DQ_TICKET_VERB(extend, "extend", "extend", 0, DQ_RETIMES | DQ_RENAMES,
+               DQ_KEY_NONE, 10, NULL);
+DQ_TICKET_VERB(reschedule, "reschedule", "reschedule", 0,
+               DQ_RETIMES | DQ_RENAMES | DQ_OF_OFFERS, DQ_KEY_NONE, 4,
+               &dq_verb_mixed);
+DQ_TICKET_VERB(bury, "bury", "bury", offsetof(delayq_counts, died), 0,
+               DQ_KEY_DEAD, 11, NULL);
 
-DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
-                                     int64_t timeout_ms) {
-    size_t count;
-    if (item) memset(item, 0, sizeof *item);
-    return delayq_take_many(q, item, 1, &count, timeout_ms);
-}
+/* It is not idempotent: see OFFER_KEYED. */
+DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
+        0, DQ_OF_OFFERS, DQ_KEY_NONE, 5, &dq_verb_mixed, NULL, NULL);
 
 /* --- ops on a ticket --- */
 
@@ -10768,7 +10964,12 @@ DQ_CONSTANT delayq_keep_kind delayq_keep_image = {
     dq_keep_mark,  dq_keep_step,  dq_keep_make_room};
 DELAYQ_CONSTANTS_END
 
-/* --- looking and clearing --- */
+/*-----------------------------------------------------------------------------
+ * MARK: - Queries
+ * >>queries   peek, count, pause, clear, dead letters
+ *
+ * Owns the bare verbs: their requests have no ops, and no outbox holds them.
+ *---------------------------------------------------------------------------*/
 
 #define DQ_QUERY_VERB(id, name, word, script, write, flags)                   \
     DQ_VERB(id, name, word, script, write, NULL, 1, 0, flags, DQ_KEY_NONE, 0, \
@@ -11105,179 +11306,6 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
     return dq_ask_removal(q, &dq_verb_dead_clear, 1, NULL, removed);
-}
-
-/* Returns 1 if a handle without an outbox has begun to look for items. */
-static int dq_wait_looks(const delayq *q) {
-    const delayq_lane *lane = &q->fetch.lane;
-    if (q->outbox) return 0;
-    if (lane->settled < lane->accepted) return 1;
-    return q->conn->cmd.state != DELAYQ_SOCKET_CLOSED &&
-           (!q->conn->known || !q->probed);
-}
-
-DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
-                                     int64_t timeout_ms) {
-    delayq_status all, failure = DELAYQ_OK; /* all: OK if one has an item */
-    delayq *fails = NULL; /* the last one with a failure */
-    int64_t deadline = 0;
-    size_t i, conns = 0;
-    if (!queues || count < 1) return DELAYQ_ERR_ARG;
-    for (i = 0; i < count; i++) {
-        delayq *q = queues[i];
-        delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
-        if (status != DELAYQ_OK) return status;
-        conns += !dq_wait_seen_conn(queues, i);
-        if (conns > DQ_MAX_CONNS)
-            return dq_check(q, "wait: more than 20 connections");
-        if (deadline < dq_wait_limit(q)) deadline = dq_wait_limit(q);
-    }
-    if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
-    for (;;) {
-        delayq *looks = NULL;
-        all = DELAYQ_EMPTY;
-        for (i = 0; i < count; i++) {
-            delayq_status status;
-            int postponed;
-            queues[i]->conn->now_us = dq_sys_now(); /* others may have waited */
-            postponed = dq_wait_is_postponed(queues[i]);
-            if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
-                return DELAYQ_WOKEN;
-            queues[i]->fetch.take = dq_take_verb(queues[i]);
-            status = dq_wait_turn(queues[i]);
-            if (status < 0) fails = queues[i], failure = status;
-            if (status < 0 && !dq_err_is_transient(status)) return status;
-            if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
-            if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
-            if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
-        }
-        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) break;
-        if (dq_sys_now() >= deadline) {
-            if (all == DELAYQ_EMPTY && looks) return dq_wait_late(looks);
-            break;
-        }
-        dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
-    }
-    if (all == DELAYQ_EMPTY && fails && dq_wait_fails(fails)) return failure;
-    for (i = 0; all >= DELAYQ_OK && i < count; i++) queues[i]->err[0] = '\0';
-    return all;
-}
-
-/* Returns the result of a flush that ends with `ready`, whose text is that of
- * the call, as the status of the connection. */
-static delayq_status dq_flush_result(delayq *q, int empty,
-                                     delayq_status ready) {
-    dq_outbox *b = q->outbox;
-    uint64_t dropped = b->dropped - b->told_dropped;
-    delayq_status status;
-    b->told_dropped = b->dropped;
-    if (!empty) DQ_MARK(flush_cut_short);
-    if (dropped > 0)
-        return dq_err_set(q->err, b->drop,
-                          "flush: dropped ops: %lu; the server ends each "
-                          "connection over which they are sent",
-                          (unsigned long)dropped);
-    if (empty) q->err[0] = '\0';
-    if (empty || ready < DELAYQ_OK) return empty ? DELAYQ_OK : ready;
-    status = dq_outbox_failure(q);
-    if (status < DELAYQ_OK) return status;
-    return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
-                      "flush: not everything is settled");
-}
-
-DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
-    delayq_status status = dq_check(q, dq_wrong_timeout(timeout_ms));
-    int64_t deadline;
-    dq_outbox *b;
-    if (status == DELAYQ_OK && !q->outbox) status = dq_check(q, "no outbox");
-    if (status != DELAYQ_OK) return status;
-    b = q->outbox;
-    deadline = dq_wait_deadline(q, timeout_ms);
-    for (;;) {
-        int empty;
-        if (timeout_ms != 0 && dq_wait_consume_wake(q)) return DELAYQ_WOKEN;
-        status = dq_lane_ensure(q, q->err);
-        if (status < DELAYQ_OK) dq_lane_note(q, status, q->err);
-        dq_step(q);
-        empty = b->offers.lane.settled == b->offers.lane.accepted &&
-                b->changes.lane.settled == b->changes.lane.accepted;
-        if (empty || q->conn->now_us >= deadline) {
-            status = dq_flush_result(q, empty, status);
-            if (b->offers.keep) b->offers.keep->step(q);
-            return status;
-        }
-        dq_sleep(&q, 1, deadline, DQ_FOR_FLUSH);
-    }
-}
-
-DELAYQ_API delayq_status delayq_outbox(const delayq *q,
-                                       delayq_outbox_state *state) {
-    const dq_outbox *b;
-    if (!q || !state || q->open != DQ_OPEN || !q->outbox) return DELAYQ_ERR_ARG;
-    b = q->outbox;
-    state->offers_accepted = b->offers.lane.accepted;
-    state->offers_settled = b->offers.lane.settled;
-    state->changes_accepted = b->changes.lane.accepted - b->own_accepted;
-    state->changes_settled = b->changes.lane.settled - b->own_settled;
-    state->gone = b->gone;
-    state->duplicate = b->duplicate;
-    state->dropped = b->dropped;
-    state->bytes = b->offers.used + b->changes.used;
-    state->size = b->offers.size + b->changes.size;
-    return DELAYQ_OK;
-}
-
-DELAYQ_API void delayq_wake(delayq *q) {
-    int saved = errno;
-    if (!q || q->open != DQ_OPEN || !q->conn) return;
-    if (q->pid != dq_sys_pid()) return; /* the parent's pipe */
-    DQ_STORE(&q->woken, 1);
-    /* A full pipe wakes the handle, too. */
-    dq_sys_write_pipe(q->conn->pipe[1]);
-    errno = saved;
-}
-
-DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max) {
-    size_t n = 0;
-    if (!q || q->open != DQ_OPEN || !q->conn || !fds) return 0;
-    q->conn->idle_read_us = 0; /* the next step must read the input that woke
-                                  the poll */
-    if (n < max) fds[n++] = q->conn->pipe[0];
-    if (n < max && q->conn->sub.c) fds[n++] = dq_sys_fd(q->conn->sub.c);
-    if (n < max && q->conn->cmd.c) fds[n++] = dq_sys_fd(q->conn->cmd.c);
-    return n;
-}
-
-DELAYQ_API const char *delayq_errmsg(const delayq *q) {
-    return q ? q->err : "";
-}
-
-DELAYQ_API const char *delayq_strstatus(delayq_status status) {
-    static const char words[] = /* in the order of the statuses */
-        "out of memory\0"
-        "a key of the queue has a wrong type\0"
-        "the server is busy or starting\0"
-        "no answer; it may have happened\0"
-        "the queue belongs to another Redisson\0"
-        "the server's memory, or the outbox, is full\0"
-        "the server takes no writes now\0"
-        "the server answered nonsense\0"
-        "the server answered with an error\0"
-        "wrong password or no permission\0"
-        "not in time; nothing has happened\0"
-        "no connection; nothing has happened\0"
-        "bad argument\0"
-        "done\0"
-        "nothing to take\0"
-        "it is no longer there\0"
-        "the key is taken\0"
-        "woken by delayq_wake";
-    const char *text = words;
-    int i = DELAYQ_ERR_MEMORY;
-    if (status < DELAYQ_ERR_MEMORY || status > DELAYQ_WOKEN)
-        return "unknown status";
-    while (i++ < status) text += strlen(text) + 1;
-    return text;
 }
 
 #endif /* DELAYQ_IMPLEMENTATION */
