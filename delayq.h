@@ -6960,6 +6960,7 @@ typedef struct dq_cursor {
     size_t i;      /* and its index in the caller's array */
     dq_entry *entry;
     dq_op *op;      /* NULL: before the first, or after the last */
+    delayq_message *message; /* the caller's of which it is made, or NULL */
     int64_t due_ms; /* its absolute due time, or 0 if it has only a delay */
     dq_op made;     /* of an element of the caller's array */
 } dq_cursor;
@@ -6969,6 +6970,7 @@ static void dq_cursor_begin(dq_cursor *c, const delayq_lane *lane, size_t end) {
     c->lane = lane;
     c->end = end;
     c->op = NULL;
+    c->message = NULL;
 }
 
 /* Returns the earliest time, in ms, that the server's clock can show now. */
@@ -7020,7 +7022,7 @@ static dq_op *dq_cursor_next(dq_cursor *c) {
         op->verb = lane->array_verb;
     }
     if (lane->messages) {
-        const delayq_message *m = &lane->messages[c->i];
+        const delayq_message *m = c->message = &lane->messages[c->i];
         op->resend = c->number < lane->unsure ||
                      (m->status == DELAYQ_ERR_UNKNOWN && m->first_due_ms > 0);
         if (m->key) op->verb = lane->keyed_verb;
@@ -7258,8 +7260,6 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     lane->tries = 0;
     lane->resent = 0;
     lane->x.number = 0;
-    lane->resends =
-        lane->unsure > 0 || (lane->ring && lane->settled < lane->ring->resumed);
     lane->x.state = DELAYQ_EXCHANGE_WAITING;
     if (lane->ring) left = dq_ring_date_all(q, lane->ring);
     if (lane->ring && lane->ring->synced - lane->settled < left)
@@ -7272,12 +7272,12 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     lane->verb = op->verb;
     lane->uploads = !op->verb->writer;
     if (op->verb->most < most) most = op->verb->most;
-    if (lane->messages) lane->resends = op->resend;
+    lane->resends = op->resend || lane->unsure > 0 ||
+                    (lane->ring && lane->settled < lane->ring->resumed);
     if (op->resend) DQ_MARK(unknown_offer_goes_alone);
     if (op->resend) most = 1;
     for (;;) {
-        if (lane->messages && !op->resend)
-            dq_message_date(q, &lane->messages[c.i]);
+        if (c.message && !op->resend) dq_message_date(q, c.message);
         if ((op->verb->flags & DQ_RETIMES) && op->planned_ms == 0)
             c.op->planned_ms =
                 op->due_ms > 0 ? op->due_ms
@@ -7734,11 +7734,9 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         dq_op_tell(q, lane->ring, status);
     }
     if (lane->items) lane->items[c->i].acked = status;
-    if (lane->messages) { /* a message that may have been stored keeps its
-                             status */
-        delayq_message *m = &lane->messages[c->i];
-        if (status >= DELAYQ_OK || m->status != DELAYQ_ERR_UNKNOWN)
-            m->status = status;
+    if (c->message) { /* one that may have been stored keeps its status */
+        if (status >= DELAYQ_OK || c->message->status != DELAYQ_ERR_UNKNOWN)
+            c->message->status = status;
         if (status > DELAYQ_OK) return;
     }
     if (lane->result != DELAYQ_OK) return;
@@ -9692,7 +9690,7 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
     ring->dated += (uint64_t)dates;
     if (dates) ring->date_at = ring->tail;
     if (dates && wants_ticket)
-        dq_elem_id_ticket(&lane->messages[c->i].ticket, op->due_ms, op->id,
+        dq_elem_id_ticket(&c->message->ticket, op->due_ms, op->id,
                           q->wire->id_len);
     return DELAYQ_OK;
 }
@@ -9711,8 +9709,8 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
         delayq_status status = stop;
         if (stop == DELAYQ_OK)
             status = dq_outbox_accept(q, lane, &c, wants_tickets);
-        if (status == DELAYQ_ERR_FULL || !lane->messages) stop = status;
-        if (lane->messages) lane->messages[c.i].status = status;
+        if (status == DELAYQ_ERR_FULL || !c.message) stop = status;
+        if (c.message) c.message->status = status;
         if (lane->items) lane->items[c.i].acked = status;
         if (status != DELAYQ_OK && lane->result != DELAYQ_ERR_FULL &&
             (lane->result == DELAYQ_OK || status == DELAYQ_ERR_FULL))
@@ -10308,10 +10306,10 @@ static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
     dq_resp_end_keys(o, q);
     dq_resp_key(o, q, DQ_CHANNEL, "");
     if (c.due_ms > 0) n = 3, memcpy(form, "due@", 4);
-    if (lane->messages && lane->resends) {
-        const delayq_message *m = &lane->messages[c.i];
-        int sooner = q->conn->now_us < m->first_due_us;
-        n += 1 + dq_num_decimal(form + n + 1, sooner ? m->first_due_ms : 0);
+    if (c.message && lane->resends) {
+        int sooner = q->conn->now_us < c.message->first_due_us;
+        n += 1 + dq_num_decimal(form + n + 1,
+                                sooner ? c.message->first_due_ms : 0);
     }
     if (lane->ring) n = dq_num_decimal(form, dq_lane_number(lane));
     dq_resp_arg(o, form, n, 0);
@@ -10402,10 +10400,9 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q,
  * longer be known. */
 static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
                                  const dq_cursor *c) {
-    delayq_message *m = &lane->messages[c->i];
     delayq_status status = DELAYQ_GONE;
-    m->ticket.text[0] = '\0';
-    if (m->status != DELAYQ_ERR_UNKNOWN)
+    c->message->ticket.text[0] = '\0';
+    if (c->message->status != DELAYQ_ERR_UNKNOWN)
         status = dq_err_set(lane->why, DELAYQ_ERR_UNKNOWN,
                             "offer: sent twice, and due before the server "
                             "could be asked whether the first one arrived");
@@ -10449,8 +10446,8 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
             dq_offer_settle_late(q, lane, &c);
             continue;
         }
-        if (lane->messages)
-            dq_elem_id_ticket(&lane->messages[c.i].ticket, due, c.op->id,
+        if (c.message)
+            dq_elem_id_ticket(&c.message->ticket, due, c.op->id,
                               q->wire->id_len);
         dq_op_settle(q, lane, &c, DELAYQ_OK, due);
     }
@@ -10473,15 +10470,14 @@ static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
     int64_t n = values[0]->integer, due = 0;
     delayq_status status = DELAYQ_OK;
     if (verb->flags & DQ_OFFERS) {
-        if (n == 2 && lane->messages) {
+        if (n == 2 && c->message) {
             dq_offer_settle_late(q, lane, c);
             return;
         }
         due = values[1]->integer;
         if (n == 1) status = DELAYQ_DUPLICATE;
-        if (lane->messages)
-            memcpy(lane->messages[c->i].ticket.text, values[2]->str,
-                   values[2]->len + 1);
+        if (c->message)
+            memcpy(c->message->ticket.text, values[2]->str, values[2]->len + 1);
     } else if (c->op->key) {
         if (n == 4) status = DELAYQ_GONE;
     } else {
