@@ -884,7 +884,7 @@ typedef struct delayq_socket {
     int64_t step_us;         /* the time limit of each step of connecting, */
     int64_t deadline_us;     /* and the end of this step */
     int64_t closed_us[2];    /* the last two times that it was closed */
-    int64_t moved_us;        /* when bytes were last read or written */
+    int64_t active_us;       /* when bytes were last read or written */
     delayq_reply_scan scan;
     const char *body; /* a text that is written after c's buffer, */
     size_t body_len;
@@ -945,7 +945,7 @@ typedef struct delayq_conn {
     int64_t sub_id;             /* its CLIENT ID */
     int64_t idle_read_us;       /* when sockets without requests were read */
     int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
-    unsigned sub_asked;         /* subscriptions without a reply so far */
+    unsigned sub_pending;       /* subscriptions without a reply so far */
     delayq_status sub_refused;  /* < OK: why one was refused */
     unsigned char track_losses; /* connections in a row that have ended at
                                    tracking; each counts 2 if nothing else was
@@ -957,14 +957,14 @@ typedef struct delayq_conn {
 
     /* Events that were reported to the log. */
     unsigned char unheard_told; /* the cause for which pushes aren't reported */
-    unsigned char policy_asked; /* the keys that the server may evict */
+    unsigned char policy_read;  /* the keys that the server may evict */
     unsigned char followed;     /* MOVED has named the node of cmd */
     int64_t lost_us;            /* since when no server is known */
     int64_t known_told_us;      /* when the log was told that cmd is
                                    connected, */
     int64_t scripts_told_us;    /* that the server lacks the scripts */
 
-    unsigned moved; /* bytes of large payloads and of replies so far */
+    unsigned traffic; /* bytes of large payloads and of replies so far */
 
     void *tls;         /* the SSL_CTX */
     int pipe[2];       /* delayq_wake writes, so that a sleep ends */
@@ -1087,7 +1087,7 @@ typedef struct delayq_waiter {
                          a later take is there */
     int64_t push_us;  /* when a standby counts the list after a push */
     int64_t due_us;   /* a standby: when the next item is due; 0: unknown */
-    int64_t look_us;  /* the latest time of a standby's next take */
+    int64_t take_us;  /* the latest time of a standby's next take */
 } delayq_waiter;
 
 /* A handle. {0} is a closed one. An open one must not be copied or moved. */
@@ -1103,7 +1103,7 @@ struct delayq {
     unsigned char handle_id[8]; /* random */
     char id[18];                /* ":" and handle_id in hex */
 
-    int64_t look_us; /* an offer after this time repeats the probe */
+    int64_t probe_us; /* an offer after this time repeats the probe */
 
     int64_t log_us; /* the time and status of the last fault in the log */
     delayq_status logged;
@@ -1123,7 +1123,7 @@ struct delayq {
 
     /* Subscriptions and tracking; all 0 while the subscriber is closed. The
      * first two are sets of DQ_CHANNEL_...: */
-    unsigned char asked;        /* SUBSCRIBE is sent */
+    unsigned char sub_sent;     /* SUBSCRIBE is sent */
     unsigned char subscribed;   /* and confirmed */
     unsigned char list_tracked; /* the next push into N will be reported: only
                                    while conn->tracking is DELAYQ_TRACK_ON */
@@ -1729,10 +1729,23 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     q->setup           Lanes; Subscriber sends tracking over it
  *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
  *                        Schedule; Waiters if another handle acts
- *     q->asked           Subscriber
+ *     q->sub_sent        Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
  *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Handles
  *     q->woken           Waiting; set by any thread, the only such field
+ *
+ * The words for what may have happened:
+ *
+ *     unsure     ops that may have run: their request was sent, and no reply
+ *                was read. was_unsure: before the present sending
+ *     resends    of a request: one of its ops was unsure, so its script checks
+ *                what the former sending has done
+ *     resend     of a message: it may have been stored, perhaps by an earlier
+ *                call, and goes alone
+ *     resent     of a request: a lost socket was its reason to go again; there
+ *                is only one such time
+ *     losses     sockets in a row that were lost while one op was sent alone
+ *     suspect    a request whose socket was lost; the others yield to it
  *
  * Where to look for:
  *
@@ -5289,7 +5302,7 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
     if (s->state == DELAYQ_SOCKET_RESOLVING) return conn->now_us + 10000;
     if (s->state < DELAYQ_SOCKET_OPEN) return s->deadline_us;
     if (!s->first) return DQ_NEVER;
-    end = s->moved_us +
+    end = s->active_us +
           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
@@ -5299,7 +5312,7 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
 /* Returns the time at which a quiet subscriber is pinged, or the time at which
  * the reply to the ping is overdue. */
 static int64_t dq_sched_ping_us(const delayq_conn *conn) {
-    if (conn->sub_pinged_us == 0) return conn->sub.moved_us + DQ_PING_US;
+    if (conn->sub_pinged_us == 0) return conn->sub.active_us + DQ_PING_US;
     return conn->sub_pinged_us +
            dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
 }
@@ -5388,7 +5401,7 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
     assert(!conn->sub.c && conn->tracking == DELAYQ_TRACK_OFF);
     DQ_MARK(subscriber_lost);
     for (h = conn->handles; h; h = h->next) {
-        h->asked = h->subscribed = 0;
+        h->sub_sent = h->subscribed = 0;
         dq_sched_untrack(h);
         memset(&h->waiter, 0, sizeof h->waiter);
         dq_sched_lower(h, conn->sub.retry_us);
@@ -5586,7 +5599,7 @@ static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
     if (due_us > latest) due_us = latest; /* as the leader polls */
     if (due_us < now) due_us = now;
     due_us += dq_waiters_slack();
-    if (due_us > q->waiter.look_us) due_us = q->waiter.look_us;
+    if (due_us > q->waiter.take_us) due_us = q->waiter.take_us;
     if (q->waiter.enter_us > 0)
         dq_sched_lower(q, due_us); /* it enters before */
     else
@@ -5635,10 +5648,10 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     switch (w->role) {
     case DELAYQ_WAITER_STANDBY:
         DQ_MARK(becomes_standby);
-        w->look_us = sent_us + cap;
+        w->take_us = sent_us + cap;
         w->due_us = q->next_poll_us; /* by the reply, or by a message since */
-        if (next_us < 0 && w->due_us >= w->look_us) w->due_us = 0;
-        dq_waiters_stand_by(q, w->due_us == 0 ? w->look_us : w->due_us);
+        if (next_us < 0 && w->due_us >= w->take_us) w->due_us = 0;
+        dq_waiters_stand_by(q, w->due_us == 0 ? w->take_us : w->due_us);
         break;
     case DELAYQ_WAITER_SLEEPER:
         DQ_MARK(becomes_sleeper);
@@ -5769,7 +5782,7 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  * failure.
  *---------------------------------------------------------------------------*/
 
-#define DQ_LOOK_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
+#define DQ_PROBE_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
 #define DQ_HOPS 5 /* most redirections of a connect, sendings of a request */
 #define DQ_READ_SIZE 2048               /* most bytes in one read, */
@@ -5988,7 +6001,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
         s->body += n;
         s->body_len -= n;
         slice -= n;
-        conn->moved += (unsigned)n;
+        conn->traffic += (unsigned)n;
         if (s->body_len == 0 && s->parts && *s->parts) {
             s->body = *s->parts++;
             s->body_len = strlen(s->body);
@@ -6001,7 +6014,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
         if (x->written) continue;
         x->written = !s->unwritten;
         x->sent_us = conn->now_us;
-        if (x == s->first) s->moved_us = conn->now_us;
+        if (x == s->first) s->active_us = conn->now_us;
     }
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
@@ -6023,7 +6036,7 @@ static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
         if (s->first)
             s->last->next = x;
         else
-            s->first = x, s->moved_us = x->sent_us;
+            s->first = x, s->active_us = x->sent_us;
         s->last = x;
     }
     assert(s->last == x && s->c && s->body_len == 0);
@@ -6049,7 +6062,7 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
         s->first = x->next;
         if (!s->first) s->last = NULL;
         x->state = DELAYQ_EXCHANGE_ANSWERED;
-        x->read_us = s->moved_us;
+        x->read_us = s->active_us;
         if (conn->known && x->read_us - x->sent_us < conn->trip_us)
             conn->trip_us = x->read_us - x->sent_us;
         if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
@@ -6080,8 +6093,8 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     if (n <= 0 || *wrong) return n;
     redisReaderFeed(s->c->reader, bytes, (size_t)n); /* the reader keeps its
                                                         fault */
-    s->moved_us = conn->now_us = dq_sys_now();
-    conn->moved += (unsigned)n;
+    s->active_us = conn->now_us = dq_sys_now();
+    conn->traffic += (unsigned)n;
     return n;
 }
 
@@ -6418,7 +6431,7 @@ static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     for (i = 0; i < 2; i++) {
         const delayq_socket *s = i ? &conn->sub : &conn->cmd;
         if (s->state != DELAYQ_SOCKET_DIALING && !s->unwritten) continue;
-        us = (now - (s->unwritten ? s->moved_us : s->begun_us)) / 4;
+        us = (now - (s->unwritten ? s->active_us : s->begun_us)) / 4;
         if (us < nap) nap = us;
     }
     return nap < 10000 ? 10000 : nap;
@@ -7181,9 +7194,9 @@ static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
 
 /* Returns 1 if a lane's offers wait for a look at the queue, since the last one
  * is old: a handle that only offers meets no foreign element. */
-static int dq_lane_looks(const delayq *q, const delayq_lane *lane) {
+static int dq_lane_probes(const delayq *q, const delayq_lane *lane) {
     return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
-           q->conn->now_us > q->look_us;
+           q->conn->now_us > q->probe_us;
 }
 
 /* Returns what a lane waits for: the one condition by which it acts, and by
@@ -7200,7 +7213,7 @@ static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
         return DQ_BLOCK_PAUSE;
     if (lane->ring && lane->ring->synced <= lane->settled) return DQ_BLOCK_SYNC;
     block = dq_blocked_request(q, lane, until);
-    if (block != DQ_BLOCK_NONE || !dq_lane_looks(q, lane) ||
+    if (block != DQ_BLOCK_NONE || !dq_lane_probes(q, lane) ||
         q->setup.settled == q->setup.accepted)
         return block;
     *until = DQ_NEVER;
@@ -7333,8 +7346,8 @@ static void dq_write_probe(dq_resp_writer *o, delayq *q,
         dq_resp_text(o, "COUNT");
         dq_resp_int(o, 1);
     }
-    if (conn->owner->options.log && !conn->policy_asked) {
-        conn->policy_asked = 1; /* not again, even if the server hangs up */
+    if (conn->owner->options.log && !conn->policy_read) {
+        conn->policy_read = 1; /* not again, even if the server hangs up */
         dq_resp_command(o, 2, "INFO");
         dq_resp_text(o, "memory");
     }
@@ -7427,16 +7440,16 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
  * refused, nothing else happens. */
 static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
-    int looks = conn->known && q->probed;
+    int again = conn->known && q->probed;
     delayq_status status = DELAYQ_OK;
     if (lane->x.got > 0) {
         status = dq_probe_parse(q, lane);
-        q->look_us = conn->now_us + DQ_LOOK_US;
+        q->probe_us = conn->now_us + DQ_PROBE_US;
         if (status == DQ_NOSCRIPT && !lane->uploads)
             dq_conn_tell(conn, &conn->scripts_told_us);
         if (status == DQ_NOSCRIPT) return status;
-        if (looks && status != DELAYQ_OK) DQ_MARK(look_refused);
-        if (looks) return status == DELAYQ_ERR_PROTOCOL ? status : DELAYQ_OK;
+        if (again && status != DELAYQ_OK) DQ_MARK(look_refused);
+        if (again) return status == DELAYQ_ERR_PROTOCOL ? status : DELAYQ_OK;
         if (!q->keyless &&
             (status == DQ_MOVING || status == DELAYQ_ERR_AUTH)) {
             DQ_MARK(probe_without_keys);
@@ -7458,14 +7471,14 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             /* if this reply was held back, offers wait for a better reading */
             if (q->outbox && conn->clock_error_us > DQ_BACKOFF_US &&
                 conn->clock_error_us > 2 * conn->cmd.dial_us)
-                q->look_us = 0;
+                q->probe_us = 0;
             dq_sched_on_conn_back(conn);
             dq_conn_tell(conn, &conn->known_told_us);
             return DELAYQ_OK;
         }
         DQ_MARK(probe_again);
     }
-    if (!looks) lane->accepted++;
+    if (!again) lane->accepted++;
     return DELAYQ_OK;
 }
 
@@ -7578,7 +7591,7 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
     if (status != DELAYQ_OK) return status;
     if (q->foreign && (lane->verb->flags & (DQ_OFFERS | DQ_TAKES)))
         return dq_err_wire(q, lane->why);
-    if (!dq_lane_looks(q, lane)) return DELAYQ_OK;
+    if (!dq_lane_probes(q, lane)) return DELAYQ_OK;
     if (q->setup.settled == q->setup.accepted)
         dq_lane_setup(q, &dq_verb_probe);
     return DELAYQ_EMPTY;
@@ -8406,15 +8419,15 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
  * So they get the time of that offer, and ids below its id. */
 static void dq_keep_date(delayq *q, const dq_ring *ring) {
     int shift = dq_elem_order_shift(q);
-    dq_cursor known, c;
-    dq_cursor_begin(&known, &ring->lane, SIZE_MAX);
+    dq_cursor dated, c;
+    dq_cursor_begin(&dated, &ring->lane, SIZE_MAX);
     dq_cursor_begin(&c, &ring->lane, SIZE_MAX);
-    while (dq_cursor_next(&known)) {
-        const dq_op *k = known.op;
+    while (dq_cursor_next(&dated)) {
+        const dq_op *k = dated.op;
         uint64_t id = dq_elem_get_uint(k->id, 8, 1);
         if (k->id_settled < 2) continue;
-        while (dq_cursor_next(&c) && c.number < known.number) {
-            uint64_t ahead = (uint64_t)(known.number - c.number) << shift;
+        while (dq_cursor_next(&c) && c.number < dated.number) {
+            uint64_t ahead = (uint64_t)(dated.number - c.number) << shift;
             if (c.op->id_settled || !(c.op->verb->flags & DQ_OFFERS) ||
                 ahead >= id)
                 continue;
@@ -8568,25 +8581,26 @@ static delayq_status dq_sub_send(delayq_conn *conn, dq_resp_writer *o) {
 static void dq_sub_follow(delayq *q, int leaves) {
     delayq_conn *conn = q->conn;
     int wanted = q->waiter.role == DELAYQ_WAITER_SLEEPER ? 0 : DQ_CHANNEL_QUEUE;
-    int before = q->asked, written = 0, bit;
+    int before = q->sub_sent, written = 0, bit;
     dq_resp_writer o;
-    if (q->will_wait || (q->asked & DQ_CHANNEL_OWN))
+    if (q->will_wait || (q->sub_sent & DQ_CHANNEL_OWN))
         wanted |= DQ_CHANNELS_OF_WAITERS;
     if (leaves) DQ_MARK(sharer_leaves);
     if (leaves) wanted = 0;
     if (conn->sub.state < DELAYQ_SOCKET_OPEN || wanted == before) return;
-    q->asked = (unsigned char)wanted;
+    q->sub_sent = (unsigned char)wanted;
     dq_resp_begin(&o, conn->sub.c);
     for (bit = DQ_CHANNEL_QUEUE; bit <= DQ_CHANNEL_OWN; bit *= 2) {
         const delayq *h = conn->handles;
         if ((wanted & bit) == (before & bit)) continue;
-        while (h && (h == q || !(h->asked & bit) || !dq_sched_same_queue(h, q)))
+        while (h && (h == q || !(h->sub_sent & bit) ||
+                     !dq_sched_same_queue(h, q)))
             h = h->next;
         if (h && !(wanted & bit) && bit != DQ_CHANNEL_OWN) continue;
         dq_resp_command(&o, 2, wanted & bit ? "SUBSCRIBE" : "UNSUBSCRIBE");
         dq_resp_key(&o, q, dq_sub_prefixes[bit / 2],
                     bit == DQ_CHANNEL_OWN ? q->id : "");
-        conn->sub_asked += (wanted & bit) != 0;
+        conn->sub_pending += (wanted & bit) != 0;
         written = 1;
     }
     if (written && dq_sub_send(conn, &o) != DELAYQ_OK)
@@ -8609,7 +8623,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
                   (r->type == REDIS_REPLY_ARRAY && r->elements == 3 &&
                    r->element[0]->len == 9); /* "subscribe" */
     conn->sub_pinged_us = 0;
-    if (replies && conn->sub_asked > 0) conn->sub_asked--;
+    if (replies && conn->sub_pending > 0) conn->sub_pending--;
     if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(subscription_refused);
         conn->sub_refused = dq_conn_refused(conn, "listening", r);
@@ -8646,9 +8660,9 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->track_retry_us = 0;
     conn->track_losses = 0;
     conn->sub_refused = DELAYQ_OK;
-    conn->sub_asked = 1; /* the last one, below */
-    s->moved_us = conn->now_us;
-    conn->sub_pinged_us = s->moved_us;
+    conn->sub_pending = 1; /* the last one, below */
+    s->active_us = conn->now_us;
+    conn->sub_pinged_us = s->active_us;
     for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
     /* The last one, so that tracking begins when all others are confirmed. */
@@ -8780,7 +8794,7 @@ static void dq_sub_step(delayq_conn *conn) {
         status = conn->sub_refused; /* it is opened again later */
     }
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
-        conn->sub_asked == 0) {
+        conn->sub_pending == 0) {
         while (h && !(h->subscribed & heard)) h = h->next;
         if (!h && conn->sub_refused < DELAYQ_OK &&
             conn->tracking == DELAYQ_TRACK_OFF) {
@@ -8999,15 +9013,16 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
  * server that sends byte by byte can't hold the call for ever.
  */
 static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
-    unsigned moved = q->conn->moved;
+    unsigned traffic = q->conn->traffic;
     uint64_t settled = lane->settled;
     int late = 0;
     while (lane->settled < lane->accepted) {
         const delayq_socket *s = &q->conn->cmd;
         int64_t now = q->conn->now_us, end = 0;
-        if (lane->settled != settled || q->conn->moved - moved >= 1u << 20) {
+        if (lane->settled != settled ||
+            q->conn->traffic - traffic >= 1u << 20) {
             settled = lane->settled;
-            moved = q->conn->moved;
+            traffic = q->conn->traffic;
             DQ_MARK(call_has_more_time);
             end = dq_wait_limit(q);
         } else if (now >= deadline && lane->x.state == DELAYQ_EXCHANGE_SENT) {
@@ -9467,7 +9482,7 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     if (q->options.lease_ms > 0) f->order = dq_elem_next_order(q, max + 1);
     if (f->takes) q->retry_turn = !q->retry_turn;
     lane->accepted++;
-    f->overdue = q->next_poll_us < q->conn->cmd.moved_us;
+    f->overdue = q->next_poll_us < q->conn->cmd.active_us;
     dq_sched_on_sent(q);
     dq_lane_step(q, lane);
 }
@@ -10102,7 +10117,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 /* --- waits, the outbox, the rest --- */
 
 /* Returns 1 if a handle without an outbox has begun to look for items. */
-static int dq_wait_looks(const delayq *q) {
+static int dq_wait_has_begun(const delayq *q) {
     const delayq_lane *lane = &q->fetch.lane;
     if (q->outbox) return 0;
     if (lane->settled < lane->accepted) return 1;
@@ -10128,7 +10143,7 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     }
     if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
-        delayq *looks = NULL;
+        delayq *begun = NULL; /* one that has begun to look for items */
         all = DELAYQ_EMPTY;
         for (i = 0; i < count; i++) {
             delayq_status status;
@@ -10143,11 +10158,12 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
             if (status < 0 && !dq_err_is_transient(status)) return status;
             if (status < 0 && !postponed) dq_wait_ride_out(queues[i], status);
             if (status == DELAYQ_OK || all == DELAYQ_EMPTY) all = status;
-            if (timeout_ms == 0 && dq_wait_looks(queues[i])) looks = queues[i];
+            if (timeout_ms == 0 && dq_wait_has_begun(queues[i]))
+                begun = queues[i];
         }
-        if (all == DELAYQ_OK || (timeout_ms == 0 && !looks)) break;
+        if (all == DELAYQ_OK || (timeout_ms == 0 && !begun)) break;
         if (dq_sys_now() >= deadline) {
-            if (all == DELAYQ_EMPTY && looks) return dq_wait_late(looks);
+            if (all == DELAYQ_EMPTY && begun) return dq_wait_late(begun);
             break;
         }
         dq_sleep(queues, count, deadline, DQ_FOR_ITEMS);
@@ -10973,9 +10989,9 @@ DELAYQ_CONSTANTS_END
 
 /* Run a bare verb. After DELAYQ_OK its reply begins with the `count` numbers n,
  * and *reply, unless NULL, is the reply. */
-static delayq_status dq_ask(delayq *q, const dq_verb *verb,
-                            const dq_query *query, int64_t *n, size_t count,
-                            redisReply **reply) {
+static delayq_status dq_query_run(delayq *q, const dq_verb *verb,
+                                  const dq_query *query, int64_t *n,
+                                  size_t count, redisReply **reply) {
     delayq_status status;
     delayq_lane lane;
     memset(n, 0, count * sizeof *n);
@@ -11040,7 +11056,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
         wrong = "items or count is NULL, or max is 0";
     if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
     dq_resp_free(&q->reply);
-    status = dq_ask(q, &dq_verb_peek, &query, n, 2, &r);
+    status = dq_query_run(q, &dq_verb_peek, &query, n, 2, &r);
     if (status != DELAYQ_OK) return status;
     q->reply = r;
     if (r->elements < 3 || r->element[2]->type != REDIS_REPLY_STRING ||
@@ -11080,7 +11096,7 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts) {
     int64_t n[DQ_COUNTS];
     if (status != DELAYQ_OK) return status;
     *counts = q->counts;
-    status = dq_ask(q, &dq_verb_count, &query, n, DQ_COUNTS, NULL);
+    status = dq_query_run(q, &dq_verb_count, &query, n, DQ_COUNTS, NULL);
     if (status != DELAYQ_OK) return status;
     counts->now_ms = n[0] / 1000;
     counts->pending = n[1];
@@ -11106,7 +11122,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     redisReply *r, **e;
     size_t i;
     if (status == DELAYQ_OK)
-        status = dq_ask(q, &dq_verb_count, &query, head, DQ_COUNTS, &r);
+        status = dq_query_run(q, &dq_verb_count, &query, head, DQ_COUNTS, &r);
     if (status != DELAYQ_OK) return status;
     e = r->element + DQ_COUNTS;
     for (i = 0; i < n && r->elements == n + DQ_COUNTS; i++) {
@@ -11118,12 +11134,13 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
 }
 
 /* Run a verb that removes items or dead letters. *removed: their number. */
-static delayq_status dq_ask_removal(delayq *q, const dq_verb *verb, size_t max,
-                                    const char *wrong, int64_t *removed) {
+static delayq_status dq_query_removal(delayq *q, const dq_verb *verb,
+                                      size_t max, const char *wrong,
+                                      int64_t *removed) {
     delayq_status status = dq_check(q, wrong);
     dq_query query = {max, 0, NULL, NULL};
     int64_t n[2];
-    if (status == DELAYQ_OK) status = dq_ask(q, verb, &query, n, 2, NULL);
+    if (status == DELAYQ_OK) status = dq_query_run(q, verb, &query, n, 2, NULL);
     if (removed) *removed = status == DELAYQ_OK ? n[1] : 0;
     return status;
 }
@@ -11144,7 +11161,7 @@ DELAYQ_API delayq_status delayq_pause(delayq *q, int on) {
     const dq_verb *verb = on ? &dq_verb_pause : &dq_verb_resume;
     delayq_status status = dq_check(q, NULL);
     int64_t us;
-    if (status == DELAYQ_OK) status = dq_ask(q, verb, NULL, &us, 1, NULL);
+    if (status == DELAYQ_OK) status = dq_query_run(q, verb, NULL, &us, 1, NULL);
     if (status == DELAYQ_OK && !on) dq_sched_on_message(q, 0);
     return status;
 }
@@ -11198,7 +11215,7 @@ DQ_QUERY_VERB(clear, "clear", "", clear, dq_write_clear, 0);
 
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     int64_t n;
-    delayq_status status = dq_ask_removal(q, &dq_verb_clear, 0, NULL, &n);
+    delayq_status status = dq_query_removal(q, &dq_verb_clear, 0, NULL, &n);
     if (n < 0) {
         q->foreign = DQ_FOREIGN_MIRROR;
         status = dq_err_wire(q, q->err);
@@ -11278,7 +11295,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
     if (dq_check(q, wrong) != DELAYQ_OK) return DELAYQ_ERR_ARG;
     dq_resp_free(&q->reply);
     query.from = from < INT32_MAX ? (int64_t)from : INT32_MAX;
-    status = dq_ask(q, &dq_verb_dead_peek, &query, n, 2, &r);
+    status = dq_query_run(q, &dq_verb_dead_peek, &query, n, 2, &r);
     if (status != DELAYQ_OK) return status;
     q->reply = r;
     for (i = 0; i + 2 < r->elements; i++)
@@ -11294,14 +11311,14 @@ DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
         dq_is_stream(q) ? "a broadcast has no ready list to redrive to" : NULL;
     int64_t n;
     delayq_status status =
-        dq_ask_removal(q, &dq_verb_dead_redrive, max, wrong, &n);
+        dq_query_removal(q, &dq_verb_dead_redrive, max, wrong, &n);
     if (status == DELAYQ_OK) dq_sched_on_own_push(q, n);
     if (count) *count = (size_t)n;
     return status;
 }
 
 DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed) {
-    return dq_ask_removal(q, &dq_verb_dead_clear, 1, NULL, removed);
+    return dq_query_removal(q, &dq_verb_dead_clear, 1, NULL, removed);
 }
 
 #endif /* DELAYQ_IMPLEMENTATION */

@@ -134,9 +134,9 @@ static void due_items(void) {
 static void ping_subscriber(void (*step)(void)) {
     UNTIL((step(), why[0] || !q.conn->sub.c ||
                        (q.conn->sub.state >= DELAYQ_SOCKET_OPEN &&
-                        q.conn->sub_asked == 0)));
+                        q.conn->sub_pending == 0)));
     while (!why[0] && q.conn->sub.c && q.conn->sub_pinged_us == 0) {
-        q.conn->sub.moved_us -= 11000000;
+        q.conn->sub.active_us -= 11000000;
         q.conn->idle_read_us = 0;
         step();
     }
@@ -195,7 +195,8 @@ static void take_all(void) {
 /* Returns 1 if the server has answered all that a subscriber asks for, and has
  * refused to report pushes. */
 static int cannot_track(void) {
-    return q.conn->sub.state >= DELAYQ_SOCKET_OPEN && q.conn->sub_asked == 0 &&
+    return q.conn->sub.state >= DELAYQ_SOCKET_OPEN &&
+           q.conn->sub_pending == 0 &&
            q.conn->tracking == DELAYQ_TRACK_OFF;
 }
 

@@ -228,7 +228,7 @@ TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     timeout = q.options.io_timeout_ms;
     q.options.io_timeout_ms = 50 * test_slow();
     server_kill(&s, SIGSTOP);
-    q.conn->sub.moved_us -= 10 * 1000000; /* as after 10 s without a message */
+    q.conn->sub.active_us -= 10 * 1000000; /* as after 10 s without a message */
     number = q.conn->sub.number;
     UNTIL((delayq_tick(&q, &wait), q.conn->sub.number > number));
     server_kill(&s, SIGCONT);

@@ -84,7 +84,7 @@ static delayq_options options(const char *name, int box) {
 /* Act as if so much time had passed that the handle pings its subscriber. */
 static void be_quiet(delayq *h) {
     if (h->conn->sub.state < DELAYQ_SOCKET_OPEN) return;
-    h->conn->sub.moved_us -= 11000000;
+    h->conn->sub.active_us -= 11000000;
     h->conn->idle_read_us = 0;
 }
 

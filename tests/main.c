@@ -514,7 +514,7 @@ delayq_message message(const char *text, int64_t delay_ms) {
 
 void look_again(delayq *q) {
 #ifdef DELAYQ_CONSTANT /* since 0.3 */
-    q->look_us = 0;
+    q->probe_us = 0;
 #elif defined DELAYQ_VERSION_MAJOR
     q->setup.read_us -= 11000000;
 #else /* 0.1 does not look for foreign elements again */
