@@ -3925,10 +3925,26 @@ static const char dq_lua_move[] =
     "  end)\n"
     "end\n";
 
-/* The mirror of a Redisson fleet is a list in the order of the offers. seek(m,
- * e) finds an element of delayq by the time in its id, or near there, since
- * offers of several hosts overtake each other. A foreign id has no time, so
- * that LREM has to walk through the list.
+/* The mirror of a Redisson fleet is a list in the order of the offers. An
+ * element is found there in one of three ways:
+ *
+ *     head   it is the first one left, as always if all delays are equal
+ *     seek   by the time in its id, in a list of more than 1,000
+ *     walk   LREM compares one after the other, if neither has found it: a
+ *            foreign id has no time
+ *
+ * seek(m, e) narrows the range from a to b. The times rise along the list, or
+ * nearly so, since offers of several hosts overtake each other. The next index
+ * is where the line from (a, at_a) to (b, at_b) has e's time, but at least
+ * sqrt(b - a) from either end, so that e soon lies between two of them:
+ *
+ *     at_b                                    *
+ *     time  . . . . . . . . . *
+ *     at_a  *
+ *           a                 at              b
+ *
+ * If two of them in a row have not halved the range, the next one is its
+ * middle. The last 24 elements are read, then 32 and 256 more on each side.
  *
  * open_mirror(run) returns four functions. locate(e, kind) finds an element and
  * writes nothing; it returns false if the budget of 100,000 steps is used up.
@@ -3966,8 +3982,6 @@ static const char dq_lua_mirror_seek[] =
     "    if found == e then return from + i - 1 end\n"
     "  end\n"
     "end\n"
-    /* interpolate, a little past the guess, so that the place soon lies between
-     * two guesses; halve the range after two guesses that have gained little */
     "local function seek(m, e)\n"
     "  local time, a, b, slow = offered_at(m, e), m.first, m.run.other - 1, 0\n"
     "  if not time then return nil end\n"
