@@ -1734,19 +1734,6 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Handles
  *     q->woken           Waiting; set by any thread, the only such field
  *
- * The words for what may have happened:
- *
- *     unsure     ops that may have run: their request was sent, and no reply
- *                was read. was_unsure: before the present sending
- *     resends    of a request: one of its ops was unsure, so its script checks
- *                what the former sending has done
- *     resend     of a message: it may have been stored, perhaps by an earlier
- *                call, and goes alone
- *     resent     of a request: a lost socket was its reason to go again; there
- *                is only one such time
- *     losses     sockets in a row that were lost while one op was sent alone
- *     suspect    a request whose socket was lost; the others yield to it
- *
  * Where to look for:
  *
  *     MOVED              dq_lane_learn reads it in the reply to a request,
@@ -1755,7 +1742,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        request again
  *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
  *     a resend after a lost reply    dq_decide; of a call dq_decide_resend, of
- *                        a ring dq_decide_ring
+ *                        a ring dq_decide_ring. Its words: delayq_lane
  *     the next poll      q->next_poll_us, set by dq_sched_on_... and, among
  *                        waiters, by dq_waiters_on_...: a function for each
  *                        event. dq_wait_next ends a sleep then
@@ -3930,8 +3917,7 @@ static const char dq_lua_move[] =
  *
  *     head   it is the first one left, as always if all delays are equal
  *     seek   by the time in its id, in a list of more than 1,000
- *     walk   LREM compares one after the other, if neither has found it: a
- *            foreign id has no time
+ *     walk   by LREM, if neither has found it: a foreign id has no time
  *
  * seek(m, e) narrows the range from a to b. The times rise along the list, or
  * nearly so, since offers of several hosts overtake each other. The next index
