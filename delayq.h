@@ -254,8 +254,9 @@
  * One of them, the leader, keeps the exact timer. About 16 others, the
  * standbys, step in if the leader has not acted 0.3 to 0.6 s after an item was
  * due or pushed. The rest sleep until the leader or a standby takes an item and
- * needs a successor. So of a hundred waiting handles only a few wake for an
- * item, and a handle that waits alone sends nothing for this.
+ * needs a successor, or until several items are due at once. So of a hundred
+ * waiting handles only a few wake for an item, and a handle that waits alone
+ * sends nothing for this.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
  * exception: if more than 16 wait, and a fault hits the leader and every
@@ -4176,6 +4177,10 @@ static const char dq_lua_take_listed[] =
  * calls all waiters has the name of the set's key. The set expires after a day,
  * or may be lost by a FLUSHALL; it is then made again.
  *
+ * hand_over names the next leader. If more items are due or ready, it calls a
+ * waiter for each, or fewer if this take has got several items. Those who are
+ * called leave the set. So a burst reaches all waiters in a few round trips.
+ *
  * A handle is dead if nobody is subscribed to its channel. A frozen leader is
  * noticed by another handle that gets an item late though the leader has led
  * for some time. This handle empties the set, and all living handles enter
@@ -4189,15 +4194,19 @@ static const char dq_lua_waiters_leave[] =
     "  local now = math.floor(us / 1000)\n"
     "  local soon = next < 0 and now + math.abs(argv[4]) or\n"
     "    math.ceil((us + next) / 1000)\n"
-    "  if reply[4][1] > 0 then soon = now end\n" /* more lie ready */
+    "  local more = reply[4][1] + (next == 0 and\n"
+    "    redis.call('ZCOUNT', KEYS[1], '-inf', now) or 0)\n"
+    "  if more > 0 then soon = now end\n"
     "  local last = redis.call('ZRANGE', waiters, -1, -1, 'WITHSCORES')\n"
     "  local since = (tonumber(last[2]) or 0) - 2e14\n"
     "  return {\n"
     "    set = waiters, id = argv[15], turns = argv[17], claim = claim,\n"
     "    now = now, got = reply[5] ~= '', any = last[1] ~= nil,\n"
-    "    due = tonumber(string.match(reply[5], '^[^ ]*')),\n"
+    "    due = tonumber(string.match(reply[5], '%S*')),\n"
     "    leader = since >= 0 and last[1] or nil, since = since,\n"
     "    soon = string.format('%.0f', math.min(soon, 1e15)),\n"
+    /* others take as many as this one has */
+    "    calls = reply[6] and math.max(1, more / (#reply - 5)) or 1,\n"
     "    follows = claim == 'standby' or claim == 'check' or\n"
     "      claim == 'sleeper'\n"
     "  }\n"
@@ -4211,21 +4220,21 @@ static const char dq_lua_waiters_leave[] =
     "  redis.call('PUBLISH', w.set, subscribers(w.set))\n"
     "end\n"
     "local function hand_over(w)\n"
-    "  local others, heard = redis.call('ZRANGE', w.set, 0, 63), nil\n"
-    "  local dead = #others\n"
-    "  for i, other in ipairs(others) do\n"
-    "    if redis.call('PUBLISH', w.turns .. other, w.soon) > 0 then\n"
-    "      heard, dead = other, i - 1\n"
-    "      break\n"
+    "  local others = redis.call('ZRANGE', w.set, 0, 63)\n"
+    "  local n, heard, leader = 0, 0\n"
+    "  while n < #others and heard < w.calls do\n"
+    "    n = n + 1\n"
+    "    if redis.call('PUBLISH', w.turns .. others[n],\n"
+    "      leader and 0 or w.soon) > 0 then\n"
+    "      heard, leader = heard + 1, leader or others[n]\n"
     "    end\n"
     "  end\n"
-    "  if heard then\n"
-    "    redis.call('ZADD', w.set, 200000000000000 + w.now, heard)\n"
+    "  if n > 1 or others[1] ~= leader then\n"
+    "    redis.call('ZREM', w.set, unpack(others, 1, n))\n"
     "  end\n"
-    "  if dead == 64 then call_all(w)\n"
-    "  elseif dead > 0 then\n"
-    "    redis.call('ZREM', w.set, unpack(others, 1, dead))\n"
-    "  end\n"
+    "  if leader then\n"
+    "    redis.call('ZADD', w.set, 200000000000000 + w.now, leader)\n"
+    "  elseif n == 64 then call_all(w) end\n"
     "end\n"
     "local function leave_waiters(w)\n"
     "  if w.any then redis.call('ZREM', w.set, w.id) end\n"
@@ -4904,12 +4913,12 @@ DQ_SCRIPT(tick, "5f42d3b5017dd08123c29d465eb8dd8ad7abc4ff", dq_lua_tally,
 DQ_SCRIPT(tick_redisson, "1f8fa1b96340df1a61a0f41c48f66ead77a5ea1f",
           dq_lua_tally, DQ_LUA_RUN, DQ_LUA_MIRROR, dq_lua_move, dq_lua_present,
           dq_lua_lengths, dq_lua_tick);
-DQ_SCRIPT(take, "71b95d4cf339cfc2a690926f628a3240d51e783a", dq_lua_tally,
+DQ_SCRIPT(take, "26326a9984b018851a53be42c0c44734caae7536", dq_lua_tally,
           dq_lua_present, dq_lua_take_read, dq_lua_take_usual, dq_lua_publish,
           dq_lua_find, DQ_LUA_WAITERS,
           "if usual then return give_role(usual, KEYS[6], ARGV) end\n",
           DQ_LUA_RUN, dq_lua_no_mirror, dq_lua_lengths, DQ_LUA_TAKE);
-DQ_SCRIPT(take_redisson, "acd419a955f047d2b8c30632ed71eee53e2307ca",
+DQ_SCRIPT(take_redisson, "9e3950194088d467304accc570eeae6351837919",
           dq_lua_tally, dq_lua_publish, DQ_LUA_WAITERS, DQ_LUA_RUN,
           DQ_LUA_MIRROR, dq_lua_find, dq_lua_present, dq_lua_lengths,
           "local acked = nil\n", DQ_LUA_TAKE);
@@ -5513,7 +5522,8 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *               pushed. Its takes don't name the waiters and cost no more.
  *     leader    It acts at once, too. If it gets an item or stops waiting, its
  *               script names the next leader: the standby that has waited
- *               longest or, without a standby, a sleeper.
+ *               longest or, without a standby, a sleeper. If it gets an item
+ *               and more are due, the script calls more waiters.
  *     standby   About 16 of the others. They receive the messages that the
  *               leader receives, and act 0.3 to 0.6 s later if the item is
  *               still there: then the leader is dead or frozen. The first
@@ -5536,12 +5546,14 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *     own channel:      (if a take    act then    lead, act then   lead, act
  *     "lead, due ..."   is in flight,                              then
  *                       after it)
+ *     own channel: 0    enter         enter       enter            enter
  *     waiters' channel  enter         enter       enter            enter
  *     reply to a take   take the role in it, unless a message since was newer
  *
  * A due time on the queue's channel is that of the head, so it replaces the due
- * time that a standby knew. "Enter" means: send a take within a second, which
- * gives the handle a new role.
+ * time that a standby knew. "Enter" means: send a take, at once or, after a
+ * message on the waiters' channel, within a second. It gives the handle a new
+ * role, if it gets no item.
  *
  * All this only saves work. A handle acts by the role that it was last told. If
  * two handles lead, both act, and the next script corrects one of them. If no
@@ -5747,7 +5759,8 @@ static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
 }
 
 /* A message on the waiters' channel: all `count` handles that wait enter again,
- * each at a random time within `count` ms, 1 s at most. */
+ * each at a random time within `count` ms, 1 s at most. Or one on the handle's
+ * own channel, and count is 0: it enters at once. */
 static void dq_waiters_on_call(delayq *q, int64_t count) {
     delayq_waiter *w = &q->waiter;
     if (w->role == DELAYQ_WAITER_ALONE) w->role = DELAYQ_WAITER_NONE;
@@ -8553,7 +8566,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
             dq_waiters_on_channel(q, bit, on);
         else if (bit == DQ_CHANNEL_QUEUE)
             dq_waiters_on_message(q, number);
-        else if (bit == DQ_CHANNEL_WAITERS)
+        else if (bit == DQ_CHANNEL_WAITERS || number == 0)
             dq_waiters_on_call(q, number);
         else
             dq_waiters_on_promotion(q, number);

@@ -42,6 +42,7 @@ static struct waiter {
     int64_t max_wait_ms;
     int64_t lease_ms;
     int busy_ms; /* how long it works on an item */
+    size_t most; /* items in a take */
     int share;   /* its random share; -1: not fixed */
     const char *url;
 } * waiters; /* in shared memory */
@@ -50,7 +51,8 @@ static int count;
 static void wait_and_count(void *number) {
     struct waiter *w = &waiters[(long)number];
     delayq q;
-    delayq_item item;
+    delayq_item item[4];
+    size_t n;
     delayq_options o = options_for(&main_server, "jobs");
     o.max_wait_ms = w->max_wait_ms;
     o.lease_ms = w->lease_ms;
@@ -67,9 +69,9 @@ static void wait_and_count(void *number) {
     }
     strcpy((char *)w->id, q.id);
     for (;;) {
-        OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
-        w->late_us = item.late_us;
-        __sync_fetch_and_add(&w->taken, 1);
+        OK(&q, delayq_take_many(&q, item, w->most, &n, DELAYQ_FOREVER));
+        w->late_us = item[0].late_us;
+        __sync_fetch_and_add(&w->taken, (int)n);
         if (w->busy_ms) usleep((useconds_t)w->busy_ms * 1000);
     }
 }
@@ -112,6 +114,7 @@ static void prepare(int n) {
     for (i = 0; i < n; i++) {
         waiters[i].max_wait_ms = 3600000;
         waiters[i].share = -1;
+        waiters[i].most = 1;
     }
 }
 
@@ -239,6 +242,48 @@ TEST(what_is_ready_goes_at_once_to_all_who_wait) {
         UNTIL(everybody_entered());
     }
     end_all();
+}
+
+/* Items fall due together. The leader takes some of them, and its script calls
+ * as many others as are needed for the rest: these leave the set, but for the
+ * next leader. All others are frozen, so that nobody else takes. */
+static void leader_calls_others(size_t takes, int items, int calls) {
+    delayq p;
+    delayq_message m[6];
+    int i, first;
+    prepare(6);
+    for (i = 0; i < count; i++) {
+        waiters[i].most = takes;
+        waiters[i].busy_ms = 3600000;
+    }
+    start_all();
+    first = leader();
+    for (i = 0; i < count; i++)
+        if (i != first) kill(waiters[i].pid, SIGSTOP);
+    open_queue(&p, "jobs");
+    memset(m, 0, sizeof m);
+    for (i = 0; i < items; i++) {
+        m[i].data = "x";
+        m[i].len = 1;
+        m[i].delay_ms = 50;
+    }
+    OK(&p, delayq_offer_many(&p, m, (size_t)items));
+    UNTIL(waiters[first].taken == (int)takes);
+    CHECK_INT(ask_int("ZCARD " WAITERS), count - calls);
+    CHECK(leader() >= 0 && leader() != first);
+    for (i = 0; i < count; i++) kill(waiters[i].pid, SIGCONT);
+    UNTIL(all_taken() == items);
+    end_all();
+    delayq_close(&p);
+}
+TEST(the_leader_calls_a_waiter_for_each_item_that_is_due) {
+    leader_calls_others(1, 4, 3);
+}
+TEST(the_leader_calls_fewer_waiters_if_they_take_several_items) {
+    leader_calls_others(2, 6, 2);
+}
+TEST(the_leader_calls_one_waiter_if_nothing_else_is_due) {
+    leader_calls_others(1, 1, 1);
 }
 
 /* Count the commands of all kinds, including those inside scripts, that the

@@ -567,6 +567,46 @@ static void crowd_hour(void *arg) {
     crowd(0, 1);
 }
 
+/* 50 items fall due at once, and 100 handles wait, each of which works for a
+ * second. */
+static void one_of_burst(void *arg) {
+    delayq *q = opened(0, 0);
+    delayq_item got;
+    (void)arg;
+    for (;;) {
+        OK(delayq_take(q, &got, DELAYQ_FOREVER));
+        arrived++;
+        process_sleep(SECOND);
+    }
+}
+static void crowd_burst(void *arg) {
+    delayq_message m[50];
+    delayq *q;
+    int64_t due_us;
+    int i;
+    (void)arg;
+    load_scripts();
+    q = opened(0, 0);
+    arrived = 0;
+    for (i = 0; i < 100; i++) process_start(here, "waits", one_of_burst, NULL);
+    process_sleep(20 * SECOND);
+    memset(m, 0, sizeof m);
+    for (i = 0; i < 50; i++) {
+        m[i].data = payload;
+        m[i].len = LEN;
+        m[i].delay_ms = 12000;
+    }
+    OK(delayq_offer_many(q, m, 50));
+    due_us = sim_now() + 11 * SECOND;
+    begins();
+    process_sleep(due_us - sim_now());
+    due_us += SECOND - ONE_WAY_US;
+    process_sleep(due_us - sim_now());
+    while (arrived < 50) process_sleep(SECOND / 1000);
+    waited(due_us);
+    ends();
+}
+
 /* --- from the open to the first result ------------------------------------ */
 
 static void first_take(int loaded) {
@@ -629,6 +669,7 @@ static const struct row {
     {"take that waits, a lease, ack", "item", 20, 0, lease_waits},
     {"100 takes wait", "item", 100, 0, crowd_take},
     {"100 takes wait, a lease, ack", "item", 100, 0, crowd_lease},
+    {"100 takes wait, 50 items are due", "burst", 1, 1, crowd_burst},
     {"offer_many of 1,000", "call", 1, 1, offers_1000},
     {"offer_many of 200 with keys", "call", 1, 1, offers_200},
     {"take_many of 1,000, with a lease", "call", 1, 1, takes_1000},
