@@ -6935,8 +6935,7 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
 }
 
 /* Date the offers that have no date, or one by another server's clock, a
- * limited number in one step. Returns the number of dated ops that are not
- * settled. */
+ * limited number in one step. Returns the number of ops that may be sent. */
 static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     delayq_lane *lane = &ring->lane;
     int left = 2000;
@@ -6956,7 +6955,8 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
         ring->dated++;
         ring->date_at = dq_ring_behind(ring, e);
     }
-    return ring->dated - lane->settled;
+    return (ring->dated < ring->synced ? ring->dated : ring->synced) -
+           lane->settled;
 }
 
 /* Another handle uses the numbers of this one, as on a cloned machine. Draw new
@@ -7018,8 +7018,17 @@ static void dq_message_date(delayq *q, delayq_message *m) {
     dq_elem_next_id(q, m->id);
 }
 
+/* Returns the index, from `i` on, of an op in the caller's array. A message
+ * that was refused as an argument is no op. */
+static uint64_t dq_lane_op_at(const delayq_lane *lane, uint64_t i) {
+    while (lane->messages && i < lane->accepted &&
+           lane->messages[i].status == DELAYQ_ERR_ARG)
+        i++;
+    return i;
+}
+
 /* Go to the next op, with a new cursor to the first. Returns NULL after the
- * last. A message that was refused as an argument is no op. */
+ * last. */
 static dq_op *dq_cursor_next(dq_cursor *c) {
     const delayq_lane *lane = c->lane;
     int first = !c->op;
@@ -7037,10 +7046,7 @@ static dq_op *dq_cursor_next(dq_cursor *c) {
         c->due_ms = op->verb->flags & DQ_OFFERS ? op->planned_ms : op->due_ms;
         return op;
     }
-    c->i = first ? (size_t)lane->settled : c->i + 1;
-    while (lane->messages && c->i < lane->accepted &&
-           lane->messages[c->i].status == DELAYQ_ERR_ARG)
-        c->i++;
+    c->i = (size_t)dq_lane_op_at(lane, first ? lane->settled : c->i + 1);
     if (c->i >= lane->accepted) return NULL;
     c->op = op = lane->ops ? lane->ops + c->i : &c->made;
     if (!lane->ops) {
@@ -7105,23 +7111,28 @@ typedef struct dq_policy {
     unsigned losses; /* 0: a failure ends the ops, after one resend if that is
                         harmless. Else a failed op stays; it is dropped if, sent
                         alone, it has ended this many logged-in connections */
+    unsigned char background; /* no call waits for it: it yields to others, and
+                                 the log gets its failures */
+    unsigned char connects;   /* its steps connect, else those of others do */
 } dq_policy;
 
 #define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
-static const dq_policy dq_policy_call = {256 * 1024, 0};
-static const dq_policy dq_policy_ring = {65536, 8}; /* fits a socket's buffer */
+static const dq_policy dq_policy_call = {256 * 1024, 0, 0, 1};
+static const dq_policy dq_policy_fetch = {0, 0, 1, 1};
+static const dq_policy dq_policy_setup = {0, 0, 0, 0};
+static const dq_policy dq_policy_ring = {65536, 8, 1, 0}; /* fits a socket's
+                                                             buffer */
 
-/* Begin a lane of a ring, or of a call, with `count` ops. */
-static void dq_lane_begin(const delayq *q, delayq_lane *lane, dq_ring *ring,
-                          const dq_verb *verb, size_t count) {
+/* Begin a lane with `count` ops. */
+static void dq_lane_begin(const delayq *q, delayq_lane *lane,
+                          const dq_policy *policy, const dq_verb *verb,
+                          size_t count) {
     memset(lane, 0, sizeof *lane);
-    lane->ring = ring;
-    lane->policy = ring ? &dq_policy_ring : &dq_policy_call;
+    lane->policy = policy;
     lane->array_verb = lane->verb = verb;
     lane->accepted = count;
     lane->limit = DQ_RING_LIMIT;
     lane->begun_us = q->conn->now_us;
-    if (ring) lane->why = ring->why;
 }
 
 /* Report a failure of an outbox. */
@@ -7184,7 +7195,6 @@ typedef enum dq_block {
 static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
                                    int64_t *until) {
     const delayq_conn *conn = q->conn;
-    int yields = lane->ring || lane == &q->fetch.lane;
     int probes = lane == &q->setup && !(q->probed && conn->known);
     *until = DQ_NEVER;
     if (conn->cmd.purpose != DQ_CONN_CMD || conn->leaving ||
@@ -7194,7 +7204,7 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
         return DQ_BLOCK_SOCKET;
     if (!q->probed && !probes) return DQ_BLOCK_PROBE;
     if (conn->cmd.body_len > 0) return DQ_BLOCK_PAYLOAD;
-    *until = yields ? dq_lane_yield_us(q, lane) : 0;
+    *until = lane->policy->background ? dq_lane_yield_us(q, lane) : 0;
     return *until > conn->now_us ? DQ_BLOCK_LANE : DQ_BLOCK_NONE;
 }
 
@@ -7288,8 +7298,6 @@ static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     lane->x.number = 0;
     lane->x.state = DELAYQ_EXCHANGE_WAITING;
     if (lane->ring) left = dq_ring_date_all(q, lane->ring);
-    if (lane->ring && lane->ring->synced - lane->settled < left)
-        left = lane->ring->synced - lane->settled;
     if (left < most) most = (size_t)left;
     dq_cursor_begin(&c, lane, SIZE_MAX);
     op = dq_cursor_next(&c);
@@ -7732,12 +7740,22 @@ static delayq_status dq_lane_reject(const delayq_lane *lane) {
 
 /* --- settle --- */
 
-/* Report that an op of a ring, unless uncounted, is done or dropped. */
-static void dq_op_tell(delayq *q, dq_ring *ring, delayq_status status) {
+/* An op of a ring is done or, after a failure, dropped: count and report it. */
+static void dq_ring_settle(delayq *q, dq_ring *ring, const dq_verb *verb,
+                           delayq_status status) {
+    dq_outbox *b = q->outbox;
+    if (verb->flags & DQ_UNCOUNTED) {
+        b->own_settled++;
+        return;
+    }
+    b->gone += status == DELAYQ_GONE;
+    b->duplicate += status == DELAYQ_DUPLICATE;
+    b->dropped += status < DELAYQ_OK;
+    if (status < DELAYQ_OK) b->drop = status;
     ring->told++;
     if (q->options.settled)
-        q->options.settled(q->options.user, ring == &q->outbox->changes,
-                           ring->told, status);
+        q->options.settled(q->options.user, ring == &b->changes, ring->told,
+                           status);
 }
 
 /* An op has its final status: count it, report it to the caller, and pass its
@@ -7752,13 +7770,7 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         lane->due_ms = due_ms;
         dq_sched_on_message(q, due_ms);
     }
-    if (lane->ring && (c->op->verb->flags & DQ_UNCOUNTED)) {
-        q->outbox->own_settled++;
-    } else if (lane->ring) {
-        q->outbox->gone += status == DELAYQ_GONE;
-        q->outbox->duplicate += status == DELAYQ_DUPLICATE;
-        dq_op_tell(q, lane->ring, status);
-    }
+    if (lane->ring) dq_ring_settle(q, lane->ring, c->op->verb, status);
     if (lane->items) lane->items[c->i].acked = status;
     if (c->message) { /* one that may have been stored keeps its status */
         if (status >= DELAYQ_OK || c->message->status != DELAYQ_ERR_UNKNOWN)
@@ -7772,17 +7784,17 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
 }
 
 /* The first n ops are settled; the refused messages behind them are no ops. */
-static void dq_lane_pop(delayq_lane *lane, size_t n) {
+static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
+    dq_ring *ring = lane->ring;
     assert(n > 0);
     lane->unsure -= lane->unsure < n ? lane->unsure : n;
-    for (; lane->ring && n > 0; n--) dq_ring_pop(lane->ring);
-    while (!lane->ring && lane->settled < lane->accepted) {
-        int refused = lane->messages &&
-                      lane->messages[lane->settled].status == DELAYQ_ERR_ARG;
-        if (n == 0 && !refused) return;
-        n -= !refused;
-        lane->settled++;
-    }
+    for (; n > 0; n--)
+        if (ring)
+            dq_ring_pop(ring);
+        else
+            lane->settled = dq_lane_op_at(lane, lane->settled) + 1;
+    lane->settled = dq_lane_op_at(lane, lane->settled);
+    if (ring && ring->keep) ring->keep->mark(q);
 }
 
 /* A call's request of n ops has failed for good. They get its status; so do all
@@ -7802,7 +7814,7 @@ static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
                                                : rest,
                      0);
     if (goes_on)
-        dq_lane_pop(lane, n);
+        dq_lane_pop(q, lane, n);
     else
         lane->settled = lane->accepted, lane->unsure = 0;
     if (lane->verb->fail) lane->verb->fail(q, lane);
@@ -7926,8 +7938,9 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
 static void dq_lane_end(delayq *q, delayq_lane *lane) {
     dq_verdict verdict = dq_decide(q, lane);
     size_t n = lane->n;
+    dq_cursor c;
     assert(lane->x.state != DELAYQ_EXCHANGE_SENT && lane->x.got == 0);
-    assert(verdict != DQ_DROP || (lane->ring && n == 1));
+    assert(verdict != DQ_DROP || n == 1);
     lane->x.state = DELAYQ_EXCHANGE_NONE;
     if (verdict == DQ_RESEND) {
         int apart = lane->messages && n > 1 && lane->unsure > 0;
@@ -7940,8 +7953,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
     lane->n = 0;
     if (verdict == DQ_PAUSE) return;
     if (verdict == DQ_DONE) {
-        dq_lane_pop(lane, n);
-        if (lane->ring && lane->ring->keep) lane->ring->keep->mark(q);
+        dq_lane_pop(q, lane, n);
         lane->failures = lane->losses = 0;
         lane->retry_us = lane->suspect_us = lane->moving_us = 0;
         if (2 * n > lane->limit) lane->limit *= 2;
@@ -7960,36 +7972,26 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         lane->status =
             dq_err_after_loss(lane->why, lane->verb->name, lane->status);
     lane->status = dq_err_public(lane->status);
-    if (lane->ring || lane == &q->fetch.lane)
-        dq_lane_note(q, lane->status, lane->why);
+    if (lane->policy->background) dq_lane_note(q, lane->status, lane->why);
     if (verdict == DQ_FAIL) DQ_MARK(request_failed);
     if (verdict == DQ_FAIL) lane->retry_us = lane->moving_us = 0;
     if (verdict == DQ_FAIL) dq_lane_fail(q, lane, n);
     if (verdict != DQ_DROP) return;
     DQ_MARK(op_dropped);
-    dq_err_set(
-        lane->why, lane->status,
-        "%s of %lu bytes: dropped, since the server ends each connection "
-        "over which it is sent",
-        lane->verb->name,
-        (unsigned long)dq_ring_entry(lane->ring, lane->ring->head)->op.len);
+    dq_cursor_begin(&c, lane, 1);
+    dq_err_set(lane->why, lane->status,
+               "%s of %lu bytes: dropped, since the server ends each "
+               "connection over which it is sent",
+               lane->verb->name, (unsigned long)dq_cursor_next(&c)->len);
     dq_err_log(q, lane->status, lane->why);
-    if (lane->verb->flags & DQ_UNCOUNTED) {
-        q->outbox->own_settled++;
-    } else {
-        q->outbox->dropped++;
-        q->outbox->drop = lane->status;
-        dq_op_tell(q, lane->ring, lane->status);
-    }
-    dq_lane_pop(lane, 1);
-    if (lane->ring->keep) lane->ring->keep->mark(q);
+    dq_op_settle(q, lane, &c, lane->status, 0);
+    dq_lane_pop(q, lane, 1);
     lane->losses = 0;
     lane->status = DELAYQ_OK;
 }
 
 /* Move a lane as far as it goes without waiting. */
 static void dq_lane_step(delayq *q, delayq_lane *lane) {
-    dq_ring *ring = lane->ring;
     int setup = lane == &q->setup;
     while (lane->settled < lane->accepted &&
            lane->x.state != DELAYQ_EXCHANGE_SENT) {
@@ -8004,9 +8006,8 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         }
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
-        /* a tick connects for rings */
         if (block != DQ_BLOCK_NONE &&
-            (ring || setup || block < DQ_BLOCK_SOCKET))
+            (!lane->policy->connects || block < DQ_BLOCK_SOCKET))
             return;
         lane->verb = dq_lane_verb(lane);
         ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
@@ -9829,7 +9830,9 @@ static void dq_outbox_add_ring(delayq *q, dq_ring *ring, unsigned char *data,
     ring->size = size;
     ring->keep = q->options.outbox_keep;
     ring->synced = UINT64_MAX;
-    dq_lane_begin(q, &ring->lane, ring, NULL, 0);
+    dq_lane_begin(q, &ring->lane, &dq_policy_ring, NULL, 0);
+    ring->lane.ring = ring;
+    ring->lane.why = ring->why;
 }
 
 #define DQ_OUTBOX_MIN 8192
@@ -9889,8 +9892,8 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     wrong = dq_check_options(q);
     if (!wrong) wrong = dq_check_cursor(q);
     q->fetch.want = 1;
-    dq_lane_begin(q, &q->fetch.lane, NULL, NULL, 0);
-    dq_lane_begin(q, &q->setup, NULL, &dq_verb_probe, 1);
+    dq_lane_begin(q, &q->fetch.lane, &dq_policy_fetch, NULL, 0);
+    dq_lane_begin(q, &q->setup, &dq_policy_setup, &dq_verb_probe, 1);
     q->fetch.lane.why = q->fetch.why;
     q->setup.next = &q->fetch.lane;
     q->lanes = &q->setup;
@@ -10666,7 +10669,7 @@ static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
                 messages[i].status = status;
         return status;
     }
-    dq_lane_begin(q, &lane, NULL, &dq_verb_offer, count);
+    dq_lane_begin(q, &lane, &dq_policy_call, &dq_verb_offer, count);
     lane.keyed_verb = keyed;
     lane.messages = messages;
     now_ms = dq_due_least(q->conn);
@@ -10806,7 +10809,7 @@ DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
  */
 static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
     delayq_lane lane;
-    dq_lane_begin(q, &lane, NULL, op->verb, 1);
+    dq_lane_begin(q, &lane, &dq_policy_call, op->verb, 1);
     op->begun_us = lane.begun_us;
     lane.ops = op;
     dq_do(q, &lane, 0);
@@ -10870,7 +10873,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
     for (i = 0; items && i < count; i++) items[i].acked = status;
     if (status != DELAYQ_OK || count == 0) return status;
     q->fetch.release = dq_release;
-    dq_lane_begin(q, &lane, NULL, &dq_verb_ack, count);
+    dq_lane_begin(q, &lane, &dq_policy_call, &dq_verb_ack, count);
     lane.items = items;
     return dq_do(q, &lane, 0);
 }
@@ -11008,7 +11011,7 @@ static delayq_status dq_query_run(delayq *q, const dq_verb *verb,
     delayq_status status;
     delayq_lane lane;
     memset(n, 0, count * sizeof *n);
-    dq_lane_begin(q, &lane, NULL, verb, 1);
+    dq_lane_begin(q, &lane, &dq_policy_call, verb, 1);
     lane.query = query;
     status = dq_wait_run(q, &lane);
     if (status == DELAYQ_OK && !dq_resp_integers(lane.reply, n, count))
@@ -11198,7 +11201,7 @@ DELAYQ_API delayq_status delayq_load_scripts(delayq *q) {
             DQ_READ_ONLY,   DQ_KEY_NONE, 0,       NULL, NULL, NULL};
         const char *sha;
         delayq_lane lane;
-        dq_lane_begin(q, &lane, NULL, &load, 1);
+        dq_lane_begin(q, &lane, &dq_policy_call, &load, 1);
         status = dq_wait_run(q, &lane);
         sha = status == DELAYQ_OK ? lane.reply->str : NULL;
         if (status == DELAYQ_OK && (!sha || strcmp(sha, load.script->sha) != 0))
