@@ -835,9 +835,10 @@ typedef struct delayq_exchange {
     unsigned number;          /* the number of the socket when it was sent; 0:
                                  not sent */
     unsigned char written;    /* the server may have received all of it */
-    unsigned char blame;      /* the server has closed the socket while this
-                                 exchange was 1: the first one in flight, 2:
-                                 the only one, or for it, as it says; else 0 */
+    unsigned char blame;      /* the server has closed the socket, and this
+                                 exchange was 1: the first one in flight; 2: the
+                                 only one, or the one that the server has named
+                                 as the cause. Else 0 */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us; /* its last byte; of the last reply */
 } delayq_exchange;
@@ -1014,16 +1015,19 @@ typedef struct delayq_lane {
     int64_t begun_us;             /* the local time of the call */
     uint64_t accepted, settled;   /* ops; if equal, there is nothing to do */
 
-    uint64_t unsure, was_unsure; /* was_unsure: before this sending */
-    unsigned tries;              /* of this request */
+    /* What may have happened. After each sending all ops of the request may
+     * have run, until a reply tells. */
+    uint64_t unsure;             /* so many of the first ops may have run, */
+    uint64_t was_unsure;         /* and so many before this sending */
+    unsigned char resends;       /* of this request, one may have run before */
     unsigned char resent;        /* this request was sent again, since a socket
-                                    was lost */
-    unsigned char resends;       /* one of its ops may have run before */
+                                    was lost: once at most */
+    unsigned tries;              /* sendings of this request that have failed */
     unsigned char uploads;       /* the next sending loads the script */
     unsigned char as_waiter;     /* a take's request has the waiters' key */
     unsigned char failures;      /* in a row, of a ring */
-    unsigned char losses;        /* sockets in a row that were lost while one op
-                                    was sent alone */
+    unsigned char losses;        /* sockets that the server has closed for one
+                                    op, which was sent alone each time */
     size_t limit;                /* the most ops of a ring's next request */
     int64_t retry_us;            /* the earliest time of the next sending */
     int64_t suspect_us;          /* others yield until then, since its last
@@ -1729,7 +1733,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
  *     q->setup           Lanes; Subscriber sends tracking over it
  *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
- *                        Schedule; Waiters if another handle acts
+ *                        Schedule; Waiters, if it has a role among others
  *     q->sub_sent        Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
  *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Handles
@@ -1737,25 +1741,31 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *
  * Where to look for:
  *
- *     MOVED              dq_lane_learn reads it in the reply to a request,
- *                        dq_probe_parse in that to a probe; dq_conn_choose
- *                        connects cmd to its node; dq_decide_form sends the
- *                        request again
+ *     MOVED              dq_lane_learn and, for a probe, dq_probe_parse have
+ *                        dq_conn_parse_redirect set conn->at; dq_conn_choose
+ *                        keeps it for the next connect, which dq_lane_ensure
+ *                        begins; dq_decide_refused sends the request again
  *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
- *     a resend after a lost reply    dq_decide; of a call dq_decide_resend, of
- *                        a ring dq_decide_ring. Its words: delayq_lane
- *     the next poll      q->next_poll_us, set by dq_sched_on_... and, among
- *                        waiters, by dq_waiters_on_...: a function for each
- *                        event. dq_wait_next ends a sleep then
+ *     a resend after a lost reply    dq_decide; of a ring dq_decide_ring, of
+ *                        other lanes dq_decide_resend. dq_conn_close says which
+ *                        requests may have run; delayq_lane has the words
+ *     the next poll      q->next_poll_us. dq_sched_on_reply sets it; for each
+ *                        other event there is a dq_sched_on_... or, among
+ *                        waiters, dq_waiters_on_.... dq_wait_fetch_us says
+ *                        whether it is time to take (dq_take_is_due), to tick
+ *                        (dq_tick_fetch), or to end a sleep (dq_wait_next)
  *     a lane that doesn't go on    dq_blocked says what it waits for
  *     an undecodable element    in a tick or take the scripts' split() returns
- *                        nil, and dead_letter() moves the element. In C
- *                        dq_elem_parse returns -1; a peek shows all its bytes
+ *                        nil; drain_chunk or take_listed makes it a dead
+ *                        letter. In C dq_elem_parse returns -1: a take refuses
+ *                        the reply, a peek shows all its bytes
  *     an argument of a script    its writer (dq_write_...), and the list above
  *                        the script; then `make lua`
  *     a rare branch      DQ_MARK names it; `make marks` tells which ones the
  *                        tests reach
- *     a new option       delayq_options; its range and default dq_check_options
+ *     a new option       delayq_options; its range and default in
+ *                        dq_check_options, which also refuses with `share`
+ *                        those of the connection
  *     a new error of the server    dq_err_table
  *     a new verb         its script; then its writer, reader and constant, in
  *                        Offers, Tickets or Queries
@@ -5560,7 +5570,7 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  * handle leads, a standby acts late, and its script calls all to enter; if no
  * standby is left, a sleeper's does.
  *
- * Owns q->waiter, will_wait, and next_poll_us of standbys and sleepers.
+ * Owns q->waiter and will_wait, and sets next_poll_us of a handle with a role.
  *---------------------------------------------------------------------------*/
 
 #define DQ_WAITERS_MS 10000 /* a take that may last this long takes part */
@@ -5797,7 +5807,7 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
 
 #define DQ_PROBE_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
 #define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
-#define DQ_HOPS 5 /* most redirections of a connect, sendings of a request */
+#define DQ_HOPS 5 /* most redirections of a connect, resends of a request */
 #define DQ_READ_SIZE 2048               /* most bytes in one read, */
 #define DQ_READS (65536 / DQ_READ_SIZE) /* reads before another socket's turn */
 #define DQ_TRACK_LOSSES 4 /* conn->track_losses that count as a refusal */
@@ -6529,9 +6539,9 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
                       "sentinel: the reply has no port");
 }
 
-/* Set the target of the next attempt, conn->at: the node of a redirection, or
- * the next host of the URL, which may be a sentinel. Returns the number of the
- * URL's hosts. */
+/* Choose the target of the next attempt, conn->at: the node of a redirection,
+ * which is there already, or the next host of the URL, which may be a sentinel.
+ * Returns the number of the URL's hosts. */
 DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
                                         dq_conn_purpose *purpose) {
     dq_url u;
@@ -7097,8 +7107,9 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
  * Owns the path of an op from its lane to its status, in four phases: plan
  * (which neighbouring ops share a request), write, read, settle. dq_lane_step
  * moves a lane, dq_blocked is the only function that says what a lane waits
- * for, dq_decide is the only one that decides about retries, and dq_op_settle
- * is the only one that counts what was done. Nothing here waits.
+ * for, dq_decide is the only one that decides whether a request is sent again,
+ * and dq_op_settle is the only one that counts what was done. Nothing here
+ * waits.
  *
  * The lanes of a handle are its setup (the probe of its queue, or tracking),
  * its fetch (a take or transfer), the two rings of its outbox, and during a
@@ -7183,7 +7194,7 @@ typedef enum dq_block {
     DQ_BLOCK_REPLY,   /* its request is in flight */
     DQ_BLOCK_PAUSE,   /* the end of a pause after a failure */
     DQ_BLOCK_SYNC,    /* outbox_sync, which the next step calls */
-    DQ_BLOCK_LANE,    /* a lane that is suspected, see dq_lane_yield_us */
+    DQ_BLOCK_LANE,    /* another lane, see dq_lane_yield_us */
     DQ_BLOCK_SOCKET,  /* the connection */
     DQ_BLOCK_PROBE,   /* the probe of its queue */
     DQ_BLOCK_PAYLOAD  /* the rest of a large request, which is being written */
@@ -7831,15 +7842,14 @@ typedef enum dq_verdict {
     DQ_FAIL    /* its ops fail with lane->status */
 } dq_verdict;
 
-/* Give a request that has not run another form, in which it may succeed.
- * Returns 1 if there is one. */
-static int dq_decide_form(delayq *q, delayq_lane *lane) {
-    if (lane->status == DQ_NOSCRIPT && (!DQ_HAS_LUA || !lane->verb->writer))
-        return 0;
-    if (lane->status == DQ_NOSCRIPT)
-        lane->uploads = !lane->uploads; /* load it, or call it again */
-    else if (lane->status != DQ_MOVED)
+/* A request was refused, and has not run. Returns 1 if it may succeed on
+ * another node, with its script, or in another form. */
+static int dq_decide_refused(delayq *q, delayq_lane *lane) {
+    if (lane->status == DQ_MOVED) return 1; /* cmd connects to that node */
+    if (lane->status != DQ_NOSCRIPT)
         return lane->verb->reform && lane->verb->reform(q, lane);
+    if (!DQ_HAS_LUA || !lane->verb->writer) return 0;
+    lane->uploads = !lane->uploads; /* load it, or call it again */
     return 1;
 }
 
@@ -7863,8 +7873,9 @@ static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
-/* A socket was lost before or after a call's request was sent. Returns 1 if
- * another sending is provably harmless; there is one at most. */
+/* A socket was lost before or after the request of a call, take, transfer or
+ * probe was sent. Returns 1 if another sending does no harm; there is one at
+ * most. */
 static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
     const delayq_conn *conn = q->conn;
     int flags = lane->verb->flags;
@@ -7914,14 +7925,14 @@ static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
 }
 
 /* Decide about a request whose reply is read, or whose socket is lost: the only
- * function that decides about retries. */
+ * function that decides whether it is sent again. */
 static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
     if (lane->status == DQ_MOVING && dq_decide_moving(q, lane)) return DQ_PAUSE;
     /* somebody may flush the scripts between a load and the call */
     if (lane->tries++ < (lane->status == DQ_NOSCRIPT ? 4 * DQ_HOPS : DQ_HOPS)) {
-        if (dq_decide_form(q, lane)) return DQ_RESEND;
+        if (dq_decide_refused(q, lane)) return DQ_RESEND;
         if (!lane->policy->losses && dq_decide_resend(q, lane))
             return DQ_RESEND;
     }
