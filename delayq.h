@@ -1707,8 +1707,10 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_do              without an outbox, dq_wait_run attaches the lane to
  *                        the handle, steps and sleeps until it is settled;
  *                        with one, dq_outbox_accept copies the ops into a
- *                        ring, which has a lane of its own
- *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
+ *                        ring, which has a lane of its own, and `acked` says
+ *                        that they are accepted
+ *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes;
+ *                        a tick calls it, too
  *     dq_lane_step       moves a lane:
  *       dq_lane_connect    connects, logs in, probes, a step at a time
  *                          (dq_lane_ensure)
@@ -1717,7 +1719,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *       dq_lane_read       gives the reply a status; verb->reader reads it and
  *                          settles the ops
  *       dq_decide          done, send it again, keep the ops, drop or fail them
- *     dq_op_settle       counts; sets `acked`, or calls options.settled
+ *     dq_op_settle       counts; sets `acked`; of a ring dq_ring_settle calls
+ *                        options.settled
  *     dq_sleep           sleeps until dq_wait_next, or input
  *
  * A take goes the same way, from dq_fetch_send on, on the lane of q->fetch.
@@ -1742,23 +1745,24 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * Where to look for:
  *
  *     MOVED              dq_lane_learn and, for a probe, dq_probe_parse have
- *                        dq_conn_parse_redirect set conn->at; dq_conn_choose
- *                        keeps it for the next connect, which dq_lane_ensure
- *                        begins; dq_decide_refused sends the request again
+ *                        dq_conn_parse_redirect set conn->at. With
+ *                        conn->redirected dq_conn_step connects there.
+ *                        dq_decide_refused sends the request again
  *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
  *     a resend after a lost reply    dq_decide; of a ring dq_decide_ring, of
- *                        other lanes dq_decide_resend. dq_conn_close says which
- *                        requests may have run; delayq_lane has the words
+ *                        other lanes dq_decide_resend, by the verb's flags.
+ *                        dq_conn_close says which requests may have run;
+ *                        delayq_lane has the words
  *     the next poll      q->next_poll_us. dq_sched_on_reply sets it; for each
  *                        other event there is a dq_sched_on_... or, among
  *                        waiters, dq_waiters_on_.... dq_wait_fetch_us says
  *                        whether it is time to take (dq_take_is_due), to tick
  *                        (dq_tick_fetch), or to end a sleep (dq_wait_next)
  *     a lane that doesn't go on    dq_blocked says what it waits for
- *     an undecodable element    in a tick or take the scripts' split() returns
- *                        nil; drain_chunk or take_listed makes it a dead
- *                        letter. In C dq_elem_parse returns -1: a take refuses
- *                        the reply, a peek shows all its bytes
+ *     an undecodable element    when it is due, the scripts' split() returns
+ *                        nil; drain_chunk (in a list: take_listed) makes it a
+ *                        dead letter. In C dq_elem_parse returns -1: a take
+ *                        refuses the reply, a peek shows all its bytes
  *     an argument of a script    its writer (dq_write_...), and the list above
  *                        the script; then `make lua`
  *     a rare branch      DQ_MARK names it; `make marks` tells which ones the
@@ -8876,9 +8880,9 @@ static void dq_sub_open(delayq *q) {
  * MARK: - Waiting
  * >>waiting   the one step, and the one sleep
  *
- * dq_step is the only function that drives the sockets and lanes of a handle;
- * dq_sleep is the only one that sleeps. A blocking call repeats both until its
- * lane is settled or its time is over.
+ * dq_step drives the sockets and all lanes of a handle; dq_sleep is the only
+ * function that sleeps. A blocking call repeats both until its lane is settled
+ * or its time is over.
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
