@@ -835,10 +835,9 @@ typedef struct delayq_exchange {
     unsigned number;          /* the number of the socket when it was sent; 0:
                                  not sent */
     unsigned char written;    /* the server may have received all of it */
-    unsigned char blame;      /* the server has closed the socket, and this
-                                 exchange was 1: the first one in flight; 2: the
-                                 only one, or the one that the server has named
-                                 as the cause. Else 0 */
+    unsigned char blame;      /* the server has closed the socket, and this was
+                                 1: the first exchange in flight; 2: the only
+                                 one, or the named cause; else 0 */
     struct redisReply *replies[5]; /* `got` of them */
     int64_t sent_us, read_us; /* its last byte; of the last reply */
 } delayq_exchange;
@@ -1015,8 +1014,7 @@ typedef struct delayq_lane {
     int64_t begun_us;             /* the local time of the call */
     uint64_t accepted, settled;   /* ops; if equal, there is nothing to do */
 
-    /* What may have happened. After each sending all ops of the request may
-     * have run, until a reply tells. */
+    /* what may have happened, until a reply tells */
     uint64_t unsure;             /* so many of the first ops may have run, */
     uint64_t was_unsure;         /* and so many before this sending */
     unsigned char resends;       /* of this request, one may have run before */
@@ -1707,10 +1705,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *     dq_do              without an outbox, dq_wait_run attaches the lane to
  *                        the handle, steps and sleeps until it is settled;
  *                        with one, dq_outbox_accept copies the ops into a
- *                        ring, which has a lane of its own, and `acked` says
- *                        that they are accepted
- *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes;
- *                        a tick calls it, too
+ *                        ring, which has a lane of its own; `acked` is then OK
+ *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
  *     dq_lane_step       moves a lane:
  *       dq_lane_connect    connects, logs in, probes, a step at a time
  *                          (dq_lane_ensure)
@@ -1767,9 +1763,7 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  *                        the script; then `make lua`
  *     a rare branch      DQ_MARK names it; `make marks` tells which ones the
  *                        tests reach
- *     a new option       delayq_options; its range and default in
- *                        dq_check_options, which also refuses with `share`
- *                        those of the connection
+ *     a new option       delayq_options; its range and default dq_check_options
  *     a new error of the server    dq_err_table
  *     a new verb         its script; then its writer, reader and constant, in
  *                        Offers, Tickets or Queries
@@ -4191,9 +4185,8 @@ static const char dq_lua_take_listed[] =
  * calls all waiters has the name of the set's key. The set expires after a day,
  * or may be lost by a FLUSHALL; it is then made again.
  *
- * hand_over names the next leader. If more items are due or ready, it calls a
- * waiter for each, or fewer if this take has got several items. Those who are
- * called leave the set. So a burst reaches all waiters in a few round trips.
+ * If more items are due or ready, hand_over calls a waiter for each, or fewer
+ * if this take has got several. They leave the set, but for the next leader.
  *
  * A handle is dead if nobody is subscribed to its channel. A frozen leader is
  * noticed by another handle that gets an item late though the leader has led
@@ -5565,9 +5558,8 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *     reply to a take   take the role in it, unless a message since was newer
  *
  * A due time on the queue's channel is that of the head, so it replaces the due
- * time that a standby knew. "Enter" means: send a take, at once or, after a
- * message on the waiters' channel, within a second. It gives the handle a new
- * role, if it gets no item.
+ * time that a standby knew. "Enter" means: send a take, which gives the
+ * handle a new role; after a message on the waiters' channel within a second.
  *
  * All this only saves work. A handle acts by the role that it was last told. If
  * two handles lead, both act, and the next script corrects one of them. If no
@@ -7126,17 +7118,14 @@ typedef struct dq_policy {
     unsigned losses; /* 0: a failure ends the ops, after one resend if that is
                         harmless. Else a failed op stays; it is dropped if, sent
                         alone, it has ended this many logged-in connections */
-    unsigned char background; /* no call waits for it: it yields to others, and
-                                 the log gets its failures */
-    unsigned char connects;   /* its steps connect, else those of others do */
+    int background;  /* no call waits for it: it yields to others, and the log
+                        gets its failures */
 } dq_policy;
 
 #define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
-static const dq_policy dq_policy_call = {256 * 1024, 0, 0, 1};
-static const dq_policy dq_policy_fetch = {0, 0, 1, 1};
-static const dq_policy dq_policy_setup = {0, 0, 0, 0};
-static const dq_policy dq_policy_ring = {65536, 8, 1, 0}; /* fits a socket's
-                                                             buffer */
+static const dq_policy dq_policy_call = {256 * 1024, 0, 0};
+static const dq_policy dq_policy_fetch = {0, 0, 1};
+static const dq_policy dq_policy_ring = {65536, 8, 1}; /* a socket's buffer */
 
 /* Begin a lane with `count` ops. */
 static void dq_lane_begin(const delayq *q, delayq_lane *lane,
@@ -7877,9 +7866,8 @@ static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
-/* A socket was lost before or after the request of a call, take, transfer or
- * probe was sent. Returns 1 if another sending does no harm; there is one at
- * most. */
+/* A socket was lost before or after a request, not of a ring, was sent. Returns
+ * 1 if another sending does no harm; there is one at most. */
 static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
     const delayq_conn *conn = q->conn;
     int flags = lane->verb->flags;
@@ -8021,9 +8009,8 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         }
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
-        if (block != DQ_BLOCK_NONE &&
-            (!lane->policy->connects || block < DQ_BLOCK_SOCKET))
-            return;
+        /* a tick connects for rings */
+        if (block && (lane->ring || block < DQ_BLOCK_SOCKET)) return;
         lane->verb = dq_lane_verb(lane);
         ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
         if (ready == DELAYQ_EMPTY) return;
@@ -9908,7 +9895,7 @@ DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options) {
     if (!wrong) wrong = dq_check_cursor(q);
     q->fetch.want = 1;
     dq_lane_begin(q, &q->fetch.lane, &dq_policy_fetch, NULL, 0);
-    dq_lane_begin(q, &q->setup, &dq_policy_setup, &dq_verb_probe, 1);
+    dq_lane_begin(q, &q->setup, &dq_policy_call, &dq_verb_probe, 1);
     q->fetch.lane.why = q->fetch.why;
     q->setup.next = &q->fetch.lane;
     q->lanes = &q->setup;
