@@ -201,17 +201,25 @@ TEST(a_test_that_fails_beside_others) {
     if (!fopen(getenv("FAILED_ONCE"), "w")) abort();
     FAIL("too busy");
 }
+#define MANY(n)                                 \
+    TEST(one_of_many_##n##0) { FAIL("broken"); } \
+    TEST(one_of_many_##n##1) { FAIL("broken"); } \
+    TEST(one_of_many_##n##2) { FAIL("broken"); }
+MANY(1) MANY(2) MANY(3) MANY(4) MANY(5) MANY(6) MANY(7)
 END
 if command -v "${DELAYQ_TEST_SERVER:-redis-server}" >/dev/null; then
     check "a program of tests compiles" cc -std=gnu99 -I. -Itests \
         "$dir/failing.c" tests/main.c -lhiredis -o "$dir/failing"
-    FAILED_ONCE=$dir/once "$dir/failing" >"$dir/report" 2>&1
+    FAILED_ONCE=$dir/once "$dir/failing" '!one_of_many' >"$dir/report" 2>&1
     check "a test's details follow its line FAIL" \
         follows a_failing_test "the reason"
     check "also those of one that ends in the middle of a line" \
         follows an_aborted_test "no end of line"
     check "which ends that line" grep -q -x "    ended by signal 6.*" \
         "$dir/report"
+    DELAYQ_TEST_SEED=7 "$dir/failing" one_of_many >"$dir/report" 2>&1
+    check "too many failures to run again still have their seeds" \
+        [ "$(grep -c '^FAIL one_of_many.*seed 7)' "$dir/report")" = 21 ]
 fi
 cat >"$dir/failing.sh" <<'END'
 . tests/lib.sh
@@ -238,7 +246,7 @@ check "the end has the reason of a failure" sh -c \
     'tr "\n" "|" <"$1" | grep -q -x -F "$2"' - "$dir/fails" \
     "FAIL shell: a failing check|    the reason|    noise|"
 if [ -x "$dir/failing" ]; then
-    reports suite busy '"$dir/failing"' '!an_aborted'
+    reports suite busy '"$dir/failing"' '!an_aborted' '!one_of_many'
     check "a test that fails beside others is run again, alone" \
         [ "$(cat "$dir/counts")" = "1 1 0" ]
     check "and named with its first output if it passes" sh -c \

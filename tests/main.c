@@ -602,6 +602,7 @@ static struct {
     int next, done, passed, failed, skipped, flaky, again_count;
     int again[TESTS_MAX]; /* the tests to run again, alone */
     long long us[TESTS_MAX]; /* how long each took */
+    unsigned seed[TESTS_MAX]; /* of each one's last failure */
 } * run_state;
 
 static const struct test *chosen[TESTS_MAX]; /* the tests of this run */
@@ -710,7 +711,8 @@ static void tell(int i, const char *verdict, int output) {
     double s = (double)run_state->us[i] / 1e6;
     size_t n = (size_t)snprintf(text, 512, "%s %s (%s, %.1f s", verdict,
                                 t->name, t->file, s);
-    if (!is_ok) n += (size_t)snprintf(text + n, 32, ", seed %u", seed);
+    if (!is_ok)
+        n += (size_t)snprintf(text + n, 32, ", seed %u", run_state->seed[i]);
     n += (size_t)snprintf(text + n, 8, ")\n");
     first_output(path, sizeof path, i);
     if (is_again) {
@@ -767,6 +769,7 @@ static void run_counted(int i, int alone, int output) {
     do {
         status = run_test(chosen[i], output);
         if (status != 0 && status != SKIPPED) {
+            run_state->seed[i] = seed;
             /* It may have left a server that is frozen, or wants a password. */
             server_end(&main_server);
             server_start(&main_server, NULL);
