@@ -6,9 +6,8 @@
 # --gc-sections). Then the RAM per handle, and the deepest stack of any public
 # function by the compiler's call graph, without hiredis and libc. For this
 # machine and, if its cross compiler is installed, for ARM. The Cortex-M4 row is
-# code for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler.
-# The code that `make device` builds, with newlib and lwIP, has the same size
-# within 1 %.
+# code for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler,
+# with the port of examples/device.
 #
 # At the end the memory that calls use at run time, including hiredis and libc:
 # the heap, and the stack of every public function (tests/size/stack.c). This is
@@ -93,7 +92,8 @@ row "$(uname -m)" "${CC:-cc}"
 row aarch64 aarch64-linux-gnu-gcc
 row "armv7, ARM" arm-linux-gnueabihf-gcc -march=armv7-a+fp -marm
 row "armv7, Thumb" arm-linux-gnueabihf-gcc -march=armv7-a+fp -mthumb
-cortex="-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb"
+cortex="-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb -Itests/size
+    -DDELAYQ_PORT=\"examples/device/lwip.h\""
 # limit NAME TITLE: compares a row with the limits in the table, if the row was
 # measured
 limit() {
