@@ -2323,13 +2323,41 @@ static int dq_sys_fd(const redisContext *c) {
     return (int)c->fd;
 }
 
+/* 1 if the last call of a socket has failed only for now. */
+#define dq_sys_is_busy() \
+    (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+
+/* Write the output buffer with one system call instead of three. Returns 0 if
+ * this can't be done: under TLS, with libvalkey, which hides the length of its
+ * buffer, and with a large buffer, which redisBufferWrite frees at its end. */
+#if defined(DQ_POSIX) && defined(MSG_NOSIGNAL) && !defined(DELAYQ_LIBVALKEY)
+static int dq_sys_send(redisContext *c, int tls, int *sent) {
+    size_t len = sdslen(c->obuf);
+    ssize_t n;
+    if (tls || len == 0 || len > 4096) return 0;
+    n = send(c->fd, c->obuf, len, MSG_NOSIGNAL);
+    if (n < 0 && !dq_sys_is_busy()) {
+        c->err = REDIS_ERR_IO;
+        snprintf(c->errstr, sizeof c->errstr, "%s", strerror(errno));
+    } else if (n > 0) {
+        memmove(c->obuf, c->obuf + n, len - (size_t)n + 1);
+        sdssetlen(c->obuf, len - (size_t)n);
+    }
+    *sent = n == (ssize_t)len;
+    return 1;
+}
+#else
+#define dq_sys_send(c, tls, sent) ((void)(tls), 0)
+#endif
+
 /* Write as much of the output buffer as the socket takes. *sent becomes 1 if
  * all of it was written. A context that has failed before writes nothing. */
-static int dq_sys_write(redisContext *c, int *sent) {
+static int dq_sys_write(redisContext *c, int tls, int *sent) {
     dq_sys_signals signals;
     int status;
     *sent = 0;
     if (c->err) return REDIS_ERR;
+    if (dq_sys_send(c, tls, sent)) return c->err ? REDIS_ERR : REDIS_OK;
     dq_sys_block_sigpipe(&signals);
     status = redisBufferWrite(c, sent);
     if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
@@ -2347,7 +2375,7 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
     if (tls) dq_sys_block_sigpipe(&signals);
 #if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* without c->funcs */
     n = (int)recv(c->fd, to, size, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    if (n < 0 && dq_sys_is_busy()) {
         n = 0;
     } else if (n <= 0) {
         c->err = n < 0 ? REDIS_ERR_IO : REDIS_ERR_EOF;
@@ -6004,14 +6032,20 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                       written ? "no reply in time" : "not sent in time");
 }
 
+/* Returns 1 if a socket may use TLS: a connect hook may have begun it. */
+static int dq_conn_may_use_tls(const delayq_conn *conn,
+                               const delayq_socket *s) {
+    return s->ssl || conn->owner->options.connect;
+}
+
 /* Write the output buffer, then a slice of a large payload or of a script,
  * without waiting. errno is 0 if hiredis has sent only a part of its buffer. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     size_t slice = DQ_RESP_SLICE;
-    int done, status;
+    int tls = dq_conn_may_use_tls(conn, s), done, status;
     errno = 0;
-    status = dq_sys_write(s->c, &done);
+    status = dq_sys_write(s->c, tls, &done);
     if (!done) DQ_MARK(partial_write);
     while (status == REDIS_OK && done && s->body_len > 0 && slice > 0) {
         size_t n = s->body_len < slice ? s->body_len : slice;
@@ -6026,7 +6060,7 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
             s->body_len = strlen(s->body);
         }
         if (s->body_len == 0) redisAppendFormattedCommand(s->c, "\r\n", 2);
-        status = dq_sys_write(s->c, &done);
+        status = dq_sys_write(s->c, tls, &done);
     }
     if (done && s->body_len == 0) s->unwritten = 0;
     for (x = s->first; x && (done || errno == 0); x = x->next) {
@@ -6102,12 +6136,10 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
  * context has failed. *wrong is the fault that was found in it, or NULL. */
 DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
                                  const char **wrong) {
-    int tls = s->ssl || conn->owner->options.connect; /* a connect hook may use
-                                                         TLS */
     char bytes[DQ_READ_SIZE];
     int n;
     errno = 0;
-    n = dq_sys_read(s->c, tls, bytes, sizeof bytes);
+    n = dq_sys_read(s->c, dq_conn_may_use_tls(conn, s), bytes, sizeof bytes);
     *wrong = n > 0 ? dq_resp_scan(&s->scan, bytes, (size_t)n) : NULL;
     if (n <= 0 || *wrong) return n;
     redisReaderFeed(s->c->reader, bytes, (size_t)n); /* the reader keeps its

@@ -368,11 +368,9 @@ TEST(a_hook_that_has_asked_for_resp3_gets_its_subscriber) {
 
 /* --- signals ------------------------------------------------------------- */
 
-static int hook_fd;
 static redisContext *plain_hook(void *user, int timeout_ms) {
     redisContext *c = redisConnectUnix(main_server.socket);
     (void)user, (void)timeout_ms;
-    if (c && !c->err) hook_fd = c->fd;
     return c;
 }
 
@@ -383,28 +381,43 @@ static int sigpipe_is_pending(void) {
 }
 
 /* Each write on a half-closed connection raises SIGPIPE. */
-static void offer_into_a_broken_pipe(delayq *q) {
+static void offer_into_a_broken_pipe(delayq *q, size_t len) {
+    static char large[100000];
     OFFER(q, "x", 60000);
-    shutdown(hook_fd, SHUT_WR);
-    delayq_offer(q, "y", 1, 60000);
-    UNTIL(delayq_offer(q, "z", 1, 60000) == DELAYQ_OK);
+    shutdown(q->conn->cmd.c->fd, SHUT_WR);
+    delayq_offer(q, large, len, 60000);
+    UNTIL(delayq_offer(q, large, len, 60000) == DELAYQ_OK);
 }
 
-TEST(a_sigpipe_that_the_program_keeps_pending_stays_so_and_none_is_added) {
+/* A request is written by delayq, a large one by hiredis, and one on a socket
+ * of a hook perhaps by OpenSSL. */
+static void keep_a_sigpipe_pending(int with_hook, size_t len) {
     delayq_options o = options_for(&main_server, "jobs");
     sigset_t set;
     delayq q = {0};
-    o.connect = plain_hook;
+    if (with_hook) o.connect = plain_hook;
     OK(&q, delayq_open(&q, &o));
-    offer_into_a_broken_pipe(&q); /* the program survives */
+    offer_into_a_broken_pipe(&q, len); /* the program survives */
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
     sigprocmask(SIG_BLOCK, &set, NULL);
-    offer_into_a_broken_pipe(&q);
+    offer_into_a_broken_pipe(&q, len);
     CHECK(!sigpipe_is_pending());
     raise(SIGPIPE);
     CHECK(sigpipe_is_pending());
-    offer_into_a_broken_pipe(&q);
+    offer_into_a_broken_pipe(&q, len);
     CHECK(sigpipe_is_pending());
     delayq_close(&q);
+}
+
+TEST(a_sigpipe_that_the_program_keeps_pending_stays_so_and_none_is_added) {
+    keep_a_sigpipe_pending(0, 1);
+}
+
+TEST(nor_is_one_added_by_a_large_request) {
+    keep_a_sigpipe_pending(0, 100000);
+}
+
+TEST(nor_is_one_added_on_a_socket_of_a_connect_hook) {
+    keep_a_sigpipe_pending(1, 1);
 }

@@ -602,7 +602,7 @@ static struct {
     int next, done, passed, failed, skipped, flaky, again_count;
     int again[TESTS_MAX]; /* the tests to run again, alone */
     long long us[TESTS_MAX]; /* how long each took */
-    unsigned seed[TESTS_MAX]; /* of each one's last failure */
+    unsigned seed[TESTS_MAX]; /* of each one that has not passed */
 } * run_state;
 
 static const struct test *chosen[TESTS_MAX]; /* the tests of this run */
@@ -768,8 +768,8 @@ static void run_counted(int i, int alone, int output) {
     }
     do {
         status = run_test(chosen[i], output);
+        if (status != 0) run_state->seed[i] = seed;
         if (status != 0 && status != SKIPPED) {
-            run_state->seed[i] = seed;
             /* It may have left a server that is frozen, or wants a password. */
             server_end(&main_server);
             server_start(&main_server, NULL);

@@ -1,9 +1,14 @@
 /*
- * The number of round trips of each call, and the number of commands that its
- * script runs. They are counted, not timed. If a number grows, find out why
- * before you change the table.
+ * The number of round trips of each call, of the commands that its script runs,
+ * and of its system calls. They are counted, not timed. If a number grows, find
+ * out why before you change the table.
  */
 #include "test.h"
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static delayq q;
 static delayq_item item, items[100];
@@ -194,4 +199,68 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
         delayq_close(&q);
     }
     CHECK_INT(wrong, 0);
+}
+
+/* --- system calls --------------------------------------------------------- */
+
+#define ROUNDS 20
+
+/* Offer and take, with a getppid() after each. */
+static void be_traced(void) {
+    int i;
+    open_queue(&q, "jobs");
+    memset(m, 0, sizeof m[0]);
+    m[0].data = "x";
+    m[0].len = 1;
+    m[0].due_ms = 1;
+    for (i = -1; i < ROUNDS; i++) {
+        if (i == 0 && (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0 ||
+                       raise(SIGSTOP) != 0))
+            _exit(1);
+        OK(&q, delayq_offer_message(&q, m));
+        getppid();
+        OK(&q, delayq_take(&q, &item, 0));
+        getppid();
+    }
+    _exit(0);
+}
+
+/* Returns how many system calls a process makes before its next getppid. The
+ * looks of a call that is awake are not counted. */
+static int count_to_getppid(pid_t pid) {
+    struct __ptrace_syscall_info info;
+    int status, n = 0;
+    for (;;) {
+        CHECK(ptrace(PTRACE_SYSCALL, pid, NULL, NULL) == 0);
+        CHECK(waitpid(pid, &status, 0) == pid);
+        if (!WIFSTOPPED(status)) FAIL("the traced process has ended");
+        if (WSTOPSIG(status) != (SIGTRAP | 0x80)) continue;
+        CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info) > 0);
+        if (info.op != PTRACE_SYSCALL_INFO_ENTRY) continue;
+        if (info.entry.nr == SYS_getppid) return n;
+        n += info.entry.nr != SYS_poll || (int)info.entry.args[2] != 0;
+    }
+}
+
+/* To recognize a fork, to look for a surplus reply, to write, to sleep, and to
+ * read. Now and then a call also empties the pipe of delayq_wake. */
+TEST(an_offer_and_a_take_make_five_system_calls) {
+    pid_t pid;
+    int i, status, offers = 0, takes = 0;
+    if (test_brief()) test_skip("valgrind makes more");
+    pid = fork();
+    if (pid == 0) be_traced();
+    CHECK(waitpid(pid, &status, WUNTRACED) == pid);
+    if (!WIFSTOPPED(status)) test_skip("a process may not be traced");
+    CHECK(ptrace(PTRACE_SETOPTIONS, pid, NULL,
+                 PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) == 0);
+    for (i = 0; i < ROUNDS; i++) {
+        int offer = count_to_getppid(pid), take = count_to_getppid(pid);
+        printf("    an offer %d, a take %d\n", offer, take);
+        offers += offer <= 5;
+        takes += take <= 5;
+    }
+    CHECK(offers > ROUNDS / 2 && takes > ROUNDS / 2);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
 }
