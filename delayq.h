@@ -242,13 +242,17 @@
  *
  * Nothing ever blocks on the server: the handle waits in poll(). The system may
  * end a sleep 50 us late (Windows: 600), so the handle ends its sleep that much
- * earlier, and stays awake for the rest. A handle that waits opens a second
- * socket, the subscriber. It receives reports of items that are due earlier,
- * and of payloads that anybody pushes into N. The handle also polls, at least
- * every max_wait_ms. Many hosted servers refuse to report pushes. Items that
- * are offered through delayq are on time there, too. For payloads that others
- * push into N the handle polls more often: see options.poll_ms. The log reports
- * the refusal once, and the handle asks again every 60 s.
+ * earlier, and stays awake for the rest. A call also stays awake for the first
+ * 50 us in which it waits for a reply, if there are two processors and replies
+ * come in that time; but not with an outbox.
+ *
+ * A handle that waits opens a second socket, the subscriber. It receives
+ * reports of items that are due earlier, and of payloads that anybody pushes
+ * into N. The handle also polls, at least every max_wait_ms. Many hosted
+ * servers refuse to report pushes. Items that are offered through delayq are on
+ * time there, too. For payloads that others push into N the handle polls more
+ * often: see options.poll_ms. The log reports the refusal once, and the handle
+ * asks again every 60 s.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -935,6 +939,7 @@ typedef struct delayq_conn {
     int64_t clock_error_us;            /* how much greater it may be, */
     int64_t clock_read_us;             /* and the local time of this reading */
     int64_t trip_us; /* the shortest measured round trip of this connection */
+    int awake;       /* see dq_wait_awake */
     unsigned char long_size, long_big; /* its unsigned long */
     int64_t now_us; /* the local clock, read when a call begins, after each
                        sleep, when a request is sent, when bytes have come */
@@ -2390,6 +2395,15 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 }
 
 /* --- time --- */
+
+/* How long a call stays awake for its reply; 0: not at all. */
+#if defined(DQ_POSIX) && defined(_SC_NPROCESSORS_ONLN)
+#define DQ_AWAKE_US 50 /* about what Linux needs to wake a sleeper */
+#define dq_sys_processors() sysconf(_SC_NPROCESSORS_ONLN)
+#else
+#define DQ_AWAKE_US 0
+#define dq_sys_processors() 1
+#endif
 
 /* Returns a random number below 65,536, for back-offs. */
 static unsigned dq_sys_random16(void) {
@@ -6511,6 +6525,7 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int agrees = us - read_us <= high && us - sent_us >= low;
     if (!conn->known) /* the program may have read it late */
         conn->trip_us = trip < conn->cmd.step_us ? trip : conn->cmd.step_us;
+    if (!conn->known) conn->awake = -16;
     if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = trip;
@@ -8988,6 +9003,32 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
+/* Wait for the reply to a call's request without sleeping, for DQ_AWAKE_US. A
+ * near server replies sooner than a sleeper is woken. Returns 1 if the reply
+ * has come.
+ *
+ * conn->awake counts whether this pays. Each success adds 1, up to 32. Each
+ * failure takes 8 away, or begins a pause of 1,000 waits: the server may need
+ * this processor. A new connection begins with a pause of 16. */
+static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
+    delayq_conn *conn = q->conn;
+    int64_t end = conn->now_us + DQ_AWAKE_US;
+    int found = 0;
+    if (DQ_AWAKE_US == 0 || q->outbox || !conn->known || !conn->cmd.first ||
+        conn->trip_us > 2 * DQ_AWAKE_US || conn->awake++ < 0)
+        return 0;
+    if (conn->awake > 1 || dq_sys_processors() > 1) {
+        do {
+            found = dq_sys_sleep(p, n, 0) > 0;
+        } while (!found && dq_sys_now() < end);
+    }
+    if (found) DQ_MARK(awake_for_reply);
+    if (!found) DQ_MARK(awake_in_vain);
+    if (!found) conn->awake -= conn->awake > 9 ? 9 : 1001;
+    if (conn->awake > 32) conn->awake = 32;
+    return found;
+}
+
 /* Sleep until one of the queues can go on, or until `until`. Do not sleep if a
  * handle was woken before: its pipe may have been emptied meanwhile. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
@@ -9006,7 +9047,8 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
         if (conn->cmd.c) p[n++] = dq_conn_watch(&conn->cmd);
     }
     assert(n <= sizeof p / sizeof p[0]);
-    dq_sys_poll_until(p, n, until);
+    if (what != DQ_FOR_REPLY || !dq_wait_awake(queues[0], p, n))
+        dq_sys_poll_until(p, n, until);
     until = dq_sys_now();
     for (i = 0; i < count; i++) {
         queues[i]->conn->now_us = until;

@@ -3,13 +3,22 @@
  */
 #include <poll.h>
 #include <time.h>
+#include <unistd.h>
 
-static long long clock_us; /* advances only while the handle sleeps */
+static long long clock_us; /* advances only in poll and nanosleep */
+static long long reply_us; /* when a descriptor becomes ready */
+static long processors, looks;
 
 static int late_poll(struct pollfd *fds, nfds_t count, int ms) {
-    (void)fds, (void)count;
+    (void)fds;
     clock_us += ms * 1000LL + ms; /* as late as it may be on Linux */
-    return 0;
+    if (ms > 0 || count == 0) return 0;
+    looks++;
+    clock_us++;
+    return clock_us > reply_us;
+}
+static long count_processors(int name) {
+    return name == _SC_NPROCESSORS_ONLN ? processors : -1;
 }
 static int exact_nanosleep(const struct timespec *t, struct timespec *left) {
     (void)left;
@@ -28,10 +37,12 @@ static int read_clock(clockid_t id, struct timespec *t) {
 #define poll late_poll
 #define nanosleep exact_nanosleep
 #define clock_gettime read_clock
+#define sysconf count_processors
 #include "../delayq.h"
 #undef poll
 #undef nanosleep
 #undef clock_gettime
+#undef sysconf
 #include "test.h"
 
 TEST(a_poll_that_is_a_thousandth_late_makes_no_wait_late) {
@@ -43,4 +54,74 @@ TEST(a_poll_that_is_a_thousandth_late_makes_no_wait_late) {
         CHECK_INT(dq_sys_sleep(NULL, 0, 5 + waits_us[i]), 0);
         CHECK_INT(clock_us, 5 + waits_us[i]);
     }
+}
+
+/* --- a call that waits awake for its reply ------------------------------- */
+
+static delayq q;
+static delayq_exchange request;
+
+static void begin_waits(void) {
+    memset(&q, 0, sizeof q);
+    q.conn = &q.own;
+    q.own.known = 1;
+    q.own.trip_us = 60;
+    q.own.cmd.first = &request;
+    processors = 2;
+    looks = 0;
+}
+
+/* A call waits for a reply that comes after `us`. Returns 1 if it was awake. */
+static int wait_awake(int us) {
+    struct pollfd p;
+    q.own.now_us = clock_us;
+    reply_us = clock_us + us;
+    return dq_wait_awake(&q, &p, 1);
+}
+
+/* Returns 1 if none of so many waits looks for the reply. */
+static int sleeps_at_once(int waits) {
+    looks = 0;
+    while (waits-- > 0) wait_awake(0);
+    return looks == 0;
+}
+
+TEST(a_call_is_awake_for_50_us_and_not_after_it_has_failed) {
+    int i;
+    begin_waits();
+    for (i = 0; i < 100; i++) CHECK(wait_awake(45));
+    for (i = 0; i < 4; i++) { /* a near server may be late at times, */
+        looks = 0;
+        CHECK(!wait_awake(70));
+        CHECK(looks > 45 && looks <= 51);
+    }
+    CHECK(wait_awake(45) == 0); /* but not often */
+    CHECK(sleeps_at_once(900));
+    CHECK(!sleeps_at_once(200));
+}
+
+TEST(a_call_whose_trial_fails_is_awake_once_in_a_thousand_waits) {
+    int i;
+    begin_waits();
+    for (i = 0; i < 10000; i++) wait_awake(70);
+    CHECK(looks >= 9 * 45 && looks <= 11 * 51);
+}
+
+TEST(a_call_is_not_awake_where_it_does_not_pay) {
+    begin_waits();
+    CHECK(!sleeps_at_once(1));
+    q.own.trip_us = 101; /* a far server */
+    CHECK(sleeps_at_once(3000));
+    begin_waits();
+    q.own.known = 0; /* a handle that connects */
+    CHECK(sleeps_at_once(3000));
+    begin_waits();
+    q.own.cmd.first = NULL;
+    CHECK(sleeps_at_once(3000));
+    begin_waits();
+    q.outbox = (struct dq_outbox *)&q; /* only compared with NULL */
+    CHECK(sleeps_at_once(3000));
+    begin_waits();
+    processors = 1;
+    CHECK(sleeps_at_once(3000));
 }
