@@ -382,6 +382,8 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
                 wheres = where;
                 break;
             }
+            /* a handle learns there whether it pays to wait awake */
+            cost(rows[0].before, rows[0].ours, meter);
             for (k = 0; k < n; k++) {
                 double ratio = lap(&rows[k], i & 1, meter);
                 if (i >= 0) ratios[k][where][i] = ratio;

@@ -228,6 +228,16 @@ static const struct row rows[] = {
      fill_published, y_published_blpop, 10},
 };
 
+/* A call that waits for its reply awake uses more of it. */
+static const struct row own_rows[] = {
+    {"offer", "bare script", "<= 3", empty, d_offer, empty, y_offer, 1},
+    {"take", "bare script", "<= 3", fill_singles, d_take, fill_singles, y_take,
+     1},
+};
+static double own_us(void) {
+    return cpu_of(getpid());
+}
+
 int main(void) {
     delayq_options o = {0};
     c = bare();
@@ -241,6 +251,8 @@ int main(void) {
     sha_published = load(c, published_offer);
     sha_transfer = load(c, published_transfer);
     compare("rate of", rows, sizeof rows / sizeof rows[0], seconds);
+    printf("\n");
+    compare("client's CPU of", own_rows, 2, own_us);
     empty();
     delayq_close(&q);
     return 0;
