@@ -243,7 +243,7 @@
  * Nothing ever blocks on the server: the handle waits in poll(). The system may
  * end a sleep 50 us late (Windows: 600), so the handle ends its sleep that much
  * earlier, and stays awake for the rest. A call also stays awake for the first
- * 50 us in which it waits for a reply, if there are two processors and replies
+ * 100 us in which it waits for a reply, if there are two processors and replies
  * come in that time; but not with an outbox.
  *
  * A handle that waits opens a second socket, the subscriber. It receives
@@ -2398,7 +2398,7 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 
 /* How long a call stays awake for its reply; 0: not at all. */
 #if defined(DQ_POSIX) && defined(_SC_NPROCESSORS_ONLN)
-#define DQ_AWAKE_US 50 /* about what Linux needs to wake a sleeper */
+#define DQ_AWAKE_US 100 /* about what a virtual machine needs to wake two */
 #define dq_sys_processors() sysconf(_SC_NPROCESSORS_ONLN)
 #else
 #define DQ_AWAKE_US 0
