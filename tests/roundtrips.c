@@ -3,7 +3,7 @@
  * and of its system calls. They are counted, not timed. If a number grows, find
  * out why before you change the table.
  */
-#include "test.h"
+#include "system.h"
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -204,10 +204,16 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
 /* --- system calls --------------------------------------------------------- */
 
 #define ROUNDS 20
+#ifdef DELAYQ_LIBVALKEY
+#define MOST 7 /* two that block SIGPIPE: it hides how much is to be written */
+#else
+#define MOST 5
+#endif
 
 /* Offer and take, with a getppid() after each. */
 static void be_traced(void) {
     int i;
+    clock_rate = 1;
     open_queue(&q, "jobs");
     memset(m, 0, sizeof m[0]);
     m[0].data = "x";
@@ -243,7 +249,8 @@ static int count_to_getppid(pid_t pid) {
 }
 
 /* To recognize a fork, to look for a surplus reply, to write, to sleep, and to
- * read. Now and then a call also empties the pipe of delayq_wake. */
+ * read. Once a millisecond a call also empties the pipe of delayq_wake: the
+ * handle's clock runs slowly, so that this is rare on a busy machine, too. */
 TEST(an_offer_and_a_take_make_five_system_calls) {
     pid_t pid;
     int i, status, offers = 0, takes = 0;
@@ -257,8 +264,8 @@ TEST(an_offer_and_a_take_make_five_system_calls) {
     for (i = 0; i < ROUNDS; i++) {
         int offer = count_to_getppid(pid), take = count_to_getppid(pid);
         printf("    an offer %d, a take %d\n", offer, take);
-        offers += offer <= 5;
-        takes += take <= 5;
+        offers += offer <= MOST;
+        takes += take <= MOST;
     }
     CHECK(offers > ROUNDS / 2 && takes > ROUNDS / 2);
     kill(pid, SIGKILL);
