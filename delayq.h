@@ -244,15 +244,13 @@
  * end a sleep 50 us late (Windows: 600), so the handle ends its sleep that much
  * earlier, and stays awake for the rest. A call also stays awake for the first
  * 100 us in which it waits for a reply, if there are two processors and replies
- * come in that time; but not with an outbox.
- *
- * A handle that waits opens a second socket, the subscriber. It receives
- * reports of items that are due earlier, and of payloads that anybody pushes
- * into N. The handle also polls, at least every max_wait_ms. Many hosted
- * servers refuse to report pushes. Items that are offered through delayq are on
- * time there, too. For payloads that others push into N the handle polls more
- * often: see options.poll_ms. The log reports the refusal once, and the handle
- * asks again every 60 s.
+ * come in that time; but not with an outbox. A handle that waits opens a second
+ * socket, the subscriber. It receives reports of items that are due earlier,
+ * and of payloads that anybody pushes into N. The handle also polls, at least
+ * every max_wait_ms. Many hosted servers refuse to report pushes. Items that
+ * are offered through delayq are on time there, too. For payloads that others
+ * push into N the handle polls more often: see options.poll_ms. The log reports
+ * the refusal once, and the handle asks again every 60 s.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
@@ -2328,41 +2326,29 @@ static int dq_sys_fd(const redisContext *c) {
     return (int)c->fd;
 }
 
-/* 1 if the last call of a socket has failed only for now. */
-#define dq_sys_is_busy() \
-    (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
-
-/* Write the output buffer with one system call instead of three. Returns 0 if
- * this can't be done: under TLS, with libvalkey, which hides the length of its
- * buffer, and with a large buffer, which redisBufferWrite frees at its end. */
-#if defined(DQ_POSIX) && defined(MSG_NOSIGNAL) && !defined(DELAYQ_LIBVALKEY)
-static int dq_sys_send(redisContext *c, int tls, int *sent) {
-    size_t len = sdslen(c->obuf);
-    ssize_t n;
-    if (tls || len == 0 || len > 4096) return 0;
-    n = send(c->fd, c->obuf, len, MSG_NOSIGNAL);
-    if (n < 0 && !dq_sys_is_busy()) {
-        c->err = REDIS_ERR_IO;
-        snprintf(c->errstr, sizeof c->errstr, "%s", strerror(errno));
-    } else if (n > 0) {
-        memmove(c->obuf, c->obuf + n, len - (size_t)n + 1);
-        sdssetlen(c->obuf, len - (size_t)n);
-    }
-    *sent = n == (ssize_t)len;
-    return 1;
-}
-#else
-#define dq_sys_send(c, tls, sent) ((void)(tls), 0)
-#endif
-
 /* Write as much of the output buffer as the socket takes. *sent becomes 1 if
- * all of it was written. A context that has failed before writes nothing. */
+ * all of it was written. A context that has failed before writes nothing.
+ * Without TLS a small request needs one system call, not three. (hiredis frees
+ * a large buffer; libvalkey hides its length.) */
 static int dq_sys_write(redisContext *c, int tls, int *sent) {
     dq_sys_signals signals;
     int status;
     *sent = 0;
     if (c->err) return REDIS_ERR;
-    if (dq_sys_send(c, tls, sent)) return c->err ? REDIS_ERR : REDIS_OK;
+#if defined(DQ_POSIX) && defined(MSG_NOSIGNAL) && !defined(DELAYQ_LIBVALKEY)
+    if (!tls && sdslen(c->obuf) <= 4096) {
+        size_t len = sdslen(c->obuf);
+        ssize_t n = send(c->fd, c->obuf, len, MSG_NOSIGNAL);
+        if (n >= 0) { /* else redisBufferWrite finds the cause */
+            memmove(c->obuf, c->obuf + n, len - (size_t)n + 1);
+            sdssetlen(c->obuf, len - (size_t)n);
+            *sent = n == (ssize_t)len;
+            return REDIS_OK;
+        }
+    }
+#else
+    (void)tls;
+#endif
     dq_sys_block_sigpipe(&signals);
     status = redisBufferWrite(c, sent);
     if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
@@ -2380,7 +2366,7 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
     if (tls) dq_sys_block_sigpipe(&signals);
 #if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* without c->funcs */
     n = (int)recv(c->fd, to, size, 0);
-    if (n < 0 && dq_sys_is_busy()) {
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         n = 0;
     } else if (n <= 0) {
         c->err = n < 0 ? REDIS_ERR_IO : REDIS_ERR_EOF;
@@ -6047,8 +6033,7 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
 }
 
 /* Returns 1 if a socket may use TLS: a connect hook may have begun it. */
-static int dq_conn_may_use_tls(const delayq_conn *conn,
-                               const delayq_socket *s) {
+static int dq_conn_tls(const delayq_conn *conn, const delayq_socket *s) {
     return s->ssl || conn->owner->options.connect;
 }
 
@@ -6057,7 +6042,7 @@ static int dq_conn_may_use_tls(const delayq_conn *conn,
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     size_t slice = DQ_RESP_SLICE;
-    int tls = dq_conn_may_use_tls(conn, s), done, status;
+    int tls = dq_conn_tls(conn, s), done, status;
     errno = 0;
     status = dq_sys_write(s->c, tls, &done);
     if (!done) DQ_MARK(partial_write);
@@ -6153,7 +6138,7 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     char bytes[DQ_READ_SIZE];
     int n;
     errno = 0;
-    n = dq_sys_read(s->c, dq_conn_may_use_tls(conn, s), bytes, sizeof bytes);
+    n = dq_sys_read(s->c, dq_conn_tls(conn, s), bytes, sizeof bytes);
     *wrong = n > 0 ? dq_resp_scan(&s->scan, bytes, (size_t)n) : NULL;
     if (n <= 0 || *wrong) return n;
     redisReaderFeed(s->c->reader, bytes, (size_t)n); /* the reader keeps its
@@ -6525,7 +6510,6 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int agrees = us - read_us <= high && us - sent_us >= low;
     if (!conn->known) /* the program may have read it late */
         conn->trip_us = trip < conn->cmd.step_us ? trip : conn->cmd.step_us;
-    if (!conn->known) conn->awake = -16;
     if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;
     conn->clock_error_us = trip;
@@ -9003,13 +8987,11 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
-/* Wait for the reply to a call's request without sleeping, for DQ_AWAKE_US. A
- * near server replies sooner than a sleeper is woken. Returns 1 if the reply
- * has come.
- *
- * conn->awake counts whether this pays. Each success adds 1, up to 32. Each
- * failure takes 8 away, or begins a pause of 1,000 waits: the server may need
- * this processor. A new connection begins with a pause of 16. */
+/* Wait for a reply without sleeping, for DQ_AWAKE_US: a near server replies
+ * sooner than a sleeper is woken. Returns 1 if something has come. conn->awake
+ * counts whether this pays: each success adds 1, up to 32; each failure takes 8
+ * away, or begins a pause of 1,000 waits, since the server may need this
+ * processor. */
 static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     delayq_conn *conn = q->conn;
     int64_t end = conn->now_us + DQ_AWAKE_US;
@@ -9017,12 +8999,8 @@ static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     if (DQ_AWAKE_US == 0 || q->outbox || !conn->known || !conn->cmd.first ||
         conn->trip_us > 2 * DQ_AWAKE_US || conn->awake++ < 0)
         return 0;
-    if (conn->awake > 1 || dq_sys_processors() > 1) {
-        do {
-            found = dq_sys_sleep(p, n, 0) > 0;
-        } while (!found && dq_sys_now() < end);
-    }
-    if (found) DQ_MARK(awake_for_reply);
+    if (conn->awake == 1 && dq_sys_processors() < 2) end = 0;
+    while (!found && dq_sys_now() < end) found = dq_sys_sleep(p, n, 0) > 0;
     if (!found) DQ_MARK(awake_in_vain);
     if (!found) conn->awake -= conn->awake > 9 ? 9 : 1001;
     if (conn->awake > 32) conn->awake = 32;
