@@ -69,8 +69,7 @@ static size_t clean(struct pair *p, int d, size_t n) {
         return n;
     }
     f->fault = (enum fault)proxy->fault;
-    proxy->struck_us = now_us();
-    f->until = proxy->struck_us + proxy->delay_ms * 1000LL;
+    f->until = now_us() + proxy->delay_ms * 1000LL;
     proxy->at = times > 1 ? 0 : -1;
     __sync_bool_compare_and_swap(&proxy->times, times, times - 1);
     return (size_t)at;

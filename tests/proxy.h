@@ -43,7 +43,6 @@ struct proxy {
     volatile int connections; /* how many so far */
     volatile int pairs;       /* how many are open */
     volatile long passed[2];
-    volatile long long struck_us; /* when the last fault began */
     volatile long kept; /* the number of bytes that are held */
     /* the requests, and the words of the longest one */
     volatile long requests, most_words;

@@ -1,7 +1,5 @@
 #include "system.h"
 
-#define MOST_MS 20 /* the longest real wait of a poll while the clock skips */
-
 volatile long polls, idle_polls, over_ms;
 volatile int64_t waited_us, clock_ahead_us;
 int clock_rate = 100, clock_skips;
@@ -25,12 +23,15 @@ int test_clock_gettime(clockid_t id, struct timespec *t) {
 }
 
 int test_poll(struct pollfd *p, nfds_t n, int timeout_ms) {
-    int skips = clock_skips && timeout_ms > MOST_MS;
     int64_t began_us = clock_us(), us;
-    int ready = poll(p, n, skips ? MOST_MS : timeout_ms);
-    if (skips && ready == 0)
-        clock_ahead_us += (timeout_ms - MOST_MS) * 1000LL;
+    int ready = poll(p, n,
+                     clock_skips && timeout_ms > clock_skips ? clock_skips
+                                                             : timeout_ms);
     us = clock_us() - began_us;
+    if (clock_skips && ready == 0 && us < timeout_ms * 1000LL) {
+        clock_ahead_us += timeout_ms * 1000LL - us;
+        us = timeout_ms * 1000LL;
+    }
     if (timeout_ms >= 0 && us > timeout_ms * 1000LL) us = timeout_ms * 1000LL;
     polls++;
     waited_us += us;

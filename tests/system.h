@@ -24,8 +24,8 @@ extern int clock_rate;
 extern volatile int64_t clock_ahead_us;
 int64_t clock_us(void);
 
-/* 1: the clock skips what is left of a poll when nothing has happened for
- * 20 real ms. So a minute in which no server answers takes a second. */
+/* If not 0: when nothing has happened for so many real ms, the clock skips the
+ * rest of a poll. With 20 a minute without any reply takes a second. */
 extern int clock_skips;
 
 int test_poll(struct pollfd *p, nfds_t n, int timeout_ms);
