@@ -102,6 +102,15 @@ static const struct profile profiles[] = {
              {"CLIENT CACHING", "ERR unsupported command 'client caching'"},
              {"CONFIG", "ERR unsupported command 'config'"}}},
 
+/* upstash.com/docs/redis, commands/connection/overview lists neither; the text
+ * is assumed. features/eviction: none, unless it is enabled */
+{.name = "upstash", .core = 1,
+ .provider = "Upstash",
+ .refused = {{"CLIENT TRACKING", "ERR Command is not available: 'CLIENT "
+              "TRACKING'"},
+             {"CLIENT CACHING", "ERR Command is not available: 'CLIENT "
+              "CACHING'"}}},
+
 /* help.aliyun.com/document_detail/145968.html: no CLIENT ID; 92942.html: no
  * script without keys; developer.aliyun.com/ask/636094: no PUBLISH, PUBSUB in
  * scripts. Assumed: tracking is refused; the texts of CLIENT and of commands in
