@@ -8990,7 +8990,7 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
 /* Wait for a reply without sleeping, for DQ_AWAKE_US: a near server replies
  * sooner than a sleeper is woken. Returns 1 if something has come. conn->awake
  * counts whether this pays: each success adds 1, up to 32; each failure takes 8
- * away, or begins a pause of 1,000 waits, since the server may need this
+ * away, or begins a pause of 100 waits, since the server may need this
  * processor. */
 static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     delayq_conn *conn = q->conn;
@@ -9002,7 +9002,7 @@ static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     if (conn->awake == 1 && dq_sys_processors() < 2) end = 0;
     while (!found && dq_sys_now() < end) found = dq_sys_sleep(p, n, 0) > 0;
     if (!found) DQ_MARK(awake_in_vain);
-    if (!found) conn->awake -= conn->awake > 9 ? 9 : 1001;
+    if (!found) conn->awake -= conn->awake > 9 ? 9 : 101;
     if (conn->awake > 32) conn->awake = 32;
     return found;
 }
