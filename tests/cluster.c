@@ -268,18 +268,29 @@ static void end_migration(const struct migration *m) {
         run(admin[m->from], "CLUSTER SETSLOT %d NODE %s", m->slot, m->to_id));
 }
 
-/* Move the slot: with one command if the server has it (Valkey 9), otherwise
- * key by key. */
-static void migrate_at_once(struct migration *m) {
-    redisReply *r = run(admin[0], "COMMAND INFO cluster|migrateslots");
-    int atomic = r->elements == 1 && r->element[0]->type == REDIS_REPLY_ARRAY;
+static int has_command(const char *name) {
+    redisReply *r = run(admin[0], "COMMAND INFO %s", name);
+    int has = r->elements == 1 && r->element[0]->type == REDIS_REPLY_ARRAY;
     freeReplyObject(r);
+    return has;
+}
+
+/* Move the slot: with one command if the server has it (Valkey 9, Redis 8.4),
+ * otherwise key by key. */
+static void migrate_at_once(struct migration *m) {
     node_id(m->from, m->from_id);
     node_id(m->to, m->to_id);
-    if (atomic) {
+    if (has_command("cluster|migrateslots")) {
         expect_ok(run(admin[m->from],
                       "CLUSTER MIGRATESLOTS SLOTSRANGE %d %d NODE %s", m->slot,
                       m->slot, m->to_id));
+        return;
+    }
+    if (has_command("cluster|migration")) {
+        redisReply *task = run(admin[m->to], "CLUSTER MIGRATION IMPORT %d %d",
+                               m->slot, m->slot);
+        if (task->type != REDIS_REPLY_STRING) FAIL("%s", task->str);
+        freeReplyObject(task);
         return;
     }
     expect_ok(run(admin[m->to], "CLUSTER SETSLOT %d IMPORTING %s", m->slot,
