@@ -2512,15 +2512,14 @@ static int dq_sys_receive(int fd, char *to, unsigned short size) {
 
 /* Write a number's text, without a NUL. Returns its length, 20 at most. */
 static size_t dq_num_decimal(char *to, int64_t value) {
-    char digits[20]; /* from the last to the first, then the sign */
-    size_t n = 0, i;
+    char text[20], *end = text + sizeof text, *at = end;
     uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-    do digits[n++] = (char)('0' + v % 10);
+    do *--at = (char)('0' + v % 10);
     while ((v /= 10) > 0);
-    if (value < 0) digits[n++] = '-';
-    assert(n <= sizeof digits);
-    for (i = 0; i < n; i++) to[i] = digits[n - 1 - i];
-    return n;
+    if (value < 0) *--at = '-';
+    assert(at >= text);
+    memcpy(to, at, (size_t)(end - at));
+    return (size_t)(end - at);
 }
 
 /* Returns the number with which a text begins, DQ_MAX_DUE at most. */
@@ -2605,8 +2604,8 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
 static void dq_elem_put_uint(unsigned char *to, int size, int big,
                              uint64_t value) {
     int i;
-    for (i = 0; i < size; i++)
-        to[big ? size - 1 - i : i] = (unsigned char)(value >> (8 * i));
+    for (i = 0; i < size; i++, value >>= 8)
+        to[big ? size - 1 - i : i] = (unsigned char)value;
 }
 
 static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
@@ -5096,7 +5095,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
 typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* nothing goes to c: bytes that don't fit buf are dropped */
-    int spilled;  /* while counting: it did not fit */
+    int spilled;  /* it did not fit, so the rest is only counted */
     size_t args, keys;        /* their numbers so far; a script's keys come
                                  first */
     int commands;             /* so far; each has one reply */
@@ -5126,6 +5125,12 @@ static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
 static void dq_resp_flush(dq_resp_writer *o) {
     if (o->n > 0) dq_resp_append(o, o->buf, o->n);
     o->n = 0;
+}
+
+/* Returns 1 if the next arguments need only be counted: `args` of them. */
+static int dq_resp_skip(dq_resp_writer *o, size_t args) {
+    if (o->spilled) o->args += args;
+    return o->spilled;
 }
 
 /* Write an argument of len + more bytes, of which the first `len` always fit
@@ -5263,21 +5268,22 @@ static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
 static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
                          dq_resp_args *args, const delayq_lane *lane) {
     size_t end, keys, total;
+    int spilled;
     dq_resp_flush(o);
     o->counting = 1;
-    o->spilled = 0;
     o->keys = o->args = 0;
     o->n = DQ_RESP_CALL;
     args(o, q, lane);
     end = o->n, keys = o->keys, total = o->args;
     assert(keys <= total && 3 + total <= DQ_MOST_ARGS);
-    o->counting = 0;
+    spilled = o->spilled;
+    o->counting = o->spilled = 0;
     o->n = 0;
     dq_resp_command(o, 3 + total, "EVALSHA");
     dq_resp_text(o, script->sha);
     dq_resp_int(o, (int64_t)keys);
     assert(o->n <= DQ_RESP_CALL);
-    if (!o->spilled) {
+    if (!spilled) {
         memmove(o->buf + o->n, o->buf + DQ_RESP_CALL, end - DQ_RESP_CALL);
         o->n += end - DQ_RESP_CALL;
         return;
@@ -9194,7 +9200,9 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
 /* Write the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
+    size_t due_len = 0, n;
+    if (dq_resp_skip(o, 2)) return;
+    n = dq_elem_ticket_prefix(text, key, &due_len);
     dq_resp_arg(o, text, due_len, 0);
     dq_resp_arg(o, key, n, 0);
 }
@@ -10434,6 +10442,7 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q,
     dq_write_offer_head(o, q, lane);
     dq_cursor_begin(&c, lane, lane->n);
     while (dq_cursor_next(&c)) {
+        if (dq_resp_skip(o, 2 * (lane->n - c.number))) break;
         dq_write_time(o, &c);
         dq_write_element(o, q, c.op, c.number + 1 == lane->n);
     }
@@ -10773,11 +10782,14 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *---------------------------------------------------------------------------*/
 
 /* Returns the attempt that a ticket contains, or -1 if its id has no room for
- * one. */
+ * one, or `text` is NULL or no ticket. */
 static int dq_ticket_attempt(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
-    return n == 17 ? dq_elem_attempt(key, 16) : -1;
+    size_t due_len;
+    if (!text || !memchr(text, 0, sizeof(delayq_ticket)) ||
+        dq_elem_ticket_prefix(text, key, &due_len) != 17)
+        return -1;
+    return dq_elem_attempt(key, 16);
 }
 
 static const char *dq_wrong_ticket(const char *text) {
@@ -10791,8 +10803,8 @@ static const char *dq_wrong_ticket(const char *text) {
  * no attempt, if its id has room for one. */
 static const char *dq_wrong_item(const delayq_item *item) {
     const char *text = item ? item->ticket.text : NULL;
-    const char *wrong = dq_wrong_ticket(text);
-    if (wrong || dq_ticket_attempt(text) != 0) return wrong;
+    int attempt = dq_ticket_attempt(text);
+    if (attempt != 0) return attempt < 0 ? dq_wrong_ticket(text) : NULL;
     return "the ticket is that of an offer, not of an item that was taken: "
            "cancel or reschedule it";
 }

@@ -8,8 +8,8 @@
 cd "$(dirname "$0")/../.." && . tests/lib.sh || exit 1
 CBMC=${CBMC:-cbmc}
 command -v "$CBMC" >/dev/null || {
-    skip "cbmc is not installed: Debian 13 has it, as has \`sh tests/proof/cbmc.sh \
-build/tools/cbmc\`"
+    skip "cbmc is not installed: Debian 13 has it, as has \`sh \
+tests/debian-program.sh build/tools/cbmc trixie cbmc /usr/bin/cbmc\`"
     summary
     exit
 }
