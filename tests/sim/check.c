@@ -433,6 +433,7 @@ static int changed(item *it, actor *by) {
          (by->kind == REDRIVER && w->dead));
     int anew = n->hash != w->hash || n->score != w->score;
     int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
+    int64_t in_ms = n->score - service_now_us() / 1000;
     if (before == after && n->set == w->set && n->ready == w->ready &&
         n->retry == w->retry && n->dead == w->dead && (!n->set || !anew))
         return 0;
@@ -467,7 +468,7 @@ static int changed(item *it, actor *by) {
     }
     if (paused[it->queue] && by && !meant && by->kind != JAVA &&
         !(n->set && w->set && it->hand_actor == by->index &&
-          n->score - service_now_us() / 1000 < sim_plan.lease_ms / 2))
+          in_ms < sim_plan.lease_ms / 2))
         check_fail("paused", "item %d is %s, by %s, from a paused queue",
                    it->id, after ? "moved or leased" : "taken", by->name);
     if (meant) it->changed |= bit_of(by);
@@ -503,9 +504,11 @@ static int changed(item *it, actor *by) {
         }
         return 1;
     }
-    /* It is due at once, by the clock that the handle knew. */
+    /* It is due at once, by the clock that the handle knew, which may have been
+     * set back since. */
     if (n->set && w->set && !meant && by &&
-        (n->score - service_now_us() / 1000 < sim_plan.lease_ms / 2 ||
+        (in_ms < sim_plan.lease_ms / 2 ||
+         (it->clock_sets != clock_sets && in_ms > sim_plan.lease_ms + 1) ||
          n->hash == w->hash) && /* no lease leaves an element unchanged */
         it->hand_actor == by->index &&
         it->hand_life == by->life) {
