@@ -8668,6 +8668,12 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     dq_err_log_again(conn->owner, dq_err_public(why), conn->err);
 }
 
+/* Returns 1 if a subscription that was refused may be accepted later, without
+ * anybody's help. A full server refuses it since Redis 8.6. */
+static int dq_sub_again(delayq_status refused) {
+    return dq_err_is_transient(refused) || refused == DELAYQ_ERR_FULL;
+}
+
 /* Read a message, or the reply to a subscription or ping. After a refusal the
  * subscriber keeps its other channels. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
@@ -8680,7 +8686,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(subscription_refused);
         conn->sub_refused = dq_conn_refused(conn, "listening", r);
-        if (!dq_err_is_transient(conn->sub_refused)) /* else it is closed */
+        if (!dq_sub_again(conn->sub_refused)) /* else it is closed */
             dq_err_log(conn->owner, conn->sub_refused, conn->err);
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
@@ -8842,7 +8848,7 @@ static void dq_sub_step(delayq_conn *conn) {
         return;
     }
     status = dq_conn_pump(conn, s, dq_sub_receive);
-    if (status == DELAYQ_OK && dq_err_is_transient(conn->sub_refused)) {
+    if (status == DELAYQ_OK && dq_sub_again(conn->sub_refused)) {
         DQ_MARK(subscription_refused_for_now);
         status = conn->sub_refused; /* it is opened again later */
     }

@@ -400,6 +400,34 @@ TEST(a_subscription_that_a_busy_server_refuses_is_tried_again) {
     finish();
 }
 
+/* Redis refuses it since 8.6, if its memory is full. */
+TEST(a_subscription_that_a_full_server_refuses_is_tried_again) {
+    static delayq second;
+    delayq_options o;
+    delayq_item item;
+    begin(NULL, "");
+    delayq_close(&q);
+    proxy_start(&s);
+    o = options_for(&s, "jobs");
+    o.url = proxy_url();
+    OK(&q, delayq_open(&q, &o));
+    UNTIL((delayq_take(&q, &item, 5), q.subscribed));
+    strcpy(proxy->forged,
+           "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    proxy->only = 1; /* the subscriber's connection */
+    proxy_strike(FORGE, 0, 0, 1);
+    memset(&o, 0, sizeof o);
+    o.name = "others";
+    o.share = &q;
+    OK(&second, delayq_open(&second, &o));
+    UNTIL((delayq_take(&second, &item, 5), proxy->times == 0));
+    UNTIL((delayq_take(&second, &item, 100),
+           subscribers(admin, "redisson_delay_queue_channel:{others}") == 1));
+    UNTIL((delayq_take(&q, &item, 100), subscribers(admin, CHANNEL) == 1));
+    delayq_close(&second);
+    finish();
+}
+
 /* Restart the server with many keys and a pause at each, so that loading takes
  * long. */
 static void load_slowly(void) {

@@ -1120,6 +1120,8 @@ static int refused(call *k, int container) {
     if (c->multi && cmd->run != cmd_exec && cmd->run != cmd_discard &&
         cmd->run != cmd_quit)
         flags |= CMD_DENYOOM;
+    if (cmd->run == cmd_subscribe && r->faults.out_of_memory == 2)
+        flags |= CMD_DENYOOM;
     why = r->faults.out_of_memory && flags & CMD_DENYOOM ? oom_text
           : r->faults.no_persistence &&
                   (flags & CMD_WRITE || cmd->run == cmd_ping)

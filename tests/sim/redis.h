@@ -71,7 +71,8 @@ typedef struct redis_faults {
                            refuses; "CLUSTERDOWN ...": to those with keys;
                            another error: to all except AUTH, HELLO, CLIENT
                            and PING */
-    int out_of_memory;  /* as at maxmemory with noeviction */
+    int out_of_memory;  /* as at maxmemory with noeviction; 2: since Redis 8.6,
+                           which also refuses SUBSCRIBE then */
     int read_only;      /* a replica */
     int no_persistence; /* MISCONF */
     int max_clients;    /* 0: no limit */

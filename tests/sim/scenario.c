@@ -642,7 +642,7 @@ static void apply(void) {
             r->error = "MASTERDOWN Link with MASTER is down and "
                        "replica-serve-stale-data is set to 'no'.";
             break;
-        case OOM: r->out_of_memory = 1; break;
+        case OOM: r->out_of_memory = 1 + (int)(f->seed % 2); break;
         case MISCONF: r->no_persistence = 1; break;
         case FAILOVER: r->read_only = 1; break;
         case MAX_CLIENTS: r->max_clients = (int)f->amount; break;
