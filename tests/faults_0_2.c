@@ -173,9 +173,9 @@ TEST(a_program_that_stops_taking_can_sleep) {
 /* Returns 1 if the server reports pushes to some client. */
 static int is_tracked(void) {
     const char *p = ask("CLIENT LIST");
-    while ((p = strstr(p, "redir=")) != NULL) {
-        p += 6;
-        if (*p > '0' && *p <= '9') return 1;
+    while ((p = strstr(p, " flags=")) != NULL) {
+        p += 7;
+        if (memchr(p, 't', strcspn(p, " "))) return 1;
     }
     return 0;
 }

@@ -29,7 +29,10 @@ static void count_lines(void *user, delayq_status status, const char *text) {
 
 static void start(const char *profile) {
     const struct profile *p = hosted_profile(profile);
-    server_start(&s, p->server[0] ? p->server : NULL);
+    const char *const *with = p->server[0] ? p->server : NULL;
+    if (with && main_server.major < 7 && strstr(with[0], "debug"))
+        with = NULL; /* no such option before Redis 7 */
+    server_start(&s, with);
     real = server_connect(&s);
     hosted = hosted_behind(&s, p);
 }
