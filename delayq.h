@@ -5095,7 +5095,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
 typedef struct dq_resp_writer {
     redisContext *c;
     int counting; /* nothing goes to c: bytes that don't fit buf are dropped */
-    int spilled;  /* it did not fit, so the rest is only counted */
+    int spilled;  /* while counting: it did not fit */
     size_t args, keys;        /* their numbers so far; a script's keys come
                                  first */
     int commands;             /* so far; each has one reply */
@@ -5129,8 +5129,8 @@ static void dq_resp_flush(dq_resp_writer *o) {
 
 /* Returns 1 if the next arguments need only be counted: `args` of them. */
 static int dq_resp_skip(dq_resp_writer *o, size_t args) {
-    if (o->spilled) o->args += args;
-    return o->spilled;
+    if (o->counting && o->spilled) o->args += args;
+    return o->counting && o->spilled;
 }
 
 /* Write an argument of len + more bytes, of which the first `len` always fit
@@ -5268,22 +5268,21 @@ static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
 static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
                          dq_resp_args *args, const delayq_lane *lane) {
     size_t end, keys, total;
-    int spilled;
     dq_resp_flush(o);
     o->counting = 1;
+    o->spilled = 0;
     o->keys = o->args = 0;
     o->n = DQ_RESP_CALL;
     args(o, q, lane);
     end = o->n, keys = o->keys, total = o->args;
     assert(keys <= total && 3 + total <= DQ_MOST_ARGS);
-    spilled = o->spilled;
-    o->counting = o->spilled = 0;
+    o->counting = 0;
     o->n = 0;
     dq_resp_command(o, 3 + total, "EVALSHA");
     dq_resp_text(o, script->sha);
     dq_resp_int(o, (int64_t)keys);
     assert(o->n <= DQ_RESP_CALL);
-    if (!spilled) {
+    if (!o->spilled) {
         memmove(o->buf + o->n, o->buf + DQ_RESP_CALL, end - DQ_RESP_CALL);
         o->n += end - DQ_RESP_CALL;
         return;
@@ -8668,8 +8667,7 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     dq_err_log_again(conn->owner, dq_err_public(why), conn->err);
 }
 
-/* Returns 1 if a subscription that was refused may be accepted later, without
- * anybody's help. A full server refuses it since Redis 8.6. */
+/* Since Redis 8.6 a full server refuses subscriptions. This passes, too. */
 static int dq_sub_again(delayq_status refused) {
     return dq_err_is_transient(refused) || refused == DELAYQ_ERR_FULL;
 }
@@ -9206,9 +9204,7 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
 /* Write the due time and the prefix that a ticket names. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len = 0, n;
-    if (dq_resp_skip(o, 2)) return;
-    n = dq_elem_ticket_prefix(text, key, &due_len);
+    size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
     dq_resp_arg(o, text, due_len, 0);
     dq_resp_arg(o, key, n, 0);
 }
@@ -10788,14 +10784,11 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *---------------------------------------------------------------------------*/
 
 /* Returns the attempt that a ticket contains, or -1 if its id has no room for
- * one, or `text` is NULL or no ticket. */
+ * one. */
 static int dq_ticket_attempt(const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
-    size_t due_len;
-    if (!text || !memchr(text, 0, sizeof(delayq_ticket)) ||
-        dq_elem_ticket_prefix(text, key, &due_len) != 17)
-        return -1;
-    return dq_elem_attempt(key, 16);
+    size_t due_len, n = dq_elem_ticket_prefix(text, key, &due_len);
+    return n == 17 ? dq_elem_attempt(key, 16) : -1;
 }
 
 static const char *dq_wrong_ticket(const char *text) {
@@ -10809,7 +10802,8 @@ static const char *dq_wrong_ticket(const char *text) {
  * no attempt, if its id has room for one. */
 static const char *dq_wrong_item(const delayq_item *item) {
     const char *text = item ? item->ticket.text : NULL;
-    int attempt = dq_ticket_attempt(text);
+    int whole = text && memchr(text, 0, sizeof(delayq_ticket));
+    int attempt = whole ? dq_ticket_attempt(text) : -1;
     if (attempt != 0) return attempt < 0 ? dq_wrong_ticket(text) : NULL;
     return "the ticket is that of an offer, not of an item that was taken: "
            "cancel or reschedule it";
@@ -10840,7 +10834,7 @@ static void dq_write_tickets(dq_resp_writer *o, delayq *q,
             dq_resp_text(o, verb->word);
             dq_resp_int(o, (int64_t)(ahead.number - c.number));
         }
-        dq_write_ticket(o, c.op->data);
+        if (!dq_resp_skip(o, 2)) dq_write_ticket(o, c.op->data);
         if (verb->key == DQ_KEY_DEAD)
             dq_resp_text(o, c.op->data + strlen(c.op->data) + 1);
         if (!(verb->flags & DQ_RETIMES)) continue;
