@@ -127,6 +127,17 @@ static delayq_options cluster_options(const char *name, int node, char *url) {
 
 /* --- what is tested ------------------------------------------------------ */
 
+static char connected_to[300];
+static int connects;
+static void keep_connected(void *unused, delayq_status status,
+                           const char *text) {
+    (void)unused;
+    if (status != DELAYQ_OK || strncmp(text, "connected to ", 13) != 0) return;
+    connects++;
+    snprintf(connected_to, sizeof connected_to, "%s", text);
+}
+
+/* The log has one line for each open, which names the node of the queue. */
 TEST(a_cluster_queue_is_found_from_every_node) {
     int i;
     start_cluster();
@@ -137,10 +148,20 @@ TEST(a_cluster_queue_is_found_from_every_node) {
             delayq q;
             delayq_item item;
             delayq_counts c;
-            char url[64];
+            char url[64], node[64];
+            int owner;
             delayq_options o = cluster_options(names[k], i, url);
             if (has_databases()) strcat(url, "/3");
+            owner = owner_of(names[k]);
+            connects = 0;
+            o.log = keep_connected;
             OK(&q, delayq_open(&q, &o));
+            snprintf(node, sizeof node, "connected to 127.0.0.1:%d after ",
+                     ports[owner]);
+            CHECK_INT(connects, 1);
+            if (strncmp(connected_to, node, strlen(node)) != 0 ||
+                !strstr(connected_to, "redirected") != (owner == i))
+                FAIL("from node %d to %d: %s", i, owner, connected_to);
             OFFER(&q, "x", 20);
             OK(&q, delayq_take(&q, &item, 20000)); /* this also subscribes */
             OFFER(&q, "y", 60000);
@@ -148,6 +169,7 @@ TEST(a_cluster_queue_is_found_from_every_node) {
             CHECK_INT(c.pending, 1);
             CHECK_INT(c.ready, 0);
             OK(&q, delayq_clear(&q, NULL));
+            CHECK_INT(connects, 1);
             delayq_close(&q);
         }
     }
