@@ -481,6 +481,35 @@ TEST(java_does_not_see_a_leased_or_nacked_item_until_it_is_moved) {
 
 /* --- 6: what a mixed fleet inherits -------------------------------------- */
 
+/* delayq's handles leave the items of a paused queue alone. Java moves and
+ * takes them. */
+TEST(a_pause_does_not_stop_java) {
+    peer p;
+    delayq q;
+    delayq_item item;
+    int64_t wait;
+    start_server();
+    start(&p, "string", NULL);
+    open_q(&q, fleet(), 0);
+    OK(&q, delayq_pause(&q, 1));
+    OFFER(&q, "first", 20);
+    OFFER(&q, "second", 20);
+    CHECK_STATUS(&q, delayq_take(&q, &item, 100), DELAYQ_EMPTY);
+    OK(&q, delayq_tick(&q, &wait));
+    CHECK_INT(number("LLEN q"), 0);
+    tell(&p, "watch q");
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("first"));
+    CHECK_STATUS(&q, delayq_take(&q, &item, 100), DELAYQ_EMPTY);
+    CHECK_TEXT(tell(&p, "take q 9000"), HEX("second"));
+    stop(&p);
+    OFFER(&q, "third", 20);
+    OK(&q, delayq_pause(&q, 0));
+    took(&q, "third", 5);
+    delayq_close(&q);
+    CHECK_INT(number("DBSIZE"), 0);
+    finish();
+}
+
 TEST(a_fast_java_clock_delivers_early) {
     peer p;
     delayq q;
