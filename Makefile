@@ -84,7 +84,7 @@ FAULT_TESTS := tests/addresses.c tests/elements.c tests/hearing.c \
                tests/hostile.c tests/large.c tests/loops.c \
                tests/mixed.c tests/neighbours.c tests/refusals.c \
                tests/statuses.c tests/waiters.c
-FAULT_TESTS_0_2 := tests/faults_0_2.c tests/outbox_idle.c
+FAULT_TESTS_0_2 := tests/faults_0_2.c tests/mixed.c tests/outbox_idle.c
 OLD_TESTS := tests/main.c tests/proxy.c tests/system.c tests/old/library.c \
              tests/old/peer_0_1.c tests/old/peer_0_2.c
 old: $B/test-old-0.1 $B/test-old-0.2 ## the faults of tests/README.md, each shown on the old header
