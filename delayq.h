@@ -1521,8 +1521,8 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
                                      size_t *count, const delayq_ticket *after);
 
 /* delayq_count -- count the items of the queue, and the work of this handle.
- * The handle's own counters are set even after a failure. The server reads the
- * earliest item, its payload included. */
+ * The handle's own counters are set even after a failure. 1 script: no payload
+ * is read, but the earliest due time takes up to 50 look-ups, O(log n) each. */
 DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_count_due -- for a histogram: counts[i] = the number of pending items
@@ -4780,16 +4780,29 @@ static const char dq_lua_peek[] =
  *          them); then due times
  * returns  clock, pending, overdue, ready, dead; the earliest due time, -1 if
  *          nothing is pending; the six counters; the time of the pause, or 0;
- *          the number of items due by each of the given times */
+ *          the number of items due by each of the given times
+ *
+ * The earliest due time is searched for, since Redis returns a score only with
+ * its element, which may be large. */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
-    "local first = redis.call('ZRANGEBYSCORE', zset, 0, '9007199254740991',\n"
-    "  'WITHSCORES', 'LIMIT', 0, 1)\n"
-    "local reply = {us, redis.call('ZCARD', zset),\n"
-    "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
-    "  redis.call('LLEN', KEYS[4]), math.floor(first[2] or -1)}\n"
+    "local function due_by(ms)\n"
+    /* no tail call, so that an error has the same text in each Lua */
+    "  return redis.call('ZCOUNT', zset, 0, ms) + 0\n"
+    "end\n"
+    "local first, below, step = -1, -1, 16\n"
+    "if due_by('9007199254740991') > 0 then first = now end\n"
+    "while first >= 0 and due_by(first) == 0 do\n"
+    "  below, first, step = first, first + step, 8 * step\n"
+    "end\n"
+    "while first - below > 1 do\n"
+    "  local middle = below + math.floor((first - below) / 2)\n"
+    "  if due_by(middle) > 0 then first = middle else below = middle end\n"
+    "end\n"
+    "local reply = {us, redis.call('ZCARD', zset), due_by(now), ready,\n"
+    "  redis.call('LLEN', KEYS[4]), math.floor(first)}\n"
     "local totals = redis.pcall('HMGET', ARGV[2], 'offered', 'taken',\n"
     "  'acked', 'nacked', 'died', 'canceled')\n"
     "for i = 1, 6 do\n"
@@ -4801,7 +4814,7 @@ static const char dq_lua_count[] =
     "since = since and math.max(1, tonumber(since) or 1) or 0\n"
     "reply[13] = math.floor(math.min(since, 2 ^ 53 - 1))\n"
     "for i = 3, #ARGV do\n"
-    "  reply[11 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
+    "  reply[11 + i] = due_by(ARGV[i])\n"
     "end\n"
     "return reply\n";
 
@@ -4966,7 +4979,7 @@ DQ_SCRIPT(mixed, "a09cc402d11fce998d86075e00d4257076b3fda4", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, "c733387f3377f813542ead413114b67e0648292d", dq_lua_clock,
+DQ_SCRIPT(count, "ee58f2a5ecc0aedb60c1dc4db9d4e368e27fa039", dq_lua_clock,
           dq_lua_count);
 DQ_SCRIPT(pause, "adf6b5bd9bbb156e418ffc3e279c2d28362b1219", dq_lua_clock,
           dq_lua_pause);

@@ -162,6 +162,22 @@ TEST(no_open_reads_the_payload_of_a_large_item) {
     free(data);
 }
 
+TEST(no_count_reads_the_payload_of_a_large_item) {
+    enum { LARGE = 20000000 };
+    char *data = (char *)calloc(1, LARGE);
+    delayq_counts counts;
+    delayq q;
+    OK(&q, open_with(&q, DELAYQ_NATIVE, 0));
+    OK(&q, delayq_offer(&q, data, LARGE, 3600000));
+    ask("SCRIPT FLUSH"); /* frees the Lua of the offer */
+    OK(&q, delayq_count(&q, &counts));
+    CHECK_INT(counts.pending, 1);
+    CHECK(counts.next_due_ms > counts.now_ms + 3000000);
+    CHECK(lua_bytes() < LARGE);
+    free(data);
+    delayq_close(&q);
+}
+
 TEST(a_handle_that_only_offers_looks_again_after_ten_seconds) {
     size_t i, j;
     for (i = 0; i < 3; i++)

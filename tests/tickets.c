@@ -419,6 +419,31 @@ TEST(count_due_counts_the_items_due_by_each_time) {
     delayq_close(&q);
 }
 
+/* The earliest due time is searched for. */
+TEST(the_next_due_time_is_exact) {
+    static const int64_t from_now[] = {-86400000, -1, 0, 1, 15, 16, 17, 59999};
+    static const int64_t due[] = {0, 1, 2, 4102444800000, 9007199254740990,
+                                  9007199254740991};
+    enum { RELATIVE = sizeof from_now / sizeof *from_now };
+    size_t i;
+    delayq q;
+    delayq_counts c;
+    open_queue(&q, "jobs");
+    ask("ZADD " ZSET " -5 never +inf never9 9007199254740992 never8");
+    OK(&q, delayq_count(&q, &c));
+    CHECK_INT(c.pending, 3);
+    CHECK_INT(c.next_due_ms, 0);
+    ask("ZADD " ZSET " 9007199254740991 last");
+    for (i = 0; i < RELATIVE + sizeof due / sizeof *due; i++) {
+        int64_t want = i < RELATIVE ? c.now_ms + from_now[i]
+                                    : due[i - RELATIVE];
+        ask("ZADD " ZSET " %lld x", (long long)want);
+        OK(&q, delayq_count(&q, &c));
+        CHECK_INT(c.next_due_ms, want);
+    }
+    delayq_close(&q);
+}
+
 TEST(count_and_clear_report_the_items_that_exist) {
     delayq q;
     delayq_counts c;
