@@ -380,11 +380,17 @@ static int sigpipe_is_pending(void) {
     return sigismember(&set, SIGPIPE);
 }
 
+#ifdef DELAYQ_VERSION_MAJOR
+#define COMMANDS(q) (q)->conn->cmd.c
+#else /* 0.1 */
+#define COMMANDS(q) (q)->link.cmd
+#endif
+
 /* Each write on a half-closed connection raises SIGPIPE. */
 static void offer_into_a_broken_pipe(delayq *q, size_t len) {
     static char large[100000];
     OFFER(q, "x", 60000);
-    shutdown(q->conn->cmd.c->fd, SHUT_WR);
+    shutdown(COMMANDS(q)->fd, SHUT_WR);
     delayq_offer(q, large, len, 60000);
     UNTIL(delayq_offer(q, large, len, 60000) == DELAYQ_OK);
 }
