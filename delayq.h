@@ -4780,28 +4780,23 @@ static const char dq_lua_peek[] =
  *          them); then due times
  * returns  clock, pending, overdue, ready, dead; the earliest due time, -1 if
  *          nothing is pending; the six counters; the time of the pause, or 0;
- *          the number of items due by each of the given times
- *
- * The earliest due time is searched for, since Redis returns a score only with
- * its element, which may be large. */
+ *          the number of items due by each of the given times */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
-    "local function due_by(ms)\n"
-    /* no tail call, so that an error has the same text in each Lua */
-    "  return redis.call('ZCOUNT', zset, 0, ms) + 0\n"
-    "end\n"
-    "local first, below, step = -1, -1, 16\n"
-    "if due_by('9007199254740991') > 0 then first = now end\n"
-    "while first >= 0 and due_by(first) == 0 do\n"
+    /* a score comes only with its element, which may be large: search for it */
+    "local function due(ms) return redis.call('ZCOUNT', zset, 0, ms) > 0 end\n"
+    "local first, below, step = due('9007199254740991') and now or -1, -1, 16\n"
+    "while first >= 0 and not due(first) do\n"
     "  below, first, step = first, first + step, 8 * step\n"
     "end\n"
     "while first - below > 1 do\n"
     "  local middle = below + math.floor((first - below) / 2)\n"
-    "  if due_by(middle) > 0 then first = middle else below = middle end\n"
+    "  if due(middle) then first = middle else below = middle end\n"
     "end\n"
-    "local reply = {us, redis.call('ZCARD', zset), due_by(now), ready,\n"
+    "local reply = {us, redis.call('ZCARD', zset),\n"
+    "  redis.call('ZCOUNT', zset, 0, now), ready,\n"
     "  redis.call('LLEN', KEYS[4]), math.floor(first)}\n"
     "local totals = redis.pcall('HMGET', ARGV[2], 'offered', 'taken',\n"
     "  'acked', 'nacked', 'died', 'canceled')\n"
@@ -4814,7 +4809,7 @@ static const char dq_lua_count[] =
     "since = since and math.max(1, tonumber(since) or 1) or 0\n"
     "reply[13] = math.floor(math.min(since, 2 ^ 53 - 1))\n"
     "for i = 3, #ARGV do\n"
-    "  reply[11 + i] = due_by(ARGV[i])\n"
+    "  reply[11 + i] = redis.call('ZCOUNT', zset, 0, ARGV[i])\n"
     "end\n"
     "return reply\n";
 
@@ -4979,7 +4974,7 @@ DQ_SCRIPT(mixed, "a09cc402d11fce998d86075e00d4257076b3fda4", DQ_LUA_KEYED,
           dq_lua_elements, dq_lua_remove, dq_lua_tickets, dq_lua_mixed);
 DQ_SCRIPT(peek, "f1ee02fdbaa183d0835a1e1c7c0fbdbea2db5ccc", dq_lua_clock,
           dq_lua_find, dq_lua_chunks, dq_lua_peek);
-DQ_SCRIPT(count, "ee58f2a5ecc0aedb60c1dc4db9d4e368e27fa039", dq_lua_clock,
+DQ_SCRIPT(count, "4ca8354129cb7fd0333437fe77a9425c9b9a5ba8", dq_lua_clock,
           dq_lua_count);
 DQ_SCRIPT(pause, "adf6b5bd9bbb156e418ffc3e279c2d28362b1219", dq_lua_clock,
           dq_lua_pause);
