@@ -1182,7 +1182,7 @@ struct delayq_keep_kind {
     void (*seal)(struct dq_ring *ring, struct dq_entry *entry);
     void (*mark)(delayq *q);
     void (*step)(delayq *q);
-    void (*make_room)(delayq *q);
+    void (*leave)(delayq *q);
 };
 
 #ifndef DELAYQ_STATIC
@@ -6834,15 +6834,6 @@ typedef struct dq_outbox {
     delayq_status drop; /* the status of the last op that was dropped */
     uint64_t own_accepted, own_settled; /* changes that are uncounted */
     delayq_name names[3];
-    /* Of a kept outbox. */
-    uint64_t generation; /* of the newer mark */
-    uint32_t name_crc;
-    int64_t sync_retry_us;     /* outbox_sync has failed: try again then */
-    int64_t pid;               /* the process that uses the image, */
-    int run;                   /* and its dq_keep_run */
-    unsigned char unsynced;    /* something has changed since the last sync */
-    unsigned char sync_failed; /* the last outbox_sync has failed */
-    unsigned char wants_room;  /* an op was refused for lack of room */
 } dq_outbox;
 
 /* Draw the numbers by which the queue knows this handle. Returns 0 if there are
@@ -8144,6 +8135,16 @@ typedef struct dq_mark {
     uint32_t crc; /* of all fields above except the magic */
 } dq_mark;
 
+/* The last 2,048 bytes of the memory. */
+typedef struct dq_image {
+    dq_outbox outbox;
+    dq_mark mark;     /* the newer one */
+    int64_t pid;      /* the process that uses the image, */
+    int run;          /* and its dq_keep_run */
+    int unsynced;     /* something has changed since the last outbox_sync */
+    int64_t retry_us; /* > 0: outbox_sync has failed: try again then */
+} dq_image;
+
 /* All sums of four numbers: the effect of each half byte, from those of its
  * bits. */
 #define DQ_CRC_ROW(a, b, c, d)                                                 \
@@ -8203,14 +8204,17 @@ static void dq_keep_seal(dq_ring *ring, dq_entry *e) {
 
 /* --- marks --- */
 
+static dq_image *dq_keep_image(const delayq *q) {
+    return (dq_image *)(void *)q->outbox;
+}
+
 static dq_ring *dq_keep_ring(const delayq *q, int i) {
     return i == 0 ? &q->outbox->offers : &q->outbox->changes;
 }
 
-/* Set the fields that all marks of an image have in common. */
+/* Make the mark of a new image. */
 static void dq_keep_describe(const delayq *q, dq_mark *m) {
     const delayq_options *o = &q->options;
-    const char *name = o->name ? o->name : q->name;
     size_t room = o->outbox_size - DQ_KEEP_RINGS - DQ_KEEP_STATE;
     memset(m, 0, sizeof *m);
     m->magic = DQ_KEEP_MAGIC;
@@ -8219,10 +8223,8 @@ static void dq_keep_describe(const delayq *q, dq_mark *m) {
     m->word = sizeof(void *);
     m->wire = q->wire->letter[0];
     m->size = o->outbox_size;
-    m->name_len = (uint32_t)strlen(name);
-    m->name_crc = q->outbox && q->outbox->name_crc
-                      ? q->outbox->name_crc
-                      : dq_keep_crc(0, name, m->name_len);
+    m->name_len = (uint32_t)strlen(o->name);
+    m->name_crc = dq_keep_crc(0, o->name, m->name_len);
     m->ring[0].size = room / 4 * 3 & ~(size_t)15;
     m->ring[1].size = (room - m->ring[0].size) & ~(size_t)15;
 }
@@ -8235,101 +8237,88 @@ static uint32_t dq_keep_mark_crc(const dq_mark *m) {
 
 /* Write the next mark, over the older one. */
 static void dq_keep_mark(delayq *q) {
-    dq_outbox *b = q->outbox;
+    dq_mark *m = &dq_keep_image(q)->mark;
     unsigned char *to = (unsigned char *)q->options.outbox;
     size_t end = offsetof(dq_mark, crc);
-    dq_mark m;
     int i;
-    dq_keep_describe(q, &m);
-    b->name_crc = m.name_crc;
-    m.generation = ++b->generation;
-    m.last_order = q->last_order;
-    m.call_us = b->offers.call_us;
-    m.own_settled = b->own_settled;
-    memcpy(m.handle_id, q->handle_id, 5);
+    m->generation++;
+    m->last_order = q->last_order;
+    m->call_us = q->outbox->offers.call_us;
+    m->own_settled = q->outbox->own_settled;
+    memcpy(m->handle_id, q->handle_id, 5);
     for (i = 0; i < 2; i++) {
         dq_ring *ring = dq_keep_ring(q, i);
-        m.ring[i].head = ring->head;
-        m.ring[i].settled = ring->lane.settled;
-        m.ring[i].sent = ring->lane.settled + ring->lane.unsure;
-        m.ring[i].crc = ring->popped_crc;
+        m->ring[i].head = ring->head;
+        m->ring[i].settled = ring->lane.settled;
+        m->ring[i].sent = ring->lane.settled + ring->lane.unsure;
+        m->ring[i].crc = ring->popped_crc;
         ring->freed[1] = ring->freed[2];
         ring->freed[2].at = ring->head;
         ring->freed[2].bytes = 0;
         if (!q->options.outbox_sync) ring->freed[0] = ring->freed[1];
     }
-    m.crc = dq_keep_mark_crc(&m);
-    to += b->generation % 2 * DQ_KEEP_SLOT;
-    DQ_KEEP_COPY(to + sizeof m.magic, (char *)&m + sizeof m.magic,
-                 end - sizeof m.magic);
+    m->crc = dq_keep_mark_crc(m);
+    to += m->generation % 2 * DQ_KEEP_SLOT;
+    DQ_KEEP_COPY(to + sizeof m->magic, (char *)m + sizeof m->magic,
+                 end - sizeof m->magic);
     DQ_FENCE();
-    DQ_KEEP_COPY(to + end, &m.crc, sizeof m.crc);
+    DQ_KEEP_COPY(to + end, &m->crc, sizeof m->crc);
     DQ_FENCE();
-    if (memcmp(to, &m.magic, sizeof m.magic) != 0) /* a new image */
-        DQ_KEEP_COPY(to, &m.magic, sizeof m.magic);
+    if (memcmp(to, &m->magic, sizeof m->magic) != 0) /* a new image */
+        DQ_KEEP_COPY(to, &m->magic, sizeof m->magic);
     DQ_FENCE();
-    b->unsynced = 1;
-}
-
-/* Write marks, so that a ring without room can use settled space again. */
-static void dq_keep_make_room(delayq *q) {
-    if (q->options.outbox_sync) {
-        q->outbox->wants_room = 1;
-    } else {
-        dq_keep_mark(q);
-        dq_keep_mark(q);
-    }
+    dq_keep_image(q)->unsynced = 1;
 }
 
 /* --- outbox_sync --- */
 
 /* Call outbox_sync. Returns 1 if the memory will survive a power cut. */
 static int dq_keep_sync(delayq *q) {
-    dq_outbox *b = q->outbox;
     const delayq_options *o = &q->options;
-    int fine = !o->outbox_sync ||
-               o->outbox_sync(o->user, o->outbox, o->outbox_size) == 0,
-        i;
-    if (!fine) return 0;
+    int i;
+    if (o->outbox_sync && o->outbox_sync(o->user, o->outbox, o->outbox_size))
+        return 0;
     for (i = 0; i < 2; i++) {
         dq_ring *ring = dq_keep_ring(q, i);
         ring->freed[0] = ring->freed[1];
         ring->synced = o->outbox_sync ? ring->lane.accepted : UINT64_MAX;
     }
-    b->unsynced = 0;
+    dq_keep_image(q)->unsynced = 0;
     return 1;
 }
 
 /* In each step of a handle, sync the changes since the last step. */
 static void dq_keep_step(delayq *q) {
-    dq_outbox *b = q->outbox;
-    int64_t now;
-    int i, failed = b->sync_failed;
+    dq_image *image = dq_keep_image(q);
+    int64_t now, failed = image->retry_us;
+    int i;
     if (!q->options.outbox_sync) return;
     for (i = 0; i < 2; i++)
         if (dq_keep_ring(q, i)->synced < dq_keep_ring(q, i)->lane.accepted)
-            b->unsynced = 1;
-    if (!b->unsynced && !b->wants_room) return;
+            image->unsynced = 1;
+    if (!image->unsynced) return;
     now = dq_sys_now();
-    if (failed && now < b->sync_retry_us) return;
-    if (b->wants_room) dq_keep_mark(q);
-    b->wants_room = 0;
-    b->sync_failed = !dq_keep_sync(q);
-    if (b->sync_failed) {
-        b->sync_retry_us = now + dq_sched_backoff_us(q, 1);
-    }
-    for (i = 0; i < 2 && (failed || b->sync_failed); i++) {
+    if (now < failed) return;
+    image->retry_us = 0;
+    if (!dq_keep_sync(q)) image->retry_us = now + dq_sched_backoff_us(q, 1);
+    for (i = 0; i < 2 && (failed || image->retry_us); i++) {
         delayq_lane *lane = &dq_keep_ring(q, i)->lane;
         lane->status = DELAYQ_OK;
-        if (b->sync_failed)
-            lane->status = dq_err_set(
-                lane->why, DELAYQ_ERR_IO,
-                "options.outbox_sync has failed: what it has not written is "
-                "not sent");
-        if (b->sync_failed) dq_lane_note(q, lane->status, lane->why);
-        if (lane->retry_us < b->sync_retry_us)
-            lane->retry_us = b->sync_retry_us;
+        if (image->retry_us == 0) continue;
+        lane->status = dq_err_set(
+            lane->why, DELAYQ_ERR_IO,
+            "options.outbox_sync has failed: what it has not written is not "
+            "sent");
+        dq_lane_note(q, lane->status, lane->why);
+        if (lane->retry_us < image->retry_us) lane->retry_us = image->retry_us;
     }
+}
+
+/* The handle is closed. A forked child leaves the image alone. */
+static void dq_keep_leave(delayq *q) {
+    if (q->pid != dq_sys_pid()) return;
+    dq_keep_step(q);
+    dq_keep_image(q)->run = 0;
 }
 
 /* --- the resume --- */
@@ -8356,7 +8345,7 @@ static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
         if (m->ring[i].size != ours->ring[i].size ||
             m->ring[i].head > m->ring[i].size || m->ring[i].head % 8 != 0 ||
             m->ring[i].settled >= DQ_KEEP_NUMBER ||
-            m->ring[i].sent >= DQ_KEEP_NUMBER ||
+            m->ring[i].sent >= DQ_KEEP_NUMBER || m->generation == 0 ||
             m->generation >= DQ_KEEP_NUMBER ||
             m->own_settled > m->ring[1].settled || m->call_us < 0 ||
             m->call_us > DQ_MAX_DUE * 1000)
@@ -8364,17 +8353,16 @@ static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
     return NULL;
 }
 
-/* Read the newer mark of the caller's memory into m; its magic is 0 if the
- * memory is new. Returns NULL, or the reason why the memory can't be used. */
+/* Read the newer mark of the caller's memory into m; without one, m is that of
+ * a new image. Returns NULL, or the reason why the memory can't be used. */
 static const char *dq_keep_find(const delayq *q, dq_mark *m) {
-    const unsigned char *image = (const unsigned char *)q->options.outbox;
+    const unsigned char *slot = (const unsigned char *)q->options.outbox;
     const char *wrong = NULL, *fault;
     dq_mark ours, found;
     size_t i, n;
     dq_keep_describe(q, &ours);
-    memset(m, 0, sizeof *m);
-    for (i = 0; i < 2; i++) {
-        const unsigned char *slot = image + i * DQ_KEEP_SLOT;
+    *m = ours;
+    for (i = 0; i < 2; i++, slot += DQ_KEEP_SLOT) {
         memcpy(&found, slot, sizeof found);
         fault = dq_keep_fault(&found, &ours);
         /* without a magic it is new, or its creation was cut short */
@@ -8382,35 +8370,38 @@ static const char *dq_keep_find(const delayq *q, dq_mark *m) {
         while (n < DQ_KEEP_SLOT && !slot[n]) n++;
         if (fault && found.magic == 0 && n == DQ_KEEP_SLOT) continue;
         if (fault) wrong = fault;
-        if (!fault && (m->magic == 0 || found.generation > m->generation)) {
-            *m = found;
-            m->magic = DQ_KEEP_MAGIC;
-        }
+        if (!fault && found.generation > m->generation) *m = found;
     }
-    return m->magic != 0 ? NULL : wrong;
+    m->magic = ours.magic;
+    return m->generation > 0 ? NULL : wrong;
 }
 
-/* Check the caller's memory, and change nothing in it. Returns NULL, and sets
- * q->outbox, or the fault. */
+/* Check the caller's memory, and change nothing in its image. Returns NULL, and
+ * sets q->outbox, or the fault. */
 static const char *dq_keep_check(delayq *q) {
     const delayq_options *o = &q->options;
     size_t at = (o->outbox_size - DQ_KEEP_STATE + 15) & ~(size_t)15;
-    dq_outbox *b = (dq_outbox *)(void *)((unsigned char *)o->outbox + at);
+    dq_image *image = (dq_image *)(void *)((unsigned char *)o->outbox + at);
     const char *wrong;
     dq_mark m;
-    typedef char check[sizeof(dq_outbox) <= DQ_KEEP_STATE - 16 ? 1 : -1];
+    typedef char check[sizeof(dq_image) <= DQ_KEEP_STATE - 16 ? 1 : -1];
     (void)sizeof(check);
     if ((uintptr_t)o->outbox % 16 != 0)
         return "outbox: with outbox_keep its address is a multiple of 16";
-    if (b->run != 0 && b->run == DQ_LOAD(&dq_keep_run) &&
-        b->pid == dq_sys_pid())
+    if (image->run != 0 && image->run == DQ_LOAD(&dq_keep_run) &&
+        image->pid == dq_sys_pid())
         return "outbox is in use by another handle of this program, or "
                "a copy of one in use";
     wrong = dq_keep_find(q, &m);
-    if (!wrong) q->outbox = b;
-    if (!wrong) return NULL;
-    dq_err_set(q->own.err, DELAYQ_ERR_ARG, "outbox %s%s", wrong, DQ_KEEP_ZEROS);
-    return q->own.err;
+    if (wrong) {
+        dq_err_set(q->own.err, DELAYQ_ERR_ARG, "outbox %s%s", wrong,
+                   DQ_KEEP_ZEROS);
+        return q->own.err;
+    }
+    memset(image, 0, sizeof *image);
+    image->mark = m;
+    q->outbox = &image->outbox;
+    return NULL;
 }
 
 /* Returns 1 if a call can have made this op, whose key and data begin at
@@ -8418,27 +8409,25 @@ static const char *dq_keep_check(delayq *q) {
 static int dq_keep_is_sane(const delayq *q, const dq_ring *ring,
                            const dq_op *op, const dq_verb *verb,
                            const char *text) {
-    int keyed = verb->flags & DQ_OFFERS ? op->code == 2 : !*verb->word;
-    int offers = verb->flags & DQ_OFFERS || keyed;
-    int in_offers = ring == &q->outbox->offers;
-    unsigned char key[DQ_ELEM_PREFIX_MAX];
+    int in_offers = ring == &q->outbox->offers, of_ticket = *verb->word != '\0';
+    int keyed = !of_ticket && op->code != 1;
+    unsigned char prefix[DQ_ELEM_PREFIX_MAX];
     size_t n, due_len;
     if (keyed != (op->key_len > 0) || op->len > DQ_PAYLOAD_MAX ||
-        (offers && !in_offers) ||
-        (in_offers && !offers && !(verb->flags & DQ_OF_OFFERS)) ||
-        op->delay_ms < 0 || op->delay_ms > DQ_MAX_DUE || op->due_ms < 0 ||
-        op->due_ms > DQ_MAX_DUE || op->key_ttl_ms < 0 ||
-        op->key_ttl_ms > DQ_MAX_DUE)
+        (uint64_t)(op->delay_ms | op->due_ms | op->key_ttl_ms) > DQ_MAX_DUE)
         return 0;
-    if (keyed && (op->key_len > 256 || strlen(text) != op->key_len)) return 0;
-    if (offers) return 1;
-    if (op->len == 0 || text[op->len - 1] != '\0') return 0;
+    if (!of_ticket)
+        return in_offers && op->key_len <= 256 &&
+               (!keyed || strlen(text) == op->key_len);
+    if ((in_offers && !(verb->flags & DQ_OF_OFFERS)) || op->len == 0 ||
+        text[op->len - 1] != '\0')
+        return 0;
     n = strlen(text) + 1;
     if (verb->key == DQ_KEY_DEAD && n < op->len) /* then why */
         n += strlen(text + n) + 1;
     else if (verb->key == DQ_KEY_DEAD)
         return 0;
-    return n == op->len && dq_elem_ticket_prefix(text, key, &due_len) > 0;
+    return n == op->len && dq_elem_ticket_prefix(text, prefix, &due_len) > 0;
 }
 
 /* Returns the entry at a place below `end` if it is the ring's next one, ready
@@ -8468,9 +8457,6 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     op->planned_ms = 0;
     order = dq_elem_get_uint(op->id, 8, 1) >> dq_elem_order_shift(q);
     if (op->id_settled && order > q->last_order) q->last_order = order;
-    if (op->id_settled > 1 &&
-        (op->due_ms - op->delay_ms) * 1000 > ring->call_us)
-        ring->call_us = (op->due_ms - op->delay_ms) * 1000;
     return e;
 }
 
@@ -8542,26 +8528,24 @@ static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
 /* Continue with the image of an earlier program, or begin a new one. The rings
  * are empty. Returns NULL, or the fault. */
 static const char *dq_keep_resume(delayq *q) {
-    dq_outbox *b = q->outbox;
+    dq_image *image = dq_keep_image(q);
+    const dq_mark m = image->mark;
     int run = DQ_LOAD(&dq_keep_run), i;
-    dq_mark m;
     if (run == 0) {
         memcpy(&run, q->handle_id, sizeof run); /* random */
         if (run == 0) run = 1;
         DQ_STORE(&dq_keep_run, run);
     }
-    b->run = run;
-    b->pid = q->pid;
-    dq_keep_find(q, &m);
-    if (m.magic != 0) {
-        b->generation = m.generation;
+    image->run = run;
+    image->pid = q->pid;
+    if (m.generation > 0) {
         q->last_order = m.last_order;
-        b->offers.call_us = m.call_us;
         memcpy(q->handle_id, m.handle_id, 5);
         dq_num_hex(q->id + 1, q->handle_id, sizeof q->handle_id);
-        b->own_settled = b->own_accepted = m.own_settled;
+        q->outbox->offers.call_us = m.call_us;
+        q->outbox->own_settled = q->outbox->own_accepted = m.own_settled;
         for (i = 0; i < 2; i++) dq_keep_walk(q, dq_keep_ring(q, i), &m, i);
-        b->changes.told -= b->own_settled;
+        q->outbox->changes.told -= m.own_settled;
     }
     for (i = 0; i < 2; i++) { /* both marks, one after the other */
         dq_keep_mark(q);
@@ -9779,7 +9763,7 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
                           name, (unsigned long)ring->size);
     added = dq_ring_add(ring, op);
     if (!added && ring->freed[0].bytes > 0) {
-        ring->keep->make_room(q);
+        ring->keep->mark(q); /* so that this space may be used again */
         added = dq_ring_add(ring, op);
     }
     if (!added) {
@@ -9934,8 +9918,8 @@ static const char *dq_outbox_init(delayq *q) {
         p += (16 - ((uintptr_t)p & 15)) & 15;
         b = (dq_outbox *)(void *)p;
         p += (sizeof *b + 15) & ~(size_t)15;
+        memset(b, 0, sizeof *b);
     }
-    memset(b, 0, sizeof *b);
     room = (size_t)(end - p);
     b->offers.size = room / 4 * 3 & ~(size_t)15;
     dq_outbox_add_ring(q, &b->changes, p + b->offers.size,
@@ -10022,10 +10006,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     delayq **at, *h;
     int in_flight = 0;
     if (!q || q->open != DQ_OPEN) return;
-    if (q->outbox && q->outbox->offers.keep && q->pid == dq_sys_pid()) {
-        q->outbox->offers.keep->step(q);
-        q->outbox->run = 0;
-    }
+    if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->leave(q);
     dq_resp_free(&q->reply);
     dq_resp_free(&q->fetch.reply);
     for (lane = q->lanes; lane; lane = lane->next) {
@@ -11062,8 +11043,8 @@ static const dq_verb *const dq_keep_verbs[DQ_CODES + 1] = {
 
 DELAYQ_CONSTANTS_BEGIN
 DQ_CONSTANT delayq_keep_kind delayq_keep_image = {
-    dq_keep_verbs, dq_keep_check, dq_keep_resume,   dq_keep_seal,
-    dq_keep_mark,  dq_keep_step,  dq_keep_make_room};
+    dq_keep_verbs, dq_keep_check, dq_keep_resume, dq_keep_seal,
+    dq_keep_mark,  dq_keep_step,  dq_keep_leave};
 DELAYQ_CONSTANTS_END
 
 /*-----------------------------------------------------------------------------

@@ -57,7 +57,8 @@ void proof_mark(void) {
     int i;
     q->options.outbox = any_bytes(2 * DQ_KEEP_SLOT);
     q->options.outbox_size = 8192;
-    if (dq_keep_find(q, &m) || m.magic == 0) return;
+    q->options.name = q->name;
+    if (dq_keep_find(q, &m)) return;
     for (i = 0; i < 2; i++)
         PROVE(m.ring[i].head <= m.ring[i].size && m.ring[i].head % 8 == 0);
 }
