@@ -37,6 +37,12 @@ static void seal_ring(unsigned char *data, size_t size, size_t from,
     }
 }
 
+/* Returns a number of a mark. Near the limit of these numbers it is reduced, so
+ * that the next mark of the same image has not reached the limit. */
+static uint64_t in_use(uint64_t n) {
+    return n < DQ_KEEP_NUMBER && n > DQ_KEEP_NUMBER - SIZE ? n - SIZE : n;
+}
+
 static void seal(const delayq *with) {
     dq_mark ours, *m = (dq_mark *)(void *)image;
     int i, k;
@@ -55,7 +61,9 @@ static void seal(const delayq *with) {
             m->ring[k].size = ours.ring[k].size;
             m->ring[k].head %= ours.ring[k].size + 1;
             m->ring[k].head &= ~(uint64_t)7;
+            m->ring[k].settled = in_use(m->ring[k].settled);
         }
+        m->generation = in_use(m->generation);
         m->crc = dq_keep_mark_crc(m);
     }
     for (k = 0; k < 2; k++)
