@@ -191,6 +191,7 @@ static void run_program(int calls) {
         random_call();
         if (rand() % 3 == 0) turn(&q);
         if (rand() % 8 == 0) usleep(200);
+        if (rand() % 8 == 0) SETTLE(&q); /* an empty ring begins anew */
         note_state();
         if (rand() % 60 > 0) continue;
         die(&q);
