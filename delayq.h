@@ -7015,6 +7015,7 @@ static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
     dq_handle_identify(q);
     if (q->conn->sub.c) dq_conn_close(q->conn, &q->conn->sub, DELAYQ_ERR_IO);
     ring->lane.unsure = ring->lane.was_unsure = 0;
+    if (ring->keep) ring->keep->mark(q);
 }
 
 /* --- the ops of a lane --- */

@@ -516,6 +516,28 @@ TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {
     CHECK_INT(ask_int("ZCARD " ZSET), 5);
 }
 
+/* A clone of the machine has used the handle's numbers. The handle draws new
+ * ones, and dies. The next program has all offers, and the new numbers. */
+TEST(a_program_that_dies_after_it_has_met_a_clone_loses_no_offer) {
+    char *image = (char *)shared(BOX), before[8];
+    open_image(NULL, image, 0);
+    connect_to_server(&q);
+    OFFER(&q, "first", 60000);
+    SETTLE(&q);
+    ask("EVAL %s 0", "for _, k in ipairs(redis.call('KEYS', 'delayq_sent:*')) "
+                     "do redis.call('SET', k, 1000) end return 0");
+    memcpy(before, q.handle_id, sizeof before);
+    offer_two(&q);
+    UNTIL((turn(&q), memcmp(before, q.handle_id, sizeof before) != 0));
+    OFFER(&q, "c", 60000); /* an offer without a date gets one now */
+    die(&q);
+    open_image(NULL, image, 0);
+    CHECK_INT(box(&q).offers_accepted, 4);
+    SETTLE(&q);
+    delayq_close(&q);
+    CHECK_INT(ask_int("ZCARD " ZSET), 4);
+}
+
 /* --- refusals ------------------------------------------------------------- */
 
 static char *spare;
