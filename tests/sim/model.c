@@ -5,7 +5,7 @@
  * scripts, and what delayq's handles send (model_driver.c).
  *
  *   sim-model CLOCK.so        CLOCK.so is model_clock.c
- *   SEED=n: only that one; SECONDS=n: how long, 8
+ *   The first 120 sequences; SEED=n: only that one; SECONDS=n: as many as fit
  *   DRIVEN=n: instead, the first n programs of delayq; each script has to run
  *   LEAST times
  *
@@ -1474,12 +1474,13 @@ static void report(const char *what, uint64_t seed, int differ, int anew) {
 
 int main(int argc, char **argv) {
     const char *only = getenv("SEED"), *seconds = getenv("SECONDS");
-    int64_t end = real_us() + (seconds ? atoi(seconds) : 8) * INT64_C(1000000);
+    int64_t end = real_us() + (seconds ? atoi(seconds) : 0) * INT64_C(1000000);
     char name[1100];
     FILE *version;
     uint64_t seed = only ? strtoull(only, NULL, 10) : 1;
     uint64_t driven =
         getenv("DRIVEN") ? strtoull(getenv("DRIVEN"), NULL, 10) : 0;
+    uint64_t last = driven ? driven : 120;
     int fd, i, at, major, minor;
     if (argc < 2 || !(clock_so = realpath(argv[1], NULL))) {
         fprintf(stderr, "usage: %s CLOCK.so\n", argv[0]);
@@ -1517,7 +1518,8 @@ int main(int argc, char **argv) {
         } else {
             report("delayq", seed, drive((unsigned)seed / 8), 1);
         }
-        if (only || (driven ? seed >= driven : real_us() > end)) break;
+        if (seconds && !driven ? real_us() > end : seed >= last) break;
+        if (only) break;
     }
     if (driven && !only) report_scripts(atoi(getenv("LEAST")));
     forget_events();
