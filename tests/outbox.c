@@ -13,8 +13,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define SENT_KEYS "delayq_sent:{jobs}:*"
-
 static delayq q;
 static delayq_item item;
 
@@ -1848,7 +1846,7 @@ TEST(the_mark_of_a_handle_lives_for_a_day_at_most) {
     open_box(&q, 0);
     OFFER(&q, "x", 60000);
     SETTLE(&q);
-    r = run(main_connection(), "KEYS " SENT_KEYS);
+    r = run(main_connection(), "KEYS delayq_sent:{jobs}:*");
     CHECK_INT(r->elements, 1);
     ttl = ask_int("PTTL %s", r->element[0]->str);
     CHECK(ttl > 0 && ttl <= 86400000);
@@ -1862,9 +1860,7 @@ TEST(a_lost_mark_costs_no_offer) {
     for (i = 0; i < 20; i++) {
         OFFER(&q, "x", 60000);
         SETTLE(&q);
-        if (i % 5 == 0)
-            ask("EVAL %s 0", "for _, k in ipairs(redis.call('KEYS', '" SENT_KEYS
-                             "')) do redis.call('DEL', k) end return 0");
+        if (i % 5 == 0) at_each_number("'DEL', k");
     }
     CHECK_INT(ask_int("ZCARD " ZSET), 20);
     delayq_close(&q);
@@ -1918,8 +1914,7 @@ TEST(an_offer_with_a_key_beside_a_clone_is_not_passed_over) {
     open_box(&q, 0);
     OFFER(&q, "x", 60000);
     SETTLE(&q);
-    ask("EVAL %s 0", "for _, k in ipairs(redis.call('KEYS', '" SENT_KEYS
-                     "')) do redis.call('SET', k, 1000) end return 0");
+    USE_NUMBERS_AS_A_CLONE();
     m.key = "k";
     m.key_ttl_ms = 60000;
     OK(&q, delayq_offer_message(&q, &m));

@@ -55,6 +55,18 @@ SHARED_BY_FILES delayq_outbox_state box(const delayq *q) {
     return state;
 }
 
+/* Run a command on each key in which the server keeps the highest number of a
+ * handle: "'DEL', k" loses it; a clone that used the numbers has set it. */
+SHARED_BY_FILES void at_each_number(const char *command) {
+    char lua[128];
+    snprintf(lua, sizeof lua,
+             "for _, k in ipairs(redis.call('KEYS', 'delayq_sent:*')) do "
+             "redis.call(%s) end return 0",
+             command);
+    ask("EVAL %s 0", lua);
+}
+#define USE_NUMBERS_AS_A_CLONE() at_each_number("'SET', k, 1000")
+
 /* Make one turn of a loop. */
 SHARED_BY_FILES delayq_status turn(delayq *q) {
     int64_t wait_ms = -1;
