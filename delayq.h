@@ -2983,7 +2983,7 @@ static delayq_status dq_err_wire(const delayq *q, char err[256]) {
     DQ_MARK(foreign_element);
     return dq_err_set(err, DELAYQ_ERR_WIRE, "queue %.64s %s%s", q->name, why,
                       q->foreign == DQ_FOREIGN_NEW && q->wire->old_first
-                          ? "; only ticks of this handle go on, which move "
+                          ? "; this handle's ticks still work, and move "
                             "elements of every format"
                           : "");
 }
@@ -5047,7 +5047,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
         int complete = 0; /* an element has ended, except an array's own */
         if (r->type == 0) {
             if (memchr("_#,(!=%~>|", *p, 10))
-                return "this is RESP3, which HELLO 2 did not end";
+                return "a reply in RESP3, although RESP2 was chosen";
             if (!memchr("+-:$*", *p, 5)) return "no reply begins like this";
             r->type = *p++;
             r->last = 0;
@@ -5079,7 +5079,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
             if (r->depth == sizeof r->left / sizeof r->left[0])
                 return "arrays nested too deep";
             if (r->number > DQ_RESP_ITEMS_MAX - r->items)
-                return "more elements than any reply has";
+                return "more than 250,000 elements in one reply";
             r->items += r->number;
             r->left[r->depth++] = r->number;
             r->type = 0;
@@ -5913,8 +5913,8 @@ static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
                                   : "");
     else
         dq_err_set(text, DELAYQ_OK,
-                   "the server has lost the scripts or never had them: each "
-                   "is loaded when it is needed");
+                   "the server does not have the scripts: each is loaded when "
+                   "it is needed");
     dq_err_log(conn->owner, DELAYQ_OK, text);
 }
 
@@ -5930,9 +5930,9 @@ static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
     DQ_MARK(pushes_unheard);
     conn->unheard_told = 1;
     dq_err_set(text, DELAYQ_OK,
-               "what others push into a queue is noticed by polling, every "
-               "%ld%s ms (options.poll_ms), since the server does not report "
-               "it: %s",
+               "payloads that others push into a queue are found by polling "
+               "every %ld%s ms (options.poll_ms), since the server does not "
+               "report them: %s",
                q->options.poll_ms > 0 ? (long)q->options.poll_ms : DQ_POLL_MS,
                q->options.poll_ms > 0 ? "" : " to 4,000", cause);
     dq_err_log(q, DELAYQ_OK, text);
@@ -6140,7 +6140,7 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
         freeReplyObject(r);
     }
     return dq_err_set(conn->err, DELAYQ_ERR_PROTOCOL,
-                      "the server has sent more replies than it got commands");
+                      "the server has sent a reply without a command");
 }
 
 /* Read pending input, as much as fits the buffer, check it, and pass it to
@@ -6291,7 +6291,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         conn->now_us = dq_sys_now(); /* the hook may have waited */
         if (!s->c)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
-                              "the connect hook gave nothing");
+                              "the connect hook returned NULL");
         if (s->c->err)
             return dq_err_set(conn->err, DELAYQ_ERR_IO,
                               "can't connect to the connect hook: %s",
@@ -6539,8 +6539,8 @@ static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
     delayq_address *to = &conn->at;
     if (conn->owner->options.connect)
         return dq_err_set(conn->err, DELAYQ_ERR_REDIS,
-                          "the queue lies on another node of the cluster than "
-                          "the connect hook leads to: %.60s",
+                          "the connect hook leads to another node of the "
+                          "cluster than the queue's: %.60s",
                           text);
     if (port < 1 || len >= sizeof to->host)
         return dq_err_set(conn->err, DELAYQ_ERR_REDIS, "the server says: %.60s",
@@ -6608,7 +6608,7 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     assert(why < DELAYQ_OK || why == DQ_MOVED);
     if (why == DQ_MOVED && ++conn->hops > DQ_HOPS)
         why = dq_err_set(conn->err, DELAYQ_ERR_AGAIN,
-                         "the cluster's nodes point at each other");
+                         "the cluster's nodes redirect to each other");
     conn->redirected = why == DQ_MOVED;
     more = why == DQ_MOVED;
     if (!more) {
@@ -8308,8 +8308,8 @@ static void dq_keep_step(delayq *q) {
         if (image->retry_us == 0) continue;
         lane->status = dq_err_set(
             lane->why, DELAYQ_ERR_IO,
-            "options.outbox_sync has failed: what it has not written is not "
-            "sent");
+            "options.outbox_sync has failed: ops that it has not written are "
+            "not sent");
         dq_lane_note(q, lane->status, lane->why);
         if (lane->retry_us < image->retry_us) lane->retry_us = image->retry_us;
     }
@@ -8328,8 +8328,7 @@ static void dq_keep_leave(delayq *q) {
 static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
     int i, whole = m->crc == dq_keep_mark_crc(m);
     if (m->magic != ours->magic && !whole)
-        return "holds something else than an outbox, or one of a machine with "
-               "another byte order";
+        return "holds no outbox, or that of a machine with another byte order";
     if (m->version != ours->version)
         return "holds an outbox of another version of delayq: flush it there";
     if (!whole) return "is damaged: none of its marks is whole";
@@ -8551,7 +8550,7 @@ static const char *dq_keep_resume(delayq *q) {
     for (i = 0; i < 2; i++) { /* both marks, one after the other */
         dq_keep_mark(q);
         if (!dq_keep_sync(q))
-            return "options.outbox_sync has failed: the outbox is as it was";
+            return "options.outbox_sync has failed: the outbox is unchanged";
     }
     return NULL;
 }
@@ -8851,7 +8850,7 @@ static void dq_sub_step(delayq_conn *conn) {
             /* it is opened again later, as the rights may change */
             DQ_MARK(subscriber_deaf);
             status = dq_err_set(conn->err, conn->sub_refused,
-                                "listening: the server refuses all of it");
+                                "the server refuses all subscriptions");
         } else if (now - s->begun_us > DQ_SECOND_US) {
             s->state = DELAYQ_SOCKET_PROVEN;
             s->failures = s->unproven = s->timeouts = 0;
@@ -8861,7 +8860,7 @@ static void dq_sub_step(delayq_conn *conn) {
         if (conn->sub_pinged_us > 0) {
             DQ_MARK(subscriber_silent);
             status = dq_err_set(conn->err, DELAYQ_ERR_TIMEOUT,
-                                "listening: no reply in time");
+                                "the subscriber got no reply in time");
         } else {
             DQ_MARK(subscriber_pinged);
             conn->sub_pinged_us = now;
@@ -9334,7 +9333,7 @@ static delayq_status dq_ticket_status(const delayq_lane *lane, int done) {
     DQ_MARK(ticket_outcome_unknown);
     return dq_err_set(lane->why, DELAYQ_ERR_UNKNOWN,
                       "%s: sent twice, and the item is no longer there: it was "
-                      "done, or the lease was lost",
+                      "done, or the lease had ended",
                       lane->verb->name);
 }
 
@@ -10262,7 +10261,7 @@ static delayq_status dq_flush_result(delayq *q, int empty,
     status = dq_outbox_failure(q);
     if (status < DELAYQ_OK) return status;
     return dq_err_set(q->err, DELAYQ_ERR_TIMEOUT,
-                      "flush: not everything is settled");
+                      "flush: not all ops are settled");
 }
 
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms) {
@@ -10337,12 +10336,12 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
         "out of memory\0"
         "a key of the queue has a wrong type\0"
         "the server is busy or starting\0"
-        "no answer; it may have happened\0"
-        "the queue belongs to another Redisson\0"
+        "no reply; it may have happened\0"
+        "the queue has elements of another Redisson\0"
         "the server's memory, or the outbox, is full\0"
-        "the server takes no writes now\0"
-        "the server answered nonsense\0"
-        "the server answered with an error\0"
+        "the server accepts no writes now\0"
+        "the server's reply is invalid\0"
+        "the server replied with an error\0"
         "wrong password or no permission\0"
         "not in time; nothing has happened\0"
         "no connection; nothing has happened\0"
@@ -10784,8 +10783,8 @@ static int dq_ticket_attempt(const char *text) {
 static const char *dq_wrong_ticket(const char *text) {
     if (!text) return "no item or ticket";
     if (dq_elem_is_ticket(text)) return NULL;
-    return "the ticket is none: an item that was taken without a lease, or of "
-           "a broadcast, has nothing to acknowledge";
+    return "not a ticket; an item that was taken without a lease, or from a "
+           "broadcast, has none";
 }
 
 /* Check the ticket of an item that was taken. The ticket of an offer contains
@@ -10919,7 +10918,7 @@ DELAYQ_API delayq_status delayq_cancel_key(delayq *q, const char *key) {
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count) {
     const char *wrong = !items && count > 0 ? "items is NULL"
-                        : dq_is_stream(q)   ? "a broadcast has nothing to ack"
+                        : dq_is_stream(q)   ? "items of a broadcast need no ack"
                                             : NULL;
     delayq_status status;
     delayq_lane lane;
@@ -10947,7 +10946,7 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
     delayq_item acked;
     size_t count;
     if (!wrong && item->ticket.text[0])
-        wrong = dq_is_stream(q) ? "a broadcast has nothing to ack"
+        wrong = dq_is_stream(q) ? "items of a broadcast need no ack"
                                 : dq_wrong_item(item);
     status = dq_check(q, wrong);
     if (status == DELAYQ_OK && q->outbox && item->ticket.text[0])
@@ -11380,7 +11379,7 @@ DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count) {
     const char *wrong =
-        dq_is_stream(q) ? "a broadcast has no ready list to redrive to" : NULL;
+        dq_is_stream(q) ? "a broadcast's dead letters can't be redriven" : NULL;
     int64_t n;
     delayq_status status =
         dq_query_removal(q, &dq_verb_dead_redrive, max, wrong, &n);

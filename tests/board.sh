@@ -226,7 +226,7 @@ freezes() {
     answers "the other handle offers" done offer 0 warm 0
     obey freeze
     answers "a handle without an outbox does not know" \
-        "no answer; it may have happened*" offer 0 unknown 0
+        "no reply; it may have happened*" offer 0 unknown 0
     for i in 1 2 3; do
         answers "an outbox accepts, beside a frozen server" done \
             offer 2 frozen-$i 0

@@ -638,10 +638,10 @@ TEST(what_is_no_image_or_another_versions_is_refused) {
     refused(&o, "another byte order");
     memset(image, 0, BOX);
     memset(image, 'x', 600);
-    refused(&o, "something else than an outbox");
+    refused(&o, "holds no outbox");
     memset(image, 0, BOX);
     image[300] = 1;
-    refused(&o, "something else than an outbox");
+    refused(&o, "holds no outbox");
     memset(image, 0, BOX); /* a new file */
     open_image(NULL, image, 0);
     OFFER(&q, "c", 60000);

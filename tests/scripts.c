@@ -165,7 +165,7 @@ TEST(an_outbox_settles_everything_on_a_server_that_has_lost_its_scripts) {
  * request behind the refused load runs: its reply counts. */
 static void load_meanwhile(void *user, delayq_status status, const char *text) {
     (void)user;
-    if (status == DELAYQ_OK && strstr(text, "lost the scripts"))
+    if (status == DELAYQ_OK && strstr(text, "not have the scripts"))
         load_scripts(main_connection());
 }
 

@@ -191,7 +191,7 @@ TEST(a_flush_does_not_tell_of_a_take) {
     proxy_strike(STALL, 1, 0, 1 << 30);
     OFFER(&q, "x", 0);
     CHECK_STATUS(&q, delayq_flush(&q, 20), DELAYQ_ERR_TIMEOUT);
-    says("not everything is settled");
+    says("not all ops are settled");
     proxy->let_go = 1;
     proxy_calm();
     OK(&q, delayq_flush(&q, 20000));
