@@ -4,15 +4,15 @@
  * Version 0.2.0. One file, C99 (and C++11), needs hiredis. Licence: MIT, at
  * the end.
  *
- * One .c file of your program, delayq_impl.c, has these two lines and nothing
- * else: a system header before them might hide declarations that they need.
+ * Add one file, delayq_impl.c, with these two lines and nothing else. A system
+ * header above them might hide declarations that the library needs.
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #include "delayq.h"
  *
- * All other files just #include "delayq.h". A program of one file may begin
- * with these two lines. Link with -lhiredis; on Windows also with ws2_32 and
- * bcrypt.
+ * All other files just #include "delayq.h". If the program is a single file, it
+ * may begin with these two lines. Link with -lhiredis; on Windows also with
+ * ws2_32 and bcrypt.
  *
  * Contents (search for the tag)
  *
@@ -33,26 +33,26 @@
  *
  * and in the implementation, from the ground up:
  *
- *     >>system         what a port supplies: clock, random bytes, sockets ...
- *     >>numbers        numbers as text, in hex, in a back-off
- *     >>elements       every byte of an element
+ *     >>system         the functions of a port: clock, random bytes, sockets
+ *     >>numbers        numbers in decimal and hex, back-off
+ *     >>elements       the bytes of an element
  *     >>errors-inside  statuses, error texts
  *     >>url            the URL
  *     >>tls            TLS
  *     >>scripts        the Lua that runs in the server
  *     >>protocol       writing requests, reading replies
  *     >>schedule       the time of the next poll
- *     >>waiters        the handles that wait on one queue
+ *     >>waiters        which of the handles that wait on a queue acts
  *     >>connections    dialing, login, probe, redirections, back-off
- *     >>ops            the operations that calls request; an outbox's rings
+ *     >>ops            the operations (ops) of API calls; an outbox's rings
  *     >>lanes          ops in order, with one request in flight; retries
  *     >>keep           the image of an outbox that survives the program
- *     >>subscriber     the socket that only listens
- *     >>waiting        the one step, and the one sleep
+ *     >>subscriber     the socket for messages from the server
+ *     >>waiting        the step of a handle, and the sleep
  *     >>taking         transfers and takes
- *     >>handles        open and close; the way of an op; ticks, takes, waits
+ *     >>handles        open and close; the path of an op; ticks, takes, waits
  *     >>offers         offers
- *     >>tickets        acks, cancels, and all that names an item
+ *     >>tickets        acks, cancels, and other ops on one item
  *     >>queries        peek, count, pause, clear, dead letters
  *
  * >>start -- quick start
@@ -74,21 +74,21 @@
  *
  *         options.name = "jobs";
  *         options.url = getenv("DELAYQ_URL");  (NULL: 127.0.0.1:6379)
- *         options.log = tell;                  (faults that the take rides out)
+ *         options.log = tell;                  (faults that end no call)
  *         if (delayq_open(&q, &options) == DELAYQ_OK &&
  *             delayq_offer(&q, "hello", 5, 5000) == DELAYQ_OK)  (due in 5 s)
  *             while (delayq_take(&q, &item, DELAYQ_FOREVER) == DELAYQ_OK)
  *                 printf("%.*s\n", (int)item.len, (const char *)item.data);
- *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (only a failure ends it)
+ *         fprintf(stderr, "%s\n", delayq_errmsg(&q));  (a failure ended it)
  *         delayq_close(&q);
  *         return 1;
  *     }
  *
- * There is no thread and no event loop in the library. A take moves the due
- * items itself, so a single consumer is enough. A program with a loop of its
- * own calls delayq_take(&q, &item, 0) in each turn. This costs nothing while
- * nothing is due. A program that only moves items, for other programs to take,
- * calls delayq_tick(&q, &wait_ms). wait_ms tells when to call it again.
+ * The library has no thread and no event loop. A take moves the due items
+ * itself, so a single consumer is enough. A program with a loop of its own
+ * calls delayq_take(&q, &item, 0) in each turn. Such a call costs nothing while
+ * no item is due. A program that only moves items, which other programs take,
+ * calls delayq_tick(&q, &wait_ms), and calls it again after wait_ms.
  *
  * >>life -- the life of an item
  *
@@ -108,15 +108,15 @@
  *                        lease runs out v
  *                                     dead ---redrive---> ready
  *
- * Pending items lie in a sorted set, ordered by due time; ready items lie in a
- * list. The transfer, which every tick and take runs, moves due items from the
- * set to the list. A take that finds the list empty takes due items straight
+ * Pending items are kept in a sorted set, ordered by due time, and ready items
+ * in a list. Every tick and take runs the transfer, which moves due items from
+ * the set to the list. If the list is empty, a take gets due items straight
  * from the set.
  *
- * A lease puts the item back into the set, due at the end of the lease, with
- * its attempt count raised by one. An ack removes it from there; a nack or an
- * extend changes its due time. So the items of a consumer that has crashed
- * fall due again by themselves; no other process has to look for them.
+ * A take with a lease puts the item back into the set, with its attempt count
+ * raised by one. The item is due again at the end of the lease. An ack removes
+ * it from the set; a nack or an extend changes its due time. So if a consumer
+ * crashes, its items fall due again by themselves.
  *
  * >>promises -- the guarantees, and their limits
  *
@@ -127,47 +127,52 @@
  *                    had taken are gone          lease
  *     a lost reply   the items in it are gone    delivered again after the
  *     to a take                                  lease
- *     order          by due time, then offer     the same; redeliveries take
- *                                                turns with the rest
+ *     order          by due time, then offer     the same; redelivered items
+ *                                                alternate with the others
  *     early          never by the server's clock. Measured from the offer, an
  *                    item is early only if somebody sets the server's clock
- *                    forward meanwhile
+ *                    forward before it is due
  *
  * A reply is lost if the connection ends, or if the server stalls for longer
- * than io_timeout_ms. A take that waits goes on, and may return a later item.
+ * than io_timeout_ms. A waiting take then goes on, and may return a later item.
  *
  * Each move is one script. If the server refuses it (memory full, a command
- * that the ACL forbids, a key of another type) the items stay where they are.
- * If it refuses a later part of the script, the items before that part are
- * moved or taken, the call succeeds, and the next call fails. A full server
- * still delivers, acks, nacks and extends.
+ * that the ACL forbids, a key of another type), the items stay where they are.
+ * If the server refuses the script after it has moved some items, the call
+ * succeeds with these items, and the next call returns the error. A full server
+ * still accepts takes, acks, nacks and extends.
  *
- * Items are lost in these ways only, or through data loss in Redis itself: its
- * persistence settings decide what a crash loses, and its replication is
- * asynchronous at a failover. If the server restarts from an older state, items
- * taken or acked since then are delivered again, even without a lease.
+ * Items are lost only in these cases:
+ *
+ *     without a lease, a consumer crashes, the reply to a take is lost, or a
+ *     handle with an outbox is closed while it keeps fetched items
+ *     an outbox drops an offer, or ends with offers and is not kept
+ *     Redis loses data, in a crash (see its persistence settings), or in a
+ *     failover (its replication is asynchronous)
+ *
+ * If the server restarts from an older state, items that were taken or acked
+ * since then are delivered again, even without a lease.
  *
  * If Redisson moves items of the queue too, three guarantees are weaker. A
  * lease ends as soon as the fastest Java clock reaches its end. A move by Java
- * loses the count of attempts: the next attempt is 0. So max_attempts is not
- * allowed with a Redisson wire. Java may get the item of a crashed consumer.
+ * loses the count of attempts, and the next attempt is 0, so a Redisson wire
+ * excludes max_attempts. Java, which has no leases, may get an item whose lease
+ * has ended.
  *
  * With options.max_late_ms a take hands out no item that is later than this.
  * Such an item goes to the dead letters with the reason "late", and
- * delayq_counts.died counts it; if it is redriven, it is due again. The server
- * measures the lateness when it hands the item out. The lateness does not
- * include the reply's way to the program, nor the time for which a handle with
- * an outbox keeps a fetched item. The lateness of an item that is delivered
- * again counts from the end of its lease, or of the delay of its nack. Only
- * takes find late items, so the items of a queue from which nobody takes stay
- * pending.
+ * delayq_counts.died counts it. If it is redriven, it is due again. The server
+ * measures the lateness when it hands the item out, so neither the transfer of
+ * the reply nor the time for which an outbox keeps a fetched item is included.
+ * If an item is delivered again, its lateness counts from the end of its lease,
+ * or of its nack's delay. Only takes find late items. If nobody takes from the
+ * queue, its late items stay pending.
  *
- * Items in the ready list have no due time. They are never late, and take turns
- * with the other items. Other programs have pushed them, or somebody has moved
- * them there: Redisson, a handle without the option, or an older version. So
- * set the option on all handles of the queue; their ticks then move nothing. If
- * somebody sets the server's clock forward, items may be late at once, even
- * leased ones.
+ * Items in the ready list have no due time. They are never late, and alternate
+ * with the other items. They were pushed by other programs, or moved there by
+ * Redisson, a handle without the option, or an older version. So set the option
+ * on all handles of the queue; their ticks then move nothing. If somebody sets
+ * the server's clock forward, even leased items may be late at once.
  *
  * >>keys -- the data in Redis
  *
@@ -177,92 +182,94 @@
  *     redisson_delay_queue_timeout:T  zset   pending and leased elements, by
  *                                            due time in ms
  *     redisson_delay_queue:T          list   Redisson's mirror: the pending
- *                                            elements by offer; only with a
- *                                            Redisson wire
- *     redisson_delay_queue_channel:T  channel  the new earliest due time
- *     delayq_retry:T                  list   native: elements with an attempt
- *                                            count that are ready again
+ *                                            elements in the order of their
+ *                                            offers; only with a Redisson wire
+ *     redisson_delay_queue_channel:T  channel  tells the new earliest due time
+ *     delayq_retry:T                  list   elements that are ready again,
+ *                                            with a count (DELAYQ_NATIVE only)
  *     delayq_dead:T                   list   "reason time\n" or "reason time
  *                                            why\n", then the element
  *     delayq_once:T:LEN:KEY           string with a TTL: the ticket of the
- *                                            item offered under KEY. Eviction
- *                                            (volatile-*) may drop it early
+ *                                            item offered under KEY. The
+ *                                            server may evict it (volatile-*)
  *     delayq_sent:T:HANDLE            string with a TTL of a day: the highest
  *                                            number that an outbox has stored.
  *                                            If it is evicted, an offer whose
  *                                            reply was lost is stored twice
- *     delayq_waiters:T                zset   handles that wait in a take, and
- *                                            the channel that calls all of them
- *     delayq_turn:T:HANDLE            channel  tells one of them to lead
- *     delayq_stream:T                 stream, trimmed: a broadcast's items
+ *     delayq_waiters:T                zset   handles that wait in a take; also
+ *                                            a channel that wakes all of them
+ *     delayq_turn:T:HANDLE            channel  tells this handle to lead
+ *     delayq_stream:T                 stream of a broadcast's items, trimmed
  *     delayq_paused:T                 string: the time in ms since which the
  *                                     queue has been paused
  *     delayq_counters:T               hash   totals of handles with
  *                                            options.counters
  *
- * The first four are the keys, the bytes and the channel of Redisson's
- * RDelayedQueue over an RBlockingQueue: Java programs can offer to and take
- * from the same queue. options.wire names the version of Redisson. All handles
- * of a queue use the same wire. If the fleet's Redisson meets an element that
- * it can't read, its transfers stop for good. So a handle that finds an element
- * of another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
+ * The first four are the keys and the channel of Redisson's RDelayedQueue over
+ * an RBlockingQueue, with the same bytes, so Java programs can offer to and
+ * take from the same queue. options.wire names the version of Redisson. All
+ * handles of a queue use the same wire. If Redisson finds an element that it
+ * can't read, its transfers stop for good. So a handle that finds an element of
+ * another version of Redisson returns DELAYQ_ERR_WIRE. A handle without a
  * Redisson wire also returns it if the queue has a mirror, since Redisson would
  * deliver the handle's items again from the mirror. A handle checks about 16
- * elements of the set when it is opened, and at an offer if the last check is
- * more than 10 s old. Takes and ticks check the elements that they move, and
- * the next one if it is due within max_wait_ms. A handle does not check every
- * element, and it can't see a Redisson that has not offered yet. If
- * a queue holds elements of two formats, let one handle with
- * DELAYQ_REDISSON_OLD tick until the wrong elements are gone: its ticks move
- * elements of every format, and write none.
+ * elements of the set when it is opened, and again at an offer if the last
+ * check is more than 10 s old. Takes and ticks check the elements that they
+ * move, and the next one if it is due within max_wait_ms. A handle does not
+ * check every element, and it can't see a Redisson that has not offered yet. If
+ * a queue contains elements of two formats, let one handle with
+ * DELAYQ_REDISSON_OLD tick until the wrong elements are gone, since its ticks
+ * move elements of every format, and write none.
  *
  * Handles with options.counters count in the script that does the work, so a
- * resend after a lost reply counts once. delayq_count returns the totals.
- * They don't include the work of Redisson and of handles without the option, a
- * redrive, the items that delayq_clear removes, and some work while the slot
- * moves to another node. Each counter that a call changes costs the server
- * about 1.5 us, and 85 bytes in the append-only file. The counters stay until
- * somebody deletes their key. Nothing is counted on servers that refuse
- * undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
+ * request that is sent again after a lost reply counts once. delayq_count
+ * returns the totals. They don't include the work of Redisson and of handles
+ * without the option, redriven items, the items that delayq_clear removes, and
+ * some of the work while the slot moves. Each counter that a call changes costs
+ * the server about 1.5 us, and 85 bytes in the append-only file. The counters
+ * stay until somebody deletes their key. Nothing is counted on servers that
+ * refuse undeclared keys in scripts (Dragonfly, ElastiCache Serverless).
  *
- * The data in Redis outlives the programs, so it is a contract of its own.
- * Versions of delayq with the same first number can work on one queue at once:
- * they offer, move, take and ack each other's items, and accept each other's
- * tickets and keys. So programs can be upgraded one by one, and rolled back,
- * while they work. A new version adds a key of its own, or a bit that older
- * versions ignore. A change that older versions can't handle raises the first
- * number, and the newer version refuses their queues with an explanatory text.
+ * The data in Redis outlives the programs. So versions of delayq with the same
+ * first number can work on one queue at once. They offer, move, take and ack
+ * each other's items, and accept each other's tickets and keys. Programs can be
+ * upgraded one by one, and rolled back, while the queue is in use. New versions
+ * add their own keys, or bits that older ones ignore. If older versions can't
+ * handle a change, the first number is raised, and a new version refuses their
+ * queues with an explanatory text.
  *
  * >>time -- clocks, waiting, order
  *
- * Only the server's clock counts: a device without a clock, or with a wrong
+ * Only the server's clock counts, so a device without a clock, or with a wrong
  * one, can offer and take. Due times are whole milliseconds since the epoch,
  * rounded up. If somebody sets the server's clock forward, items become due
- * earlier. A handle notices it at its next poll, after max_wait_ms at most.
+ * earlier. A handle notices this at its next poll, after max_wait_ms at most.
  *
- * Nothing ever blocks on the server: the handle waits in poll(). The system may
- * end a sleep 50 us late (Windows: 600), so the handle ends its sleep that much
- * earlier, and stays awake for the rest. A call also stays awake for the first
- * 100 us in which it waits for a reply, if there are two processors and replies
- * come in that time; but not with an outbox. A handle that waits opens a second
- * socket, the subscriber. It receives reports of items that are due earlier,
- * and of payloads that anybody pushes into N. The handle also polls, at least
- * every max_wait_ms. Many hosted servers refuse to report pushes. Items that
- * are offered through delayq are on time there, too. For payloads that others
- * push into N the handle polls more often: see options.poll_ms. The log reports
- * the refusal once, and the handle asks again every 60 s.
+ * No command blocks on the server, since the handle waits in poll(). The system
+ * may end a sleep 50 us late (Windows: 600), so the handle ends its sleep that
+ * much earlier, and stays awake for the rest. While a call waits for a reply,
+ * it also stays awake for the first 100 us if there are two processors and
+ * replies come in that time; but not with an outbox.
+ *
+ * A handle that waits opens a second socket, the subscriber. The server reports
+ * to it that an item is due earlier, or that anybody pushes a payload into N.
+ * The handle also polls, at least every max_wait_ms. Many hosted servers refuse
+ * to report pushes. Items offered through delayq are on time there, too. For
+ * payloads that others push into N the handle polls more often: see
+ * options.poll_ms. The log reports the refusal once, and the handle asks again
+ * every 60 s.
  *
  * Handles that wait in a take for 10 s or longer on one queue share the work.
  * One of them, the leader, keeps the exact timer. About 16 others, the
- * standbys, step in if the leader has not acted 0.3 to 0.6 s after an item was
- * due or pushed. The rest sleep until the leader or a standby takes an item and
- * needs a successor, or until several items are due at once. So of a hundred
- * waiting handles only a few wake for an item, and a handle that waits alone
- * sends nothing for this.
+ * standbys, act if the leader has not done so within 0.3 to 0.6 s after an item
+ * was due or pushed. The rest, the sleepers, sleep until the leader or a
+ * standby takes an item and needs a successor, or until several items are due
+ * at once. So if a hundred handles wait, only a few of them wake for an item. A
+ * handle that waits alone sends no request for this.
  *
  * Waiting programs that die or freeze delay one item, once, by 1 s at most. The
- * exception: if more than 16 wait, and a fault hits the leader and every
- * standby, a sleeper finds the item. A sleeper polls every max_wait_ms.
+ * exception: if more than 16 handles wait, and the leader and all standbys fail
+ * at once, a sleeper finds the item at its next poll, after max_wait_ms.
  *
  * The items that one handle offers for the same millisecond come in the order
  * of the offers. The same holds for offers of two handles if one begins after
@@ -271,24 +278,23 @@
  * the drift of its clock since its last request.
  *
  * If idle Redisson consumers wait on the queue, the server serves their BLPOP
- * first: there is no fairness between them and the consumers of delayq.
+ * first. There is no fairness between them and the consumers of delayq.
  *
  * >>servers -- one server, Sentinel, a cluster, TLS
  *
- * If the URL names several hosts, they are tried in turn, each for its share of
- * connect_timeout_ms. Replicas and dead nodes are skipped. With
- * redis+sentinel:// the handle asks the sentinels for the master at each
- * connect.
+ * If the URL names several hosts, the handle tries them in turn, each for its
+ * share of connect_timeout_ms, and skips replicas and dead nodes. With
+ * redis+sentinel:// it asks the sentinels for the master at each connect.
  *
- * On a cluster the URL needs only one host, since redirections are followed.
- * All keys of a queue lie in one slot. So a name must contain no '}', or one
- * complete, non-empty {tag}; other names are refused on a cluster. While the
- * queue's slot moves to another node, the cluster refuses requests (TRYAGAIN,
- * ASK). They are repeated, in the time that a call may take. If the slot has
- * not arrived by then, calls return DELAYQ_ERR_AGAIN. A take waits on, and an
- * outbox keeps its ops.
+ * On a cluster the URL needs only one host, since the handle follows
+ * redirections. All keys of a queue are in one slot. So a name must contain no
+ * '}', or one complete, non-empty {tag}; other names are refused on a cluster.
+ * While the queue's slot moves to another node, the cluster refuses requests
+ * (TRYAGAIN, ASK). The handle repeats them within the call's time limit. If the
+ * slot has not arrived by then, calls return DELAYQ_ERR_AGAIN. A take continues
+ * to wait, and an outbox keeps its ops.
  *
- * A queue lies in one slot, so one node does all its work. To spread a hot
+ * Since a queue is in one slot, one node does all its work. To spread a busy
  * queue, open several, "jobs{0}", "jobs{1}" ..., offer to them in turn, and
  * wait for all of them with delayq_wait.
  *
@@ -296,78 +302,79 @@
  *
  * >>threads -- blocking, threads, signals, fork
  *
- * A handle is used by one thread at a time, and only by the process that
- * opened it; open as many as you like. The exception is delayq_wake: any
- * thread or signal handler may call it. No signal disposition is changed, and
- * a lost connection raises no SIGPIPE.
+ * Only one thread at a time may use a handle, and only the process that opened
+ * it. A program may open any number of handles. The exception is delayq_wake,
+ * which any thread or signal handler may call. The library changes no signal
+ * disposition, and a lost connection raises no SIGPIPE.
  *
  * A call that sends a request blocks for io_timeout_ms at most, reconnects
  * included, or for connect_timeout_ms if that is given and longer. A request
- * that is sent late in this time still gets two measured round trips, and if
- * its script must be loaded, these again. The time starts again with each MB of
- * a payload that has been transferred. A take or a wait may need its timeout in
- * addition. An attempt to connect that needs more time goes on in the next
- * call. At each connect getaddrinfo looks up the host name, without a time
- * limit: use an address, or options.resolve, if that matters.
+ * that is sent late in this time still gets two measured round trips, and two
+ * more if its script must be loaded. The time starts again with each MB of a
+ * payload that has been transferred. A take or a wait adds its own timeout. An
+ * attempt to connect that needs more time goes on in the next call. At each
+ * connect getaddrinfo looks up the host name, without a time limit. If that
+ * matters, use an address, or options.resolve.
  *
- * If a connection is dead without a sign (a frozen server, a lost network), the
- * next request notices it after io_timeout_ms, and the subscriber after 10 s
- * and io_timeout_ms at most.
+ * If a connection dies silently (a frozen server, a lost network), the next
+ * request notices it after io_timeout_ms, and the subscriber after 10 s plus
+ * io_timeout_ms at most.
  *
  * >>outbox -- handles that never wait
  *
- * An outbox is for a frame of a game, the superloop of a device, a callback of
- * an event loop. With options.outbox a handle waits for the server only in
- * calls with a timeout other than 0, and in those that need a reply: peek,
- * count, count_due, dead letters, clear, pause, wait, flush. The other calls do
- * this:
+ * An outbox is for programs that must not wait: the frame of a game, the
+ * superloop of a device, a callback of an event loop. With options.outbox a
+ * handle waits for the server only in calls with a timeout other than 0, and in
+ * those that need a reply: peek, count, count_due, dead letters, clear, pause,
+ * wait, flush. The other calls do this:
  *
  *     open     checks the options, loads the tls_ files, begins to connect, and
- *              returns DELAYQ_OK. If the server refuses it, a tick returns that
- *     tick     one step: writes and reads at most 64 KiB, and returns. Call it
- *              once a frame, or when wait_ms is over or a descriptor is
- *              readable. It returns the fault that keeps the outbox from going
- *              on
- *     take     hands out an item that a reply has brought; if there is none, it
- *              sends a request and returns DELAYQ_EMPTY: the item comes a round
- *              trip later. The lease begins with the request. Take until
- *              DELAYQ_EMPTY, then tick
+ *              returns DELAYQ_OK. If the connection fails, a tick returns why
+ *     tick     makes one step: writes and reads at most 64 KiB, and returns.
+ *              Call it once a frame, or when wait_ms is over or a descriptor is
+ *              readable. It returns the fault that stops the outbox
+ *     take     hands out an item of a reply that has arrived. If there is none,
+ *              it sends a request and returns DELAYQ_EMPTY, and the item comes
+ *              a round trip later. The lease begins with the request. Take
+ *              until DELAYQ_EMPTY, then tick
  *     offer, ack, nack, extend, bury, cancel, cancel_key, reschedule
- *              copy the op into the outbox and return DELAYQ_OK: it is
- *              accepted. They do nothing and return DELAYQ_ERR_FULL if there is
- *              no room, DELAYQ_ERR_ARG if it is larger than half of its ring
+ *              copy the op into the outbox and return DELAYQ_OK: the op is
+ *              accepted. Without room they do nothing and return
+ *              DELAYQ_ERR_FULL; for an op above half of a ring DELAYQ_ERR_ARG
  *
- * Offers have three quarters of the memory, and acks and the like have the
- * rest. So a full server, which refuses offers, still gets the acks that make
- * room. The ops of each part are done in the order of the calls, and acks and
- * the like before each later take, unless the server refuses them. In a loop
- * that takes, the next take or tick sends them. An accepted op stays until the
- * server has confirmed it, through lost connections, wrong passwords, missing
- * rights, a full or read-only server. An op is dropped only if 8 connections in
- * a row worked, and then ended when the op was sent alone. The log reports the
- * op, and delayq_outbox counts it. options.settled gets the result of each op.
+ * Three quarters of the memory are the ring of the offers; it also has cancels
+ * and reschedules of the handle's own offers. The rest is the ring of the
+ * changes: acks and all other ops. So a full server, which refuses offers,
+ * still gets the acks that make room. The ops of each ring run in the order of
+ * the calls. Changes run before each later take, unless the server refuses
+ * them. In a loop that takes, the next take or tick sends them.
+ * An accepted op stays until the server has confirmed it, through lost
+ * connections, wrong passwords, missing rights, a full or read-only server. An
+ * op is dropped only if 8 connections in a row worked, and then ended when the
+ * op was sent alone. The log reports the op, and delayq_outbox counts it.
+ * options.settled gets the result of each op.
  *
- * An offer is stored once, even if its reply was lost and it was sent again:
- * for a day the queue remembers the highest number that each handle has stored.
- * It is stored at least once if Redis forgets this number (a failover, a
- * restart without synced AOF), and after a day without a connection. A delay
- * counts from the call. If a ticket is wanted (offer_message, offer_many) the
- * due time is fixed at the call, by the handle's estimate of the server's
- * clock. After a failover to a server with a faster clock the item is early by
- * the difference. Before the first connection the ticket is "", and extend and
- * reschedule return DELAYQ_ERR_IO.
+ * An offer is stored once, even if its reply was lost and it was sent again,
+ * because the queue remembers for a day the highest number that each handle has
+ * stored. If Redis forgets this number (a failover, a restart without synced
+ * AOF), or after a day without a connection, the offer is stored at least once.
+ * A delay counts from the call. If a ticket is wanted (offer_message,
+ * offer_many), the call fixes the due time by the handle's estimate of the
+ * server's clock. After a failover to a server with a faster clock the item is
+ * early by the difference. Before the first connection the ticket is "", and
+ * extend and reschedule return DELAYQ_ERR_IO.
  *
  * If the program crashes or closes the handle, the contents of the outbox are
  * lost, unless outbox_keep is given. So call delayq_flush before a close. Items
  * that were fetched and not handed out are lost, too, unless they are leased.
- * If a lease ends before the program has taken the item, the log reports it. A
- * handle that has called ack, or the like, gives the attempt back.
+ * If a lease ends before the program has taken the item, the log reports it. If
+ * the handle has called ack or another change, it gives the attempt back.
  *
  * With options.outbox_keep the memory is an image that survives the program: a
  * mapped file, FRAM, battery-backed RAM. An op counts as accepted after the
  * call's last store to this memory. The next open goes on with all accepted ops
  * that are not settled, in their order, and close leaves them there. A new
- * image has zeros in its first 1,024 bytes. The ops that survive:
+ * image has zeros in its first 1,024 bytes. These ops survive:
  *
  *     memory                        the program dies    the power is cut
  *     a mapped file                 all accepted ops    see below
@@ -376,79 +383,79 @@
  *                                                       a cache: what
  *                                                       outbox_sync has flushed
  *
- * With outbox_sync no op is sent before it is synced. So an offer is sent by
- * the next tick, and no op is done twice after a power cut. Without outbox_sync
- * a power cut leaves in the file only the data that the system has written by
- * itself. The image then ends at its last whole entry, and settled ops may be
+ * With outbox_sync no op is sent before it is synced. So the next tick sends an
+ * offer, and no op runs twice after a power cut. Without outbox_sync, the file
+ * contains after a power cut only the data that the system has happened to
+ * write. The image then ends at its last whole entry, and settled ops may be
  * sent again.
  *
  * For a day after the last offer was stored, the next program stores each offer
  * once, as after a lost reply. After that day, or if the server has lost its
  * data or is another one, an offer without a reply may be stored twice. If a
- * lease has ended meanwhile, its ack or the like is DELAYQ_GONE. The due time
- * of an offer, nack or reschedule is fixed at the call if the server's clock is
- * known. Otherwise its delay counts from the next open. The numbers of
- * delayq_outbox and options.settled go on. If the program dies between a report
- * to options.settled and the next store, the report comes again.
+ * lease has ended meanwhile, the result of its ack or other change is
+ * DELAYQ_GONE. The call fixes the due time of an offer, nack or reschedule if
+ * the server's clock is known. Otherwise, if the program dies before the op is
+ * sent, its delay counts from the next open.
+ * The numbers of delayq_outbox and options.settled continue. If the program
+ * dies after a report to options.settled and before the next store, the report
+ * comes again.
  *
  * Open returns DELAYQ_ERR_ARG with the reason, and leaves the memory unchanged,
  * if the image is of another queue, wire, size, kind of machine (byte order,
  * size of a pointer) or format version, is damaged, or is in use by another
  * handle of the same process. The image begins with two marks of 160 bytes, at
  * 0 and 512, which are written in turn. The entries of the offers begin at
- * 1,024; those of acks and the like follow. The last 2,048 bytes are no part of
+ * 1,024, and those of the changes follow. The last 2,048 bytes are not part of
  * the image. Marks and entries have CRCs. Section >>keep has the details. Later
- * versions read this format, or refuse it. One image is used by one handle at a
- * time: lock the file against other programs (a recipe shows it). If programs
- * open copies of one image, the ops in it are done once, and the later ops of
- * each program, too.
+ * versions read this format, or refuse it. Only one handle may use an image at
+ * a time, so lock the file against other programs (a recipe shows how). If they
+ * open copies of one image, each op in it, and each op added later, runs once.
  *
  * >>errors -- errors and retries
  *
- * A status of 0 means done. A positive status means that nothing went wrong,
- * but there is nothing to show. A negative status is a failure. Only after
- * DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL may the effect have happened;
- * after any other failure it has not. delayq_errmsg returns the text. If a call
- * loses a reply, goes on, and fails later, the status is DELAYQ_ERR_UNKNOWN,
- * and the text names both faults.
+ * A status of 0 means done. After a positive status nothing went wrong, but
+ * there was nothing to return or to change. A negative status is a failure.
+ * After DELAYQ_ERR_UNKNOWN and DELAYQ_ERR_PROTOCOL the call may have taken
+ * effect; after any other failure it has not. delayq_errmsg returns the text.
+ * If a call loses a reply, goes on, and fails later, the status is
+ * DELAYQ_ERR_UNKNOWN, and the text names both faults.
  *
- * If a server or a proxy sends a reply that nobody awaits, the connection is
- * closed before the next request is written. One such fault can't be noticed: a
- * proxy sends a reply twice, and the copy comes while the next reply is
- * awaited.
+ * If a server or a proxy sends a reply without a request, the handle closes the
+ * connection before it writes the next request. It can't notice one such fault:
+ * a second copy of a reply that comes between the next request and its reply.
  *
- * A handle replaces a lost connection by itself, the first time at once. After
- * each failed attempt it waits longer, up to reconnect_max_ms, and meanwhile
- * calls fail at once. A socket is never connected more than three times in a
- * second, whatever ends its connections. The only error that requires reopening
- * the handle is DELAYQ_ERR_WIRE.
+ * A handle reconnects by itself: at once after a loss, and after each failed
+ * attempt with a longer pause, up to reconnect_max_ms. During the pause calls
+ * fail at once. Whatever ends the connections, a socket is connected at most
+ * three times in a second. Only DELAYQ_ERR_WIRE requires reopening the handle.
  *
  * >>limits -- limits
  *
  * Names have 1 to 512 bytes. Payloads may contain any bytes, up to the server's
- * limit (512 MB by default) and at most 1 GB. Due times lie below 2^53 ms.
+ * limit (512 MB by default) and at most 1 GB. Due times are below 2^53 ms.
  *
  * A reply with more than 250,000 elements or more than 1 GB is refused as soon
- * as the server announces it; otherwise memory grows only with the bytes that
+ * as the server announces it. Otherwise memory grows only with the bytes that
  * have arrived.
  *
  * A script moves or takes at most options.batch items and stops after 256 KiB
  * of payload, so it blocks the server for about 2 ms. A larger payload is moved
  * alone. A request of an outbox has at most 1,000 offers or 300 mixed ops, and
- * blocks the server for about 3 ms. A payload of 1 to 64 MB blocks the server
- * for these times in ms per MB: an offer or a take 2 to 5, a take with a lease
- * 7 to 13, an ack, nack or extend 3 to 6, a tick that moves it 4 to 8 (a GET or
- * SET in Lua: 2 to 3). A take or tick needs twice as long if the next item is
- * just as large, because the script also reads that item to learn its due time.
- * An item of 60 MB goes through with the default options if the server's
- * machine is idle. For larger items, or at a load of ten times the machine's
- * cores, raise io_timeout_ms and connect_timeout_ms, since no bytes are
- * transferred while the script runs.
+ * blocks the server for about 3 ms. Each MB of a payload of 1 to 64 MB blocks
+ * the server for this many ms (a GET or SET in Lua: 2 to 3):
  *
- * With a Redisson wire each script walks through the mirror list once, and the
- * script of a replace does so twice. A walk takes a few ms per 100,000 pending
- * items. One walk serves up to 100 items offered by delayq, but only 1 to 3
- * offered by Java.
+ *     offer, take          2 to 5     ack, nack, extend     3 to 6
+ *     take with a lease    7 to 13    tick that moves it    4 to 8
+ *
+ * A take or tick needs twice as long if the next item is just as large, because
+ * the script also reads that item to learn its due time. If the server's
+ * machine is idle, the default options suffice for an item of 60 MB. For larger
+ * items, or at a load of ten times the machine's cores, raise io_timeout_ms and
+ * connect_timeout_ms, since no bytes are transferred while the script runs.
+ *
+ * With a Redisson wire each script scans the mirror list once, and the script
+ * of a replace twice. A scan takes a few ms per 100,000 pending items. It
+ * serves up to 100 items offered by delayq, but only 1 to 3 offered by Java.
  *
  * The handle is plain memory of less than 4 KB. A call needs less than 7 KB of
  * stack on x86-64 and on ARM, hiredis and libc included, and more under TLS, in
@@ -458,19 +465,19 @@
  * >>macros -- option macros
  *
  *     DELAYQ_IMPLEMENTATION   define it in exactly one .c or .cc file
- *     DELAYQ_STATIC           all functions static, for that file alone
- *     DELAYQ_TLS              rediss:// URLs: needs hiredis >= 1.0 and OpenSSL,
- *                             -lhiredis_ssl -lssl -lcrypto
+ *     DELAYQ_STATIC           makes all functions static, for that file alone
+ *     DELAYQ_TLS              allows rediss:// URLs. Needs hiredis >= 1.0 and
+ *                             OpenSSL: -lhiredis_ssl -lssl -lcrypto
  *     DELAYQ_HIREDIS          the header to include for hiredis,
  *                             <hiredis/hiredis.h> unless defined
- *     DELAYQ_LIBVALKEY        libvalkey >= 0.5 instead of hiredis: -lvalkey,
- *                             for TLS also -lvalkey_tls. Define it in every
- *                             file: it renames redisContext to valkeyContext
+ *     DELAYQ_LIBVALKEY        uses libvalkey >= 0.5 instead of hiredis. Link
+ *                             with -lvalkey, for TLS also -lvalkey_tls. Define
+ *                             it in every file, because it renames redisContext
  *     DELAYQ_PORT             a file with the functions that >>system needs,
  *                             for a device with neither Windows nor POSIX
  *     DELAYQ_NO_LUA           for a device: leaves out the Lua, two fifths of
- *                             the code. Somebody else loads the scripts: see
- *                             delayq_load_scripts
+ *                             the code. Another program must load the scripts:
+ *                             see delayq_load_scripts
  */
 
 #ifndef DELAYQ_H
@@ -517,32 +524,32 @@ extern "C" {
 typedef enum delayq_status {
     DELAYQ_OK = 0, /* done */
 
-    /* Nothing went wrong, but there is nothing to show. */
+    /* Nothing went wrong, but there was nothing to return or to change. */
     DELAYQ_EMPTY = 1,     /* nothing to take within the timeout */
     DELAYQ_GONE = 2,      /* the item is no longer there: nothing was changed */
-    DELAYQ_DUPLICATE = 3, /* the key is taken: nothing was stored */
+    DELAYQ_DUPLICATE = 3, /* the key is in use: nothing was stored */
     DELAYQ_WOKEN = 4,     /* delayq_wake was called */
 
-    /* Failures after which nothing has happened. */
+    /* Failures. The call has had no effect. */
     DELAYQ_ERR_ARG = -1,      /* a bad argument or option */
-    DELAYQ_ERR_IO = -2,       /* no connection; the handle tries again */
-    DELAYQ_ERR_TIMEOUT = -3,  /* no connection in time, or nothing sent */
+    DELAYQ_ERR_IO = -2,       /* no connection; the handle will reconnect */
+    DELAYQ_ERR_TIMEOUT = -3,  /* not connected in time, or not sent in time */
     DELAYQ_ERR_AUTH = -4,     /* wrong password, no permission (ACL), or a
                                  certificate that isn't trusted */
-    DELAYQ_ERR_REDIS = -5,    /* any other error reply of the server */
+    DELAYQ_ERR_REDIS = -5,    /* any other error reply from the server */
     DELAYQ_ERR_READONLY = -7, /* a replica, or a server that can't write now */
-    DELAYQ_ERR_FULL = -8,     /* maxmemory reached, or the outbox is full: the
-                                 op was refused */
-    DELAYQ_ERR_WIRE = -9,     /* the queue has elements of a Redisson for which
-                                 options.wire is wrong; the text names that
-                                 Redisson */
-    DELAYQ_ERR_AGAIN = -11,   /* loading, failing over, busy: try later */
+    DELAYQ_ERR_FULL = -8,     /* the server has reached maxmemory, or the outbox
+                                 is full: the op was refused */
+    DELAYQ_ERR_WIRE = -9,     /* the queue has data of Redisson that needs
+                                 the options.wire named in the error text */
+    DELAYQ_ERR_AGAIN = -11,   /* the server is loading, failing over or busy:
+                                 try later */
     DELAYQ_ERR_TYPE = -12,    /* one of the queue's keys has a wrong type */
     DELAYQ_ERR_MEMORY = -13,  /* this program has no memory left */
 
-    /* Failures after which the effect may have happened. */
+    /* Failures. The call may have taken effect. */
     DELAYQ_ERR_PROTOCOL = -6, /* the server's reply is invalid */
-    DELAYQ_ERR_UNKNOWN = -10  /* sent, but no reply came */
+    DELAYQ_ERR_UNKNOWN = -10  /* the request was sent, but no reply came */
 } delayq_status;
 
 /*-----------------------------------------------------------------------------
@@ -550,21 +557,21 @@ typedef enum delayq_status {
  * >>types   options, the item, the handle
  *---------------------------------------------------------------------------*/
 
-#define DELAYQ_FOREVER (-1) /* a timeout without end */
-#define DELAYQ_BACKOFF (-1) /* nack: exponential, with jitter */
-#define DELAYQ_RELEASE (-2) /* nack: at once, this attempt doesn't count */
+#define DELAYQ_FOREVER (-1) /* a timeout: wait without a limit */
+#define DELAYQ_BACKOFF (-1) /* in a nack: exponential delay, with jitter */
+#define DELAYQ_RELEASE (-2) /* in a nack: no delay; the attempt doesn't count */
 
-/* The programs that share the queue. All its handles use the same wire:
+/* The wire: the programs that share a queue. All its handles use the same wire:
  *
  *     DELAYQ_NATIVE         C programs; the default, 0. Redisson >= 3.21.1 can
- *                           move and take the items. But it must not offer any,
- *                           and its size(), contains() and the like don't see
- *                           the items that C has offered
- *     DELAYQ_REDISSON       a fleet with Redisson >= 3.21.1
- *     DELAYQ_REDISSON_OLD   a fleet with Redisson <= 3.21.0
+ *                           move and take the items. It must not offer any, and
+ *                           its size(), contains() and similar methods don't
+ *                           see the items that C has offered
+ *     DELAYQ_REDISSON       C programs and Redisson >= 3.21.1
+ *     DELAYQ_REDISSON_OLD   C programs and Redisson <= 3.21.0
  *     DELAYQ_BROADCAST      C programs; each handle gets each item. No leases
  *
- * A program links the code only of the wires that it names. */
+ * A program links only the code of the wires that it names. */
 typedef const struct delayq_wire_kind *delayq_wire;
 #define DELAYQ_NATIVE ((delayq_wire)0)
 #define DELAYQ_REDISSON (&delayq_wire_redisson)
@@ -572,8 +579,7 @@ typedef const struct delayq_wire_kind *delayq_wire;
 #define DELAYQ_BROADCAST (&delayq_wire_broadcast)
 
 /* How the memory of an outbox survives the program: see >>outbox. A program
- * that names DELAYQ_KEEP links the code of all verbs that its image can hold.
- */
+ * that names DELAYQ_KEEP links the code of all ops that an image can hold. */
 typedef const struct delayq_keep_kind *delayq_keep;
 #define DELAYQ_KEEP (&delayq_keep_image)
 
@@ -583,194 +589,195 @@ typedef struct delayq delayq;
  * must outlive the handle, except name, which is copied. */
 typedef struct delayq_options {
     const char *name; /* required: the queue, 1 to 512 bytes */
-    const char *url;  /* where the server is, default redis://127.0.0.1:6379:
+    const char *url;  /* the server; default redis://127.0.0.1:6379. The forms:
                          redis://[user[:password]@]host[:port][,...][/db]
                          rediss://... the same over TLS
                          redis+sentinel://[...@]host[:port][,...]/service[/db]
                          unix://[...@]/path[?db=N]
-                         Several hosts are tried in turn: nodes of a cluster,
-                         or sentinels. %XX stands for a byte in user,
-                         password, service and path */
+                         If there are several hosts (nodes of a cluster, or
+                         sentinels), they are tried in turn. In user, password,
+                         service and path, %XX encodes a byte */
     delayq_wire wire; /* default DELAYQ_NATIVE */
 
-    /* At least once. */
-    int64_t lease_ms;       /* how long a taken item may stay without an ack
-                               before it is delivered again; default 0: a take
-                               removes the item */
+    /* Leases, attempts, and late items. */
+    int64_t lease_ms;       /* a taken item that is not acked in this time is
+                               delivered again. Default 0: there is no lease,
+                               and a take removes the item */
     int max_attempts;       /* an item that has been handed out this many times
                                goes to the dead letters at its next take; up to
-                               65,535; default 0: never. Not with a Redisson
+                               65,535. Default 0: no limit. Not with a Redisson
                                wire */
     int64_t max_late_ms;    /* an item that is later than this becomes a dead
-                               letter instead of being taken; default 0: no
-                               limit. All handles of the queue set it: see
+                               letter instead of being handed out. Default 0: no
+                               limit. Set it on all handles of the queue: see
                                >>promises. Only with DELAYQ_NATIVE */
-    int64_t backoff_ms;     /* DELAYQ_BACKOFF after the first attempt, doubled
-                               for each further one; default 1,000 */
+    int64_t backoff_ms;     /* DELAYQ_BACKOFF's delay after the first attempt,
+                               doubled for each further one; default 1,000 */
     int64_t backoff_max_ms; /* the longest back-off; default 300,000 */
 
     /* With DELAYQ_BROADCAST. */
-    const char *broadcast_after; /* NULL: only items that come after the open;
-                                    "": all that are kept; or the ticket text of
-                                    the last item seen */
+    const char *broadcast_after; /* NULL: read items that come after the open;
+                                    "": read all items that are kept; an item's
+                                    ticket text: read the items after it */
     int64_t broadcast_keep;      /* the stream keeps about this many items;
                                     default 10,000 */
 
     int batch;              /* the most items that one tick moves: 1 to 1,000;
                                default 100 */
-    int64_t max_wait_ms;    /* longest wait that a tick returns, and longest
-                               time between two polls; default 10,000 */
-    int64_t poll_ms;        /* time between two polls for payloads that others
-                               push into N, if the server does not report them;
-                               default: 250 after a poll that found one, doubled
-                               by each poll that finds none, up to 4,000 */
-    int connect_timeout_ms; /* for each step of connecting: the socket, TLS,
-                               the login, the first request. After timeouts a
-                               step may take up to four times as long. If this
+    int64_t max_wait_ms;    /* the longest wait_ms that a tick returns, and the
+                               longest time between two polls; default 10,000 */
+    int64_t poll_ms;        /* the time between two polls for payloads that
+                               others push into N, if the server does not report
+                               pushes. Default: 250 after a poll that found one,
+                               doubled by each that found none, up to 4,000 */
+    int connect_timeout_ms; /* the time limit of each step of connecting: the
+                               socket, TLS, the login, the first request; up to
+                               four times as long after timeouts. If this option
                                is given and longer than io_timeout_ms, calls may
                                take that long; default 2,000 */
-    int io_timeout_ms;      /* for a call that sends a request; with an outbox,
-                               the longest time in which no byte is sent or
-                               received. On a slow line twice the measured round
-                               trip is used, if that is longer; default 3,000 */
+    int io_timeout_ms;      /* the time limit of a call that sends a request;
+                               with an outbox, the longest time in which no byte
+                               is sent or received; default 3,000. On a slow
+                               line at least two measured round trips */
 
-    int reconnect_max_ms; /* longest time between two attempts to connect;
+    int reconnect_max_ms; /* the longest time between two attempts to connect;
                              default 5,000 */
     int counters; /* 1: count the work of this handle in Redis, for the totals
                      of delayq_count: see >>keys */
 
     /* A handle that never waits: see >>outbox. */
-    void *outbox;            /* memory of yours, which outlives the handle; its
+    void *outbox;            /* memory of yours, which outlives the handle. Its
                                 old contents are read only with outbox_keep */
-    size_t outbox_size;      /* its bytes, at least 8,192 */
-    delayq_keep outbox_keep; /* DELAYQ_KEEP: the memory is a mapped file or the
-                                like, aligned to 16 bytes: open goes on with
-                                the ops in it; default NULL */
-    /* With outbox_keep, or NULL. Writes the `size` bytes at `address` to a
-     * place where they survive a power cut (msync). Returns 0, or another value
-     * after a failure: then it is called again later. If the memory has
-     * changed, it is called by open and close, and at most once by each tick
-     * and each step of a flush or another call that waits. An op is not sent
-     * before it is written. */
+    size_t outbox_size;      /* the size of `outbox` in bytes, at least 8,192 */
+    delayq_keep outbox_keep; /* DELAYQ_KEEP: the memory survives the program
+                                (a mapped file), is aligned to 16 bytes, and
+                                open goes on with its ops. Default NULL */
+    /* Only with outbox_keep; may be NULL. Writes the `size` bytes at `address`
+     * to storage that survives a power cut (msync). Returns 0, or another value
+     * after a failure; then it is called again later. If the memory has
+     * changed, the hook is called by open and close, and at most once by each
+     * tick and by each step of a flush or another call that waits. An op is not
+     * sent before it is written. */
     int (*outbox_sync)(void *user, void *address, size_t size);
-    /* Called once for each op of the outbox that is done or dropped, in the
-     * order of its part. The op is the number-th offer (changes is 0), or the
-     * number-th of acks and the like (changes is 1), as delayq_outbox counts
-     * them. status: DELAYQ_OK, DELAYQ_DUPLICATE, DELAYQ_GONE, or the reason why
-     * it was dropped. If a reply was lost, DELAYQ_OK may stand for any of the
-     * first three: it can't be known whether the op was done or came too late.
-     * Called from tick, flush, and calls that wait or take; never from an
-     * offer, an ack or the like. It may call nothing but delayq_wake on this
-     * handle and on those that share its connection. */
+    /* Called once for each op of the outbox that is done or dropped. The offers
+     * are reported in their order (`changes` is 0), and so are the acks and the
+     * like (`changes` is 1). `number` counts the ops of each kind from 1, as
+     * delayq_outbox does. `status` is DELAYQ_OK, DELAYQ_DUPLICATE, DELAYQ_GONE,
+     * or the reason why the op was dropped. If a reply was lost, DELAYQ_OK may
+     * also mean DELAYQ_DUPLICATE or DELAYQ_GONE: it can't be known whether the
+     * op was done or came too late. The hook is called by tick, flush, and
+     * calls that wait or take, never by an offer, an ack or the like. It may
+     * call only delayq_wake on this handle and on those that share its
+     * connection. */
     void (*settled)(void *user, int changes, uint64_t number,
                     delayq_status status);
-    /* Writes the address of a host in the URL as text. Returns 1 if it is
-     * known, 0 if not yet (the next step asks again), -1 if there is none.
-     * Default: getaddrinfo, which may wait. */
+    /* Writes the address of `host`, a host in the URL, as text. Returns 1 if it
+     * is known, 0 if it is not known yet (the next step asks again), -1 if
+     * there is none. Default: getaddrinfo, which may block. */
     int (*resolve)(void *user, const char *host, char *address, size_t size);
 
-    /* Files, for rediss://. */
+    /* Files for rediss://. */
     const char *tls_ca;   /* certificates to trust; default the system's */
-    const char *tls_cert; /* this program's certificate, and its chain; */
-    const char *tls_key;  /* and its key: default neither */
+    const char *tls_cert; /* this program's certificate and chain, or NULL */
+    const char *tls_key;  /* the key of tls_cert, or NULL */
 
-    /* Returns a connected context without unread answers, or NULL after a
+    /* Returns a connected context without unread replies, or NULL after a
      * failure. Used instead of the URL's host or path, for TLS of your own,
-     * proxies, tests; the URL's user, password and db still count. The handle
-     * frees the context, and switches it to RESP2. */
+     * proxies and tests. The URL's user, password and db still apply. The
+     * handle frees the context, and switches it to RESP2. */
     struct redisContext *(*connect)(void *user, int timeout_ms);
-    /* Called, from within a call, for each fault that does not end the call, at
-     * most once a second with the same status. Called with DELAYQ_OK for an
-     * event: the connection leads to a server (which one, after how many ms,
-     * whether a cluster has redirected it), the server lacks the scripts, it
-     * may evict a queue's keys, or only polling finds the pushes of others. An
+    /* Called during a call for each fault that does not end the call, at most
+     * once a second for the same status. Called with DELAYQ_OK for four events:
+     * the handle is connected (to which server, after how many ms, and whether
+     * a cluster has redirected it); the server lacks the scripts; the server
+     * may evict a queue's keys; pushes by others are found only by polling. An
      * event is reported once per connection, and not twice within 10 s. `text`
      * is one line without a newline and lives until the hook returns. The hook
-     * may call nothing but delayq_wake on this handle and on those that share
-     * its connection. */
+     * may call only delayq_wake on this handle and on those that share its
+     * connection. */
     void (*log)(void *user, delayq_status status, const char *text);
-    void *user; /* handed to the hooks */
+    void *user; /* the first argument of all hooks */
 
-    /* An open handle whose connections this one uses. The open handle must be
-     * used in the same thread, be closed after this one, and not use `share`
-     * itself. Its url, connect, timeouts and tls_ files are used. */
+    /* The owner of the connections that this handle uses: an open handle, whose
+     * url, connect, timeouts and tls_ files apply. The owner must be used in
+     * the same thread, be closed after this handle, and not use `share`. */
     delayq *share;
 } delayq_options;
 
-/* Identifies a pending or leased item. Each offer and each lease has a new
- * ticket, which ends when the item is moved, taken or acked, or when its lease
- * ends. It is a text that may be printed, stored and compared: the due time, a
- * dash, and the id in hex digits. "" is no ticket. */
+/* Identifies a pending or leased item. Each offer, lease, extend and reschedule
+ * makes a new ticket. A ticket is valid until the item gets another one, or is
+ * moved, taken or acked. It is a text that may be printed, stored and compared:
+ * the due time, a dash, and the id in hex digits. "" is no ticket. */
 typedef struct delayq_ticket {
     char text[52];
 } delayq_ticket;
 
 /* The argument of delayq_offer_message and delayq_offer_many. */
 typedef struct delayq_message {
-    const void *data; /* may contain NUL bytes; not kept after the call */
+    const void *data; /* the payload, any bytes; not used after the call */
     size_t len;
-    int64_t delay_ms; /* >= 0 */
+    int64_t delay_ms; /* the delay until the item is due, >= 0 */
     int64_t due_ms;   /* > 0: the due time instead of a delay, in ms since the
                          epoch by the server's clock; a time in the past is due
                          at once */
 
     const char *key;    /* NULL, or a name of 1 to 256 bytes: a second offer
-                           under it is a DELAYQ_DUPLICATE */
+                           under it returns DELAYQ_DUPLICATE */
     int64_t key_ttl_ms; /* with a key: how long the key is kept, > 0 */
-    int replace;        /* 1: replace the first item under the key, if it is
-                           still pending */
+    int replace;        /* 1: replace the item that has the key, if that item
+                           is still pending */
 
-    delayq_status status; /* out: the result. While it is DELAYQ_ERR_UNKNOWN
+    delayq_status status; /* out: the result. While it is DELAYQ_ERR_UNKNOWN,
                              offer the same struct again, unchanged: the item
                              is stored once at most */
-    delayq_ticket ticket; /* out: the item's, or that of the item which has the
-                             key */
-    unsigned char id[16]; /* private */
-    /* Private: the earliest time at which it may have been due, */
-    int64_t first_due_ms; /* by the server's clock, */
-    int64_t first_due_us; /* and by this machine's */
+    delayq_ticket ticket; /* out: the ticket of this item, or of the item that
+                             has the key */
+    /* Private: the id, and the earliest time at which the item may have been
+     * due, in ms by the server's clock and in us by this machine's. */
+    unsigned char id[16];
+    int64_t first_due_ms;
+    int64_t first_due_us;
 } delayq_message;
 
-/* The result of a take or peek. The payload belongs to the handle and lives
- * until the next take, ack_take, peek or dead_peek on it, or its close. */
+/* The result of a take or peek. The payload belongs to the handle. It lives
+ * until the next take, ack_take, peek or dead_peek on the handle, or until the
+ * handle is closed. */
 typedef struct delayq_item {
     const void *data;
     size_t len;
-    int attempt;     /* how often it was handed out; a take counts itself. 0
+    int attempt;     /* how many times it was handed out, this take included. 0
                         if unknown: always with DELAYQ_REDISSON_OLD and a lease;
                         with a Redisson wire if the item was in the ready list,
                         which keeps no count */
     int64_t due_ms;  /* when it was due, by the server's clock; 0 if unknown */
-    int64_t late_us; /* how much later it was taken, in microseconds by the
-                        server's clock; -1 if unknown. Both times are unknown
-                        for items from the ready list, which doesn't keep
-                        them */
+    int64_t late_us; /* how long after due_ms it was taken, in microseconds by
+                        the server's clock; -1 if unknown. The ready list keeps
+                        no due times, so both are unknown for its items */
     delayq_ticket ticket; /* for ack, nack, extend, bury; "" without a lease.
-                             Broadcast: the reader's position */
-    delayq_status acked;  /* out of ack_take and ack_many */
+                             In a broadcast: the item's place in the stream */
+    delayq_status acked;  /* out: the ack's status in ack_take and ack_many */
 } delayq_item;
 
-/* A dead letter, as dead_peek hands it out; data and why live as an item's
- * payload. */
+/* A dead letter, returned by delayq_dead_peek. data and why live as long as an
+ * item's payload. */
 typedef struct delayq_dead {
-    const void *data; /* the payload; the whole element if undecodable */
+    const void *data; /* the payload; if undecodable, the whole element */
     size_t len;
     char reason[16]; /* "attempts", "buried", "late" or "undecodable"; another
                         program may have written any text */
-    int attempt;     /* how often it was handed out; 0 if unknown */
-    int64_t dead_ms; /* when it was given up, by the server's clock */
+    int attempt;     /* how many times it was handed out; 0 if unknown */
+    int64_t dead_ms; /* when it became a dead letter, by the server's clock */
     const char *why; /* the text that was given to delayq_bury, or "" */
 } delayq_dead;
 
-/* The result of delayq_count. The first block describes the queue, the second
- * counts the work of this handle since its open, the third the work of all. */
+/* The result of delayq_count, in three blocks: the state of the queue, the work
+ * of this handle since its open, and the work of all handles. */
 typedef struct delayq_counts {
-    int64_t pending;     /* in the set, leased ones included */
+    int64_t pending;     /* items in the set, leased ones included */
     int64_t overdue;     /* pending items that are due, and not yet moved or
                             taken */
-    int64_t overdue_ms;  /* for how long the oldest of these has been due; or
-                            0 */
-    int64_t ready;       /* in the lists; broadcast: always 0 */
+    int64_t overdue_ms;  /* how long the first due item has been due; or 0 */
+    int64_t ready;       /* items in the lists; in a broadcast always 0 */
     int64_t dead;        /* dead letters */
     int64_t next_due_ms; /* the earliest due time; 0: nothing is pending */
     int64_t now_ms;      /* the server's clock */
@@ -778,167 +785,168 @@ typedef struct delayq_counts {
                             server's clock; 0: it is not paused */
 
     uint64_t offered, moved, taken, acked, nacked;
-    uint64_t redelivered; /* taken with an attempt above 1 */
-    uint64_t died;        /* sent to the dead letters */
+    uint64_t redelivered; /* items taken with an attempt above 1 */
+    uint64_t died;        /* items sent to the dead letters */
     uint64_t reconnects;
-    uint64_t lateness[24]; /* [n]: items that were taken less than 2^n us late,
-                              but at least half of that; the last: all later
-                              ones */
+    uint64_t lateness[24]; /* [n]: items taken less than 2^n us late, but at
+                              least 2^(n-1) us. The last entry also counts all
+                              later items */
 
     /* The work of all handles with options.counters: see >>keys. All 0 if there
      * are none, or if an ACL hides the key. */
     struct {
-        uint64_t offered; /* stored; a duplicate isn't */
-        uint64_t taken;   /* handed out, redeliveries included; in a broadcast,
-                             put into the stream */
+        uint64_t offered; /* items stored, without duplicates */
+        uint64_t taken;   /* items handed out, redeliveries included; in a
+                             broadcast, items put into the stream */
         uint64_t acked, nacked;
-        uint64_t died;     /* sent to the dead letters */
-        uint64_t canceled; /* or replaced */
+        uint64_t died;     /* items sent to the dead letters */
+        uint64_t canceled; /* items canceled or replaced */
     } total;
 } delayq_counts;
 
-/* The result of delayq_outbox, counted since the open; with outbox_keep
- * accepted and settled are counted since the image was new. Cancels and
- * reschedules of this handle's own offers, and cancels of keys, count as
- * offers; changes are acks and the like. Each kind is settled in order: the
- * n-th op is settled once ..._settled >= n. */
+/* The result of delayq_outbox. All counts begin at the open; with outbox_keep
+ * those of accepted and settled ops begin when the image is new. `offers` are
+ * the offers, the cancels of keys, and the cancels and reschedules of this
+ * handle's own offers; `changes` are acks and the like. Each kind is settled in
+ * order: the n-th op is settled once ..._settled >= n. */
 typedef struct delayq_outbox_state {
     uint64_t offers_accepted, offers_settled;
     uint64_t changes_accepted, changes_settled;
-    uint64_t gone;      /* ops on items that were no longer there; not those
-                           whose reply was lost */
-    uint64_t duplicate; /* offers whose key was taken; not those whose reply
-                           was lost */
-    uint64_t dropped;   /* ops that were given up: see >>outbox */
-    size_t bytes, size; /* in use, and in all */
+    uint64_t gone;      /* ops whose item was no longer there, except ops whose
+                           reply was lost */
+    uint64_t duplicate; /* offers whose key was in use, except offers whose
+                           reply was lost */
+    uint64_t dropped;   /* ops that were dropped: see >>outbox */
+    size_t bytes, size; /* bytes of memory for ops: in use, and in all */
 } delayq_outbox_state;
 
 /* From here to >>functions: the private content of a handle. It is declared
- * here so that a handle can lie in memory of yours. */
+ * here so that your program can allocate a handle. */
 
 typedef struct delayq_address {
-    char host[256]; /* or the path of a unix socket, */
-    int port;       /* which has port 0 */
+    char host[256]; /* a host, or the path of a unix socket */
+    int port;       /* 0 for a unix socket */
 } delayq_address;
 
 /* Commands that are written together, and their replies. */
 typedef enum delayq_exchange_state {
     DELAYQ_EXCHANGE_NONE,
-    DELAYQ_EXCHANGE_WAITING, /* to be written */
-    DELAYQ_EXCHANGE_SENT,    /* replies are to come */
-    DELAYQ_EXCHANGE_ANSWERED /* all replies are there, or the socket is lost */
+    DELAYQ_EXCHANGE_WAITING, /* its commands are to be written */
+    DELAYQ_EXCHANGE_SENT,    /* not all replies have come yet */
+    DELAYQ_EXCHANGE_ANSWERED /* all replies have come, or the socket is lost */
 } delayq_exchange_state;
 
 typedef struct delayq_exchange {
-    struct delayq_exchange *next; /* on the same socket */
+    struct delayq_exchange *next; /* the next exchange on the same socket */
     delayq_exchange_state state;
-    delayq_status status;     /* why there are no replies, or OK */
-    unsigned char wants, got; /* replies */
-    unsigned number;          /* the number of the socket when it was sent; 0:
+    delayq_status status;     /* OK, or the reason why replies are missing */
+    unsigned char wants, got; /* the numbers of replies expected and received */
+    unsigned number;          /* the socket's `number` when this was sent; 0:
                                  not sent */
-    unsigned char written;    /* the server may have received all of it */
-    unsigned char blame;      /* the server has closed the socket, and this was
-                                 1: the first exchange in flight; 2: the only
-                                 one, or the named cause; else 0 */
-    struct redisReply *replies[5]; /* `got` of them */
-    int64_t sent_us, read_us; /* its last byte; of the last reply */
+    unsigned char written;    /* the server may have received all commands */
+    unsigned char blame;      /* if the server closed the socket: 2 for the only
+                                 exchange in flight, or for the named cause; 1
+                                 for the first of several; else 0 */
+    struct redisReply *replies[5]; /* the first `got` are valid */
+    int64_t sent_us, read_us; /* when it was sent; when its replies were read */
 } delayq_exchange;
 
 typedef enum delayq_socket_state {
     DELAYQ_SOCKET_CLOSED,
     DELAYQ_SOCKET_RESOLVING, /* the address of its host is being looked up */
     DELAYQ_SOCKET_DIALING,   /* it is being connected */
-    DELAYQ_SOCKET_TLS,       /* in the handshake of TLS */
+    DELAYQ_SOCKET_TLS,       /* the TLS handshake is in progress */
     DELAYQ_SOCKET_GREETING,  /* its login is sent */
-    DELAYQ_SOCKET_OPEN,      /* it is logged in, */
-    DELAYQ_SOCKET_PROVEN     /* and has had a useful reply */
+    DELAYQ_SOCKET_OPEN,      /* it is logged in */
+    DELAYQ_SOCKET_PROVEN     /* it is logged in, and a useful reply has come */
 } delayq_socket_state;
 
-/* The part of a reply that has been read. */
+/* The position in a reply that is being read. */
 typedef struct delayq_reply_scan {
-    char type;           /* of the element; 0: its first byte comes next */
-    char last;           /* the byte before, in a line; */
-    unsigned short line; /* the length of the line so far */
+    char type;           /* the type of the current element; 0: it comes next */
+    char last;           /* the previous byte of the current line */
+    unsigned short line; /* the length of the current line so far */
     unsigned number;     /* the number in the line; in a string, the bytes still
                             to come */
-    unsigned bytes;      /* of all strings in the reply so far */
-    unsigned items;      /* elements of all its arrays so far */
-    unsigned depth;      /* the number of nested arrays that are not
-                            complete, */
-    unsigned left[4];    /* and the elements still to come in each of them */
+    unsigned bytes;      /* the bytes of all strings in the reply so far */
+    unsigned items;      /* the elements of all arrays in the reply so far */
+    unsigned depth;      /* the number of nested arrays that are incomplete */
+    unsigned left[4];    /* the elements to come in each incomplete array */
 } delayq_reply_scan;
 
 /* Invariants: c is NULL if the state is CLOSED or RESOLVING; first and last are
- * both NULL or both not; body_len > 0 only while c is not NULL. */
+ * both NULL or both not NULL; body_len > 0 only while c is not NULL. */
 typedef struct delayq_socket {
     struct redisContext *c;
     void *ssl; /* c's SSL; hiredis owns it */
     delayq_socket_state state;
     unsigned number;         /* counts the attempts to connect it */
-    unsigned char purpose;   /* dq_conn_purpose */
+    unsigned char purpose;   /* a dq_conn_purpose */
     unsigned char unwritten; /* c's output buffer, or `body`, is not empty */
     unsigned char more;      /* there may be more to read */
-    unsigned char unproven;  /* connections in a row that were lost unproven */
+    unsigned char unproven;  /* connections in a row that never were PROVEN */
     unsigned char timeouts;  /* attempts that have timed out, up to 4 */
     unsigned failures;       /* failed attempts in a row */
     int64_t retry_us;        /* the earliest time of the next attempt */
     int64_t begun_us;        /* when this attempt began */
     int64_t dial_us;         /* how long the socket took to connect */
-    int64_t step_us;         /* the time limit of each step of connecting, */
-    int64_t deadline_us;     /* and the end of this step */
-    int64_t closed_us[2];    /* the last two times that it was closed */
+    int64_t step_us;         /* the time limit of each step of connecting */
+    int64_t deadline_us;     /* when the current step times out */
+    int64_t closed_us[2];    /* when it was closed the last two times */
     int64_t active_us;       /* when bytes were last read or written */
     delayq_reply_scan scan;
-    const char *body; /* a text that is written after c's buffer, */
-    size_t body_len;
-    const char *const *parts;      /* and other parts of a script, up to NULL */
-    delayq_exchange *first, *last; /* in flight, in the order of replies */
+    const char *body; /* a payload or script, to be written after c's buffer */
+    size_t body_len;  /* the bytes of `body` that are not written yet */
+    const char *const *parts;      /* script parts after `body`, up to NULL */
+    delayq_exchange *first, *last; /* in flight, in the order of the replies */
     delayq_exchange greeting;      /* the login */
-    unsigned char login[8];        /* its steps */
+    unsigned char login[8];        /* the steps of the login, DQ_LOGIN_... */
 } delayq_socket;
 
-/* The reports of pushes into the lists. */
+/* Client tracking, with which the server reports pushes into the lists. */
 typedef enum delayq_track_state {
-    DELAYQ_TRACK_OFF,     /* no sub, or refused: handles poll for pushes */
-    DELAYQ_TRACK_ALLOWED, /* sub is ready for it, cmd has not turned it on */
-    DELAYQ_TRACK_ON       /* cmd has turned it on, REDIRECT to sub */
+    DELAYQ_TRACK_OFF,     /* no sub, or tracking was refused: handles poll */
+    DELAYQ_TRACK_ALLOWED, /* sub is ready; cmd has not turned tracking on */
+    DELAYQ_TRACK_ON       /* cmd has turned tracking on, with REDIRECT to sub */
 } delayq_track_state;
 
-/* The address of a host. */
+/* A host's name, and the address that was found for it. */
 typedef struct delayq_name {
-    unsigned hash;    /* of its name */
-    int64_t found_us; /* when it was looked up; 0: never */
-    char text[46];
+    unsigned hash;    /* a hash of the name */
+    int64_t found_us; /* when the address was looked up; 0: never */
+    char text[46];    /* the address */
 } delayq_name;
 
 /* A connection: two sockets to one server, or to one node of a cluster. */
 typedef struct delayq_conn {
-    delayq *owner;   /* its options say where to connect */
-    delayq *handles; /* all that use this connection */
+    delayq *owner;   /* the handle whose options say where to connect */
+    delayq *handles; /* all handles that use this connection */
 
-    unsigned char redirected; /* cmd's next attempt leads there */
-    unsigned char left;       /* the last server could not do the work (a
+    unsigned char redirected; /* 1: `at` is the target of a redirection */
+    unsigned char left;       /* 1: the last server could not do the work (a
                                  replica, for example), so its name may have
                                  another address by now */
     unsigned char hops;       /* redirections in a row while connecting */
-    unsigned char timed_out;  /* the last fault was a timeout */
+    unsigned char timed_out;  /* 1: the last fault was a timeout */
     unsigned host;            /* the number of the URL's host to try next */
     unsigned hosts_left;      /* hosts to try before a back-off */
-    delayq_name *names;       /* three, in the owner's outbox; or NULL */
-    delayq_status failure;    /* the status of requests in a back-off */
-    delayq_status leaving;    /* < OK, or DQ_MOVED: cmd is closed for it when
-                                 all replies are read */
+    delayq_name *names;       /* an outbox caches three addresses; or NULL */
+    delayq_status failure;    /* the status of requests during a back-off */
+    delayq_status leaving;    /* < OK, or DQ_MOVED: the reason why cmd is closed
+                                 as soon as all replies are read */
 
     /* The server. */
-    unsigned char known;               /* it has answered a probe on cmd */
-    unsigned clock_number;             /* counts the servers that were known */
-    int64_t clock_offset_us;           /* least value of its clock minus the
-                                          local one, */
-    int64_t clock_error_us;            /* how much greater it may be, */
-    int64_t clock_read_us;             /* and the local time of this reading */
+    unsigned char known;   /* 1: the server has answered a probe on cmd */
+    unsigned clock_number; /* goes up by 1 when `known` becomes 1 */
+    /* At the local time clock_read_us, the server's clock minus the local clock
+     * was at least clock_offset_us, and at most clock_error_us more. */
+    int64_t clock_offset_us;
+    int64_t clock_error_us;
+    int64_t clock_read_us;
     int64_t trip_us; /* the shortest measured round trip of this connection */
     int awake;       /* see dq_wait_awake */
-    unsigned char long_size, long_big; /* its unsigned long */
+    unsigned char long_size, long_big; /* the server's unsigned long: the size
+                                          in bytes; 1 if it is big-endian */
     int64_t now_us; /* the local clock, read when a call begins, after each
                        sleep, when a request is sent, when bytes have come */
 
@@ -946,141 +954,140 @@ typedef struct delayq_conn {
      * offers does not link its functions. */
     const struct dq_subscriber *subscriber;
     delayq_track_state tracking;
-    int64_t sub_id;             /* its CLIENT ID */
-    int64_t idle_read_us;       /* when sockets without requests were read */
+    int64_t sub_id;             /* the CLIENT ID of sub */
+    int64_t idle_read_us;       /* when idle sockets were last read */
     int64_t sub_pinged_us;      /* when the pending ping was sent, or 0 */
     unsigned sub_pending;       /* subscriptions without a reply so far */
-    delayq_status sub_refused;  /* < OK: why one was refused */
-    unsigned char track_losses; /* connections in a row that have ended at
-                                   tracking; each counts 2 if nothing else was
-                                   in flight */
+    delayq_status sub_refused;  /* < OK: why a subscription was refused */
+    unsigned char track_losses; /* connections in a row that ended at tracking:
+                                   2 each if nothing else was in flight, else 1.
+                                   Also 2 if the server did not know sub */
     unsigned char name_losses;  /* connections that have ended at SETNAME; after
-                                   2 of them it is not sent */
+                                   2 of them SETNAME is not sent */
     int64_t track_retry_us;     /* when to try tracking again after a refusal;
                                    or 0 */
 
     /* Events that were reported to the log. */
-    unsigned char unheard_told; /* the cause for which pushes aren't reported */
-    unsigned char policy_read;  /* the keys that the server may evict */
-    unsigned char followed;     /* MOVED has named the node of cmd */
-    int64_t lost_us;            /* since when no server is known */
-    int64_t known_told_us;      /* when the log was told that cmd is
-                                   connected, */
-    int64_t scripts_told_us;    /* that the server lacks the scripts */
+    unsigned char unheard_told; /* 1: the server does not report pushes */
+    unsigned char policy_read;  /* 1: INFO was sent for the eviction policy */
+    unsigned char followed;     /* 1: MOVED has named the node of cmd */
+    int64_t lost_us;            /* the time since which no server is known */
+    int64_t known_told_us;      /* when "connected" was last reported */
+    int64_t scripts_told_us;    /* when missing scripts were last reported */
 
     unsigned traffic; /* bytes of large payloads and of replies so far */
 
     void *tls;         /* the SSL_CTX */
-    int pipe[2];       /* delayq_wake writes, so that a sleep ends */
-    delayq_socket cmd; /* requests and their replies */
+    int pipe[2];       /* delayq_wake writes to it, which ends a sleep */
+    delayq_socket cmd; /* the socket for requests and their replies */
     delayq_socket sub; /* the subscriber */
 
     char err[256];     /* the cause of the last failure */
-    delayq_address at; /* of cmd, or that of its next attempt */
+    delayq_address at; /* the address of cmd, or of its next attempt */
 } delayq_conn;
 
 struct dq_entry;
 
-/* Ops in order, with one request in flight. The ops lie in a ring of the
- * outbox, or in one of the caller's arrays; a bare lane has one op, and that op
- * consists only of its verb.
+/* Ops in order, with one request in flight. The ops are in a ring of the
+ * outbox, or in an array of the caller. A bare lane has one op, which consists
+ * only of its verb.
  *
  * Invariants: settled + n <= accepted while a request is in flight; the first
  * `unsure` ops after `settled` may have run. */
 typedef struct delayq_lane {
-    struct delayq_lane *next;       /* of the same handle */
-    delayq_exchange x;              /* of the request; NONE: there is none */
-    const struct dq_policy *policy; /* how it is retried */
-    const struct dq_verb *verb;     /* of the request's first op */
-    unsigned char key;              /* the second key of the request */
-    size_t n;                       /* the request's ops */
-    size_t from, from_at;           /* in a mixed request the first op of a
-                                       part, and the place of this op in the
-                                       ring; else 0 */
-    delayq_status status;           /* of the last request, */
-    char *why;                      /* and its text if it has failed */
-    struct redisReply *reply;       /* of a bare lane: for its caller */
-    delayq_status result;           /* the first status of an op that is not
-                                       OK, */
-    char *err;                      /* and its text, or NULL */
+    struct delayq_lane *next;       /* the next lane of the same handle */
+    delayq_exchange x;              /* the request; NONE: there is no request */
+    const struct dq_policy *policy; /* how requests are planned and retried */
+    const struct dq_verb *verb;     /* the verb of the request */
+    unsigned char key;              /* DQ_KEY_...: the request's second key */
+    size_t n;                       /* the number of ops in the request */
+    size_t from, from_at;           /* in a mixed request, the number and the
+                                       place in the ring of a part's first op;
+                                       else 0 */
+    delayq_status status;           /* the status of the last request */
+    char *why;                      /* the text of `status` after a failure */
+    struct redisReply *reply;       /* the reply, for a bare lane's caller */
+    delayq_status result;           /* the first op status other than OK */
+    char *err;                      /* receives the text of `result`; or NULL */
     int64_t due_ms;                 /* the due time of the last op that has a
                                        new one */
 
-    struct dq_ring *ring;     /* where the ops lie: one of these, */
-    delayq_message *messages; /* or none if the lane is bare */
+    /* The ops are in one of these four, except in a bare lane. */
+    struct dq_ring *ring;
+    delayq_message *messages;
     delayq_item *items;
     struct dq_op *ops;
-    const struct dq_verb *array_verb, *keyed_verb; /* the verbs of messages or
-                                                      items; the first is also a
-                                                      bare lane's */
-    const struct dq_query *query; /* the arguments of a bare verb */
+    /* array_verb is that of items, of messages without a key, and of a bare
+     * lane; keyed_verb is that of messages with a key. */
+    const struct dq_verb *array_verb, *keyed_verb;
+    const struct dq_query *query; /* the arguments of a bare verb, or NULL */
     int64_t begun_us;             /* the local time of the call */
-    uint64_t accepted, settled;   /* ops; if equal, there is nothing to do */
+    uint64_t accepted, settled;   /* numbers of ops; equal if none is left */
 
-    /* what may have happened, until a reply tells */
-    uint64_t unsure;             /* so many of the first ops may have run, */
-    uint64_t was_unsure;         /* and so many before this sending */
-    unsigned char resends;       /* of this request, one may have run before */
-    unsigned char resent;        /* this request was sent again, since a socket
-                                    was lost: once at most */
-    unsigned tries;              /* sendings of this request that have failed */
-    unsigned char uploads;       /* the next sending loads the script */
-    unsigned char as_waiter;     /* a take's request has the waiters' key */
-    unsigned char failures;      /* in a row, of a ring */
-    unsigned char losses;        /* sockets that the server has closed for one
-                                    op, which was sent alone each time */
-    size_t limit;                /* the most ops of a ring's next request */
-    int64_t retry_us;            /* the earliest time of the next sending */
-    int64_t suspect_us;          /* others yield until then, since its last
-                                    request has lost a socket; 0: it has not */
-    int64_t trial_us;            /* how long the next connection has to live
-                                    before the request is sent again */
-    int64_t moving_us;           /* since when its requests were refused because
-                                    the slot moves; or 0 */
+    /* The ops that may have run, and the retries. */
+    uint64_t unsure;         /* the number of ops that may have run */
+    uint64_t was_unsure;     /* the value of `unsure` before the last sending */
+    unsigned char resends;   /* 1: an op of this request may have run before */
+    unsigned char resent;    /* 1: a socket was lost, and the request was sent
+                                again; once at most */
+    unsigned tries;          /* sendings of this request that have failed */
+    unsigned char uploads;   /* 1: the next sending loads the script */
+    unsigned char as_waiter; /* 1: a take's request has the waiters' key */
+    unsigned char failures;  /* failures in a row, of a ring or of probes */
+    unsigned char losses;    /* sockets that the server has closed for one op,
+                                which was sent alone each time */
+    size_t limit;            /* the most ops of a ring's next request */
+    int64_t retry_us;        /* the earliest time of the next sending */
+    int64_t suspect_us;      /* until then other lanes yield to this one, since
+                                its last request has lost a socket; or 0 */
+    int64_t trial_us;        /* how long the next connection has to live before
+                                the request is sent again */
+    int64_t moving_us;       /* the time since which requests are refused
+                                because the slot moves; or 0 */
 } delayq_lane;
 
 /* The handle's take or transfer, and its reply. */
 typedef struct delayq_fetch {
-    delayq_lane lane;           /* bare */
-    const struct dq_verb *take; /* the wire's; NULL before the first take */
-    unsigned char takes;        /* it is a take, */
-    unsigned char acks;         /* and contains the ack */
-    unsigned char overdue;      /* the last reply said that something is due */
-    size_t max;                 /* items that it asks for */
-    uint64_t order;             /* the order in the ids of its leases */
-    delayq_ticket ack;          /* of the item to ack with the take, or "" */
+    delayq_lane lane;           /* a bare lane */
+    const struct dq_verb *take; /* the wire's take verb; NULL before a take */
+    unsigned char takes;        /* 1: it is a take, 0: it is a transfer */
+    unsigned char acks;         /* 1: it is a take with an ack */
+    unsigned char overdue;      /* 1: the last reply reported a due item */
+    size_t max;                 /* the most items that it requests */
+    uint64_t order;             /* the first order for the ids of its leases */
+    delayq_ticket ack;          /* the ticket to ack with the take, or "" */
     delayq_status acked;        /* the status of that ack */
-    unsigned char lost;         /* a reply was lost since the call began */
+    unsigned char lost;         /* 1: this call has lost a take's reply */
 
-    struct redisReply *reply; /* has the items that were not handed out */
-    size_t at;                /* the next element to hand out */
-    size_t step;              /* elements of an item: 2 of a broadcast's */
-    const char *due;          /* the due times of the rest, as text */
+    struct redisReply *reply; /* a reply with items to hand out, or NULL */
+    size_t at;                /* the index of the next element to hand out */
+    size_t step;              /* elements per item: 2 in a broadcast, else 1 */
+    const char *due;          /* the due times of the items left, as text */
     int64_t us;               /* the server's clock in the reply */
-    int64_t lease_end_us;     /* of all its items, by the local clock */
+    int64_t lease_end_us;     /* the local time when the items' leases end */
 
-    /* Gives an item back that was fetched in vain; NULL before the first op on
-     * a ticket, so that a program without such ops does not link it. */
+    /* Gives back a fetched item that was not taken in time. NULL before the
+     * first op on a ticket, so programs without such ops do not link it. */
     void (*release)(delayq *q, const char *ticket);
 
     /* The takes of a loop. */
-    size_t want;           /* items that the next take asks for */
-    size_t got;            /* items of the last one */
-    unsigned char taken;   /* the program has taken since the last tick */
+    size_t want;              /* items that the next take requests */
+    size_t got;               /* items that the last take has got */
+    unsigned char taken;      /* 1: there was a take since the last tick */
     unsigned char short_naps; /* see DQ_SHORT_NAPS; a take sets it */
-    delayq_status failure; /* a take has failed: the next tick returns it, */
-    char why[256];         /* and this text */
+    delayq_status failure;    /* a failure that the next tick will return */
+    char why[256];            /* the text of `failure` */
 } delayq_fetch;
 
-/* The role of a handle among those that wait in a take on its queue. All except
- * NEW are the number in a take's reply plus 1. */
+/* The role of a handle among those that wait in a take on its queue. A take's
+ * reply contains this number minus 1, and never contains NEW. */
 typedef enum delayq_waiter_role {
     DELAYQ_WAITER_NEW,     /* it has had no role since the subscriber was
                               opened */
-    DELAYQ_WAITER_NONE,    /* it is not one of them */
-    DELAYQ_WAITER_ALONE,   /* it was the only one at its last take */
+    DELAYQ_WAITER_NONE,    /* it is not one of the waiters */
+    DELAYQ_WAITER_ALONE,   /* it was the only waiter at its last take */
     DELAYQ_WAITER_LEADER,  /* it acts when something is due or pushed */
-    DELAYQ_WAITER_STANDBY, /* it acts 0.3 to 0.6 s later, if it has to */
+    DELAYQ_WAITER_STANDBY, /* it acts if the leader is 0.3 to 0.6 s late */
     DELAYQ_WAITER_SLEEPER  /* it waits until it is told to lead */
 } delayq_waiter_role;
 
@@ -1089,94 +1096,94 @@ typedef enum delayq_waiter_role {
 typedef struct delayq_waiter {
     delayq_waiter_role role;
     int64_t lead_us;  /* when it was last told to lead */
-    int64_t enter_us; /* when it was told to register again; 0 once the reply to
-                         a later take is there */
+    int64_t enter_us; /* when it was told to enter the waiters again; 0 once a
+                         later take has been answered */
     int64_t push_us;  /* when a standby counts the list after a push */
     int64_t due_us;   /* a standby: when the next item is due; 0: unknown */
     int64_t take_us;  /* the latest time of a standby's next take */
 } delayq_waiter;
 
-/* A handle. {0} is a closed one. An open one must not be copied or moved. */
+/* {0} is a closed handle. An open handle must not be copied or moved. */
 struct delayq {
-    unsigned open;
-    int call_ms; /* how long a call that sends a request may take */
-    int64_t pid;
+    unsigned open;       /* DQ_OPEN while the handle is open */
+    int call_ms;         /* how long a call that sends a request may take */
+    int64_t pid;         /* the process that opened the handle */
     delayq_wire wire;    /* never NULL */
-    delayq_conn *conn;   /* own, or that of options.share; NULL once its owner
+    delayq_conn *conn;   /* `own`, or that of options.share; NULL once its owner
                             is closed */
-    delayq *next;        /* of the handles on a connection */
-    uint64_t last_order; /* of the last id */
-    unsigned char handle_id[8]; /* random */
+    delayq *next;        /* the next handle on the same connection */
+    uint64_t last_order; /* the order in the last id that was made */
+    unsigned char handle_id[8]; /* random bytes */
     char id[18];                /* ":" and handle_id in hex */
 
     int64_t probe_us; /* an offer after this time repeats the probe */
 
-    int64_t log_us; /* the time and status of the last fault in the log */
-    delayq_status logged;
+    int64_t log_us;       /* when the last fault was reported to the log */
+    delayq_status logged; /* the status of that fault */
 
-    delayq_lane *lanes;       /* setup, of fetch, of the outbox, of a call */
-    struct dq_outbox *outbox; /* in options.outbox, or NULL */
+    delayq_lane *lanes;       /* lanes of setup, fetch, outbox, current call */
+    struct dq_outbox *outbox; /* the state in options.outbox, or NULL */
 
     /* The schedule. */
     int64_t next_poll_us;      /* the latest time of the next poll */
-    int64_t not_before_us;     /* its earliest time after a failure, whatever
-                                messages come; or 0 */
-    int64_t track_us;          /* the earliest time of the next tracking */
-    int64_t ready;             /* items in the lists by the last reply */
-    unsigned char poll_sent;   /* a transfer or take is in flight */
+    int64_t not_before_us;     /* after a failure: no poll before this time,
+                                  even if messages come; or 0 */
+    int64_t track_us;          /* no request for tracking before this time */
+    int64_t ready;             /* items in the lists, by the last reply */
+    unsigned char poll_sent;   /* 1: a transfer or take is in flight */
     unsigned char quiet_polls; /* polls in a row without a push, if pushes are
                                   not reported; at most DQ_QUIET_POLLS */
 
-    /* Subscriptions and tracking; all 0 while the subscriber is closed. The
-     * first two are sets of DQ_CHANNEL_...: */
-    unsigned char sub_sent;     /* SUBSCRIBE is sent */
-    unsigned char subscribed;   /* and confirmed */
-    unsigned char list_tracked; /* the next push into N will be reported: only
-                                   while conn->tracking is DELAYQ_TRACK_ON */
-    unsigned char track_stale;  /* not even if the reply in flight says so */
+    /* Subscriptions and tracking; all 0 while the subscriber is closed. */
+    unsigned char sub_sent;     /* DQ_CHANNEL_... bits: requested channels */
+    unsigned char subscribed;   /* DQ_CHANNEL_... bits: confirmed channels */
+    unsigned char list_tracked; /* 1: the next push into N is reported, and
+                                   conn->tracking is DELAYQ_TRACK_ON */
+    unsigned char track_stale;  /* 1: a tracking reply in flight is outdated */
 
-    unsigned char will_wait; /* it is in a take long enough to be one of the
-                                waiters */
+    unsigned char will_wait; /* 1: it is in a take of 10 s or longer */
     delayq_waiter waiter;
 
-    unsigned char looked; /* 1: the last take was empty, and one of the empty
-                             takes since the last item didn't wait; 2: the last
-                             take didn't wait, and got an item */
-    unsigned char retry_turn;  /* the list that the last take began with */
-    unsigned char probed;      /* a probe of this queue has been answered */
-    unsigned char keyless;     /* it declares no keys: they were refused */
-    unsigned char foreign;     /* DQ_FOREIGN_...: the elements found there */
-    volatile int woken;        /* by delayq_wake */
-    struct redisReply *reply;  /* the items of the last take or peek point into
-                                  it, or into fetch.reply: only the next take
-                                  or peek, and close, free it */
+    unsigned char looked; /* 1: the last takes were empty, and at least one of
+                             them did not wait; 2: the last take did not wait,
+                             and got an item */
+    unsigned char retry_turn; /* 1: the last take began with the retry list */
+    unsigned char probed;     /* 1: a probe of this queue was answered */
+    unsigned char keyless;    /* 1: the probe declares no keys, because the
+                                 server has refused them */
+    unsigned char foreign;    /* the DQ_FOREIGN_... found in the queue, or 0 */
+    volatile int woken;       /* 1: delayq_wake was called */
+    struct redisReply *reply; /* the items of the last take or peek point into
+                                 this reply or fetch.reply. Only the next take
+                                 or peek, and close, free it */
     delayq_options options;
-    delayq_lane setup; /* bare: the probe of its queue, or tracking. It has an
-                          op until the queue is probed */
+    delayq_lane setup; /* a bare lane for the probe of the queue and for
+                          tracking. It has an op until the queue is probed */
     delayq_fetch fetch;
     delayq_counts counts;
     size_t name_len;
-    unsigned char has_tag; /* the name contains a {: it is T itself */
+    unsigned char has_tag; /* 1: the name contains a {, so keys add no {} */
     char name[513];
-    char cursor[44]; /* of a broadcast */
+    char cursor[44]; /* in a broadcast: the last stream entry that was read */
     char err[256];   /* why the last call has failed */
-    delayq_conn own; /* unused by a handle that shares another's */
+    delayq_conn own; /* its own connection, unless options.share is given */
 };
 
 /* A wire, and its properties. */
 struct delayq_wire_kind {
-    char letter[2];          /* its name in scripts */
-    unsigned char id_len;    /* of the ids that its handles write */
-    unsigned char old_first; /* read elements as Redisson <= 3.21.0 first */
-    unsigned char mirror;    /* pending elements stand in a list, too */
-    unsigned char stream;    /* due items go into a stream */
-    const char *third_key;   /* of scripts that move items: its prefix */
+    char letter[2];          /* the wire's name in scripts */
+    unsigned char id_len;    /* the length of the ids that its handles write */
+    unsigned char old_first; /* 1: try the format of Redisson <= 3.21.0 first */
+    unsigned char mirror;    /* 1: pending elements are also in a list */
+    unsigned char stream;    /* 1: due items go into a stream */
+    const char *third_key;   /* the prefix of the third key, in scripts that
+                                move items */
     const struct dq_verb *take, *tick; /* NULL: the verbs of DELAYQ_NATIVE */
 };
 
 /* The functions of an outbox that survives, and the verbs that it may hold. */
 struct delayq_keep_kind {
-    const struct dq_verb *const *verbs; /* by their codes */
+    const struct dq_verb *const *verbs; /* indexed by the verbs' codes */
     const char *(*check)(delayq *q);
     const char *(*resume)(delayq *q);
     void (*seal)(struct dq_ring *ring, struct dq_entry *entry);
@@ -1210,51 +1217,51 @@ DELAYQ_CONSTANTS_END
  * >>functions   in the order in which you meet them
  *---------------------------------------------------------------------------*/
 
-/* Unless a contract says otherwise, a function that sends a request
+/* Unless its contract says otherwise, a function that sends a request
  *
  *     blocks      for one round trip; if the connection turns out to be lost,
  *                 for a connect and another round trip. >>threads has the
  *                 limits
  *     costs       one script, O(log n) for n pending items
  *     keeps       nothing of its arguments
- *     returns     DELAYQ_OK, or "any server failure", each of these:
+ *     returns     DELAYQ_OK or "any server failure", that is, one of these:
  *
  *     DELAYQ_ERR_IO, _TIMEOUT, _AUTH, _REDIS, _READONLY, _AGAIN, _TYPE,
  *     _MEMORY    nothing was changed
  *     DELAYQ_ERR_WIRE   items that are due before the foreign element may have
- *                been moved, and an item may have been acked: `acked` shows it.
+ *                been moved, and an item may have been acked (see its `acked`).
  *                Nothing else was changed. All further calls fail until the
  *                handle is reopened. With DELAYQ_REDISSON_OLD only offers and
- *                takes fail; ticks go on
- *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   the effect may have happened
+ *                takes fail, and ticks still work
+ *     DELAYQ_ERR_UNKNOWN, _PROTOCOL   the call may have taken effect
  *     DELAYQ_ERR_ARG    the handle is closed, or was opened before a fork(), or
  *                its name or tls_ files turn out to be bad when it connects;
  *                nothing was changed
  *
- * A handle with an outbox does not block in offer, ack, nack, extend, bury,
- * cancel, cancel_key, reschedule, tick, a take with timeout 0: see >>outbox. */
+ * With an outbox these do not block: offer, ack, nack, extend, bury, cancel,
+ * cancel_key, reschedule, tick, and take with timeout 0. See >>outbox. */
 
 /*
  * delayq_open -- open a handle on a queue, and connect.
  *
  *   q         a closed or zeroed handle, in the caller's storage
- *   options   copied, except the strings in it other than the name
+ *   options   copied; of the strings in it, only the name is copied
  *
  * Returns     DELAYQ_OK        open and connected
  *             DELAYQ_ERR_ARG   a bad option, a tls_ file that can't be used,
  *                              a system without random bytes, or on a cluster
- *                              a name that lies in two slots; the handle is
+ *                              a name with keys in two slots. The handle is
  *                              closed
  *             DELAYQ_ERR_WIRE  the handle is open, but its calls will return
  *                              this: see >>keys
  *             any server failure: the handle is open and connects when it is
- *                              used
- * Blocks      up to connect_timeout_ms, or io_timeout_ms if that is shorter;
- *             as long again after each step of connecting that succeeds
+ *                              used. If no pipe can be made, it is closed
+ * Blocks      up to connect_timeout_ms for each step of connecting. If that is
+ *             not given, up to io_timeout_ms if this is shorter
  * Redis       AUTH, SELECT, CLIENT SETNAME, EXISTS, 1 script; a broadcast also
  *             XREVRANGE
  *
- * delayq_errmsg and delayq_close work in every case.
+ * delayq_errmsg and delayq_close can be called after every result.
  */
 DELAYQ_API delayq_status delayq_open(delayq *q, const delayq_options *options);
 
@@ -1271,19 +1278,19 @@ DELAYQ_API void delayq_close(delayq *q);
  *
  * Returns      DELAYQ_OK           stored
  *              DELAYQ_ERR_ARG      a negative delay, a due time past 2^53 ms,
- *                                  NULL with a length, or more than 1 GB
+ *                                  NULL data with len > 0, or len above 1 GB
  *              DELAYQ_ERR_FULL     the server's memory, or the outbox, is full;
  *                                  not stored
  *              any server failure
  *
  * If the reply is lost, the offer is sent again under the same id, so that it
- * is stored once. It is not sent again if the item may have been due meanwhile,
- * by the server's clock or by this machine's. Then it can't be known whether
- * the item was stored and delivered, and the status is DELAYQ_ERR_UNKNOWN.
- * Three things between the two sendings can deceive this check: a server's
- * clock that is set forward and back again; a network that keeps the first
- * request until the second was delivered; somebody who cancels or clears the
- * item, or moves it to an earlier time.
+ * is stored once. The second request stores nothing if the item is not there
+ * and may have been due meanwhile, by the server's clock or by this machine's.
+ * Then it can't be known whether the item was stored and delivered, and the
+ * status is DELAYQ_ERR_UNKNOWN. Three events between the two requests can
+ * deceive this check: somebody sets the server's clock forward and back again;
+ * the network delays the first request until the second was delivered; somebody
+ * cancels or clears the item, or moves it to an earlier time.
  */
 DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
                                       int64_t delay_ms);
@@ -1295,17 +1302,17 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
  *
  * Returns      as delayq_offer, and
  *              DELAYQ_OK          stored; the ticket is the item's
- *              DELAYQ_DUPLICATE   the key is taken, nothing was stored; the
+ *              DELAYQ_DUPLICATE   the key is in use, nothing was stored; the
  *                                 ticket is that of the item which has the key
  *              DELAYQ_GONE        only if the message's status was
  *                                 DELAYQ_ERR_UNKNOWN. The item has become due
  *                                 since, and is not there: it was delivered, or
  *                                 never stored. This call has stored nothing
  *
- * To retry after DELAYQ_ERR_UNKNOWN pass the same message unchanged until its
+ * To retry after DELAYQ_ERR_UNKNOWN, pass the same message unchanged until its
  * status changes: the item is stored at most once. DELAYQ_GONE ends the
- * retries, too. If you would rather have the item twice than never, then offer
- * the message once more: this stores a new item.
+ * retries, too. If you would rather have the item twice than never, offer the
+ * message once more after DELAYQ_GONE: this stores a new item.
  *
  * message->status is the returned status, except that it stays
  * DELAYQ_ERR_UNKNOWN if such a retry fails.
@@ -1317,19 +1324,19 @@ DELAYQ_API delayq_status delayq_offer_message(delayq *q,
  * delayq_offer_many -- store many payloads, each with its time, key and status.
  *
  *   messages   see delayq_message; status and ticket are set in each
- *   count      0 is fine
+ *   count      the number of messages, 0 allowed
  *
- * Returns      DELAYQ_OK   each is stored, or DELAYQ_DUPLICATE or DELAYQ_GONE
- *              else the server's first failure, or DELAYQ_ERR_ARG if some were
- *              bad; the others are stored all the same
+ * Returns      DELAYQ_OK        each status is DELAYQ_OK, _DUPLICATE or _GONE
+ *              DELAYQ_ERR_ARG   some messages are bad; the others are stored
+ *              else the first failure; each message has its own status
  * Blocks       for a round trip per script
  * Redis        one script for up to 1,000 messages (200 if some have keys) or
- *              256 KiB. A message with a delay_ms and one with a due_ms are
- *              sent by two scripts
+ *              256 KiB. Messages with a delay_ms and messages with a due_ms
+ *              are sent by separate scripts
  *
- * After DELAYQ_ERR_UNKNOWN offer the messages again that have this status, as
- * delayq_offer_message explains. Don't offer the others again: they would be
- * stored twice.
+ * After a failure offer the messages with DELAYQ_ERR_UNKNOWN again, as
+ * delayq_offer_message explains, and those with another failure, which were not
+ * stored. Don't offer the others again: they would be stored twice.
  */
 DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
                                            size_t count);
@@ -1337,21 +1344,21 @@ DELAYQ_API delayq_status delayq_offer_many(delayq *q, delayq_message *messages,
 /*
  * delayq_tick -- move the due items to the ready list; for your own loop.
  *
- *   wait_ms    out, may be NULL, always set: call again after this many ms, or
+ *   wait_ms    out, always set, may be NULL: call again after this many ms, or
  *              sooner if one of delayq_fds is readable. 0: more work is
- *              pending, call again now. At most max_wait_ms. After a failure:
- *              the time until the next attempt
+ *              pending, so call again now. At most max_wait_ms. After a
+ *              failure: the time until the next attempt, in ms
  *
- * A program that also takes should take first, with timeout 0 until that
- * returns DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also
- * asks the server to report the next push. With options.max_late_ms a tick
- * moves nothing: due items stay in the set.
+ * A program that also takes should first take, with timeout 0, until
+ * DELAYQ_EMPTY, and then tick, right before it sleeps. Such a tick also asks
+ * the server to report the next push. With options.max_late_ms a tick moves
+ * nothing: due items stay in the set.
  *
- * Returns      DELAYQ_OK, or any server failure (the items are safe; the
- *              next tick goes on)
+ * Returns      DELAYQ_OK, or any server failure (no item is lost; the next tick
+ *              tries again)
  * Blocks       for connecting and one transfer. It does not wait for the
  *              subscriber, nor for pushes. While nothing is due it only reads
- *              the clock, and its sockets at most once a millisecond
+ *              the clock and, at most once a millisecond, its sockets
  * Redis        1 script, O(log n) per item moved, at most options.batch; with
  *              a Redisson wire O(n), see >>limits
  */
@@ -1369,17 +1376,17 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms);
  *                              not 0
  *              any server failure. After DELAYQ_ERR_UNKNOWN an item that the
  *              server had handed out is lost; with a lease it comes again
- * Blocks       for timeout_ms and a round trip; after a wait of 10 s or longer
- *              beside other waiters, for one more to leave them. With timeout
- *              0: for one, or for none while the subscriber is open and nothing
- *              is due (the second empty take in a row opens it)
+ * Blocks       for timeout_ms and a round trip. A take of 10 s or longer that
+ *              gets no item needs a second round trip to leave other waiters.
+ *              With timeout 0: a round trip; none while nothing is due and the
+ *              subscriber is open (the second empty take in a row opens it)
  * Redis        1 script; 0.2 commands a second while it waits
  *
  * Transient faults (_IO, _TIMEOUT, _AGAIN, _READONLY, _UNKNOWN) don't end a
- * take that waits. They are reported to options.log, and it tries again until
- * the timeout. Then it returns the last one, or _UNKNOWN if that was among
- * them. All other faults end it at once. DELAYQ_OK and DELAYQ_EMPTY say nothing
- * about an item that was lost before: without a lease only the log reports it.
+ * take that waits. It reports them to options.log, and tries again until the
+ * timeout. If it still fails then, it returns the last fault, or _UNKNOWN if
+ * that was among them. All other faults end it at once. Only the log reports an
+ * item without a lease that was lost before DELAYQ_OK or DELAYQ_EMPTY.
  *
  * With options.max_late_ms one script gives up about 700 small items that are
  * too late. If there are more of them, a take that waits goes on at once, and
@@ -1397,49 +1404,50 @@ DELAYQ_API delayq_status delayq_take_many(delayq *q, delayq_item *items,
                                           int64_t timeout_ms);
 
 /*
- * delayq_ack -- done with a leased item: it is removed.
+ * delayq_ack -- confirm that a leased item is done: it is removed.
  *
  * Returns      DELAYQ_OK     removed
  *              DELAYQ_GONE   the lease ended and the item was moved or given to
- *                            another, or it was acked before; nothing was
- *                            changed
- *              DELAYQ_ERR_ARG  an item without a lease, or a broadcast's
+ *                            another handle, or it was acked before; nothing
+ *                            was changed
+ *              DELAYQ_ERR_ARG  an item without a lease, or of a broadcast
  *              any server failure; DELAYQ_ERR_UNKNOWN also if a reply was lost
  *              and the item is no longer there
  *
- * A lease that has ended may still be acked until somebody moves or takes the
- * item. The same holds for nack, extend and bury.
+ * An item whose lease has ended can still be acked until somebody moves or
+ * takes it. The same holds for nack, extend and bury.
  */
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item);
 
 /* delayq_ack_many -- ack `count` items, up to 500 in a round trip, and set
  * `acked` in each. Returns DELAYQ_OK if all were acked, else the first other
- * status; after a failure other than a lost reply the rest are not tried. */
+ * status. After a failure other than a lost reply the rest are not tried. */
 DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
                                          size_t count);
 
 /*
- * delayq_ack_take -- ack the item in hand and take the next in one round trip.
+ * delayq_ack_take -- ack an item and take the next one in one round trip.
  *
- *   item   in: the item to ack; its ticket is enough. A zeroed item: only
- *          take. out: the next item, and in `acked` the ack's status
+ *   item   in: the item to ack (its ticket is enough), or a zeroed item to take
+ *          without an ack. out: the next item, and in `acked` the ack's status
  *
  * Returns the status of the take, as delayq_take. `acked` is DELAYQ_OK,
  * DELAYQ_GONE, the failure that kept the ack from being sent, or
  * DELAYQ_ERR_UNKNOWN if its reply was lost. If the ack isn't settled, the item
- * keeps its ticket (and loses its payload): call again. After DELAYQ_EMPTY and
+ * keeps its ticket, but loses its payload: call again. After DELAYQ_EMPTY and
  * DELAYQ_WOKEN the ack is settled.
  */
 DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
                                          int64_t timeout_ms);
 
 /*
- * delayq_nack -- not done: deliver a leased item again.
+ * delayq_nack -- report that a leased item is not done: it is delivered again.
  *
- *   delay_ms   >= 0: after this many ms; DELAYQ_BACKOFF: after backoff_ms,
- *              doubled for each further attempt, up to backoff_max_ms, half of
- *              it random; DELAYQ_RELEASE: at once, and this attempt does not
- *              count (its work was not begun). All up to a round trip late
+ *   delay_ms   >= 0: deliver it after this many ms
+ *              DELAYQ_BACKOFF: after backoff_ms, doubled for each further
+ *              attempt, up to backoff_max_ms; half of the delay is random
+ *              DELAYQ_RELEASE: at once; this attempt does not count, because
+ *              its work was not begun. Each may be up to a round trip late
  *
  * Otherwise as delayq_ack. It ends the ticket: a second nack, or an ack, of the
  * same item returns DELAYQ_GONE, and the first nack counts. If the attempt is
@@ -1453,26 +1461,26 @@ DELAYQ_API delayq_status delayq_nack(delayq *q, const delayq_item *item,
 DELAYQ_API delayq_status delayq_extend(delayq *q, delayq_item *item,
                                        int64_t lease_ms);
 
-/* delayq_bury -- give a leased item up: it goes to the dead letters, with the
+/* delayq_bury -- give up a leased item: it becomes a dead letter with the
  * reason "buried". why: NULL, or a text for delayq_dead.why, which is copied.
  * At most 200 bytes of it are kept, in whole characters if it is UTF-8; control
  * characters in it become spaces. Otherwise as delayq_ack. */
 DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item,
                                      const char *why);
 
-/* delayq_cancel -- take back an offer that has not been moved or taken yet.
+/* delayq_cancel -- remove an offered item that is not moved or taken yet.
  * Returns DELAYQ_OK if it will never be delivered, DELAYQ_GONE if it was moved,
- * taken or cancelled before, DELAYQ_ERR_ARG for no ticket, or any server
- * failure, as delayq_ack. O(n) with a mirror. */
+ * taken or cancelled before, DELAYQ_ERR_ARG if *ticket is not a ticket, or any
+ * server failure, as delayq_ack. O(n) with a mirror. */
 DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
 
 /*
- * delayq_cancel_key -- take back the item that was offered under a key, if it
- * is still pending, and free the key: the next offer under it is stored.
+ * delayq_cancel_key -- remove the item that was offered under a key, if it is
+ * still pending, and free the key: the next offer under it is stored.
  *
  *   key    1 to 256 bytes
  *
- * Returns    DELAYQ_OK          it will never be delivered
+ * Returns    DELAYQ_OK          the item will never be delivered
  *            DELAYQ_GONE        the item was moved, taken or cancelled before,
  *                               or the key was free already. The key is free
  *                               now
@@ -1483,36 +1491,36 @@ DELAYQ_API delayq_status delayq_cancel(delayq *q, const delayq_ticket *ticket);
  *            any other server failure, as delayq_cancel
  * Redis      1 script, O(log n); O(n) with a mirror
  *
- * If it is called after each ack that has returned DELAYQ_OK, an item is unique
+ * If this is called after each ack that returned DELAYQ_OK, an item is unique
  * until it is done. key_ttl_ms should then be longer than the life of any item.
  * The key holds the ticket of the item's offer. An item that is leased, or was
  * rescheduled, nacked or released, has another ticket. Such an item stays as it
  * is, the key is freed, and the status is DELAYQ_GONE.
  *
- * An outbox sends the cancel in the order of its offers. Like them, it is done
- * once.
+ * In an outbox the cancel is an op like the offers: it is sent in their order,
+ * and done once.
  */
 DELAYQ_API delayq_status delayq_cancel_key(delayq *q, const char *key);
 
-/* delayq_reschedule -- let a pending item be due in delay_ms >= 0 from now.
- * Puts the new ticket in place of the old one. `replace` no longer finds an
- * item that was rescheduled: if it has a key, offer it again with replace.
- * Otherwise as delayq_cancel; O(log n) even with a mirror. */
+/* delayq_reschedule -- make a pending item due delay_ms (>= 0) from now.
+ * Replaces *ticket by the new ticket. `replace` no longer finds an item that
+ * was rescheduled: if it has a key, offer it again with replace instead.
+ * Otherwise as delayq_cancel, but O(log n) even with a mirror. */
 DELAYQ_API delayq_status delayq_reschedule(delayq *q, delayq_ticket *ticket,
                                            int64_t delay_ms);
 
 /*
- * delayq_peek -- look at the pending items, leased ones among them, in the
- * order of their due times, without touching them.
+ * delayq_peek -- return pending items, leased ones among them, in the order of
+ * their due times, and change nothing.
  *
  *   items, max   room for max items
- *   count        out; may be fewer than there are: a script stops after 256
- *                KiB. For the next page, pass the last item's ticket
+ *   count        out: the number of items. There may be more: a script stops
+ *                after 256 KiB. For the next page, pass the last item's ticket
  *   after        NULL or "": from the start; else the items after this one,
  *                even if it is no longer there. If an element can't be decoded,
- *                or its score is not a due time, the ticket is a position in
- *                the set. It is valid only for the next page, and items that
- *                are moved between two pages may shift it
+ *                or its score is not a due time, its ticket is a position in
+ *                the set. Such a ticket is valid only for the next page, and
+ *                items that are moved between the two pages may shift it
  *
  * Returns      DELAYQ_OK, DELAYQ_EMPTY (none), or any server failure
  * Redis        1 script, O(log n) + O(max)
@@ -1527,13 +1535,12 @@ DELAYQ_API delayq_status delayq_count(delayq *q, delayq_counts *counts);
 
 /* delayq_count_due -- for a histogram: counts[i] = the number of pending items
  * that are due at due_ms[i] (ms since 1970) or before. n: 1 to 1,000, else
- * DELAYQ_ERR_ARG. O(n log n_pending). */
+ * DELAYQ_ERR_ARG. O(n log p) for p pending items. */
 DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
                                           size_t n, int64_t *counts);
 
 /*
- * delayq_pause -- stop the queue for all handles on all machines, or let it go
- * on.
+ * delayq_pause -- stop the queue for all handles on all machines, or resume it.
  *
  *   on    1: pause, 0: resume
  *
@@ -1545,12 +1552,12 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
  * already. Offers, acks, nacks, cancels and all other calls go on. If a lease
  * ends, its item stays pending. With options.max_late_ms items may become too
  * late meanwhile, and are given up after the resume. A resume wakes all handles
- * that wait, wherever they are.
+ * that wait, on all machines.
  *
- * A pause stands until somebody resumes: it survives the programs, and the
- * server's restart as far as its data does. A second pause changes nothing, and
- * a second resume only wakes the handles. delayq_clear leaves a pause as it is.
- * delayq_counts.paused is the time at which the pause began.
+ * A pause lasts until somebody resumes the queue. It survives the programs, and
+ * the server's restart if the server's data do. A second pause changes nothing,
+ * and a second resume only wakes the handles. delayq_clear does not end a
+ * pause. delayq_counts.paused is the time at which the pause began.
  *
  * Redisson and handles older than 0.3 ignore a pause: they still move and take.
  *
@@ -1566,22 +1573,22 @@ DELAYQ_API delayq_status delayq_pause(delayq *q, int on);
  * delayq_load_scripts -- load all scripts of this version into the server, for
  * programs that are built with DELAYQ_NO_LUA.
  *
- * Other programs load each script when it is needed. Programs without Lua only
- * name the script. While the server lacks it, their calls return
- * DELAYQ_ERR_AGAIN with an explanation; takes wait, within their timeout. An
- * outbox keeps all its ops meanwhile, and goes on by itself once the scripts
- * are loaded.
+ * Other programs load each script when it is needed. Programs without Lua can
+ * only call scripts (EVALSHA). While the server lacks one, their calls return
+ * DELAYQ_ERR_AGAIN with an explanation, and takes wait within their timeout. An
+ * outbox keeps all its ops meanwhile, and sends them once the scripts are
+ * loaded.
  *
  * A server forgets its scripts when it restarts, at SCRIPT FLUSH, and at a
- * failover: since Redis 7 a replica doesn't get them. So call this at each
+ * failover: from Redis 7 on, replicas don't get them. So call this at each
  * start of the server, or every minute: if the scripts are there, a call
  * changes nothing. On a cluster it loads them into the node that has q's queue.
  *
  * Each version has scripts of its own: load those of the version with which the
- * devices are built. Those of several versions can lie in one server.
+ * devices are built. One server can hold the scripts of several versions.
  *
  * Returns    DELAYQ_OK       all are loaded
- *            DELAYQ_ERR_ARG  this program is built with DELAYQ_NO_LUA itself
+ *            DELAYQ_ERR_ARG  this program itself is built with DELAYQ_NO_LUA
  *            any server failure; then some of them may be loaded
  * Blocks     for a round trip per script, also if the handle has an outbox
  * Redis      SCRIPT LOAD of each script, 110 KB in all
@@ -1590,22 +1597,23 @@ DELAYQ_API delayq_status delayq_load_scripts(delayq *q);
 
 /* delayq_clear -- remove all pending, leased and ready items (of a broadcast
  * also the stream), but not the dead letters and the keys of offers. removed:
- * out, the number of the removed items; may be NULL. O(1) for the server's main
+ * out, the number of removed items; may be NULL. O(1) for the server's main
  * thread. */
 DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed);
 
-/* delayq_dead_peek -- look at up to max dead letters, the oldest first,
- * beginning with number `from` (0 is the oldest). Returns DELAYQ_OK,
- * DELAYQ_EMPTY or any server failure. O(from + max), at most 256 KiB. */
+/* delayq_dead_peek -- get up to max dead letters, the oldest first, beginning
+ * with number `from` (0 is the oldest). Returns DELAYQ_OK, DELAYQ_EMPTY or any
+ * server failure. O(from + max). A script stops after 256 KiB, so there may be
+ * more. */
 DELAYQ_API delayq_status delayq_dead_peek(delayq *q, delayq_dead *letters,
                                           size_t max, size_t *count,
                                           size_t from);
 
 /* delayq_dead_redrive -- make up to max dead letters ready, the oldest first,
- * as if they had never been handed out. A letter that can't be decoded stays
- * dead, after the others. With options.max_late_ms they become pending items
- * that are due now. `count`: their number, may be NULL. At most 256 KiB in a
- * call. */
+ * as if they had never been handed out. Letters that can't be decoded go to the
+ * end of the dead letters. With options.max_late_ms the others become pending
+ * items that are due now. `count`: out, the number of redriven letters; may be
+ * NULL. At most 256 KiB in a call. */
 DELAYQ_API delayq_status delayq_dead_redrive(delayq *q, size_t max,
                                              size_t *count);
 
@@ -1618,23 +1626,23 @@ DELAYQ_API delayq_status delayq_dead_clear(delayq *q, int64_t *removed);
  *   queues       open handles, with at most 20 different connections
  *   timeout_ms   as in delayq_take
  *
- * Returns      DELAYQ_OK       take from each with timeout 0
+ * Returns      DELAYQ_OK       take from each queue with timeout 0
  *              DELAYQ_EMPTY    nothing within the timeout
  *              DELAYQ_WOKEN    delayq_wake was called on one of them
  *              any server failure; transient ones don't end it, as in a take
- * Blocks       for timeout_ms; with timeout 0 for connecting and a round trip,
- *              of all queues at once. A silent server holds up no other queue
- * Redis        the transfers of all of them
+ * Blocks       for timeout_ms; with timeout 0 for a connect and a round trip of
+ *              all queues in parallel. A silent server holds up no other queue
+ * Redis        the transfers of all queues
  *
  * For programs that take: while any of the queues has a ready item, delayq_wait
- * returns at once, so take that item first. If that take fails, delayq_wait
- * waits 0.1 s.
+ * returns at once, so take that item first. If that take fails, the next
+ * delayq_wait waits for 0.1 s.
  */
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms);
 
-/* delayq_wake -- end the take or wait on q at once, or the next one. May be
- * called from another thread or a signal handler while the handle is open. */
+/* delayq_wake -- end the take, wait or flush on q at once, or the next one. May
+ * be called by another thread or a signal handler while the handle is open. */
 DELAYQ_API void delayq_wake(delayq *q);
 
 /*
@@ -1646,9 +1654,9 @@ DELAYQ_API void delayq_wake(delayq *q);
  *              DELAYQ_ERR_TIMEOUT  the outbox isn't empty yet, and nothing has
  *                                  failed
  *              DELAYQ_ERR_ARG      no outbox, or the handle isn't open
- *              the failure of ops that were dropped since the last flush; or,
- *                                  if the outbox isn't empty, that of the
- *                                  connection, or of the next op
+ *              else the failure of the last op that was dropped since the last
+ *                                  flush; else, if the outbox isn't empty, the
+ *                                  failure of the connection or of the next op
  * Blocks       for timeout_ms, as in delayq_take
  */
 DELAYQ_API delayq_status delayq_flush(delayq *q, int64_t timeout_ms);
@@ -1663,18 +1671,18 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
  *
  *   fds, max    room for max descriptors; 3 are enough
  *
- * Returns how many were stored. Ask before each poll(): they change at a
- * reconnect. If one is readable call delayq_tick, or take with timeout 0. On
- * Windows they are SOCKETs, whose handles fit into an int, for select or
- * WSAPoll; a wait of the handle ends the effect of WSAEventSelect on them.
+ * Returns the number of stored descriptors. They change at a reconnect, so call
+ * this before each poll(). If one is readable, call delayq_tick, or delayq_take
+ * with timeout 0. On Windows they are SOCKETs whose values fit into an int, for
+ * select or WSAPoll. If the handle waits, WSAEventSelect loses its effect.
  */
 DELAYQ_API size_t delayq_fds(const delayq *q, int *fds, size_t max);
 
 /* delayq_errmsg -- why the last call on q has failed, in one line; "" if it has
- * not failed. Never holds a password. Lives until the next call on q. */
+ * not failed. Never contains a password. Lives until the next call on q. */
 DELAYQ_API const char *delayq_errmsg(const delayq *q);
 
-/* delayq_strstatus -- a status in words, a constant string. */
+/* delayq_strstatus -- return a status in words, as a constant string. */
 DELAYQ_API const char *delayq_strstatus(delayq_status status);
 
 #ifdef __cplusplus
@@ -1684,91 +1692,92 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
 #endif /* DELAYQ_H */
 
 /*=============================================================================
- * You can stop reading here. What follows is the implementation.
+ * You can stop reading here. The implementation follows.
  *
- * Four sentences describe its shape: a call makes an op; a lane moves ops; one
- * function decides about retries; one function sleeps. Each section uses only
- * those above it. From the ground up:
+ * A call makes ops, such as an ack. A lane sends its ops in order, with one
+ * request in flight. Only dq_decide decides about retries, and only dq_sleep
+ * sleeps. Each section uses only the sections above it. From the ground up:
  *
  *     System, Numbers, Elements, Errors, URL, TLS    send no requests
  *     Scripts, Protocol      the content of requests and replies
- *     Schedule, Waiters      when a handle polls, and which of many does
- *     Connections            sockets, and the exchanges in flight on them
- *     Ops, Lanes             what calls request, and its way to the server
+ *     Schedule, Waiters      when a handle polls; which of many handles polls
+ *     Connections            the sockets, and the requests in flight on them
+ *     Ops, Lanes             the ops of calls, and their path to the server
  *     Keep                   an outbox that survives the program
- *     Subscriber             messages from the server
- *     Waiting                the one step, and the one sleep
- *     Taking                 the meaning of transfers and takes
+ *     Subscriber             the messages from the server
+ *     Waiting                dq_step, which moves all lanes, and dq_sleep
+ *     Taking                 the requests and replies of transfers and takes
  *     Handles                open and close, ticks, takes and waits; dq_do
- *     Offers, Tickets, Queries   the other calls: requests and replies
+ *     Offers, Tickets, Queries   the requests and replies of all other calls
  *
  * The path of one request, an ack:
  *
- *     delayq_ack_many    checks the arguments; makes a lane over the items
- *     dq_do              without an outbox, dq_wait_run attaches the lane to
- *                        the handle, steps and sleeps until it is settled;
- *                        with one, dq_outbox_accept copies the ops into a
- *                        ring, which has a lane of its own; `acked` is then OK
+ *     delayq_ack_many    checks the arguments; makes a lane with these acks
+ *     dq_do              Without an outbox, dq_wait_run adds the lane to the
+ *                        handle, steps and sleeps until all ops are settled.
+ *                        With one, dq_outbox_accept copies each op to a ring,
+ *                        which has a lane of its own, and `acked` becomes OK
  *     dq_step            reads the sockets (dq_conn_pump) and steps all lanes
- *     dq_lane_step       moves a lane:
- *       dq_lane_connect    connects, logs in, probes, a step at a time
+ *     dq_lane_step       moves a lane, with these functions:
+ *       dq_lane_connect    connects, logs in and probes, one step at a time
  *                          (dq_lane_ensure)
- *       dq_lane_plan       takes the first ops that can share a request
- *       dq_lane_write      writes it: verb->writer, dq_conn_submit
- *       dq_lane_read       gives the reply a status; verb->reader reads it and
- *                          settles the ops
- *       dq_decide          done, send it again, keep the ops, drop or fail them
- *     dq_op_settle       counts; sets `acked`; of a ring dq_ring_settle calls
- *                        options.settled
- *     dq_sleep           sleeps until dq_wait_next, or input
+ *       dq_lane_plan       selects the first ops that can share a request
+ *       dq_lane_write      writes the request: verb->writer, dq_conn_submit
+ *       dq_lane_read       turns the reply into a status; verb->reader reads
+ *                          the reply and settles the ops
+ *       dq_decide          decides whether the request is done or sent again,
+ *                          and whether its ops are kept, dropped or failed
+ *     dq_op_settle       counts the op, and sets `acked` or, for an op of a
+ *                        ring, calls options.settled (dq_ring_settle)
+ *     dq_sleep           sleeps until dq_wait_next's time, or until input comes
  *
- * A take goes the same way, from dq_fetch_send on, on the lane of q->fetch.
- * dq_read_fetch keeps its reply until dq_fetch_hand_out has handed out the
- * items.
+ * A take follows the same path from dq_lane_step on, on the lane of q->fetch.
+ * dq_fetch_send makes its op, dq_read_fetch keeps the reply, and
+ * dq_fetch_hand_out hands out the items in the reply.
  *
- * The owners of state:
+ * The sections that own the state:
  *
- *     conn->cmd, sub, at, host, err, known, clock_...
- *                        Connections
- *     conn->now_us       the clock of this turn: dq_check and dq_sleep read it,
- *                        dq_conn_submit and dq_conn_read read it again
- *     conn->tracking, sub_...   Subscriber; cleared by dq_conn_close
- *     q->setup           Lanes; Subscriber sends tracking over it
+ *     conn->cmd, sub, at, host, err, clock_...   Connections
+ *     conn->known        Lanes sets it and clock_number, Connections clears it
+ *     conn->now_us       the local time: dq_check and dq_sleep read the clock,
+ *                        and dq_conn_submit and dq_conn_read read it again
+ *     conn->tracking, sub_...   Subscriber; dq_conn_close ends the tracking
+ *     q->setup           Lanes; Subscriber requests tracking with this lane
  *     q->next_poll_us, not_before_us, poll_sent, ready, quiet_polls
- *                        Schedule; Waiters, if it has a role among others
+ *                        Schedule; also Waiters, if the handle has a role
  *     q->sub_sent        Subscriber
  *     q->subscribed, list_tracked, waiter, will_wait    Waiters
- *     q->lanes           Lanes; q->fetch Taking; q->outbox Ops, Keep, Handles
- *     q->woken           Waiting; set by any thread, the only such field
+ *     q->lanes           Lanes
+ *     q->fetch           Taking
+ *     q->outbox          Ops, Keep, Handles
+ *     q->woken           Waiting; the only field that any thread may set
  *
  * Where to look for:
  *
- *     MOVED              dq_lane_learn and, for a probe, dq_probe_parse have
- *                        dq_conn_parse_redirect set conn->at. With
- *                        conn->redirected dq_conn_step connects there.
- *                        dq_decide_refused sends the request again
- *     ASK, TRYAGAIN      dq_decide_moving: nothing follows an ASK
- *     a resend after a lost reply    dq_decide; of a ring dq_decide_ring, of
- *                        other lanes dq_decide_resend, by the verb's flags.
- *                        dq_conn_close says which requests may have run;
- *                        delayq_lane has the words
- *     the next poll      q->next_poll_us. dq_sched_on_reply sets it; for each
- *                        other event there is a dq_sched_on_... or, among
- *                        waiters, dq_waiters_on_.... dq_wait_fetch_us says
- *                        whether it is time to take (dq_take_is_due), to tick
- *                        (dq_tick_fetch), or to end a sleep (dq_wait_next)
- *     a lane that doesn't go on    dq_blocked says what it waits for
+ *     MOVED              dq_conn_parse_redirect sets conn->at. It is called by
+ *                        dq_lane_learn and, for a probe, by dq_probe_parse. If
+ *                        conn->redirected is set, dq_conn_step connects there.
+ *                        dq_decide_refused lets the request be sent again
+ *     ASK, TRYAGAIN      dq_decide_moving; an ASK is not followed
+ *     a resend after a lost reply    dq_decide. For rings it calls
+ *                        dq_decide_ring, for other lanes dq_decide_resend,
+ *                        which uses the verb's flags. dq_conn_close decides
+ *                        which requests may have run (lane->unsure)
+ *     the next poll      q->next_poll_us, which dq_sched_on_reply sets. Each
+ *                        other event has a dq_sched_on_... or, for waiters, a
+ *                        dq_waiters_on_.... dq_take_is_due, dq_tick_fetch and
+ *                        dq_wait_next get the time from dq_wait_fetch_us
+ *     a lane that doesn't go on    dq_blocked returns what it waits for
  *     an undecodable element    when it is due, the scripts' split() returns
- *                        nil; drain_chunk (in a list: take_listed) makes it a
- *                        dead letter. In C dq_elem_parse returns -1: a take
- *                        refuses the reply, a peek shows all its bytes
+ *                        nil, and drain_chunk (for a list, take_listed) makes
+ *                        it a dead letter. In C dq_elem_parse returns -1. Then
+ *                        a take refuses the reply, and a peek shows all bytes
  *     an argument of a script    its writer (dq_write_...), and the list above
- *                        the script; then `make lua`
- *     a rare branch      DQ_MARK names it; `make marks` tells which ones the
- *                        tests reach
- *     a new option       delayq_options; its range and default dq_check_options
+ *                        the script; then run `make lua`
+ *     a rare branch      a DQ_MARK; `make marks` checks that the tests reach it
+ *     a new option       delayq_options; dq_check_options (range, default)
  *     a new error of the server    dq_err_table
- *     a new verb         its script; then its writer, reader and constant, in
+ *     a new verb         write its script; then its writer, reader, constant in
  *                        Offers, Tickets or Queries
  *===========================================================================*/
 
@@ -1780,9 +1789,9 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status);
  * >>system   clock, random bytes, sockets, the wake-up pipe, SIGPIPE
  *
  * Owns everything that differs between operating systems; no other section
- * tests for one. It begins with the functions that each system supplies, first
- * declared, then defined for Windows, for POSIX, or by a port. The rest is made
- * of these functions.
+ * tests for a system. This section first declares the functions that each
+ * system supplies, and defines them for Windows and POSIX. A port defines them
+ * in its own file. The rest of the section uses these functions.
  *---------------------------------------------------------------------------*/
 
 #if defined(_WINSOCKAPI_) && !defined(_WINSOCK2API_)
@@ -1798,7 +1807,7 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <string.h>
 #if defined(_WIN32) && !defined(DELAYQ_PORT)
 #define DQ_WINDOWS 1
-#define DQ_TEXT_SIZE 256 /* of an error's text */
+#define DQ_TEXT_SIZE 256 /* bytes for the text of an errno */
 #include <winsock2.h>
 
 #include <bcrypt.h>
@@ -1822,7 +1831,7 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #endif
 #endif
 
-#ifdef DELAYQ_LIBVALKEY /* hiredis' successor, with other names */
+#ifdef DELAYQ_LIBVALKEY /* a fork of hiredis, with other names */
 #include <valkey/valkey.h>
 #ifdef DELAYQ_TLS
 #include <valkey/tls.h>
@@ -1860,18 +1869,17 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 #include <openssl/x509v3.h>
 #endif
 
-/* Marks a function that the compiler must not merge into its callers: one with
- * large buffers, which would stay on the stack during the caller's other calls,
- * or one with 64-bit arithmetic, of which a small processor would need a copy
- * for each caller. */
+/* Prevents inlining. An inlined function with large buffers would keep them on
+ * the stack during the other calls of its caller. 64-bit arithmetic, which
+ * needs much code on a small processor, would be repeated in each caller. */
 #if defined(__GNUC__)
 #define DQ_APART __attribute__((noinline))
 #else
 #define DQ_APART
 #endif
 
-/* Names a retry, a recovery or a rare branch. `make marks` counts the ones that
- * the tests reach. */
+/* Names a retry, a recovery or a rare branch. `make marks` checks that the
+ * tests reach all of them. */
 #ifndef DQ_MARK
 #define DQ_MARK(name) ((void)0)
 #endif
@@ -1885,48 +1893,47 @@ DELAYQ_IMPLEMENTATION in a file of its own, with nothing before it"
 
 /* --- the functions that each system supplies --- */
 
-/* A port to another system is a file that DELAYQ_PORT names, for example
- * examples/device/lwip.h. It defines the functions below. It also supplies, as
- * POSIX does,
+/* DELAYQ_PORT names a file with the port to another system, for example
+ * examples/device/lwip.h. This file defines the functions below. It also
+ * supplies these parts of POSIX:
  *
  *     struct pollfd, POLLIN, POLLOUT; socklen_t, struct sockaddr, sockaddr_in,
  *     sockaddr_in6; socket, bind, connect, getsockname, getpeername,
  *     getsockopt, setsockopt, send, recv; inet_pton, htons, htonl
  *
- * and two macros: DQ_SPIN_US, by how many microseconds a sleeper usually wakes
- * late at most; and DQ_REFUSED, the SO_ERROR of a connect that was refused,
- * unless that is ECONNREFUSED. */
+ * The file also defines DQ_SPIN_US: dq_sys_sleep usually returns at most this
+ * many microseconds late. It defines DQ_REFUSED, the SO_ERROR of a refused
+ * connect, if this is not ECONNREFUSED. */
 struct pollfd;
 
-/* Returns the local clock in microseconds. It never steps. Only differences
- * between two readings are used. */
+/* Returns the local clock in microseconds. The clock is monotonic, and only the
+ * differences between its readings are used. */
 static int64_t dq_sys_now(void);
 
-/* Fill `bytes` with random bytes, of which ids are made: no other program may
- * get the same ones. Returns 0 if there are none, and delayq_open fails. */
+/* Fill `bytes` with random bytes. Ids are made of them, so no other program may
+ * get the same bytes. Returns 0 if there are none; then delayq_open fails. */
 static int dq_sys_random(unsigned char *bytes, size_t len);
 
-/* Returns the meaning of an errno. It may be written to `room`. */
+/* Returns the text of an errno, which this function may write to `room`. */
 static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]);
 
-/* Make a new socket non-blocking, close it on exec, and keep it from raising
- * SIGPIPE, as far as the system can do that. */
+/* Make a new socket non-blocking and close-on-exec, and keep it from raising
+ * SIGPIPE, as far as the system supports this. */
 static void dq_sys_set_modes(int fd);
 
 /* Close a socket that no redisContext owns. */
 static void dq_sys_close(int fd);
 
 /* Sleep until one of up to 60 descriptors is ready for its POLLIN or POLLOUT,
- * or the local clock reaches until_us. With until_us 0 it only looks. A failed
- * connect is ready for POLLOUT. Returns above 0 if a descriptor is ready, 0 if
- * the time is over, below 0 if the sleep was interrupted. It should return at
- * most DQ_SPIN_US late. */
+ * or the local clock reaches until_us. If this is 0, return at once. A socket
+ * whose connect has failed is ready for POLLOUT. Returns above 0 if a
+ * descriptor is ready, 0 if the time is over, below 0 if the sleep was
+ * interrupted. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us);
 
-/* Write one address of `host` to `address`, as text. `number` selects it: it
- * counts through the IPv4 addresses, then through those of IPv6, and then
- * begins again with the first. May wait for a name server. Returns 0 if the
- * name has no address. */
+/* Write one address of `host` to `address`, as text. `number`, modulo the count
+ * of addresses, is the index of this address; the IPv4 addresses come first.
+ * May block on a name server. Returns 0 if the name has no address. */
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]);
 
 #ifdef DELAYQ_PORT
@@ -1941,8 +1948,9 @@ typedef SOCKET dq_sys_socket;
 #define DQ_ERRNO WSAGetLastError()
 #define DQ_CONNECTING WSAEWOULDBLOCK
 #define DQ_REFUSED WSAECONNREFUSED
-#define DQ_HIGH_RESOLUTION 2 /* CREATE_WAITABLE_TIMER_..., in new headers */
-#define DQ_SPIN_US 600       /* such a timer ticks every 500 us */
+/* CREATE_WAITABLE_TIMER_HIGH_RESOLUTION, which old headers don't define */
+#define DQ_HIGH_RESOLUTION 2
+#define DQ_SPIN_US 600 /* a timer with this flag may end 500 us late */
 #define dq_sys_end() WSACleanup()
 #ifdef _MSC_VER
 #pragma comment(lib, "ws2_32")
@@ -1971,8 +1979,9 @@ static int dq_sys_random(unsigned char *bytes, size_t len) {
                            BCRYPT_USE_SYSTEM_PREFERRED_RNG) == 0;
 }
 
-/* Write the system's message, without the final full stop. A code of C comes
- * from dq_sys_is_connected, or hiredis has made it of Winsock's last one. */
+/* Write the system's message, without the final full stop. If `code` is an
+ * errno, it comes from dq_sys_is_connected, or hiredis has made it from the
+ * last error of Winsock. */
 static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
     DWORD n;
     if (code < WSABASEERR)
@@ -1990,7 +1999,7 @@ static const char *dq_sys_strerror(int code, char room[DQ_TEXT_SIZE]) {
 }
 
 static void dq_sys_set_modes(int fd) {
-    const int exclusive = 1; /* no other socket may bind the port, too */
+    const int exclusive = 1; /* no other socket may bind the same port */
     u_long on = 1;
     ioctlsocket((SOCKET)fd, (long)FIONBIO, &on);
     setsockopt((SOCKET)fd, SOL_SOCKET, SO_EXCLUSIVEADDRUSE,
@@ -2002,14 +2011,15 @@ static void dq_sys_close(int fd) {
     closesocket((SOCKET)fd);
 }
 
-/* Wait for an event of the sockets or for a timer. The timeouts of select,
- * WSAPoll and Sleep end with a tick of the system, which may take 15.6 ms; the
- * timer ticks faster since Windows 10 version 1803. Earlier events are found by
- * select, as WSAPoll does not see a failed connect before version 2004. */
+/* Sleep until a socket has an event or a timer expires. The timeouts of select,
+ * WSAPoll and Sleep may end up to 15.6 ms late, since the system clock ends
+ * them. The timer is more exact since Windows 10 version 1803. Events from
+ * before the sleep are found by select, since WSAPoll does not report a failed
+ * connect before version 2004. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
-    HANDLE wakers[2]; /* the event, the timer */
+    HANDLE wakers[2]; /* the event of all sockets, the timer */
     WSANETWORKEVENTS old;
-    LARGE_INTEGER due; /* below 0: from now on, in units of 100 ns */
+    LARGE_INTEGER due; /* in units of 100 ns; below 0: relative to now */
     fd_set in, out, failed;
     struct timeval none = {0, 0};
     size_t i;
@@ -2054,7 +2064,7 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
 
 /* --- POSIX --- */
 
-#define DQ_SPIN_US 50 /* Linux' timer slack */
+#define DQ_SPIN_US 50 /* the timer slack of Linux */
 
 static int64_t dq_sys_now(void) {
     struct timespec t;
@@ -2088,9 +2098,9 @@ static void dq_sys_close(int fd) {
     close(fd);
 }
 
-/* poll counts whole milliseconds. The rest, less than one, is slept without
- * watching the descriptors. Linux may end a poll late by a thousandth of its
- * timeout, so the timeout is shorter by that. */
+/* The timeout of poll is in whole milliseconds. nanosleep sleeps for the rest,
+ * at most 1 ms, without watching the descriptors. Linux may end a poll late by
+ * a thousandth of its timeout, so the timeout is shortened by a thousandth. */
 static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
     int64_t left_us = until_us - dq_sys_now(), ms;
     struct timespec rest;
@@ -2113,7 +2123,7 @@ static int dq_sys_sleep(struct pollfd *fds, size_t count, int64_t until_us) {
 
 static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
     struct addrinfo hints, *all = NULL, *a;
-    unsigned n[2] = {0, 0}; /* addresses of IPv4, of IPv6 */
+    unsigned n[2] = {0, 0}; /* counts of IPv4 and of IPv6 addresses */
     int found = 0, v6;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
@@ -2135,8 +2145,9 @@ static int dq_sys_resolve(const char *host, unsigned number, char address[64]) {
 
 /* --- types and macros made of these functions --- */
 
-/* The type of sockets, the last error of a socket function, and two errors; the
- * start and the end of the sockets of a handle. */
+/* For all systems except Windows: the type of a socket, the start and the end
+ * of the use of sockets, the last socket error, and the errors of a pending and
+ * a refused connect. */
 #ifndef DQ_WINDOWS
 typedef int dq_sys_socket;
 #define dq_sys_begin() 1
@@ -2157,8 +2168,8 @@ typedef union dq_sys_address {
 #endif
 } dq_sys_address;
 
-/* Read and write an int that another thread, or a signal handler, writes.
- * DQ_FENCE completes all earlier stores before a later one begins. */
+/* Load and store an int that another thread or a signal handler may store.
+ * DQ_FENCE completes all earlier stores before any later store begins. */
 #if defined(__GNUC__)
 #define DQ_LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define DQ_STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
@@ -2169,18 +2180,19 @@ typedef union dq_sys_address {
 static void dq_sys_nothing(void) {
 }
 static void (*volatile dq_sys_fence)(void) = dq_sys_nothing;
-#define DQ_FENCE() dq_sys_fence() /* no compiler looks through this call */
+#define DQ_FENCE() dq_sys_fence() /* a compiler can't inline this call */
 #endif
 
 /* --- fork, unix sockets and pipes, or their substitutes --- */
 
-/* dq_sys_pid returns a number that differs between a process and its fork;
- * dq_sys_refuse_path returns why a unix socket can't have that path, or NULL.
+/* dq_sys_pid returns a number that differs between a process and its fork.
+ * dq_sys_refuse_path returns NULL, or why a unix socket can't have that path.
  *
- * dq_sys_open_pipe opens the wake-up pipe: delayq_wake, perhaps in a signal
- * handler, writes to fds[1], and a sleeper polls fds[0]. Neither end blocks. It
- * returns 0, with errno, if it fails. A handle calls no other function of this
- * section before it, and none after dq_sys_close_pipe. */
+ * dq_sys_open_pipe opens the non-blocking wake-up pipe. delayq_wake, perhaps in
+ * a signal handler, writes to fds[1], and dq_sleep polls fds[0].
+ * dq_sys_open_pipe returns 0 with errno if it fails. It also starts Winsock,
+ * and dq_sys_close_pipe ends Winsock. So a handle uses sockets only between
+ * these two calls. */
 static void dq_sys_close_pipe(const int fds[2]) {
     dq_sys_close(fds[0]);
     if (fds[1] != fds[0]) dq_sys_close(fds[1]);
@@ -2227,8 +2239,8 @@ static const char *dq_sys_refuse_path(const char *path) {
     return "this system has no unix:// sockets";
 }
 
-/* Open a datagram socket on the loopback interface, and connect it to itself:
- * it receives nothing from any other socket. */
+/* Open a datagram socket on the loopback interface, and connect it to itself,
+ * so that it receives nothing from other sockets. */
 static int dq_sys_open_pipe(int fds[2]) {
     dq_sys_address own;
     socklen_t size = sizeof own.v4;
@@ -2264,12 +2276,12 @@ static void dq_sys_write_pipe(int fd) {
 
 /* --- SIGPIPE --- */
 
-/* Call dq_sys_block_sigpipe before, and dq_sys_unblock_sigpipe after, whatever
- * may write to a lost connection, so that the program gets no SIGPIPE from it.
- * `failed`: the write has failed, so it may have raised one. */
+/* Call dq_sys_block_sigpipe before, and dq_sys_unblock_sigpipe after, any call
+ * that may write to a lost connection, so that the program gets no SIGPIPE.
+ * `failed` is 1 if that call has failed and so may have raised the signal. */
 #if !defined(DQ_POSIX) || defined(SO_NOSIGPIPE)
 
-/* There is no SIGPIPE, or dq_sys_set_modes has disabled it. */
+/* The system has no SIGPIPE, or dq_sys_set_modes has disabled it. */
 typedef char dq_sys_signals;
 #define dq_sys_block_sigpipe(signals) ((void)(signals))
 #define dq_sys_unblock_sigpipe(signals, failed) ((void)(failed))
@@ -2277,13 +2289,13 @@ typedef char dq_sys_signals;
 #else
 
 /* hiredis and OpenSSL write without MSG_NOSIGNAL. So SIGPIPE is blocked in this
- * thread, and the signal that a write has raised is removed. A signal that was
- * pending before belongs to the program. (sigprocmask changes only the thread's
- * mask on Linux, OpenBSD and illumos, the systems without SO_NOSIGPIPE.
- * pthread_sigmask needs -lpthread before glibc 2.32.) */
+ * thread during a write, and a SIGPIPE that the write has raised is removed. A
+ * SIGPIPE that was pending before belongs to the program. (On Linux, OpenBSD
+ * and illumos, the systems without SO_NOSIGPIPE, sigprocmask changes only the
+ * thread's mask. pthread_sigmask needs -lpthread before glibc 2.32.) */
 typedef struct dq_sys_signals {
-    sigset_t sigpipe, mask; /* SIGPIPE alone; the thread's mask before */
-    int pending;            /* a SIGPIPE was pending before */
+    sigset_t sigpipe, mask; /* only SIGPIPE; the thread's former mask */
+    int pending;            /* a SIGPIPE was pending before the write */
 } dq_sys_signals;
 
 static int dq_sys_is_sigpipe_pending(void) {
@@ -2302,7 +2314,7 @@ static void dq_sys_block_sigpipe(dq_sys_signals *signals) {
 static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
     int saved = errno;
     if (failed && !signals->pending) {
-#ifdef __OpenBSD__ /* no sigtimedwait; but no other thread takes the signal */
+#ifdef __OpenBSD__ /* lacks sigtimedwait; no other thread gets the signal */
         int number;
         if (dq_sys_is_sigpipe_pending()) sigwait(&signals->sigpipe, &number);
 #else
@@ -2320,16 +2332,17 @@ static void dq_sys_unblock_sigpipe(const dq_sys_signals *signals, int failed) {
 
 /* --- hiredis' contexts --- */
 
-/* Returns a context's socket. On Windows hiredis holds a SOCKET of 64 bits; as
- * in all handles, Windows uses 32 of them. */
+/* Returns the socket of a context. On Windows hiredis stores a SOCKET of 64
+ * bits, of which Windows uses only 32, as in all its handles. */
 static int dq_sys_fd(const redisContext *c) {
     return (int)c->fd;
 }
 
-/* Write as much of the output buffer as the socket takes. *sent becomes 1 if
- * all of it was written. A context that has failed before writes nothing.
- * Without TLS a small request needs one system call, not three. (hiredis frees
- * a large buffer; libvalkey hides its length.) */
+/* Write as much of the output buffer as the socket accepts. *sent becomes 1 if
+ * all of it was written. A context that has already failed writes nothing.
+ * Without TLS, send() writes a small request with one system call instead of
+ * three. hiredis writes a large request, and then frees the large buffer.
+ * libvalkey writes all requests, since it hides the length of its buffer. */
 static int dq_sys_write(redisContext *c, int tls, int *sent) {
     dq_sys_signals signals;
     int status;
@@ -2339,7 +2352,7 @@ static int dq_sys_write(redisContext *c, int tls, int *sent) {
     if (!tls && sdslen(c->obuf) <= 4096) {
         size_t len = sdslen(c->obuf);
         ssize_t n = send(c->fd, c->obuf, len, MSG_NOSIGNAL);
-        if (n >= 0) { /* else redisBufferWrite finds the cause */
+        if (n >= 0) { /* else redisBufferWrite reports the error */
             memmove(c->obuf, c->obuf + n, len - (size_t)n + 1);
             sdssetlen(c->obuf, len - (size_t)n);
             *sent = n == (ssize_t)len;
@@ -2351,20 +2364,20 @@ static int dq_sys_write(redisContext *c, int tls, int *sent) {
 #endif
     dq_sys_block_sigpipe(&signals);
     status = redisBufferWrite(c, sent);
-    if (c->err == REDIS_ERR_OOM) *sent = 1; /* written, then no new buffer */
+    if (c->err == REDIS_ERR_OOM) *sent = 1; /* all of it was written */
     dq_sys_unblock_sigpipe(&signals, status != REDIS_OK);
     return status;
 }
 
-/* Read the pending input, without waiting. Returns its length, 0 if there is
- * nothing, below 0 if the context has failed. Under TLS a read may write, too.
- * (redisBufferRead would need 16 KB of stack.) */
+/* Read the pending input without blocking. Returns its length, 0 if there is
+ * none, below 0 if the context has failed. Under TLS a read may also write, and
+ * so raise SIGPIPE. (redisBufferRead would need 16 KB of stack.) */
 static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
     dq_sys_signals signals;
     int n;
-    if (c->err && tls) return -1; /* else a failed write prevents no read */
+    if (c->err && tls) return -1; /* without TLS, a read may still work */
     if (tls) dq_sys_block_sigpipe(&signals);
-#if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* without c->funcs */
+#if defined(HIREDIS_MAJOR) && HIREDIS_MAJOR < 1 /* no c->funcs yet */
     n = (int)recv(c->fd, to, size, 0);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         n = 0;
@@ -2374,7 +2387,7 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
         n = -1;
     }
 #else
-    n = (int)(c->funcs->read)(c, to, size); /* lwIP has a macro read */
+    n = (int)(c->funcs->read)(c, to, size); /* lwIP defines a macro read() */
 #endif
     if (tls) dq_sys_unblock_sigpipe(&signals, n < 0);
     return n;
@@ -2382,9 +2395,10 @@ static int dq_sys_read(redisContext *c, int tls, char *to, size_t size) {
 
 /* --- time --- */
 
-/* How long a call stays awake for its reply; 0: not at all. */
+/* How long, in microseconds, a call watches for its reply before it sleeps. A
+ * virtual machine needs about 100 us to wake two processors. */
 #if defined(DQ_POSIX) && defined(_SC_NPROCESSORS_ONLN)
-#define DQ_AWAKE_US 100 /* about what a virtual machine needs to wake two */
+#define DQ_AWAKE_US 100
 #define dq_sys_processors() sysconf(_SC_NPROCESSORS_ONLN)
 #else
 #define DQ_AWAKE_US 0
@@ -2398,7 +2412,7 @@ static unsigned dq_sys_random16(void) {
     return (unsigned)r[0] << 8 | r[1];
 }
 
-/* Returns an entry for dq_sys_sleep. `events`: POLLIN, POLLOUT, or both. */
+/* Returns an entry for dq_sys_sleep. `events` is POLLIN, POLLOUT, or both. */
 static struct pollfd dq_sys_watch(int fd, int events) {
     struct pollfd p;
     assert(fd >= 0 && events != 0);
@@ -2408,8 +2422,8 @@ static struct pollfd dq_sys_watch(int fd, int events) {
     return p;
 }
 
-/* Sleep until a descriptor is ready or the local clock reaches until_us. The
- * last DQ_SPIN_US are spent awake, since a sleeper may wake that much late. */
+/* Sleep until a descriptor is ready or the local clock reaches until_us. Stay
+ * awake for the last DQ_SPIN_US, by which dq_sys_sleep may return late. */
 static void dq_sys_poll_until(struct pollfd *fds, size_t count,
                               int64_t until_us) {
     assert(count <= 60);
@@ -2420,8 +2434,8 @@ static void dq_sys_poll_until(struct pollfd *fds, size_t count,
 
 /* --- addresses and connects --- */
 
-/* Read an IP address, or with port 0 the path of a unix socket. Returns the
- * length of the address, or 0 if `text` is a host's name. */
+/* Parse an IP address or, if `port` is 0, the path of a unix socket. Returns
+ * the size of the address, or 0 if `text` is the name of a host. */
 static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
                                    int port) {
     memset(to, 0, sizeof *to);
@@ -2445,15 +2459,14 @@ static size_t dq_sys_parse_address(dq_sys_address *to, const char *text,
     return sizeof to->v6;
 }
 
-/* Create a socket and begin to connect it. Returns -1, with errno, if that
- * fails at once. */
+/* Begin to connect a new socket. Returns it, or -1 with errno if this fails. */
 static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     dq_sys_socket s = socket(to->any.sa_family, SOCK_STREAM, 0);
     int fd = (int)s, on = 1, error;
     errno = DQ_ERRNO;
     if (fd < 0) return -1;
     dq_sys_set_modes(fd);
-    /* A unix socket does not know this option, nor need it. */
+    /* A unix socket lacks this option, and does not need it. */
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, (const char *)&on, sizeof on);
     if (connect(s, &to->any, (socklen_t)size) == 0) return fd;
     error = DQ_ERRNO;
@@ -2463,8 +2476,8 @@ static int dq_sys_connect(const dq_sys_address *to, size_t size) {
     return -1;
 }
 
-/* Write the address to which a socket is connected. Returns its size, or 0 if
- * it is unknown. */
+/* Set *to to the IP address to which a socket is connected. Returns the size of
+ * the address, or 0 if it is unknown, for example for a unix socket. */
 static size_t dq_sys_peer(int fd, dq_sys_address *to) {
     socklen_t n = sizeof *to;
     memset(to, 0, sizeof *to);
@@ -2474,9 +2487,9 @@ static size_t dq_sys_peer(int fd, dq_sys_address *to) {
                : 0;
 }
 
-/* Returns 1 if a connect has succeeded, 0 if it is in progress, -1, with errno,
- * if it has failed. If nobody listens on a port that the system also assigns to
- * clients, a socket may be connected to itself. */
+/* Returns 1 if a connect has succeeded, 0 if it is in progress, -1 with errno
+ * if it has failed. A socket that is connected to itself counts as failed. This
+ * can happen if nobody listens on a port of the ephemeral range. */
 static int dq_sys_is_connected(int fd) {
     dq_sys_socket s = (dq_sys_socket)fd;
     struct pollfd p = dq_sys_watch(fd, POLLOUT);
@@ -2495,22 +2508,21 @@ static int dq_sys_is_connected(int fd) {
     return error == 0 ? 1 : -1;
 }
 
-/* Read a socket's pending input, without waiting. Returns its length; 0 or less
- * if there is nothing. */
+/* Read pending input without blocking. Returns its length, or <= 0 if none. */
 static int dq_sys_receive(int fd, char *to, unsigned short size) {
     return (int)recv((dq_sys_socket)fd, to, size, 0);
 }
 
 /*-----------------------------------------------------------------------------
  * MARK: - Numbers
- * >>numbers   numbers as text, in hex, in a back-off
+ * >>numbers   numbers in decimal and hex, back-off
  *
- * Owns the limit of due times; keeps no state.
+ * Owns the limit of due times. It has no state.
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_DUE 9007199254740991 /* ms since the epoch: 2^53 - 1 */
 
-/* Write a number's text, without a NUL. Returns its length, 20 at most. */
+/* Write a number in decimal, without a NUL. Returns its length, at most 20. */
 static size_t dq_num_decimal(char *to, int64_t value) {
     char text[20], *end = text + sizeof text, *at = end;
     uint64_t v = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -2522,7 +2534,7 @@ static size_t dq_num_decimal(char *to, int64_t value) {
     return (size_t)(end - at);
 }
 
-/* Returns the number with which a text begins, DQ_MAX_DUE at most. */
+/* Returns the number with which a text begins, but at most DQ_MAX_DUE. */
 static int64_t dq_num_due(const char *p) {
     int64_t value = 0;
     for (; *p >= '0' && *p <= '9'; p++)
@@ -2530,15 +2542,15 @@ static int64_t dq_num_due(const char *p) {
     return value;
 }
 
-/* Returns the number of exactly `len` digits with which a text begins; -1 if
- * there are more or fewer digits, or if the number is above `max`. */
+/* Returns the number with which a text begins. Returns -1 if the number does
+ * not have exactly `len` digits, or is above `max`. */
 static int dq_num_small(const char *text, size_t len, int max) {
     int64_t value = dq_num_due(text);
     if (len == 0 || strspn(text, "0123456789") != len) return -1;
     return value <= max ? (int)value : -1;
 }
 
-/* Write bytes as hex digits and a NUL. Returns the end of the digits. */
+/* Write bytes as hex digits, then a NUL. Returns a pointer to the NUL. */
 static char *dq_num_hex(char *to, const unsigned char *bytes, size_t len) {
     static const char digits[] = "0123456789abcdef";
     for (; len > 0; len--, bytes++) {
@@ -2556,9 +2568,9 @@ static int dq_num_unhex(int c) {
     return -1;
 }
 
-/* Returns the time until the next attempt, in the unit of `base` and `cap`:
- * `base`, doubled for each failure after the first, `cap` at most. Half of it
- * is random, so that the programs of a fleet don't retry in step. */
+/* Returns the time until the next attempt, in the unit of `base` and `cap`. It
+ * is `base`, doubled for each failure after the first, but at most `cap`. Half
+ * of it is random, so that many programs don't retry at the same moment. */
 static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
     int64_t d = base;
     assert(base > 0 && cap > 0 && cap <= DQ_MAX_DUE);
@@ -2569,37 +2581,37 @@ static int64_t dq_num_backoff(int64_t base, int64_t cap, unsigned failures) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Elements
- * >>elements   every byte of an element, an id, a ticket
+ * >>elements   the bytes of an element, an id, a ticket
  *
- * Owns the bytes of elements, ids and tickets. (Two other functions know an id:
- * dq_write_take writes the rest of the ids that a lease makes, and
- * dq_outbox_is_own reads the handle's bytes.)
+ * Owns the bytes of elements, ids and tickets. The scripts, section Keep,
+ * dq_write_take (for the ids of leases) and dq_outbox_is_own (for the bytes of
+ * the handle) also read or write some bytes of ids.
  *
  *     native, Redisson >= 3.21.1   u8 k, id of k bytes, L, payload
  *     Redisson <= 3.21.0           id of 8 bytes (a double), L, payload
  *
  * k is 16 if delayq wrote the element, 8 if Redisson did. L is the payload's
  * length as the server's unsigned long: 8 bytes, or 4 on 32-bit servers and on
- * Windows. The exact length tells the formats apart: no element fits both
- * lengths of L, nor both values of k. However, an old id can begin with 16 or 8
- * and be followed by a plausible L. Such an element is decoded in the format of
- * the handle's wire. That is correct as long as all handles on the queue, and
- * Redisson, use the same wire.
+ * Windows. An element fits a format if L is the number of bytes after L. No
+ * element fits both sizes of L, or both values of k. However, an element with
+ * an old id that begins with 16 or 8 may fit both formats. It is decoded in the
+ * format of the handle's wire. That is correct as long as all handles on the
+ * queue, and Redisson, use the same wire.
  *
  * An id of 16 bytes consists of
  *
- *     8 bytes   the order: microseconds, big-endian
+ *     8 bytes   the order: the server's clock in us, big-endian
  *     5 bytes   random, the same in all ids of a handle
- *     1 byte    the number of releases in its lower 6 bits, flags (0) above
+ *     1 byte    lower 6 bits: the number of releases; upper 2: flags, now 0
  *     2 bytes   the attempt, big-endian
  *
- * A release takes the attempt back. The number of releases then makes the id of
- * the next lease differ from the last one.
+ * A release lowers the attempt by 1, so the next lease has the same attempt as
+ * the last lease. The number of releases makes their ids differ.
  *---------------------------------------------------------------------------*/
 
 #define DQ_ELEM_HEADER_MAX 25
 #define DQ_ELEM_PREFIX_MAX 17
-#define DQ_ELEM_OLD 0 /* the kind of old elements; the others are k: 16 or 8 */
+#define DQ_ELEM_OLD 0 /* the kind of old elements; the kind of others is k */
 
 static void dq_elem_put_uint(unsigned char *to, int size, int big,
                              uint64_t value) {
@@ -2616,13 +2628,12 @@ static uint64_t dq_elem_get_uint(const unsigned char *from, int size, int big) {
     return value;
 }
 
-/* Returns by how many bits the order in an id is shifted. */
+/* Returns by how many bits the order is shifted to the left in an id. */
 static int dq_elem_order_shift(const delayq *q) {
     return q->wire->old_first ? 11 : 0;
 }
 
-/* Write the bytes of an element that stand before its payload of `len` bytes.
- * Returns their number. */
+/* Write the header for a payload of `len` bytes. Returns the header's size. */
 static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
                                    size_t len, unsigned char *to) {
     const delayq_conn *conn = q->conn;
@@ -2635,13 +2646,13 @@ static size_t dq_elem_write_header(const delayq *q, const unsigned char id[16],
     return n + conn->long_size;
 }
 
-/* Returns the kind of an element of n bytes, and where its payload begins; -1
- * if it can't be decoded, and *start is 0. With old_first, an element that fits
- * both formats is an old one. */
+/* Returns the kind of an element of n bytes, and sets *start to the offset of
+ * its payload. If the element can't be decoded, returns -1 and sets *start to
+ * 0. With old_first, an element that fits both formats is an old one. */
 static int dq_elem_parse(const unsigned char *e, size_t n, int big,
                          int old_first, size_t *start) {
     int k = n > 0 && (e[0] == 16 || e[0] == 8) ? e[0] : DQ_ELEM_OLD, i;
-    for (i = 0; i < 4; i++) { /* two formats, each with two lengths of L */
+    for (i = 0; i < 4; i++) { /* two formats, and two sizes of L for each */
         int kind = (i < 2) == (old_first != 0) ? DQ_ELEM_OLD : k;
         size_t at = kind == DQ_ELEM_OLD ? 8 : 1 + (size_t)kind;
         int size = i % 2 == 0 ? 8 : 4;
@@ -2654,28 +2665,29 @@ static int dq_elem_parse(const unsigned char *e, size_t n, int big,
     return -1;
 }
 
-/* Parse an element as this handle reads it. */
+/* Parse an element with the byte order and the wire of this handle. */
 static int dq_elem_parse_of(const delayq *q, const unsigned char *e, size_t n,
                             size_t *start) {
     return dq_elem_parse(e, n, q->conn->long_big, q->wire->old_first, start);
 }
 
-/* Returns the attempt that an element, or a ticket's prefix of it, contains; 0
- * if its id has less than 16 bytes. */
+/* Returns the attempt in an element, or 0 if its id has less than 16 bytes. The
+ * first 17 bytes of the element are enough. */
 static int dq_elem_attempt(const unsigned char *e, int kind) {
     return kind == 16 ? e[15] << 8 | e[16] : 0;
 }
 
-/* Returns the lower 11 bits of the old ids of the handle's offers: random bits
- * and a 1, so that the id, read as a double, is neither infinite nor NaN. */
+/* Returns the lower 11 bits of the old ids of the handle's offers. Bits 7 to 5
+ * are 001, so that the id, read as a double, is neither infinite nor NaN. The
+ * other bits are random. */
 static int dq_elem_old_id_low(const delayq *q) {
     return (q->handle_id[5] & 7) << 8 | 0x20 | (q->handle_id[6] & 0x1f);
 }
 
-/* Reserve `count` orders and return the first. It estimates the server's clock
- * at the arrival of a request that is sent now, assuming the shortest transit
- * time seen so far. So the order is above that of each offer that has returned,
- * and below that of each offer that begins after this one returns. */
+/* Reserve `count` orders and return the first. This is the time in us that the
+ * server's clock will show, by estimate, when a request sent now arrives after
+ * the shortest transit time so far. So it is above the order of each offer that
+ * has returned, and below that of each offer that begins later. */
 static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     const delayq_conn *conn = q->conn;
     uint64_t order =
@@ -2686,8 +2698,8 @@ static uint64_t dq_elem_next_order(delayq *q, size_t count) {
     return order;
 }
 
-/* Make the id of the next offer. As bytes, too, the ids of a handle rise
- * strictly: Redis sorts the elements of one millisecond by their bytes. */
+/* Make the id of the next offer. The id is greater, byte by byte, than the last
+ * one, since Redis sorts the elements of one millisecond by their bytes. */
 static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     uint64_t order = dq_elem_next_order(q, 1) << dq_elem_order_shift(q);
     if (q->wire->old_first) order |= (uint64_t)dq_elem_old_id_low(q);
@@ -2696,7 +2708,6 @@ static void dq_elem_next_id(delayq *q, unsigned char id[16]) {
     memset(id + 13, 0, 3);
 }
 
-/* Write a ticket of a due time and an id. */
 static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
                               const unsigned char *id, size_t id_len) {
     size_t n = dq_num_decimal(t->text, due_ms);
@@ -2705,25 +2716,26 @@ static void dq_elem_id_ticket(delayq_ticket *t, int64_t due_ms,
     dq_num_hex(t->text + n, id, id_len);
 }
 
-/* Write an element's ticket. In the ticket of a Redisson id of 8 bytes, the id
- * includes k: without it the id would look like an old one. */
+/* Write the ticket of an element. If the kind is 8, the ticket contains k
+ * before the id, since the 8 bytes alone would look like an old id. */
 static void dq_elem_ticket(delayq_ticket *t, int64_t due_ms,
                            const unsigned char *e, int kind) {
     size_t id_len = kind == 16 ? 16 : kind == 8 ? 9 : 8;
     dq_elem_id_ticket(t, due_ms, e + (kind == 16), id_len);
 }
 
-/* Write a ticket with which a peek can only continue, for an element that can't
- * be decoded, or whose score is no due time. It contains the rank. */
+/* Write the ticket of an element that can't be decoded, or whose score is no
+ * due time. It contains the rank, and is valid only to continue a peek. */
 static void dq_elem_rank_ticket(delayq_ticket *t, int64_t due_ms,
                                 uint64_t rank) {
-    unsigned char id[9] = {0xff}; /* no other id of 9 bytes begins with it */
+    unsigned char id[9] = {0xff}; /* other ids of 9 bytes begin with 8 */
     dq_elem_put_uint(id + 1, 8, 1, rank);
     dq_elem_id_ticket(t, due_ms, id, sizeof id);
 }
 
-/* Write the first bytes of a ticket's element to `key`. Returns their number,
- * or 0 if `text` is no ticket. *due_len: the length of the due time's text. */
+/* Write the first bytes of a ticket's element to `key`, and the length of the
+ * due time in `text` to *due_len. Returns the number of bytes in `key`, or 0 if
+ * `text` is no ticket. */
 static size_t dq_elem_ticket_prefix(const char *text,
                                     unsigned char key[DQ_ELEM_PREFIX_MAX],
                                     size_t *due_len) {
@@ -2744,7 +2756,6 @@ static size_t dq_elem_ticket_prefix(const char *text,
     return n;
 }
 
-/* Replace the due time of a ticket. */
 static void dq_elem_set_ticket_due(delayq_ticket *t, int64_t due_ms) {
     char id[sizeof t->text];
     snprintf(id, sizeof id, "%s", strchr(t->text, '-'));
@@ -2764,24 +2775,24 @@ static int dq_elem_is_ticket(const char *text) {
  * >>errors-inside   statuses, the table of server errors, error texts
  *
  * Owns the error texts of handles and connections, and the table that gives
- * each error of a server its status. A connection's text is the cause alone; a
- * handle's text also states the consequence.
+ * each error of a server its status. The text of a connection contains only the
+ * cause. The text of a handle also contains the consequence.
  *---------------------------------------------------------------------------*/
 
-/* Internal statuses: nothing has happened, and the request has to be sent in
- * another way. dq_err_public turns them into DELAYQ_ERR_AGAIN before a caller
- * sees them. (A C++ delayq_status holds no number above 15.) */
-#define DQ_NOSCRIPT ((delayq_status)12) /* the script has to be loaded */
-#define DQ_MOVED ((delayq_status)13)    /* another node has the slot */
-#define DQ_MOVING ((delayq_status)14)   /* the slot is on its way there: ASK,
-                                           TRYAGAIN */
+/* Internal statuses: nothing has happened, and the request has to be sent
+ * again. dq_err_public turns these statuses into DELAYQ_ERR_AGAIN before a
+ * caller sees them. (In C++ a delayq_status can't hold a number above 15.) */
+#define DQ_NOSCRIPT ((delayq_status)12) /* first the script must be loaded */
+#define DQ_MOVED ((delayq_status)13)    /* another node has the queue's slot */
+#define DQ_MOVING ((delayq_status)14)   /* the slot moves to another node: the
+                                           reply is ASK or TRYAGAIN */
 
 static delayq_status dq_err_public(delayq_status status) {
     return status < DQ_NOSCRIPT ? status : DELAYQ_ERR_AGAIN;
 }
 
-/* Write the error text of a handle or a connection: one line, whatever a server
- * has sent. Returns the status. */
+/* Set the error text of a handle or a connection. Control characters, which a
+ * server may have sent, become spaces. Returns `status`. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -2796,7 +2807,7 @@ dq_err_set(char err[256], delayq_status status, const char *format, ...) {
     return status;
 }
 
-/* Advice for errors of a server. */
+/* Advice that is appended to the texts of some server errors. */
 enum {
     DQ_HINT_NONE,
     DQ_HINT_SLOT,
@@ -2817,14 +2828,14 @@ static const char *const dq_err_hints[] = {
     "; set script_check_enable to 0 for this server",
     "; start Dragonfly with --default_lua_flags=allow-undeclared-keys"};
 
-/* The beginnings of error replies, without "ERR ". The fields are bytes, to
- * save flash. */
+/* The meaning of an error reply that begins with `code`, or with "ERR " and
+ * `code`. The fields are bytes, to save flash. */
 typedef struct dq_err_entry {
     const char *code;
     signed char status;
-    unsigned char leave; /* the connection, for one of these, or 0 */
-#define DQ_LEAVE 1       /* another server may succeed */
-#define DQ_ENDED 2       /* the server ends it because of the request */
+    unsigned char leave; /* why the reply ends the connection, or 0 */
+#define DQ_LEAVE 1       /* another server may run the request */
+#define DQ_ENDED 2       /* the request makes the server end the connection */
     unsigned char hint;
 } dq_err_entry;
 
@@ -2865,16 +2876,15 @@ static const dq_err_entry dq_err_table[] = {
      DQ_HINT_UNDECLARED},
     {"", DELAYQ_ERR_REDIS, 0, 0}};
 
-/* Returns the cause in the text of an error reply. Redis 6 and older put "ERR
- * Error running script (call to ...): @user_script:7: @user_script: 7: -"
- * before the error of a command in a script.
- */
+/* Returns the part of an error reply that states the cause. If a command in a
+ * script has failed, Redis 6 and older put this before the cause: "ERR Error
+ * running script (call to ...): @user_script:7: @user_script: 7: -". */
 static const char *dq_err_cause(const char *text) {
     static const char place[] = "@user_script:";
     const char *at;
     while ((at = strstr(text, place)) != NULL) {
         at = strstr(at + sizeof place - 1, ": ");
-        if (!at) break; /* Redis 7 puts the place at the end */
+        if (!at) break; /* Redis 7 puts the place after the cause */
         text = at + 2;
     }
     return *text == '-' ? text + 1 : text;
@@ -2888,9 +2898,9 @@ static const dq_err_entry *dq_err_lookup(const char *text) {
     return e;
 }
 
-/* Turn an error reply into a status and a text. Cut off the command's
- * arguments, which Redis repeats and which may hold a password, and the
- * script's SHA1, which takes the room of the advice. */
+/* Turn an error reply into a status and a text. Redis repeats the command's
+ * arguments, which may contain a password, and the script's SHA1, which takes
+ * room from the advice. The text omits both. */
 static delayq_status dq_err_reply(char *err, const char *what,
                                   const redisReply *r) {
     const char *text = dq_err_cause(r->str);
@@ -2902,10 +2912,10 @@ static delayq_status dq_err_reply(char *err, const char *what,
         cut = NULL;
     if (!cut) cut = strstr(text, ", with args");
     len = (int)(cut ? (size_t)(cut - text) : strlen(text));
-    if (len > 120) /* cut, but not within a word */
+    if (len > 120) /* cut at a space, if possible */
         for (len = 120; len > 80 && text[len] != ' '; len--) {
         }
-    while (len > 0 && text[len - 1] == ' ') len--; /* Redis 5 appends some */
+    while (len > 0 && text[len - 1] == ' ') len--; /* Redis 5 appends spaces */
     return dq_err_set(err, (delayq_status)e->status,
                       "%s: the server says: %.*s%s", what, len, text,
                       dq_err_hints[e->hint]);
@@ -2926,16 +2936,16 @@ static delayq_status dq_err_moving(char err[256], const char *what) {
                       what);
 }
 
-/* Return or keep a status with its text, which may be there already. */
+/* Copy `text`, which may be `err` itself, to `err`. Returns `status`. */
 static delayq_status dq_err_with(char err[256], delayq_status status,
                                  const char text[256]) {
     memmove(err, text, 256);
     return status;
 }
 
-/* Set the text of a request whose connection was lost, or whose time is over:
- * the cause, and whether it may have taken effect, by `status`. No other
- * function writes this text. */
+/* Set the error text of a request that has lost its connection or timed out.
+ * The text states the cause and, by `status`, whether the request may have
+ * taken effect. */
 static delayq_status dq_err_lost(char err[256], delayq_status status,
                                  const char *cause) {
     int may = status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL;
@@ -2944,9 +2954,9 @@ static delayq_status dq_err_lost(char err[256], delayq_status status,
                           : DQ_NOTHING);
 }
 
-/* A call fails with `status`, whose text is in err, after the reply to one of
- * its requests was lost. That request may have run. Returns the status of the
- * call. */
+/* Returns the status of a call that fails with `status`, whose text is in err,
+ * after it has lost the reply to a request. Since this request may have run,
+ * the status is DELAYQ_ERR_UNKNOWN, and the text names both faults. */
 static delayq_status dq_err_after_loss(char err[256], const char *what,
                                        delayq_status status) {
     const char *end = strstr(err, DQ_NOTHING);
@@ -2963,12 +2973,12 @@ static delayq_status dq_err_after_loss(char err[256], const char *what,
         what, then);
 }
 
-/* Foreign elements: a handle must not write to a queue that holds any of these.
- * From a mirror Redisson would deliver again the items that a handle without a
- * mirror has delivered. */
+/* Foreign elements. A handle must not write to a queue that contains any of
+ * them, or a mirror which the handle's wire does not have. The items that the
+ * handle takes would stay in such a mirror, and Redisson would deliver them. */
 enum { DQ_FOREIGN_OLD = 1, DQ_FOREIGN_NEW = 2, DQ_FOREIGN_MIRROR = 3 };
 
-/* Set the text that explains which elements q has met. */
+/* Set the text that names the foreign elements in q's queue, and the remedy. */
 static delayq_status dq_err_wire(const delayq *q, char err[256]) {
     const char *why =
         q->foreign == DQ_FOREIGN_MIRROR
@@ -2988,13 +2998,12 @@ static delayq_status dq_err_wire(const delayq *q, char err[256]) {
                           : "");
 }
 
-/* Report a fault or an event to the program. */
 static void dq_err_log(const delayq *q, delayq_status status,
                        const char *text) {
     if (q->options.log) q->options.log(q->options.user, status, text);
 }
 
-/* Report a fault that may repeat itself: a new status at once, the same one
+/* Report a fault that may recur: at once if its status is new, else at most
  * once a second. */
 static void dq_err_log_again(delayq *q, delayq_status status,
                              const char *text) {
@@ -3005,7 +3014,7 @@ static void dq_err_log_again(delayq *q, delayq_status status,
     dq_err_log(q, status, text);
 }
 
-/* Returns 1 if a retry may succeed without anybody's help. */
+/* Returns 1 if `status` is a transient failure: a retry may succeed. */
 static int dq_err_is_transient(delayq_status status) {
     return status == DELAYQ_ERR_IO || status == DELAYQ_ERR_TIMEOUT ||
            status == DELAYQ_ERR_AGAIN || status == DELAYQ_ERR_READONLY ||
@@ -3015,23 +3024,23 @@ static int dq_err_is_transient(delayq_status status) {
  * MARK: - URL
  * >>url   the URL of options.url
  *
- * Owns the grammar of URLs. An error text is a constant: it repeats no part of
- * the URL, which may contain a password.
+ * Owns the grammar of URLs. An error text is a constant that repeats no part of
+ * the URL, since the URL may contain a password.
  *---------------------------------------------------------------------------*/
 
 #define DQ_HOSTS_MAX 64
 
 typedef struct dq_url {
-    const char *hosts; /* their text in the URL: host[:port][,...], or a
-                          socket's path */
+    const char *hosts; /* this part of the URL: host[:port][,...], or the path
+                          of a unix socket */
     size_t hosts_len;
-    unsigned count; /* of the hosts */
+    unsigned count; /* the number of hosts */
     int local, sentinel, tls, login, db;
     char user[256], password[512], service[256];
 } dq_url;
 
-/* Copy a text, with each %XX decoded. Returns 0 if it has more than size - 1
- * bytes, a malformed %XX, or %00. */
+/* Copy a text, and decode each %XX in it. Returns 0 if the result has more than
+ * size - 1 bytes, or if the text has a malformed %XX or a %00. */
 static int dq_url_unescape(char *to, size_t size, const char *from,
                            size_t len) {
     const char *end = from + len;
@@ -3052,8 +3061,8 @@ static int dq_url_unescape(char *to, size_t size, const char *from,
     return 1;
 }
 
-/* Read host[:port] or [host][:port]; `port` is the default. Returns NULL, or
- * what is wrong. */
+/* Parse "host", "host:port", "[host]" or "[host]:port"; `port` is the default.
+ * Returns NULL, or the fault. */
 static const char *dq_url_read_address(const char *p, size_t len, int port,
                                        delayq_address *a) {
     const char *end = p + len, *colon;
@@ -3079,8 +3088,7 @@ static const char *dq_url_read_address(const char *p, size_t len, int port,
     return a->port > 0 ? NULL : "the port is not a number from 1 to 65535";
 }
 
-/* Read the host with a number, which begins again with the first host after
- * the last. Returns NULL, or what is wrong. */
+/* Parse host `number` modulo u->count. Returns NULL, or the fault. */
 static const char *dq_url_host(const dq_url *u, unsigned number,
                                delayq_address *a) {
     const char *p = u->hosts, *end = p + u->hosts_len, *comma;
@@ -3098,8 +3106,8 @@ static const char *dq_url_host(const dq_url *u, unsigned number,
                                u->sentinel ? 26379 : 6379, a);
 }
 
-/* Read redis://, rediss://, redis+sentinel://, rediss+sentinel:// or unix://.
- * Returns the rest of the URL, or NULL. */
+/* Parse redis://, rediss://, redis+sentinel://, rediss+sentinel:// or unix://.
+ * Returns the rest of the URL, or NULL if it begins with none of them. */
 static const char *dq_url_read_scheme(const char *p, dq_url *u) {
     u->local = strncmp(p, "unix://", 7) == 0;
     if (u->local) return p + 7;
@@ -3112,8 +3120,7 @@ static const char *dq_url_read_scheme(const char *p, dq_url *u) {
     return strncmp(p, "://", 3) == 0 ? p + 3 : NULL;
 }
 
-/* Read the text after the hosts: /service, /db, or ?db=N. Returns NULL, or what
- * is wrong. */
+/* Parse /service, /db or ?db=N after the hosts. Returns NULL, or the fault. */
 static const char *dq_url_read_rest(dq_url *u, const char *p) {
     if (u->local && *p && strncmp(p, "?db=", 4) != 0)
         return "after ? there must be db=N";
@@ -3132,7 +3139,7 @@ static const char *dq_url_read_rest(dq_url *u, const char *p) {
     return u->db >= 0 ? NULL : "the database is not a number";
 }
 
-/* Read a URL; *u points into it. Returns NULL, or what is wrong. */
+/* Parse a URL, into which *u keeps pointers. Returns NULL, or the fault. */
 static const char *dq_url_parse(const char *url, dq_url *u) {
     const char *p, *at, *end, *wrong = NULL;
     delayq_address a;
@@ -3173,14 +3180,14 @@ static const char *dq_url_parse(const char *url, dq_url *u) {
  * MARK: - TLS
  * >>tls   TLS with OpenSSL
  *
- * Owns the SSL_CTX of a connection, and drives the handshake itself: hiredis'
- * functions check neither the host's name nor a deadline.
+ * Owns the SSL_CTX of a connection. This section performs the handshake, since
+ * hiredis' functions check neither the name of the host nor a deadline.
  *---------------------------------------------------------------------------*/
 
 #ifdef DELAYQ_TLS
 
-/* Set the error text to the cause of the last failure, in OpenSSL's words.
- * Returns `status`, or DELAYQ_ERR_AUTH if the certificate was refused. */
+/* Set the error text to OpenSSL's text for the last failure. Returns `status`,
+ * or DELAYQ_ERR_AUTH if the certificate was refused. */
 static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                                  const char *where, const SSL *ssl) {
     long verdict = SSL_get_verify_result(ssl);
@@ -3193,8 +3200,8 @@ static delayq_status dq_tls_fail(delayq_conn *conn, delayq_status status,
                       why ? why : "the connection is lost");
 }
 
-/* Return why a file of the options can't be used. OpenSSL has no words for a
- * file that can't be opened. */
+/* Returns why a file of the options can't be used. If it can't be opened, the
+ * reason comes from errno, since OpenSSL has no text for this. */
 static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
                                  const char *file) {
     const char *why = ERR_reason_error_string(ERR_peek_last_error());
@@ -3206,8 +3213,8 @@ static const char *dq_tls_refuse(delayq_conn *conn, const char *option,
     return conn->err;
 }
 
-/* Make the connection's SSL_CTX, unless it has one. Reading the files may take
- * a while. Returns NULL, or what is wrong with the files. */
+/* Make the connection's SSL_CTX, unless it has one. This reads files, so it may
+ * take a while. Returns NULL, or the fault. */
 static const char *dq_tls_prepare(delayq_conn *conn) {
     const delayq_options *o = &conn->owner->options;
     const char *wrong = NULL;
@@ -3238,8 +3245,8 @@ static const char *dq_tls_prepare(delayq_conn *conn) {
     return wrong;
 }
 
-/* Prepare a connected socket for a handshake that requires a certificate of
- * `host`. */
+/* Prepare a connected socket for the handshake, which will fail unless the
+ * certificate is valid for `host`. */
 static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
                                   const char *host) {
     delayq_status status = DELAYQ_OK;
@@ -3265,8 +3272,8 @@ static delayq_status dq_tls_begin(delayq_conn *conn, delayq_socket *s,
     return status;
 }
 
-/* Continue the handshake. Returns DELAYQ_OK when it is complete, DELAYQ_EMPTY
- * while it needs more time. */
+/* Continue the handshake. Returns DELAYQ_OK if it is complete, DELAYQ_EMPTY if
+ * it needs more time, else the failure. */
 static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
                                  const char *where) {
     delayq_status status = DELAYQ_OK;
@@ -3286,7 +3293,7 @@ static delayq_status dq_tls_step(delayq_conn *conn, delayq_socket *s,
     return status;
 }
 
-/* Returns the events for which the handshake waits. */
+/* Returns the event for which the handshake waits: POLLIN or POLLOUT. */
 static short dq_tls_events(const delayq_socket *s) {
     return SSL_want_write((const SSL *)s->ssl) ? POLLOUT : POLLIN;
 }
@@ -3298,7 +3305,7 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #else
 
-/* Stand in for code that never runs, as dq_url_parse refuses rediss://. */
+/* Without DELAYQ_TLS no socket uses TLS: dq_url_parse refuses rediss://. */
 #define dq_tls_prepare(conn) ((void)(conn), (const char *)NULL)
 #define dq_tls_begin(conn, s, host) ((void)(host), DELAYQ_ERR_ARG)
 #define dq_tls_step(conn, s, where) ((void)(where), DELAYQ_ERR_ARG)
@@ -3311,30 +3318,31 @@ static void dq_tls_end(delayq_conn *conn) {
  * MARK: - Scripts
  * >>scripts   the Lua that runs in the server
  *
- * A script is a list of fragments. Each fragment is a complete chunk: most of
- * them define functions, and the last one calls these. The usual offer and the
- * usual take stand before the functions that they don't need. `make lua` writes
- * the scripts to build/lua/NAME.lua. An error message names a line there.
+ * A script is a list of fragments, each a complete Lua chunk. Most of them
+ * define functions, and the last one calls these. The usual offer and the usual
+ * take precede the functions that only other cases need. `make lua` writes each
+ * script to build/lua/NAME.lua. The line numbers in errors refer to this file.
  *
- * A script that moves items works in four steps, so that a refusal leaves
- * everything where it was:
- *   1. read, also the keys that it will write: a wrong type ends it here
- *   2. remove an empty range, or 'delayq', which is no element: a missing
- *      permission ends it here; after a write memory is no longer checked
- *   3. add
- *   4. remove
- * A script that works in chunks takes these steps for each chunk: see attempt.
+ * A script that moves items works in four steps, so that a refused script
+ * changes nothing:
+ *   1. Read all keys, also those to be written. A wrong type ends the script.
+ *   2. Try a removal without an effect, of an empty range or of 'delayq', which
+ *      is never an element. A missing permission ends the script here. After a
+ *      write the server no longer checks its memory limit.
+ *   3. Add.
+ *   4. Remove.
+ * A script that works in chunks repeats the steps for each chunk (see attempt).
  *
- * A script can't measure time, which stands still inside scripts since Redis
- * 7.2. It counts bytes: it reads chunks that grow to 64 elements (128 in the
- * usual take), up to its limit or DQ_BUDGET. It never compares strings with <,
- * which depends on the server's locale. It writes a number as text with
- * string.format('%.0f'), since `..` writes only 14 digits; an argument of
- * redis.call may be a number, of which Redis writes 17.
+ * A script can't measure its run time, because the clock stands still during a
+ * script in Redis 7.2 and later. It counts bytes instead, and reads chunks that
+ * grow to 64 elements (128 in the usual take) up to its limit or DQ_BUDGET. It
+ * never compares strings with <, which depends on the server's locale. It
+ * converts numbers to text with string.format('%.0f'), since `..` writes only
+ * 14 digits. redis.call accepts numbers, of which Redis writes 17 digits.
  *
- * Some servers have Lua 5.4. There `/` makes a float, which is no integer in a
- * reply and may have only 14 digits as an argument; %d takes no fraction; 'inf'
- * is no number; and a score may be a number instead of a text.
+ * Some servers run Lua 5.4. There `/` returns a float. A reply doesn't contain
+ * it as an integer, and an argument may have only 14 of its digits. %d rejects
+ * fractions, tonumber('inf') is nil, and a score may be a number, not a text.
  *
  * A reply is an array that begins with the server's clock in microseconds.
  * Whole numbers are sent as integers.
@@ -3342,37 +3350,37 @@ static void dq_tls_end(delayq_conn *conn) {
 
 #ifndef DELAYQ_NO_LUA
 
-#define DQ_BUDGET "262144" /* bytes of elements that one script reads */
+#define DQ_BUDGET "262144" /* a script stops reading after this many bytes */
 
-/* clock(): the server's clock in microseconds, and in whole milliseconds. */
+/* clock(): return the server's clock in us, and the same rounded down to ms. */
 static const char dq_lua_clock[] = "local function clock()\n"
                                    "  local time = redis.call('TIME')\n"
                                    "  local us = time[1] * 1000000 + time[2]\n"
                                    "  return us, math.floor(us / 1000)\n"
                                    "end\n";
 
-/* tally(field, n): add n to one of the queue's counters. It is false if ARGV[1]
- * is empty; else ARGV[1] is the key of the counters. The counted work has been
- * done, so a refusal of HINCRBY is ignored. */
+/* tally(field, n): add n to one of the queue's counters, whose key is ARGV[1].
+ * `tally` is false if ARGV[1] is empty. A refusal of HINCRBY is ignored, since
+ * the counted work is already done. */
 static const char dq_lua_tally[] =
     "local tally = ARGV[1] ~= '' and function(field, n)\n"
     "  if n > 0 then redis.pcall('HINCRBY', ARGV[1], field, n) end\n"
     "end\n";
 
-/* refusal(why): the error that a script returns if pcall has caught one. */
+/* refusal(why): turn an error that pcall has caught into an error reply. */
 static const char dq_lua_refusal[] =
     "local function refusal(why)\n"
     "  why = type(why) == 'table' and why.err or why\n"
     "  return {err = string.find(why, '^%u+ ') and why or 'ERR ' .. why}\n"
     "end\n";
 
-/* split(e, old_first): the kind of an element and the start of its payload, or
- * nil, as dq_elem_parse in C. attempts(e), with_attempts(e, n): read and set
- * the number of attempts in an element of kind 16. */
+/* split(e, old_first): return the kind of an element and the index of its
+ * payload, or nil if it can't be decoded, like dq_elem_parse in C. attempts(e)
+ * and with_attempts(e, n) read and set the attempts of elements of kind 16. */
 static const char dq_lua_elements[] =
     "local function payload_start(e, at)\n"
     "  local rest = #e - at + 1\n"
-    /* packed: a server of 32 bits unpacks only the lower half */
+    /* compare packed bytes, as a 32-bit server unpacks only the lower half */
     "  local size = rest >= 8 and struct.pack('I8', rest - 8)\n"
     "  if size == string.sub(e, at, at + 7) then return at + 8 end\n"
     "  size = rest >= 4 and struct.pack('I4', rest - 4)\n"
@@ -3393,10 +3401,10 @@ static const char dq_lua_elements[] =
     "    string.char(math.floor(n / 256), n % 256) .. string.sub(e, 18)\n"
     "end\n";
 
-/* foreign(e, wire): the reason (DQ_FOREIGN_...) why a handle of this wire must
- * not write into the queue of element e, or 0; then the values of split(e).
- * Only Redisson writes elements of kind 8, and elements of kind 0 into queues
- * of other wires. */
+/* foreign(e, wire): return the reason (DQ_FOREIGN_...) why a handle of this
+ * wire must not write to a queue that contains e, or 0; then the values of
+ * split(). Only Redisson writes elements of kind 8, and only Redisson writes
+ * elements of kind 0 to a queue whose wire is not DELAYQ_REDISSON_OLD. */
 static const char dq_lua_foreign[] =
     "local function foreign(e, wire)\n"
     "  local kind, start = split(e, wire == 'o')\n"
@@ -3405,19 +3413,19 @@ static const char dq_lua_foreign[] =
     "  return why, kind, start\n"
     "end\n";
 
-/* PROBE: look for elements of other wires. It is sent on a new connection, and
- * offers repeat it now and then.
- * KEYS     zset; the mirror, if the wire has one, since an ACL may hide others.
- *          None if these were refused: by an ACL, or while their slot moves
+/* PROBE: look for elements of other wires. It is sent on each new connection,
+ * and at an offer if the last check is more than 10 s old.
+ * KEYS     1 zset; 2 mirror, if the wire has one: an ACL may forbid it to other
+ *          handles. No keys if these were refused (by an ACL, in a moving slot)
  * ARGV     1 zset, 2 mirror, 3 wire
- * returns  clock; why the queue is refused: the result of foreign() for the
- *          first foreign element, 3 for a mirror that the wire does not have,
- *          or 0; the number 1 as the server packs an unsigned long
- *
- * ZSCAN goes through about 16 elements of the zset, wherever they stand, and
- * returns those whose first byte is not that of the wire's own elements. So no
- * payload of the queue gets into Lua, however large it is; servers older than
- * Redis 7.2 copy it once. Redisson never reads scores below 0. */
+ * returns  clock
+ *          why the queue is refused: foreign() of the first foreign element, 3
+ *          for a mirror that the wire does not have, or 0
+ *          the number 1, packed as an unsigned long of the server
+ * ZSCAN visits about 16 elements, anywhere in the zset, and returns only those
+ * whose first byte may be that of a foreign element. So the other elements,
+ * which may be large, are not copied to Lua. (Servers older than Redis 7.2 copy
+ * them once.) Redisson never reads elements with a score below 0. */
 static const char dq_lua_probe[] =
     "local zset, mirror, wire = unpack(ARGV)\n"
     "local others = wire == 'r' and '[^\\8\\16]*' or\n"
@@ -3426,7 +3434,7 @@ static const char dq_lua_probe[] =
     "  'COUNT', 16)[2] or {}\n"
     "local why = 0\n"
     "for i = 1, #found, 2 do\n"
-    /* a score below 0, or an infinite one, is never due */
+    /* an element whose score is negative or infinite is never due */
     "  local due = tonumber(found[i + 1])\n"
     "  if why == 0 and due and due >= 0 and due < 2 ^ 53 then\n"
     "    why = foreign(found[i], wire)\n"
@@ -3436,10 +3444,10 @@ static const char dq_lua_probe[] =
     "  (tonumber(redis.pcall('LLEN', mirror)) or 0) > 0 then why = 3 end\n"
     "return {clock(), why, struct.pack('L', 1)}\n";
 
-/* find(zset, due, prefix): the element with the score `due` that begins with
- * prefix, or nil; then its rank, or the rank that it would have. It looks at
- * the first element of this score, which is usually the right one, and bisects
- * the others. */
+/* find(zset, due, prefix): return the element that has the score `due` and
+ * begins with `prefix`, or nil; then its rank, or the rank that it would have.
+ * It checks the first element with this score, which is usually the right one,
+ * and then bisects the others. */
 static const char dq_lua_find[] =
     "local function sorts_before(e, prefix)\n"
     "  for i = 1, #prefix do\n"
@@ -3460,12 +3468,12 @@ static const char dq_lua_find[] =
     "  return nil, low\n"
     "end\n";
 
-/* remove(zset, argv, from, to, reply, mirror): take the elements of the pairs
- * (due, prefix) in argv[from .. to] out of the zset, and of the mirror if it is
- * named. Appends to reply 1 (removed) or 0 (not there) for each pair. Returns
- * reply and the number of removed elements, nil if there are none. For several
- * pairs, as after a take of many, it reads a whole millisecond at once, unless
- * that has many more elements. */
+/* remove(zset, argv, from, to, reply, mirror): remove from the zset, and from
+ * the mirror unless it is nil, the elements named by the pairs (due, prefix) in
+ * argv[from .. to]. Append 1 (removed) or 0 (not there) to `reply` for each
+ * pair. Return `reply` and the number of removed elements (nil instead of 0).
+ * For several pairs, read all elements of a millisecond at once, unless they
+ * are more than twice as many as the pairs. */
 static const char dq_lua_remove[] =
     "local function remove(zset, argv, from, to, reply, mirror)\n"
     "  local found, named, n, most = {}, {}, 0, to - from + 1\n"
@@ -3497,12 +3505,11 @@ static const char dq_lua_remove[] =
     "    redis.call('LREM', mirror, 1, found[i])\n"
     "  end\n"
     "  if n == 0 then return reply end\n"
-    /* remove a whole millisecond, or one large element, by ranks: the command
-     * is much shorter, also for replicas, but an ACL may forbid it */
     "  if pages == 1 and page and n == size then\n"
     "    rank = redis.call('ZCOUNT', zset, '-inf', '(' .. page_due)\n"
     "  elseif most > 2 then rank = nil end\n"
     "  if rank and not mirror and (most > 2 or #found[1] >= 65536) then\n"
+    /* this command is much shorter, also for replicas; an ACL may forbid it */
     "    gone = redis.pcall('ZREMRANGEBYRANK', zset, rank, rank + n - 1)\n"
     "  end\n"
     "  if type(gone) ~= 'number' then\n"
@@ -3511,9 +3518,10 @@ static const char dq_lua_remove[] =
     "  return reply, gone\n"
     "end\n";
 
-/* publish_if_head(key, channel, due, ties): publish a due time if only `ties`
- * elements are due by then. Counts them, since the first one may be large. If
- * an ACL forbids this, other handles learn the due time at their next poll. */
+/* publish_if_head(key, channel, due, ties): publish `due` if only the new
+ * elements, `ties` in number, are due by then. It counts them, because reading
+ * the first one might copy a large element. If an ACL forbids this, other
+ * handles learn the due time at their next poll. */
 static const char dq_lua_publish[] =
     "local function publish_if_head(key, channel, due, ties)\n"
     "  local text = string.format('%.0f', due)\n"
@@ -3523,18 +3531,19 @@ static const char dq_lua_publish[] =
     "end\n";
 
 /* OFFER
- * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
- *          outbox
- * ARGV     1 counters; 2 channel; 3 'delay' or 'due': what the times below
- *          are, in ms. If one offer is sent again, '@' and the time follow from
- *          which it may have been due. Of an outbox, whose times are due times,
- *          3 is the number of its first offer; then up to 1,000 pairs: time,
- *          element
- * returns  clock; how many offers were skipped, since an outbox had sent their
- *          numbers before; 0; or, for an offer that was sent again, its due
- *          time, or -1 if it was not stored, since it may have been delivered
- *          meanwhile. A usual offer returns only the clock */
-/* The usual offer, made for speed: one element, a first sending, no mirror. */
+ * KEYS     1 zset; the mirror, if the wire has one; for an outbox, the key with
+ *          the highest number that it has stored
+ * ARGV     1 counters, 2 channel
+ *          3 'delay' or 'due': the kind of the times below, in ms. If a single
+ *            offer is sent again, '@' and the time from which it may have been
+ *            due are appended. For an outbox, whose times are due times: the
+ *            number of the first offer
+ *          then up to 1,000 pairs: time, element
+ * returns  clock; from a usual offer nothing else
+ *          the number of offers skipped because the outbox sent them before
+ *          0; for an offer that was sent again its due time, or -1 if it was
+ *          not stored because it may have been delivered meanwhile */
+/* The usual offer, optimized for speed: one element, no resend, no mirror. */
 static const char dq_lua_offer_usual[] =
     "local zset, argv, call, form = KEYS[1], ARGV, redis.call, ARGV[3]\n"
     "if (form == 'delay' or form == 'due') and not (argv[6] or KEYS[2]) then\n"
@@ -3543,7 +3552,7 @@ static const char dq_lua_offer_usual[] =
     "  local due = argv[4]\n"
     "  if form == 'delay' then\n"
     "    due = (us - us % -1000) / 1000 + due\n"
-    /* faster than %.0f; a %d may have 32 bits */
+    /* faster than %.0f; two parts, since %d may be limited to 32 bits */
     "    local low = due % 10000000\n"
     "    due = string.format('%d%07d', (due - low) / 10000000, low)\n"
     "  end\n"
@@ -3554,11 +3563,11 @@ static const char dq_lua_offer_usual[] =
     "  if tally then tally('offered', added) end\n"
     "  return {us}\n"
     "end\n";
-/* due_of(at, time): the due time of an offer, and this as text.
- * begin_offers(keys, holders, sent): the keys and times of a request of offers.
- * The last `holders` keys have tickets. `sent` is its ARGV[3]. `mark` is the
- * key with the highest number that the outbox has sent.
- * count_up(at, n): write the number of the n-th op into `mark`. */
+/* begin_offers(keys, holders, sent): return `at`, the state of a request of
+ * offers. The last `holders` keys contain tickets. `sent` is ARGV[3]. at.mark
+ * is the key with the highest number that the outbox has stored.
+ * due_of(at, time): return the due time of an offer, and the same as text.
+ * count_up(at, n): write the number of the request's n-th op to at.mark. */
 static const char dq_lua_offers[] =
     "local function due_of(at, time)\n"
     "  if not at.delays then return tonumber(time), time end\n"
@@ -3592,8 +3601,8 @@ static const char dq_lua_offer[] =
     "  redis.call('SET', at.mark, '', at.highest and 'NX' or 'XX')\n"
     "end\n"
     "if mirror then\n"
-    /* the ZADD changes nothing; it is refused if the one after the RPUSH would
-     * be */
+    /* this ZADD has no effect. If the server would refuse the ZADD after the
+     * RPUSH, it refuses this one before anything has changed */
     "  redis.call('LLEN', mirror)\n"
     "  redis.call('ZADD', zset, 'XX', 'INCR', 0, '')\n"
     "end\n"
@@ -3622,8 +3631,8 @@ static const char dq_lua_offer[] =
     "if tally then tally('offered', added) end\n"
     "return {us, skipped, at.again and first or 0}\n";
 
-/* held(ticket): the due time, the id in hex, and the prefix of the element that
- * a key's ticket names; nil if it is no ticket. */
+/* held(ticket): return the due time and the hex id in the ticket of a key, and
+ * the prefix of the element that it names; nil if it is no ticket. */
 static const char dq_lua_held[] =
     "local function held(ticket)\n"
     "  local due, id = string.match(ticket or '', '^(%d+)-(%x+)$')\n"
@@ -3637,20 +3646,22 @@ static const char dq_lua_held[] =
 
 /* OFFER_KEYED: offers with and without a key, and cancels of keys. A cancel is
  * not idempotent: a second run would cancel a later use of the key.
- * KEYS     1 zset; the mirror, if the wire has one; the highest number of an
- *          outbox; then the holder of each op with a key: the Redis key that
- *          has the ticket
- * ARGV     1 to 3 as in OFFER; 4 the number of holders; then of each offer:
- *          time, id in hex, life of the holder in ms or '' without a key,
- *          'replace' or '', element; or, of a cancel, only 'cancel'
- * returns  clock; of each op: outcome (0 stored or canceled, 1 the key is
- *          taken, 2 sent again, and perhaps delivered meanwhile, 3 sent before
- *          by the outbox, 4 the item to cancel is no longer there), due time,
- *          ticket in the holder. If the server refuses an op, the reply ends
- *          before it; if it refuses the first one, the reply is the error
- *
- * The ops act in their order. The reads of an op, and its writes without an
- * effect, precede its first real write. */
+ * KEYS     those of OFFER; then for each op with a key its holder, the Redis
+ *          key that contains the ticket
+ * ARGV     1 to 3 as in OFFER; 4 the number of holders; then for each offer
+ *          time, id in hex, TTL of the holder in ms ('' without a key),
+ *          'replace' or '', element; for each cancel only 'cancel'
+ * returns  clock; then for each op:
+ *          outcome: 0 stored or canceled
+ *                   1 the key is taken
+ *                   2 sent again, and perhaps delivered meanwhile
+ *                   3 sent before by the outbox
+ *                   4 the item to cancel is no longer there
+ *          due time; ticket: the offer's, or the one in the holder, or ''
+ *          If an op is refused, the reply ends before that op. If the first op
+ *          is refused, the reply is the error
+ * The ops are executed in order. In each op, the reads and the writes without
+ * an effect precede the first real write. */
 static const char dq_lua_offer_keyed[] =
     "local function offer_keyed(KEYS, ARGV)\n"
     "  local at = begin_offers(KEYS, ARGV[4], ARGV[3])\n"
@@ -3666,7 +3677,7 @@ static const char dq_lua_offer_keyed[] =
     "      next_key = next_key + 1\n"
     "      holder = KEYS[next_key]\n"
     "    end\n"
-    /* its holder may have expired, or have the ticket of another offer */
+    /* look for the element of a resend, as its holder may have changed */
     "    local stands = at.again and redis.call('ZSCORE', zset, e)\n"
     "    if stands then\n"
     "      text = string.format('%.0f', stands)\n"
@@ -3682,7 +3693,7 @@ static const char dq_lua_offer_keyed[] =
     "      if at.again and at.base >= at.again then return 2, due, '' end\n"
     "      if before ~= '' and replace == '' then return 1, due, before end\n"
     "    end\n"
-    /* the key's item, if this is still pending: it is replaced or canceled */
+    /* `old`: the item to be replaced or canceled, if it is still pending */
     "    local old = held_due and find(zset, held_due, prefix)\n"
     "    local ticket = adds and text .. '-' .. id\n"
     "    if adds then redis.call('ZADD', zset, 'XX', 'INCR', 0, '') end\n"
@@ -3720,33 +3731,34 @@ static const char dq_lua_offer_keyed[] =
     "  return reply\n"
     "end\n";
 
-/* The run of a TICK, TAKE or BROADCAST: its arguments, counts and reply.
- * KEYS     1 zset, 2 ready (broadcast: stream), 3 retry (native) or mirror
- *          (Redisson), 4 dead, 5 the pause
- * ARGV     1 counters; 2 wire: n, r, o, or b for broadcast; 3 limit: how many
- *          items to move, 0 to leave due items to takes; 4 horizon: how far to
- *          look for the next due time, in ms, negated if an item is known to be
- *          due
- * returns  clock; microseconds until the next item is due, -1 if none is within
- *          the horizon; 1 if the element to acknowledge was there, else 0; 0,
- *          or an array if one of its values isn't 0: ready, moved, dead,
- *          foreign, role among the waiters; in one text the due times of the
- *          elements; then the elements that are handed out
- *
- * In a paused queue nothing is moved or handed out, and the reply reports
- * nothing ready or due, so that nobody polls. ready and other are the lengths
- * of keys[2] and keys[3]. Until finish_run completes the reply, `dues` has the
- * due times. The first `safe` elements have left their keys.
+/* The common parts of TICK, TAKE and BROADCAST: arguments, counts, reply.
+ * KEYS     1 zset; 2 ready, or the stream of a broadcast; 3 retry, or the
+ *          mirror of a Redisson wire; 4 dead; 5 the pause
+ * ARGV     1 counters; 2 wire: n native, r Redisson, o the old one, b broadcast
+ *          3 limit: the number of items to move; 0 leaves due items to takes
+ *          4 horizon in ms: elements that are due later are not read; negative
+ *            if an item is known to be due
+ * returns  clock
+ *          us until the next item is due; -1 if none is due within the horizon
+ *          1 if the element to acknowledge was there, else 0
+ *          an array: ready, moved, dead, foreign, role among the waiters; or 0
+ *          if all of these are 0
+ *          the due times of the elements, in one text
+ *          the elements that are handed out
+ * If the queue is paused, nothing is moved or handed out, and the reply reports
+ * nothing ready or due, so that no handle polls. run.ready and run.other are
+ * the lengths of KEYS[2] and KEYS[3]. run.dues collects the due times for
+ * finish_run(). The first run.safe elements of the reply have left their keys.
  *
  * attempt(run, f, ...): call f(run, ...). If the server refuses a command
- * before anything was done, return the error for the script to return. A later
- * refusal is left to the next call: the reply reports what was done.
- *
- * read_due(run, count): read the first elements with their scores. Returns
- * these, and how many are due by run.due_by, at most count. It reads one more
- * element: run.soon is its score, or nil if none is within the horizon. The
- * horizon avoids copying large elements that are far off. run.all: no other
- * element is due. */
+ * before anything was done, return the error, which the script then returns.
+ * After a later refusal return nil: the reply reports the work that was done,
+ * and the next call meets the refusal again.
+ * read_due(run, count): read up to count + 1 elements within the horizon, with
+ * their scores. Return them, and how many are due by run.due_by, at most count.
+ * Set run.soon to the first score that is not yet due, or nil, and run.all to
+ * true if no other element is due. The horizon avoids copying large elements
+ * that are due much later. */
 static const char dq_lua_run[] =
     "local function begin_run(ready, other, paused)\n"
     "  local us, now = clock()\n"
@@ -3782,13 +3794,12 @@ static const char dq_lua_run[] =
     "  if run.moved + run.dead + run.safe == 0 and not run.acked then\n"
     "    return refusal(why)\n"
     "  end\n"
-    /* drop the elements that have not left; poll again in 250 ms */
+    /* drop from the reply the elements still in their keys; poll in 250 ms */
     "  for i = #dues, run.safe + 1, -1 do\n"
     "    dues[i], reply[i + 5] = nil, nil\n"
     "  end\n"
     "  run.all, run.soon = true, (run.us + 250000) / 1000\n"
     "end\n"
-    /* the letter for an element that dies at run.now */
     "local function dead_letter(run, reason, e)\n"
     "  return reason .. string.format(' %.0f\\n', run.now) .. e\n"
     "end\n"
@@ -3798,7 +3809,7 @@ static const char dq_lua_run[] =
     "    from = run.from_rank\n"
     "    found = redis.call('ZRANGEBYSCORE', run.zset, '-inf', run.horizon,\n"
     "      'WITHSCORES', 'LIMIT', from, count + 1)\n"
-    /* an element below 0 is never due */
+    /* an element with a score below 0 is never due */
     "    if from == 0 and string.byte(found[2] or '') == 45 then\n"
     "      run.from_rank = redis.call('ZCOUNT', run.zset, '-inf', '(0')\n"
     "    end\n"
@@ -3813,22 +3824,22 @@ static const char dq_lua_run[] =
     "  return found, math.min(due, count)\n"
     "end\n";
 
-/* The number of the lists and the pause that exist: usually none. */
+/* present: how many of the two lists and the pause exist; usually 0. */
 static const char dq_lua_present[] =
     "local keys = KEYS\n"
     "local present = redis.call('EXISTS', keys[2], keys[3], keys[5])\n";
-/* The lengths of the lists, and whether the queue is paused. A list that exists
- * is not empty. */
+/* Get the lengths of the lists, and whether the queue is paused. A list that
+ * exists is never empty, so one more key in `present` must be the pause. */
 static const char dq_lua_lengths[] =
     "local in_ready = present > 0 and redis.call('LLEN', keys[2]) or 0\n"
     "local in_other = present > 0 and redis.call('LLEN', keys[3]) or 0\n"
     "local stopped = present > math.min(in_ready, 1) + math.min(in_other, 1)\n";
 
-/* in_chunks(run, max, chunk, ...): call chunk(run, count, ...) until it has got
- * `max`, nothing is left, or run.bytes reach the budget. The first count is 1
- * (0 if max is 0); later ones grow to 64, within the budget. chunk returns how
- * many it has got, their bytes, and whether more may be left. cost(e): the
- * length of an element plus 64, since small elements are work, too. */
+/* in_chunks(run, max, chunk, ...): call chunk(run, count, ...) until it has
+ * got `max` elements, no more are left, or run.bytes reaches DQ_BUDGET. The
+ * first count is 1 (0 if max is 0). Later ones grow to 64, within the budget.
+ * chunk returns how many elements it has got, their bytes, and whether more may
+ * be left. cost(e): #e + 64 bytes, since small elements need time, too. */
 static const char dq_lua_chunks[] =
     "local function cost(e) return #e + 64 end\n"
     "local function in_chunks(run, max, chunk, ...)\n"
@@ -3837,19 +3848,19 @@ static const char dq_lua_chunks[] =
     "    local count = math.min(size, max - got)\n"
     "    local n, bytes, more = chunk(run, count, ...)\n"
     "    got, asked, run.bytes = got + n, asked + count, run.bytes + bytes\n"
-    /* the budget's rest in elements of the size seen so far */
+    /* room: how many elements of the size seen so far still fit the budget */
     "    local room = (" DQ_BUDGET " - run.bytes) * asked / (run.bytes + 1)\n"
     "    size = math.min(64, 8 * size, math.max(1, math.floor(room)))\n"
     "  until not more or got >= max or run.bytes >= " DQ_BUDGET "\n"
     "end\n";
 
-/* drain(run, max, keep, add): remove due elements from the zset. An element
- * that can't be decoded becomes a dead letter. keep(run, due, e, kind, start)
- * is called with each other element. keep returns nil, or the reason why the
- * element becomes a dead letter; then true if the element stays in the zset.
- * add(run) stores a chunk of the elements that keep has collected. When a drain
- * ends or fails, the elements that have left the zset are removed from the
- * mirror of a Redisson wire (run.mirror). */
+/* drain(run, max, keep, add): remove up to `max` due elements from the zset. An
+ * element that can't be decoded becomes a dead letter. keep(run, due, e, kind,
+ * start) is called for each other element. It returns nil, or the reason why
+ * the element becomes a dead letter; its second result is true if the element
+ * stays in the zset. add(run) stores the elements that keep has collected in a
+ * chunk. When drain ends or fails, the elements that have left the zset are
+ * also removed from the mirror of a Redisson wire (run.mirror). */
 static const char dq_lua_drain[] =
     "local long = struct.size('L')\n"
     "local function drain_chunk(run, want, keep, add)\n"
@@ -3867,7 +3878,7 @@ static const char dq_lua_drain[] =
     "      why, kind, start = foreign(e, wire)\n"
     "      if why > 0 and not run.any_format then run.foreign = why break end\n"
     "    end\n"
-    /* the element after the due ones was only checked for its wire */
+    /* the element after the due ones is only checked for its wire */
     "    if i > 2 * due then break end\n"
     "    if mirror and not mirror.locate(e, kind) then\n"
     "      run.all = false\n"
@@ -3883,7 +3894,7 @@ static const char dq_lua_drain[] =
     "    read, bytes = read + 1, bytes + #e + 64\n"
     "  end\n"
     "  if read == 0 then return 0, 0, false end\n"
-    /* prove the rights to write, once */
+    /* check the permissions to write, but only once */
     "  if (add or #bad > 0 or mirror) and not run.probed then\n"
     "    redis.call('ZREMRANGEBYRANK', run.zset, 1, 0)\n"
     "    if run.lease_end then\n"
@@ -3892,7 +3903,7 @@ static const char dq_lua_drain[] =
     "    run.probed = true\n"
     "  end\n"
     "  if mirror then mirror.probe() end\n"
-    /* dead letters leave first, since the rest may be refused */
+    /* move dead letters first, since the server may refuse the other writes */
     "  if #bad > 0 then redis.call('RPUSH', run.dead_list, unpack(bad)) end\n"
     "  local from, left = run.from_rank, read - stay\n"
     "  if #bad > 0 and #bad < read then\n"
@@ -3919,7 +3930,7 @@ static const char dq_lua_drain[] =
     "  local fine, why = pcall(in_chunks, run, max, drain_chunk, keep, add)\n"
     "  run.mirror.sweep()\n"
     "  if fine then return end\n"
-    /* error() adds this prefix again */
+    /* error() will add this prefix again */
     "  if type(why) == 'string' then why = string.gsub(why, '^ERR ', '') end\n"
     "  error(why, 0)\n"
     "end\n";
@@ -3951,30 +3962,33 @@ static const char dq_lua_move[] =
 /* The mirror of a Redisson fleet is a list in the order of the offers. An
  * element is found there in one of three ways:
  *
- *     head   it is the first one left, as always if all delays are equal
- *     seek   by the time in its id, in a list of more than 1,000
- *     walk   by LREM, if neither has found it: a foreign id has no time
+ *     head   It is the first one left. If all delays are equal, it always is.
+ *     seek   In a list of over 1,000 elements, search by the time in its id.
+ *     walk   Otherwise LREM finds it. An id that Java made contains no time.
  *
- * seek(m, e) narrows the range from a to b. The times rise along the list, or
- * nearly so, since offers of several hosts overtake each other. The next index
- * is where the line from (a, at_a) to (b, at_b) has e's time, but at least
- * sqrt(b - a) from either end, so that e soon lies between two of them:
+ * seek(m, e) narrows the range of indices from a to b. The times increase along
+ * the list, except that offers of several hosts may overtake each other. The
+ * next index is where the line from (a, at_a) to (b, at_b) reaches the time of
+ * e. It is at least sqrt(b - a) away from a and from b, so that both soon move:
  *
  *     at_b                                    *
  *     time  . . . . . . . . . *
  *     at_a  *
  *           a                 at              b
  *
- * If two of them in a row have not halved the range, the next one is its
- * middle. The last 24 elements are read, then 32 and 256 more on each side.
+ * If two steps in a row have not halved the range, the next index is its
+ * middle. The last 24 elements are read. If e is not there, 32 more are read on
+ * each side, and then 256.
  *
- * open_mirror(run) returns four functions. locate(e, kind) finds an element and
- * writes nothing; it returns false if the budget of 100,000 steps is used up.
- * probe() proves the right to write. left() says that the located elements have
- * left the zset. sweep() removes those from the mirror: the first ones by one
- * LTRIM, others by an LSET of a mark each and one LREM of the marks. */
+ * open_mirror(run) returns an object with four functions:
+ *     locate  finds an element; returns false if 100,000 steps are used up
+ *     probe   checks the permission to write
+ *     left    notes that the located elements have left the zset
+ *     sweep   removes these elements from the mirror: the first ones by one
+ *             LTRIM; those that seek found, by setting each to a mark (LSET)
+ *             and one LREM of the marks; the others, by an LREM each */
 static const char dq_lua_mirror_seek[] =
-    /* the microseconds in an element's id, or nil */
+    /* return the time in the id of e, in us since the epoch, or nil */
     "local function offered_at(m, e)\n"
     "  local high, low, us\n"
     "  if m.run.wire == 'o' and #e > 8 then\n"
@@ -3984,10 +3998,9 @@ static const char dq_lua_mirror_seek[] =
     "    high, low = struct.unpack('>I4I4', e, 2)\n"
     "    us = high * 4294967296 + low\n"
     "  end\n"
-    /* 30 years */
+    /* an id that is off by more than about 30 years contains no time */
     "  if us and math.abs(us - m.run.us) < 1e15 then return us end\n"
     "end\n"
-    /* the same of the element at an index */
     "local function time_at(m, index)\n"
     "  if m.times[index] == nil then\n"
     "    local e = redis.call('LINDEX', m.list, index)\n"
@@ -4016,7 +4029,7 @@ static const char dq_lua_mirror_seek[] =
     "      at = math.max(a + past, math.min(b - past, at))\n"
     "    end\n"
     "    local there, stop = time_at(m, at), math.min(at + 8, b - 1)\n"
-    /* skip up to 8 foreign elements */
+    /* skip up to 8 elements whose ids contain no time */
     "    while not there and at < stop do\n"
     "      at = at + 1\n"
     "      there = time_at(m, at)\n"
@@ -4035,11 +4048,11 @@ static const char dq_lua_mirror[] =
     "  local m = {run = run, list = run.other_list, located = {}, gone = 0,\n"
     "    first = 0, work = 0, bytes = 0, times = {}}\n"
     "  function m.locate(e, kind)\n"
-    /* an element with a lease is not in the mirror */
+    /* an element that has been leased is not in the mirror */
     "    if kind == 16 and attempts(e) > 0 then return true end\n"
     "    if m.work >= 100000 then return false end\n"
     "    local at\n"
-    /* a large one isn't read: LREM compares it in place */
+    /* don't read a large element: LREM compares it in place */
     "    if #e < 65536 then\n"
     "      m.head = m.head or redis.call('LINDEX', m.list, m.first)\n"
     "    end\n"
@@ -4054,7 +4067,7 @@ static const char dq_lua_mirror[] =
     "    m.located[#m.located + 1] = at or e\n"
     "    return true\n"
     "  end\n"
-    /* an LSET of the element that is there already changes nothing */
+    /* the LSET writes the element that is already there */
     "  function m.probe()\n"
     "    if not m.probed then\n"
     "      redis.call('LREM', run.dead_list, 1, '')\n"
@@ -4078,7 +4091,7 @@ static const char dq_lua_mirror[] =
     "        least, most = math.min(least, at), math.max(most, at)\n"
     "      end\n"
     "    end\n"
-    /* from the end that is nearer to the farthest mark */
+    /* LREM begins at the end from which it reaches all marks sooner */
     "    if marks > 0 then\n"
     "      if run.other - least < most then marks = -marks end\n"
     "      redis.call('LREM', m.list, marks, mark)\n"
@@ -4093,11 +4106,9 @@ static const char dq_lua_mirror[] =
     "  end\n"
     "  return m\n"
     "end\n";
-/* A native queue has no mirror. */
 static const char dq_lua_no_mirror[] = "local function open_mirror() end\n";
 
-/* TICK. For KEYS, ARGV and the reply see dq_lua_run. With limit 0, ready counts
- * due items, too. */
+/* TICK: see dq_lua_run. If the limit is 0, `ready` includes the due items. */
 static const char dq_lua_tick[] =
     "local run = begin_run(in_ready, in_other, stopped)\n"
     "if run.paused then return finish_run(run) end\n"
@@ -4110,18 +4121,18 @@ static const char dq_lua_tick[] =
     "  return finish_run(run)\n"
     "end\n"
     "run.mirror = open_mirror(run)\n"
-    /* a tick writes no element, so it may move those of all formats */
+    /* a tick writes no element, so it may move elements of all formats */
     "run.any_format = run.wire == 'o'\n"
     "return attempt(run, move, tonumber(ARGV[3])) or finish_run(run)\n";
 
-/* A lease is a re-offer: the element goes back into the zset with one attempt
- * more, due at the lease's end. For an old Redisson the element gets the old
- * kind, which has no attempts: the old transfer stops at any other kind.
+/* A lease adds the element to the zset again, with one attempt more, due at the
+ * end of the lease. With DELAYQ_REDISSON_OLD the element gets the old kind,
+ * which has no attempts, because old transfers stop at any other kind.
  *
  * give(run, due, e, kind, start): hand out an element, or a raw payload, which
- * has no kind. With a lease, run.held keeps the new elements until commit(run)
- * adds them to the zset. Returns the same as keep of drain.
- * take_listed(run, count): hand out from both lists in turn. */
+ * has no kind. With a lease, keep the new element in run.held until commit(run)
+ * adds it to the zset. Return the same values as `keep` of drain().
+ * take_listed(run, count): hand out items from both lists alternately. */
 static const char dq_lua_give[] =
     "local function new_id(run)\n"
     "  local old = run.wire == 'o'\n"
@@ -4142,7 +4153,7 @@ static const char dq_lua_give[] =
     "  if run.lease_end then\n"
     "    if kind == 16 and run.wire ~= 'o' then\n"
     "      again = with_attempts(e, math.min(n + 1, 65535))\n"
-    /* without attempts each lease needs an id, and so a ticket, of its own */
+    /* this kind has no attempts: a new id makes the lease's ticket unique */
     "    elseif kind == 0 then\n"
     "      again = new_id(run) .. string.sub(e, 9)\n"
     "    else\n"
@@ -4202,26 +4213,25 @@ static const char dq_lua_take_listed[] =
     "end\n";
 
 /* give_role(reply, waiters, argv): add the handle to the waiters, or remove it
- * if its take has got an item or it stops waiting. Section Waiters explains the
- * roles. The reply has the role: 0 none, 1 alone, 2 leader, 3 standby, 4
- * sleeper.
+ * if its take has got an item or it stops waiting. The reply contains the role:
+ * 0 none, 1 alone, 2 leader, 3 standby, 4 sleeper (see section Waiters).
  *
- * The sorted set has standbys first, then sleepers, then the leader. The score
- * is the time in ms since which a handle waits, plus 1e14 for a sleeper. The
- * leader's score is the time since which it leads, plus 2e14. The channel that
- * calls all waiters has the name of the set's key. The set expires after a day,
- * or may be lost by a FLUSHALL; it is then made again.
+ * The sorted set contains standbys, then sleepers, then the leader. The score
+ * is the time in ms at which the handle got its role, plus 1e14 for a sleeper,
+ * plus 2e14 for the leader. The channel on which all waiters are notified has
+ * the name of the set's key. The set expires after a day, and a FLUSHALL may
+ * delete it. It is then created again.
  *
- * If more items are due or ready, hand_over calls a waiter for each, or fewer
- * if this take has got several. They leave the set, but for the next leader.
+ * hand_over(w) makes the first live waiter the leader. If more items are due or
+ * ready, it notifies a waiter for each, or fewer if this take has got several.
+ * The notified handles leave the set, except for the new leader.
  *
- * A handle is dead if nobody is subscribed to its channel. A frozen leader is
- * noticed by another handle that gets an item late though the leader has led
- * for some time. This handle empties the set, and all living handles enter
- * again.
+ * A handle counts as dead if nobody is subscribed to its channel. A leader that
+ * has led for over 250 ms counts as frozen if another handle gets an item late.
+ * This other handle then deletes the set, and all live handles enter again.
  *
- * No step walks through more than 64 handles. If as many are dead, all waiters
- * are called. */
+ * No step visits more than 64 handles. If the first 64 are all dead, the set is
+ * deleted, and all waiters are notified. */
 static const char dq_lua_waiters_leave[] =
     "local function read_waiters(reply, waiters, argv)\n"
     "  local us, next, claim = reply[1], reply[2], argv[18]\n"
@@ -4239,13 +4249,13 @@ static const char dq_lua_waiters_leave[] =
     "    due = tonumber(string.match(reply[5], '%S*')),\n"
     "    leader = since >= 0 and last[1] or nil, since = since,\n"
     "    soon = string.format('%.0f', math.min(soon, 1e15)),\n"
-    /* others take as many as this one has */
+    /* assume that other takes get as many items as this one */
     "    calls = reply[6] and math.max(1, more / (#reply - 5)) or 1,\n"
     "    follows = claim == 'standby' or claim == 'check' or\n"
     "      claim == 'sleeper'\n"
     "  }\n"
     "end\n"
-    /* at most 1,000: Valkey 9.1.2 returns a pointer if there are 8 */
+    /* limited, since Valkey 9.1.2 returns a pointer instead of the number 8 */
     "local function subscribers(channel)\n"
     "  return math.min(1000, redis.call('PUBSUB', 'NUMSUB', channel)[2])\n"
     "end\n"
@@ -4273,7 +4283,7 @@ static const char dq_lua_waiters_leave[] =
     "local function leave_waiters(w)\n"
     "  if w.any then redis.call('ZREM', w.set, w.id) end\n"
     "  if w.leader == w.id then return hand_over(w) end\n"
-    /* nobody knows how long a pushed item has lain in the list */
+    /* a pushed item has no due time; standbys and sleepers count it as late */
     "  local due = w.due\n"
     "  local late = w.got and (not due and w.follows or\n"
     "    due and due < w.now - (w.follows and 50 or 250))\n"
@@ -4286,7 +4296,7 @@ static const char dq_lua_waiters_stay[] =
     "local function follow(w, n, share, channel)\n"
     "  local size = redis.call('ZCARD', w.set)\n"
     "  local standby = share * math.min(n, size) < 16 * 65536\n"
-    /* it keeps its place unless its role has changed */
+    /* the handle keeps its score unless its role has changed */
     "  local same = w.follows and standby == (w.claim ~= 'sleeper')\n"
     "  local score = w.now + (standby and 0 or 100000000000000)\n"
     "  if size < 1024 then\n"
@@ -4300,7 +4310,7 @@ static const char dq_lua_waiters_stay[] =
     "  if w.leader then redis.call('ZREM', w.set, w.leader) end\n"
     "  redis.call('ZADD', w.set, 200000000000000 + w.now, w.id)\n"
     "  redis.call('PEXPIRE', w.set, 86400000)\n"
-    /* other handles may think they are alone, or the set was lost */
+    /* notify all if the set was lost, or if others may believe to be alone */
     "  local lost = not w.any and (w.follows or w.claim == 'leader')\n"
     "  if lost or w.claim == 'new' then redis.call('PUBLISH', w.set, n) end\n"
     "  return 2\n"
@@ -4325,52 +4335,54 @@ static const char dq_lua_waiters_stay[] =
     "local function give_role(reply, waiters, argv)\n"
     "  if reply[4] == 0 then reply[4] = {0, 0, 0, 0} end\n"
     "  local fine, role = pcall(role_among_waiters, reply, waiters, argv)\n"
-    /* if an ACL or the type of the key forbids it, it waits as if alone */
+    /* if an ACL or the key's type prevents it, the handle waits as if alone */
     "  if not fine then redis.pcall('ZREM', waiters, argv[15]) end\n"
     "  reply[4][5] = fine and role or 1\n"
     "  return reply\n"
     "end\n";
 
 /* TAKE
- * KEYS     1 to 5: see dq_lua_run; 6 the waiters, if the handle is or becomes
- *          one of them
- * ARGV     1 to 4: see dq_lua_run; 5 how many; 6 'retry' or 'ready': the list
- *          whose turn it is. The others may be missing: 7 most
- *          attempts, or 0; 8 lease in ms, or 0; 9 due and 10 prefix of an
- *          element to acknowledge first, or ''; for a lease 11 order of a new
- *          id, 12 the rest of it (6 bytes; with an old wire a number below
- *          2048), 13 channel; 14 how late at most, in ms, or 0; with a sixth
- *          key 15 the handle's id, 16 '1' if it waits for an item, 17 the
- *          beginning of the names of the handles' channels, 18 the role that it
- *          believes it has: 'new' (its subscriber has just been opened),
- *          'none', 'leader', 'standby', 'check' (a standby that has found an
- *          overdue item), 'sleeper'; 19 its share, a number below 65536
- * returns  see dq_lua_run; '-' stands for an unknown due time, 'r' for that of
- *          a raw payload. A lease ends ARGV[8] ms after the clock, rounded up
+ * KEYS     1 to 5: see dq_lua_run
+ *          6  the waiters, if the handle is or becomes one of them
+ * ARGV     1 to 4: see dq_lua_run; 7 to 19 may be missing
+ *          5  how many items to hand out
+ *          6  'retry' or 'ready': the list whose turn it is
+ *          7  most attempts, or 0
+ *          8  lease in ms, counted from the clock rounded up to ms; or 0
+ *          9  due time of an element to acknowledge first, or ''; 10 its prefix
+ *          11 order of the first new id, if there is a lease
+ *          12 rest of a new id: 6 bytes, or a number below 2048 for an old wire
+ *          13 channel; 14 most lateness in ms, or 0
+ *          15 the handle's id (15 to 19 only with a sixth key)
+ *          16 '1' if the handle waits for an item
+ *          17 the beginning of the names of the handles' own channels
+ *          18 the role that the handle claims: 'new' (its subscriber was just
+ *             opened), 'none', 'leader', 'standby', 'check' (a standby that has
+ *             found an overdue item), 'sleeper'
+ *          19 a number of the handle, < 65536, by which standbys are selected
+ * returns  see dq_lua_run. A due time is '-' if unknown, 'r' for a raw payload
  *
- * If nothing lies ready, it takes straight from the zset. Otherwise it first
- * moves due items behind the ready ones, so that pushes can't starve them. In a
- * Redisson fleet due items that are left over are moved, too, since Java waits
- * for them.
+ * If nothing is ready, the script hands out due items from the zset. Otherwise
+ * it first appends due items to the lists, so that pushed items can't starve
+ * them. In a Redisson fleet the remaining due items are moved, too, since Java
+ * waits for them. With a limit on lateness, late items first become dead
+ * letters. Nothing is moved, since items in the lists have no due times. These
+ * takes begin alternately with the zset and the lists. An acknowledged item
+ * stays removed even if a later command is refused. */
+/* The usual take, optimized for speed: from a native queue whose lists are
+ * empty. It runs before the functions of the general take are defined. In any
+ * other case it sets `usual` to nil, and the general take follows. It has then
+ * changed nothing, except for an acknowledgement.
  *
- * With a limit on lateness, late items first become dead letters. Nothing is
- * moved, since the lists have no due times: the zset and the lists take turns.
- *
- * An acknowledgement stands even if the server refuses a later command. */
-/* The usual take, made for speed: from a native queue with nothing in its
- * lists. It runs before the functions of the general take are made. In all
- * other cases it sets `usual` to nil, and the general take follows. Until then
- * it has written nothing, except perhaps an acknowledgement.
- *
- * The first part acknowledges, and reads in chunks that grow as those of
- * in_chunks. Each chunk has one more element, which shows when the next one is
- * due. Its results:
- *     usual      TAKE's reply
- *     acked      1, or 0 if the element to acknowledge is not there
+ * The first part acknowledges an element, and reads chunks that grow like those
+ * of in_chunks(). Each chunk contains one more element, which shows when the
+ * next item is due. The results are:
+ *     usual      the reply of TAKE
+ *     acked      1, or 0 if the element to acknowledge was not there
  *     taken      the number of elements in the reply
  *     nearest    the score of the next element
- *     lease_end  the end of a lease as a number; ends: as a text
- *     leases     the arguments of ZADD, if many may be taken */
+ *     lease_end  the end of a lease as a number; `ends` is the same as text
+ *     leases     the arguments of ZADD, if several items may be handed out */
 static const char dq_lua_take_read[] =
     "local argv, zset, call = ARGV, keys[1], redis.call\n"
     "local wanted, taken, us = argv[5] + 0, 0, nil\n"
@@ -4378,7 +4390,7 @@ static const char dq_lua_take_read[] =
     "if present == 0 and wanted <= 1000 then\n"
     "  local byte, unpacked, time = string.byte, struct.unpack, call('TIME')\n"
     "  us = time[1] * 1000000 + time[2]\n"
-    "  usual = {us, -1, 0, 0, '', nil}\n" /* room for an item */
+    "  usual = {us, -1, 0, 0, '', nil}\n" /* nil reserves room for an item */
     "  local dues, bytes, size = wanted > 1 and {}, 0, 1\n"
     "  local most, late, sub, char\n"
     "  if argv[7] then\n"
@@ -4388,7 +4400,7 @@ static const char dq_lua_take_read[] =
     "    if argv[8] ~= '0' then\n"
     "      lease_end = (us - us % -1000) / 1000 + argv[8]\n"
     "      most, leases = most or 65535, dues and {}\n"
-    /* faster than %.0f; a %d may have 32 bits */
+    /* faster than %.0f; two parts, since %d may be limited to 32 bits */
     "      local low = lease_end % 10000000\n"
     "      ends = string.format('%d%07d', (lease_end - low) / 10000000, low)\n"
     "    end\n"
@@ -4402,14 +4414,14 @@ static const char dq_lua_take_read[] =
     "      end\n"
     "    end\n"
     "  end\n"
-    /* text arguments at first: Redis converts numbers slowly */
+    /* the first arguments are texts, since Redis converts numbers slowly */
     "  local known, from, to, count = argv[4] + 0 < 0, '0', '1', '2'\n"
     "  while usual do\n"
     "    local found = known and\n"
     "      redis.pcall('ZRANGE', zset, from, to, 'WITHSCORES') or\n"
     "      redis.pcall('ZRANGEBYSCORE', zset, '-inf', us / 1000 + argv[4],\n"
     "        'WITHSCORES', 'LIMIT', from, count)\n"
-    "    local last = #found\n" /* of the scores, then of those due */
+    "    local last = #found\n" /* index of the last score, then the last due */
     "    nearest = nil\n"
     "    if last == 0 and not found.err then break end\n"
     "    if last == 0 or byte(found[2]) == 45 or found[last] == 'inf' or\n"
@@ -4445,13 +4457,12 @@ static const char dq_lua_take_read[] =
     "  end\n"
     "  if usual and dues then usual[5] = table.concat(dues, ' ') end\n"
     "end\n";
-/* The second part writes the leases, removes the elements, and completes the
- * reply. */
+/* The second part writes leases, removes elements, and completes the reply. */
 static const char dq_lua_take_usual[] =
     "if usual and taken > 0 then\n"
     "  local write, refused = acked == 1 and redis.pcall or call, false\n"
     "  if ends then\n"
-    /* an ack has proved that writes are not refused */
+    /* end here if writes are refused; after an ack this is already known */
     "    if acked ~= 1 then call('ZREMRANGEBYRANK', zset, '1', '0') end\n"
     "    local added = leases and write('ZADD', zset, unpack(leases)) or\n"
     "      write('ZADD', zset, ends, usual[6])\n"
@@ -4464,7 +4475,7 @@ static const char dq_lua_take_usual[] =
     "  end\n"
     "  if refused then usual = nil\n"
     "  elseif ends and (not nearest or nearest + 0 >= lease_end) then\n"
-    /* nothing is due before the lease ends: see publish_if_head */
+    /* no item is due before the end of the lease: publish that time */
     "    nearest = lease_end\n"
     "    if redis.pcall('ZCOUNT', zset, '0', ends) == taken then\n"
     "      redis.pcall('PUBLISH', argv[13], ends)\n"
@@ -4491,8 +4502,7 @@ static const char dq_lua_take[] =
     "  local lists_first = run.retry_turn\n"
     "  run.due_by = math.ceil(run.us / 1000) - most_late - 1\n"
     "  drain(run, 1000, function()\n"
-    "    run.bytes = run.bytes + 256\n" /* so a script gives up about 700 small
-                                           items */
+    "    run.bytes = run.bytes + 256\n" /* at most about 700 items per script */
     "    return 'late'\n"
     "  end)\n"
     "  run.due_by = run.now\n"
@@ -4517,8 +4527,8 @@ static const char dq_lua_take[] =
     "local run = begin_run(in_ready, in_other, stopped)\n"
     "run.retry_turn, run.most = ARGV[6] == 'retry', tonumber(ARGV[7] or 0)\n"
     "run.order, run.id_rest, run.held = tonumber(ARGV[11]), ARGV[12], {}\n"
-    /* an old id has few random bits. The server's own microsecond differs in
-     * each take. Dragonfly's clock has whole ms: the handle's order is added */
+    /* an old id has few random bits, but the server's microsecond differs in
+     * each take. Dragonfly's clock has whole ms, so add the handle's order */
     "if run.wire == 'o' then\n"
     "  local finer = run.us % 1000 == 0 and run.order or 0\n"
     "  run.order = run.us + finer % 1000\n"
@@ -4534,7 +4544,7 @@ static const char dq_lua_take[] =
     "  tonumber(ARGV[5]), tonumber(ARGV[3]), tonumber(ARGV[14] or 0))\n"
     "if failed then return failed end\n"
     "if run.lease_end and run.safe > 0 then\n"
-    /* Redisson sets its timer by the channel */
+    /* Redisson sets its timer when it receives a message on the channel */
     "  publish_if_head(run.zset, ARGV[13], run.lease_end, run.safe)\n"
     "  run.soon = math.min(run.soon or run.lease_end, run.lease_end)\n"
     "end\n"
@@ -4546,12 +4556,13 @@ static const char dq_lua_take[] =
     "local reply = finish_run(run)\n"
     "return KEYS[6] and give_role(reply, KEYS[6], ARGV) or reply\n";
 
-/* BROADCAST: move due items into the stream, and read after the cursor.
+/* BROADCAST: move due items to the stream, and read entries after the cursor.
  * KEYS     see dq_lua_run
- * ARGV     1 to 4: see dq_lua_run; 5 how many; 6 cursor, '$': the stream's end;
+ * ARGV     1 to 4: see dq_lua_run
+ *          5 how many entries to read; 6 cursor, or '$' for the stream's end
  *          7 how many entries the stream keeps; 8 channel
- * returns  see dq_lua_run; in place of the elements the cursor, then pairs: id,
- *          payload; '-' stands for an unknown due time */
+ * returns  see dq_lua_run. Instead of elements: the new cursor, then for each
+ *          entry its id and payload. An unknown due time is '-' */
 static const char dq_lua_broadcast[] =
     "local function add_to_stream(run, max, keep)\n"
     "  local entries = {}\n"
@@ -4573,7 +4584,7 @@ static const char dq_lua_broadcast[] =
     "    local after = ms .. string.format('-%.0f', seq + 1)\n"
     "    return redis.call('XRANGE', stream, after, '+', 'COUNT', count)\n"
     "  end\n"
-    /* seq + 1 isn't exact: read from the cursor, and drop its entry */
+    /* seq + 1 is inexact as a double: read from the cursor, drop its entry */
     "  local found = redis.call('XRANGE', stream, cursor, '+', 'COUNT',\n"
     "    count + 1)\n"
     "  if found[1] and found[1][1] == cursor then table.remove(found, 1) end\n"
@@ -4593,7 +4604,7 @@ static const char dq_lua_broadcast[] =
     "    in_chunks({bytes = 0}, max, function(_, count)\n"
     "      local entries, bytes = read_stream(stream, cursor, count), 0\n"
     "      for _, entry in ipairs(entries) do\n"
-    /* others may have put anything into the stream */
+    /* other programs may have added entries of any form to the stream */
     "        local due, payload = tonumber(entry[2][2]), entry[2][4] or ''\n"
     "        due = due and due >= 0 and due < 2 ^ 53 and\n"
     "          string.format('%.0f', due) or '-'\n"
@@ -4606,14 +4617,13 @@ static const char dq_lua_broadcast[] =
     "    end)\n"
     "  end\n"
     "  reply[6] = cursor\n"
-    /* whether the next take finds entries */
     "  run.ready = read_stream(stream, cursor, 1)[1] and 1 or 0\n"
     "end\n"
     "local run = begin_run(redis.call('XLEN', KEYS[2]),\n"
     "  redis.call('LLEN', KEYS[3]), redis.call('EXISTS', KEYS[5]) == 1)\n"
     "local failed = attempt(run, broadcast, tonumber(ARGV[5]), ARGV[6])\n"
     "if failed then return failed end\n"
-    /* other readers poll at once */
+    /* the message makes other readers poll at once */
     "if run.moved > 0 then\n"
     "  redis.pcall('PUBLISH', ARGV[8], string.format('%.0f', run.now))\n"
     "end\n"
@@ -4623,16 +4633,16 @@ static const char dq_lua_broadcast[] =
 /* TICKETS: acks, cancels, nacks, releases, unfetches (releases of items that no
  * take has handed out), extends, reschedules, buries.
  * KEYS     1 zset; 2 the dead letters of a bury, or the mirror of a cancel
- * ARGV     1 counters; 2 channel; 3 'again' if it is sent again, else ''; then
- *          runs of one verb: verb, how many; of each ticket due and prefix; of
- *          a bury also its reason, or ''; of a verb with a new due time also
- *          this, and a delay in ms, or ''
- * returns  clock; of each ticket 0 if its item is not there, 1 if it was
- *          removed, else its due time. Refusals: see OFFER_KEYED
- *
- * The handle computes a new due time, so that a resend finds the result of the
- * first sending. If the delay contradicts this due time, since a clock was set
- * or a machine has slept, the delay counts. */
+ * ARGV     1 counters, 2 channel, 3 'again' for a resend, else ''
+ *          then for each run of tickets with one verb: the verb, how many, and
+ *          for each ticket its due time and prefix; for a bury also the reason,
+ *          or ''; for a verb that sets a due time also the new one, and the
+ *          delay in ms, or ''
+ * returns  clock; for each ticket 0 if its item is not there, 1 if the item was
+ *          removed, else its new due time. Refusals: see OFFER_KEYED
+ * The handle computes the new due time, so that a resend finds the result of
+ * the first sending. If the delay gives a later time, or one more than 1 s
+ * earlier, the script uses it, since a clock was set or a machine slept. */
 static const char dq_lua_tickets[] =
     "local function tickets(KEYS, ARGV)\n"
     "  local argv, zset, second, us, now = ARGV, KEYS[1], KEYS[2], clock()\n"
@@ -4642,7 +4652,7 @@ static const char dq_lua_tickets[] =
     "  local function changed(verb, e, prefix)\n"
     "    local back = verb == 'release' or verb == 'unfetch'\n"
     "    if not back or #prefix ~= 17 then return e end\n"
-    /* the id counts releases, so that the next lease has another ticket */
+    /* the id counts releases, so that the next lease has a different ticket */
     "    local n = string.byte(e, 15)\n"
     "    n = n % 64 < 63 and n + 1 or n - 63\n"
     "    e = string.sub(e, 1, 14) .. string.char(n) .. string.sub(e, 16)\n"
@@ -4676,7 +4686,7 @@ static const char dq_lua_tickets[] =
     "    publish_if_head(zset, argv[2], at, 1)\n"
     "    return at\n"
     "  end\n"
-    /* after a refusal only the first `safe` values of the reply are true */
+    /* after a refusal only the first `safe` values of the reply are valid */
     "  local function run(verb, from, n, width)\n"
     "    if width == 2 then\n"
     "      local mirror = verb == 'cancel' and second or nil\n"
@@ -4711,13 +4721,12 @@ static const char dq_lua_tickets[] =
     "end\n";
 
 /* MIXED: offers, and cancels and reschedules of offers, in the order of an
- * outbox. Each part is an OFFER_KEYED or TICKETS with lists of its KEYS and
- * ARGV.
- * KEYS     those of all parts
- * ARGV     1 counters; then of each part its KEYS, its ARGV, and in one text
- *          its script's name, how many KEYS and ARGV these were, and the length
- *          of its whole reply
- * returns  clock; the reply of each part. The script stops after a part that is
+ * outbox. Each part is a request for OFFER_KEYED or TICKETS.
+ * KEYS     the keys of all parts
+ * ARGV     1 counters; then for each part: its KEYS; its ARGV; and a text with
+ *          the script's name, the numbers of these KEYS and ARGV, and the
+ *          length of the complete reply
+ * returns  clock; the reply to each part. The script stops after a part that is
  *          refused or incomplete. If the first part is refused, the script
  *          returns its error */
 static const char dq_lua_mixed[] =
@@ -4743,16 +4752,17 @@ static const char dq_lua_mixed[] =
 
 /* PEEK
  * KEYS     1 zset
- * ARGV     1 how many; 2 due and 3 prefix of the last element seen, or missing
- * returns  clock; the rank of the first; in one text the due times; then the
- *          elements. If a score is no due time: '-' and the nearest due time */
+ * ARGV     1 how many elements; 2 the due time and 3 the prefix of the last
+ *          element seen, or both missing
+ * returns  clock; the rank of the first element; the due times in one text; the
+ *          elements. If a score is no due time: '-' and the nearest one */
 static const char dq_lua_peek[] =
     "local zset, max, reply, dues = KEYS[1], tonumber(ARGV[1]), {}, {}\n"
     "local due, prefix, rank, _ = ARGV[2], ARGV[3], 0, nil\n"
     "if due and string.byte(prefix) == 255 then\n"
     "  rank = math.floor(struct.unpack('>I4', prefix, 6)) + 1\n"
     "elseif due then\n"
-    /* after all elements with this prefix, so that none is shown twice */
+    /* begin after all elements with this prefix, so that none is shown twice */
     "  _, rank = find(zset, due, prefix .. string.rep('\\255', 9))\n"
     "end\n"
     "reply[1], reply[2] = clock(), rank\n"
@@ -4776,16 +4786,16 @@ static const char dq_lua_peek[] =
 
 /* COUNT
  * KEYS     see dq_lua_run
- * ARGV     1 wire, 2 counters (no key, so that it works where an ACL hides
- *          them); then due times
- * returns  clock, pending, overdue, ready, dead; the earliest due time, -1 if
- *          nothing is pending; the six counters; the time of the pause, or 0;
- *          the number of items due by each of the given times */
+ * ARGV     1 wire; 2 counters (not in KEYS, since an ACL may forbid this key);
+ *          then due times
+ * returns  clock, pending, overdue, ready, dead; the earliest due time, or -1
+ *          if nothing is pending; the six counters; time of the pause, or 0;
+ *          for each of the given due times, the number of items due by then */
 static const char dq_lua_count[] =
     "local zset, wire, ready, us, now = KEYS[1], ARGV[1], 0, clock()\n"
     "if wire ~= 'b' then ready = redis.call('LLEN', KEYS[2]) end\n"
     "if wire == 'n' then ready = ready + redis.call('LLEN', KEYS[3]) end\n"
-    /* a score comes only with its element, which may be large: search for it */
+    /* bisect, since ZRANGE would copy the first element, which may be large */
     "local function due(ms) return redis.call('ZCOUNT', zset, 0, ms) > 0 end\n"
     "local first, below, step = due('9007199254740991') and now or -1, -1, 16\n"
     "while first >= 0 and not due(first) do\n"
@@ -4804,7 +4814,7 @@ static const char dq_lua_count[] =
     "  local n = tonumber(totals[i] or 0) or 0\n"
     "  reply[6 + i] = math.max(0, math.floor(math.min(n, 2 ^ 53 - 1)))\n"
     "end\n"
-    /* another program may have set it to anything */
+    /* another program may have set the key to any value */
     "local since = redis.pcall('GET', KEYS[5])\n"
     "since = since and math.max(1, tonumber(since) or 1) or 0\n"
     "reply[13] = math.floor(math.min(since, 2 ^ 53 - 1))\n"
@@ -4813,21 +4823,19 @@ static const char dq_lua_count[] =
     "end\n"
     "return reply\n";
 
-/* PAUSE: set the pause, with its time, unless it is set; or delete it and have
- * all waiting handles poll.
- * KEYS     1 the pause; 2 zset, so that a cluster refuses the script while it
- *          moves the slot: a take on the other node would not see the pause
- * ARGV     1 'pause' or 'resume'; 2 channel, which leaders hear; 3 the waiters'
- *          channel: the message has the ms within which these poll
- * returns  clock
- *
- * If an ACL forbids publishing, the handles learn of a resume at their next
- * poll. */
+/* PAUSE: set the pause to the current time, unless it is set; or delete it, and
+ * notify all waiting handles, which then poll.
+ * KEYS     1 the pause; 2 zset, so that a cluster refuses the script while the
+ *          slot moves: a take on the other node would not see the pause
+ * ARGV     1 'pause' or 'resume'; 2 channel, to notify leaders; 3 the waiters'
+ *          channel: its message is the time in ms within which they poll
+ * returns  clock. If an ACL forbids PUBLISH, the handles notice a resume at
+ *          their next poll */
 static const char dq_lua_pause[] =
     "local us, now = clock()\n"
     "local text = string.format('%.0f', now)\n"
     "if ARGV[1] == 'pause' then\n"
-    /* after this write Redis does not refuse for lack of memory */
+    /* after this write command Redis no longer checks its memory limit */
     "  redis.call('ZREM', KEYS[2], 'delayq')\n"
     "  redis.call('SET', KEYS[1], text, 'NX')\n"
     "else\n"
@@ -4840,9 +4848,9 @@ static const char dq_lua_pause[] =
 
 /* CLEAR
  * KEYS     1 zset, 2 ready or stream, 3 retry or mirror
- * ARGV     1 wire; 2 mirror
- * returns  clock; how many were removed, or -1 if nothing was removed: there is
- *          a mirror, but the wire has none */
+ * ARGV     1 wire, 2 mirror
+ * returns  clock; the number of removed items, or -1 if nothing was removed
+ *          because there is a mirror that the wire does not have */
 static const char dq_lua_clear[] =
     "local wire, us, n = ARGV[1], clock(), redis.call('ZCARD', KEYS[1])\n"
     "local mirror = wire ~= 'r' and wire ~= 'o' and\n"
@@ -4854,12 +4862,12 @@ static const char dq_lua_clear[] =
     "return {us, n}\n";
 
 /* DEAD: read, redrive or clear dead letters. A redrive adds payloads to the
- * ready list, or elements that are due now to the zset. A letter that can't be
- * decoded goes to the end of the dead ones.
+ * ready list, or elements, due at once, to the zset. A letter that can't be
+ * decoded moves to the end of the dead letters.
  * KEYS     1 dead; for a redrive 2 ready or zset
- * ARGV     1 'peek', 'redrive' or 'clear'; 2 how many; 3 from (peek); 4 wire; 5
- *          for a redrive into the zset: channel
- * returns  clock, count, then the dead letters (peek) */
+ * ARGV     1 'peek', 'redrive' or 'clear'; 2 how many; 3 index of the first;
+ *          4 wire; 5 channel, if a redrive adds to the zset
+ * returns  clock; the number of letters handled; for a peek the letters */
 static const char dq_lua_dead[] =
     "local dead_list, to, old_first = KEYS[1], KEYS[2], ARGV[4] == 'o'\n"
     "local channel, us, now = ARGV[5], clock()\n"
@@ -4905,15 +4913,15 @@ static const char dq_lua_dead[] =
 
 #endif /* DELAYQ_NO_LUA */
 
-/* Each verb points to its script; only delayq_load_scripts has a table of all
- * scripts. So a program links only the Lua of the calls that it makes. `sha` is
- * the SHA1 of the whole text, for EVALSHA. `make lua` writes it, and a test
- * checks it. The name and the SHA1 are arrays: a compiler puts all strings
- * together, and a linker that needs one of them keeps all. */
+/* Each verb points to its script. Only delayq_load_scripts has a table of all
+ * scripts, so a program links only the Lua of the functions that it calls.
+ * `sha` is the SHA1 of the whole text, for EVALSHA. `make lua` writes it, and a
+ * test checks it. `name` and `sha` are arrays, because a compiler stores string
+ * literals together, and a linker that needs one of them keeps all. */
 typedef struct dq_script {
-    char name[15]; /* of the file in build/lua */
+    char name[15]; /* name of the file in build/lua, without .lua */
     char sha[41];
-    const char *const *parts; /* up to NULL; without Lua: NULL */
+    const char *const *parts; /* fragments, then NULL; without Lua: NULL */
 } dq_script;
 
 #ifdef DELAYQ_NO_LUA
@@ -4989,14 +4997,14 @@ DQ_SCRIPT(probe, "79317a0522a05156f88b6536bbd195a868adb00a", dq_lua_clock,
  * MARK: - Protocol
  * >>protocol   writing requests, reading replies
  *
- * Commands are written into a small buffer and from there into the buffer of
- * hiredis, larger payloads and scripts directly. There is no array of
- * arguments.
+ * A command is written into a small buffer, which is then copied into the
+ * output buffer of hiredis. Larger payloads and scripts do not pass through the
+ * small buffer. No array of arguments is made.
  *---------------------------------------------------------------------------*/
 
-/* The numbers with which the reply of a tick, take or broadcast begins. READY
- * and those after it are an array, or a single 0 if all of them are 0. The due
- * times follow. */
+/* The reply to a tick, take or broadcast begins with these numbers. The numbers
+ * from READY on are one nested array, or a plain 0 if all of them are 0. The
+ * due times follow this array, as a string. */
 enum {
     DQ_AT_US, /* the server's clock */
     DQ_AT_NEXT,
@@ -5010,8 +5018,8 @@ enum {
     DQ_AT_DUES = DQ_AT_READY + 1
 };
 
-/* Read the n integers at the beginning of an array, of which the first is the
- * server's clock. Returns 0 if the reply is not one of our scripts'. */
+/* Read the n integers at the start of an array; the first, a clock or a count,
+ * is not negative. Returns 0 if none of our scripts sends such a reply. */
 static int dq_resp_integers(const redisReply *r, int64_t *to, size_t n) {
     size_t i;
     if (r->type != REDIS_REPLY_ARRAY || r->elements < n) return 0;
@@ -5030,21 +5038,21 @@ static void dq_resp_free(redisReply **r) {
     *r = NULL;
 }
 
-#define DQ_RESP_ITEMS_MAX 250000u    /* in one reply; no script returns more */
-#define DQ_RESP_BYTES_MAX (1u << 30) /* in its strings */
-#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* 1 MB for the rest */
-#define DQ_RESP_LINE_MAX 60000 /* such as the text of an error */
-#define DQ_RESP_BODY 'b'       /* a type: the bytes after a string's line */
+#define DQ_RESP_ITEMS_MAX 250000u    /* per reply; no script sends more items */
+#define DQ_RESP_BYTES_MAX (1u << 30) /* bytes in the strings of a reply */
+#define DQ_PAYLOAD_MAX (DQ_RESP_BYTES_MAX - (1 << 20)) /* 1 MB for other text */
+#define DQ_RESP_LINE_MAX 60000 /* bytes in a line, such as an error */
+#define DQ_RESP_BODY 'b'       /* the scan's type within a string, after '$n' */
 
-/* Check the next bytes of a reply before hiredis reads them. hiredis would
- * allocate an array of any length that the server claims, and walk through all
- * of it to free it; a length may overflow its arithmetic; and it searches for
- * the end of a line from its beginning each time. Returns NULL, or the fault.
- * hiredis itself rejects malformed numbers. */
+/* Check the next n bytes of a reply before hiredis parses them. hiredis
+ * allocates an array of any length that the server claims, and walks through
+ * all of it to free it. A large length may overflow its arithmetic. Whenever
+ * bytes of a line arrive, it searches the whole line for its end. hiredis
+ * itself rejects malformed numbers. Returns NULL, or the fault. */
 static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
     const char *end = p + n;
     while (p < end) {
-        int complete = 0; /* an element has ended, except an array's own */
+        int complete = 0; /* 1: an element has ended (not an array's header) */
         if (r->type == 0) {
             if (memchr("_#,(!=%~>|", *p, 10))
                 return "a reply in RESP3, although RESP2 was chosen";
@@ -5062,7 +5070,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
         } else if (*p != '\n' || r->last != '\r') {
             if (++r->line > DQ_RESP_LINE_MAX) return "a line without an end";
             if (*p == '-')
-                r->type = '+'; /* nil consists only of its line */
+                r->type = '+'; /* nil has no bytes after its line */
             else if (*p >= '0' && *p <= '9' && r->number != UINT_MAX)
                 r->number = r->number < DQ_RESP_BYTES_MAX / 5
                                 ? r->number * 10 + (unsigned)(*p - '0')
@@ -5072,7 +5080,7 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
             if (r->number > DQ_RESP_BYTES_MAX - r->bytes)
                 return "more than 1 GB in one reply";
             r->bytes += r->number;
-            r->number += 2; /* with its line end */
+            r->number += 2; /* for the \r\n after the string */
             r->type = DQ_RESP_BODY;
             p++;
         } else if (r->type == '*' && r->number > 0) {
@@ -5098,18 +5106,18 @@ static const char *dq_resp_scan(delayq_reply_scan *r, const char *p, size_t n) {
 
 #define DQ_RESP_SMALL 1024  /* longest argument except scripts and payloads */
 #define DQ_RESP_SLICE 65536 /* most bytes of a payload in one write */
-#define DQ_RESP_CALL 80     /* bytes of EVALSHA, a SHA1 and two numbers */
+#define DQ_RESP_CALL 80     /* most bytes of EVALSHA, a SHA1 and two numbers */
 
 typedef struct dq_resp_writer {
     redisContext *c;
-    int counting; /* nothing goes to c: bytes that don't fit buf are dropped */
-    int spilled;  /* while counting: it did not fit */
-    size_t args, keys;        /* their numbers so far; a script's keys come
-                                 first */
-    int commands;             /* so far; each has one reply */
-    const char *body;         /* the text that is written after buf, */
-    size_t body_len;          /* its length, */
-    const char *const *parts; /* and the texts after it, up to NULL */
+    int counting; /* 1: only count; bytes that don't fit into buf are dropped */
+    int spilled;  /* 1: while counting, some bytes did not fit into buf */
+    size_t args, keys;        /* arguments so far, and how many of the
+                                 first ones are keys of a script */
+    int commands;             /* commands so far; each has one reply */
+    const char *body;         /* a text to write after buf; not copied */
+    size_t body_len;          /* the length of `body` in bytes */
+    const char *const *parts; /* texts to write after `body`, up to a NULL */
     size_t n;                 /* bytes in buf */
     char buf[2048];
 } dq_resp_writer;
@@ -5122,7 +5130,7 @@ static void dq_resp_begin(dq_resp_writer *o, redisContext *c) {
 }
 
 /* Append bytes to the output buffer of hiredis. If there is no memory for them,
- * the context has a fault from then on, and takes no more bytes. */
+ * the context keeps this fault, and no more bytes are appended. */
 static void dq_resp_append(dq_resp_writer *o, const void *bytes, size_t len) {
     if (o->counting)
         o->spilled = 1;
@@ -5135,14 +5143,14 @@ static void dq_resp_flush(dq_resp_writer *o) {
     o->n = 0;
 }
 
-/* Returns 1 if the next arguments need only be counted: `args` of them. */
+/* Returns 1 if the next `args` arguments are only counted, not written. */
 static int dq_resp_skip(dq_resp_writer *o, size_t args) {
     if (o->counting && o->spilled) o->args += args;
     return o->counting && o->spilled;
 }
 
-/* Write an argument of len + more bytes, of which the first `len` always fit
- * the buffer. The caller appends the other ones. */
+/* Write the first `len` bytes of an argument of len + more bytes. They always
+ * fit into the buffer. The caller appends the other bytes. */
 static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
                         size_t more) {
     size_t value = len + more, rest, digits = 1, i;
@@ -5160,9 +5168,9 @@ static void dq_resp_arg(dq_resp_writer *o, const void *bytes, size_t len,
     o->args++;
 }
 
-/* Write an argument of any length: a small head, then data. If it is the last
- * argument of a request and large, it is not copied: the socket writes it in
- * slices. */
+/* Write an argument of any length, a small head and then the data. If the
+ * argument is large and the last one of a request, the data is not copied, and
+ * the socket writes it in slices. */
 static void dq_resp_long_arg(dq_resp_writer *o, const void *head,
                              size_t head_len, const void *data, size_t len,
                              int last) {
@@ -5192,8 +5200,8 @@ static void dq_resp_int(dq_resp_writer *o, int64_t value) {
     dq_resp_arg(o, text, dq_num_decimal(text, value), 0);
 }
 
-/* Write a command of `count` words, of which these are the first. The caller
- * adds the others. */
+/* Write the first words of a command that has `count` words. The caller writes
+ * the other words. */
 static void dq_resp_command(dq_resp_writer *o, size_t count,
                             const char *words) {
     dq_resp_flush(o);
@@ -5208,8 +5216,8 @@ static void dq_resp_command(dq_resp_writer *o, size_t count,
     }
 }
 
-/* Write a key or channel of the queue: prefix, T, rest. (snprintf would be
- * slow: a take has four.) */
+/* Write a key or channel of the queue: prefix, T (see >>keys), rest. A take
+ * writes at least four of these, so snprintf would be slow. */
 static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
                         const char *rest) {
     size_t n = strlen(prefix), more = strlen(rest), brace = q->has_tag ? 0 : 1;
@@ -5235,12 +5243,12 @@ static void dq_resp_key(dq_resp_writer *o, const delayq *q, const char *prefix,
 #define DQ_DEDUP "delayq_once:"
 #define DQ_SENT "delayq_sent:"
 #define DQ_COUNTERS "delayq_counters:"
-#define DQ_WAITERS "delayq_waiters:" /* also their channel */
+#define DQ_WAITERS "delayq_waiters:" /* also the waiters' channel */
 #define DQ_TURN "delayq_turn:"
 #define DQ_PAUSED "delayq_paused:"
 #define DQ_INVALIDATE "__redis__:invalidate"
-/* End the keys of a script. Its first argument is the key of the counters, or
- * ''. */
+/* End the keys of a script, and write its first argument: the key of the
+ * counters, or '' if options.counters is 0. */
 static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
     o->keys = o->args;
     if (q->options.counters)
@@ -5249,8 +5257,8 @@ static void dq_resp_end_keys(dq_resp_writer *o, const delayq *q) {
         dq_resp_text(o, "");
 }
 
-/* Most words of a request: some hosted servers allow 3,999. A verb's `most`
- * keeps to this limit. */
+/* The most words of a request, since some hosted servers allow only 3,999. The
+ * field `most` of each verb keeps its requests within this limit. */
 #define DQ_MOST_ARGS 3900
 
 /* Writes the keys and arguments of a script. */
@@ -5271,8 +5279,8 @@ static void dq_resp_upload(dq_resp_writer *o, const dq_script *script) {
 }
 
 /* Write the call of a script. The numbers of keys and arguments are known only
- * after `args` has run, so the arguments wait in the buffer, behind room for
- * the words before them. If they don't fit, `args` runs again. */
+ * after `args` has run, so room is left in the buffer for the words before the
+ * keys. If the arguments don't fit, `args` runs again. */
 static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
                          dq_resp_args *args, const delayq_lane *lane) {
     size_t end, keys, total;
@@ -5305,53 +5313,52 @@ static void dq_resp_call(dq_resp_writer *o, delayq *q, const dq_script *script,
  * MARK: - Schedule
  * >>schedule   the time of the next poll
  *
- * Owns next_poll_us, the time of the next poll, with one function for each
- * event. Section Waiters also writes it, for handles that wait together with
- * others.
+ * Owns next_poll_us, the time of the next poll (a transfer or take), with one
+ * function for each event. Section Waiters also sets this time, for handles
+ * that wait together with others.
  *
- * The relative time in a reply counts from the sending of its request. At worst
- * the poll is some microseconds early and is repeated once; if the time counted
- * from the reply, the poll would be a round trip late. A message that comes
- * while a take is in flight counts in addition to its reply. Without a
- * connection nothing is polled; the first poll is sent when the connection is
- * open.
+ * A reply contains the time until the next item is due. This time counts from
+ * the sending of the request. So the next poll is at worst some microseconds
+ * early, and is then repeated once. If the time counted from the reply, the
+ * poll would be a round trip late. If a message with a due time comes while a
+ * take is in flight, the earlier of the two times counts. Nothing is polled
+ * without a connection; the first poll is sent when the connection is open.
  *---------------------------------------------------------------------------*/
 
 #define DQ_BACKOFF_US 100000
-#define DQ_MOVING_US 10000 /* least pause while a slot moves */
-#ifndef DQ_ATTEMPTS_US /* the tests set both */
+#define DQ_MOVING_US 10000 /* shortest pause while a slot moves */
+#ifndef DQ_ATTEMPTS_US /* tests define these two */
 #define DQ_ATTEMPTS_US DQ_SECOND_US /* at most three connects in this time */
-#define DQ_SLACK_US 300000 /* a standby acts so much later than the leader */
+#define DQ_SLACK_US 300000 /* a standby's delay: from this to twice this time */
 #endif
 #define DQ_PING_US (10 * DQ_SECOND_US)
-#define DQ_YIELD_US DQ_SECOND_US /* longest time that lanes yield */
-#define DQ_POLL_MS 250   /* between two polls if pushes are not reported */
-#define DQ_QUIET_POLLS 4 /* most doublings of it while no push comes */
-#define DQ_SHORT_NAPS 12 /* ticks beside ready items until a nap may last 2 s */
+#define DQ_YIELD_US DQ_SECOND_US /* longest time for which a lane yields */
+#define DQ_POLL_MS 250   /* time between polls if pushes are not reported */
+#define DQ_QUIET_POLLS 4 /* most doublings of DQ_POLL_MS while no push comes */
+#define DQ_SHORT_NAPS 12 /* after a take, this many ticks reduce wait_ms if
+                            items are ready: the first to 0, the last to 2 s */
 
-/* The channels of a handle. */
 enum {
-    DQ_CHANNEL_QUEUE = 1,   /* the due times of new heads of the queue */
-    DQ_CHANNEL_WAITERS = 2, /* calls to all that wait on the queue */
-    DQ_CHANNEL_OWN = 4,     /* tells this handle to lead */
+    DQ_CHANNEL_QUEUE = 1,   /* announces the due time of a new earliest item */
+    DQ_CHANNEL_WAITERS = 2, /* tells all waiting handles to send a take */
+    DQ_CHANNEL_OWN = 4,     /* tells this handle to lead, or to send a take */
     DQ_CHANNELS_OF_WAITERS = DQ_CHANNEL_WAITERS | DQ_CHANNEL_OWN
 };
 
-/* Returns the back-off, in us, after `failures` failures in a row. */
 static int64_t dq_sched_backoff_us(const delayq *q, unsigned failures) {
     return dq_num_backoff(DQ_BACKOFF_US, q->options.reconnect_max_ms * 1000LL,
                           failures);
 }
 
-/* Returns the time that a reply may take, in us: `ms`, but at least two round
- * trips. If a round trip took longer than the time limit, every request would
- * expire although the server runs it. */
+/* Returns how long a reply may take, in us: `ms` milliseconds, but at least two
+ * round trips. Otherwise, if a round trip took longer than `ms`, every request
+ * would time out although the server runs it. */
 DQ_APART static int64_t dq_sched_patience_us(const delayq_conn *conn, int ms) {
     int64_t twice = conn->known ? 2 * conn->trip_us : 0;
     return twice > ms * 1000LL ? twice : ms * 1000LL;
 }
 
-/* Returns the time at which a socket needs a step though it is not ready. */
+/* Returns the time at which a socket needs a step even if it is not ready. */
 static int64_t dq_sched_socket(const delayq_conn *conn,
                                const delayq_socket *s) {
     int64_t end;
@@ -5363,21 +5370,21 @@ static int64_t dq_sched_socket(const delayq_conn *conn,
           dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
     if (s == &conn->cmd && !conn->known && s->deadline_us < end)
         return s->deadline_us; /* the probe is part of connecting */
-    return end; /* if no byte moves until then, its exchanges fail */
+    return end; /* if no byte is sent or read by then, its exchanges fail */
 }
 
-/* Returns the time at which a quiet subscriber is pinged, or the time at which
- * the reply to the ping is overdue. */
+/* Returns the time at which a quiet subscriber is pinged or, if it was pinged,
+ * the time at which the reply to the ping is overdue. */
 static int64_t dq_sched_ping_us(const delayq_conn *conn) {
     if (conn->sub_pinged_us == 0) return conn->sub.active_us + DQ_PING_US;
     return conn->sub_pinged_us +
            dq_sched_patience_us(conn, conn->owner->options.io_timeout_ms);
 }
 
-/* Returns the time between two polls, in us, if messages about due times or
- * pushes are missing. If only pushes are not reported, there may be none, and
- * many hosted servers charge by the command: so the time grows while no push is
- * found. */
+/* Returns the time between two polls, in us, of a handle that gets no messages
+ * about due times, or no reports of pushes. If only the reports are missing,
+ * the time grows while no push is found, since perhaps nobody pushes, and many
+ * hosted servers charge for each command. */
 DQ_APART static int64_t dq_sched_unheard_us(const delayq *q) {
     int64_t most_ms = q->options.max_wait_ms, poll_ms = q->options.poll_ms;
     if (poll_ms == 0)
@@ -5392,29 +5399,28 @@ static void dq_sched_lower(delayq *q, int64_t when) {
     if (q->next_poll_us > when) q->next_poll_us = when;
 }
 
-/* Returns 1 if items lie ready and no back-off forbids a take. */
+/* Returns 1 if items are ready and no back-off forbids a take. */
 static int dq_sched_has_ready(const delayq *q) {
     return q->ready > 0 &&
            (!q->not_before_us || q->conn->now_us >= q->not_before_us);
 }
 
-/* Returns how far, in us, the two clocks may have drifted apart since the
- * server's clock was read: 500 us a second. */
+/* Returns by how much, in us, the server's clock and the local one may have
+ * drifted apart since the server's clock was read: by 500 us per second. */
 DQ_APART static int64_t dq_sched_drift_us(const delayq_conn *conn,
                                           int64_t now) {
     return now > conn->clock_read_us ? (now - conn->clock_read_us) / 2000 : 0;
 }
 
-/* Returns by how much, in us, the server's clock can be ahead of the local one
- * at most. */
+/* Returns how far, in us, the server's clock can be ahead of the local one. */
 DQ_APART static int64_t dq_sched_ahead_us(const delayq_conn *conn) {
     return conn->clock_offset_us + conn->clock_error_us +
            dq_sched_drift_us(conn, conn->now_us);
 }
 
-/* Returns the latest time, in us, that the server's clock can have shown at a
- * local moment. It is after 1970: no due time is negative, also not that of a
- * call before the start of a server which does not know the date. */
+/* Returns the latest time, in us, that the server's clock can have shown at
+ * local_us. Returns at least 1, since a due time of 0 would mean "none". (The
+ * clock of a server without the date may have begun at 1970 after local_us.) */
 static int64_t dq_sched_server_us(const delayq_conn *conn, int64_t local_us) {
     int64_t us = local_us + dq_sched_ahead_us(conn);
     return us > 0 ? us : 1;
@@ -5425,8 +5431,8 @@ static int dq_sched_same_queue(const delayq *a, const delayq *b) {
            memcmp(a->name, b->name, a->name_len) == 0;
 }
 
-/* The server may no longer track the list. A reply to tracking that is in
- * flight is out of date. */
+/* Record that the server may no longer track the ready list. If a reply to
+ * tracking is in flight, it is out of date. */
 static void dq_sched_untrack(delayq *q) {
     q->list_tracked = 0;
     q->track_stale = 1;
@@ -5434,7 +5440,7 @@ static void dq_sched_untrack(delayq *q) {
 
 /* --- events of the connections --- */
 
-/* The first probe on the command socket was answered: poll at once. */
+/* Poll at once, since the first probe on the command socket was answered. */
 static void dq_sched_on_conn_back(delayq_conn *conn) {
     delayq *h;
     delayq_lane *lane;
@@ -5452,7 +5458,7 @@ static void dq_sched_on_conn_back(delayq_conn *conn) {
     }
 }
 
-/* The subscriber is closed: poll when it may be opened again. */
+/* Poll when the subscriber, which was closed, may be opened again. */
 static void dq_sched_on_sub_lost(delayq_conn *conn) {
     delayq *h;
     assert(!conn->sub.c && conn->tracking == DELAYQ_TRACK_OFF);
@@ -5465,8 +5471,8 @@ static void dq_sched_on_sub_lost(delayq_conn *conn) {
     }
 }
 
-/* A transfer or take has failed. Back off, unless the connection is lost:
- * connecting has its own back-off. */
+/* Back off after a failed transfer or take, unless the connection is lost,
+ * since connecting has its own back-off. */
 static void dq_sched_on_fault(delayq *q) {
     q->poll_sent = 0;
     q->waiter.push_us = 0;
@@ -5477,8 +5483,8 @@ static void dq_sched_on_fault(delayq *q) {
 
 /* --- events of the queue --- */
 
-/* A transfer or take is sent. Its reply will give the time of the next poll,
- * unless a message that comes meanwhile makes the poll sooner. */
+/* Record that a transfer or take was sent. Its reply will give the time of the
+ * next poll, unless a message before the reply has an earlier time. */
 static void dq_sched_on_sent(delayq *q) {
     assert(!q->poll_sent);
     q->poll_sent = 1;
@@ -5486,17 +5492,17 @@ static void dq_sched_on_sent(delayq *q) {
     q->next_poll_us = DQ_NEVER;
 }
 
-/* The reply to a transfer or take is there, for every handle on the same queue
- * and connection.
- *     next_us   the next item is due in this many us; < 0: there is none
- *     ready     items lie in the lists
- *     unheard   the next push will not be reported
- *     taken     the list has changed, perhaps by a push of others
+/* Set the next poll of every handle on the same queue and connection by the
+ * reply to a transfer or take.
+ *     next_us   the time in us until the next item is due; < 0: there is none
+ *     ready     the number of items in the lists
+ *     unheard   1: the next push will not be reported
+ *     taken     1: the list has changed, perhaps because others have pushed
  *
- * If an item is due within a millisecond, this poll was too early. Its request
- * took longer to reach the server than the next one will, since both programs
- * are awake now. So the next poll counts from half the round trip later, or it
- * would be too early, too. */
+ * If an item is due within a millisecond, this poll was too early. The next
+ * request will reach the server sooner, since both programs are awake now. So
+ * the time until the next poll counts from the middle of this round trip, not
+ * from its start. Otherwise the next poll would be too early, too. */
 static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
                               int64_t next_us, int64_t ready, int unheard,
                               int taken) {
@@ -5517,28 +5523,28 @@ static void dq_sched_on_reply(delayq *q, const delayq_exchange *x,
         if (!h->poll_sent || from_us + next_us < h->next_poll_us)
             h->next_poll_us = from_us + next_us;
         if (h->track_us > sent_us) dq_sched_lower(h, h->track_us);
-        if (conn->sub.retry_us > sent_us) /* it is opened with a poll */
+        if (conn->sub.retry_us > sent_us) /* a poll opens sub again */
             dq_sched_lower(h, conn->sub.retry_us);
         if (taken) dq_sched_untrack(h);
     }
     q->poll_sent = 0;
 }
 
-/* Returns the earliest local time at which an item is due; due_ms 0: now. */
+/* Convert due_ms to the earliest possible local time in us; 0 means now. */
 static int64_t dq_sched_message_us(const delayq *q, int64_t due_ms) {
     int64_t now = q->conn->now_us;
     if (due_ms > DQ_MAX_DUE / 1000) return now + q->options.max_wait_ms * 1000;
     return due_ms > 0 ? due_ms * 1000 - dq_sched_ahead_us(q->conn) : now;
 }
 
-/* An item is due at due_ms, as a message announces, or because the handle
- * itself has stored the item or changed its due time. */
+/* Poll no later than due_ms (0: now), the due time of an item that a message
+ * has announced, or that this handle has stored or given a new due time. */
 static void dq_sched_on_message(delayq *q, int64_t due_ms) {
     dq_sched_lower(q, dq_sched_message_us(q, due_ms));
 }
 
-/* A call of the handle has pushed `more` items into the ready list. The server
- * reports that to other connections only, and tracks the list no longer. */
+/* Record that a call of the handle has pushed `more` items into the ready list.
+ * The server reports this to other connections only, and stops tracking. */
 static void dq_sched_on_own_push(delayq *q, int64_t more) {
     delayq *h;
     DQ_MARK(own_push);
@@ -5549,7 +5555,7 @@ static void dq_sched_on_own_push(delayq *q, int64_t more) {
     }
 }
 
-/* The server has refused to track the list, in a reply read at read_us. */
+/* Poll and track again DQ_POLL_MS after read_us, the time of the refusal. */
 static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
     delayq *h;
     DQ_MARK(untracked);
@@ -5567,19 +5573,20 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  * item. So the take script (give_role in its Lua) gives each handle a role:
  *
  *     alone     Nobody else waits. The handle acts at once if an item is due or
- *               pushed. Its takes don't name the waiters and cost no more.
+ *               pushed. Its takes don't name the waiters, which saves work.
  *     leader    It acts at once, too. If it gets an item or stops waiting, its
  *               script names the next leader: the standby that has waited
  *               longest or, without a standby, a sleeper. If it gets an item
- *               and more are due, the script calls more waiters.
+ *               and more are due, the script wakes more waiters.
  *     standby   About 16 of the others. They receive the messages that the
- *               leader receives, and act 0.3 to 0.6 s later if the item is
- *               still there: then the leader is dead or frozen. The first
- *               standby that finds this tells the others, which then wait.
+ *               leader receives, and act 0.3 to 0.6 s later. If the item is
+ *               still there, the leader is dead or frozen, and the script tells
+ *               all to enter. Otherwise the script tells the other standbys the
+ *               next due time, for which they then wait.
  *     sleeper   All others. They receive only messages on their own channel and
- *               on the waiters', and send a take every max_wait_ms.
+ *               on the waiters' channel, and send a take every max_wait_ms.
  *     none      The handle has just begun to wait, or an ACL forbids the
- *               waiters' key. It acts at once. "New" is the same before the
+ *               waiters' key. It acts at once. "New" is the same, before the
  *               first role.
  *
  * The consequence of each event, by role:
@@ -5591,31 +5598,32 @@ static void dq_sched_on_untracked(delayq *q, int64_t read_us) {
  *     push reported     act           act         count the list   -
  *                                                 0.3 to 0.6 s
  *                                                 later (LLEN)
- *     own channel:      (if a take    act then    lead, act then   lead, act
- *     "lead, due ..."   is in flight,                              then
- *                       after it)
+ *     own channel:      lead after a  act then    lead, act then   lead, act
+ *     "lead, due ..."   take that is                               then
+ *                       in flight
  *     own channel: 0    enter         enter       enter            enter
  *     waiters' channel  enter         enter       enter            enter
- *     reply to a take   take the role in it, unless a message since was newer
+ *     reply to a take   adopt the role in it, unless a message is newer
  *
- * A due time on the queue's channel is that of the head, so it replaces the due
- * time that a standby knew. "Enter" means: send a take, which gives the
- * handle a new role; after a message on the waiters' channel within a second.
+ * A due time on the queue's channel is that of the earliest item, so it
+ * replaces the due time that a standby has stored. "Enter" means to send a
+ * take, whose reply has a new role; after a message on the waiters' channel,
+ * this is done within a second.
  *
- * All this only saves work. A handle acts by the role that it was last told. If
- * two handles lead, both act, and the next script corrects one of them. If no
- * handle leads, a standby acts late, and its script calls all to enter; if no
- * standby is left, a sleeper's does.
+ * The roles only save work. A handle acts by the role that it got last. If two
+ * handles lead, both act, and the next script corrects one of them. If no
+ * handle leads, a standby acts late, and its script tells all to enter. If
+ * there is no standby either, the script of a sleeper does this.
  *
  * Owns q->waiter and will_wait, and sets next_poll_us of a handle with a role.
  *---------------------------------------------------------------------------*/
 
-#define DQ_WAITERS_MS 10000 /* a take that may last this long takes part */
+#define DQ_WAITERS_MS 10000 /* shortest timeout of a take that gets a role */
 
 /* Returns 1 if the handle's next take names the waiters. */
 static int dq_waiters_in_take(const delayq *q) {
     const int both = DQ_CHANNELS_OF_WAITERS;
-    return q->waiter.role >= DELAYQ_WAITER_LEADER || /* it is in the set */
+    return q->waiter.role >= DELAYQ_WAITER_LEADER || /* in the waiters' set */
            (q->will_wait && q->waiter.role <= DELAYQ_WAITER_NONE &&
             (q->subscribed & both) == both);
 }
@@ -5642,8 +5650,8 @@ static int64_t dq_waiters_slack(void) {
     return DQ_SLACK_US + (int64_t)dq_sys_random16() * DQ_SLACK_US / 65536;
 }
 
-/* Returns the latest time of a leader's next poll. It is sooner if no message
- * would announce an item. */
+/* Returns the latest time of a leader's next poll. This time is earlier if no
+ * message would announce an item. */
 static int64_t dq_waiters_latest(const delayq *q) {
     int heard = q->conn->tracking != DELAYQ_TRACK_OFF &&
                 (q->subscribed & DQ_CHANNEL_QUEUE);
@@ -5651,25 +5659,25 @@ static int64_t dq_waiters_latest(const delayq *q) {
            (heard ? q->options.max_wait_ms * 1000 : dq_sched_unheard_us(q));
 }
 
-/* Set the next poll of a standby whose next item is due at due_us. */
+/* Set the next poll of a standby, for an item that is due at due_us. */
 static void dq_waiters_stand_by(delayq *q, int64_t due_us) {
     int64_t now = q->conn->now_us, latest = dq_waiters_latest(q);
     assert(q->waiter.role == DELAYQ_WAITER_STANDBY);
-    if (due_us > latest) due_us = latest; /* as the leader polls */
+    if (due_us > latest) due_us = latest; /* when the leader polls */
     if (due_us < now) due_us = now;
     due_us += dq_waiters_slack();
     if (due_us > q->waiter.take_us) due_us = q->waiter.take_us;
     if (q->waiter.enter_us > 0)
-        dq_sched_lower(q, due_us); /* it enters before */
+        dq_sched_lower(q, due_us); /* the handle may enter before that */
     else
         q->next_poll_us = due_us;
 }
 
 /* --- events: each row of the table above --- */
 
-/* A take begins. If it waits for its reply, the back-off of its handle is over.
- * If it may last long, it takes part; a handle that has left the waiters with
- * an item enters at once. */
+/* Record that a take begins. If `waits`, the back-off of the handle is over. If
+ * timeout_ms is long enough, the handle can get a role. A handle that left the
+ * waiters because it got an item enters again at once. */
 static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
     if (waits && q->not_before_us) {
         q->not_before_us = 0;
@@ -5682,9 +5690,10 @@ static void dq_waiters_on_take(delayq *q, int64_t timeout_ms, int waits) {
         dq_sched_lower(q, q->conn->now_us);
 }
 
-/* The reply to a take that was sent at sent_us is there. The next item is due
- * in next_us (-1: there is none). `got`: the take has got an item. `given`: the
- * role's number in the reply, or -1 if the take did not name the waiters. */
+/* Set the role and the next poll by the reply to a take that was sent at
+ * sent_us. The next item is due in next_us us (-1: none). `got` is 1 if the
+ * take has got an item. `given` is the number of the role in the reply, or -1
+ * if the take did not name the waiters. */
 static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
                                 int got, int64_t given) {
     const int both = DQ_CHANNELS_OF_WAITERS;
@@ -5698,12 +5707,12 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     else if ((given == 0 && w->role > DELAYQ_WAITER_NONE) ||
              (got && w->role >= DELAYQ_WAITER_LEADER))
         w->role = DELAYQ_WAITER_NONE;
-    /* A message that was read since the take was sent is newer. */
+    /* A message that came after the take was sent is newer than the reply. */
     if (given >= 0 && w->enter_us < sent_us) w->enter_us = 0;
     if (w->enter_us > 0 && w->role == DELAYQ_WAITER_ALONE)
         w->role = DELAYQ_WAITER_NONE;
     if (w->lead_us >= sent_us && w->role > DELAYQ_WAITER_LEADER)
-        w->role = DELAYQ_WAITER_LEADER; /* at worst two lead for a time */
+        w->role = DELAYQ_WAITER_LEADER; /* at worst two handles lead */
     switch (w->role) {
     case DELAYQ_WAITER_STANDBY:
         DQ_MARK(becomes_standby);
@@ -5714,11 +5723,11 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
         break;
     case DELAYQ_WAITER_SLEEPER:
         DQ_MARK(becomes_sleeper);
-        if (before != DELAYQ_WAITER_SLEEPER) /* not all at the same time */
+        if (before != DELAYQ_WAITER_SLEEPER) /* sleepers poll at random times */
             cap = cap / 65536 * dq_sys_random16();
         q->next_poll_us = sent_us + cap;
         break;
-    default: break; /* as dq_sched_on_reply has decided */
+    default: break; /* dq_sched_on_reply has set the next poll */
     }
     if (w->role != DELAYQ_WAITER_STANDBY) w->push_us = 0;
     if (w->enter_us > 0 && dq_waiters_in_take(q))
@@ -5726,9 +5735,9 @@ static void dq_waiters_on_reply(delayq *q, int64_t sent_us, int64_t next_us,
     assert(w->enter_us == 0 || w->role != DELAYQ_WAITER_ALONE);
 }
 
-/* A message on the queue's channel: the next item is due at due_ms (0: now).
- * While a take is in flight the message counts in addition to the reply, which
- * contains the role. */
+/* Handle a message on the queue's channel: the next item is due at due_ms, or
+ * now if due_ms is 0. If a take is in flight, the message can only make the
+ * next poll earlier, since the reply contains the role. */
 static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
     switch (w->role) {
@@ -5744,8 +5753,8 @@ static void dq_waiters_on_message(delayq *q, int64_t due_ms) {
     dq_sched_on_message(q, due_ms);
 }
 
-/* A channel is subscribed or, if `on` is 0, unsubscribed. On the queue's
- * channel something may have been published before, or may be later. */
+/* Record a subscription or, if `on` is 0, its end. Messages on the queue's
+ * channel may have been missed before, or may be missed from now on. */
 static void dq_waiters_on_channel(delayq *q, int channel, int on) {
     q->subscribed =
         (unsigned char)((q->subscribed & ~channel) | (on ? channel : 0));
@@ -5755,7 +5764,7 @@ static void dq_waiters_on_channel(delayq *q, int channel, int on) {
         dq_sched_lower(q, q->conn->now_us);
 }
 
-/* The list has changed. The server reports that once. */
+/* Handle the report that the list has changed. It ends the tracking. */
 static void dq_waiters_on_push(delayq *q) {
     delayq_waiter *w = &q->waiter;
     int64_t now = q->conn->now_us;
@@ -5763,7 +5772,7 @@ static void dq_waiters_on_push(delayq *q) {
     dq_sched_untrack(q);
     switch (w->role) {
     case DELAYQ_WAITER_SLEEPER: break;
-    case DELAYQ_WAITER_STANDBY: /* the count in flight is out of date */
+    case DELAYQ_WAITER_STANDBY: /* an LLEN in flight is out of date */
         DQ_MARK(standby_defers_push);
         if (w->push_us <= now) w->push_us = now + dq_waiters_slack();
         break;
@@ -5771,8 +5780,8 @@ static void dq_waiters_on_push(delayq *q) {
     }
 }
 
-/* The server will report the next push into the list. `ready` items are in the
- * list already; the leader takes them first. */
+/* Record that the server will report the next push into the list. `ready` items
+ * are in the list already; a standby leaves these to the leader at first. */
 static void dq_waiters_on_track(delayq *q, int64_t ready) {
     delayq_waiter *w = &q->waiter;
     assert(q->conn->tracking == DELAYQ_TRACK_ON && ready >= 0);
@@ -5786,15 +5795,15 @@ static void dq_waiters_on_track(delayq *q, int64_t ready) {
     if (ready > 0) q->ready = ready;
 }
 
-/* A message on the handle's own channel: it leads; the next item is due at
- * due_ms. The message may come before the reply that makes the handle one of
- * the waiters. If the handle has no role and no take in flight, the message has
- * no effect, as its next take comes soon. */
+/* Handle a message on the handle's own channel: the handle leads, and the next
+ * item is due at due_ms. The message may come before the reply that makes the
+ * handle one of the waiters. If the handle has no role and no take in flight,
+ * the message has no effect, because the handle soon sends a take. */
 static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     delayq_waiter *w = &q->waiter;
     w->lead_us = q->conn->now_us;
     if (q->poll_sent) DQ_MARK(promoted_while_asking);
-    q->quiet_polls = 0; /* the leader got something, perhaps a push */
+    q->quiet_polls = 0; /* the leader got an item, perhaps a pushed one */
     if (q->poll_sent) dq_sched_on_message(q, due_ms);
     if (w->role < DELAYQ_WAITER_LEADER) return;
     DQ_MARK(promoted);
@@ -5805,9 +5814,9 @@ static void dq_waiters_on_promotion(delayq *q, int64_t due_ms) {
     if (w->enter_us > 0) dq_sched_lower(q, w->lead_us);
 }
 
-/* A message on the waiters' channel: all `count` handles that wait enter again,
- * each at a random time within `count` ms, 1 s at most. Or one on the handle's
- * own channel, and count is 0: it enters at once. */
+/* Handle a message on the waiters' channel: each of `count` waiting handles
+ * enters again at a random time within `count` ms, 1 s at most. A `count` of 0
+ * comes on the handle's own channel, and the handle enters at once. */
 static void dq_waiters_on_call(delayq *q, int64_t count) {
     delayq_waiter *w = &q->waiter;
     if (w->role == DELAYQ_WAITER_ALONE) w->role = DELAYQ_WAITER_NONE;
@@ -5819,9 +5828,9 @@ static void dq_waiters_on_call(delayq *q, int64_t count) {
     dq_sched_lower(q, w->enter_us + count);
 }
 
-/* The handle has left the waiters, or tried to. `refused`: an ACL forbids the
- * waiters' key. The handle then waits as if alone until the subscriber is
- * opened again. */
+/* Record that the handle has left the waiters, or tried to. If `refused`, an
+ * ACL forbids the waiters' key, and the handle waits as if it were alone until
+ * the subscriber is opened again. */
 static void dq_waiters_on_leave(delayq *q, int refused) {
     delayq_waiter *w = &q->waiter;
     if (w->role >= DELAYQ_WAITER_LEADER) q->next_poll_us = q->conn->now_us;
@@ -5834,35 +5843,35 @@ static void dq_waiters_on_leave(delayq *q, int refused) {
  * MARK: - Connections
  * >>connections   dialing, login, probe, sentinels, redirections, back-off
  *
- * Owns the sockets of a delayq_conn and their state. It is the only section
- * that connects, that decides when and where to connect, and that writes and
- * reads. The messages of the subscriber go to section Subscriber. No function
- * here waits: each goes as far as it can, and is called again when the socket
- * is ready (dq_conn_watch) or its time is over. conn->err has the cause of a
+ * Owns the sockets of a delayq_conn and their state. Only this section
+ * connects, decides when and where to connect, writes, and reads. It passes the
+ * messages of the subscriber to section Subscriber. No function here waits.
+ * Each function does as much as it can, and is called again when the socket is
+ * ready (dq_conn_watch) or at its time limit. conn->err has the cause of a
  * failure.
  *---------------------------------------------------------------------------*/
 
-#define DQ_PROBE_US (10 * DQ_SECOND_US) /* offers look for foreign elements */
-#define DQ_NEWS_US (10 * DQ_SECOND_US) /* between two equal events in the log */
-#define DQ_HOPS 5 /* most redirections of a connect, resends of a request */
-#define DQ_READ_SIZE 2048               /* most bytes in one read, */
-#define DQ_READS (65536 / DQ_READ_SIZE) /* reads before another socket's turn */
-#define DQ_TRACK_LOSSES 4 /* conn->track_losses that count as a refusal */
+#define DQ_PROBE_US (10 * DQ_SECOND_US) /* an offer repeats an older probe */
+#define DQ_NEWS_US (10 * DQ_SECOND_US) /* time between equal events in a log */
+#define DQ_HOPS 5 /* most redirections of a connect, and resends of a request */
+#define DQ_READ_SIZE 2048               /* most bytes in one read */
+#define DQ_READS (65536 / DQ_READ_SIZE) /* most reads of a socket in a row */
+#define DQ_TRACK_LOSSES 4 /* conn->track_losses of this value mean a refusal */
 
 typedef enum dq_conn_purpose {
     DQ_CONN_CMD,
     DQ_CONN_SUB,
-    DQ_CONN_SENTINEL /* in the place of cmd */
+    DQ_CONN_SENTINEL /* conn->cmd leads to a sentinel */
 } dq_conn_purpose;
 
-/* Parse the owner's URL. Returns NULL, or the fault, which the URL of an open
- * handle does not have. */
+/* Parse the owner's URL. Returns NULL, or the fault. The URL of an open handle
+ * has no fault. */
 static const char *dq_conn_parse_url(const delayq_conn *conn, dq_url *u) {
     const char *url = conn->owner->options.url;
     return dq_url_parse(url ? url : "redis://127.0.0.1:6379", u);
 }
 
-/* Set the cause for which a command of the connection itself was refused. */
+/* Set conn->err after a command of the connection itself was refused. */
 static delayq_status dq_conn_refused(delayq_conn *conn, const char *what,
                                      const redisReply *r) {
     return dq_err_public(dq_err_reply(conn->err, what, r));
@@ -5874,7 +5883,6 @@ static void dq_conn_free_replies(delayq_exchange *x) {
     while (x->got > 0) freeReplyObject(x->replies[--x->got]);
 }
 
-/* Close the hiredis context of a socket. */
 static void dq_conn_hang_up(delayq_socket *s) {
     if (s->c) redisFree(s->c);
     s->c = NULL;
@@ -5884,7 +5892,7 @@ static void dq_conn_hang_up(delayq_socket *s) {
     s->body_len = 0;
 }
 
-/* Write where the sockets lead: "host:port", or a path. */
+/* Write the target of the sockets: "host:port", a path, or the connect hook. */
 static void dq_conn_where(const delayq_conn *conn, char text[100]) {
     const delayq_address *a = &conn->at;
     if (conn->owner->options.connect)
@@ -5896,8 +5904,8 @@ static void dq_conn_where(const delayq_conn *conn, char text[100]) {
 }
 
 /* Report an event to the log, once per connection and at most every 10 s.
- * told_us points to conn->known_told_us if cmd leads to a server that answers,
- * to conn->scripts_told_us if the server has refused the SHA1 of a script. */
+ * told_us selects the event: &conn->known_told_us for "connected",
+ * &conn->scripts_told_us for "the server does not have the scripts". */
 static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
     char text[sizeof conn->err], where[100];
     int64_t now;
@@ -5918,8 +5926,8 @@ static void dq_conn_tell(delayq_conn *conn, int64_t *told_us) {
     dq_err_log(conn->owner, DELAYQ_OK, text);
 }
 
-/* The server does not report pushes, for `cause`: report this to the log
- * once. */
+/* Give up tracking until retry_us, since the server does not report pushes, and
+ * report `cause` to the log once. */
 static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
                                   const char *cause) {
     const delayq *q = conn->owner;
@@ -5938,8 +5946,8 @@ static void dq_conn_give_up_track(delayq_conn *conn, int64_t retry_us,
     dq_err_log(q, DELAYQ_OK, text);
 }
 
-/* The command socket is closed, which ends client tracking. A lane that had no
- * request in flight is not the cause. */
+/* Reset the state that ends with the command socket, such as client tracking. A
+ * lane that had no request in flight did not cause the loss. */
 static void dq_conn_cmd_lost(delayq_conn *conn) {
     delayq_lane *lane;
     delayq *h;
@@ -5956,9 +5964,9 @@ static void dq_conn_cmd_lost(delayq_conn *conn) {
     conn->known = 0;
 }
 
-/* Close a socket for `why`, which conn->err explains. The exchanges in flight
- * on it end: an incomplete command does nothing, but the commands before it may
- * have run. */
+/* Close a socket with the status `why`, whose text is conn->err. The exchanges
+ * in flight on the socket end. The server does not run an incomplete command,
+ * but may have run the commands before it. */
 static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
                           delayq_status why) {
     delayq_exchange *x;
@@ -5978,8 +5986,8 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     s->first = s->last = NULL;
     dq_conn_free_replies(&s->greeting);
     dq_conn_hang_up(s);
-    /* The first attempt is at once, then the time between the beginnings of two
-     * attempts grows. In no case are there more than three in a second. */
+    /* The first attempt is at once. Then the time between the beginnings of two
+     * attempts grows. There are never more than three attempts in a second. */
     s->retry_us = now;
     if (s->failures > 0) DQ_MARK(connecting_backs_off);
     if (s->failures > 0)
@@ -6001,9 +6009,9 @@ static void dq_conn_close(delayq_conn *conn, delayq_socket *s,
     }
 }
 
-/* A logged-in socket is lost, or its server refuses to work: close it. The next
- * attempt is postponed if neither this connection nor the one before it was of
- * use. */
+/* Close a logged-in socket that is lost, or whose server refuses to work. If
+ * neither this connection nor the one before it has had a useful reply, the
+ * next attempt is postponed. */
 static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
                          delayq_status why) {
     if (s->state == DELAYQ_SOCKET_OPEN) s->unproven++;
@@ -6014,7 +6022,7 @@ static void dq_conn_lose(delayq_conn *conn, delayq_socket *s,
 
 #define DQ_BAD_PROTOCOL "the server doesn't speak Redis' protocol: %s"
 
-/* Set the cause for which hiredis has given up on a socket. */
+/* Set conn->err for a hiredis context that has failed. Returns the status. */
 static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
     const redisContext *c = s->c;
     const char *cause = c->errstr[0] ? c->errstr : "the connection is lost";
@@ -6033,8 +6041,8 @@ static delayq_status dq_conn_fault(delayq_conn *conn, const delayq_socket *s) {
                       s->first ? "connection lost: " : "", cause);
 }
 
-/* Set the cause for which the exchanges on an open socket are given up. Returns
- * the status with which the socket is closed. */
+/* Set conn->err for an open socket whose exchanges have timed out. Returns the
+ * status with which the caller closes the socket. */
 static delayq_status dq_conn_timeout(delayq_conn *conn,
                                      const delayq_socket *s) {
     int written = s->first && s->first->written;
@@ -6045,13 +6053,13 @@ static delayq_status dq_conn_timeout(delayq_conn *conn,
                       written ? "no reply in time" : "not sent in time");
 }
 
-/* Returns 1 if a socket may use TLS: a connect hook may have begun it. */
+/* Returns 1 if a socket may use TLS, by itself or through a connect hook. */
 static int dq_conn_tls(const delayq_conn *conn, const delayq_socket *s) {
     return s->ssl || conn->owner->options.connect;
 }
 
 /* Write the output buffer, then a slice of a large payload or of a script,
- * without waiting. errno is 0 if hiredis has sent only a part of its buffer. */
+ * without waiting. After a partial write of the buffer errno is 0. */
 static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     delayq_exchange *x;
     size_t slice = DQ_RESP_SLICE;
@@ -6084,9 +6092,9 @@ static delayq_status dq_conn_write(delayq_conn *conn, delayq_socket *s) {
     return status == REDIS_OK ? DELAYQ_OK : dq_conn_fault(conn, s);
 }
 
-/* Send the commands in the writer as an exchange, or as the rest of the one
- * that was submitted last. If they can't be written, the next pump finds that
- * out, after it has read what the server has sent before. */
+/* Send the commands in the writer as an exchange, or as the rest of the
+ * exchange that was submitted last. If the write fails, the next pump reports
+ * this, after it has read the input that came before. */
 static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
                            delayq_exchange *x, dq_resp_writer *o) {
     if (x->state != DELAYQ_EXCHANGE_SENT) {
@@ -6116,7 +6124,7 @@ static void dq_conn_submit(delayq_conn *conn, delayq_socket *s,
     dq_conn_write(conn, s);
 }
 
-/* Give a reply to the first exchange in flight. */
+/* Pass a reply to the first exchange in flight. */
 static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
                                    redisReply *r) {
     delayq_exchange *x = s->first;
@@ -6132,7 +6140,7 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
             conn->trip_us = x->read_us - x->sent_us;
         if (s->first || reader->pos >= reader->len) return DELAYQ_OK;
         DQ_MARK(too_many_replies);
-        /* A later request would take the rest for its own reply. */
+        /* A later request would mistake the rest of the input for its reply. */
         dq_conn_free_replies(x);
         x->status = DELAYQ_ERR_PROTOCOL;
     } else {
@@ -6143,9 +6151,9 @@ static delayq_status dq_conn_match(delayq_conn *conn, delayq_socket *s,
                       "the server has sent a reply without a command");
 }
 
-/* Read pending input, as much as fits the buffer, check it, and pass it to
- * hiredis' reader. Returns its length, 0 if there was nothing, below 0 if the
- * context has failed. *wrong is the fault that was found in it, or NULL. */
+/* Read the pending input that fits into the buffer, check it, and pass it to
+ * hiredis' reader. Returns its length, 0 if there is none, below 0 if the
+ * context has failed. Sets *wrong to the fault in the input, or NULL. */
 DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
                                  const char **wrong) {
     char bytes[DQ_READ_SIZE];
@@ -6154,17 +6162,17 @@ DQ_APART static int dq_conn_read(delayq_conn *conn, delayq_socket *s,
     n = dq_sys_read(s->c, dq_conn_tls(conn, s), bytes, sizeof bytes);
     *wrong = n > 0 ? dq_resp_scan(&s->scan, bytes, (size_t)n) : NULL;
     if (n <= 0 || *wrong) return n;
-    redisReaderFeed(s->c->reader, bytes, (size_t)n); /* the reader keeps its
-                                                        fault */
+    redisReaderFeed(s->c->reader, bytes, (size_t)n); /* dq_conn_pump reports
+                                                        a failure */
     s->active_us = conn->now_us = dq_sys_now();
     conn->traffic += (unsigned)n;
     return n;
 }
 
-/* Write the pending output and read the pending input, even if a write fails,
- * now or before: the server may have said why it ends the connection. A reply
- * that no exchange awaits goes to `hear`. If `hear` is NULL, such a reply is a
- * fault. */
+/* Write the pending output and read the pending input. The input is read even
+ * if this write or an earlier one has failed, because the server may have sent
+ * the reason why it ends the connection. A reply that no exchange awaits goes
+ * to `hear`. If `hear` is NULL, such a reply is a fault. */
 static delayq_status dq_conn_pump(delayq_conn *conn, delayq_socket *s,
                                   void (*hear)(delayq_conn *,
                                                const redisReply *)) {
@@ -6211,8 +6219,8 @@ static void dq_conn_enter(const delayq_conn *conn, delayq_socket *s,
     s->deadline_us = conn->now_us + s->step_us;
 }
 
-/* Set the cause "can't connect to host:port" with the reason `why`, or with
- * errno's text if `why` is NULL. */
+/* Set conn->err to "can't connect to host:port" with the reason `why`, or with
+ * the text of errno if `why` is NULL. */
 static delayq_status dq_conn_cant(delayq_conn *conn, delayq_status status,
                                   const char *why) {
     const char *colon = why ? "" : ": ";
@@ -6224,8 +6232,7 @@ static delayq_status dq_conn_cant(delayq_conn *conn, delayq_status status,
                       colon, why);
 }
 
-/* Set the cause for which a socket is not open in time; `then`: the end of the
- * sentence. */
+/* Set conn->err for a socket that is not open in time; `then` ends the text. */
 static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
                                   const char *then) {
     const char *found = s->state == DELAYQ_SOCKET_RESOLVING
@@ -6242,12 +6249,12 @@ static delayq_status dq_conn_late(delayq_conn *conn, const delayq_socket *s,
 }
 
 /* Find the address of a host's name. Returns
- *      1   it is in `address`
- *      0   it is not known yet: call again later
+ *      1   the address was written to `address`
+ *      0   the address is not known yet: call again later
  *     -1   the name has no address
- * A handle with an outbox looks a name up when it is opened, and again after
- * two failed attempts or if the server has become a replica, but not within
- * 30 s. */
+ * A handle with an outbox stores the address. It looks the name up again after
+ * two failed attempts, or if the server could not do the work (a replica, for
+ * example), but at most every 30 s. */
 static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
                            const char *host, char address[64]) {
     const delayq_options *o = &conn->owner->options;
@@ -6270,7 +6277,7 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
     }
     found = o->resolve ? o->resolve(o->user, host, address, 64)
                        : dq_sys_resolve(host, s->failures, address);
-    conn->now_us = dq_sys_now(); /* it may have waited */
+    conn->now_us = dq_sys_now(); /* the look-up may have waited */
     if (found > 0 && name && strlen(address) < sizeof name->text) {
         name->hash = hash;
         name->found_us = now;
@@ -6280,13 +6287,13 @@ static int dq_conn_resolve(delayq_conn *conn, const delayq_socket *s,
     return found > 0 ? 1 : o->resolve ? found : -1;
 }
 
-/* Find the address, and begin to connect to it. */
+/* Find the address of conn->at, and begin to connect to it. */
 static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     const delayq_options *o = &conn->owner->options;
     const delayq_address *a = &conn->at;
     if (o->connect) {
         int64_t left = (s->deadline_us - conn->now_us + 999) / 1000;
-        /* in brackets, since lwIP has a macro of this name */
+        /* in parentheses, since lwIP has a macro named connect */
         s->c = (o->connect)(o->user, left > 1 ? (int)left : 1);
         conn->now_us = dq_sys_now(); /* the hook may have waited */
         if (!s->c)
@@ -6305,7 +6312,7 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
         char address[64];
         size_t size = 0;
         int fd;
-        if (s == &conn->sub && conn->cmd.c) /* a name may lead elsewhere now */
+        if (s == &conn->sub && conn->cmd.c) /* a name's address may change */
             size = dq_sys_peer(dq_sys_fd(conn->cmd.c), &to);
         if (size == 0) size = dq_sys_parse_address(&to, a->host, a->port);
         if (size == 0 && a->port != 0) {
@@ -6329,9 +6336,9 @@ static delayq_status dq_conn_begin(delayq_conn *conn, delayq_socket *s) {
     return DELAYQ_EMPTY;
 }
 
-/* The steps of a login, in their order; a socket needs some of them. HELLO
- * (a connect hook may have turned RESP3 on), SETNAME and ID may be refused. A
- * sentinel may have a password or none; if it has one, it is the URL's. */
+/* The steps of a login, in their order. A socket needs only some of them. The
+ * server may refuse HELLO (sent because a connect hook may have turned RESP3
+ * on), SETNAME and ID. A sentinel without a password refuses the URL's. */
 enum {
     DQ_LOGIN_AUTH,
     DQ_LOGIN_SELECT,
@@ -6355,7 +6362,7 @@ DQ_APART static int dq_conn_wants_tls(const delayq_conn *conn) {
     return u.tls && !conn->owner->options.connect;
 }
 
-/* Send the login. It changes nothing on the server. */
+/* Send the login, which changes nothing on the server. */
 DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
     static const size_t counts[] = {2, 2, 3, 2, 3, 2};
     int sentinel = s->purpose == DQ_CONN_SENTINEL, step;
@@ -6387,10 +6394,10 @@ DQ_APART static void dq_conn_greet(delayq_conn *conn, delayq_socket *s) {
 }
 
 /* Read the replies to the login. Returns OK if the socket is open, EMPTY if
- * replies are missing. A step that may be refused fails all the same if there
- * are too many clients. A server that refuses a connection may send the reason
- * before it closes the connection, and some proxies close it at a command that
- * they don't know. */
+ * replies are missing, else the failure. If the error is transient (too many
+ * clients), even a step that may be refused fails. A server that refuses a
+ * connection may send the reason before it closes the connection. Some proxies
+ * close the connection at a command that they don't know. */
 static delayq_status dq_conn_read_greeting(delayq_conn *conn,
                                            delayq_socket *s) {
     const delayq_exchange *x = &s->greeting;
@@ -6422,7 +6429,7 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
         if (x->replies[i]->type != REDIS_REPLY_ERROR) continue;
         if (s->purpose == DQ_CONN_SENTINEL && i + 1 < x->wants &&
             x->replies[i + 1]->type != REDIS_REPLY_ERROR)
-            continue; /* it has no password */
+            continue; /* the sentinel has no password */
         if (s->login[i] <= DQ_LOGIN_SELECT ||
             dq_err_lookup(x->replies[i]->str)->status == DELAYQ_ERR_AGAIN)
             return dq_conn_refused(conn, "login", x->replies[i]);
@@ -6431,8 +6438,8 @@ static delayq_status dq_conn_read_greeting(delayq_conn *conn,
     return DELAYQ_OK;
 }
 
-/* Continue to connect a socket. Returns OK if it is open, EMPTY if it needs
- * more time, else the failure, after which the caller closes it. */
+/* Continue to connect a socket. Returns OK if the socket is open, EMPTY if it
+ * needs more time, else the failure; then the caller closes the socket. */
 static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     delayq_status status = DELAYQ_EMPTY;
     if (s->state == DELAYQ_SOCKET_RESOLVING) status = dq_conn_begin(conn, s);
@@ -6460,11 +6467,11 @@ static delayq_status dq_conn_advance(delayq_conn *conn, delayq_socket *s) {
     return dq_conn_late(conn, s, "");
 }
 
-/* Begin to connect a closed socket to one of `hosts` hosts. Each step may take
- * its share of connect_timeout_ms, but at least two round trips, as measured on
- * the last connection and in the first step; twice as long after two attempts
- * that have timed out, four times as long after four, since the network may be
- * slow. */
+/* Begin to connect a closed socket to one of `hosts` hosts. The time limit of
+ * each step is connect_timeout_ms divided by `hosts`. It is doubled after two
+ * attempts that have timed out, and quadrupled after four, since the network
+ * may be slow. The limit is never below two round trips, as measured on the
+ * last connection and in the first step. */
 static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
                                   dq_conn_purpose purpose, unsigned hosts) {
     int64_t now = conn->now_us;
@@ -6485,9 +6492,9 @@ static delayq_status dq_conn_dial(delayq_conn *conn, delayq_socket *s,
 }
 
 /* Returns how long, in us, a program that polls delayq_fds may sleep.
- * delayq_fds names only sockets to be read. So if a socket waits to become
- * writable, this is a quarter of the time that the wait has lasted, but at
- * least 10 ms. */
+ * delayq_fds returns sockets for reading only. So if a socket waits until it is
+ * writable, the program may sleep for a quarter of the time that the socket has
+ * waited so far, but at least for 10 ms. */
 static int64_t dq_conn_nap_us(const delayq_conn *conn, int64_t now) {
     int64_t nap = DQ_NEVER, us;
     int i;
@@ -6511,9 +6518,9 @@ static struct pollfd dq_conn_watch(const delayq_socket *s) {
 
 /* --- the command connection --- */
 
-/* The server's clock has shown `us` between two local times. Keep the former
- * reading instead if its reply was faster, so that it is more exact, unless it
- * is old or contradicts this one. */
+/* Record that the server's clock showed `us` between sent_us and read_us. Keep
+ * the former reading instead if its round trip was shorter, which makes it more
+ * exact, unless it is old or contradicts the new one. */
 static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
                               int64_t read_us) {
     int64_t drift = dq_sched_drift_us(conn, read_us);
@@ -6521,7 +6528,7 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     int64_t high = conn->clock_offset_us + conn->clock_error_us + drift;
     int64_t trip = read_us - sent_us;
     int agrees = us - read_us <= high && us - sent_us >= low;
-    if (!conn->known) /* the program may have read it late */
+    if (!conn->known) /* the program may have read the reply late */
         conn->trip_us = trip < conn->cmd.step_us ? trip : conn->cmd.step_us;
     if (conn->clock_number > 0 && agrees && trip > high - low) return;
     conn->clock_offset_us = us - read_us;
@@ -6529,8 +6536,8 @@ static void dq_conn_set_clock(delayq_conn *conn, int64_t us, int64_t sent_us,
     conn->clock_read_us = read_us;
 }
 
-/* Read the address in "MOVED slot host:port" into conn->at. A missing
- * host stands for the host of the node that has replied. */
+/* Read the address in "MOVED slot host:port" into conn->at. If the host is
+ * missing, it is that of the node that has replied. */
 static delayq_status dq_conn_parse_redirect(delayq_conn *conn,
                                             const char *text) {
     const char *p = strrchr(text, ' '), *colon = strrchr(text, ':');
@@ -6579,9 +6586,9 @@ static delayq_status dq_conn_read_sentinel(delayq_conn *conn) {
                       "sentinel: the reply has no port");
 }
 
-/* Choose the target of the next attempt, conn->at: the node of a redirection,
- * which is there already, or the next host of the URL, which may be a sentinel.
- * Returns the number of the URL's hosts. */
+/* Set conn->at to the target of the next attempt: the next host of the URL,
+ * which may be a sentinel. After a redirection conn->at already has the target.
+ * Returns the number of hosts in the URL. */
 DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
                                         dq_conn_purpose *purpose) {
     dq_url u;
@@ -6599,8 +6606,9 @@ DQ_APART static unsigned dq_conn_choose(delayq_conn *conn,
     return u.count;
 }
 
-/* An attempt to connect has failed. Returns 1 if the next one may begin at
- * once, 0 if it is postponed because all hosts have been tried. */
+/* Close cmd after a failed attempt to connect. Returns 1 if the next attempt
+ * may begin at once, 0 if it is postponed because no host is left, or because
+ * another host would not help. */
 static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     delayq_socket *s = &conn->cmd;
     int64_t begun_us = s->begun_us;
@@ -6628,8 +6636,8 @@ static int dq_conn_attempt_failed(delayq_conn *conn, delayq_status why) {
     return more;
 }
 
-/* Pump cmd, which is open. Returns OK, or EMPTY if it had to be closed: the
- * lanes decide about their lost requests before anything else. */
+/* Pump cmd, which is open. Returns OK, or EMPTY if cmd had to be closed. After
+ * EMPTY the lanes decide about their lost requests before anything else. */
 static delayq_status dq_conn_pump_open(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
     delayq_status status = dq_conn_pump(conn, s, NULL);
@@ -6644,7 +6652,7 @@ static delayq_status dq_conn_pump_open(delayq_conn *conn) {
 
 /* Returns 1 if the subscriber is connected to the server of cmd. */
 DQ_APART static int dq_conn_sub_is_beside(const delayq_conn *conn) {
-    dq_sys_address cmd, sub; /* both 0 for a unix socket */
+    dq_sys_address cmd, sub; /* both are 0 for a unix socket */
     dq_sys_peer(dq_sys_fd(conn->cmd.c), &cmd);
     dq_sys_peer(dq_sys_fd(conn->sub.c), &sub);
     return memcmp(&cmd, &sub, sizeof cmd) == 0;
@@ -6652,7 +6660,7 @@ DQ_APART static int dq_conn_sub_is_beside(const delayq_conn *conn) {
 
 /* Continue to connect the command socket, without waiting. Returns
  *     OK      it is open
- *     EMPTY   it is being connected
+ *     EMPTY   it is being connected, or was closed just now
  *     else    the status of conn->err; the next attempt is at cmd.retry_us */
 static delayq_status dq_conn_step(delayq_conn *conn) {
     delayq_socket *s = &conn->cmd;
@@ -6688,63 +6696,64 @@ static delayq_status dq_conn_step(delayq_conn *conn) {
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Ops
- * >>ops   the operations that calls request; the rings that keep them
+ * >>ops   the operations (ops) of API calls; an outbox's rings
  *
- * Owns the memory of options.outbox, and the ways to walk through the ops of a
- * lane, wherever they lie.
+ * Owns the memory of options.outbox, and the cursor, which walks through the
+ * ops of a lane in a ring or in an array of the caller.
  *
- * A ring is first in, first out. An op stays in its ring until the server has
- * confirmed it. Offers, and cancels and reschedules of this handle's own
- * offers, lie in one ring; acks and the like in another, so that a full server,
- * which refuses offers, still gets the acks that make room.
+ * An outbox has two rings, each first in, first out. An op stays in its ring
+ * until the server has confirmed it. One ring has offers, cancels of keys, and
+ * cancels and reschedules of this handle's own offers. The other has acks and
+ * the like. So a full server, which refuses offers, still gets the acks that
+ * make room.
  *
- * An offer has a number in its ring. The script keeps the highest one in a key
- * of this handle, skips the offers whose number is not above it, and returns
- * the number of skipped offers. So a resend stores nothing twice, even if the
- * item has been delivered meanwhile.
+ * Each op has a number in its ring. The script stores the highest number of an
+ * offer in a key of this handle, skips the offers whose number is not higher,
+ * and returns how many it has skipped. So a resend stores nothing twice, even
+ * if the item has been delivered meanwhile.
  *---------------------------------------------------------------------------*/
 
 /* The properties of a verb. */
 enum {
-    DQ_IDEMPOTENT = 1, /* two runs do what one run does */
-    DQ_READ_ONLY = 2,  /* it changes nothing */
-    DQ_OFFERS = 4,     /* it stores new elements */
-    DQ_TAKES = 8,      /* it hands elements out */
-    DQ_RETIMES = 16,   /* it gives an item a new due time, */
-    DQ_RENAMES = 32,   /* and so a new ticket, which the call returns */
-    DQ_OF_OFFERS = 64, /* its item may be one that this handle has offered */
-    DQ_UNCOUNTED = 128, /* no call has requested it */
-    DQ_RAW = 256 /* its writer writes whole commands; its reader returns the
-                    status of their replies, lane->x, or of their loss: then
-                    there are none */
+    DQ_IDEMPOTENT = 1, /* two runs of the script have the effect of one */
+    DQ_READ_ONLY = 2,  /* the script changes nothing */
+    DQ_OFFERS = 4,     /* the script stores new elements */
+    DQ_TAKES = 8,      /* the script hands out elements */
+    DQ_RETIMES = 16,   /* the op gives an item a new due time */
+    DQ_RENAMES = 32,   /* the call returns the item's new ticket */
+    DQ_OF_OFFERS = 64, /* this handle may have offered the op's item */
+    DQ_UNCOUNTED = 128, /* the op is the library's own, not that of a call */
+    DQ_RAW = 256 /* The writer writes whole commands. The reader returns the
+                    status of all replies in lane->x; there are none if the
+                    socket was lost. */
 };
 
-/* A verb: a constant to which its ops point. A program links the scripts only
- * of the verbs that it names. */
+/* A verb is a kind of op, for example an ack. It is a constant to which the ops
+ * point. A program links only the scripts of the verbs that it names. */
 typedef struct dq_verb {
-    char name[13]; /* in error texts; arrays, as in dq_script */
-    char word[11]; /* in scripts */
+    char name[13]; /* the name in error texts; an array, as in dq_script */
+    char word[11]; /* the name in the script of tickets */
     const dq_script *script;
     dq_resp_args *writer; /* NULL: the request only loads the script */
-    /* Reads a request's reply and settles its ops; NULL: the caller reads it.
-     * If the reply is none of the script's, no op is settled. */
+    /* Reads the reply to a request, and settles the request's ops unless the
+     * script can't have sent this reply. NULL: the caller reads the reply. */
     delayq_status (*reader)(delayq *q, delayq_lane *lane);
-    size_t most;        /* ops in one request, for DQ_MOST_ARGS, too */
-    size_t counter;     /* the offset in delayq_counts; 0: none */
-    int flags;          /* the above */
-    unsigned char key;  /* the second key of a request, of those below; ops
-                           with different ones share no request */
-    unsigned char code; /* in a kept entry, forever the same; 0: never there */
-    /* The verb of a request that has this op and offers; or NULL. */
+    size_t most;        /* the most ops in one request; see DQ_MOST_ARGS */
+    size_t counter;     /* the offset of a counter in delayq_counts; 0: none */
+    int flags;          /* DQ_IDEMPOTENT and so on */
+    unsigned char key;  /* DQ_KEY_...: the second key of a request; ops whose
+                           second keys differ share no request */
+    unsigned char code; /* permanent code in kept entries; 0: never kept */
+    /* The verb of a request that mixes this op with offers, or NULL. */
     const struct dq_verb *mixed;
-    /* A request was refused, and has not run. Returns 1 after it has given the
-     * request another form, or 0. NULL: there is no other form. */
+    /* Called for a refused request, which has not run. Returns 1 if it has
+     * changed the form of the request, else 0. NULL: there is one form only. */
     int (*reform)(delayq *q, delayq_lane *lane);
-    /* Its only op has failed with lane->status; or NULL. */
+    /* Called after the lane's only op has failed with lane->status; or NULL. */
     void (*fail)(delayq *q, delayq_lane *lane);
 } dq_verb;
 
-/* Define a verb: its fields, in order, with the id of its script. */
+/* Define dq_verb_ID with the script dq_script_SCRIPT and the other fields. */
 #define DQ_VERB(id, name, word, script, ...)                              \
     static const dq_verb dq_verb_##id = {name, word, &dq_script_##script, \
                                          __VA_ARGS__}
@@ -6754,90 +6763,92 @@ enum { DQ_KEY_NONE, DQ_KEY_DEAD, DQ_KEY_MIRROR };
 #define DQ_CODES 11 /* the highest code of a verb */
 
 typedef struct dq_op {
-    /* The CRC of a kept entry covers these, the id only if it is settled. */
-    uint32_t len; /* of data */
+    /* A kept entry's CRC covers the fields before `id`, and `id` itself unless
+     * id_settled is 0. */
+    uint32_t len; /* the number of bytes in `data` */
     uint16_t key_len;
-    unsigned char code; /* the verb's */
+    unsigned char code; /* the code of the verb */
     unsigned char replace;
     int64_t key_ttl_ms;
-    int64_t delay_ms;         /* from begun_us; */
-    int64_t due_ms;           /* > 0: due then instead */
+    int64_t delay_ms;         /* counts from begun_us */
+    int64_t due_ms;           /* > 0: an absolute time instead of delay_ms */
     unsigned char life[3];    /* handle_id[5..7] of the handle that accepted the
-                                 op, to which its number in the ring belongs */
-    unsigned char id_settled; /* since the call; 2: so is due_ms, computed from
-                                 delay_ms */
+                                 op. These bytes identify a life: see >>keep */
+    unsigned char id_settled; /* 1: the call has fixed `id`; 2: also due_ms,
+                                 which was computed from delay_ms */
     unsigned char id[16];
-    /* A resume sets these again. */
+    /* A resume sets all fields below again. */
     unsigned char has_id;
-    unsigned char stands; /* a resume has settled planned_ms */
-    unsigned char resend; /* of a message: it may have been stored before */
+    unsigned char stands; /* 1: a resume has fixed planned_ms for good */
+    unsigned char resend; /* 1: this message may have been stored before */
     const dq_verb *verb;
-    const char *data;   /* an offer's payload; or a ticket's text, NUL, and of a
-                         bury why, NUL */
-    const char *key;    /* of an offer or cancel_key, or NULL */
+    const char *data;   /* the payload of an offer, or the text of a ticket and
+                           a NUL; a bury adds `why` and a NUL */
+    const char *key;    /* the key of an offer or cancel_key, or NULL */
     int64_t begun_us;   /* the local time of the call */
-    int64_t planned_ms; /* > 0: the due time, set by dating an outbox's offer or
-                           by the first request of another op */
+    int64_t planned_ms; /* > 0: the due time, set when an outbox dates an offer,
+                           or when another op's first request is planned */
 } dq_op;
 
-/* The arguments of a bare verb. */
+/* The arguments of the verb of a bare lane. */
 typedef struct dq_query {
-    size_t max;           /* items, letters or times */
-    int64_t from;         /* the first letter */
-    const char *ticket;   /* a peek continues after it; or NULL */
-    const int64_t *times; /* the given due times of a count */
+    size_t max;           /* the most items or letters; the number of times */
+    int64_t from;         /* the index of the first dead letter */
+    const char *ticket;   /* a peek continues after this ticket; or NULL */
+    const int64_t *times; /* the due times given to delayq_count_due */
 } dq_query;
 
-/* An op in a ring, followed by its key with a NUL, and its data; aligned to 8
- * bytes. If the end of the memory is unused, an entry without a verb stands
- * there. */
+/* An op in a ring, followed by its key with a NUL, and by its data; aligned to
+ * 8 bytes. If the end of the memory is unused and has room for an entry, an
+ * entry without a verb marks it. */
 typedef struct dq_entry {
-    uint32_t crc;  /* of a kept entry: of the fields below and the entry before
-                      it */
-    uint32_t size; /* of the entry, with key and data */
-    uint64_t number; /* in its ring */
+    uint32_t crc;  /* in a kept ring, the CRC of the previous entry continued
+                      over this entry */
+    uint32_t size; /* the bytes of the entry, with key and data */
+    uint64_t number; /* the op's number in its ring */
     dq_op op;
 } dq_entry;
 
-/* A place in a ring, and how many bytes lie from there to its head. */
+/* A place in a ring, and the number of bytes from this place to the head. */
 typedef struct dq_place {
     size_t at, bytes;
 } dq_place;
 
-/* Invariants: used <= size; head and tail are offsets of entries; all entries
- * up to `dated` have a due time and an id. */
+/* Invariants: used <= size; head and tail are offsets of entries; all offers up
+ * to the number `dated` have a due time and an id. */
 typedef struct dq_ring {
     delayq_lane lane;
     unsigned char *data;
     size_t size, head, tail, used; /* bytes */
-    /* The bytes from freed[0] on can't be used again yet. In a kept ring
-     * freed[0] is the head in the older mark, freed[2] that in the newer one;
-     * the bytes before freed[1] wait for outbox_sync. */
+    /* The bytes from freed[0] to the head can't be used again yet. In a kept
+     * ring, freed[2] is the head in the newer mark, and freed[1] the head in
+     * the older one. With outbox_sync, freed[0] is the freed[1] of the last
+     * sync; otherwise it equals freed[1]. */
     dq_place freed[3];
-    delayq_keep keep;              /* or NULL */
-    uint32_t last_crc, popped_crc; /* of the last entry, and of the last one
-                                      that is settled */
+    delayq_keep keep;              /* options.outbox_keep, or NULL */
+    uint32_t last_crc, popped_crc; /* the CRC of the last entry, and that of the
+                                      last settled entry */
     uint64_t resumed;      /* the number of the last op of an earlier life */
-    uint64_t synced;       /* ops up to this one may be sent */
-    uint64_t told;         /* ops that options.settled knows */
-    uint64_t dated;        /* up to this op due times are computed, */
-    unsigned dated_on;     /* by the clock of this server; */
+    uint64_t synced;       /* ops up to this number may be sent */
+    uint64_t told;         /* the number of ops reported to options.settled */
+    uint64_t dated;        /* offers up to this number have a due time */
+    unsigned dated_on;     /* conn->clock_number of the clock that dated them */
     size_t date_at;        /* the place of the next op to date */
-    int64_t call_us;       /* the last offer's call, by the server's clock, */
-    int64_t call_error_us; /* and the error of that clock */
-    char why[256];         /* the text of lane.status, if its first op fails */
+    int64_t call_us;       /* server time of the call of the last dated offer */
+    int64_t call_error_us; /* the possible error of call_us */
+    char why[256];         /* the error text of lane.status */
 } dq_ring;
 
 typedef struct dq_outbox {
     dq_ring offers, changes;
     uint64_t gone, duplicate, dropped, told_dropped;
-    delayq_status drop; /* the status of the last op that was dropped */
-    uint64_t own_accepted, own_settled; /* changes that are uncounted */
+    delayq_status drop; /* the status of the last dropped op */
+    uint64_t own_accepted, own_settled; /* DQ_UNCOUNTED ops in `changes` */
     delayq_name names[3];
 } dq_outbox;
 
-/* Draw the numbers by which the queue knows this handle. Returns 0 if there are
- * no random bytes, and keeps the former numbers. */
+/* Set handle_id, which identifies this handle in Redis, to random bytes.
+ * Returns 0, and keeps the former handle_id, if there are no random bytes. */
 static int dq_handle_identify(delayq *q) {
     unsigned char bytes[sizeof q->handle_id];
     if (!dq_sys_random(bytes, sizeof bytes)) return 0;
@@ -6847,8 +6858,8 @@ static int dq_handle_identify(delayq *q) {
     return 1;
 }
 
-/* Returns the latest time, in ms by the server's clock, that is delay_ms after
- * a local moment. */
+/* Returns the latest time, in ms, that the server's clock can show when
+ * delay_ms have passed since the local time local_us. */
 static int64_t dq_due_after(const delayq *q, int64_t local_us,
                             int64_t delay_ms) {
     return (dq_sched_server_us(q->conn, local_us) + 999) / 1000 + delay_ms;
@@ -6860,7 +6871,7 @@ static dq_entry *dq_ring_at(const dq_ring *ring, size_t at) {
     return (dq_entry *)(void *)(ring->data + at);
 }
 
-/* Returns the entry at a place or, if the end is unused, at the beginning. */
+/* Returns the entry at `at`, or the first one if the memory is unused there. */
 static dq_entry *dq_ring_entry(const dq_ring *ring, size_t at) {
     size_t end = ring->size - at;
     assert(at <= ring->size);
@@ -6874,16 +6885,16 @@ static size_t dq_ring_behind(const dq_ring *ring, const dq_entry *e) {
 }
 
 #ifndef DQ_KEEP_COPY
-#define DQ_KEEP_COPY memcpy /* each store that a resume reads */
+#define DQ_KEEP_COPY memcpy /* for all bytes that the next open reads */
 #endif
 
-/* Returns the size of an entry. */
+/* Returns the size of an op's entry, in bytes. */
 static size_t dq_ring_entry_size(const dq_op *op) {
     size_t key = op->key_len > 0 ? op->key_len + (size_t)1 : 0;
     return (sizeof(dq_entry) + key + op->len + 7) & ~(size_t)7;
 }
 
-/* Copy an op into the ring. Returns NULL if there is no room. */
+/* Copy an op into the ring. Returns the copy, or NULL if there is no room. */
 static dq_op *dq_ring_add(dq_ring *ring, const dq_op *op) {
     size_t key = op->key_len > 0 ? op->key_len + (size_t)1 : 0, end;
     size_t size = dq_ring_entry_size(op), base = ring->freed[0].at;
@@ -6941,11 +6952,11 @@ static void dq_ring_pop(dq_ring *ring) {
     if (!ring->keep) ring->freed[0].at = ring->head;
 }
 
-/* Give an offer an id and a due time, by the estimate of the server's clock:
- * its delay counts from the call. Due times never decrease within a ring,
- * though the estimate varies, unless somebody has set the clock. If an offer
- * gets a new due time, this is not earlier than the former one, because earlier
- * offers may already be stored with their due times. */
+/* Give an offer an id and a due time. Its delay counts from the call, by the
+ * estimate of the server's clock. The estimates for the calls of one ring never
+ * decrease, unless somebody has set the clock. If an offer is dated again, the
+ * new due time is not earlier than the former one, because the offers before it
+ * may already be stored with their due times. */
 static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     int64_t us = dq_sched_server_us(q->conn, op->begun_us);
     int64_t least = ring->call_us, error = q->conn->clock_error_us, former;
@@ -6957,7 +6968,7 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     if (!op->has_id) dq_elem_next_id(q, op->id);
     op->has_id = 1;
     if (op->stands) return;
-    if (op->id_settled > 1) { /* its call knew the clock less exactly */
+    if (op->id_settled > 1) { /* the call used an older estimate */
         int64_t ahead = (op->due_ms - op->delay_ms) * 1000 - us;
         if (ahead > error &&
             ahead < 4000LL * q->conn->owner->options.io_timeout_ms)
@@ -6971,19 +6982,19 @@ static void dq_ring_date(delayq *q, dq_ring *ring, dq_op *op) {
     ring->call_us = us;
     op->planned_ms =
         op->due_ms > 0 ? op->due_ms : (us + 999) / 1000 + op->delay_ms;
-    if (op->planned_ms > DQ_MAX_DUE) /* the clock was not known at the call */
+    if (op->planned_ms > DQ_MAX_DUE) /* not checked by the call */
         op->planned_ms = DQ_MAX_DUE;
 }
 
-/* Date the offers that have no date, or one by another server's clock, a
- * limited number in one step. Returns the number of ops that may be sent. */
+/* Date the offers without a date, and those dated by another server's clock, in
+ * the next 2,000 ops at most. Returns the number of ops that may be sent. */
 static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
     delayq_lane *lane = &ring->lane;
     int left = 2000;
     if (ring->dated_on != q->conn->clock_number ||
         ring->dated < lane->settled) {
         ring->dated_on = q->conn->clock_number;
-        if (ring->dated > lane->settled) { /* by the clock of another server */
+        if (ring->dated > lane->settled) { /* call_us is by the former clock */
             DQ_MARK(dated_by_another_clock);
             ring->call_us = 0;
         }
@@ -7000,8 +7011,8 @@ static uint64_t dq_ring_date_all(delayq *q, dq_ring *ring) {
            lane->settled;
 }
 
-/* Another handle uses the numbers of this one, as on a cloned machine. Draw new
- * numbers, and give all offers new ids. */
+/* Replace handle_id, since another handle uses it, as on a cloned machine. Give
+ * new ids to all offers, except to those whose id a kept ring contains. */
 static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
     size_t at = ring->head;
     uint64_t i;
@@ -7023,17 +7034,17 @@ static void dq_ring_meet_twin(delayq *q, dq_ring *ring) {
 /* A walk through the ops of a lane that are not settled. */
 typedef struct dq_cursor {
     const delayq_lane *lane;
-    size_t end;    /* the walk ends before the op of this number */
-    size_t number; /* the number of the op, from 0, */
-    size_t i;      /* and its index in the caller's array */
+    size_t end;    /* the walk ends before the op with this number */
+    size_t number; /* the number of the current op, from 0 */
+    size_t i;      /* the index of the current op in the caller's array */
     dq_entry *entry;
-    dq_op *op;      /* NULL: before the first, or after the last */
-    delayq_message *message; /* the caller's of which it is made, or NULL */
-    int64_t due_ms; /* its absolute due time, or 0 if it has only a delay */
-    dq_op made;     /* of an element of the caller's array */
+    dq_op *op;      /* the current op; NULL before the first, after the last */
+    delayq_message *message; /* the caller's message for this op, or NULL */
+    int64_t due_ms; /* the due time of the op; 0: it has only a delay */
+    dq_op made;     /* the current op, made from an element of an array */
 } dq_cursor;
 
-/* Begin a walk through `end` ops, or through all if there are fewer. */
+/* Begin a walk that ends before op number `end`, or after the last op. */
 static void dq_cursor_begin(dq_cursor *c, const delayq_lane *lane, size_t end) {
     c->lane = lane;
     c->end = end;
@@ -7060,8 +7071,8 @@ static void dq_message_date(delayq *q, delayq_message *m) {
     dq_elem_next_id(q, m->id);
 }
 
-/* Returns the index, from `i` on, of an op in the caller's array. A message
- * that was refused as an argument is no op. */
+/* Returns the index of the first op in the caller's array from index i on. A
+ * message that was refused with DELAYQ_ERR_ARG does not count. */
 static uint64_t dq_lane_op_at(const delayq_lane *lane, uint64_t i) {
     while (lane->messages && i < lane->accepted &&
            lane->messages[i].status == DELAYQ_ERR_ARG)
@@ -7069,8 +7080,8 @@ static uint64_t dq_lane_op_at(const delayq_lane *lane, uint64_t i) {
     return i;
 }
 
-/* Go to the next op, with a new cursor to the first. Returns NULL after the
- * last. */
+/* Move to the next op; a new cursor moves to the first. Returns the op, or NULL
+ * after the last one. */
 static dq_op *dq_cursor_next(dq_cursor *c) {
     const delayq_lane *lane = c->lane;
     int first = !c->op;
@@ -7117,8 +7128,8 @@ static dq_op *dq_cursor_next(dq_cursor *c) {
     return op;
 }
 
-/* Let cursors begin at an op of a ring's request, after the former one; or at
- * 0, the first. */
+/* Let new cursors begin at op number `from` of a ring's request: 0, or an op
+ * that is not before lane->from. */
 static void dq_lane_seek(delayq_lane *lane, size_t from) {
     dq_cursor c;
     dq_cursor_begin(&c, lane, from + 1);
@@ -7128,7 +7139,7 @@ static void dq_lane_seek(delayq_lane *lane, size_t from) {
     lane->from = from;
 }
 
-/* Returns the number in its ring of the first op of a request or part. */
+/* Returns the number, in its ring, of the op at which new cursors begin. */
 static int64_t dq_lane_number(const delayq_lane *lane) {
     return (int64_t)(lane->settled + lane->from + 1);
 }
@@ -7136,32 +7147,32 @@ static int64_t dq_lane_number(const delayq_lane *lane) {
  * MARK: - Lanes
  * >>lanes   ops in order, with one request in flight; the retry policy
  *
- * Owns the path of an op from its lane to its status, in four phases: plan
- * (which neighbouring ops share a request), write, read, settle. dq_lane_step
- * moves a lane, dq_blocked is the only function that says what a lane waits
- * for, dq_decide is the only one that decides whether a request is sent again,
- * and dq_op_settle is the only one that counts what was done. Nothing here
- * waits.
+ * Owns the path of an op from its lane to its status. The path has four phases:
+ * plan (choose neighbouring ops that can share a request), write, read, settle.
+ * dq_lane_step moves a lane through them. Only dq_blocked says why a lane has
+ * to wait, only dq_decide decides whether a request is sent again, and only
+ * dq_op_settle counts the ops that were done. No function here waits.
  *
- * The lanes of a handle are its setup (the probe of its queue, or tracking),
- * its fetch (a take or transfer), the two rings of its outbox, and during a
- * call the lane of this call, which lies on the stack.
+ * A handle has a setup lane (for the probe of its queue, and for tracking), a
+ * fetch lane (for a take or transfer), a lane for each ring of its outbox and,
+ * during a call, the lane of this call, which is on the stack.
  *---------------------------------------------------------------------------*/
 
 /* How the requests of a lane are planned, and how a failure is handled. */
 typedef struct dq_policy {
-    size_t bytes;    /* payload of one request; more if its first op has it */
-    unsigned losses; /* 0: a failure ends the ops, after one resend if that is
-                        harmless. Else a failed op stays; it is dropped if, sent
-                        alone, it has ended this many logged-in connections */
-    int background;  /* no call waits for it: it yields to others, and the log
-                        gets its failures */
+    size_t bytes;    /* the most bytes of a request, unless one op has more */
+    unsigned losses; /* 0: ops fail with their request, after one resend if
+                        that is harmless. Else a failed op stays. It is dropped
+                        after it was sent alone over this many logged-in
+                        connections, which were all lost. */
+    int background;  /* 1: no call waits for the lane, so it yields to other
+                        lanes, and its failures go to the log */
 } dq_policy;
 
-#define DQ_RING_LIMIT 1000 /* ops of a ring's request, halved by each loss */
+#define DQ_RING_LIMIT 1000 /* the most ops in a ring's request */
 static const dq_policy dq_policy_call = {256 * 1024, 0, 0};
 static const dq_policy dq_policy_fetch = {0, 0, 1};
-static const dq_policy dq_policy_ring = {65536, 8, 1}; /* a socket's buffer */
+static const dq_policy dq_policy_ring = {65536, 8, 1}; /* fits socket buffers */
 
 /* Begin a lane with `count` ops. */
 static void dq_lane_begin(const delayq *q, delayq_lane *lane,
@@ -7175,24 +7186,23 @@ static void dq_lane_begin(const delayq *q, delayq_lane *lane,
     lane->begun_us = q->conn->now_us;
 }
 
-/* Report a failure of an outbox. */
+/* Report a failure to the log if the handle has an outbox. */
 static void dq_lane_note(delayq *q, delayq_status status, const char *text) {
     if (q->outbox) dq_err_log_again(q, status, text);
 }
 
 /* --- what a lane waits for --- */
 
-/* Returns the time until which a lane of a ring or of the fetch has to yield:
- *     0          it need not
- *     DQ_NEVER   until a reply has come
+/* Returns the time until which a ring's lane or the fetch lane has to yield:
+ *     0          it need not yield
+ *     DQ_NEVER   it yields until a reply has come
  *
- * The fetch yields to unsent acks: after the end of a lease it would get the
- * item again. All yield to a lane whose request may be the cause of lost
- * sockets, so that this request is sent alone. Otherwise the fetches of handles
- * with an outbox could keep the socket busy for ever, and the cause would stay
- * unknown. If the suspect is not stepped, or is refused, the others yield for a
- * second at most.
- */
+ * The fetch yields to unsent acks, because after the end of a lease it would
+ * get the item again. All lanes yield to a suspect, a lane whose request may
+ * have caused the loss of sockets, so that this request is sent alone.
+ * Otherwise the fetches of handles with an outbox could keep the socket busy
+ * for ever, and the cause would stay unknown. If no step moves the suspect, or
+ * its request is refused, the others yield for a second at most. */
 static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     const delayq_lane *s;
     const delayq *h;
@@ -7216,22 +7226,22 @@ static int64_t dq_lane_yield_us(const delayq *q, const delayq_lane *lane) {
     return 0;
 }
 
-/* What a lane, or a request that has no lane, waits for. */
+/* The reason why a lane, or a request without a lane, has to wait. */
 typedef enum dq_block {
-    DQ_BLOCK_NONE,    /* nothing: it goes on now */
-    DQ_BLOCK_PROGRAM, /* it has no ops */
-    DQ_BLOCK_REPLY,   /* its request is in flight */
-    DQ_BLOCK_PAUSE,   /* the end of a pause after a failure */
-    DQ_BLOCK_SYNC,    /* outbox_sync, which the next step calls */
-    DQ_BLOCK_LANE,    /* another lane, see dq_lane_yield_us */
-    DQ_BLOCK_SOCKET,  /* the connection */
-    DQ_BLOCK_PROBE,   /* the probe of its queue */
-    DQ_BLOCK_PAYLOAD  /* the rest of a large request, which is being written */
+    DQ_BLOCK_NONE,    /* it need not wait */
+    DQ_BLOCK_PROGRAM, /* the lane has no ops */
+    DQ_BLOCK_REPLY,   /* the lane's request is in flight */
+    DQ_BLOCK_PAUSE,   /* the pause after a failure is not over */
+    DQ_BLOCK_SYNC,    /* the next step has to call outbox_sync first */
+    DQ_BLOCK_LANE,    /* it yields to another lane: see dq_lane_yield_us */
+    DQ_BLOCK_SOCKET,  /* the connection is not ready for this request */
+    DQ_BLOCK_PROBE,   /* the probe of the queue has no reply so far */
+    DQ_BLOCK_PAYLOAD  /* another large request is still being written */
 } dq_block;
 
-/* Returns what a request of a lane with ops waits for (`lane` is that of the
- * fetch for tracking, too). *until: the time at which the wait ends if nothing
- * is read or written before, or DQ_NEVER. */
+/* Returns the reason why a request of a lane with ops has to wait. For tracking
+ * `lane` is the fetch lane. Sets *until to the time at which the wait ends if
+ * nothing is read or written before, or to DQ_NEVER. */
 static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
                                    int64_t *until) {
     const delayq_conn *conn = q->conn;
@@ -7248,22 +7258,22 @@ static dq_block dq_blocked_request(const delayq *q, const delayq_lane *lane,
     return *until > conn->now_us ? DQ_BLOCK_LANE : DQ_BLOCK_NONE;
 }
 
-/* Returns the verb of a lane's request, or of its next op. */
+/* Returns the verb of a lane's request or, without one, of its next op. */
 static const dq_verb *dq_lane_verb(const delayq_lane *lane) {
     if (lane->x.state != DELAYQ_EXCHANGE_NONE) return lane->verb;
     return lane->ring ? dq_ring_entry(lane->ring, lane->ring->head)->op.verb
                       : lane->array_verb;
 }
 
-/* Returns 1 if a lane's offers wait for a look at the queue, since the last one
- * is old: a handle that only offers meets no foreign element. */
+/* Returns 1 if a lane's offers wait for a new probe, because the last one is
+ * old. Only probes show foreign elements to a handle that only offers. */
 static int dq_lane_probes(const delayq *q, const delayq_lane *lane) {
     return (dq_lane_verb(lane)->flags & DQ_OFFERS) &&
            q->conn->now_us > q->probe_us;
 }
 
-/* Returns what a lane waits for: the one condition by which it acts, and by
- * which its handle sleeps. */
+/* Returns the reason why a lane has to wait. The same condition decides whether
+ * the lane acts and how long its handle sleeps. */
 static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
                            int64_t *until) {
     dq_block block;
@@ -7285,7 +7295,7 @@ static dq_block dq_blocked(const delayq *q, const delayq_lane *lane,
 
 /* --- plan --- */
 
-/* Returns 1 if an earlier op of a planned request has the key of this one. */
+/* Returns 1 if an op that is already in a planned request has the same key. */
 static int dq_lane_has_key(const delayq_lane *lane, const dq_op *op) {
     dq_cursor c;
     dq_cursor_begin(&c, lane, lane->n);
@@ -7301,15 +7311,15 @@ static const unsigned char *dq_lane_life(const delayq_lane *lane) {
     return dq_ring_entry(lane->ring, lane->ring->head)->op.life;
 }
 
-/* Returns the verb of a lane's request with one more op, or NULL if this op
- * can't share the request. */
+/* Returns the verb that a lane's request has if the current op of `c` joins it,
+ * or NULL if this op can't share the request. */
 static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
                                    int by_due, const dq_cursor *c) {
     const dq_op *op = c->op;
     const dq_verb *verb = lane->verb, *own = op->verb;
     int offers = own->flags & DQ_OFFERS;
     if (own->key && lane->key && own->key != lane->key) return NULL;
-    if (op->resend) return NULL; /* it is sent alone */
+    if (op->resend) return NULL; /* a resend is sent alone */
     if (lane->ring && memcmp(op->life, dq_lane_life(lane), 3) != 0) return NULL;
     if (offers && !lane->ring && /* in a ring, numbers prevent a second run */
         ((c->due_ms > 0) != by_due || (op->key && dq_lane_has_key(lane, op))))
@@ -7318,11 +7328,11 @@ static const dq_verb *dq_lane_join(const delayq *q, const delayq_lane *lane,
         return verb;
     if (verb == own->mixed) return verb;
     if (offers && (verb->flags & DQ_OFFERS))
-        return op->key && !verb->mixed ? own : verb; /* it knows both kinds */
+        return op->key && !verb->mixed ? own : verb; /* it fits all offers */
     return q->foreign ? NULL : offers ? verb->mixed : own->mixed;
 }
 
-/* Plan a request of the first ops of a lane. */
+/* Plan the next request of a lane: the first ops that can share one. */
 static void dq_lane_plan(delayq *q, delayq_lane *lane) {
     size_t most = lane->limit, bytes = 0;
     uint64_t left = lane->accepted - lane->settled;
@@ -7389,9 +7399,9 @@ static void dq_write_probe_call(dq_resp_writer *o, delayq *q,
     dq_resp_text(o, q->wire->letter);
 }
 
-/* EXISTS checks that this node serves the queue's slot, XREVRANGE finds the end
- * of a broadcast's stream if q begins there. For the log, INFO shows, once,
- * which keys the server evicts. */
+/* Write the commands of a probe. EXISTS checks that this node serves the
+ * queue's slot. XREVRANGE finds the end of a broadcast's stream if q begins
+ * there. For the log, INFO is sent once, to learn which keys are evicted. */
 static void dq_write_probe(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
@@ -7408,15 +7418,15 @@ static void dq_write_probe(dq_resp_writer *o, delayq *q,
         dq_resp_int(o, 1);
     }
     if (conn->owner->options.log && !conn->policy_read) {
-        conn->policy_read = 1; /* not again, even if the server hangs up */
+        conn->policy_read = 1; /* even if the server closes the socket now */
         dq_resp_command(o, 2, "INFO");
         dq_resp_text(o, "memory");
     }
     dq_resp_call(o, q, &dq_script_probe, dq_write_probe_call, lane);
 }
 
-/* Tell the log if the server may evict keys that a queue needs. It is no fault
- * if the server refuses to show its policy. */
+/* Report to the log if the server may evict keys that a queue needs. It is no
+ * fault if the server refuses to show its policy. */
 static void dq_probe_policy(const delayq *owner, const redisReply *r) {
     const char *info = r->type == REDIS_REPLY_STRING ? r->str : "";
     const char *limit = strstr(info, "maxmemory:");
@@ -7436,8 +7446,8 @@ static void dq_probe_policy(const delayq *owner, const redisReply *r) {
     dq_err_log(owner, DELAYQ_OK, text);
 }
 
-/* Read the place of a stream's last entry, at which a broadcast's handle
- * begins. If the command was refused, the first take fails. */
+/* Set the cursor of a broadcast's handle to the stream's last entry. If the
+ * server has refused the command, the first take fails. */
 static void dq_probe_cursor(delayq *q, const redisReply *r) {
     const redisReply *id = NULL;
     if (r->type != REDIS_REPLY_ARRAY) return;
@@ -7450,9 +7460,9 @@ static void dq_probe_cursor(delayq *q, const redisReply *r) {
         memcpy(q->cursor, id->str, id->len + 1);
 }
 
-/* Returns the status of the replies to q's probe, and sets conn->err if it is a
- * failure. Reads the server's clock and unsigned long, and whether there are
- * foreign elements in q's queue. */
+/* Read the replies to q's probe: the server's clock, the size and byte order of
+ * its unsigned long, and whether q's queue has foreign elements. Returns their
+ * status, and sets conn->err if it is a failure. */
 static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
@@ -7460,11 +7470,11 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     const redisReply *value;
     delayq_status status;
     int64_t n[2];
-    int at = lane->uploads; /* its script was loaded before */
+    int at = lane->uploads; /* the first reply is that of SCRIPT LOAD */
     if (at > 0 && slot->type == REDIS_REPLY_ERROR)
         return dq_conn_refused(conn, "open", slot);
-    /* Only a cluster refuses EXISTS because of the slot. If an ACL forbids it,
-     * the first script will fail. */
+    /* Only errors about the slot or the node count here. If an ACL forbids
+     * EXISTS, the first script will fail. */
     slot = x->replies[at++];
     if (slot->type == REDIS_REPLY_ERROR) {
         const dq_err_entry *e = dq_err_lookup(slot->str);
@@ -7495,10 +7505,10 @@ static delayq_status dq_probe_parse(delayq *q, const delayq_lane *lane) {
     return DELAYQ_OK;
 }
 
-/* The replies to q's probe are there, or its socket is lost: returns OK, also
- * if it is sent again, or its status, for dq_probe_fail. The probe of a queue
- * that was probed on this connection only looks for foreign elements. If it is
- * refused, nothing else happens. */
+/* Read the replies to q's probe; there are none if its socket was lost. Returns
+ * OK, also if the probe is sent again, or a failure, for dq_probe_fail. If the
+ * queue was probed before on this connection, the probe only looks for foreign
+ * elements, and a refusal has no consequence. */
 static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     int again = conn->known && q->probed;
@@ -7529,7 +7539,7 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
             conn->clock_number++;
             conn->cmd.failures = conn->cmd.timeouts = 0;
             conn->hosts_left = conn->hops = 0;
-            /* if this reply was held back, offers wait for a better reading */
+            /* after a delayed reply, offers wait for a better clock reading */
             if (q->outbox && conn->clock_error_us > DQ_BACKOFF_US &&
                 conn->clock_error_us > 2 * conn->cmd.dial_us)
                 q->probe_us = 0;
@@ -7543,9 +7553,9 @@ static delayq_status dq_read_probe(delayq *q, delayq_lane *lane) {
     return DELAYQ_OK;
 }
 
-/* A probe was refused. If it is the first one on a connection, the next host is
- * tried. If it is a later one, other handles keep the connection, unless the
- * reply is malformed. */
+/* Handle a refused probe. After the first probe on a connection, try the next
+ * host. After a later one, keep the connection for the other handles, unless
+ * the reply is malformed. */
 static void dq_probe_fail(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     if (!q->probed) lane->accepted++;
@@ -7565,7 +7575,7 @@ static void dq_probe_fail(delayq *q, delayq_lane *lane) {
 DQ_VERB(probe, "open", "", probe, dq_write_probe, dq_read_probe, 1, 0,
         DQ_READ_ONLY | DQ_RAW, DQ_KEY_NONE, 0, NULL, NULL, dq_probe_fail);
 
-/* Send the probe or tracking: the lane of both has nothing to do. */
+/* Send the probe or tracking over the setup lane, which must have no ops. */
 static void dq_lane_setup(delayq *q, const dq_verb *verb) {
     delayq_lane *lane = &q->setup;
     assert(lane->settled == lane->accepted);
@@ -7574,15 +7584,15 @@ static void dq_lane_setup(delayq *q, const dq_verb *verb) {
     dq_lane_step(q, lane);
 }
 
-/* Returns 1 if requests of a handle are refused, since its queue has foreign
+/* Returns 1 if a handle must send no requests, because its queue has foreign
  * elements. With the old wire transfers go on, and dq_lane_connect refuses
  * offers and takes. */
 static int dq_lane_refuses(const delayq *q) {
     return q->foreign && !q->wire->old_first;
 }
 
-/* Set the text of a request that has to wait until until_us, for the cause in
- * conn->err. */
+/* Set the error text of a request that has to wait until until_us: the cause in
+ * conn->err, and the remaining time. Returns status. */
 static delayq_status dq_lane_postpone(const delayq *q, char err[256],
                                       delayq_status status, int64_t until_us) {
     return dq_err_set(err, status, "%s; the next attempt is in %d ms",
@@ -7590,9 +7600,9 @@ static delayq_status dq_lane_postpone(const delayq *q, char err[256],
                       (int)((until_us - q->conn->now_us + 999) / 1000));
 }
 
-/* Continue towards an open connection on which q's queue has been probed.
- * Returns OK if there is one, EMPTY if it needs more time, else the status of
- * the text err. Every request starts here. */
+/* Continue to connect and to probe q's queue, without waiting. Returns OK if
+ * both are done, EMPTY if they need more time, else a failure, with its text in
+ * err. Every request starts here. */
 static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
@@ -7600,14 +7610,14 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
     int outlived;
     if (dq_lane_refuses(q)) return dq_err_wire(q, err);
     if (conn->leaving != DELAYQ_OK && s->first) return DELAYQ_EMPTY;
-    /* An idle socket is read before it is used, unless dq_step has just done
-     * this: it may be lost, or have a second reply, which the next request
-     * would take for its own. */
+    /* Read an idle socket before it is used, unless dq_step has just done this.
+     * It may be lost, or have a second reply, which the next request would
+     * accept as its own. */
     if (s->state >= DELAYQ_SOCKET_OPEN && conn->known && q->probed &&
         (s->first || conn->idle_read_us == conn->now_us))
         return DELAYQ_OK;
-    /* If the time of an attempt was over long before this call, its result says
-     * nothing about the server now, so another attempt may begin. */
+    /* If an attempt timed out long before this call, its failure says nothing
+     * about the server now, so another attempt may begin. */
     outlived = s->state > DELAYQ_SOCKET_CLOSED &&
                s->state < DELAYQ_SOCKET_OPEN &&
                conn->now_us - s->deadline_us > DQ_BACKOFF_US;
@@ -7618,7 +7628,7 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
             return dq_err_with(err, status, conn->err);
         status = dq_conn_step(conn);
         if (status < DELAYQ_OK) {
-            if (conn->redirected) return DELAYQ_EMPTY; /* soon */
+            if (conn->redirected) return DELAYQ_EMPTY; /* try there next */
             if (!outlived || conn->now_us < s->retry_us)
                 return dq_lane_postpone(q, err, conn->failure, s->retry_us);
             DQ_MARK(attempt_outlived);
@@ -7631,7 +7641,7 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
             if (q->outbox)
                 return dq_lane_postpone(q, err, probe->status,
                                         probe->retry_us);
-            probe->retry_us = 0; /* without one it probes at each call */
+            probe->retry_us = 0; /* without an outbox each call probes */
         }
         dq_lane_step(q, probe);
         if (probe->result < DELAYQ_OK || s->state == DELAYQ_SOCKET_CLOSED ||
@@ -7645,8 +7655,8 @@ static delayq_status dq_lane_ensure(delayq *q, char err[256]) {
 
 /* --- write --- */
 
-/* Continue towards an open socket for a lane's request. Returns OK if there is
- * one, EMPTY if it is not open yet, else the status of lane->why. */
+/* Continue to connect for a lane's request, without waiting. Returns OK if it
+ * can be sent, EMPTY if not yet, else a failure, with its text in lane->why. */
 static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
     delayq_status status = dq_lane_ensure(q, lane->why);
     if (status != DELAYQ_OK) return status;
@@ -7658,9 +7668,10 @@ static delayq_status dq_lane_connect(delayq *q, const delayq_lane *lane) {
     return DELAYQ_EMPTY;
 }
 
-/* Write a lane's request. The call goes right behind the load of its script, so
- * that nobody flushes the scripts between the two; or, if the socket does not
- * take all of the script at once, when it is loaded. */
+/* Write a lane's request. If its script must be loaded, EVALSHA follows SCRIPT
+ * LOAD at once, so that nobody flushes the scripts between the two. If the
+ * socket can't accept the whole script at once, EVALSHA is sent after it has
+ * been loaded. */
 DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
     delayq_socket *s = &q->conn->cmd;
     int loads = DQ_HAS_LUA && lane->uploads;
@@ -7687,8 +7698,8 @@ DQ_APART static void dq_lane_write(delayq *q, delayq_lane *lane) {
 
 /* --- read --- */
 
-/* Learn from a reply on cmd: the server's clock, whether the socket is of use,
- * and where a redirection points. Returns the status of the lane. */
+/* Update the connection after a reply on cmd: the server's clock, whether the
+ * socket is useful, the target of a redirection. Returns the lane's status. */
 static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
                                    const redisReply *r, delayq_status status) {
     delayq_conn *conn = q->conn;
@@ -7700,7 +7711,7 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     conn->host += other;
     if (other) conn->left = 1;
     if (!other) conn->cmd.unproven = 0;
-    if (status == DELAYQ_OK) /* the log may have had another event before */
+    if (status == DELAYQ_OK) /* an earlier report may have been held back */
         dq_conn_tell(conn, &conn->known_told_us);
     if (status == DQ_NOSCRIPT && !lane->uploads)
         dq_conn_tell(conn, &conn->scripts_told_us);
@@ -7715,8 +7726,8 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
         DQ_MARK(server_left);
         conn->redirected = status == DQ_MOVED;
         dq_err_with(conn->err, status, lane->why);
-        /* the requests behind this one get the same reply, or none; they are
-         * not the cause */
+        /* later requests in flight get the same reply, or none, and are not the
+         * cause */
         conn->leaving = leave == DQ_ENDED ? DELAYQ_ERR_AGAIN : status;
         if (conn->cmd.first) DQ_MARK(leaves_later);
         if (!conn->cmd.first || leave == DQ_ENDED)
@@ -7725,14 +7736,14 @@ static delayq_status dq_lane_learn(delayq *q, const delayq_lane *lane,
     return status;
 }
 
-/* All replies to a lane's request are there, or its socket is lost: set the
- * lane's status and text; have the verb read the reply. */
+/* Read the replies to a lane's request; there are none if its socket was lost.
+ * Set the lane's status and error text, and have the verb read the reply. */
 static void dq_lane_read(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_exchange *x = &lane->x;
     const dq_verb *verb = lane->verb;
     const redisReply *r = x->got > 0 ? x->replies[x->got - 1] : NULL;
-    int loads = lane->uploads && x->wants == 1; /* and does nothing else */
+    int loads = lane->uploads && x->wants == 1; /* SCRIPT LOAD was sent alone */
     delayq_status status = x->status;
     assert(x->state == DELAYQ_EXCHANGE_ANSWERED && !lane->reply);
     if (verb->flags & DQ_RAW) {
@@ -7745,7 +7756,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     }
     if (r && lane->uploads && r->type == REDIS_REPLY_ERROR &&
         x->replies[0]->type == REDIS_REPLY_ERROR)
-        r = x->replies[0]; /* else it ran: somebody has loaded the script */
+        r = x->replies[0]; /* the cause is that the script was not loaded */
     if (!r) {
         if (loads && status == DELAYQ_ERR_UNKNOWN) status = DELAYQ_ERR_IO;
         dq_err_lost(lane->why, status, conn->err);
@@ -7755,7 +7766,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
         if (dq_err_lookup(r->str)->leave == DQ_ENDED) x->blame = 2;
         if (x->blame) DQ_MARK(ended_with_a_reply);
     } else if (loads) {
-        status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* until now */
+        status = verb->writer ? DQ_NOSCRIPT : DELAYQ_OK; /* EVALSHA is next */
     } else if (r->type != REDIS_REPLY_ARRAY || r->elements == 0) {
         status = dq_err_bad_reply(lane->why, verb->name);
     }
@@ -7772,7 +7783,7 @@ static void dq_lane_read(delayq *q, delayq_lane *lane) {
     dq_resp_free(&lane->reply);
 }
 
-/* The reply of a lane is not one of its script. */
+/* Set the error of a reply that the lane's script can't have sent. */
 static delayq_status dq_lane_reject(const delayq_lane *lane) {
     DQ_MARK(reply_is_not_ours);
     return dq_err_bad_reply(lane->why, lane->verb->name);
@@ -7780,7 +7791,7 @@ static delayq_status dq_lane_reject(const delayq_lane *lane) {
 
 /* --- settle --- */
 
-/* An op of a ring is done or, after a failure, dropped: count and report it. */
+/* Count and report an op of a ring that is done or, after failures, dropped. */
 static void dq_ring_settle(delayq *q, dq_ring *ring, const dq_verb *verb,
                            delayq_status status) {
     dq_outbox *b = q->outbox;
@@ -7798,8 +7809,8 @@ static void dq_ring_settle(delayq *q, dq_ring *ring, const dq_verb *verb,
                            status);
 }
 
-/* An op has its final status: count it, report it to the caller, and pass its
- * due time to the schedule unless due_ms is 0. */
+/* Give an op its final status: count the op, report the status to the caller,
+ * and pass due_ms to the schedule unless it is 0. */
 static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
                          delayq_status status, int64_t due_ms) {
     size_t counter = c->op->verb->counter;
@@ -7812,7 +7823,7 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
     }
     if (lane->ring) dq_ring_settle(q, lane->ring, c->op->verb, status);
     if (lane->items) lane->items[c->i].acked = status;
-    if (c->message) { /* one that may have been stored keeps its status */
+    if (c->message) { /* a failure does not replace DELAYQ_ERR_UNKNOWN */
         if (status >= DELAYQ_OK || c->message->status != DELAYQ_ERR_UNKNOWN)
             c->message->status = status;
         if (status > DELAYQ_OK) return;
@@ -7823,7 +7834,7 @@ static void dq_op_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
         dq_err_with(lane->err, status, lane->why);
 }
 
-/* The first n ops are settled; the refused messages behind them are no ops. */
+/* Remove the first n ops, all settled, and the refused messages after them. */
 static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
     dq_ring *ring = lane->ring;
     assert(n > 0);
@@ -7837,15 +7848,15 @@ static void dq_lane_pop(delayq *q, delayq_lane *lane, size_t n) {
     if (ring && ring->keep) ring->keep->mark(q);
 }
 
-/* A call's request of n ops has failed for good. They get its status; so do all
- * others, unless only this request was lost and there is a connection again. */
+/* Fail the n ops of a call's request with the lane's status. All later ops fail
+ * too, unless only this request was lost and there is a connection again. */
 static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
     delayq_status status = lane->status, rest = status;
     int goes_on = n > 0 && status == DELAYQ_ERR_UNKNOWN && q->conn->cmd.c;
     dq_cursor c;
     if (goes_on) DQ_MARK(call_goes_on);
     if (status == DELAYQ_ERR_UNKNOWN || status == DELAYQ_ERR_PROTOCOL)
-        rest = DELAYQ_ERR_IO; /* the others were not sent */
+        rest = DELAYQ_ERR_IO; /* the later ops were not sent */
     dq_cursor_begin(&c, lane, goes_on ? n : SIZE_MAX);
     while (dq_cursor_next(&c))
         dq_op_settle(q, lane, &c,
@@ -7863,16 +7874,16 @@ static void dq_lane_fail(delayq *q, delayq_lane *lane, size_t n) {
 /* --- decide --- */
 
 typedef enum dq_verdict {
-    DQ_DONE,   /* its ops are settled */
-    DQ_RESEND, /* send it again at once */
-    DQ_PAUSE,  /* its ops are sent again at lane->retry_us; no failure so far */
-    DQ_KEEP,   /* its ops stay, and are sent again at lane->retry_us */
-    DQ_DROP,   /* its only op can't be sent, and is dropped */
-    DQ_FAIL    /* its ops fail with lane->status */
+    DQ_DONE,   /* the ops of the request are settled */
+    DQ_RESEND, /* send the request again at once */
+    DQ_PAUSE,  /* send the ops again at lane->retry_us; this is no failure */
+    DQ_KEEP,   /* after a failure, send the ops again at lane->retry_us */
+    DQ_DROP,   /* drop the only op of the request, which can't be sent */
+    DQ_FAIL    /* the ops of the request fail with lane->status */
 } dq_verdict;
 
-/* A request was refused, and has not run. Returns 1 if it may succeed on
- * another node, with its script, or in another form. */
+/* Returns 1 if a refused request, which has not run, may succeed on another
+ * node, with its script loaded, or in another form. */
 static int dq_decide_refused(delayq *q, delayq_lane *lane) {
     if (lane->status == DQ_MOVED) return 1; /* cmd connects to that node */
     if (lane->status != DQ_NOSCRIPT)
@@ -7882,9 +7893,9 @@ static int dq_decide_refused(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
-/* The queue's slot moves to another node of the cluster, so nothing has run.
- * Returns 1 if the ops are to be sent again after a pause, 0 if the last
- * quarter of a call's time would have begun: the reply might come too late. */
+/* Begin a pause after a request that has not run, because the queue's slot
+ * moves to another node. Returns 1, or 0 if the pause would end in the last
+ * quarter of a call's time, in which the reply might come too late. */
 static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     int64_t now = q->conn->now_us, pause_us;
     int64_t most_us = dq_sched_patience_us(q->conn, q->call_ms) / 4 * 3;
@@ -7902,8 +7913,8 @@ static int dq_decide_moving(delayq *q, delayq_lane *lane) {
     return 1;
 }
 
-/* A socket was lost before or after a request, not of a ring, was sent. Returns
- * 1 if another sending does no harm; there is one at most. */
+/* Returns 1 if a failed request of a call or fetch is sent again, because its
+ * socket was lost and a resend does no harm. There is one resend at most. */
 static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
     const delayq_conn *conn = q->conn;
     int flags = lane->verb->flags;
@@ -7923,10 +7934,10 @@ static int dq_decide_resend(const delayq *q, delayq_lane *lane) {
            (lane->status == DELAYQ_ERR_UNKNOWN && (flags & DQ_READ_ONLY));
 }
 
-/* A ring's request has failed: its ops stay. After a lost socket the next
- * request is half as large. In the end a single op is sent alone, on
- * connections that have lived four times as long without it. If it ends enough
- * of these in a row, it is the cause. */
+/* Decide about a failed request of a ring. After each lost socket the next
+ * request has half as many ops, until it has only one. This op is sent again
+ * when a new connection has lived four times as long as the lost one did with
+ * the op. After enough losses in a row the op is dropped as their cause. */
 static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     int lost = lane->x.number > 0 &&
                (lane->status == DELAYQ_ERR_UNKNOWN ||
@@ -7952,8 +7963,8 @@ static dq_verdict dq_decide_ring(delayq *q, delayq_lane *lane) {
     return DQ_KEEP;
 }
 
-/* Decide about a request whose reply is read, or whose socket is lost: the only
- * function that decides whether it is sent again. */
+/* Decide about a request whose reply is read, or whose socket was lost. No
+ * other function decides whether a request is sent again. */
 static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
     assert(lane->policy && lane->status != DELAYQ_EMPTY);
     if (lane->status == DELAYQ_OK) return DQ_DONE;
@@ -7973,7 +7984,7 @@ static dq_verdict dq_decide(delayq *q, delayq_lane *lane) {
 
 /* --- the step --- */
 
-/* The request of a lane has ended; its ops may be sent again. */
+/* End the request of a lane, and do with its ops what dq_decide says. */
 static void dq_lane_end(delayq *q, delayq_lane *lane) {
     dq_verdict verdict = dq_decide(q, lane);
     size_t n = lane->n;
@@ -7986,7 +7997,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
         if (!apart) DQ_MARK(request_sent_again);
         if (apart) DQ_MARK(offers_sent_one_by_one);
         if (n > 0 && !apart) lane->x.state = DELAYQ_EXCHANGE_WAITING;
-        if (apart) lane->n = 0; /* planned again, one by one */
+        if (apart) lane->n = 0; /* plan requests of one message each */
         return;
     }
     lane->n = 0;
@@ -8029,7 +8040,7 @@ static void dq_lane_end(delayq *q, delayq_lane *lane) {
     lane->status = DELAYQ_OK;
 }
 
-/* Move a lane as far as it goes without waiting. */
+/* Move a lane on as far as possible without waiting. */
 static void dq_lane_step(delayq *q, delayq_lane *lane) {
     int setup = lane == &q->setup;
     while (lane->settled < lane->accepted &&
@@ -8045,7 +8056,7 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
         }
         block = dq_blocked(q, lane, &until);
         if (block == DQ_BLOCK_PAYLOAD) DQ_MARK(waits_for_payload);
-        /* a tick connects for rings */
+        /* the lane of a ring does not connect: a tick does */
         if (block && (lane->ring || block < DQ_BLOCK_SOCKET)) return;
         lane->verb = dq_lane_verb(lane);
         ready = setup ? DELAYQ_OK : dq_lane_connect(q, lane);
@@ -8065,89 +8076,86 @@ static void dq_lane_step(delayq *q, delayq_lane *lane) {
  * MARK: - Keep
  * >>keep   the image of an outbox that survives the program
  *
- * Owns the bytes of an outbox's memory as an earlier program has left them. A
- * program links this section only if it names DELAYQ_KEEP.
+ * Owns the image, the bytes that a program leaves in an outbox's memory for the
+ * next one. A program links this section only if it names DELAYQ_KEEP.
  *
- *     0       a mark         1024             the ring of offers
+ *     0       a mark         1024             the two rings, offers first
  *     512     a mark         last 2048 bytes  no part of the image
  *
- * A mark contains the owner of the image, the number of the last settled op of
- * each ring, and the place of the next one. Two marks are written in turn, so
- * that one is always whole. All numbers have the machine's byte order.
+ * A mark contains the owner of the image and, for each ring, the number of the
+ * last settled op and the place of the next one. Two marks are written in turn,
+ * so that one is always whole. All numbers have the machine's byte order.
  *
- * The last store of an entry, its CRC, makes the op accepted. The CRC also
- * covers the entry before this one. So an entry of an older lap, or of an
- * earlier life after a power cut, is never taken for the next entry. A ring
- * ends where the next number or the CRC is wrong.
+ * An op is accepted by the last store to its entry, which writes the CRC. The
+ * CRC also covers the previous entry. So an old entry, of an earlier lap or,
+ * after a power cut, of an earlier life, is never mistaken for the next one. A
+ * ring ends before the first entry with a wrong number or CRC.
  *
- * Space is used again when both marks show that its ops are settled, and after
- * outbox_sync if there is one. So the older mark and its entries are whole,
- * whichever of the stores since then reach the memory. For the same reason no
- * op is sent before it is synced.
+ * Space is used again after both marks show that its ops are settled and, with
+ * outbox_sync, after the next sync. So the older mark and its entries stay
+ * whole, even if only some of the later stores reach the memory. For the same
+ * reason no op is sent before it is synced.
  *
- * Each life draws 3 bytes at random. They are in its entries, and part of the
- * key that keeps the highest number of an offer. After a power cut has taken
- * the end of the image, or if the image was copied, two lives give the same
- * number to two offers. The 3 bytes keep them from preventing each other's
- * offers.
+ * Each open of an image begins a life, and draws 3 random bytes. These are in
+ * the entries of the life, and in the name of the key that holds the highest
+ * number of an offer. If a power cut has removed the end of the image, or if
+ * the image was copied, two lives give the same number to different offers.
+ * Because of the 3 bytes the script doesn't skip such an offer as a resend.
  *---------------------------------------------------------------------------*/
 
 #define DQ_KEEP_MAGIC 0x656771796c6e6174u
 /* the version of the format, and of the codes of verbs */
 #define DQ_KEEP_VERSION 1
-/* the space of a mark; a damaged sector has only one of them */
+/* the space of a mark; a damaged sector damages only one mark */
 #define DQ_KEEP_SLOT 512
 #define DQ_KEEP_RINGS 1024
 #define DQ_KEEP_STATE 2048
-#define DQ_KEEP_NUMBER ((uint64_t)1 << 53) /* all numbers are below this */
+#define DQ_KEEP_NUMBER ((uint64_t)1 << 53) /* op numbers are lower */
 #define DQ_KEEP_ZEROS \
     "; if its ops are of no use, fill its first 1,024 bytes with zeros"
 
-/* A number of this process, drawn when it opens its first image; 0 before. An
- * image in use contains it, so that another handle, with the same memory or
- * with another mapping of the file, is refused. An image that a process has
- * left without a close has another number. */
+/* A random number of this process, drawn when it opens its first image; 0
+ * before. An image in use contains it, so that a second handle is refused, even
+ * with another mapping of the file. An image that an earlier process has not
+ * closed contains another number. */
 static volatile int dq_keep_run;
 
 /* A mark. It has no padding. */
 typedef struct dq_mark {
-    uint64_t magic; /* in a new image it is stored last */
+    uint64_t magic; /* stored last when an image is created */
     uint32_t version;
     uint16_t entry_size;  /* the size of an entry without key and data */
     unsigned char word;   /* sizeof(void *) */
-    char wire;            /* its letter */
+    char wire;            /* the letter of the wire */
     uint64_t size;        /* options.outbox_size */
-    uint64_t generation;  /* the newer mark has the higher one */
-    uint64_t last_order;  /* later ids are above this */
-    int64_t call_us;      /* the time of the last offer's call, from the offers'
-                             ring */
-    uint64_t own_settled; /* settled changes that are not counted */
+    uint64_t generation;  /* higher in the newer mark than in the older one */
+    uint64_t last_order;  /* the order in the last id; later ids are higher */
+    int64_t call_us;      /* call_us of the ring of offers */
+    uint64_t own_settled; /* settled ops of DQ_UNCOUNTED verbs */
     uint32_t name_len, name_crc;
-    unsigned char handle_id[8]; /* all handles of an image have the first 5
-                                   bytes */
+    unsigned char handle_id[8]; /* the first 5 bytes, which all lives share */
     struct {
         uint64_t size, head; /* bytes */
-        uint64_t settled;    /* the number of the last settled op, */
-        uint64_t sent;       /* and of the last one that may have run */
-        uint32_t crc;        /* of the last op that is settled */
+        uint64_t settled;    /* the number of the last settled op */
+        uint64_t sent;       /* the number of the last op that may have run */
+        uint32_t crc;        /* the CRC of the last settled op's entry */
         uint32_t zero;
     } ring[2];
     uint32_t zero;
-    uint32_t crc; /* of all fields above except the magic */
+    uint32_t crc; /* the CRC of all fields above except `magic` */
 } dq_mark;
 
-/* The last 2,048 bytes of the memory. */
+/* The state of an open image, in the last 2,048 bytes of the memory. */
 typedef struct dq_image {
     dq_outbox outbox;
-    dq_mark mark;     /* the newer one */
-    int64_t pid;      /* the process that uses the image, */
-    int run;          /* and its dq_keep_run */
-    int unsynced;     /* something has changed since the last outbox_sync */
-    int64_t retry_us; /* > 0: outbox_sync has failed: try again then */
+    dq_mark mark;     /* a copy of the newer mark */
+    int64_t pid;      /* the process that uses the image */
+    int run;          /* dq_keep_run of this process; 0: closed */
+    int unsynced;     /* the memory has changed since the last outbox_sync */
+    int64_t retry_us; /* > 0: when to call outbox_sync again after a failure */
 } dq_image;
 
-/* All sums of four numbers: the effect of each half byte, from those of its
- * bits. */
+/* A row of `added`: the sums of the entries for the 4 bits of a half byte. */
 #define DQ_CRC_ROW(a, b, c, d)                                                 \
     {                                                                          \
         0, a, b, (a) ^ (b), c, (a) ^ (c), (b) ^ (c), (a) ^ (b) ^ (c), d,       \
@@ -8155,7 +8163,8 @@ typedef struct dq_image {
             (b) ^ (c) ^ (d), (a) ^ (b) ^ (c) ^ (d)                             \
     }
 
-/* Returns the CRC-32 (that of zlib) of the bytes of `crc` followed by these. */
+/* Returns the CRC-32 (that of zlib) after n more bytes. `crc` is the CRC of the
+ * bytes before them, 0 if there are none. */
 static uint32_t dq_keep_crc(uint32_t crc, const void *bytes, size_t n) {
     /* added[k][v]: the change of the CRC if half byte k of 4 bytes is v */
     static const uint32_t added[8][16] = {
@@ -8194,7 +8203,7 @@ static uint32_t dq_keep_entry_crc(const dq_entry *e, uint32_t before) {
                        key + e->op.len);
 }
 
-/* An entry is complete: make it valid. */
+/* Make a complete entry valid: store its CRC. */
 static void dq_keep_seal(dq_ring *ring, dq_entry *e) {
     uint32_t crc = dq_keep_entry_crc(e, ring->last_crc);
     DQ_FENCE();
@@ -8230,13 +8239,12 @@ static void dq_keep_describe(const delayq *q, dq_mark *m) {
     m->ring[1].size = (room - m->ring[0].size) & ~(size_t)15;
 }
 
-/* Returns the CRC of a mark. */
 static uint32_t dq_keep_mark_crc(const dq_mark *m) {
     return dq_keep_crc(0, &m->version,
                        offsetof(dq_mark, crc) - offsetof(dq_mark, version));
 }
 
-/* Write the next mark, over the older one. */
+/* Write the next mark over the older one. */
 static void dq_keep_mark(delayq *q) {
     dq_mark *m = &dq_keep_image(q)->mark;
     unsigned char *to = (unsigned char *)q->options.outbox;
@@ -8273,7 +8281,7 @@ static void dq_keep_mark(delayq *q) {
 
 /* --- outbox_sync --- */
 
-/* Call outbox_sync. Returns 1 if the memory will survive a power cut. */
+/* Call outbox_sync, if there is one. Returns 0 if it has failed, else 1. */
 static int dq_keep_sync(delayq *q) {
     const delayq_options *o = &q->options;
     int i;
@@ -8288,7 +8296,7 @@ static int dq_keep_sync(delayq *q) {
     return 1;
 }
 
-/* In each step of a handle, sync the changes since the last step. */
+/* Sync the changes since the last sync. Each step of a handle calls this. */
 static void dq_keep_step(delayq *q) {
     dq_image *image = dq_keep_image(q);
     int64_t now, failed = image->retry_us;
@@ -8315,7 +8323,7 @@ static void dq_keep_step(delayq *q) {
     }
 }
 
-/* The handle is closed. A forked child leaves the image alone. */
+/* Release the image when its handle is closed, but not in a forked child. */
 static void dq_keep_leave(delayq *q) {
     if (q->pid != dq_sys_pid()) return;
     dq_keep_step(q);
@@ -8341,7 +8349,7 @@ static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
         return "holds the outbox of another queue";
     if (m->wire != ours->wire)
         return "holds an outbox of another options.wire: flush it with that";
-    for (i = 0; i < 2; i++) /* forged */
+    for (i = 0; i < 2; i++) /* only a forged mark fails here */
         if (m->ring[i].size != ours->ring[i].size ||
             m->ring[i].head > m->ring[i].size || m->ring[i].head % 8 != 0 ||
             m->ring[i].settled >= DQ_KEEP_NUMBER ||
@@ -8353,8 +8361,8 @@ static const char *dq_keep_fault(const dq_mark *m, const dq_mark *ours) {
     return NULL;
 }
 
-/* Read the newer mark of the caller's memory into m; without one, m is that of
- * a new image. Returns NULL, or the reason why the memory can't be used. */
+/* Set m to the newer mark in the caller's memory or, without one, to the mark
+ * of a new image. Returns NULL, or the reason why the memory can't be used. */
 static const char *dq_keep_find(const delayq *q, dq_mark *m) {
     const unsigned char *slot = (const unsigned char *)q->options.outbox;
     const char *wrong = NULL, *fault;
@@ -8365,7 +8373,7 @@ static const char *dq_keep_find(const delayq *q, dq_mark *m) {
     for (i = 0; i < 2; i++, slot += DQ_KEEP_SLOT) {
         memcpy(&found, slot, sizeof found);
         fault = dq_keep_fault(&found, &ours);
-        /* without a magic it is new, or its creation was cut short */
+        /* a mark without a magic is new, or was not written completely */
         n = found.magic == 0 ? sizeof found : 0;
         while (n < DQ_KEEP_SLOT && !slot[n]) n++;
         if (fault && found.magic == 0 && n == DQ_KEEP_SLOT) continue;
@@ -8376,8 +8384,8 @@ static const char *dq_keep_find(const delayq *q, dq_mark *m) {
     return m->generation > 0 ? NULL : wrong;
 }
 
-/* Check the caller's memory, and change nothing in its image. Returns NULL, and
- * sets q->outbox, or the fault. */
+/* Check the caller's memory without changing the image. Returns the fault; or
+ * sets q->outbox and returns NULL. */
 static const char *dq_keep_check(delayq *q) {
     const delayq_options *o = &q->options;
     size_t at = (o->outbox_size - DQ_KEEP_STATE + 15) & ~(size_t)15;
@@ -8405,7 +8413,7 @@ static const char *dq_keep_check(delayq *q) {
 }
 
 /* Returns 1 if a call can have made this op, whose key and data begin at
- * `text`. Its CRC is right, so this finds only forged entries. */
+ * `text`. The CRC of the entry is right, so only forged entries fail here. */
 static int dq_keep_is_sane(const delayq *q, const dq_ring *ring,
                            const dq_op *op, const dq_verb *verb,
                            const char *text) {
@@ -8423,15 +8431,15 @@ static int dq_keep_is_sane(const delayq *q, const dq_ring *ring,
         text[op->len - 1] != '\0')
         return 0;
     n = strlen(text) + 1;
-    if (verb->key == DQ_KEY_DEAD && n < op->len) /* then why */
+    if (verb->key == DQ_KEY_DEAD && n < op->len) /* the `why` of a bury */
         n += strlen(text + n) + 1;
     else if (verb->key == DQ_KEY_DEAD)
         return 0;
     return n == op->len && dq_elem_ticket_prefix(text, prefix, &due_len) > 0;
 }
 
-/* Returns the entry at a place below `end` if it is the ring's next one, ready
- * for use; else NULL. */
+/* Returns the entry at `at` if it is the next one of the ring and fits before
+ * `end`, else NULL. Sets the fields that the image does not preserve. */
 static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     dq_entry *e = dq_ring_at(ring, at);
     const dq_verb *verb;
@@ -8460,9 +8468,9 @@ static dq_entry *dq_keep_next(delayq *q, dq_ring *ring, size_t at, size_t end) {
     return e;
 }
 
-/* Date the offers that were accepted before the server's clock was known. Their
- * calls came before that of the next offer whose time is known by this clock.
- * So they get the time of that offer, and ids below its id. */
+/* Date the offers that were accepted before the server's clock was known. They
+ * precede an offer whose due time was computed at its call. So their delays
+ * count from that later call, and their ids are lower than its id. */
 static void dq_keep_date(delayq *q, const dq_ring *ring) {
     int shift = dq_elem_order_shift(q);
     dq_cursor dated, c;
@@ -8487,7 +8495,7 @@ static void dq_keep_date(delayq *q, const dq_ring *ring) {
     }
 }
 
-/* Find the entries of a ring, beginning at its head in a mark. */
+/* Find the entries of ring number i, from its head in the mark m on. */
 static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
     delayq_lane *lane = &ring->lane;
     size_t end = ring->size;
@@ -8497,7 +8505,7 @@ static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
     ring->last_crc = ring->popped_crc = m->ring[i].crc;
     for (;;) {
         e = dq_keep_next(q, ring, ring->tail, end);
-        if (!e && end == ring->size && ring->tail > 0) { /* the next lap */
+        if (!e && end == ring->size && ring->tail > 0) { /* a new lap begins */
             if (ring->used > 0) end = ring->head;
             e = dq_keep_next(q, ring, 0, end);
             if (e && ring->used == 0) ring->head = ring->tail = 0;
@@ -8525,14 +8533,14 @@ static void dq_keep_walk(delayq *q, dq_ring *ring, const dq_mark *m, int i) {
     ring->date_at = ring->head;
 }
 
-/* Continue with the image of an earlier program, or begin a new one. The rings
- * are empty. Returns NULL, or the fault. */
+/* Fill the empty rings with the ops of an earlier program's image, or begin a
+ * new image. Returns NULL, or the fault. */
 static const char *dq_keep_resume(delayq *q) {
     dq_image *image = dq_keep_image(q);
     const dq_mark m = image->mark;
     int run = DQ_LOAD(&dq_keep_run), i;
     if (run == 0) {
-        memcpy(&run, q->handle_id, sizeof run); /* random */
+        memcpy(&run, q->handle_id, sizeof run); /* random bytes */
         if (run == 0) run = 1;
         DQ_STORE(&dq_keep_run, run);
     }
@@ -8556,17 +8564,17 @@ static const char *dq_keep_resume(delayq *q) {
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Subscriber
- * >>subscriber   the connection that only listens
+ * >>subscriber   the socket for messages from the server
  *
- * Owns conn->sub once it is logged in, and with it the messages on the channels
- * of its handles, and those about pushes into N, which the server reports by
- * client tracking. The subscriber only saves time: without it a handle polls.
- * The subscriber's failures are reported to the log.
+ * Owns conn->sub, the subscriber, once it is logged in, and reads its messages:
+ * those on the channels of the handles, and reports of pushes into N, which the
+ * server sends by client tracking. The subscriber only saves time, since a
+ * handle without it polls. Failures of the subscriber are reported to the log.
  *---------------------------------------------------------------------------*/
 
 static const char *const dq_sub_prefixes[] = {DQ_CHANNEL, DQ_WAITERS, DQ_TURN};
 
-/* Hand a message, or the reply to a subscription, to one handle. */
+/* Pass a message, or the reply to a subscription, to one handle. */
 static void dq_sub_dispatch(delayq *q, const char *kind,
                             const redisReply *channel, const redisReply *text) {
     int message = strcmp(kind, "message") == 0;
@@ -8576,7 +8584,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     size_t i, n, more, brace = q->has_tag ? 0 : 1;
     int bit;
     if (strcmp(channel->str, DQ_INVALIDATE) == 0) {
-        /* The keys that have changed; nil stands for all keys. */
+        /* `text` has the keys that have changed. Nil stands for all keys. */
         int ours = text->type != REDIS_REPLY_ARRAY;
         for (i = 0; message && !ours && i < text->elements; i++)
             ours = text->element[i]->type == REDIS_REPLY_STRING &&
@@ -8586,7 +8594,7 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
         return;
     }
     for (bit = DQ_CHANNEL_QUEUE, i = 0; i < 3; i++, bit *= 2) {
-        n = strlen(dq_sub_prefixes[i]); /* then T, as dq_resp_key writes it */
+        n = strlen(dq_sub_prefixes[i]); /* dq_resp_key adds T to the prefix */
         more = bit == DQ_CHANNEL_OWN ? strlen(q->id) : 0;
         if (channel->len != n + q->name_len + 2 * brace + more ||
             memcmp(channel->str, dq_sub_prefixes[i], n) != 0 ||
@@ -8604,8 +8612,8 @@ static void dq_sub_dispatch(delayq *q, const char *kind,
     }
 }
 
-/* The functions that earlier sections call through conn->subscriber. Programs
- * without takes don't link them. */
+/* The functions that earlier sections call through conn->subscriber. A program
+ * without takes, ticks and waits does not link them. */
 typedef struct dq_subscriber {
     void (*step)(delayq_conn *conn);
     void (*track)(delayq *q);
@@ -8619,9 +8627,9 @@ static delayq_status dq_sub_send(delayq_conn *conn, dq_resp_writer *o) {
     return dq_conn_write(conn, &conn->sub);
 }
 
-/* Subscribe to the channels that q's role among the waiters needs, and
- * unsubscribe the others; all if q leaves the connection. It keeps the channels
- * that other handles on the connection hear. */
+/* Subscribe to the channels that q's role among the waiters needs, or to none
+ * if `leaves` is 1. Unsubscribe from the others, unless another handle on the
+ * connection needs them. */
 static void dq_sub_follow(delayq *q, int leaves) {
     delayq_conn *conn = q->conn;
     int wanted = q->waiter.role == DELAYQ_WAITER_SLEEPER ? 0 : DQ_CHANNEL_QUEUE;
@@ -8651,7 +8659,7 @@ static void dq_sub_follow(delayq *q, int leaves) {
         dq_conn_close(conn, &conn->sub, DELAYQ_ERR_IO);
 }
 
-/* Close the subscriber for `why`, and report it. */
+/* Close the subscriber after the failure `why`, and report it to the log. */
 static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     DQ_MARK(subscriber_fails);
     if (conn->sub.state < DELAYQ_SOCKET_OPEN) conn->sub.failures++;
@@ -8659,13 +8667,14 @@ static void dq_sub_fail(delayq_conn *conn, delayq_status why) {
     dq_err_log_again(conn->owner, dq_err_public(why), conn->err);
 }
 
-/* Since Redis 8.6 a full server refuses subscriptions. This passes, too. */
+/* Returns 1 if a refused subscription may succeed later. One cause is a full
+ * server, which refuses subscriptions since Redis 8.6. */
 static int dq_sub_again(delayq_status refused) {
     return dq_err_is_transient(refused) || refused == DELAYQ_ERR_FULL;
 }
 
-/* Read a message, or the reply to a subscription or ping. After a refusal the
- * subscriber keeps its other channels. */
+/* Read a message, or the reply to a subscription or ping. If the server refuses
+ * a subscription for good, the subscriber keeps its other channels. */
 static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     delayq *h = conn->handles;
     int replies = r->type == REDIS_REPLY_ERROR ||
@@ -8676,7 +8685,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
     if (r->type == REDIS_REPLY_ERROR) {
         DQ_MARK(subscription_refused);
         conn->sub_refused = dq_conn_refused(conn, "listening", r);
-        if (!dq_sub_again(conn->sub_refused)) /* else it is closed */
+        if (!dq_sub_again(conn->sub_refused)) /* else dq_sub_step closes sub */
             dq_err_log(conn->owner, conn->sub_refused, conn->err);
     }
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 ||
@@ -8692,7 +8701,7 @@ static void dq_sub_receive(delayq_conn *conn, const redisReply *r) {
         dq_sub_dispatch(h, r->element[0]->str, r->element[1], r->element[2]);
 }
 
-/* The subscriber is logged in: subscribe to the channels of all handles. */
+/* After the subscriber's login, subscribe to the channels of all handles. */
 static void dq_sub_opened(delayq_conn *conn) {
     delayq_socket *s = &conn->sub;
     redisReply **r = s->greeting.replies;
@@ -8709,19 +8718,20 @@ static void dq_sub_opened(delayq_conn *conn) {
     conn->track_retry_us = 0;
     conn->track_losses = 0;
     conn->sub_refused = DELAYQ_OK;
-    conn->sub_pending = 1; /* the last one, below */
+    conn->sub_pending = 1; /* for DQ_INVALIDATE, below */
     s->active_us = conn->now_us;
     conn->sub_pinged_us = s->active_us;
     for (h = conn->handles; h && s->c; h = h->next) dq_sub_follow(h, 0);
     if (!s->c) return;
-    /* The last one, so that tracking begins when all others are confirmed. */
+    /* This channel is sent last. When it is confirmed, all others are, too, and
+     * tracking may begin. */
     dq_resp_begin(&o, s->c);
     dq_resp_command(&o, 2, "SUBSCRIBE " DQ_INVALIDATE);
     if (dq_sub_send(conn, &o) != DELAYQ_OK) dq_sub_fail(conn, DELAYQ_ERR_IO);
 }
 
-/* Returns the time of the next request for the report of a push, DQ_NEVER if it
- * waits for something else than a time, or is not needed. */
+/* Returns the time at which q next asks the server to report pushes, or
+ * DQ_NEVER if q needs no report, or has to wait for an event. */
 static int64_t dq_sub_track_us(const delayq *q) {
     int64_t when = q->waiter.push_us, until;
     if (q->list_tracked || q->setup.settled < q->setup.accepted ||
@@ -8748,18 +8758,18 @@ static void dq_write_track(dq_resp_writer *o, delayq *q,
     dq_resp_arg(o, q->name, q->name_len, 0);
 }
 
-#define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* after a refusal */
+#define DQ_TRACK_AGAIN_US (60 * DQ_SECOND_US) /* from a refusal to a retry */
 
-/* Read the replies to tracking. A transient error is not a refusal: tracking is
- * tried again later. A failure is that of a take. */
+/* Read the replies to tracking. As for a take, the next tick returns a failure.
+ * After a transient error, which is not a refusal, it is tried again later. */
 static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     const delayq_exchange *x = &lane->x;
     const redisReply *length;
     int i = 0;
     if (x->got == 0) {
-        /* A server or proxy that ends the connection at tracking four times in
-         * a row, or twice if nothing else was in flight, refuses it. */
+        /* If a server or proxy closes four connections in a row at tracking, or
+         * two if nothing else was in flight, this counts as a refusal. */
         if (x->status != DELAYQ_OK && x->blame &&
             (conn->track_losses += x->blame) >= DQ_TRACK_LOSSES) {
             DQ_MARK(tracking_ends_connections);
@@ -8775,10 +8785,10 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
             (delayq_status)dq_err_lookup(x->replies[i]->str)->status;
         int refused =
             i + 1 < x->got && !dq_err_is_transient(dq_err_public(why));
-        /* The server doesn't know the subscriber of REDIRECT. If the subscriber
-         * is lost, this is noticed soon, or there is another one already. If it
-         * happens twice, a proxy has servers that don't know each other's
-         * clients. */
+        /* The server doesn't know the client that REDIRECT names. Either the
+         * subscriber is lost, which is noticed soon, or there is a new one
+         * already. If this happens twice, a proxy leads to several servers,
+         * which don't know each other's clients. */
         int lost = strstr(x->replies[i]->str, "redirect") != NULL;
         if (lost && q->track_stale) {
             DQ_MARK(redirect_to_former_subscriber);
@@ -8790,7 +8800,7 @@ static delayq_status dq_read_track(delayq *q, delayq_lane *lane) {
             DQ_MARK(tracking_refused);
             dq_conn_give_up_track(conn, x->read_us + DQ_TRACK_AGAIN_US,
                                   x->replies[i]->str);
-        } else if (why < DQ_NOSCRIPT) { /* the next take follows MOVED */
+        } else if (why < DQ_NOSCRIPT) { /* MOVED is left to the next take */
             DQ_MARK(tracking_disturbed);
             q->fetch.failure =
                 dq_err_reply(q->fetch.why, "wait", x->replies[i]);
@@ -8811,8 +8821,8 @@ static const dq_verb dq_verb_track = {
     dq_read_track, 1, 0, DQ_READ_ONLY | DQ_RAW,
     DQ_KEY_NONE, 0, NULL, NULL, NULL};
 
-/* Request, if it is time, that the server reports the next push into N, and the
- * length of N, which counts the pushes before. */
+/* If it is time, ask the server to report the next push into N, and read the
+ * length of N, which reveals earlier pushes. */
 static void dq_sub_track(delayq *q) {
     assert(!q->list_tracked || q->conn->tracking == DELAYQ_TRACK_ON);
     if (dq_sub_track_us(q) > q->conn->now_us) return;
@@ -8821,8 +8831,8 @@ static void dq_sub_track(delayq *q) {
     assert(q->setup.x.state == DELAYQ_EXCHANGE_SENT);
 }
 
-/* Continue to connect the subscriber, or read its messages, and ping it if it
- * is quiet. */
+/* Continue to connect the subscriber. If it is open, read its messages, and
+ * ping it after a time without input. */
 static void dq_sub_step(delayq_conn *conn) {
     int64_t now = conn->now_us;
     const int heard = DQ_CHANNEL_QUEUE | DQ_CHANNEL_OWN;
@@ -8840,14 +8850,14 @@ static void dq_sub_step(delayq_conn *conn) {
     status = dq_conn_pump(conn, s, dq_sub_receive);
     if (status == DELAYQ_OK && dq_sub_again(conn->sub_refused)) {
         DQ_MARK(subscription_refused_for_now);
-        status = conn->sub_refused; /* it is opened again later */
+        status = conn->sub_refused; /* close sub now, and open it again later */
     }
     if (status == DELAYQ_OK && s->state == DELAYQ_SOCKET_OPEN &&
         conn->sub_pending == 0) {
         while (h && !(h->subscribed & heard)) h = h->next;
         if (!h && conn->sub_refused < DELAYQ_OK &&
             conn->tracking == DELAYQ_TRACK_OFF) {
-            /* it is opened again later, as the rights may change */
+            /* close sub, and open it again later, since an ACL may change */
             DQ_MARK(subscriber_deaf);
             status = dq_err_set(conn->err, conn->sub_refused,
                                 "the server refuses all subscriptions");
@@ -8874,7 +8884,7 @@ static void dq_sub_step(delayq_conn *conn) {
     } else if (conn->track_retry_us > 0 && now >= conn->track_retry_us) {
         DQ_MARK(tracking_tried_again);
         assert(conn->tracking == DELAYQ_TRACK_OFF);
-        conn->tracking = DELAYQ_TRACK_ALLOWED; /* as rights may change */
+        conn->tracking = DELAYQ_TRACK_ALLOWED; /* an ACL may have changed */
         conn->track_retry_us = 0;
     }
 }
@@ -8882,7 +8892,7 @@ static void dq_sub_step(delayq_conn *conn) {
 static const dq_subscriber dq_subscriber_functions = {
     dq_sub_step, dq_sub_track, dq_sub_follow};
 
-/* Begin to connect the subscriber to the server of cmd, unless a back-off
+/* Begin to connect a closed subscriber to the server of cmd, unless a back-off
  * forbids it. */
 static void dq_sub_open(delayq *q) {
     delayq_conn *conn = q->conn;
@@ -8898,7 +8908,7 @@ static void dq_sub_open(delayq *q) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Waiting
- * >>waiting   the one step, and the one sleep
+ * >>waiting   the step of a handle, and the sleep
  *
  * dq_step drives the sockets and all lanes of a handle; dq_sleep is the only
  * function that sleeps. A blocking call repeats both until its lane is settled
@@ -8906,10 +8916,10 @@ static void dq_sub_open(delayq *q) {
  *---------------------------------------------------------------------------*/
 
 #define DQ_MAX_CONNS 20
-#define DQ_IDLE_READ_US 1000 /* between two reads of idle sockets */
+#define DQ_IDLE_READ_US 1000 /* least time between two reads of idle sockets */
 
-/* Read the input, settle the ops whose reply has come, send the pending
- * requests, without waiting. */
+/* Without waiting, read the input, settle the ops whose replies have come, and
+ * send the pending requests. */
 static void dq_step(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_lane *lane;
@@ -8923,25 +8933,25 @@ static void dq_step(delayq *q) {
     if (q->outbox && q->outbox->offers.keep) q->outbox->offers.keep->step(q);
     for (lane = q->lanes; lane; lane = lane->next)
         if (lane->settled < lane->accepted) dq_lane_step(q, lane);
-    if (q->waiter.push_us > 0) conn->subscriber->track(q); /* if it is time */
+    if (q->waiter.push_us > 0) conn->subscriber->track(q); /* checks the time */
 }
 
-/* The events that end a sleep, besides the steps of connecting and lanes. */
+/* The events that end a sleep, in addition to steps of connecting and lanes. */
 typedef enum dq_sleep_for {
-    DQ_FOR_REPLY, /* the replies in flight */
-    DQ_FOR_FLUSH, /* also delayq_wake, and messages, */
-    DQ_FOR_ITEMS, /* and the next transfer, */
-    DQ_FOR_TAKES  /* or the next take */
+    DQ_FOR_REPLY, /* a reply */
+    DQ_FOR_FLUSH, /* a reply, delayq_wake, or a message to the subscriber */
+    DQ_FOR_ITEMS, /* those of DQ_FOR_FLUSH, and the time of the next transfer */
+    DQ_FOR_TAKES  /* those of DQ_FOR_FLUSH, and the time of the next take */
 } dq_sleep_for;
 
-/* Returns 1 if a take or transfer is not settled, or its items are not handed
- * out. */
+/* Returns 1 if q's take or transfer is not settled, or if some of its items are
+ * not handed out yet. */
 static int dq_fetch_is_busy(const delayq *q) {
     return q->fetch.lane.settled < q->fetch.lane.accepted || q->fetch.reply;
 }
 
-/* Returns the time of the next transfer or take, DQ_NEVER if it waits for
- * something else than a time. */
+/* Returns the time of the next transfer or take, or DQ_NEVER if none is needed,
+ * or if an event has to come first. */
 static int64_t dq_wait_fetch_us(const delayq *q, dq_sleep_for what) {
     int64_t when = q->next_poll_us, until;
     if (what < DQ_FOR_ITEMS || dq_fetch_is_busy(q)) return DQ_NEVER;
@@ -8951,15 +8961,15 @@ static int64_t dq_wait_fetch_us(const delayq *q, dq_sleep_for what) {
     return until > when ? until : when;
 }
 
-/* Returns the end of a sleep: the time at which q acts unless a socket is ready
- * before. Without a connection it is the time of the next step of connecting.
- * Invariant: if it has come, the next step, or what the caller does then,
- * changes something. */
+/* Returns the time at which a sleep of q ends unless a socket is ready earlier.
+ * Without a connection this is the time of the next step of connecting.
+ * Invariant: if the time has come, the next dq_step or the next action of the
+ * caller changes something, so that a loop can't spin. */
 static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
     const delayq_conn *conn = q->conn;
     const delayq_lane *lane;
     int64_t next = dq_sched_socket(conn, &conn->cmd), other;
-    /* under TLS the rest may lie in a buffer, and the socket isn't readable */
+    /* with TLS, input may be left in a buffer, which poll() does not see */
     if (conn->cmd.more || conn->sub.more) return 0;
     for (lane = q->lanes; lane; lane = lane->next) {
         if (lane->settled == lane->accepted) continue;
@@ -8975,13 +8985,13 @@ static int64_t dq_wait_next(const delayq *q, dq_sleep_for what) {
     other = conn->sub.state < DELAYQ_SOCKET_OPEN
                 ? dq_sched_socket(conn, &conn->sub)
                 : dq_sched_ping_us(conn);
-    /* dq_step reads an idle socket no sooner */
+    /* dq_step does not read an idle socket before this time */
     if (other < conn->idle_read_us + DQ_IDLE_READ_US)
         other = conn->idle_read_us + DQ_IDLE_READ_US;
     return other < next ? other : next;
 }
 
-/* Returns 1 if a queue before number i uses the same connection. */
+/* Returns 1 if a queue before queues[i] uses the same connection. */
 static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     size_t k;
     for (k = 0; k < i; k++)
@@ -8989,11 +8999,11 @@ static int dq_wait_seen_conn(delayq *const *queues, size_t i) {
     return 0;
 }
 
-/* Wait for a reply without sleeping, for DQ_AWAKE_US: a near server replies
- * sooner than a sleeper is woken. Returns 1 if something has come. conn->awake
- * counts whether this pays: each success adds 1, up to 32; each failure takes 8
- * away, or begins a pause of 100 waits, since the server may need this
- * processor. */
+/* Busy-wait for a reply, for DQ_AWAKE_US, since a near server replies before
+ * the system could wake this process. Returns 1 if there is input. conn->awake
+ * shows whether this pays. A success adds 1 to it, up to 32. A failure
+ * subtracts 8 or, at a low score, begins a pause of 100 waits, since the server
+ * may need this processor. */
 static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     delayq_conn *conn = q->conn;
     int64_t end = conn->now_us + DQ_AWAKE_US;
@@ -9009,8 +9019,8 @@ static int dq_wait_awake(const delayq *q, struct pollfd *p, size_t n) {
     return found;
 }
 
-/* Sleep until one of the queues can go on, or until `until`. Do not sleep if a
- * handle was woken before: its pipe may have been emptied meanwhile. */
+/* Sleep until one of the queues can go on, or until `until`. If delayq_wake was
+ * called before, don't sleep, because the pipe may have been emptied since. */
 static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
                      dq_sleep_for what) {
     struct pollfd p[3 * DQ_MAX_CONNS];
@@ -9036,7 +9046,7 @@ static void dq_sleep(delayq *const *queues, size_t count, int64_t until,
     }
 }
 
-/* Returns the end of a call that begins now, reconnecting included. */
+/* Returns the time limit of a call that begins now, reconnects included. */
 static int64_t dq_wait_limit(const delayq *q) {
     return q->conn->now_us + dq_sched_patience_us(q->conn, q->call_ms);
 }
@@ -9046,12 +9056,12 @@ static int64_t dq_wait_deadline(const delayq *q, int64_t timeout_ms) {
     return q->conn->now_us + timeout_ms * 1000;
 }
 
-/* The time of a call's lane is over: give up its request. */
+/* Give up a lane's request, since the call that waits for it has timed out. */
 static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     delayq_conn *conn = q->conn;
     delayq_socket *s = &conn->cmd;
     DQ_MARK(call_expires);
-    lane->tries = DQ_HOPS; /* it is not sent again */
+    lane->tries = DQ_HOPS; /* the request is not sent again */
     if (lane->x.state == DELAYQ_EXCHANGE_SENT)
         dq_conn_lose(conn, s, dq_conn_timeout(conn, s));
     if (lane->x.state == DELAYQ_EXCHANGE_ANSWERED) {
@@ -9072,16 +9082,15 @@ static void dq_wait_expire(delayq *q, delayq_lane *lane) {
     }
     dq_lane_end(q, lane);
     if (lane->x.state == DELAYQ_EXCHANGE_NONE && lane->settled < lane->accepted)
-        dq_lane_fail(q, lane, 0); /* the rest was not sent */
+        dq_lane_fail(q, lane, 0); /* the other ops were not sent */
 }
 
-/* Step and sleep until a lane is settled. The time limit of a request is the
- * deadline, or dq_wait_limit counted from its planning. With each MB that is
- * read or written the time begins again, as a slow line may need longer for a
- * large payload. A request that was sent late gets two round trips. When the
- * time is over, pending input is still read, but at most 64 times, so that a
- * server that sends byte by byte can't hold the call for ever.
- */
+/* Step and sleep until a lane is settled, at most until the deadline. The
+ * deadline is set again, to dq_wait_limit, when ops are settled, and with each
+ * MB that is read or written, since a large payload may need longer on a slow
+ * line. A request that was sent shortly before the deadline gets two round
+ * trips. After the deadline pending input is still read, but at most 64 times,
+ * so that a server that sends byte by byte can't block the call for ever. */
 static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
     unsigned traffic = q->conn->traffic;
     uint64_t settled = lane->settled;
@@ -9113,8 +9122,7 @@ static void dq_wait_lane(delayq *q, delayq_lane *lane, int64_t deadline) {
     }
 }
 
-/* Run a lane of a call to its end. Returns its result, which q->err explains.
- */
+/* Run a call's lane to its end. Returns its result, whose text is q->err. */
 static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
     char why[256];
     lane->why = why;
@@ -9128,7 +9136,7 @@ static delayq_status dq_wait_run(delayq *q, delayq_lane *lane) {
     return lane->result;
 }
 
-/* The time of a call that can't send its request is over. */
+/* Returns the status of a call that timed out before it sent its request. */
 static delayq_status dq_wait_late(delayq *q) {
     delayq_conn *conn = q->conn;
     delayq_status status =
@@ -9136,9 +9144,9 @@ static delayq_status dq_wait_late(delayq *q) {
     return dq_err_with(q->err, status, conn->err);
 }
 
-/* Wait for an open connection on which q's queue has been probed, until the
- * deadline. With step_us > 0 a step of connecting that succeeds sets the
- * deadline to step_us later. */
+/* Wait until the deadline for an open connection on which q's queue has been
+ * probed. If step_us > 0, each step of connecting that succeeds sets the
+ * deadline to step_us after its end. */
 static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
                                        int64_t step_us) {
     const delayq_conn *conn = q->conn;
@@ -9156,27 +9164,26 @@ static delayq_status dq_wait_connected(delayq *q, int64_t deadline,
     }
 }
 
-/* Returns 1 if delayq_wake was called since the last look. */
+/* Returns 1 if delayq_wake was called since the last call of this function. */
 static int dq_wait_consume_wake(delayq *q) {
     if (!DQ_LOAD(&q->woken)) return 0;
     DQ_STORE(&q->woken, 0);
     return 1;
 }
 
-/* Returns 1 while the next attempt to connect is postponed. The log has the
- * cause already, and should not get it again after each sleep. */
+/* Returns 1 while the next attempt to connect is postponed. The cause is in the
+ * log already, and should not be reported again after each sleep. */
 static int dq_wait_is_postponed(const delayq *q) {
     const delayq_socket *s = &q->conn->cmd;
     return s->state == DELAYQ_SOCKET_CLOSED && q->conn->now_us < s->retry_us;
 }
 
-/* Returns 1 if no request of a take or wait has succeeded since its last
- * failure. */
+/* Returns 1 if q's last transfer or take has failed, or no server is known. */
 static int dq_wait_fails(const delayq *q) {
     return !q->conn->known || q->fetch.lane.status < DELAYQ_OK;
 }
 
-/* Report a transient fault within a take or wait, and don't spin. */
+/* Report a transient fault of a take or wait to the log, and back off. */
 static void dq_wait_ride_out(delayq *q, delayq_status status) {
     DQ_MARK(fault_ridden_out);
     dq_err_log_again(q, status, q->err);
@@ -9186,14 +9193,14 @@ static void dq_wait_ride_out(delayq *q, delayq_status status) {
  * MARK: - Taking
  * >>taking   transfers and takes
  *
- * Owns q->fetch: the one transfer or take of a handle, and the items that its
- * reply has brought. A loop and a blocking call use it in the same way; only
- * the latter waits for the reply. It also owns the meaning of such a reply.
+ * Owns q->fetch, the one transfer or take of a handle, with the items of its
+ * reply, and interprets the replies. A loop and a blocking call use q->fetch in
+ * the same way, except that only a blocking call waits for the reply.
  *---------------------------------------------------------------------------*/
 
 /* --- write --- */
 
-/* Write the due time and the prefix that a ticket names. */
+/* Write the two parts of a ticket: the due time, and the element's prefix. */
 static void dq_write_ticket(dq_resp_writer *o, const char *text) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n = dq_elem_ticket_prefix(text, key, &due_len);
@@ -9212,11 +9219,10 @@ static void dq_write_three_keys(dq_resp_writer *o, const delayq *q) {
     dq_resp_key(o, q, q->wire->third_key, "");
 }
 
-/* Write the keys and arguments of a transfer. Those of a take begin with
- * them. */
+/* Write the keys and arguments of a transfer. A take adds more arguments. */
 static void dq_write_transfer(dq_resp_writer *o, delayq *q,
                               const delayq_lane *lane) {
-    int64_t horizon_ms = q->options.max_wait_ms; /* its default is not 0 */
+    int64_t horizon_ms = q->options.max_wait_ms; /* > 0: its sign is a flag */
     dq_write_three_keys(o, q);
     dq_resp_key(o, q, DQ_DEAD, "");
     dq_resp_key(o, q, DQ_PAUSED, "");
@@ -9247,8 +9253,8 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     }
     dq_resp_int(o, (int64_t)f->order);
     memcpy(id_rest, q->handle_id, 5);
-    /* The server dates a lease, and the handle its offers, so the bit tells
-     * them apart if they have the same microsecond. */
+    /* The server dates the ids of leases, the handle those of offers. This bit
+     * makes two ids of the same microsecond differ. */
     if (q->wire->old_first)
         dq_resp_int(o, dq_elem_old_id_low(q) | 0x80);
     else
@@ -9260,7 +9266,7 @@ static void dq_write_take(dq_resp_writer *o, delayq *q,
     dq_resp_text(o, q->will_wait ? "1" : "0");
     dq_resp_key(o, q, DQ_TURN, "");
     dq_resp_text(o, dq_waiters_claim(q));
-    /* it selects the standbys among many: the same number in each script */
+    /* the share, always the same, decides whether the handle is a standby */
     dq_resp_int(o, q->handle_id[6] << 8 | q->handle_id[7]);
 }
 
@@ -9281,11 +9287,11 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     const redisReply *dues = lane->reply->element[DQ_AT_DUES];
     int takes = q->fetch.takes;
     int empty = lane->reply->elements <= DQ_AT_DUES + 1;
-    /* a tick of a program that takes leaves this to the next take */
+    /* pushes concern a tick only if the program takes without waiting */
     int unheard = (takes || q->looked) && !q->wire->stream &&
                   q->conn->tracking == DELAYQ_TRACK_OFF;
-    /* an item of the list has no due time; one that is taken straight from the
-     * zset leaves the list as it is */
+    /* The list has changed if items were moved into it, or if one was taken
+     * from it. Such an item has 'r' instead of a due time. */
     int taken = n[DQ_AT_MOVED] > 0 || strchr(dues->str, 'r') != NULL;
     q->counts.moved += (uint64_t)n[DQ_AT_MOVED];
     q->counts.died += (uint64_t)n[DQ_AT_DEAD];
@@ -9297,8 +9303,8 @@ static void dq_fetch_apply(delayq *q, const delayq_lane *lane,
     if (n[DQ_AT_FOREIGN] > 0) q->foreign = (unsigned char)n[DQ_AT_FOREIGN];
 }
 
-/* Keep the items of a reply, to be handed out. Returns 0 if there are more than
- * requested, or if those of a broadcast are not pairs after a cursor. */
+/* Keep the items of a reply for dq_fetch_hand_out. Returns 0 if there are more
+ * than requested, or if a broadcast's reply is not a cursor and then pairs. */
 static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     delayq_fetch *f = &q->fetch;
     redisReply *r = lane->reply;
@@ -9326,7 +9332,7 @@ static int dq_fetch_keep(delayq *q, delayq_lane *lane, int64_t us) {
     return 1;
 }
 
-/* Returns the status of an op on a ticket whose item was there, or was not. */
+/* Returns the status of an op on a ticket. `done`: its item was there. */
 static delayq_status dq_ticket_status(const delayq_lane *lane, int done) {
     if (done) return DELAYQ_OK;
     if (!lane->resends) return DELAYQ_GONE;
@@ -9369,7 +9375,7 @@ static delayq_status dq_read_fetch(delayq *q, delayq_lane *lane) {
     return DELAYQ_OK;
 }
 
-/* A take or transfer has failed. */
+/* Record the failure of a take or transfer, and back off. */
 static void dq_fetch_fail(delayq *q, delayq_lane *lane) {
     delayq_fetch *f = &q->fetch;
     delayq_status status = lane->status;
@@ -9381,8 +9387,8 @@ static void dq_fetch_fail(delayq *q, delayq_lane *lane) {
     dq_sched_on_fault(q);
 }
 
-/* A take was refused. A waiter without the right to the waiters' key waits as
- * if it were alone. */
+/* Returns 1 if an ACL forbids the waiters' key, so that the take is sent again
+ * without this key. The handle then waits as if it were alone. */
 static int dq_fetch_reform(delayq *q, delayq_lane *lane) {
     if (lane->status != DELAYQ_ERR_AUTH || !lane->as_waiter) return 0;
     lane->as_waiter = 0;
@@ -9421,7 +9427,7 @@ DQ_CONSTANT delayq_wire_kind delayq_wire_broadcast = {
     "b", 16, 0, 0, 1, DQ_RETRY, &dq_verb_take_stream, &dq_verb_tick_stream};
 DELAYQ_CONSTANTS_END
 
-/* Returns the verb with which the due items of a queue are moved. */
+/* Returns the verb that moves the due items of q's queue. */
 static const dq_verb *dq_transfer_verb(const delayq *q) {
     return q->wire->tick ? q->wire->tick : &dq_verb_tick;
 }
@@ -9437,7 +9443,7 @@ static int dq_fetch_has_items(const delayq *q) {
     return q->fetch.reply != NULL;
 }
 
-/* Read an item of a broadcast: a place in the stream, and the payload. */
+/* Read an item of a broadcast: its position in the stream, and its payload. */
 static int dq_item_of_stream(delayq_item *item, redisReply *const *r) {
     const redisReply *place = r[0];
     if (place->type != REDIS_REPLY_STRING || place->len >= 44) return 0;
@@ -9470,8 +9476,8 @@ static int dq_item_of_element(const delayq *q, delayq_item *item,
     return 1;
 }
 
-/* Hand out up to max items, and count how late each is. If one is malformed,
- * the rest of the reply is rejected. */
+/* Hand out up to max items, and record how late each is. If one is malformed,
+ * hand out none, and drop the rest of the reply. */
 static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
                                        size_t max, size_t *count) {
     delayq_fetch *f = &q->fetch;
@@ -9506,7 +9512,7 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
         f->due += strcspn(f->due, " ");
         f->due += *f->due == ' ';
         if (f->at == f->reply->elements) {
-            assert(!q->reply); /* this take has freed it */
+            assert(!q->reply); /* dq_take has freed q->reply */
             q->reply = f->reply;
             f->reply = NULL;
         }
@@ -9514,9 +9520,9 @@ static delayq_status dq_fetch_hand_out(delayq *q, delayq_item *items,
     return *count > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-/* The lease of the items that were not handed out is over: other handles may
- * have them by now. Report it, and give the items back, so that these attempts
- * don't count. */
+/* Give back the fetched items whose lease has ended before they were handed
+ * out, so that these attempts don't count, and report this to the log. Other
+ * handles may have the items by now. */
 static void dq_fetch_expire(delayq *q) {
     delayq_fetch *f = &q->fetch;
     delayq_item item;
@@ -9557,15 +9563,15 @@ static void dq_fetch_send(delayq *q, const dq_verb *verb, size_t max) {
     dq_lane_step(q, lane);
 }
 
-/* Let a loop's takes request this many items or more, up to a batch. */
+/* Let a loop's takes request `want` items or more, but at most a batch. */
 static void dq_fetch_want(delayq *q, size_t want) {
     size_t batch = (size_t)q->options.batch;
     if (want > batch) want = batch;
     if (q->fetch.want < want) q->fetch.want = want;
 }
 
-/* Returns 1 if a take should be sent, since there may be an item. A call that
- * waits connects, too. */
+/* Returns 1 if a take should be sent, because there may be an item, an ack has
+ * to be sent, or a call that waits has to connect. */
 static int dq_take_is_due(const delayq *q, int waits) {
     const delayq_conn *conn = q->conn;
     if (dq_fetch_is_busy(q)) return 0;
@@ -9576,8 +9582,9 @@ static int dq_take_is_due(const delayq *q, int waits) {
     return dq_wait_fetch_us(q, DQ_FOR_TAKES) <= conn->now_us;
 }
 
-/* One step of a take: hand out the items of a reply. If there are none, send a
- * take if there may be an item, else have the server report the next one. */
+/* Do one step of a call that takes: send a take if it is due, and hand out the
+ * items of its reply. If there are none and `listens` is 1, ask the server to
+ * report new items. */
 static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
                                   size_t *count, int waits, int listens) {
     delayq_fetch *f = &q->fetch;
@@ -9588,14 +9595,14 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     if (q->conn->now_us >= f->lease_end_us && dq_fetch_has_items(q))
         dq_fetch_expire(q);
     if (q->foreign && !dq_fetch_has_items(q)) return dq_err_wire(q, q->err);
-    /* a tick or wait may have left one in flight */
+    /* a tick or wait may have left a request in flight */
     if (waits) dq_wait_lane(q, &f->lane, limit);
     if (!waits) dq_fetch_want(q, max);
     if (dq_take_is_due(q, waits))
         dq_fetch_send(q, f->take, waits ? max : f->want);
     if (waits) dq_wait_lane(q, &f->lane, limit);
     dq_sub_follow(q, 0);
-    status = f->failure; /* if the call can't wait, a tick returns it, too */
+    status = f->failure; /* unless the call waits, a tick returns it, too */
     if (waits) f->failure = DELAYQ_OK;
     if (status < DELAYQ_OK && (waits || !dq_err_is_transient(status)) &&
         !dq_fetch_has_items(q))
@@ -9603,15 +9610,15 @@ static delayq_status dq_take_step(delayq *q, delayq_item *items, size_t max,
     status = dq_fetch_hand_out(q, items, max, count);
     if (!waits && status == DELAYQ_OK && !dq_fetch_has_items(q) &&
         f->got >= f->want)
-        dq_fetch_want(q, 2 * f->want); /* all are taken: fetch ahead */
+        dq_fetch_want(q, 2 * f->want); /* all were taken, so fetch more ahead */
     if (status != DELAYQ_EMPTY || !listens) return status;
     dq_sub_open(q);
     dq_sub_track(q);
     return DELAYQ_EMPTY;
 }
 
-/* Move the due items, if it is time; in a loop that takes, fetch them instead.
- * If nothing is due, `listens` asks for reports of pushes. */
+/* If it is time, move the due items or, if the program takes from an outbox,
+ * fetch them. If nothing is due and `listens` is 1, have pushes reported. */
 static void dq_tick_fetch(delayq *q, int listens) {
     delayq_fetch *f = &q->fetch;
     int ahead = q->outbox && f->taken && !q->foreign;
@@ -9624,13 +9631,13 @@ static void dq_tick_fetch(delayq *q, int listens) {
         dq_sub_track(q);
 }
 
-/* Connect, step all lanes, and move the due items. `waits`: for the connection
- * and the transfer. Returns EMPTY if the connection needs more time, or the
- * failure of the connection or the transfer. */
+/* Connect, step all lanes, and move the due items. If `waits` is 1, wait for
+ * the connection and the transfer. Returns OK, EMPTY if the connection needs
+ * more time, or the failure of the connection or the transfer. */
 static delayq_status dq_turn(delayq *q, int listens, int waits) {
     delayq_fetch *f = &q->fetch;
     int64_t deadline = dq_wait_limit(q);
-    int left = dq_fetch_has_items(q); /* since the last turn */
+    int left = dq_fetch_has_items(q); /* items not taken since the last turn */
     delayq_status ready =
         waits ? dq_wait_connected(q, deadline, 0) : dq_lane_ensure(q, q->err);
     delayq_status status = DELAYQ_OK;
@@ -9638,7 +9645,7 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     dq_step(q);
     if (ready == DELAYQ_OK && (f->failure == DELAYQ_OK || !waits)) {
         dq_sub_open(q);
-        /* a wait that returns at once leaves the transfer to the take */
+        /* with ready items, delayq_wait leaves the transfer to the take */
         if (waits || q->outbox || !dq_sched_has_ready(q))
             dq_tick_fetch(q, listens);
         if (waits && f->lane.settled < f->lane.accepted) {
@@ -9659,8 +9666,8 @@ static delayq_status dq_turn(delayq *q, int listens, int waits) {
     return status < DELAYQ_OK ? status : ready;
 }
 
-/* Returns the failure of a ring whose first op has failed and is still there,
- * or OK. */
+/* Returns OK, or the failure of a ring whose first op has failed but is
+ * kept. */
 static delayq_status dq_outbox_failure(delayq *q) {
     const delayq_lane *lane;
     for (lane = q->lanes; lane; lane = lane->next)
@@ -9669,9 +9676,9 @@ static delayq_status dq_outbox_failure(delayq *q) {
     return DELAYQ_OK;
 }
 
-/* One turn of a wait, which waits for nothing itself. Returns OK if there is
- * something to take, else EMPTY. The failures of an outbox are left to the next
- * tick. */
+/* Do one turn of delayq_wait, without waiting. Returns OK if there is something
+ * to take, EMPTY if not, or a failure. Failures of the ops in an outbox are
+ * left to the next tick. */
 static delayq_status dq_wait_turn(delayq *q) {
     delayq_status status;
     int any;
@@ -9684,17 +9691,17 @@ static delayq_status dq_wait_turn(delayq *q) {
 }
 /*-----------------------------------------------------------------------------
  * MARK: - Handles
- * >>handles   open and close; the way of an op; ticks, takes, waits
+ * >>handles   open and close; the path of an op; ticks, takes, waits
  *
- * Owns the options, the layout of the outbox's memory, and what has to be true
- * of a handle before a call. A public function checks its arguments, makes ops,
- * and lets dq_do put them into the outbox or send them.
+ * Owns the options, the layout of the outbox's memory, and the check of handles
+ * at the start of a call. A public function checks its arguments, makes ops,
+ * and lets dq_do put the ops into the outbox or send them.
  *---------------------------------------------------------------------------*/
 
 /* --- checks --- */
 
-/* Every verb that may ask the server begins here. `wrong` is NULL, or the fault
- * of its arguments. */
+/* Check the handle at the start of each call that may send a request, and read
+ * the clock. `wrong` is NULL, or the fault of the call's arguments. */
 static delayq_status dq_check(delayq *q, const char *wrong) {
     if (!q) return DELAYQ_ERR_ARG;
     if (q->open != DQ_OPEN)
@@ -9720,15 +9727,15 @@ static const char *dq_wrong_timeout(int64_t timeout_ms) {
 /* --- accepting and running ops --- */
 
 /* Returns 1 if this handle may have offered the item of a ticket. An id of 8
- * bytes doesn't show this. */
+ * bytes does not name the handle, so the result is 1. */
 static int dq_outbox_is_own(const delayq *q, const char *ticket) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len, n = dq_elem_ticket_prefix(ticket, key, &due_len);
     return n < 17 ? n == 8 : memcmp(key + 9, q->handle_id, 5) == 0;
 }
 
-/* Accept one op of a call's lane. If the caller wants its ticket, or the ring
- * is kept, settle the due time now, by the estimate of the server's clock. */
+/* Put an op of a call's lane into its ring. If the caller wants the ticket, or
+ * the ring is kept, fix the due time now, by the estimated server clock. */
 static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
                                       const dq_cursor *c, int wants_ticket) {
     dq_op *op = c->op, *added;
@@ -9763,7 +9770,7 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
                           name, (unsigned long)ring->size);
     added = dq_ring_add(ring, op);
     if (!added && ring->freed[0].bytes > 0) {
-        ring->keep->mark(q); /* so that this space may be used again */
+        ring->keep->mark(q); /* which frees the space of settled ops */
         added = dq_ring_add(ring, op);
     }
     if (!added) {
@@ -9781,12 +9788,13 @@ static delayq_status dq_outbox_accept(delayq *q, delayq_lane *lane,
 }
 
 /* Do the ops of a call's lane. Without an outbox, run the lane to its end. With
- * one, put the ops into it, in order, as far as there is room, and send them if
- * nothing is in flight. A loop's acks go together: if the first one went alone,
- * the others, and so the next take, would wait for its reply. */
+ * an outbox, add the ops to it in order while there is room, and send them if
+ * nothing is in flight. A loop's acks are left to its next take or tick.
+ * Otherwise the other acks and the take would wait for the reply to the first
+ * ack. */
 static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
     dq_outbox *b = q->outbox;
-    delayq_status stop = DELAYQ_OK; /* nothing overtakes a refused op */
+    delayq_status stop = DELAYQ_OK; /* no later op overtakes a refused one */
     dq_cursor c;
     if (!b) return dq_wait_run(q, lane);
     dq_cursor_begin(&c, lane, SIZE_MAX);
@@ -9810,7 +9818,7 @@ static delayq_status dq_do(delayq *q, delayq_lane *lane, int wants_tickets) {
 
 /* --- open and close --- */
 
-/* Check a number of the options, of which 0 stands for `usual`. */
+/* Check a number among the options, and replace 0 with its default, `usual`. */
 #define DQ_RANGE(field, most, usual, text)                     \
     if (o->field < 0 || o->field > (most)) return #field text; \
     if (o->field == 0) o->field = (usual)
@@ -9860,8 +9868,8 @@ static const char *dq_check_options(delayq *q) {
     return NULL;
 }
 
-/* Set the place where a broadcast's reader begins; the list isn't tracked.
- * Returns NULL, or the fault. */
+/* Set the position at which a broadcast's reader begins. A broadcast has no
+ * list to track. Returns NULL, or the fault. */
 static const char *dq_check_cursor(delayq *q) {
     const char *after = q->options.broadcast_after;
     if (q->wire->stream) q->track_us = DQ_NEVER;
@@ -9893,7 +9901,7 @@ static void dq_outbox_add_ring(delayq *q, dq_ring *ring, unsigned char *data,
 
 #define DQ_OUTBOX_MIN 8192
 
-/* Lay out the caller's memory. Returns NULL, or the fault. */
+/* Lay out the outbox in the caller's memory. Returns NULL, or the fault. */
 static const char *dq_outbox_init(delayq *q) {
     const delayq_options *o = &q->options;
     unsigned char *p = (unsigned char *)o->outbox, *end;
@@ -10017,7 +10025,7 @@ DELAYQ_API void delayq_close(delayq *q) {
     conn = q->conn;
     if (conn == &q->own) {
         for (h = conn->handles; h; h = h->next) {
-            h->conn = NULL; /* q's memory may be gone soon */
+            h->conn = NULL; /* the caller may free q after this */
             h->options.share = NULL;
         }
         conn->handles = NULL;
@@ -10030,7 +10038,7 @@ DELAYQ_API void delayq_close(delayq *q) {
         *at = q->next;
         if (q->pid == dq_sys_pid() && conn->subscriber)
             conn->subscriber->follow(q, 1);
-        if (in_flight) { /* its memory is about to end */
+        if (in_flight) { /* cmd points to an exchange in q's memory */
             DQ_MARK(closed_in_flight);
             conn->now_us = dq_sys_now();
             dq_err_set(conn->err, DELAYQ_ERR_IO,
@@ -10042,10 +10050,10 @@ DELAYQ_API void delayq_close(delayq *q) {
 
 /* --- ticks and takes --- */
 
-/* Returns 1 if a tick, or a take that does not wait, would only read the clock:
+/* Returns 1 if a tick, or a take with timeout 0, only has to read the clock:
  * nothing is due, the server will report the next item, and the sockets were
- * read within this millisecond. It runs before dq_check, whose check of the
- * process id costs more than all of this. */
+ * read less than 1 ms ago. It runs before dq_check, because that function's
+ * check of the process id costs more than this function. */
 static int dq_is_idle(delayq *q) {
     delayq_conn *conn = q && q->open == DQ_OPEN ? q->conn : NULL;
     int64_t now;
@@ -10067,9 +10075,9 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     int64_t now, left, nap;
     if (wait_ms) *wait_ms = 1000;
     if (status != DELAYQ_OK) return status;
-    /* A program whose last take did not wait will now sleep until wait_ms is
-     * over or a descriptor is readable: ask for reports of pushes, as a take
-     * that waits does. */
+    /* If the program's last take did not wait, the program will now sleep until
+     * wait_ms is over or a descriptor is readable. So ask for reports of
+     * pushes, as a take that waits does. */
     if (!idle) status = dq_turn(q, q->looked, !q->outbox);
     if (status >= DELAYQ_OK && !idle) status = dq_outbox_failure(q);
     if (!wait_ms) return status;
@@ -10080,7 +10088,7 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     if (q->fetch.short_naps > 0 &&
         (dq_fetch_has_items(q) ||
          (!q->outbox && status == DELAYQ_OK && dq_sched_has_ready(q)))) {
-        /* a program that has stopped taking sleeps longer each time */
+        /* if the program has stopped taking, it sleeps longer each time */
         int64_t most = (1 << (DQ_SHORT_NAPS - q->fetch.short_naps--)) - 1;
         if (most < left) left = most;
     }
@@ -10091,8 +10099,8 @@ DELAYQ_API delayq_status delayq_tick(delayq *q, int64_t *wait_ms) {
     return status;
 }
 
-/* Leave the waiters with a take of nothing. Its errors are ignored: the other
- * waiters recover by timeout. */
+/* Leave the waiters by a take of 0 items. Its errors are ignored, since the
+ * other waiters recover by timeout. */
 static void dq_take_leave(delayq *q) {
     q->will_wait = 0;
     if (q->waiter.role < DELAYQ_WAITER_LEADER) return;
@@ -10106,8 +10114,8 @@ static void dq_take_leave(delayq *q) {
     dq_sub_follow(q, 0);
 }
 
-/* Take until something comes, the timeout is over, or delayq_wake was called.
- * An ack in hand is sent first, so that a wake can't lose it. */
+/* Repeat the steps of a take until there is an item, the timeout is over, or
+ * delayq_wake was called. A pending ack is sent first, so no wake loses it. */
 static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
                              size_t *count, int64_t timeout_ms) {
     delayq_fetch *f = &q->fetch;
@@ -10116,7 +10124,7 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
     delayq_status status, failure = DELAYQ_OK;
     dq_resp_free(&q->reply);
     f->take = dq_take_verb(q);
-    if (!waits || !q->outbox) f->taken = 1; /* by a loop */
+    if (!waits || !q->outbox) f->taken = 1; /* a loop of takes */
     f->short_naps = DQ_SHORT_NAPS;
     f->lost = 0;
     dq_waiters_on_take(q, timeout_ms, waits);
@@ -10137,19 +10145,19 @@ static delayq_status dq_take(delayq *q, delayq_item *items, size_t max,
         if (timeout_ms == 0 || q->conn->now_us >= deadline) break;
         if (status != DELAYQ_EMPTY && !postponed) dq_wait_ride_out(q, status);
         if (acks &&
-            dq_wait_consume_wake(q)) { /* if it is not settled, the fault
-                                          counts */
+            dq_wait_consume_wake(q)) { /* if the ack is not settled, the
+                                          call returns the fault */
             DQ_MARK(woken_after_ack);
             if (!f->ack.text[0]) status = DELAYQ_WOKEN;
             break;
         }
         dq_sleep(&q, 1, deadline, DQ_FOR_TAKES);
     }
-    /* if no request has succeeded since, nobody knows whether it is empty */
+    /* after a failure, only a success can show that the queue is empty */
     if (status == DELAYQ_EMPTY && failure < DELAYQ_OK && dq_wait_fails(q))
         status = failure;
     if (status >= DELAYQ_OK) q->err[0] = '\0';
-    /* an item that a lost reply had handed out is not forgotten */
+    /* a lost reply may have handed out an item, so a failure is UNKNOWN */
     if (f->lost) DQ_MARK(take_lost_a_reply);
     if (f->lost) status = dq_err_after_loss(q->err, "take", status);
     if (status != DELAYQ_OK) dq_take_leave(q);
@@ -10185,7 +10193,7 @@ DELAYQ_API delayq_status delayq_take(delayq *q, delayq_item *item,
 
 /* --- waits, the outbox, the rest --- */
 
-/* Returns 1 if a handle without an outbox has begun to look for items. */
+/* Returns 1 if a handle without an outbox is connecting or transferring. */
 static int dq_wait_has_begun(const delayq *q) {
     const delayq_lane *lane = &q->fetch.lane;
     if (q->outbox) return 0;
@@ -10196,8 +10204,8 @@ static int dq_wait_has_begun(const delayq *q) {
 
 DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
                                      int64_t timeout_ms) {
-    delayq_status all, failure = DELAYQ_OK; /* all: OK if one has an item */
-    delayq *fails = NULL; /* the last one with a failure */
+    delayq_status all, failure = DELAYQ_OK; /* all: OK if a queue has an item */
+    delayq *fails = NULL; /* the last handle with a failure */
     int64_t deadline = 0;
     size_t i, conns = 0;
     if (!queues || count < 1) return DELAYQ_ERR_ARG;
@@ -10212,12 +10220,12 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     }
     if (timeout_ms != 0) deadline = dq_wait_deadline(queues[0], timeout_ms);
     for (;;) {
-        delayq *begun = NULL; /* one that has begun to look for items */
+        delayq *begun = NULL; /* a handle that connects or transfers */
         all = DELAYQ_EMPTY;
         for (i = 0; i < count; i++) {
             delayq_status status;
             int postponed;
-            queues[i]->conn->now_us = dq_sys_now(); /* others may have waited */
+            queues[i]->conn->now_us = dq_sys_now(); /* a turn may take long */
             postponed = dq_wait_is_postponed(queues[i]);
             if (timeout_ms != 0 && dq_wait_consume_wake(queues[i]))
                 return DELAYQ_WOKEN;
@@ -10242,8 +10250,8 @@ DELAYQ_API delayq_status delayq_wait(delayq *const *queues, size_t count,
     return all;
 }
 
-/* Returns the result of a flush that ends with `ready`, whose text is that of
- * the call, as the status of the connection. */
+/* Returns the result of a flush. `empty` is 1 if the outbox is empty. `ready`
+ * is the status of the connection, whose text is in q->err. */
 static delayq_status dq_flush_result(delayq *q, int empty,
                                      delayq_status ready) {
     dq_outbox *b = q->outbox;
@@ -10309,9 +10317,9 @@ DELAYQ_API delayq_status delayq_outbox(const delayq *q,
 DELAYQ_API void delayq_wake(delayq *q) {
     int saved = errno;
     if (!q || q->open != DQ_OPEN || !q->conn) return;
-    if (q->pid != dq_sys_pid()) return; /* the parent's pipe */
+    if (q->pid != dq_sys_pid()) return; /* the pipe is the parent's */
     DQ_STORE(&q->woken, 1);
-    /* A full pipe wakes the handle, too. */
+    /* If the pipe is full, this fails, but the handle wakes all the same. */
     dq_sys_write_pipe(q->conn->pipe[1]);
     errno = saved;
 }
@@ -10363,8 +10371,8 @@ DELAYQ_API const char *delayq_strstatus(delayq_status status) {
  * MARK: - Offers
  * >>offers   offers
  *
- * Owns the verbs of offers, with and without a key, and the verb of requests in
- * which an outbox mixes them with others.
+ * Owns the verbs of offers, with and without a key, and the verb of an outbox's
+ * requests in which offers are mixed with other ops.
  *---------------------------------------------------------------------------*/
 
 /* --- the verbs of offers --- */
@@ -10377,10 +10385,11 @@ static void dq_write_given(dq_resp_writer *o, int given, int64_t value) {
         dq_resp_text(o, "");
 }
 
-/* Write the channel, and how the offers are sent, see OFFER. The time from
- * which an offer may have been due is 0 if it may have been by this machine's
- * clock: the server's clock may have been set back, and the local one may run
- * at another speed, so either clock is enough. */
+/* Write the channel, and ARGV[3] of OFFER. In a resend, ARGV[3] contains the
+ * time from which the item may have been due, or 0 if it may be due by this
+ * machine's clock. One of the clocks is enough to prevent a second store, since
+ * the server's may have been set back, and the local one may run at another
+ * speed. */
 static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
                                 const delayq_lane *lane) {
     char form[32] = "delay@";
@@ -10400,9 +10409,10 @@ static void dq_write_offer_head(dq_resp_writer *o, delayq *q,
     dq_resp_arg(o, form, n, 0);
 }
 
-/* Write the keys with which each offer begins: the zset, the mirror if the wire
- * has one, and of an outbox the key that keeps the highest number. Its end
- * names the life that has accepted the ops of this request. */
+/* Write the first keys of a request with offers: the zset, and the mirror if
+ * the wire has one. An outbox adds the key that has its highest number. The
+ * name of this key ends with the 3 bytes of the life that accepted these
+ * ops. */
 static void dq_write_offer_keys(dq_resp_writer *o, const delayq *q,
                                 const delayq_lane *lane) {
     char id[sizeof q->id];
@@ -10439,9 +10449,9 @@ static void dq_write_offer(dq_resp_writer *o, delayq *q,
     }
 }
 
-/* Write the keys of a request some of whose ops have a key: those of an offer,
- * and the Redis keys that hold the tickets. Returns the number of the latter.
- */
+/* Write the Redis keys of a request in which some ops have a key: first the
+ * keys of an offer, then the holders (the Redis keys with the tickets). Returns
+ * the number of holders. */
 static int dq_write_holders(dq_resp_writer *o, const delayq *q,
                             const delayq_lane *lane) {
     char rest[280];
@@ -10481,9 +10491,9 @@ static void dq_write_keyed(dq_resp_writer *o, delayq *q,
     }
 }
 
-/* A message was sent again, and may have been delivered meanwhile. The call
- * that sent it first can't know. A later call returns GONE: the outcome can no
- * longer be known. */
+/* Settle a message that was sent again, and may have been delivered before. The
+ * call that sent it first returns UNKNOWN. A later call returns GONE, since the
+ * outcome can no longer be known. */
 static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
                                  const dq_cursor *c) {
     delayq_status status = DELAYQ_GONE;
@@ -10497,8 +10507,8 @@ static void dq_offer_settle_late(delayq *q, delayq_lane *lane,
     dq_op_settle(q, lane, c, status, 0);
 }
 
-/* Refuse a reply which says that more offers were skipped than were sent
- * before: another handle uses the same numbers. */
+/* If the script has skipped more offers than were sent before, another handle
+ * uses the same numbers. Draw new ones then, and return DELAYQ_ERR_AGAIN. */
 static delayq_status dq_offer_check_twin(delayq *q, delayq_lane *lane,
                                          int64_t skipped) {
     if (!lane->ring ||
@@ -10527,7 +10537,7 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
         int64_t due = c.due_ms;
         if (due == 0) due = (n[0] + 999) / 1000 + c.op->delay_ms;
         if (resent) due = n[2];
-        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* a server that lies */
+        if (due > DQ_MAX_DUE) due = DQ_MAX_DUE; /* with a wrong server clock */
         if (resent && due < 0) {
             dq_offer_settle_late(q, lane, &c);
             continue;
@@ -10544,12 +10554,12 @@ static delayq_status dq_read_offer(delayq *q, delayq_lane *lane) {
 
 /* Settle an op by its values in the reply to a request of several ops:
  *
- *     an offer   its outcome, due time, and the ticket that its key holds
- *     a key      its outcome, and two values without a meaning. The result of a
- *                skipped cancel was in a lost reply
- *     a ticket   0 if the item is not there, else its due time, or 1. If an
- *                outbox has sent the ticket before, a lost reply may have
- *                confirmed it */
+ *     an offer   its outcome, its due time, and the ticket that its key holds
+ *     a key      its outcome, and two unused values. A skipped cancel
+ *                counts as done, since its result was in a lost reply
+ *     a ticket   0 if the item is not there, 1 if it was removed, or its new
+ *                due time. If an outbox sends the ticket again, 0 means done,
+ *                too, since a lost reply may have confirmed it */
 static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
                       redisReply *const *values) {
     const dq_verb *verb = c->op->verb;
@@ -10575,13 +10585,13 @@ static void dq_settle(delayq *q, delayq_lane *lane, const dq_cursor *c,
     dq_op_settle(q, lane, c, status, due < DQ_MAX_DUE ? due : DQ_MAX_DUE);
 }
 
-/* Read the reply to a request of several ops: the clock, then one value of each
- * ticket, or three of an offer or key, which are whole numbers except the
- * third, a ticket's text. If the server has refused an op, the reply ends
- * before that op, and so does the request. */
+/* Read the reply to a request of several ops: the clock, then one integer for
+ * each ticket, or two integers and a ticket's text for each offer or key. If
+ * the server has refused an op, the reply ends before that op, and the request
+ * is cut there, too. */
 static delayq_status dq_read_ops(delayq *q, delayq_lane *lane) {
     const redisReply *r = lane->reply;
-    int of_keys; /* the ops are offers, or have keys; an outbox numbers them */
+    int of_keys; /* offers or cancels of keys; an outbox numbers these ops */
     delayq_status status = DELAYQ_OK;
     int64_t skipped = 0, us;
     size_t width, n, i;
@@ -10623,8 +10633,8 @@ DQ_VERB(keyed, "offer", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
 
 /* --- the verb of mixed requests --- */
 
-/* Go to the next part of a mixed request of `end` ops: neighbours of one
- * script. Its first op is number lane->n of the request. Returns its verb. */
+/* Go to the next part of a mixed request of `end` ops: the ops of one script
+ * that begin with number lane->n. Returns the verb of the part. */
 static const dq_verb *dq_lane_next_part(delayq_lane *lane, size_t end) {
     const dq_verb *verb = NULL;
     dq_cursor c;
@@ -10662,8 +10672,8 @@ static void dq_write_mixed(dq_resp_writer *o, delayq *q,
     o->keys = keys;
 }
 
-/* Have the verb of each part read its reply. If a part can't be read, the
- * request ends before it: the earlier parts are settled. */
+/* Have the verb of each part read the part's reply. If a reply can't be read,
+ * the request ends before its part, and the earlier parts are settled. */
 static delayq_status dq_read_mixed(delayq *q, delayq_lane *lane) {
     redisReply *whole = lane->reply;
     delayq_status status = DELAYQ_OK;
@@ -10706,9 +10716,9 @@ static const char *dq_offer_check(const delayq_message *m, int64_t now_ms) {
     return NULL;
 }
 
-/* Offer messages. `keyed` is the verb of those with a key: delayq_offer does
- * not name this verb, so a program that calls no other offer function does not
- * link it. */
+/* Offer messages. `keyed` is the verb of messages with a key. delayq_offer
+ * passes NULL, so that a program which calls no other offer function does not
+ * link that verb. */
 static delayq_status dq_offer_all(delayq *q, delayq_message *messages,
                                   size_t count, const dq_verb *keyed) {
     delayq_status status =
@@ -10767,7 +10777,7 @@ DELAYQ_API delayq_status delayq_offer(delayq *q, const void *data, size_t len,
 
 /*-----------------------------------------------------------------------------
  * MARK: - Tickets
- * >>tickets   acks, cancels, and all that names an item
+ * >>tickets   acks, cancels, and other ops on one item
  *
  * Owns the verbs of tickets, and the codes of all verbs in a kept outbox.
  *---------------------------------------------------------------------------*/
@@ -10787,8 +10797,8 @@ static const char *dq_wrong_ticket(const char *text) {
            "broadcast, has none";
 }
 
-/* Check the ticket of an item that was taken. The ticket of an offer contains
- * no attempt, if its id has room for one. */
+/* Check the ticket of an item that was taken. Returns NULL, or the fault. A
+ * ticket with attempt 0 is that of an offer. */
 static const char *dq_wrong_item(const delayq_item *item) {
     const char *text = item ? item->ticket.text : NULL;
     int whole = text && memchr(text, 0, sizeof(delayq_ticket));
@@ -10800,9 +10810,9 @@ static const char *dq_wrong_item(const delayq_item *item) {
 
 /* --- the verbs of tickets --- */
 
-/* Write runs of ops of one verb: the verb, their number, and for each op its
- * due time and prefix; for a bury also why; for an op with a new due time also
- * this and, in a call, the delay by which the script checks it. */
+/* Write runs of ops of one verb: the verb, the number of ops, then each op's
+ * due time and prefix. A bury adds its reason. A verb with a new due time adds
+ * this time and, without an outbox, the delay for the script's check. */
 static void dq_write_tickets(dq_resp_writer *o, delayq *q,
                              const delayq_lane *lane) {
     const dq_verb *verb = NULL;
@@ -10854,14 +10864,13 @@ DQ_TICKET_VERB(reschedule, "reschedule", "reschedule", 0,
 DQ_TICKET_VERB(bury, "bury", "bury", offsetof(delayq_counts, died), 0,
                DQ_KEY_DEAD, 11, NULL);
 
-/* It is not idempotent: see OFFER_KEYED. */
+/* cancel_key is not idempotent: see OFFER_KEYED. */
 DQ_VERB(cancel_key, "cancel", "", offer_keyed, dq_write_keyed, dq_read_ops, 200,
         0, DQ_OF_OFFERS, DQ_KEY_NONE, 5, &dq_verb_mixed, NULL, NULL);
 
 /* --- ops on a ticket --- */
 
-/* Do one op. Returns its status. *ticket, unless NULL, gets its new due time.
- */
+/* Do one op. Returns its status. Sets the due time of *ticket unless NULL. */
 static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
     delayq_lane lane;
     dq_lane_begin(q, &lane, &dq_policy_call, op->verb, 1);
@@ -10875,8 +10884,8 @@ static delayq_status dq_do_op(delayq *q, dq_op *op, delayq_ticket *ticket) {
 
 static void dq_release(delayq *q, const char *ticket);
 
-/* Do one op by its ticket, which is checked. In a bury its text follows the
- * ticket. *renewed, unless NULL, gets the new due time. */
+/* Do one op on a ticket that was checked before. For a bury, the reason follows
+ * the ticket's NUL. Sets the due time of *renewed unless NULL. */
 static delayq_status dq_do_ticket(delayq *q, const dq_verb *verb,
                                   const char *ticket, int64_t delay_ms,
                                   delayq_ticket *renewed) {
@@ -10934,7 +10943,7 @@ DELAYQ_API delayq_status delayq_ack_many(delayq *q, delayq_item *items,
 }
 
 DELAYQ_API delayq_status delayq_ack(delayq *q, const delayq_item *item) {
-    delayq_item one; /* its `acked` is written */
+    delayq_item one; /* a copy, in which `acked` is set */
     if (item) one = *item;
     return delayq_ack_many(q, item ? &one : NULL, 1);
 }
@@ -10956,14 +10965,14 @@ DELAYQ_API delayq_status delayq_ack_take(delayq *q, delayq_item *item,
         return status;
     }
     acked = *item;
-    acked.data = NULL; /* its payload ends here */
+    acked.data = NULL; /* the take frees the payload */
     acked.len = 0;
     memset(item, 0, sizeof *item);
     if (!q->outbox) q->fetch.ack = acked.ticket;
     q->fetch.acked = DELAYQ_OK;
     status = dq_take(q, item, 1, &count, timeout_ms);
     item->acked = q->fetch.acked;
-    if (q->fetch.ack.text[0]) { /* not settled: still in hand */
+    if (q->fetch.ack.text[0]) { /* the ack is not settled */
         *item = acked;
         item->acked = q->fetch.acked != DELAYQ_OK ? q->fetch.acked : status;
         q->fetch.ack.text[0] = '\0';
@@ -11002,7 +11011,7 @@ DELAYQ_API delayq_status delayq_bury(delayq *q, const delayq_item *item,
     i = strlen(item->ticket.text) + 1;
     memcpy(text, item->ticket.text, i);
     to = text + i;
-    /* a part of one line, in whole characters, without control characters */
+    /* keep whole characters, and replace control characters with spaces */
     if (n > DQ_WHY_MAX)
         for (n = DQ_WHY_MAX; n > 0 && (why[n] & 0xc0) == 0x80;) n--;
     for (i = 0; i < n; i++)
@@ -11051,15 +11060,15 @@ DELAYQ_CONSTANTS_END
  * MARK: - Queries
  * >>queries   peek, count, pause, clear, dead letters
  *
- * Owns the bare verbs: their requests have no ops, and no outbox holds them.
+ * Owns the bare verbs, whose ops consist only of the verb; no outbox has them.
  *---------------------------------------------------------------------------*/
 
 #define DQ_QUERY_VERB(id, name, word, script, write, flags)                   \
     DQ_VERB(id, name, word, script, write, NULL, 1, 0, flags, DQ_KEY_NONE, 0, \
             NULL, NULL, NULL)
 
-/* Run a bare verb. After DELAYQ_OK its reply begins with the `count` numbers n,
- * and *reply, unless NULL, is the reply. */
+/* Run a bare verb. After DELAYQ_OK, n has the first `count` numbers of the
+ * reply, and *reply, unless NULL, is the reply. */
 static delayq_status dq_query_run(delayq *q, const dq_verb *verb,
                                   const dq_query *query, int64_t *n,
                                   size_t count, redisReply **reply) {
@@ -11086,8 +11095,8 @@ static void dq_write_peek(dq_resp_writer *o, delayq *q,
 }
 DQ_QUERY_VERB(peek, "peek", "", peek, dq_write_peek, DQ_READ_ONLY);
 
-/* Read one item of a peek. An element that can't be decoded, or whose score
- * is no due time, gets its rank as a ticket. Returns 0 if the item is
+/* Read one item of a peek. If an element can't be decoded, or its score is not
+ * a due time, its ticket contains its rank. Returns 0 if the item is
  * malformed. */
 static int dq_peek_item(const delayq *q, delayq_item *item, const redisReply *r,
                         const char *due, uint64_t rank) {
@@ -11145,7 +11154,7 @@ DELAYQ_API delayq_status delayq_peek(delayq *q, delayq_item *items, size_t max,
     return i > 0 ? DELAYQ_OK : DELAYQ_EMPTY;
 }
 
-#define DQ_COUNTS 13 /* numbers that a count's reply begins with */
+#define DQ_COUNTS 13 /* a count's reply begins with this many numbers */
 
 static void dq_write_count(dq_resp_writer *o, delayq *q,
                            const delayq_lane *lane) {
@@ -11204,7 +11213,7 @@ DELAYQ_API delayq_status delayq_count_due(delayq *q, const int64_t *due_ms,
     return i == n ? DELAYQ_OK : dq_err_bad_reply(q->err, "count");
 }
 
-/* Run a verb that removes items or dead letters. *removed: their number. */
+/* Run a verb that removes items or dead letters. *removed gets their number. */
 static delayq_status dq_query_removal(delayq *q, const dq_verb *verb,
                                       size_t max, const char *wrong,
                                       int64_t *removed) {
@@ -11296,7 +11305,7 @@ DELAYQ_API delayq_status delayq_clear(delayq *q, int64_t *removed) {
     return status;
 }
 
-#define DQ_DEAD_MAX 1000000 /* dead letters in one request */
+#define DQ_DEAD_MAX 1000000 /* most dead letters in one request */
 
 static void dq_write_dead(dq_resp_writer *o, delayq *q,
                           const delayq_lane *lane) {
@@ -11322,7 +11331,7 @@ DQ_QUERY_VERB(dead_redrive, "dead letters", "redrive", dead, dq_write_dead, 0);
 DQ_QUERY_VERB(dead_clear, "dead letters", "clear", dead, dq_write_dead, 0);
 
 /* Read a dead letter: "reason time\n" or "reason time why\n", then the element.
- * A letter that begins in another way is shown whole. */
+ * A letter with another beginning is returned whole, as undecodable. */
 static int dq_dead_letter(const delayq *q, delayq_dead *d, redisReply *r) {
     size_t reason, line, why, at = 0;
     const unsigned char *e = (const unsigned char *)r->str;

@@ -4,7 +4,7 @@
 # quick start. Ends in "N passed, N failed, N skipped".
 #
 #     tests/hygiene.sh [short]   short: only the first compiler optimizes, and
-#                                only the header in C: a third of the time
+#                                only the header in C. Needs a third of the time
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 
@@ -22,8 +22,8 @@ END
 cp "$dir/one.c" "$dir/one.cc"
 cp "$dir/two.c" "$dir/two.cc"
 
-# The optimizer's warnings don't depend on the standard, so it runs once for
-# each compiler and language.
+# The optimizer's warnings don't depend on the standard, so the optimizer runs
+# once for each compiler and language.
 first=-O2
 for pair in "gcc g++" "clang clang++"; do
     c=${pair% *} cxx=${pair#* }
@@ -86,7 +86,7 @@ for pair in "gcc g++" "clang clang++"; do
         examples/tool/*.c -lhiredis -o "$dir/tool"
 done
 
-# The version as text and as numbers.
+# The version as text and as numbers must be the same.
 cat "$dir/one.c" - >"$dir/version.c" <<'END'
 int main(void) {
     char numbers[32];
@@ -99,7 +99,7 @@ check "the version compiles as numbers" cc -I. "$dir/version.c" -lhiredis \
     -o "$dir/version"
 check "the version's numbers are those of its text" "$dir/version"
 
-# A program for 0.2 that is upgraded as CHANGELOG.md says.
+# Upgrade a program for 0.2 as CHANGELOG.md says.
 check "a program for 0.2 compiles with its header" cc -std=c99 -Wall -Werror \
     -Itests/old/0.2 -fsyntax-only tests/old/0.2/program.c
 sed -e 's/delayq_bury(&q, &item)/delayq_bury(\&q, \&item, NULL)/' \
@@ -112,7 +112,7 @@ sed 's/"delayq\.h"/"..\/delayq.h"/' tests/old/0.2/program.c >"$dir/old.c"
 check "but not without them" sh -c '! "$@" 2>/dev/null' - cc -std=c99 \
     -Werror -Itests -fsyntax-only "$dir/old.c"
 
-# All other places that name the version.
+# All other places that name the version must name this one.
 version=$(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)
 minor=${version%.*}
 next=${minor%.*}.$((${minor#*.} + 1))
@@ -133,14 +133,14 @@ for manual in examples/delayq.1 examples/*/delayq.1; do
     [ ! -f "$manual" ] || says "$manual" ".Os delayq $version"
 done
 
-# Each mutation of `make mutations` must fit this header.
+# Each mutation of `make mutations` must be applicable to this header.
 if command -v perl >/dev/null; then
     check "each mutation can be applied" sh -c \
         'perl tests/sim/mutate.pl check tests/sim/mutations.txt <delayq.h'
 fi
 
-# Names. Macros and types must be our own, and not reserved. The only exceptions
-# are hiredis' names for libvalkey.
+# Macros must have our prefixes, except hiredis' names for libvalkey. No name
+# may be reserved.
 names=$(grep -v -i '^#define redis[_a-z]* valkey[_a-z]*$' delayq.h |
     sed -n 's/^#define \([A-Za-z_0-9]*\).*/\1/p' |
     grep -v -e '^DELAYQ_' -e '^DQ_' -e '^dq_' -e '^_DEFAULT_SOURCE$')
@@ -154,7 +154,7 @@ names=$(sed 's/"[^"]*"//g' "$dir/bare" |
     -e '__atomic_.*' -e '__ATOMIC_.*' -e __VA_ARGS__ -e _SC_NPROCESSORS_ONLN)
 if [ -n "$names" ]; then bad "reserved names: $names"; else ok; fi
 
-# The contents at the top of the header and its sections agree.
+# The contents at the top of the header and its sections must agree.
 sed -n '/^ \* Contents/,/^ \* >>/s/^ \*     \(>>[a-z-]*\) .*/\1/p' delayq.h |
     sort >"$dir/listed"
 sed -n 's/^ \* \(>>[a-z-]*\) .*/\1/p' delayq.h | sort >"$dir/sections"
@@ -165,13 +165,13 @@ for file in delayq.h $(ls examples/*.c examples/*/*.c tests/*.[ch] \
     tests/*/*.[ch]); do
     long=$(awk 'length > 80 { print FILENAME ":" FNR }' "$file")
     if [ -n "$long" ]; then bad "over 80 columns: $long"; else ok; fi
-    # If a comment's line was too long, clang-format leaves such lines.
+    # clang-format makes such lines from a comment's line that is too long.
     glued=$(grep -n '^ \*[A-Za-z]' "$file" /dev/null)
     if [ -n "$glued" ]; then bad "a comment's line: $glued"; else ok; fi
 done
 
-# The header's quick start, out of its comment.
-sed -n '/^ \* >>start -- /,/^ \* There is no thread/s/^ \*     \{0,1\}//p' \
+# Extract the header's quick start from its comment.
+sed -n '/^ \* >>start -- /,/^ \* The library has no thread/s/^ \*     \{0,1\}//p' \
     delayq.h | sed 's/  (.*)$//' >"$dir/start.c"
 sed -e '1,/^ \*\//d' -e 's, /\*.*,,' examples/hello.c >"$dir/hello.c"
 check "the header's quick start is examples/hello.c" \
@@ -186,8 +186,7 @@ for target in $(sed -n '/^\.PHONY:/,$p' Makefile | tr -d '\\' | cut -d: -f2); do
     fi
 done
 
-# The reports of the tests. A line begins with FAIL, and the details are below
-# it.
+# In a report of tests, the details of a failure must follow its line FAIL.
 follows() { grep -a -A 1 "^FAIL $1" "$dir/report" | grep -q -e "$2"; }
 cat >"$dir/failing.c" <<'END'
 #define DELAYQ_IMPLEMENTATION
@@ -231,7 +230,7 @@ sh "$dir/failing.sh" >"$dir/report" 2>&1
 check "so do those of a check in a shell suite" \
     follows "a failing check" "the reason"
 sed -n '/^# run TITLE/,/^# made TARGET/p' tests/all.sh >"$dir/suite.sh"
-# reports COMMAND...: what `make test` prints and records of it, as one suite
+# reports COMMAND...: runs the command as `make test` runs a suite
 reports() {
     rm -f "$dir/counts" "$dir/fails" "$dir/flaky" "$dir/once"
     echo "$*" | cat "$dir/suite.sh" - >"$dir/reports.sh"
