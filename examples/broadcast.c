@@ -4,7 +4,7 @@
  *     $ ./broadcast               (in several terminals)
  *     1700000000000-0 hello
  *     $ ./broadcast say 500 hello
- *     $ ./broadcast 1700000000000-0     continues after that one
+ *     $ ./broadcast 1700000000000-0     continues after this item
  *     $ ./broadcast all                 begins with the oldest kept item
  */
 #define DELAYQ_IMPLEMENTATION

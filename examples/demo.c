@@ -1,6 +1,6 @@
 /*
- * demo -- offers a handful of items, some of them due earlier than what is
- * already waiting, and shows how late each one arrives.
+ * demo -- offers six items, some of which are due before items that were
+ * offered earlier, and shows how late each item arrives.
  *
  *     $ make demo
  *     offered  breakfast  due in   400 ms

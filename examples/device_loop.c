@@ -1,9 +1,9 @@
 /*
- * device_loop -- a device whose own poll() watches a sensor, and the queue
- * beside it. Here a child process plays the sensor, through a pipe: each
- * reading is offered to be sent 200 ms later. The handle has an outbox, so
- * the device goes on measuring while the server is away; what it has offered
- * meanwhile is due after that.
+ * device_loop -- a device whose own poll() waits for a sensor and the queue.
+ * Here the sensor is a child process that writes to a pipe. Each reading is
+ * offered, to be sent 200 ms later. The handle has an outbox, so the device
+ * goes on measuring while the server is away. The readings of that time are
+ * sent after the server has come back.
  *
  *     $ ./device_loop
  *     reading 1: 20 degrees; outbox 128 of 6752 bytes
@@ -14,11 +14,11 @@
  *     due: reading 3, 22 degrees
  *     sent 3 of 3 readings; polled 20 times
  *
- * The first argument: how many readings, 3 unless given. Each is handed out at
- * least once: it is leased, and acknowledged when it has been sent. The second
- * one: a file for the outbox, which is made if it does not exist. With it the
- * next run goes on with what this one has offered and acknowledged, even if
- * this one is killed.
+ * The first argument is the number of readings (default 3). Each reading is
+ * sent at least once, because its item is leased, and acked only after it was
+ * sent. The second argument is a file for the outbox, which is created if it
+ * does not exist. With this file, the next run goes on with the offers and acks
+ * of this run, even if this run is killed.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -31,15 +31,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MOST 255   /* readings */
+#define MOST 255   /* the largest number of readings */
 #define PERIOD 100 /* ms between two readings */
 
 #define OUTBOX 8192 /* bytes for ops that the server has not confirmed yet */
 
-static int sensor; /* the pipe from which readings come */
-static int held;   /* the number of a reading that isn't offered yet; 0: none */
+static int sensor; /* the pipe that delivers the readings; -1 after its end */
+static int held;   /* the number of the reading that isn't offered yet, or 0 */
 
-/* The sensor writes the number of each reading. */
+/* Start the sensor, which writes the number of each reading to a pipe. */
 static int start_sensor(int readings) {
     int ends[2], i;
     if (pipe(ends) != 0) exit(1);
@@ -61,7 +61,7 @@ static void read_sensor(void) {
     if (read(sensor, &number, 1) == 1)
         held = number;
     else
-        sensor = -1; /* from now on poll skips it */
+        sensor = -1; /* poll ignores a negative descriptor */
 }
 
 static void offer_reading(delayq *q) {
@@ -70,7 +70,7 @@ static void offer_reading(delayq *q) {
     int len =
         snprintf(text, sizeof text, "reading %d, %d degrees", held, 19 + held);
     delayq_status status = delayq_offer(q, text, (size_t)len, 200);
-    /* the reading is held until there is room */
+    /* keep the reading until the outbox has room */
     if (status == DELAYQ_ERR_FULL) return;
     if (status != DELAYQ_OK) fprintf(stderr, "%s\n", delayq_errmsg(q));
     delayq_outbox(q, &outbox);
@@ -79,7 +79,7 @@ static void offer_reading(delayq *q) {
     held = 0;
 }
 
-/* Maps a file as memory. Fails at once if another program uses the file. */
+/* Map a file into memory. Exits at once if another program uses the file. */
 static void *map_file(const char *path) {
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     void *memory;
@@ -90,17 +90,17 @@ static void *map_file(const char *path) {
     }
     memory = mmap(NULL, OUTBOX, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) exit(1);
-    return memory; /* fd stays open: if it were closed, the lock would end */
+    return memory; /* fd stays open, since closing it would end the lock */
 }
 
-/* outbox_sync: after it a power cut loses nothing of the file. */
+/* For outbox_sync. After this call, a power cut loses nothing of the file. */
 static int sync_file(void *user, void *address, size_t size) {
     (void)user;
     return msync(address, size, MS_SYNC);
 }
 
-/* Returns 1 if the reading is sent for the first time. After an outage longer
- * than the lease it may come again. */
+/* Send a reading. Returns 1 if it is sent for the first time. After an outage
+ * that is longer than the lease, the same reading may be delivered again. */
 static int send_reading(const delayq_item *item) {
     static char sent[MOST + 1];
     int number = 0;
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
         options.outbox_sync = sync_file;
     }
     options.reconnect_max_ms = 1000;
-    /* bad options, or a bad file */
+    /* with an outbox, open fails only for bad options or a bad file */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
         return 1;
@@ -148,14 +148,14 @@ int main(int argc, char **argv) {
         }
         if (sent == readings) break;
         if (held) offer_reading(&q);
-        /* The tick comes last. It writes the offers and acks, and tells how
-         * long to sleep. Without a connection it is the time until the next
-         * attempt to connect. */
+        /* The tick comes last, because it sends the offers and acks. It also
+         * sets wait_ms, the time to sleep. Without a connection, this is the
+         * time until the next attempt to connect. */
         status = delayq_tick(&q, &wait_ms);
         if (status != last && status != DELAYQ_OK)
             fprintf(stderr, "%s\n", delayq_errmsg(&q));
         last = status;
-        n = delayq_fds(&q, fds, 3); /* ask each time, because they change */
+        n = delayq_fds(&q, fds, 3); /* the descriptors may change */
         p[0].fd = held ? -1 : sensor;
         for (i = 0; i < n; i++) p[1 + i].fd = fds[i];
         for (i = 0; i <= n; i++) p[i].events = POLLIN;

@@ -1,9 +1,10 @@
 /*
- * game_loop -- 60 frames a second, none of which waits for the network: the
- * handle has an outbox. Three times a second an orc dies, and is to be back
- * 500 ms later. While the server is away or frozen the frames go on, the outbox
- * fills, and no orc comes back; later all of them do. `make demo` shows it over
- * a line with a round trip of 50 ms.
+ * game_loop -- 60 frames a second. None of them waits for the network, because
+ * the handle has an outbox. Three times a second an orc dies, and is due to
+ * come back 500 ms later. While the server is away or frozen, the frames go on,
+ * the outbox fills, and no orc comes back. When the server is there again, all
+ * orcs come back. `make demo` shows this over a line with a round trip of 50
+ * ms.
  *
  *     $ ./game_loop 4
  *     second 1: longest frame 0.17 ms; 3 died, 2 are back; outbox 0 bytes
@@ -12,8 +13,8 @@
  *     second 4: longest frame 0.09 ms; 12 died, 11 are back; outbox 0 bytes
  *     12 died, 12 came back; the longest of 253 frames took 0.17 ms
  *
- * The argument: for how many seconds orcs die, 6 unless given. A frame here is
- * the time that the queue takes; the game's own work would be added to it.
+ * The argument is the number of seconds during which orcs die (default 6). The
+ * time of a frame is that of its delayq calls. A real game adds its own work.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -53,9 +54,9 @@ static void sleep_ms(double ms) {
 }
 #endif
 
-/* The game's use of the queue in one frame: take until it is empty, then
- * offer, then tick. The tick writes the offers and the acks, and reads what the
- * next frame will take. */
+/* Use the queue in one frame: take until it is empty, then offer, then tick.
+ * The tick sends the offers and the acks, and reads the items that the next
+ * frame will take. */
 static void frame(delayq *q, int orc_dies) {
     static delayq_status last;
     delayq_status status;
@@ -64,10 +65,10 @@ static void frame(delayq *q, int orc_dies) {
         back++;
         delayq_ack(q, &item);
     }
-    /* DELAYQ_ERR_FULL: there is no room in the outbox, so this orc lives on */
+    /* if the outbox is full (DELAYQ_ERR_FULL), this orc does not die */
     if (orc_dies && delayq_offer(q, "orc", 3, 500) == DELAYQ_OK) died++;
     status = delayq_tick(q, NULL);
-    /* the handle goes on by itself */
+    /* the handle recovers by itself, so only print the fault */
     if (status != last && status != DELAYQ_OK)
         fprintf(stderr, "%s\n", delayq_errmsg(q));
     last = status;
@@ -94,7 +95,7 @@ static void show_second(const delayq *q, int second, double longest) {
 
 int main(int argc, char **argv) {
     static delayq q;
-    /* for ops that the server has not confirmed yet */
+    /* for the ops that the server has not confirmed yet */
     static char memory[16384];
     delayq_options options = {0};
     double longest = 0, longest_of_all = 0;
@@ -104,9 +105,9 @@ int main(int argc, char **argv) {
     options.url = getenv("DELAYQ_URL");
     options.outbox = memory;
     options.outbox_size = sizeof memory;
-    /* an orc that is lost on the way is sent again 4 s later */
+    /* if the reply with an orc is lost, the orc is delivered again after 4 s */
     options.lease_ms = 4000;
-    /* fails only for bad options */
+    /* with an outbox, open fails only for bad options */
     if (delayq_open(&q, &options) != DELAYQ_OK) {
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
         delayq_close(&q);
@@ -126,7 +127,7 @@ int main(int argc, char **argv) {
     }
     printf("%d died, %d came back; the longest of %d frames took %.2f ms\n",
            died, back, i, longest_of_all);
-    if (delayq_flush(&q, 2000) != DELAYQ_OK) /* this call waits */
+    if (delayq_flush(&q, 2000) != DELAYQ_OK) /* waits for the server */
         fprintf(stderr, "%s\n", delayq_errmsg(&q));
     delayq_close(&q);
     return 0;

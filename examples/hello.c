@@ -1,6 +1,6 @@
 /*
- * hello -- the quick start, as it stands in README.md: offer, take, print; and
- * say what went wrong.
+ * hello -- the quick start of README.md: offers an item, takes items, prints
+ * them, and reports a failure.
  *
  *     $ ./hello
  *     hello                   (after five seconds; it then waits for more)

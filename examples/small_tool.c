@@ -7,7 +7,7 @@
  *     $ ./small_tool jobs soon x
  *     usage: small_tool NAME DELAY_MS PAYLOAD
  *
- * Exit codes: 0 stored, 1 not stored, 2 usage, 3 it may be stored or not.
+ * Exit codes: 0 stored, 1 not stored, 2 bad arguments, 3 maybe stored.
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC

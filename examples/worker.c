@@ -1,8 +1,8 @@
 /*
- * worker -- at least once: leases, retries with back-off, dead letters, and a
- * clean stop on SIGINT. Run several; if you kill -9 one, another gets the item
- * that it held. With a number as argument it first offers that many jobs; every
- * job that ends in 7 fails each time, others now and then.
+ * worker -- delivery at least once: leases, retries with a back-off, dead
+ * letters, and a clean stop on SIGINT. Run several workers. If you kill -9 one
+ * of them, another gets the item that it held. The argument is the number of
+ * jobs to offer first. A job whose number ends in 7 fails at each attempt.
  *
  *     $ ./worker 10
  *     job 0: done
@@ -28,7 +28,7 @@ static volatile sig_atomic_t stopping;
 static void on_interrupt(int sig) {
     (void)sig;
     stopping = 1;
-    delayq_wake(&q); /* ends the take below at once */
+    delayq_wake(&q); /* ends the waiting take at once */
 }
 
 static void tell(void *user, delayq_status status, const char *text) {
@@ -55,7 +55,7 @@ static int work(const delayq_item *item) {
     return job[item->len - 1] != '7';
 }
 
-/* Work, then report to the queue; the ack travels with the next take. */
+/* Run a job. Returns 1 if it is done; the next delayq_ack_take acks it. */
 static int handle(delayq_item *item) {
     printf("job %.*s: ", (int)item->len, (const char *)item->data);
     if (work(item)) {
@@ -65,7 +65,7 @@ static int handle(delayq_item *item) {
     printf("failed, attempt %d of %d\n", item->attempt, MOST);
     if (delayq_nack(&q, item, DELAYQ_BACKOFF) < 0)
         fprintf(stderr, "worker: %s\n", delayq_errmsg(&q));
-    item->ticket.text[0] = '\0'; /* nothing to ack any more */
+    item->ticket.text[0] = '\0'; /* delayq_ack_take then acks nothing */
     return 0;
 }
 
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
             break;
         }
     }
-    /* A finished item that is still held has to be acked. */
+    /* No delayq_ack_take has acked the last finished item yet. */
     if (item.ticket.text[0]) delayq_ack(&q, &item);
     printf("stopping; %d done\n", done);
     list_dead();

@@ -1,10 +1,10 @@
 /*
- * gateway -- the one program of a fleet that has the Lua: it loads the scripts
- * for the devices (sensor.c, which shows the output of both), and takes their
- * readings. It loads the scripts every minute, since a server that restarts
- * forgets them. That sends 110 KB, and changes nothing if they are there.
+ * gateway -- the only program of a fleet that contains the Lua. It loads the
+ * scripts for the devices, and takes their readings; sensor.c shows the output.
+ * It loads the scripts every minute, since a server that restarts has lost
+ * them. A load sends 110 KB, and has no effect if the scripts are there.
  *
- * The argument: how many readings to take, endlessly unless given.
+ * The argument is the number of readings to take (default: no limit).
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"

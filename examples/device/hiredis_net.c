@@ -1,8 +1,8 @@
 /*
- * hiredis_net.c -- stands in for hiredis' net.c and async.c on lwIP, which need
- * headers and calls that lwIP has not. delayq hands hiredis sockets that it has
- * connected itself, so all that is left is to read, write and close them. For
- * hiredis 1.x.
+ * hiredis_net.c -- replaces hiredis' net.c and async.c on lwIP, which lacks the
+ * headers and calls that these files need. delayq connects the sockets itself,
+ * and hands them to hiredis. So this file only reads, writes and closes them.
+ * It is for hiredis 1.x.
  */
 #include "lwip/sockets.h"
 

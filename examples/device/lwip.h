@@ -1,6 +1,6 @@
 /*
  * lwip.h -- delayq on lwIP's sockets: the functions that >>system in delayq.h
- * expects of a port.
+ * expects from a port.
  *
  *     #define DELAYQ_IMPLEMENTATION
  *     #define DELAYQ_PORT "lwip.h"
@@ -15,22 +15,22 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Returns the microseconds since any moment. They never decrease or wrap. */
+/* Returns microseconds since any fixed moment. Never decreases or wraps. */
 int64_t board_now_us(void);
 
-/* Write random bytes of a hardware source. Returns 1, or 0 if there are none,
- * and delayq_open fails. If two boards get the same bytes, their items and
+/* Write random bytes from a hardware source. Returns 1, or 0 if there are none.
+ * delayq_open then fails. If two boards get the same bytes, their items and
  * leases get the same ids. */
 int board_random(void *bytes, size_t len);
 #ifdef __cplusplus
 }
 #endif
 
-/* A sleeper wakes with a tick of the system. Ticks are milliseconds apart: too
- * long to be spent awake. */
+/* A sleep ends only at a tick of the system, up to milliseconds late. That is
+ * too long to stay awake instead. */
 #define DQ_SPIN_US 0
 
-/* lwIP reports a connect that was refused as a connection that was reset. */
+/* lwIP reports a refused connect as a reset connection. */
 #define DQ_REFUSED ECONNRESET
 
 #if !LWIP_IPV6

@@ -1,7 +1,7 @@
 /*
- * sensor -- a device of a fleet that has no Lua: it is built with
- * DELAYQ_NO_LUA, and gateway.c loads the scripts. It measures before there is
- * a gateway, and keeps its readings in its outbox.
+ * sensor -- a device without the Lua: it is built with DELAYQ_NO_LUA, and
+ * gateway.c loads the scripts. The device measures even before the gateway
+ * runs, and keeps its readings in its outbox.
  *
  *     $ ./sensor 3 & sleep 2; ./gateway 3
  *     sensor: open: the server lacks the scripts of delayq ...
@@ -11,7 +11,7 @@
  *     gateway: 22 degrees
  *     sensor: sent 3 readings
  *
- * The argument: how many readings, 3 unless given.
+ * The argument is the number of readings (default 3).
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_NO_LUA
@@ -22,8 +22,7 @@
 
 static int missing; /* 1: the missing scripts were reported */
 
-/* Sleep as long as the tick says, but no longer than until the next reading.
- */
+/* Sleep for wait_ms, but at most until the next reading (100 ms). */
 static void rest(delayq *q, int64_t wait_ms) {
     struct pollfd fds[4];
     int fd[4], n = (int)delayq_fds(q, fd, 4), i;

@@ -1,6 +1,6 @@
 /*
- * example -- the C side of a queue that is shared with Java; Example.java is
- * the other one. Whatever either has offered, either can take, once.
+ * example -- the C side of a queue that is shared with Java. Example.java is
+ * the Java side. Each item is taken once, by either side.
  *
  *     $ ./example "hello from C"
  *     offered: hello from C        (due in two seconds)
@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
 
     options.name = "jobs";
     options.url = getenv("DELAYQ_URL"); /* NULL: redis://127.0.0.1:6379 */
-    /* up to Redisson 3.21.0: DELAYQ_REDISSON_OLD */
+    /* for Redisson up to 3.21.0: DELAYQ_REDISSON_OLD */
     options.wire = DELAYQ_REDISSON;
     status = delayq_open(&q, &options);
     if (status == DELAYQ_OK && argc > 1) {

@@ -10,8 +10,8 @@ _delayq() {
     local -a verbs options all
     verbs=(
         'offer:store a payload; with -\: each line of stdin'
-        'load:store JSON objects from stdin, as dump prints'
-        'spool:send the offers that wait in a spool'
+        'load:store JSON objects from stdin, such as those of dump'
+        'spool:send the offers that a spool keeps'
         'take:print due items, or run a command for each'
         'tick:move due items to the ready list'
         'ack:remove a leased item that is done'
@@ -29,9 +29,9 @@ _delayq() {
         'drop:remove dead letters by their tickets'
         'clear:remove all but dead letters; asks first'
         'pause:stop a queue on all machines, or resume it'
-        'resume:resume a paused queue, and wake all who wait'
+        'resume:resume a paused queue, and wake all waiting takes'
         'watch:a live view, like top'
-        'load-scripts:load the Lua for devices without it, or list it'
+        'load-scripts:load scripts for devices without Lua; list them'
         'scripts:list the version, name and SHA1 of each script'
         'completion:print a script for the shell'\''s completion'
     )
@@ -55,21 +55,21 @@ _delayq() {
     fi
     case $line[1] in
     offer) options=(
-        '--key[the offer'\''s key; a second offer stores nothing]:KEY:'
+        '--key[a second offer with this key stores nothing]:KEY:'
         '--key-ttl[how long the key is remembered]:DURATION:'
-        '--replace[replace the first offer if pending; always store]'
+        '--replace[store always; replace the first offer if pending]'
         '--empty[store the payload even if it is empty]'
-        '--ndjson[read JSON lines, see load; DELAY is the default]'
+        '--ndjson[read JSON lines as load does; DELAY is the default]'
         '(-t --tickets)'{-t,--tickets}'[with -\: print a ticket for each line]'
         '--spool[keep the offer in FILE while the server is away]:file:_files'
         '--retry[how long to retry if the server is lost]:DURATION:'
         '(-0 --null)'{-0,--null}'[payloads end with NUL instead of newline]'
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     load) options=(
         '(-t --tickets)'{-t,--tickets}'[with -\: print a ticket for each line]'
         '--retry[how long to retry if the server is lost]:DURATION:'
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     spool) options=(
         '--retry[how long to retry if the server is lost]:DURATION:'
@@ -77,44 +77,44 @@ _delayq() {
     take) options=(
         '(-0 --null)'{-0,--null}'[payloads end with NUL instead of newline]'
         '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
-        '(-f --follow)'{-f,--follow}'[go on until Ctrl-C, or --wait without an item]'
-        '(-w --wait)'{-w,--wait}'[how long to wait for an item; or\: forever]:DURATION:'
+        '(-f --follow)'{-f,--follow}'[until Ctrl-C, or no item for the time of --wait]'
+        '(-w --wait)'{-w,--wait}'[how long to wait for an item, or forever]:DURATION:'
         '(-l --lease)'{-l,--lease}'[print the ticket; redeliver the item if not acked]:DURATION:'
         '--max-attempts[after N attempts an item is a dead letter]:N:'
-        '--max-late[later items become dead letters]:DURATION:'
-        '(-x --exec)'{-x,--exec}'[run it (sh -c) with each item as its input]:command:_command_names -e'
+        '--max-late[items later than this become dead letters]:DURATION:'
+        '(-x --exec)'{-x,--exec}'[run COMMAND (sh -c) with each item as its input]:command:_command_names -e'
         '(-j --jobs)'{-j,--jobs}'[run up to N commands at once (1)]:N:'
         '--timeout[end the command after this time, and nack]:DURATION:'
-        '--kill-after[then SIGKILL after this time (5s)]:DURATION:'
+        '--kill-after[send SIGKILL this long after SIGTERM (5s)]:DURATION:'
         '*''--retry-on[retry in DELAY after this exit code; repeatable]:CODE=DELAY:'
-        '--bury-on[give up after this exit code\: a dead letter]:CODE:'
-        '--stats[at the end, print how many were taken, how late]'
+        '--bury-on[after this exit code, make it a dead letter]:CODE:'
+        '--stats[at the end, print number and lateness of items]'
         '--backoff[pause after the first failure (1s); doubles]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     tick) options=(
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
         '--once[end when no more items are due]'
     ) ;;
     ack) options=(
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     nack) options=(
         '--backoff[pause after the first failure (1s); doubles]:DURATION:'
         '--backoff-max[the longest back-off (5m)]:DURATION:'
         '--attempt[the attempt number that take has printed]:N:'
         '--release[deliver at once, and don'\''t count the attempt]'
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     extend) options=(
     ) ;;
     bury) options=(
-        '--counters[count this in Redis, for count and watch]'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     cancel) options=(
-        '--key[the offer'\''s key; a second offer stores nothing]:KEY:'
-        '--counters[count this in Redis, for count and watch]'
+        '--key[a second offer with this key stores nothing]:KEY:'
+        '--counters[add to the totals that count and watch show]'
     ) ;;
     reschedule) options=(
     ) ;;
@@ -136,13 +136,13 @@ _delayq() {
     ) ;;
     redrive) options=(
         '(-n --count)'{-n,--count}'[the number of items; peek, dead\: 0 for all]:N:'
-        '--max-late[later items become dead letters]:DURATION:'
+        '--max-late[items later than this become dead letters]:DURATION:'
     ) ;;
     drop) options=(
     ) ;;
     clear) options=(
         '--dead[only the dead letters]'
-        '--mirror[only Redisson'\''s list\: elements not pending]'
+        '--mirror[only elements of Redisson'\''s list, if not pending]'
         '--all[with --mirror\: the whole list]'
         '(-y --yes)'{-y,--yes}'[don'\''t ask]'
     ) ;;

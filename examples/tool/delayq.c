@@ -10,13 +10,14 @@
  *     $ delayq take mails --follow --timeout 5m --exec 'sendmail -t'
  *     $ delayq watch
  *
- * `delayq --help` lists the commands, `delayq COMMAND --help` says more, and
- * the manual page delayq(1) all. The server is DELAYQ_URL, or --url, or
- * redis://127.0.0.1:6379. README.md has the line that builds it.
+ * `delayq --help` lists the commands, `delayq COMMAND --help` explains a
+ * command, and the manual page delayq(1) explains everything. The server is
+ * that of --url, or of DELAYQ_URL, or redis://127.0.0.1:6379. README.md has the
+ * line that builds the program.
  *
- * This file has the tables of commands and options: the command line, help and
- * completion are made from them, and a test compares the manual with them.
- * tool.h says what the other files are.
+ * This file has the tables of commands and options. The command line, the help
+ * and the completion use these tables, and a test compares the manual with the
+ * help. tool.h lists the other files.
  */
 #include "tool.h"
 #include <ctype.h>
@@ -46,7 +47,7 @@ static int run_completion(int argc, char **argv);
  * >>tables   the commands and the options
  *---------------------------------------------------------------------------*/
 
-/* The commands that have an option. */
+/* One bit for each command, to name the commands that have an option. */
 enum {
     OFFER = 1,
     LOAD = 2,
@@ -79,7 +80,7 @@ enum {
 typedef struct verb {
     int bit;
     const char *name, *arguments;
-    int least, most; /* number of arguments */
+    int least, most; /* limits of the number of arguments */
     int (*run)(int argc, char **argv);
     const char *brief, *more;
 } verb;
@@ -91,17 +92,18 @@ static const verb verbs[] = {
      "store a payload; with -: each line of stdin",
      "DELAY is 500ms, 5s, 2m, 1h30m or 1d, or a time: @1900000000 (seconds),\n"
      "2026-11-21T15:00:00Z, or without the Z in local time. Without a PAYLOAD\n"
-     "the whole input is the payload. Prints the ticket, which cancel takes.\n"
+     "the whole input is the payload. Prints the ticket, for use with cancel.\n"
      "An empty payload is refused, except an empty line, or with --empty."},
     {LOAD, "load", "NAME", 1, 1, run_load,
-     "store JSON objects from stdin, as dump prints",
+     "store JSON objects from stdin, such as those of dump",
      "One per line: payload or payload_base64; delay (\"5s\"), delay_ms or\n"
      "due_ms, or due at once; key and key_ttl, replace. Fields that only\n"
-     "other commands print are ignored. An unknown field ends it with 6."},
+     "other commands print are ignored. An unknown field ends load with 6."},
     {SPOOL, "spool", "FILE", 1, 1, run_spool,
-     "send the offers that wait in a spool",
-     "FILE is that of `offer --spool FILE`, and names the queue. Ends when\n"
-     "all are sent; otherwise after --retry (30s) with 3, and keeps the rest."},
+     "send the offers that a spool keeps",
+     "FILE is that of `offer --spool FILE`, and has the queue's name. Ends\n"
+     "when all offers are sent, or after --retry (30s) with exit code 3.\n"
+     "FILE then keeps the rest."},
     {TAKE, "take", "NAME...", 1, MANY, run_take,
      "print due items, or run a command for each",
      "Exit code 0 acks, others nack; descriptor 3: retry DELAY, bury [WHY], "
@@ -114,7 +116,8 @@ static const verb verbs[] = {
      "The TICKET is the one that `take --lease` has printed."},
     {NACK, "nack", "NAME TICKET [DELAY]", 2, 3, run_nack,
      "deliver a leased item again",
-     "Without a DELAY: after a back-off, which doubles with each --attempt."},
+     "Without a DELAY the item comes after a back-off, which doubles with\n"
+     "each attempt (--attempt)."},
     {EXTEND, "extend", "NAME TICKET DURATION", 3, 3, run_extend,
      "change the end of a lease to DURATION from now",
      "Prints the new ticket."},
@@ -129,49 +132,50 @@ static const verb verbs[] = {
     {RESCHEDULE, "reschedule", "NAME TICKET DELAY", 3, 3, run_reschedule,
      "change when a pending item is due", "Prints the new ticket."},
     {PEEK, "peek", "NAME", 1, 1, run_peek, "list pending items",
-     "Prints ticket, due time from now, attempts so far, and payload, also of\n"
-     "leased items. 10 items, or -n."},
+     "Prints the ticket, the time until due, the attempts and the payload of\n"
+     "pending and leased items: 10 of them, or -n."},
     {DUMP, "dump", "NAME", 1, 1, run_dump,
      "print pending and ready items as JSON, for load",
-     "An item that is moved meanwhile may be printed twice."},
+     "If an item is moved during the dump, it may be printed twice."},
     {COUNT, "count", "[NAME...]", 0, MANY, run_count,
      "count the items of these queues, or of all",
-     "Without names those that `list` finds: a queue that has only ready\n"
-     "items, never leased, needs its name. Also prints the totals of all\n"
-     "programs that count (--counters)."},
+     "Without names, counts the queues that `list` finds. A queue with only\n"
+     "ready items that were never leased must be named. Also prints the\n"
+     "totals of all programs with --counters."},
     {LIST, "list", "[PATTERN]", 0, 1, run_list, "list the queues, with counts",
-     "Scans all keys of the server (SCAN). Unless a queue has counters, it is\n"
-     "not found if it is empty or has only ready items never leased."},
+     "Scans all keys of the server (SCAN). A queue without counters is not\n"
+     "found if it is empty, or has only ready items that were never leased."},
     {LETTERS, "dead", "NAME", 1, 1, run_dead, "list the dead letters",
-     "Prints number, ticket, time of death, reason, attempts, and payload;\n"
-     "the oldest first. 10 of them, or -n."},
+     "Prints number, ticket, time of death, reason, attempts and payload of\n"
+     "10 dead letters, or -n, the oldest first."},
     {REDRIVE, "redrive", "NAME [TICKET...]", 1, MANY, run_redrive,
      "make dead letters ready again",
-     "Without a TICKET all of them, or the -n oldest. `dead` prints tickets."},
+     "Without a TICKET, all of them, or the -n oldest. `dead` prints tickets."},
     {DROP, "drop", "NAME TICKET...", 2, MANY, run_drop,
      "remove dead letters by their tickets", NULL},
     {CLEAR, "clear", "NAME", 1, 1, run_clear,
      "remove all but dead letters; asks first",
-     "Removes the pending, leased and ready items, and the keys of offers;\n"
-     "with --dead only the dead letters; with --mirror only the elements of\n"
-     "Redisson's list that are no longer pending: it would deliver them\n"
-     "again; with --mirror --all, if no Redisson is left, the whole list."},
+     "Removes the pending, leased and ready items, and the keys of offers.\n"
+     "--dead: removes only the dead letters. --mirror: removes only elements\n"
+     "of Redisson's list that are no longer pending, since Redisson would\n"
+     "deliver them again. --mirror --all: removes the whole list (only if no\n"
+     "Redisson is left)."},
     {PAUSE, "pause", "NAME", 1, 1, run_pause,
      "stop a queue on all machines, or resume it",
      "No program with delayq >= 0.3, on any machine, moves or takes items of\n"
      "the queue until `delayq resume NAME`. Offers and acks go on. A pause\n"
      "survives restarts. Redisson and older versions of delayq ignore it."},
     {RESUME, "resume", "NAME", 1, 1, run_resume,
-     "resume a paused queue, and wake all who wait", NULL},
+     "resume a paused queue, and wake all waiting takes", NULL},
     {WATCH, "watch", "[NAME...]", 0, MANY, run_watch, "a live view, like top",
      "Without names all queues. NET/S: the growth of a queue in items per\n"
      "second. Keys: q quits; tab, arrows choose a queue; 1-5, 0 choose panes.\n"
      "Prints plain lines if the output is not a terminal."},
     {LOAD_SCRIPTS, "load-scripts", "[URL] [NAME...]", 0, MANY, run_load_scripts,
-     "load the Lua for devices without it, or list it",
+     "load scripts for devices without Lua; list them",
      "For programs that are built with DELAYQ_NO_LUA and this version. A\n"
-     "server forgets the scripts when it restarts. On a cluster: into the\n"
-     "nodes of these queues."},
+     "server forgets the scripts when it restarts. On a cluster only the\n"
+     "nodes of the named queues get them."},
     {SCRIPTS, "scripts", "", 0, 0, run_scripts,
      "list the version, name and SHA1 of each script",
      "Needs no server. EVALSHA names a script by its SHA1."},
@@ -185,9 +189,9 @@ typedef enum kind { FLAG, NUMBER, DURATION, TEXT, WIRE, RETRY_ON } kind;
 
 typedef struct flag {
     const char *name;
-    char letter; /* 0: it has none */
+    char letter; /* the short option, or 0 */
     kind kind;
-    size_t at; /* its place in `settings` */
+    size_t at; /* the offset of the value in `settings` */
     int verbs;
     const char *meta, *help;
 } flag;
@@ -196,15 +200,15 @@ typedef struct flag {
 
 static const flag flags[] = {
     {"key", 0, TEXT, AT(key), OFFER | CANCEL, "KEY",
-     "the offer's key; a second offer stores nothing"},
+     "a second offer with this key stores nothing"},
     {"key-ttl", 0, DURATION, AT(key_ttl_ms), OFFER, "DURATION",
      "how long the key is remembered"},
     {"replace", 0, FLAG, AT(replace), OFFER, NULL,
-     "replace the first offer if pending; always store"},
+     "store always; replace the first offer if pending"},
     {"empty", 0, FLAG, AT(empty), OFFER, NULL,
      "store the payload even if it is empty"},
     {"ndjson", 0, FLAG, AT(ndjson), OFFER, NULL,
-     "read JSON lines, see load; DELAY is the default"},
+     "read JSON lines as load does; DELAY is the default"},
     {"tickets", 't', FLAG, AT(tickets), OFFER | LOAD, NULL,
      "with -: print a ticket for each line"},
     {"spool", 0, TEXT, AT(spool), OFFER, "FILE",
@@ -216,29 +220,29 @@ static const flag flags[] = {
     {"count", 'n', NUMBER, AT(count), TAKE | PEEK | LETTERS | REDRIVE | WATCH,
      "N", "the number of items; peek, dead: 0 for all"},
     {"follow", 'f', FLAG, AT(follow), TAKE, NULL,
-     "go on until Ctrl-C, or --wait without an item"},
+     "until Ctrl-C, or no item for the time of --wait"},
     {"wait", 'w', DURATION, AT(wait_ms), TAKE, "DURATION",
-     "how long to wait for an item; or: forever"},
+     "how long to wait for an item, or forever"},
     {"lease", 'l', DURATION, AT(lease_ms), TAKE, "DURATION",
      "print the ticket; redeliver the item if not acked"},
     {"max-attempts", 0, NUMBER, AT(max_attempts), TAKE, "N",
      "after N attempts an item is a dead letter"},
     {"max-late", 0, DURATION, AT(max_late_ms), TAKE | REDRIVE, "DURATION",
-     "later items become dead letters"},
+     "items later than this become dead letters"},
     {"exec", 'x', TEXT, AT(exec), TAKE, "COMMAND",
-     "run it (sh -c) with each item as its input"},
+     "run COMMAND (sh -c) with each item as its input"},
     {"jobs", 'j', NUMBER, AT(jobs), TAKE, "N",
      "run up to N commands at once (1)"},
     {"timeout", 0, DURATION, AT(timeout_ms), TAKE, "DURATION",
      "end the command after this time, and nack"},
     {"kill-after", 0, DURATION, AT(kill_after_ms), TAKE, "DURATION",
-     "then SIGKILL after this time (5s)"},
+     "send SIGKILL this long after SIGTERM (5s)"},
     {"retry-on", 0, RETRY_ON, 0, TAKE, "CODE=DELAY",
      "retry in DELAY after this exit code; repeatable"},
     {"bury-on", 0, NUMBER, AT(bury_on), TAKE, "CODE",
-     "give up after this exit code: a dead letter"},
+     "after this exit code, make it a dead letter"},
     {"stats", 0, FLAG, AT(stats), TAKE, NULL,
-     "at the end, print how many were taken, how late"},
+     "at the end, print number and lateness of items"},
     {"backoff", 0, DURATION, AT(backoff_ms), TAKE | NACK, "DURATION",
      "pause after the first failure (1s); doubles"},
     {"backoff-max", 0, DURATION, AT(backoff_max_ms), TAKE | NACK, "DURATION",
@@ -249,13 +253,13 @@ static const flag flags[] = {
      "deliver at once, and don't count the attempt"},
     {"counters", 0, FLAG, AT(counters),
      OFFER | LOAD | TAKE | TICK | ACK | NACK | BURY | CANCEL, NULL,
-     "count this in Redis, for count and watch"},
+     "add to the totals that count and watch show"},
     {"once", 0, FLAG, AT(once), TICK, NULL, "end when no more items are due"},
     {"after", 0, TEXT, AT(after), PEEK, "TICKET", "begin after this item"},
     {"from", 0, NUMBER, AT(from), LETTERS, "N", "begin with number N (0)"},
     {"dead", 0, FLAG, AT(dead), CLEAR | DUMP, NULL, "only the dead letters"},
     {"mirror", 0, FLAG, AT(mirror), CLEAR, NULL,
-     "only Redisson's list: elements not pending"},
+     "only elements of Redisson's list, if not pending"},
     {"all", 0, FLAG, AT(all), CLEAR, NULL, "with --mirror: the whole list"},
     {"yes", 'y', FLAG, AT(yes), CLEAR, NULL, "don't ask"},
     {"prometheus", 0, FLAG, AT(prometheus), COUNT, NULL,
@@ -267,7 +271,7 @@ static const flag flags[] = {
      "print no tickets, progress, transient faults"},
     {"url", 'u', TEXT, AT(url), ALL, "URL",
      "the server (DELAYQ_URL, or redis://127.0.0.1:6379)"},
-    {"wire", 0, WIRE, AT(wire), ALL, "FLEET",
+    {"wire", 0, WIRE, AT(wire), ALL, "WIRE",
      "native, redisson (>= 3.21.1) or redisson-old"},
     {"tls-ca", 0, TEXT, AT(tls_ca), ALL, "FILE", "certificates to trust"},
     {"tls-cert", 0, TEXT, AT(tls_cert), ALL, "FILE",
@@ -286,7 +290,7 @@ static const flag flags[] = {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Help
- * >>help   what --help prints, on 24 lines of 80 columns
+ * >>help   the output of --help, at most 24 lines of 80 columns
  *---------------------------------------------------------------------------*/
 
 static void show_help(FILE *to) {
@@ -296,7 +300,7 @@ static void show_help(FILE *to) {
           to);
     for (i = 0; i < VERBS; i++) {
         char what[64];
-        /* These are printed beside load, redrive, pause and load-scripts. */
+        /* listed on the lines of load, redrive, pause and load-scripts */
         if (verbs[i].bit & (SPOOL | DROP | RESUME | SCRIPTS)) continue;
         snprintf(what, sizeof what, "%s%s %s", verbs[i].name,
                  verbs[i].bit == PAUSE          ? ", resume"
@@ -320,8 +324,8 @@ static void show_help(FILE *to) {
           to);
 }
 
-/* Shows the options of this command, without those that all commands have. ALL:
- * the options that all commands have. */
+/* Show the options of a command, except those that all commands have. If `bit`
+ * is ALL, show the options that all commands have. */
 static void each_flag(int bit, void (*show)(const flag *f)) {
     size_t i;
     for (i = 0; i < FLAGS; i++)
@@ -344,7 +348,7 @@ static void show_verb_help(const verb *v) {
     if (v->more) puts(v->more);
     putchar('\n');
     each_flag(v->bit, help_flag);
-    puts("All: --json --quiet --url URL --wire FLEET --tls-ca --tls-cert "
+    puts("All: --json --quiet --url URL --wire WIRE --tls-ca --tls-cert "
          "--tls-key FILE\n"
          "     --io-timeout --connect-timeout DURATION");
 }
@@ -412,7 +416,7 @@ static void bash_completion(void) {
          "complete -F _delayq delayq");
 }
 
-/* Prints a text within '...[...]' of _arguments. */
+/* Print a text, escaped for the form '...[...]' of zsh's _arguments. */
 static void zsh_text(const char *s) {
     for (; *s; s++) {
         if (*s == '\'')
@@ -535,7 +539,7 @@ static int read_wire(const char *s, int64_t *wire) {
     return 0;
 }
 
-/* Reads "75=10m". */
+/* Read a value of --retry-on such as "75=10m". Returns 1 if it is valid. */
 static int read_retry_on(const char *s) {
     const char *at = strchr(s, '=');
     int64_t code, delay_ms;
@@ -553,7 +557,7 @@ static int read_retry_on(const char *s) {
     return 1;
 }
 
-/* Returns 1 if the option has got its value. */
+/* Set an option to a value. Returns 1 if the value is valid. */
 static int set_flag(const flag *f, const char *value) {
     void *at = (char *)&set + f->at;
     switch (f->kind) {
@@ -569,7 +573,7 @@ static int set_flag(const flag *f, const char *value) {
     return 0;
 }
 
-#define FIRST_FLAG 1000 /* the value of the first long option */
+#define FIRST_FLAG 1000 /* getopt_long's result for flags[0] */
 
 /* Returns the option for a result of getopt_long. */
 static const flag *flag_of(int c) {
@@ -581,7 +585,7 @@ static const flag *flag_of(int c) {
     return NULL;
 }
 
-/* Reports why getopt_long has refused an option. */
+/* Report why getopt_long has refused an option. Returns USAGE. */
 static int bad_option(const verb *v, int c, char **argv) {
     const flag *f = flag_of(optopt);
     const char *name = v ? v->name : "delayq";
@@ -596,15 +600,15 @@ static int bad_option(const verb *v, int c, char **argv) {
     return usage("%s has no option %s", name, argv[optind - 1]);
 }
 
-/* Sort the command line: options into `set`, other words to the end. v is NULL
- * for the options before the command. Returns the index of the other words, or
- * -1. */
+/* Read the options into `set`, and move the other words to the end. `v` is NULL
+ * for the options before the command. Returns the index of the first other
+ * word, or -1 after a reported fault. */
 static int read_flags(const verb *v, int argc, char **argv) {
     struct option longs[FLAGS + 1];
     char shorts[3 * FLAGS + 4];
     size_t i, n = 0, k = 0;
     int c;
-    if (!v) shorts[k++] = '+'; /* the command ends these options */
+    if (!v) shorts[k++] = '+'; /* stop at the command */
     shorts[k++] = ':';
     for (i = 0; i < FLAGS; i++) {
         if (v ? !(flags[i].verbs & v->bit) : flags[i].verbs != ALL) continue;
@@ -655,8 +659,8 @@ static const verb *find_verb(const char *name) {
     return NULL;
 }
 
-/* If 0, 1 or 2 is closed, a socket would get that number and receive the
- * printed text. */
+/* Open the descriptors 0, 1 and 2 if they are closed. Otherwise a socket would
+ * get one of these numbers, and receive the printed text. */
 static void keep_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDONLY);
@@ -691,8 +695,8 @@ static int run(const verb *v, int argc, char **argv) {
     } else {
         code = v->run(n, argv + first);
         close_all();
-        /* If an offer is stored, but its ticket can't be printed, this is no
-         * failure: otherwise a script that tries again would store the offer
+        /* If an offer is stored and its ticket can't be printed, this is not a
+         * failure, because a script that retries would store the offer
          * twice. */
         if (v->bit & (OFFER | LOAD)) return code;
     }
@@ -707,7 +711,7 @@ int main(int argc, char **argv) {
     use_locale();
     set.url = getenv("DELAYQ_URL");
     if (set.url && !*set.url) set.url = NULL;
-    /* options for all commands may come first */
+    /* options that all commands have may precede the command */
     i = read_flags(NULL, argc, argv);
     if (i < 0) return USAGE;
     if (i < argc && strcmp(argv[i], "help") == 0) set.help = 1, i++;

@@ -56,7 +56,7 @@ int run_ack(int argc, char **argv) {
     return show_outcome(delayq_ack(handles, &item), "acked", lease_gone, NULL);
 }
 
-/* Forget the key of a cancelled item, if the key still belongs to that item. */
+/* Delete the key of a cancelled item if it still belongs to that item. */
 static int forget_key(const char *ticket) {
     static const char script[] =
         "local held = redis.call('GET', KEYS[1]) or ''\n"
@@ -170,8 +170,8 @@ int run_reschedule(int argc, char **argv) {
 
 #define PAGE 100
 
-/* Hand up to `most` pending items to show(). Returns how many, or -1 if an exit
- * code is in *code. */
+/* Call show() for up to `most` pending items. Returns their number, or -1 after
+ * a failure, with the exit code in *code. */
 static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
                             int *code) {
     static delayq_item items[PAGE];
@@ -198,8 +198,8 @@ static int64_t each_pending(int64_t most, void (*show)(const delayq_item *),
     return shown;
 }
 
-static int64_t peeked_ms; /* the server's clock */
-static int headed;        /* on a terminal the columns have a head */
+static int64_t peeked_ms; /* the server's time at the peek */
+static int headed;        /* 1: the columns have a head, as on a terminal */
 
 static void show_head(const char *head) {
     if (!headed && isatty(1)) puts(head);
@@ -224,7 +224,7 @@ static void show_peeked(const delayq_item *item) {
            headed ? 8 : 0, left, headed ? 8 : 0, item->attempt, text);
 }
 
-/* Returns the number of -n. The default is ten. */
+/* Returns the limit of items: the number of -n (0: no limit), or ten. */
 static int64_t at_most(void) {
     return set.count > 0 ? set.count : set.count == 0 ? INT64_MAX : 10;
 }
@@ -284,8 +284,8 @@ static void dump_dead(text_of raw, int is_element) {
     fputs("}\n", stdout);
 }
 
-/* Hand up to `most` entries of a list to show(), the oldest first. Returns the
- * same as each_pending. */
+/* Call show() for up to `most` entries of a list, from number `from` on, the
+ * oldest first. Returns the same as each_pending(). */
 static int64_t each_listed(const char *key, int64_t from, int64_t most,
                            void (*show)(text_of, int), int is_element,
                            int *code) {
@@ -317,8 +317,8 @@ static int64_t each_listed(const char *key, int64_t from, int64_t most,
     return shown;
 }
 
-/* An item that moves on meanwhile is shown twice rather than never. So the
- * pending items come first. */
+/* Print the pending items first. An item that becomes ready meanwhile is then
+ * printed twice; in the other order it would not be printed. */
 int run_dump(int argc, char **argv) {
     char key[1200];
     int64_t n, shown = 0;
@@ -353,7 +353,7 @@ int run_dump(int argc, char **argv) {
 static const char *const total_names[TOTALS] = {"offered", "taken", "acked",
                                                 "nacked",  "died",  "canceled"};
 
-/* Read the totals of all handles that count. Returns 0 if there are none. */
+/* Read the totals of all handles with counters. Returns 0 if all are 0. */
 static int read_totals(const delayq_counts *c, double to[TOTALS]) {
     to[0] = (double)c->total.offered;
     to[1] = (double)c->total.taken;
@@ -412,12 +412,12 @@ static void show_counts(const char *name, const delayq_counts *c) {
     putchar('\n');
 }
 
-/* Print the name of a queue as the value of a label. */
+/* Print the name of a queue as the value of a label of Prometheus. */
 static void show_label(const char *name) {
     while (*name) {
         size_t n = utf8((const unsigned char *)name, strlen(name));
         if (n == 0)
-            fputs("\xef\xbf\xbd", stdout); /* stands for an invalid byte */
+            fputs("\xef\xbf\xbd", stdout); /* U+FFFD for an invalid byte */
         else if (*name == '\n')
             fputs("\\n", stdout);
         else if (*name == '"' || *name == '\\')
@@ -428,8 +428,8 @@ static void show_label(const char *name) {
     }
 }
 
-/* Print Prometheus' text format. A queue that can't be counted is down. If even
- * the list of queues failed, with this code, everything is down. */
+/* Print the metrics in Prometheus' text format. delayq_up is 0 if a queue can't
+ * be counted, or if listing the queues failed with `code`. */
 static int show_metrics(int code) {
     static const struct {
         const char *name, *help;
@@ -599,8 +599,9 @@ int run_dead(int argc, char **argv) {
     return shown < 0 ? code : shown > 0 ? DONE : NOTHING;
 }
 
-/* Letters that can't be decoded move to the end. If as many rounds as there are
- * pages had no success, only such letters are left, so stop. */
+/* Redrive the oldest letters, 1,000 at a time. Letters that can't be decoded
+ * move to the end of the list. Stop after the calls for one whole list have
+ * redriven none, since only such letters are left then. */
 static delayq_status redrive_oldest(int64_t *done) {
     int64_t left = set.count > 0 ? set.count : INT64_MAX, in_vain = 0;
     delayq_counts counts;
@@ -616,8 +617,8 @@ static delayq_status redrive_oldest(int64_t *done) {
 }
 
 /* Remove a letter, and make it ready if `redrive`. The library has no call for
- * one letter. If the server refuses, the letter stays where it is. Returns 1, 0
- * (the letter is no longer there) or -1. */
+ * a single letter. If the server refuses this, the letter stays. Returns 1 if
+ * the letter was there, 0 if it was not, or -1 after a failure. */
 static int settle_letter(const char *name, const char *key,
                          const dead_letter *l, int redrive, char why[WHY]) {
     static const char script[] =
@@ -733,7 +734,7 @@ int run_drop(int argc, char **argv) {
  * >>clear   asks first
  *---------------------------------------------------------------------------*/
 
-/* Ask on the terminal. Returns 1: yes, 0: no, -1: there is no terminal. */
+/* Ask on the terminal. Returns 1 for yes, 0 for no, -1 without a terminal. */
 static int agreed(const char *name, int64_t count, const char *what) {
     char answer[16], n[32], shown[600];
     if (set.yes) return 1;
@@ -745,7 +746,7 @@ static int agreed(const char *name, int64_t count, const char *what) {
     return answer[0] == 'y' || answer[0] == 'Y';
 }
 
-/* Report that nobody has agreed. */
+/* Report that nothing is removed. Returns the exit code. */
 static int refused_to_clear(int answer) {
     if (answer < 0) return usage("clear asks on a terminal, or needs --yes");
     complain("nothing was removed");
@@ -760,8 +761,8 @@ static int tell_removed(int64_t removed, int code) {
     return code;
 }
 
-/* Forget the keys against duplicates. Otherwise new offers under these keys
- * would not be stored. */
+/* Delete the keys of all offers. Otherwise new offers with these keys would not
+ * be stored. */
 static void forget_keys(const char *name) {
     char key[1200], match[2500], cursor[24] = "0", why[WHY];
     const char *from = key_of(name, "delayq_once:", key);
@@ -807,11 +808,11 @@ static void forget_keys(const char *name) {
     } while (strcmp(cursor, "0") != 0 && !stops);
 }
 
-/* Redisson's list of pending elements. If an element stands there, but not in
- * the zset, a program without a mirror has delivered or removed it; Redisson's
- * poll() would deliver it again. A step removes at most 1,000 elements from
- * 1,000 places: O(n) for n in the list.
- * returns  how many were removed; how many were seen */
+/* Clear a part of Redisson's mirror. If an element is in the mirror and not in
+ * the zset, a program without a mirror has delivered or removed it, and
+ * Redisson's poll() would deliver it again. A call checks and removes at most
+ * 1,000 elements: O(n) for n elements in the mirror.
+ * returns  the number of removed elements; the number of checked elements */
 static const char clear_mirror[] =
     "local from, seen, removed = tonumber(ARGV[1]), 0, 0\n"
     "if ARGV[2] == 'all' then\n"
@@ -831,8 +832,9 @@ static const char clear_mirror[] =
     "end\n"
     "return {removed, #part}\n";
 
-/* Returns the exit code. Somebody may change the mirror between two steps, so
- * only a walk from its head to its end that removes nothing is the last. */
+/* Walk through the mirror from its head to its end, until a walk removes
+ * nothing, since other programs may change the mirror meanwhile. Returns the
+ * exit code. */
 static int run_clear_mirror(const char *name, int64_t *removed, char why[WHY]) {
     int64_t from = 0, before = 0;
     char keys[2][1200], at[24];

@@ -1,5 +1,5 @@
 /*
- * offer.c -- offer, from the command line and a million lines; load.
+ * offer.c -- offer, for a single payload and for many lines; load.
  */
 #include "tool.h"
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define BATCH 1000
-/* the most bytes of payloads from JSON in a batch */
+/* a batch of JSON objects ends when their strings exceed this many bytes */
 #define BATCH_BYTES (4 * 1024 * 1024)
 #define FEED (256 * 1024)
 
@@ -29,12 +29,12 @@ static void show_ticket(const delayq_message *m) {
                : set.spool            ? "accepted"
                                       : "stored",
                m->ticket.text);
-    /* in a spool there is none before it is connected */
+    /* before the first connection of a spool there is no ticket */
     else if (m->ticket.text[0])
         printf("%s\n", m->ticket.text);
 }
 
-/* Shows the progress on the terminal, five times a second. */
+/* Show the progress on the terminal, at most five times a second. */
 static void show_progress(int last) {
     char n[32], rate[32];
     int64_t now = clock_ms(), took = now - offered.begun_ms;
@@ -50,16 +50,16 @@ static void show_progress(int last) {
     if (last) fputs("\r\033[K", stderr);
 }
 
-/* Returns 1 if another offer of the message is of no use. GONE: it was sent
- * twice, and it can't be known whether the first sending was stored and
- * delivered. */
+/* Returns 1 if the message must not be offered again. DELAYQ_GONE means that it
+ * was sent twice, and that the server may have stored and delivered the first
+ * copy. */
 static int settled(const delayq_message *m) {
     return m->status == DELAYQ_OK || m->status == DELAYQ_DUPLICATE ||
            m->status == DELAYQ_GONE;
 }
 
 /* Offer the messages that aren't settled, one contiguous run at a time.
- * Messages of unknown outcome keep their ids, so they are stored once. */
+ * Messages whose outcome is unknown keep their ids, so they are stored once. */
 static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     delayq_status all = DELAYQ_OK;
     size_t i = 0, end;
@@ -78,8 +78,7 @@ static delayq_status offer_rest(delayq_message *m, size_t count, int again) {
     return all;
 }
 
-/* Offer all messages. After a transient fault try again, for as long as --retry
- * says. */
+/* Offer all messages. Retry after transient faults, for the time of --retry. */
 static delayq_status offer_patiently(delayq_message *m, size_t count) {
     int64_t until = clock_ms() + (set.retry_ms >= 0 ? set.retry_ms : 30000);
     int again = 0;
@@ -99,8 +98,7 @@ static delayq_status offer_patiently(delayq_message *m, size_t count) {
     }
 }
 
-/* Offer a batch, and print the result. Returns 0 if the next batch would fail,
- * too. */
+/* Offer a batch, and print the result. Returns 0 if an offer failed. */
 static int offer_batch(delayq_message *m, size_t count, int show) {
     delayq_status status = offer_patiently(m, count);
     size_t i, refused = 0;
@@ -122,20 +120,20 @@ static int offer_batch(delayq_message *m, size_t count, int show) {
                                        : exit_code(m[i].status));
     }
     if (status < 0 && !stops) failed(handles, status);
-    if (show) written(); /* reports a failure while errno has its reason */
+    if (show) written(); /* report a failed write while errno has the reason */
     show_progress(0);
     return refused == 0;
 }
 
-/* The input: buf[from, to) was read and not yet used. */
+/* The input. buf[from] to buf[to - 1] are read and not used yet. */
 typedef struct feed {
     char *buf;
     size_t from, to, room;
     int ended;
 } feed;
 
-/* Wait for input and read it. Returns 0 if the program is stopped or the input
- * is broken. */
+/* Wait for input, and read it. Returns 0 if the program is stopped or the input
+ * can't be read. */
 static int feed_more(feed *f) {
     ssize_t n;
     if (f->from > 0) memmove(f->buf, f->buf + f->from, f->to - f->from);
@@ -156,7 +154,7 @@ static int feed_more(feed *f) {
     return n >= 0;
 }
 
-/* Read the next whole line, or the rest at the end. */
+/* Find the next line. The last one may lack its newline. */
 static int feed_line(feed *f, const char **line, size_t *len) {
     const char *at = f->buf + f->from;
     size_t left = f->to - f->from;
@@ -169,8 +167,8 @@ static int feed_line(feed *f, const char **line, size_t *len) {
     return 1;
 }
 
-/* The strings of a batch of JSON objects, unescaped. Until the batch is
- * complete, m[i].data and .key are offsets into it, plus 1. */
+/* The unescaped strings of a batch of JSON objects. Until the batch is read,
+ * `bytes` may move, so m[i].data and m[i].key are offsets plus 1. */
 static struct {
     char *bytes;
     size_t len, room;
@@ -187,8 +185,8 @@ static const char *keep(const char *bytes, size_t len) {
     return (const char *)(store.len - len);
 }
 
-/* Returns 1 if dump, peek, dead or take print this field, so that it is not a
- * mistake. */
+/* Returns 1 if dump, peek, dead or take print this field. It is then ignored,
+ * and not reported as unknown. */
 static int is_printed(const char *name) {
     static const char *const printed[] = {"queue",  "state",   "ticket",
                                           "number", "attempt", "reason",
@@ -199,8 +197,8 @@ static int is_printed(const char *name) {
     return 0;
 }
 
-/* Put a field of an object into the message. Returns 1, 0 if its value is not
- * understood, or -1 if there is no such field. */
+/* Put a field of an object into the message. Returns 1 if it is valid, 0 if its
+ * value is invalid, or -1 if the field is unknown. */
 static int json_message(json *j, const char *name, delayq_message *m) {
     int text = j->type == JSON_STRING, number = j->type == JSON_NUMBER;
     int64_t ms = j->number;
@@ -254,7 +252,7 @@ static int read_json(const char *line, size_t len, delayq_message *m) {
     return 0;
 }
 
-/* Read up to a batch from the complete lines in the buffer. */
+/* Read at most one batch of messages from the lines in the buffer. */
 static size_t read_batch(feed *f, delayq_message *m, int64_t delay_ms,
                          int64_t due_ms, int *good) {
     const char *line;
@@ -294,8 +292,8 @@ static int offer_lines(feed *f, delayq_message *m, int64_t delay_ms,
     return 1;
 }
 
-/* Returns 1 if output is lost. If its reader has closed it, as `head` does, it
- * is not. */
+/* Returns 1 if output could not be written, except if its reader has closed the
+ * pipe, as `head` does. */
 static int unwritten(void) {
     return !written() && broken() == BROKEN;
 }
@@ -336,7 +334,7 @@ static int offer_input(int64_t delay_ms, int64_t due_ms) {
 }
 
 /* Read all of the input as one payload. Returns 0 if the program is stopped or
- * the input is broken. */
+ * the input can't be read. */
 static int read_whole(feed *f) {
     if (isatty(0)) complain("reading the payload; end it with Ctrl-D");
     while (!f->ended)
@@ -344,7 +342,7 @@ static int read_whole(feed *f) {
     return 1;
 }
 
-/* An empty payload most likely comes from an empty variable of a script. */
+/* Refuse an empty payload, which most likely is a script's empty variable. */
 static int empty_payload(void) {
     return usage("the payload is empty; --empty stores an empty one");
 }

@@ -1,9 +1,9 @@
 /*
- * queue.c -- signals, open queues, and what delayq.h has no call for.
+ * queue.c -- signals, open queues, and commands that delayq.h has no call for.
  *
- * The only file that looks into a handle: command() borrows its connection,
- * between two calls, for what the library has no function for. So that goes
- * through the same login, TLS, Sentinel or cluster.
+ * No other file looks into a handle. Between two calls, command() sends other
+ * commands over the handle's connection. So these commands use the same login,
+ * TLS, Sentinel or cluster.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "tool.h"
@@ -20,16 +20,16 @@
  * MARK: - Signals
  * >>signals   Ctrl-C, children, a new window size
  *
- * A signal sets a flag, wakes the take that may be under way, and writes into
- * a pipe that every other wait polls.
+ * A signal sets a flag, wakes all handles, and writes to a pipe, which ends a
+ * wait_for().
  *---------------------------------------------------------------------------*/
 
 delayq *handles;
 size_t handle_count;
 char **queue_names;
-static int listed; /* 1: the queues were not named on the command line */
+static int listed; /* 1: the names of the queues were found on the server */
 volatile sig_atomic_t stops;
-volatile sig_atomic_t suspended; /* Ctrl-Z, seen by watch */
+volatile sig_atomic_t suspended; /* 1: Ctrl-Z was pressed in watch */
 static volatile sig_atomic_t stop_signal;
 static int alarm_pipe[2];
 
@@ -56,7 +56,7 @@ void catch_signal(int number, void (*how)(int)) {
     sigaction(number, &action, NULL); /* a blocked read ends with EINTR */
 }
 
-/* If nohup has made the program ignore a signal, it stays ignored. */
+/* Catch a stop signal, unless the program ignores it (nohup). */
 void catch_stop(int number) {
     struct sigaction old;
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
@@ -73,14 +73,14 @@ void prepare_signals(void) {
         fcntl(alarm_pipe[i], F_SETFL, O_NONBLOCK);
         fcntl(alarm_pipe[i], F_SETFD, FD_CLOEXEC);
     }
-    catch_signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
+    catch_signal(SIGPIPE, SIG_IGN); /* a failed write reports a closed pipe */
     catch_stop(SIGINT);
     catch_stop(SIGTERM);
     catch_stop(SIGHUP);
 }
 
-/* Sleep for ms, or until a signal comes or fd is readable (-1: no fd). Returns
- * 1 if it is readable. */
+/* Sleep for `ms` milliseconds, or until a signal comes or fd is readable (-1:
+ * no descriptor). Returns 1 if fd is readable. */
 int wait_for(int fd, int64_t ms) {
     struct pollfd p[2];
     char said[64];
@@ -102,7 +102,7 @@ int stopped(void) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Faults
- * >>faults   exit codes, and what is said on stderr
+ * >>faults   exit codes, and messages on stderr
  *---------------------------------------------------------------------------*/
 
 int exit_code(delayq_status status) {
@@ -136,9 +136,8 @@ int passing(delayq_status status) {
            status == DELAYQ_ERR_UNKNOWN;
 }
 
-/* Replaces the library's words by those of the command line: options.tls_ca
- * becomes --tls-ca, and wire = DELAYQ_REDISSON_OLD becomes --wire
- * redisson-old. */
+/* Replace the library's words with those of the command line: options.tls_ca
+ * becomes --tls-ca, wire = DELAYQ_REDISSON_OLD becomes --wire redisson-old. */
 static const char *in_our_words(const char *text, char to[512]) {
     const char *url = getenv("DELAYQ_URL");
     const char *const words[][2] = {
@@ -174,8 +173,8 @@ static const char *in_our_words(const char *text, char to[512]) {
     return to;
 }
 
-/* Returns the error text without its promise of another attempt, since there
- * will be none. */
+/* Returns the error text without the part that promises another attempt, since
+ * this program makes none. */
 const char *reason(const delayq *q) {
     static const char *const promises[] = {"; the next attempt is in ",
                                            "; the attempt goes on"};
@@ -189,12 +188,12 @@ const char *reason(const delayq *q) {
     return text;
 }
 
-/* 1: a transient fault was reported, and no reply has come since */
+/* 1 from a reported transient fault until the next reply */
 int away;
-/* 1: this command waits until it is stopped, or for a long time */
+/* 1: this command goes on while the server is away (PATIENT) */
 static int runs_on;
 
-/* Print an event, except that of the first connection. */
+/* Print an event. "connected" is printed only after a reported fault. */
 static void tell_event(const char *text) {
     char words[512];
     int connected = strncmp(text, "connected", 9) == 0;
@@ -203,8 +202,8 @@ static void tell_event(const char *text) {
     if (connected) away = 0;
 }
 
-/* Print a fault that does not end a call. If only its numbers differ from the
- * last one ("next attempt in 4800 ms"), it is printed once a minute. */
+/* Print a fault that does not end a call. Texts that differ only in their
+ * numbers ("next attempt in 4800 ms") are printed once a minute. */
 void tell(void *user, delayq_status status, const char *text) {
     static struct {
         char text[256];
@@ -235,14 +234,15 @@ void tell(void *user, delayq_status status, const char *text) {
     away = passing(status);
 }
 
-/* A call has got a reply. Report this once after a reported fault. */
+/* After a reported fault, report the first call that gets a reply. */
 void heard(delayq_status status) {
     if (!away || status < 0 || status == DELAYQ_WOKEN) return;
     away = 0;
     complain("the server answers again");
 }
 
-/* Report a failure. If there are several queues, the queue is named. */
+/* Report a failure. If there are several queues, and the fault is permanent,
+ * name the queue. */
 delayq_status failed(const delayq *q, delayq_status status) {
     size_t i = 0;
     while (i < handle_count && q != &handles[i]) i++;
@@ -278,7 +278,7 @@ static delayq_options options_for(const char *name, delayq *share) {
     o.log = tell;
     o.share = share;
     use_spool(&o);
-    if (share) return o; /* the connection's owner has the other options */
+    if (share) return o; /* the other options are those of the connection */
     o.url = set.url;
     o.tls_ca = set.tls_ca;
     o.tls_cert = set.tls_cert;
@@ -290,8 +290,8 @@ static delayq_options options_for(const char *name, delayq *share) {
     return o;
 }
 
-/* All queues use the connection of the first one, except on a cluster, where it
- * leads to one slot. */
+/* Open a queue over the connection of the first one. On a cluster, where a
+ * connection serves one slot, the queue may need its own. */
 static delayq_status open_handle(size_t i, const char *name) {
     delayq_options o = options_for(name, i > 0 ? &handles[0] : NULL);
     delayq_status status = delayq_open(&handles[i], &o);
@@ -338,7 +338,7 @@ int open_or_list(int argc, char **argv, int how) {
 void close_all(void) {
     size_t i = handle_count;
     handle_count = 0;
-    /* handles that share a connection are closed before its owner */
+    /* close the handles that share a connection before its owner */
     while (i-- > 0) delayq_close(&handles[i]);
     free(handles);
     handles = NULL;
@@ -380,8 +380,7 @@ int run_scripts(int argc, char **argv) {
     return DONE;
 }
 
-/* Returns the server's clock, or this machine's if the server doesn't
- * answer. */
+/* Returns the server's time, or this machine's if the server doesn't answer. */
 int64_t server_ms(delayq *q) {
     delayq_counts c;
     if (delayq_count(q, &c) == DELAYQ_OK) return c.now_ms;
@@ -390,7 +389,7 @@ int64_t server_ms(delayq *q) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Commands
- * >>commands   what delayq.h has no function for
+ * >>commands   commands that delayq.h has no function for
  *---------------------------------------------------------------------------*/
 
 text_of word(const char *text) {
@@ -406,8 +405,8 @@ const char *key_of(const char *name, const char *prefix, char to[1200]) {
     return to;
 }
 
-/* Returns 1 if the handle is logged in, even if the server has refused
- * something about the queue. */
+/* Returns 1 if the handle is logged in, even if the server has refused a
+ * request about the queue. */
 static int is_connected(const delayq *q) {
     return q->conn && q->conn->cmd.c &&
            q->conn->cmd.state >= DELAYQ_SOCKET_OPEN;
@@ -423,8 +422,8 @@ static void server_says(const char *text, char why[WHY]) {
 
 static redisReply *lost(delayq *q, char why[WHY], const char *text) {
     shorten(text, why, WHY);
-    /* A late reply must not be taken for another request's, so end the
-     * connection. */
+    /* End the connection, so that the late reply is not read as the reply to
+     * another request. */
     shutdown(q->conn->cmd.c->fd, SHUT_RDWR);
     return NULL;
 }
@@ -497,8 +496,8 @@ text_of payload_of(const delayq *q, text_of element) {
     return element;
 }
 
-/* Read "reason time why\n", then the element. The letter's ticket is the time
- * of its death and its id. If it can't be decoded, a hash replaces the id. */
+/* Read a dead letter: "reason time why\n", then the element. Its ticket is the
+ * time of death, then the element's id or, if it can't be decoded, a hash. */
 void read_letter(const delayq *q, text_of raw, dead_letter *l) {
     const char *text = (const char *)raw.data;
     const char *end = (const char *)memchr(text, '\n', raw.len);
@@ -511,7 +510,7 @@ void read_letter(const delayq *q, text_of raw, dead_letter *l) {
     l->raw = raw;
     snprintf(l->reason, sizeof l->reason, "undecodable");
     if (end && reason < sizeof l->reason && text[reason] == ' ') {
-        for (i = 0; i < reason; i++) /* the reason is printed, also in JSON */
+        for (i = 0; i < reason; i++) /* a reason is printed unescaped */
             l->reason[i] = text[i] >= 'a' && text[i] <= 'z' ? text[i] : '.';
         l->reason[reason] = '\0';
         l->dead_ms = strtoll(text + reason, &after_time, 10);
@@ -537,9 +536,10 @@ void read_letter(const delayq *q, text_of raw, dead_letter *l) {
              l->dead_ms, hash);
 }
 
-/* Returns a reply, to be freed, with up to `most` elements of a list from
- * number `from` on. If the elements are large, it has fewer of them. *page must
- * be 0 at first. Returns NULL after a failure; the reason is in `why`. */
+/* Read up to `most` elements of a list from number `from` on, fewer if they are
+ * large. Set *page, the size of the next page, to 0 before the first call.
+ * Returns a reply, which the caller frees, or NULL after a failure, with the
+ * reason in `why`. */
 redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
                       size_t *page, char why[WHY]) {
     text_of words[4];
@@ -565,8 +565,8 @@ redisReply *read_list(delayq *q, const char *key, int64_t from, int64_t most,
     return r;
 }
 
-/* The same, for words. Returns NULL after a failure, which has been
- * reported. */
+/* Send a command of two or three words, or a SCAN for the pattern c. Returns
+ * NULL after a failure, which is reported unless `code` is NULL. */
 static redisReply *ask(delayq *q, const char *a, const char *b, const char *c,
                        int *code) {
     text_of words[7];
@@ -597,9 +597,9 @@ static redisReply *ask(delayq *q, const char *a, const char *b, const char *c,
  * MARK: - List
  * >>list   the queues on a server
  *
- * A queue is found by its keys that begin with one of these words: unless it
- * has counters, not while it is empty, nor while it has only fresh ready items,
- * whose list has a name like any other.
+ * A queue is found if it has a key with one of these prefixes. So a queue
+ * without counters is not found while it is empty, or has only ready items that
+ * were never leased, since the name of their list has no prefix.
  *---------------------------------------------------------------------------*/
 
 static const char *const prefixes[] = {"redisson_delay_queue_timeout:",
@@ -623,7 +623,7 @@ static void add_queue(found *f, const char *key, size_t len,
         char *name;
         n = strlen(prefixes[i]);
         if (len <= n || memcmp(key, prefixes[i], n) != 0) continue;
-        if (memchr(key, 0, len)) return; /* such a name can't be an argument */
+        if (memchr(key, 0, len)) return; /* an argument can't contain a NUL */
         n = len - n;
         name = (char *)must(calloc(n + 1, 1));
         if (n > 2 && tag[0] == '{' && tag[n - 1] == '}' &&
@@ -663,8 +663,8 @@ static int scan(delayq *q, found *f, const char *pattern) {
     return stops ? stopped() : DONE;
 }
 
-/* Scan with a handle for the node that has the slot of `name`. It does
- * not matter if the server refuses that queue. */
+/* Scan the node that has the slot of the queue `name`. It does not matter if
+ * the server refuses this queue. */
 static int scan_by(const char *name, found *f, const char *pattern) {
     delayq q;
     delayq_options o = options_for(name, NULL);
@@ -678,8 +678,8 @@ static int scan_by(const char *name, found *f, const char *pattern) {
     return code;
 }
 
-/* On a cluster, scan each node in turn, with a name in one of its slots.
- * Returns 0 if it is not a cluster. */
+/* On a cluster, scan each node, with a name in one of its slots. Returns 0 if
+ * the server is not a cluster. */
 static int scan_cluster(delayq *q, found *f, const char *pattern, int *code) {
     redisReply *slots = ask(q, "CLUSTER", "SLOTS", NULL, NULL);
     size_t left = slots ? slots->elements : 0, i, k, number;
@@ -698,7 +698,7 @@ static int scan_cluster(delayq *q, found *f, const char *pattern, int *code) {
                 continue;
             node = range->element[2];
             *code = scan_by(name, f, pattern);
-            /* the other slots of the node */
+            /* mark all slots of this node */
             for (k = 0; k < slots->elements; k++) {
                 const redisReply *other = slots->element[k]->element[2];
                 if (seen[k] ||

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write watch.svg: what `delayq watch` shows of three queues with demo data, on a
-# private server and a terminal of 100 x 34.
+# Write watch.svg, a picture of `delayq watch` with three queues of demo data,
+# on a private server and a terminal of 100 x 34.
 #
 #     make build/delayq && sh examples/tool/screenshot.sh [BUILD [FILE]]
 #
@@ -48,7 +48,7 @@ seq 1 40 | t offer 'Überweisungen' 6h - -q
 
 out=$(mktemp) || exit 1
 trap 'rm -f "$out"' EXIT
-{ # meanwhile the queue grows a little
+{ # while `watch` runs, the queue grows a little
     sleep 1.2
     seq 1 12 | sed 's/.*/{"to":"new&@example.org"}/' | t offer mails 15m - -q
 } &
@@ -64,7 +64,7 @@ local $/;
 open my $file, '<:utf8', $ARGV[0] or die;
 my $all = <$file>;
 $all =~ s/\r//g;
-my @frames = split /\e\[H/, $all; # the last whole one
+my @frames = split /\e\[H/, $all; # the last complete frame is used
 my $frame = $frames[-1];
 $frame =~ s/\e\[J.*//s;
 $frame =~ s/\e\[\?[0-9]*[hl].*//s;
@@ -77,7 +77,7 @@ print qq{<svg xmlns="http://www.w3.org/2000/svg" width="$width" },
     qq{<rect width="100%" height="100%" rx="8" fill="#14181f"/>\n},
     qq{<g font-family="ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',},
     qq{monospace" font-size="13" fill="#d5dae3">\n};
-sub columns { # of a character
+sub columns { # returns the columns of a character
     my $c = ord $_[0];
     return $c >= 0x1100 && ($c < 0x1160 || ($c >= 0x2e80 && $c < 0xa4d0) ||
         ($c >= 0xac00 && $c < 0xd7a4) || ($c >= 0xff00 && $c < 0xff61)) ? 2 : 1;
@@ -98,7 +98,7 @@ for my $line (split /\n/, $frame) {
                 $left, $y, $cells * $w, $h;
             print qq{fill="#aeb9c9"/>\n};
         }
-        # bars as shapes: fonts differ in how they join blocks
+        # draw bars as rectangles, since some fonts leave gaps between blocks
         while ($part =~ /([\x{2588}-\x{258f}]+)/g) {
             my ($bar, $before) = ($1, substr $part, 0, $-[0]);
             my ($at, $eighths) = (0, 0);
@@ -110,7 +110,7 @@ for my $line (split /\n/, $frame) {
         }
         (my $rest = $part) =~ s/[\x{2588}-\x{258f}]/ /g;
         $x += $cells;
-        # what lies between two blanks keeps its place in any font
+        # give each text between blanks a position, which no font changes
         for my $text (split /(\s{2,}|^\s+|\s+$)/, $rest) {
             my $used = 0;
             $used += columns($_) for split //, $text;

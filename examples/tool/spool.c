@@ -1,5 +1,5 @@
 /*
- * spool.c -- offers that lie in a file until the server is there; spool.
+ * spool.c -- offers that are kept in a file until the server is there; spool.
  *
  * The file begins with a page of text that names the queue. The rest is an
  * outbox, as >>outbox in delayq.h describes it. A program that uses the file
@@ -17,14 +17,14 @@
 #include <unistd.h>
 
 #define HEAD 4096
-/* unused space takes no room on the disk */
+/* size of the outbox; the disk stores only the used pages of it */
 #define BOX (16 * 1024 * 1024)
 #define FIRST_LINE "delayq spool 1\n"
 
 static struct {
     char *file; /* the mapped file */
     char name[520];
-    char no_room[600]; /* the text that a signal's handler prints */
+    char no_room[600]; /* the text that on_no_room() prints */
     int64_t duplicates, dropped;
 } spool;
 
@@ -49,13 +49,13 @@ void use_spool(delayq_options *o) {
     o->settled = on_settled;
 }
 
-/* Read the first page of the file, or write that of a new one. */
+/* Read the first page of the file. In a new file, write it first. */
 static int read_head(const char *path, const char *name) {
     char *head = spool.file;
     size_t first = strlen(FIRST_LINE);
     long wire;
     char *end;
-    if (name && !head[0]) { /* in a new file the first line is written last */
+    if (name && !head[0]) { /* a new file; write its first line last */
         snprintf(head + first, HEAD - first, "%d\n%s\n", (int)set.wire, name);
         memcpy(head, FIRST_LINE, first);
     }
@@ -72,17 +72,17 @@ static int read_head(const char *path, const char *name) {
     return DONE;
 }
 
-/* The disk has no room for a page of the spool. The current offer is not
- * accepted. */
+/* Handle SIGBUS, which means that the disk has no room for a page of the spool.
+ * The current offer is not accepted. */
 static void on_no_room(int number) {
     (void)number;
     if (write(2, spool.no_room, strlen(spool.no_room)) < 0) {
-        /* If nobody reads the text, this does not matter. */
+        /* It does not matter if nobody reads the text. */
     }
     _exit(BROKEN);
 }
 
-/* Lock and map the spool of a queue. NULL: the queue that the file names. */
+/* Lock and map the spool of a queue. NULL means the queue in the file. */
 static int open_spool(const char *path, const char *name) {
     struct stat s;
     void *p;
@@ -93,9 +93,9 @@ static int open_spool(const char *path, const char *name) {
              "accepted before stays there\n",
              path);
     catch_signal(SIGBUS, on_no_room);
-    catch_signal(SIGXFSZ, SIG_IGN); /* ftruncate reports it instead */
+    catch_signal(SIGXFSZ, SIG_IGN); /* ftruncate then fails instead */
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    while (flock(fd, LOCK_EX) != 0) { /* another program uses the spool */
+    while (flock(fd, LOCK_EX) != 0) { /* blocks while others use the spool */
         if (stops) return stopped();
         if (errno != EINTR)
             return complain("%s: %s", path, strerror(errno)), BROKEN;
@@ -118,8 +118,8 @@ static int64_t left(void) {
     return (int64_t)(state.offers_accepted - state.offers_settled);
 }
 
-/* Send the ops in the spool for up to `ms`. If not `patient`, stop as soon as
- * the server does not answer. */
+/* Send the ops in the spool for at most `ms` milliseconds. Unless `patient`,
+ * stop as soon as the connection fails. */
 static delayq_status send_spool(int64_t ms, int patient) {
     int64_t until = clock_ms() + ms;
     delayq_status status;
@@ -138,12 +138,12 @@ int spool_for(char *name) {
     return code == DONE ? open_one(name, PATIENT) : code;
 }
 
-/* The spool is full: send some of it. */
+/* Send some ops of a full spool. */
 void spool_makes_room(void) {
     send_spool(100, 0);
 }
 
-/* All offers are accepted. Send them, unless the server does not answer. */
+/* Send the accepted offers, unless the server does not answer. */
 int spool_ends(int code) {
     char n[32];
     delayq_status status =

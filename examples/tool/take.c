@@ -1,5 +1,5 @@
 /*
- * take.c -- take, a command for each item, tick.
+ * take.c -- take, take --exec, tick.
  */
 #include "tool.h"
 #include <ctype.h>
@@ -18,16 +18,16 @@
  * >>take   printing due items
  *
  * Even without --lease an item is leased, for a minute, and acked when it has
- * been written: an item that can't be written is delivered again.
+ * been written. So an item that can't be written is delivered again.
  *---------------------------------------------------------------------------*/
 
 #define PRINT_LEASE_MS 60000
 #define PRINT_BATCH 100
 
-static int hands_out; /* --lease: the reader of the output sends the acks */
+static int hands_out; /* 1 with --lease: the reader of the output acks */
 
-/* Take from the first queue that has an item, in the order in which they were
- * named. *from: the queue, also after a failure. */
+/* Take from the first queue that has an item, in the order of the command line.
+ * Set *from to the number of this queue, or of the queue that failed. */
 static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
                                 size_t *n, int64_t wait_ms) {
     int64_t until = clock_ms() + wait_ms;
@@ -61,7 +61,7 @@ static delayq_status take_first(size_t *from, delayq_item *items, size_t max,
     return status;
 }
 
-/* The same. Then report the items that went to the dead letters. */
+/* Call take_first(), then report the items that became dead letters. */
 static delayq_status take_from(size_t *from, delayq_item *items, size_t max,
                                size_t *n, int64_t wait_ms) {
     uint64_t *died = (uint64_t *)must(calloc(handle_count, sizeof *died));
@@ -106,8 +106,8 @@ static int show_item(const char *queue, const delayq_item *item) {
     return written();
 }
 
-/* Ack the written items until their leases end. DELAYQ_GONE after a lost reply
- * most likely means that the first ack was done. */
+/* Ack the written items. Retry until their leases end. After a lost reply,
+ * DELAYQ_GONE most likely means that the first ack took effect. */
 static delayq_status ack_written(delayq *q, delayq_item *items, size_t count) {
     int64_t until = clock_ms() + PRINT_LEASE_MS;
     int uncertain = 0;
@@ -135,8 +135,8 @@ static void put_back(delayq *q, const delayq_item *items, size_t count) {
     while (count-- > 0) delayq_nack(q, items++, DELAYQ_RELEASE);
 }
 
-/* Write the items one by one. If the reader is slow, the other items are put
- * back before their leases end. *shown: how many were written. */
+/* Write the items one by one. If the reader is slow, put the other items back
+ * before their leases end. Add the number of written items to *shown. */
 static int hand_out(size_t from, delayq_item *items, size_t count,
                     int64_t *shown) {
     int64_t until = clock_ms() + PRINT_LEASE_MS / 2;
@@ -154,13 +154,13 @@ static int hand_out(size_t from, delayq_item *items, size_t count,
     return good ? code : broken();
 }
 
-/* Returns how long to wait for the next item. */
+/* Returns the time to wait for the next item, in ms. */
 static int64_t patience(void) {
     if (set.wait_ms >= 0 && set.wait_ms != FOREVER) return set.wait_ms;
     return set.follow || set.wait_ms == FOREVER ? DELAYQ_FOREVER : 0;
 }
 
-/* Messages are printed between two takes, so no take lasts for ever. */
+/* Limit the time of a take, since messages are printed between two takes. */
 static int64_t one_wait(int64_t wait_ms) {
     if (wait_ms >= 0) return wait_ms;
     return away ? 1000 : 9000;
@@ -170,7 +170,7 @@ static int64_t take_most(void) {
     return set.count >= 0 ? set.count : set.follow ? INT64_MAX : 1;
 }
 
-/* Percentiles of lateness: 50, 90 and 99 %. */
+/* Print the percentiles 50, 90 and 99 of the lateness. */
 static void show_lateness(void) {
     static const int parts[] = {50, 90, 99};
     uint64_t lateness[24] = {0}, taken = 0, sum = 0, seen = 0;
@@ -178,7 +178,7 @@ static void show_lateness(void) {
     for (k = 0; k < handle_count; k++) {
         delayq_counts counts;
         memset(&counts, 0, sizeof counts);
-        /* on failure these are the handle's own counts */
+        /* if this fails, the counts are those of the handle alone */
         delayq_count(&handles[k], &counts);
         taken += counts.taken;
         for (i = 0; i < 24; i++) {
@@ -227,43 +227,42 @@ static int take_and_print(void) {
  *
  * A job is an item and the session of processes that works on it. Each round of
  * the loop acks the items of ended jobs, extends the leases of the others, and
- * takes another item if fewer than --jobs run. The end of a process also ends
- * the take, by its signal.
+ * takes another item if fewer than --jobs run. If a process ends during a take,
+ * its SIGCHLD ends the take.
  *
- * The commands have sessions of their own: Ctrl-C reaches only this program,
- * which takes no more items and waits for them; and none can wait for a
- * terminal, its lease extended for ever. Who is stopped, by a second Ctrl-C or
- * by --timeout, is stopped with everything in its session (`timeout` makes a
- * process group of its own), and its item is put back when nothing of that is
- * left, or it would run twice.
+ * Each command has a session of its own. So Ctrl-C reaches only this program,
+ * which takes no more items and waits for the commands. And no command can wait
+ * for a terminal while its lease is extended for ever. A second Ctrl-C and
+ * --timeout end all processes of a session, also those in another process group
+ * (`timeout` makes one). The item is put back or nacked after all of them have
+ * ended. Otherwise two commands could work on it at once.
  *---------------------------------------------------------------------------*/
 
 #define MAX_JOBS 64
-#define DOUBT_MS \
-    400 /* a job that a signal has ended: is one for us coming? \
-         */
+/* After a signal has ended a command, wait this many milliseconds for the same
+ * signal to reach this program. */
+#define DOUBT_MS 400
 
 typedef enum job_state {
     IDLE,
     RUNNING,
-    LINGERING, /* stopped, and some processes of its session are left */
+    LINGERING, /* stopped, and processes of its session still run */
     ENDED      /* its item must be acked, nacked or buried */
 } job_state;
 
 typedef struct job {
     job_state state;
     size_t from;      /* number of the item's queue */
-    delayq_item item; /* without payload, which is the command's input */
-    pid_t pid;        /* also the number of its session */
-    int status;       /* the status from wait() */
-    int said_fd;      /* a file: the text written to descriptor 3 */
-    int stopping;     /* 1: it was sent a signal: */
-    /* by a stop of this program, so the attempt doesn't count */
-    int released;
-    int timed_out; /* or by --timeout */
-    int doubted;
-    int uncertain; /* an ack whose reply was lost */
-    /* times of the next action of each kind */
+    delayq_item item; /* without its payload, which the command reads */
+    pid_t pid;        /* the process of the command, which leads a session */
+    int status;       /* the status from waitpid() */
+    int said_fd;      /* a file with the text from descriptor 3 */
+    int stopping;     /* 1: this program has sent the command a signal */
+    int released;     /* 1: this program stops, so the attempt doesn't count */
+    int timed_out;    /* 1: --timeout has ended the command */
+    int doubted;      /* 1: the wait of DOUBT_MS has begun */
+    int uncertain;    /* 1: the reply to its ack, nack or bury was lost */
+    /* times of the next action of each kind, by clock_ms() */
     int64_t renew_ms, timeout_ms, kill_ms, retry_ms, give_up_ms;
     const char *result;
     int64_t delay_ms; /* delay of a nack */
@@ -271,11 +270,11 @@ typedef struct job {
 } job;
 
 static job jobs[MAX_JOBS];
-static int job_count; /* jobs that are not idle */
+static int job_count; /* the number of jobs that are not IDLE */
 static int64_t exec_failures;
-static int not_run; /* sh could not find or run a command */
+static int not_run; /* 1: sh could not find or run a command */
 
-/* Makes a file without a name. Returns -1 if there is no space. */
+/* Write data to a file without a name. Returns its descriptor, or -1. */
 static int unnamed_file(const void *data, size_t len) {
     FILE *file = tmpfile();
     int fd = -1;
@@ -293,8 +292,8 @@ static void set_number(const char *name, int64_t value, int known) {
     setenv(name, text, 1);
 }
 
-/* In the child: its input is the payload, its environment describes the item.
- */
+/* Run the command in the child. Its input is the payload, and its environment
+ * describes the item. */
 static void run_command(const job *j, int input) {
     setsid();
     catch_signal(SIGPIPE, SIG_DFL);
@@ -310,9 +309,9 @@ static void run_command(const job *j, int input) {
     _exit(127);
 }
 
-/* Send a signal to all processes of a session; signal 0 is sent to nobody.
- * Returns how many there are. Without a /proc like Linux's, the signal goes to
- * the first process's group. */
+/* Send a signal to all processes of a session. Returns their number. Signal 0
+ * only counts them. Without a /proc like that of Linux, send the signal to the
+ * process group of the first process. */
 static int signal_session(pid_t session, int number) {
     DIR *proc = opendir("/proc");
     struct dirent *entry;
@@ -352,8 +351,7 @@ static int64_t renew_every(void) {
     return set.lease_ms / 3 > 0 ? set.lease_ms / 3 : 1;
 }
 
-/* Start the command for an item. Returns 0 if this failed and the item was put
- * back. */
+/* Start the command for an item. On failure, put the item back and return 0. */
 static int start_job(size_t from, const delayq_item *item) {
     int input = unnamed_file(item->data, item->len), i = 0;
     int64_t now = clock_ms();
@@ -415,8 +413,8 @@ static void end_job(job *j) {
     job_count--;
 }
 
-/* Read the last line that the command has written to descriptor 3, without its
- * line end, or "". */
+/* Read the last line that the command has written to descriptor 3, without the
+ * newline. The line is "" if there is none. */
 static void read_said(const job *j, char *line, size_t size) {
     off_t end = lseek(j->said_fd, 0, SEEK_END);
     off_t from = end > (off_t)size - 1 ? end - (off_t)size + 1 : 0;
@@ -429,8 +427,8 @@ static void read_said(const job *j, char *line, size_t size) {
     if (last) memmove(line, last + 1, strlen(last));
 }
 
-/* Decide about the item of an ended command. Returns 0 to wait until it is
- * known whether this program is stopped, too. */
+/* Choose the result for the item of an ended command. Returns 0 if the caller
+ * must first wait, to learn whether this program is stopped, too. */
 static int judge_job(job *j) {
     int code = WIFEXITED(j->status) ? WEXITSTATUS(j->status) : -1, i;
     int number = code > 128 ? code - 128 : code < 0 ? WTERMSIG(j->status) : 0;
@@ -447,7 +445,7 @@ static int judge_job(job *j) {
     if (by_stop && stops && !j->timed_out) j->released = 1;
     j->result = "nacked";
     if (j->timed_out) {
-        /* For this exit code the text does not matter. */
+        /* After a timeout the text from descriptor 3 does not matter. */
     } else if (strncmp(said, "retry ", 6) == 0 &&
                read_delay(said + 6, &delay_ms, &due_ms)) {
         if (due_ms > 0) delay_ms = due_ms - server_ms(&handles[j->from]);
@@ -485,7 +483,7 @@ static int judge_job(job *j) {
     return 1;
 }
 
-/* The command has ended. Ack, nack or bury its item. If that fails, try again
+/* Ack, nack or bury the item of an ended command. If that fails, retry
  * later. */
 static void settle_job(job *j) {
     delayq *q = &handles[j->from];
@@ -529,8 +527,8 @@ static int64_t sooner(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Signal all running commands to end. These attempts don't count. SIGTERM is
- * followed by SIGKILL after --kill-after. */
+/* Send a signal to all running commands, whose attempts then don't count.
+ * SIGTERM is followed by SIGKILL after the time of --kill-after. */
 static void end_commands(int number) {
     int64_t kill_ms = clock_ms() + set.kill_after_ms;
     int i;
@@ -543,7 +541,8 @@ static void end_commands(int number) {
     }
 }
 
-/* Do what is due now for a job whose processes live: --timeout, SIGKILL. */
+/* Note the end of a job's processes, send them the signals that are due (for
+ * --timeout and --kill-after), and extend the lease. */
 static void tend_processes(job *j) {
     int64_t now = clock_ms();
     if (j->state == RUNNING && waitpid(j->pid, &j->status, WNOHANG) > 0)
@@ -567,7 +566,7 @@ static void tend_processes(job *j) {
     if (now >= j->renew_ms) renew_job(j);
 }
 
-/* Ack, extend or retry each job; returns when to call this again. */
+/* Do the due actions of all jobs. Returns the time of the next action. */
 static int64_t tend_jobs(void) {
     int64_t next = INT64_MAX;
     int i;
@@ -584,9 +583,9 @@ static int64_t tend_jobs(void) {
     return next;
 }
 
-/* React to new stop signals. The first one prints a line, the second one ends
- * the commands by SIGTERM and, after --kill-after, by SIGKILL, and the third
- * one kills them. Returns 1 if the commands were signalled. */
+/* React to a new stop signal. At the first one, print a line. At the second
+ * one, send SIGTERM to the commands and, after --kill-after, SIGKILL. At the
+ * third one, send SIGKILL. Returns 1 if the commands were sent a signal. */
 static int heed_stops(void) {
     static int heeded;
     const char *s = job_count > 1 ? "s" : "";
@@ -603,8 +602,8 @@ static int heed_stops(void) {
     return stops > 1;
 }
 
-/* Take an item and start its command. Returns 0 to take no more, with the exit
- * code in *code. */
+/* Take an item and start its command. Returns 0 if no more items are to be
+ * taken, with the exit code in *code. */
 static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     int64_t now = clock_ms(), wait = one_wait(patience());
     delayq_status status;
@@ -626,7 +625,7 @@ static int take_job(int64_t idle_ms, int64_t next_ms, int *code) {
     }
     if (status == DELAYQ_WOKEN) return 1;
     if (patience() < 0 || clock_ms() < idle_ms + patience()) {
-        /* Nothing came in this round. */
+        /* No item came in this round. */
         if (status == DELAYQ_EMPTY || passing(status)) return 1;
     }
     if (status == DELAYQ_EMPTY) return 0;
@@ -684,7 +683,7 @@ int run_take(int argc, char **argv) {
  * >>tick   moving due items
  *---------------------------------------------------------------------------*/
 
-/* Sleep until the next tick of a queue. */
+/* Sleep for wait_ms, or until a handle has input or is woken. */
 static void sleep_ticks(int64_t wait_ms) {
     size_t i, n = 0;
     struct pollfd *p =
@@ -701,8 +700,8 @@ static void sleep_ticks(int64_t wait_ms) {
     free(p);
 }
 
-/* Run a tick of each queue. Returns how long to wait, or -1 with the failure in
- * *status. */
+/* Tick each queue. Returns the time until the next tick in ms, or -1 after a
+ * failure, with its status in *status. */
 static int64_t tick_all(delayq_status *status) {
     int64_t least = 10000;
     size_t i;
@@ -724,7 +723,7 @@ static uint64_t moved_so_far(void) {
     uint64_t sum = 0;
     size_t i;
     for (i = 0; i < handle_count; i++) {
-        /* after a failure it has the handle's own counts */
+        /* if delayq_count fails, these are the counts of the handle alone */
         delayq_counts counts;
         memset(&counts, 0, sizeof counts);
         delayq_count(&handles[i], &counts);

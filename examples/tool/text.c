@@ -11,7 +11,7 @@
 #include <time.h>
 #include <wchar.h>
 
-/* Print a line on stderr. It may contain names, payloads and the server's
+/* Print a line on stderr. The line may contain names, payloads and the server's
  * texts, so control characters are shown as '.'. */
 static void say(const char *format, va_list args) {
     char text[4096], line[4096];
@@ -61,7 +61,7 @@ const char *commas(int64_t value, char *to, size_t size) {
     return to;
 }
 
-/* Returns a distance in time: 950ms, 5.2s, 3m12s, 1h05m, 2d03h. */
+/* Returns a duration as text: 950ms, 5.2s, 3m12s, 1h05m, 2d03h. */
 const char *distance(int64_t ms, char *to, size_t size) {
     int64_t s = ms / 1000;
     if (ms < 1000)
@@ -78,8 +78,6 @@ const char *distance(int64_t ms, char *to, size_t size) {
     return to;
 }
 
-/* Returns the length of the UTF-8 character at s, which has n bytes left; 0:
- * there is none. */
 size_t utf8(const unsigned char *s, size_t n) {
     size_t len = s[0] < 0x80   ? 1
                  : s[0] < 0xc2 ? 0
@@ -123,7 +121,7 @@ static void json_bytes(const void *bytes, size_t n) {
     putchar('"');
 }
 
-/* In a text that is not UTF-8, bytes from 0x80 on are shown as in Latin-1. */
+/* Print a text as a JSON string. If it is not UTF-8, it is read as Latin-1. */
 void json_text(const char *s) {
     size_t n = strlen(s);
     if (is_text((const unsigned char *)s, n)) {
@@ -168,7 +166,6 @@ void json_payload(const void *data, size_t n) {
     }
 }
 
-/* Show a payload on one line, for people. Control characters become '.'. */
 void preview(const void *data, size_t n, char *to, size_t size) {
     const unsigned char *s = (const unsigned char *)data;
     size_t i = 0, k = 0;
@@ -201,21 +198,21 @@ void shorten(const char *text, char *to, size_t size) {
     memcpy(to + n, " ...", sizeof " ...");
 }
 
-/* 0 while all output has been written. */
+/* The errno of the first failed write, or 0. */
 static int write_error;
 
 int written(void) {
     if (fflush(stdout) == 0 && !ferror(stdout)) return 1;
     if (!write_error) {
         write_error = errno ? errno : EIO;
-        if (write_error != EPIPE) /* `| head` closes the pipe without a fault */
+        if (write_error != EPIPE) /* `| head` closes its pipe early */
             complain("can't write: %s", strerror(write_error));
     }
     return 0;
 }
 
-/* Returns the exit code if output could not be written. A closed pipe ends this
- * program as it ends others. */
+/* Returns the exit code if output could not be written. After EPIPE this is the
+ * exit code of a program that SIGPIPE has ended. */
 int broken(void) {
     return write_error == EPIPE ? 128 + SIGPIPE : BROKEN;
 }
@@ -227,8 +224,8 @@ int broken(void) {
 
 static int shows_utf8;
 
-/* Use the locale that the environment names. If it isn't installed, use at
- * least its character set. */
+/* Use the locale that the environment names. If it is not installed, and its
+ * character set is UTF-8, use C.UTF-8. */
 void use_locale(void) {
     const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
     size_t i;
@@ -252,7 +249,7 @@ int width_of(const char *s) {
     while (*s) {
         size_t n = utf8((const unsigned char *)s, strlen(s));
         int columns = n > 0 ? columns_of(s, n) : -1;
-        width += columns < 0 ? 1 : columns; /* a '?' */
+        width += columns < 0 ? 1 : columns; /* shown as '?' */
         s += n > 0 ? n : 1;
     }
     return width;
@@ -267,7 +264,7 @@ static void json_blank(json *j) {
     while (j->at < j->end && memchr(" \t\r\n", *j->at, 4)) j->at++;
 }
 
-/* Read the next character if it is this one. */
+/* Skip blanks, and then c. Returns 0 if the next character is not c. */
 static int json_is(json *j, char c) {
     json_blank(j);
     if (j->at == j->end || *j->at != c) return 0;
@@ -318,7 +315,7 @@ static int json_escape(json *j) {
     }
     j->at++;
     c = json_hex(j);
-    /* the other half of the pair must follow */
+    /* the other half of the surrogate pair must follow */
     if (c >= 0xd800 && c < 0xdc00) {
         if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return 0;
         j->at += 2;
@@ -332,7 +329,7 @@ static int json_escape(json *j) {
     return c >= 0;
 }
 
-/* Read a string. Its first quote has been read. */
+/* Read a string whose opening quote has been read. */
 static int json_string(json *j) {
     j->len = 0;
     j->type = JSON_STRING;
@@ -369,7 +366,7 @@ static int json_number(json *j) {
     return 1;
 }
 
-/* Skip true, null, an object or an array. */
+/* Skip true, false, null, an object or an array. */
 static int json_other(json *j) {
     int depth = 0;
     j->number = *j->at == 't';
@@ -435,9 +432,9 @@ int unbase64(char *text, size_t *len) {
  * >>times   "1h30m" and "2026-11-21T15:00:00Z"
  *---------------------------------------------------------------------------*/
 
-#define MOST_MS INT64_C(1000000000000000) /* a few ten thousand years */
+#define MOST_MS INT64_C(1000000000000000) /* about 30,000 years */
 
-/* Returns the ms of the unit at s, and moves s behind it; 0: there is none. */
+/* Read a unit. Returns its length in ms, or 0 if there is no unit. */
 static double unit_ms(const char **s) {
     static const struct {
         const char *name;
@@ -454,8 +451,8 @@ static double unit_ms(const char **s) {
     return 0;
 }
 
-/* Reads "500ms", "1.5h", ".5s", "1h30m", "0" or "forever". Returns 1 if it was
- * understood. */
+/* Read "500ms", "1.5h", ".5s", "1h30m", "0" or "forever". Returns 1 if the text
+ * is a duration. */
 int read_duration(const char *s, int64_t *ms) {
     double sum = 0;
     *ms = 0;
@@ -483,7 +480,7 @@ int read_duration(const char *s, int64_t *ms) {
     return 1;
 }
 
-/* Reads n digits. Returns -1 if there are not as many. */
+/* Read a number of n digits. Returns -1 if there are fewer digits. */
 static int digits(const char **s, int n) {
     int value = 0;
     while (n-- > 0) {
@@ -504,7 +501,7 @@ static int64_t days(int y, int m, int d) {
     return era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
 }
 
-/* Reads a fraction of a second at s: ".25" is 250. */
+/* Read a fraction of a second. Returns it in ms: ".25" is 250. */
 static int fraction(const char **s) {
     int ms = 0, unit = 100;
     if (!sign(s, ".")) return 0;
@@ -513,8 +510,8 @@ static int fraction(const char **s) {
     return ms;
 }
 
-/* Reads the seconds to add for "Z", "+01:00", "-0530" or "+01". Local time has
- * none. */
+/* Read a time zone, "Z", "+01:00", "-0530" or "+01", as the seconds to add.
+ * Returns 1 if there is one, 0 if not (local time), or -1 if it is invalid. */
 static int zone(const char **s, int64_t *offset) {
     int plus = sign(s, "Zz+-"), h, m;
     *offset = 0;
@@ -527,8 +524,8 @@ static int zone(const char **s, int64_t *offset) {
     return 1;
 }
 
-/* Reads "2026-11-21T15:00[:00[.5]][Z|+01:00]", with a T or a blank. Without a
- * zone it is local time. Returns 1 if it was understood. */
+/* Read "2026-11-21T15:00[:00[.5]][Z|+01:00]", with a T or a blank. Without a
+ * zone it is local time. Returns 1 if the text is a date. */
 static int read_date(const char *s, int64_t *ms) {
     int y = digits(&s, 4), mo, d, h, mi, sec = 0, part = 0, zoned;
     int64_t offset, seconds;
@@ -563,7 +560,7 @@ static int read_date(const char *s, int64_t *ms) {
     return 1;
 }
 
-/* Reads "@1900000000" or "@1900000000.5". */
+/* Read the part of "@1900000000" or "@1900000000.5" after the "@". */
 static int read_epoch(const char *s, int64_t *ms) {
     int64_t seconds = 0;
     size_t len = strspn(s, "0123456789");
@@ -573,7 +570,6 @@ static int read_epoch(const char *s, int64_t *ms) {
     return *s == '\0';
 }
 
-/* Reads a DELAY: *delay_ms from now, or at *due_ms if that is > 0. */
 int read_delay(const char *s, int64_t *delay_ms, int64_t *due_ms) {
     *delay_ms = *due_ms = 0;
     if (*s == '@' || (strlen(s) > 4 && s[4] == '-')) {
@@ -591,7 +587,7 @@ int bad_delay(const char *s) {
                  "2026-11-21T15:00:00Z");
 }
 
-/* Returns local time like "2026-11-21 15:00:00". */
+/* Returns a time as local time, such as "2026-11-21 15:00:00". */
 const char *date(int64_t ms, char *to, size_t size) {
     time_t t = (time_t)(ms / 1000);
     struct tm *tm = localtime(&t);

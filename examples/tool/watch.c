@@ -1,16 +1,17 @@
 /*
  * watch.c -- the live view.
  *
- * A refresh costs the server one delayq_count per queue. The queue shown below
- * the table costs another one (a ZCOUNT per bar, each O(log n)), a peek of at
- * most 1,000 items or 512 KiB, and three LRANGEs of at most 60 items.
+ * For each refresh the server runs a delayq_count per queue. For the queue that
+ * is shown below the table it also runs a delayq_count_due (a ZCOUNT per bar,
+ * each O(log n)), a peek of at most 1,000 items or 512 KiB, and three LRANGEs
+ * of at most 60 items each.
  *
- * The rates are of the counts of ten updates. NET/S is by how many items the
- * queue has grown: what is offered and taken between two updates is seen only
- * by the programs that do it. So what is offered and taken is shown only of
- * queues where these count it (options.counters).
- * Only the taker knows how late an item was taken (`take --stats`); this view
- * shows how late the items are that are still in the set.
+ * The rates are averages over the last ten updates. NET/S is the growth of a
+ * queue in items per second. An item that is offered and taken between two
+ * updates does not change the growth. So OFFERED/S and TAKEN/S are shown only
+ * if the programs of a queue count their work (options.counters). The view
+ * shows the lateness of the items that are still in the set. The lateness of a
+ * taken item is known only to the program that took it (`take --stats`).
  */
 #include "tool.h"
 #include <errno.h>
@@ -24,16 +25,16 @@
 
 /*-----------------------------------------------------------------------------
  * MARK: - Views
- * >>views   what is known of each queue
+ * >>views   the counts of each queue
  *---------------------------------------------------------------------------*/
 
 #define BARS 16
 #define NEXT 1000
-#define ROWS 60 /* the most rows of a list */
+#define ROWS 60 /* the largest number of rows of a list */
 #define RELIST_MS 10000
 
-/* The edges between the bars, in ms from now. If the screen has fewer lines,
- * edges of a higher level are left out. */
+/* The edges between the bars, in ms from now. If the screen has few lines,
+ * the edges of the highest levels are left out. */
 static const struct {
     int64_t ms;
     int level;
@@ -44,9 +45,9 @@ static const struct {
     {5000, 4, "5 s"},     {15000, 2, "15 s"},    {60000, 1, "1 min"},
     {300000, 4, "5 min"}, {900000, 3, "15 min"}, {3600000, 2, "1 h"},
     {21600000, 4, "6 h"}, {86400000, 1, "1 d"},  {604800000, 3, "7 d"}};
-#define NOW 4 /* number of the bar "now": the bars up to it are overdue */
+#define NOW 4 /* index of the edge "now"; the bars 0 to NOW are overdue */
 
-/* The growth of a number: its last values. */
+/* The last values of a number, from which its growth is computed. */
 #define SPAN 11
 typedef struct growth {
     size_t count;
@@ -63,14 +64,14 @@ static void grow(growth *g, int64_t ms, int64_t value) {
     g->value[g->count++] = value;
 }
 
-/* The same for a counter. It starts at 0 again if somebody deletes it. */
+/* Add a value of a counter. A deleted counter begins at 0 again. */
 static void rise(growth *g, int64_t ms, uint64_t value) {
     if (g->count > 0 && (int64_t)value < g->value[g->count - 1]) g->count = 0;
     grow(g, ms, (int64_t)value);
 }
 
-/* Computes the growth per second over the last ten updates. Returns 0 if it is
- * not known yet. */
+/* Compute the growth per second over the last ten updates. Returns 0 if the
+ * growth is not known yet. */
 static int net(const growth *g, double *per_s) {
     size_t last = g->count - 1;
     if (g->count < 2 || g->ms[last] <= g->ms[0]) return 0;
@@ -92,13 +93,13 @@ typedef struct view {
 static view *views;
 static size_t selected;
 static int64_t server_offset_ms; /* the server's clock minus this machine's */
-/* time of the last poll by the server's clock */
+/* the server's time at the last refresh */
 static int64_t polled_ms;
-/* time of the last list of queues; 0: they were named */
+/* when the queues were last listed, by clock_ms(); 0: they were named */
 static int64_t listed_ms;
 static int counted; /* 1: at least one queue has counters */
 
-/* Count the items that are due in each bar. */
+/* Count the items in each bar of the histogram. */
 static int count_bars(delayq *q, view *v) {
     int64_t due[BARS], counts[BARS];
     int i;
@@ -137,15 +138,15 @@ static void refresh(size_t i) {
  * MARK: - Panes
  * >>panes   the items of the queue that is shown below the table
  *
- * An element tells how often it has been handed out, not whether it is leased
- * or waits for its next attempt after a nack: so LEASED are those that have
- * been handed out once, RETRYING those that have been more often.
+ * An element contains the number of its attempts, but not whether it is leased
+ * or waits for its next attempt after a nack. So LEASED shows the items that
+ * were handed out once, and RETRYING those that were handed out more often.
  *---------------------------------------------------------------------------*/
 
 enum { SCHEDULED, LEASED, RETRYING, READY, DEAD, PANES };
 
 typedef struct row {
-    int64_t ms; /* due time; of dead letters the time of death */
+    int64_t ms; /* the due time, or the time of death of a dead letter */
     int attempt;
     char reason[16];
     char ticket[52];
@@ -166,9 +167,9 @@ static pane panes[PANES] = {{.name = "SCHEDULED"},
                             {.name = "RETRYING"},
                             {.name = "READY"},
                             {.name = "DEAD"}};
-static int enlarged = -1; /* the only pane that is shown */
-static size_t seen_items; /* items of the set that were read, from its head */
-static size_t panes_of;   /* the queue of the panes */
+static int enlarged = -1; /* the pane that is shown alone; -1: all panes */
+static size_t seen_items; /* the number of items read from the set */
+static size_t panes_of;   /* the number of the queue in the panes */
 
 static row *add_row(pane *p, const void *data, size_t len) {
     row *r;
@@ -231,7 +232,7 @@ static void read_rows(delayq *q, pane *p, const char *key, int64_t from,
     if (r) freeReplyObject(r);
 }
 
-/* Another queue is shown, or this one could not be read. */
+/* Forget the growth of the panes, for another queue or after a failure. */
 static void forget_panes(void) {
     int i;
     for (i = 0; i < PANES; i++) panes[i].grown.count = 0;
@@ -283,7 +284,7 @@ static void refresh_all(void) {
     for (i = 0; i < handle_count && !stops; i++) {
         const view *before = i > 0 ? &views[i - 1] : NULL;
         if (before && passing(before->status) && clock_ms() - began_ms > 500) {
-            /* The server does not answer, so don't wait for it once per
+            /* The server does not answer, so don't wait for it again for each
              * queue. */
             views[i].status = before->status;
             memcpy(views[i].why, before->why, sizeof before->why);
@@ -301,7 +302,7 @@ static void refresh_all(void) {
         forget_panes();
 }
 
-/* If no queue was named, look for new queues now and then. */
+/* If no queue was named, look for new queues every RELIST_MS. */
 static void list_anew(void) {
     char **found, *chosen;
     size_t count, i;
@@ -394,7 +395,7 @@ static int watch_plainly(void) {
         size_t i;
         list_anew();
         for (i = 0; i < handle_count && !stops; i++) {
-            selected = i; /* in JSON all queues have bars */
+            selected = i; /* so that all queues have bars in JSON */
             refresh(i);
             if (set.json)
                 show_json_view(&views[i]);
@@ -410,7 +411,7 @@ static int watch_plainly(void) {
 
 /*-----------------------------------------------------------------------------
  * MARK: - Screen
- * >>screen   a frame is put together and written at once
+ * >>screen   a frame is composed in memory and written at once
  *---------------------------------------------------------------------------*/
 
 static struct {
@@ -418,7 +419,7 @@ static struct {
     size_t len, room;
     int rows, columns, row;
     int blocks; /* 1: bars are made of blocks; 0: of # */
-    int grey;   /* NO_COLOR is set */
+    int grey;   /* 1: NO_COLOR is set */
     int lost;   /* 1: the terminal can't be written to */
 } screen;
 
@@ -435,8 +436,8 @@ static void put_text(const char *s) {
     put_bytes(s, strlen(s));
 }
 
-/* Fit a text into `width` columns: unprintable characters become '?', and
- * blanks follow. Returns the bytes. */
+/* Copy a text to `width` columns. Unprintable characters become '?', and blanks
+ * fill the rest. Returns the number of bytes. */
 static size_t fit(const char *s, int width, char *to, size_t size) {
     size_t k = 0, n;
     for (; *s; s += n) {
@@ -459,7 +460,7 @@ static size_t fit(const char *s, int width, char *to, size_t size) {
 }
 
 /* Print one line in a style ("1" bold, "7" inverse, "" none), cut at the
- * screen's edge. Lines below the last one are left out. */
+ * screen's edge. Lines below the screen are left out. */
 static void put_line(const char *style, const char *format, ...) {
     char line[2048], cut[4096], code[16];
     size_t n;
@@ -510,7 +511,7 @@ static void bar_label(int a, int b, char *to, size_t size) {
         snprintf(to, size, "in %s - %s", edges[a].text, edges[b].text);
 }
 
-/* Choose the edges, so that at most `rows` bars are drawn. Edges in the past
+/* Choose the edges so that at most `rows` bars are drawn. Edges in the past
  * are chosen only if something is overdue. */
 static int choose_edges(const view *v, int rows, int chosen[BARS]) {
     int level, n = 0, i;
@@ -524,7 +525,6 @@ static int choose_edges(const view *v, int rows, int chosen[BARS]) {
     return n + 1;
 }
 
-/* Draw the histogram. */
 static void draw_bars(const view *v, int rows) {
     int chosen[BARS], n = choose_edges(v, rows, chosen), i, k, from;
     int64_t sums[BARS], most = 1;
@@ -550,13 +550,13 @@ static void draw_bars(const view *v, int rows) {
 
 typedef struct column {
     const char *head;
-    int width, need; /* the screen's least width at which a column is shown */
+    int width, need; /* need: the smallest screen that shows the column */
 } column;
 
 static const column columns[] = {
     {"PENDING", 11, 0},    {"OVERDUE", 9, 36}, {"OLDEST", 8, 62},
     {"READY", 9, 28},      {"DEAD", 8, 48},    {"NET/S", 9, 70},
-    {"OFFERED/S", 11, 90}, {"TAKEN/S", 9, 90}, /* only if they are counted */
+    {"OFFERED/S", 11, 90}, {"TAKEN/S", 9, 90}, /* only with counters */
 };
 #define COLUMNS (sizeof columns / sizeof columns[0])
 
@@ -616,8 +616,8 @@ static void draw_row(const view *v, const char *style) {
     put_line(style, "%s", line);
 }
 
-/* Returns the limit of the lateness of a share of the overdue items, by the
- * bars. */
+/* Returns as text a lateness that `percent` of the overdue items don't
+ * reach. */
 static const char *late_part(const view *v, int percent) {
     int64_t seen = 0;
     int i;
@@ -697,7 +697,7 @@ static void draw_pane(int number, int rows) {
         draw_item(p, &p->rows[number == DEAD ? p->count - 1 - i : i]);
 }
 
-/* Draw the panes. Each has its title. The other lines are given out in turn
+/* Draw the panes, each with its title. The panes get the other lines in turn,
  * until no pane needs more. */
 static void draw_panes(void) {
     int left = screen.rows - screen.row - PANES, rows[PANES] = {0}, i, more = 1;
@@ -736,7 +736,7 @@ static void draw(void) {
     put_text("\033[H");
     draw_head();
     draw_row(NULL, "1");
-    /* The table takes at most a third of the screen. */
+    /* The table fills at most a third of the screen. */
     fitting = screen.rows > 12 ? (size_t)(screen.rows - 3) / 3 : 2;
     if (selected >= fitting) first = selected - fitting + 1;
     for (i = first; i < handle_count && i < first + fitting; i++)
@@ -774,7 +774,7 @@ static void screen_on(void) {
         raw.c_cc[VTIME] = 0;
         tcsetattr(0, TCSADRAIN, &raw);
     }
-    /* Use the other screen, without cursor and wrapping. */
+    /* Use the alternate screen, without cursor and wrapping. */
     fputs("\033[?1049h\033[?25l\033[?7l\033[2J", stdout);
     fflush(stdout);
 }
@@ -796,7 +796,7 @@ static void measure(void) {
     }
 }
 
-/* Ctrl-Z: give the terminal back, and stop until the program is continued. */
+/* After Ctrl-Z, restore the terminal, and stop until SIGCONT comes. */
 static void suspend(void) {
     suspended = 0;
     screen_off();
@@ -804,8 +804,8 @@ static void suspend(void) {
     screen_on();
 }
 
-/* Read the keys. Returns 0 to quit, 1 to read something again, 2 to draw again,
- * else -1. */
+/* Handle the pressed keys. Returns 0 to quit, 1 to refresh, 2 to draw again, or
+ * -1 to do nothing. */
 static int read_keys(void) {
     unsigned char keys[32];
     ssize_t i, n = read(0, keys, sizeof keys);
@@ -847,7 +847,7 @@ static int watch_screen(void) {
             if (wait_for(reads_keys ? 0 : -1, until - clock_ms()))
                 key = read_keys();
             if (suspended) suspend();
-            measure(); /* a new size is drawn at once */
+            measure(); /* so that a new size is drawn at once */
             if (key != 0 && key != 1) draw();
         }
         if (key == 0) break;
@@ -867,7 +867,7 @@ int run_watch(int argc, char **argv) {
     code = open_or_list(argc, argv, PATIENT);
     set.quiet = 1; /* the view shows errors */
     listed_ms = argc > 0 ? 0 : clock_ms();
-    /* until the server's clock is known */
+    /* used until the server's clock is known */
     server_offset_ms = (int64_t)time(NULL) * 1000 - clock_ms();
     if (code != DONE) return code;
     views = (view *)must(calloc(handle_count, sizeof *views));
