@@ -1,8 +1,8 @@
 /*
- * The rights of each role: those of examples/server/users.acl and, beside
- * Redisson, also those below "## Rights" in the README of that folder. With all
- * of them a role works and the server refuses nothing. Without any one of them
- * something fails.
+ * The rights of each role: those in examples/server/users.acl and, for queues
+ * that Redisson shares, also those below "## Rights" in that folder's README.
+ * With all its rights a role works, and the server refuses nothing. Without any
+ * one of them something fails.
  */
 #include "test.h"
 #include <sys/wait.h>
@@ -17,7 +17,7 @@
 struct rights {
     char *text; /* the text that the words point into */
     char *word[RIGHTS];
-    int n, common; /* how many of the words stand in the user's first line */
+    int n, common; /* n words; the first `common` are on the first line */
 };
 
 static char *whole(const char *path) {
@@ -30,8 +30,8 @@ static char *whole(const char *path) {
     return text;
 }
 
-/* Returns the roles of users.acl as commands, then those of the README's
- * section. */
+/* Returns the ACL SETUSER commands for the roles of users.acl, then those of
+ * the README's section. */
 static char *pasted(void) {
     char *acl = whole(FOLDER "users.acl"), *text = whole(FOLDER "README.md");
     char *out = (char *)calloc(2, strlen(acl) + strlen(text));
@@ -52,7 +52,7 @@ static char *pasted(void) {
 }
 
 /* Read the words of all lines "ACL SETUSER user ...". The first line is for
- * every wire. The second one is added beside Redisson. */
+ * every wire, the second one only for queues that Redisson shares. */
 static void read_rights(const char *user, struct rights *r) {
     char *word, *line, *rest, *after;
     int lines = 0;
@@ -114,8 +114,8 @@ static void tick_once(void) {
     tick();
 }
 
-/* Items of each kind, all due: a new one, a redelivered one, an undecodable
- * one. */
+/* Create due items of each kind: new, redelivered, undecodable, and one that
+ * another program has pushed to the ready list. */
 static void due_items(void) {
     unsigned char e[64];
     size_t n = element(e, 16, 8, "ABCDEFGHIJKLM\0\0\2", "again", 5);
@@ -129,8 +129,8 @@ static void due_items(void) {
     usleep(1500);
 }
 
-/* Have the subscriber pinged, as after a long silence, and the ping answered.
- * A message that arrives just then postpones the ping. */
+/* Make the handle ping its subscriber, as after a long silence, and wait for
+ * the answer. A message that arrives just then postpones the ping. */
 static void ping_subscriber(void (*step)(void)) {
     UNTIL((step(), why[0] || !q.conn->sub.c ||
                        (q.conn->sub.state >= DELAYQ_SOCKET_OPEN &&
@@ -183,7 +183,7 @@ static void move(void) {
     if (!q.subscribed) complain("not subscribed", "");
 }
 
-/* Take everything; ack it if it is leased. */
+/* Take all items, and ack them if they are leased. */
 static void take_all(void) {
     delayq_item item;
     delayq_status status;
@@ -192,7 +192,7 @@ static void take_all(void) {
     TRY(status, DELAYQ_EMPTY);
 }
 
-/* Returns 1 if the server has answered all that a subscriber asks for, and has
+/* Returns 1 if the server has answered all requests of the subscriber, and has
  * refused to report pushes. */
 static int cannot_track(void) {
     return q.conn->sub.state >= DELAYQ_SOCKET_OPEN &&
@@ -202,7 +202,7 @@ static int cannot_track(void) {
 
 static void be_notified(void) {
     delayq_item item;
-    do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* subscribes, tracks */
+    do TRY(delayq_take(&q, &item, 20), DELAYQ_EMPTY); /* the take subscribes */
     while (!why[0] && !q.list_tracked && !cannot_track());
     if (!q.list_tracked || !q.subscribed)
         complain("not subscribed", delayq_errmsg(&q));
@@ -228,7 +228,8 @@ static void take_soon(void) {
     if (q.options.lease_ms && !why[0]) TRY(delayq_ack(&q, &item), DELAYQ_OK);
 }
 
-/* If q sleeps, tell it to lead after the item is due. It may not sleep yet. */
+/* Tell q every 70 ms to lead, since q may not be a sleeper yet. The item is due
+ * before the first message. */
 static void promote(void *unused) {
     redisContext *c = server_connect(&main_server);
     (void)unused;
@@ -238,8 +239,8 @@ static void promote(void *unused) {
     }
 }
 
-/* Wait for long in each role: alone, after a waiter that died; as the leader,
- * after a leader that died and before the next one; as one of many sleepers. */
+/* Run a take that waits in each role: alone, with a dead handle in the set; as
+ * the leader, between a dead one and the next; as one of many sleepers. */
 static void wait_among_others(void) {
     enum { OTHERS = 17 };
     redisContext *others[OTHERS];
@@ -272,7 +273,7 @@ static void take(void) {
     due_items();
     q.next_poll_us = 0;
     take_all();
-    /* taken straight from the set, with an undecodable item */
+    /* this take gets items straight from the set, one of them undecodable */
     OFFER(&boss, "fresh", 0);
     ask("ZADD " ZSET " 7 poison");
     usleep(1500);
@@ -290,8 +291,7 @@ static void take(void) {
     q.options.max_late_ms = 0;
 }
 
-/* Send all requests of the tool's commands watch, peek, count, dead and
- * list. */
+/* Send all requests of the tool's watch, peek, count, dead and list. */
 static void watch(void) {
     redisContext *c;
     redisReply *r;
@@ -347,11 +347,11 @@ static void pause_queue(void) {
     redisFree(other);
 }
 
-/* --- with all of them, and without each ---------------------------------- */
+/* --- with all rights, and without each one ------------------------------- */
 
-/* Complain about each command that the server has refused, also silently. The
- * only exception is the EXISTS by which a connection checks the slot in a
- * cluster. */
+/* Complain about each command that the server has refused, even if the handle
+ * has not reported it. The exceptions are INFO, and the EXISTS with which a
+ * connection checks the slot in a cluster. */
 static void check_log(void) {
     redisReply *r = run(main_connection(), "ACL LOG");
     size_t i, k;
@@ -372,7 +372,7 @@ static void check_log(void) {
     freeReplyObject(r);
 }
 
-/* Returns NULL, or what failed. */
+/* Run a role without right number `but`. Returns NULL, or the failure. */
 static const char *works(const struct rights *r, int but, delayq_wire wire,
                          void (*role)(void), int64_t lease_ms) {
     delayq_options o = options_for(&main_server, "jobs");
@@ -387,15 +387,15 @@ static const char *works(const struct rights *r, int but, delayq_wire wire,
     set_rights(r, but);
     snprintf(url, sizeof url, "unix://tested:secret@%s", main_server.socket);
     open_wire(&boss, "jobs", wire);
-    /* so many items that the mirror is searched */
+    /* a mirror is searched only if it has more than 1,000 elements */
     for (far = wire == DELAYQ_NATIVE ? 1 : 1100; far > 0; far--)
         OFFER(&boss, "far", 3600000);
     o.url = url;
     o.wire = wire;
     o.lease_ms = lease_ms;
     o.log = on_fault;
-    o.max_wait_ms = 1800000; /* polls find nothing */
-    o.counters = 1;          /* +hincrby has no other use */
+    o.max_wait_ms = 1800000; /* only messages find items */
+    o.counters = 1;          /* only this needs +hincrby */
     TRY(delayq_open(&q, &o), DELAYQ_OK);
     if (!why[0]) role();
     check_log();
@@ -417,7 +417,7 @@ static void least(const char *user, void (*role)(void), int64_t lease_ms) {
         wrong = works(&r, -1, wire, role, lease_ms);
         if (!wrong) wrong = works(&r, r.n, wire, role, lease_ms);
         if (wrong) FAIL("%s, %s: %s", user, names[WIRE_NUMBER(wire)], wrong);
-        /* Beside Redisson, each word of the second line must be needed. */
+        /* With a Redisson wire, each word of the second line must be needed. */
         for (i = wire == DELAYQ_NATIVE ? 0 : r.common; i < r.n; i++)
             if (strchr("~&+", r.word[i][0]) &&
                 !works(&r, i, wire, role, lease_ms))
@@ -446,7 +446,7 @@ TEST(the_rights_of_a_pauser_suffice_and_are_the_least) {
     least("pauser", pause_queue, 0);
 }
 
-/* its users are those of users.acl, and no others */
+/* a server whose users are those of users.acl, and no others */
 static server guarded;
 static redisContext *admin; /* may do everything on that server */
 
@@ -457,7 +457,7 @@ static void says(redisContext *c, const char *command, const char *answer) {
     freeReplyObject(r);
 }
 
-/* Start that server, and run the README's lines for a queue that Redisson
+/* Start `guarded`, and run the README's lines for a queue that Redisson
  * shares. */
 static void start_guarded(void) {
     char path[PATH_MAX], *lines = pasted(), *line, *rest = lines;
@@ -537,7 +537,7 @@ TEST(a_watcher_moves_takes_and_changes_nothing) {
     delayq_options o;
     size_t n;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
-    read_rights("watcher", &r); /* and those beside Redisson */
+    read_rights("watcher", &r); /* including those for Redisson */
     set_rights(&r, -1);
     free(r.text);
     open_queue(&boss, "jobs");

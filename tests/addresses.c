@@ -1,6 +1,4 @@
-/*
- * Addresses that look right and lead to somebody else.
- */
+/* Addresses that look right, but lead to another program. */
 #define _GNU_SOURCE
 #include "test.h"
 #include <netinet/in.h>
@@ -8,8 +6,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-/* The kernel's limit is 107 bytes. The first 107 bytes of a longer path may be
- * the path of another socket, whose owner would then get the password. */
 /* If nobody listens on a port, and the system gives that port to the client's
  * own socket, the client is connected to itself. */
 static redisContext *connect_to_itself(void *user, int ms) {
@@ -38,6 +34,8 @@ TEST(a_socket_that_is_connected_to_itself_is_a_refused_connection) {
     delayq_close(&q);
 }
 
+/* The kernel's limit is 107 bytes. The first 107 bytes of a longer path may be
+ * the path of another socket, whose owner would then get the password. */
 TEST(a_unix_path_that_is_too_long_reaches_no_other_socket) {
     struct sockaddr_un near;
     char url[300];

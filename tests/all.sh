@@ -1,9 +1,9 @@
 #!/bin/sh
-# `make test` and `make test-all`: run all suites, in four lanes at the same time,
-# since most suites wait more than they compute. In a lane the suites run one after
-# the other. Show the progress. The end of the output says everything: the skipped
-# tests with the reason, the flaky and the failed tests with their first lines, the
-# time of each suite, the sums. In CI a skipped test fails the run.
+# `make test` and `make test-all`: run all suites, in four lanes at the same
+# time, since most suites wait more than they compute. In a lane the suites run
+# one after the other. The output ends with a summary: the skipped tests with
+# the reasons, the flaky and the failed tests with their first lines, the time
+# of each suite, the sums. In CI a skipped test fails the run.
 #
 #     tests/all.sh [BUILD [test | all]]
 #
@@ -19,34 +19,35 @@
 #                installed or copied header; + monitoring; the header; the
 #                documentation
 #
-# A suite that depends on time and fails beside the others is run again at the end,
-# alone, up to twice, as tests/main.c does with a test. If it passes then, it is
-# FLAKY. The flaky tests are also in BUILD/flaky.txt.
+# If a suite that depends on time fails while others run, it is run again at the
+# end, alone, up to twice. If it then passes, it is FLAKY. tests/main.c does the
+# same with a test. BUILD/flaky.txt lists the flaky tests, too.
 #
-# With `test` the examples are those in BUILD/o0, which are not optimized, and the
-# suites with the argument `short` leave out some of their parts.
+# With `test` the suites use the examples in BUILD/o0, which are not optimized,
+# and suites with the argument `short` leave out some of their parts.
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 build=${1:-build} examples=${1:-build}/o0
 long='' short=short
 [ "$2" = all ] && long=1 short='' examples=$build
 began=$(date +%s) lanes=
-results=${3:-$dir} # of all lanes
+results=${3:-$dir} # a folder for the results of all lanes
 
 missing() {
     echo "   skipped: $1"
     echo "$1" >>"$results/skips"
     echo "0 0 1" >>"$results/counts"
 }
-# run TITLE COMMAND...: runs a suite, and shows what is not ok, with all its bytes.
-# Leaves its output in $dir/out, its last line in $last, its seconds in $took.
-# grep needs -a, because a payload may make a text "binary".
+# run TITLE COMMAND...: runs a suite, and prints all lines except those of
+# passed or skipped tests. Its output is then in $dir/out, the last line in
+# $last, the seconds in $took. grep needs -a, because a payload may make a text
+# "binary".
 run() {
     echo "== $1"
     shift
     start=$(date +%s)
     case $* in
     sh\ *tests/valgrind.sh* | env\ *) progress=1 ;;
-    sh\ *.sh*) progress= ;; # its stderr belongs to the line before
+    sh\ *.sh*) progress= ;; # its stderr follows the line that it explains
     *) progress=1 ;;
     esac
     if [ -n "$progress" ]; then
@@ -71,8 +72,8 @@ run() {
     took=$(($(date +%s) - start))
     echo "   $last ($took s)"
 }
-# told WORD PREFIX: the lines that begin with the word, and up to 12 lines below
-# each that explain it
+# told WORD PREFIX: prints the lines that begin with the word, each with the
+# prefix and with up to 12 lines after it that explain it
 told() {
     LC_ALL=C awk -v word="$1" -v prefix="$2" '
         index($0, word " ") == 1 {
@@ -85,7 +86,7 @@ told() {
         }
         left-- > 0 { print (/^ / ? "" : "    ") substr($0, 1, 300) }'
 }
-# record TITLE: the results of a suite that was run
+# record TITLE: records the results of the suite that was run last
 record() {
     told FAIL "$1: " <"$dir/out" >>"$results/fails"
     told FLAKY "$1: " <"$dir/out" >>"$results/flaky"
@@ -97,7 +98,7 @@ record() {
     set -- $last
     echo "$1 $3 $5" >>"$results/counts"
 }
-# suite TITLE COMMAND...: runs it, and records its results
+# suite TITLE COMMAND...: runs a suite, and records its results
 suite() {
     run "$@"
     record "$1"
@@ -114,7 +115,7 @@ timed() {
         ;;
     esac
 }
-# alone TITLE: runs the suite alone, up to twice
+# alone TITLE: runs a failed suite again, alone, up to twice
 alone() {
     title=$1
     words=$(cat "$dir/again-$title")
@@ -130,7 +131,7 @@ alone() {
     esac
     record "$title"
 }
-# made TARGET...: makes it. If it doesn't compile, that is a failure.
+# made TARGET...: makes the targets. If one doesn't compile, that is a failure.
 made() {
     make -s B="$build" "$@" >"$dir/made" 2>&1 && return
     echo "== make $*"
@@ -141,8 +142,8 @@ made() {
     record "make $*"
     return 1
 }
-# The demo on a server of its own: all six items arrive. (Its game's frames are
-# checked with the recipes.)
+# Run the demo on a private server. All six items must arrive. (tests/recipes.sh
+# checks the frames of its game.)
 demo() {
     if sh tests/with-server.sh "$examples/demo" >"$dir/demo" 2>&1 &&
         [ "$(grep -c '^arrived' "$dir/demo")" -eq 6 ]; then
@@ -175,7 +176,7 @@ tests_lane() {
         missing "there is no libhiredis.a: no allocation was made to fail"
     fi
     [ -n "$long" ] || return 0
-    locale= # the slowest suite: its servers have the locale
+    locale= # the servers of the slowest suite use the locale
     if has_locale; then
         locale=DELAYQ_TEST_LOCALE=en_US.UTF-8
     else
@@ -208,7 +209,7 @@ simulator_lane() {
         missing "clang has no libFuzzer: install clang and libclang-rt-dev; no fuzzer's corpus was read"
     fi
 }
-# It is deterministic: the same seeds on each machine, and none is run again.
+# The simulator is deterministic on all machines, so no failed suite is rerun.
 simulator() {
     for archive in libhiredis.a liblua5.1.a; do
         [ -f "$(${CC:-cc} -print-file-name=$archive)" ] || {
@@ -224,7 +225,7 @@ simulator() {
             "$build/sim-model" "$build/sim-clock.so"
     }
 }
-# seeds N: the simulator's known seeds and the first N, as a suite
+# seeds N: runs the simulator's known seeds and the first N seeds, as a suite
 seeds() {
     "$build/sim" --known tests/sim/seeds.txt --seeds "$1" >"$dir/seeds"
     code=$?
@@ -252,7 +253,7 @@ if ! command -v redis-server && command -v valkey-server; then
     export DELAYQ_TEST_SERVER=valkey-server
 fi >/dev/null
 server=$(command -v "${DELAYQ_TEST_SERVER:-redis-server}")
-if [ "$3" ]; then # another lane, a process of its own
+if [ "$3" ]; then # this process is another lane
     "$4_lane"
     exit
 fi
@@ -271,7 +272,7 @@ trap 'for lane in $lanes; do kill -s TERM -- -"${lane#*:}" 2>/dev/null; done
 tests_lane
 for lane in $lanes; do
     tail -n +1 -f --pid="${lane#*:}" "$dir/lane-${lane%:*}" &
-    wait $! # a signal ends this wait, but not a command in the foreground
+    wait $! # a signal ends `wait`, but not a command in the foreground
     wait "${lane#*:}" ||
         echo "FAIL the lane of the ${lane%:*}: it ended with $?" >>"$dir/fails"
 done

@@ -6,17 +6,17 @@
 #
 #     tests/bare.sh [SUITE...]     default: bookworm trixie
 #
-# tests/debian.sh has its settings. A suite's output also goes to
+# tests/debian.sh lists the settings. A suite's output also goes to
 # build/bare/SUITE.log. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh && . tests/debian.sh || exit 1
 
-# The commands are typed as by a newcomer in a container: without sudo, after
-# apt-get update.
+# Use the commands as a newcomer in a container types them: without sudo, and
+# after apt-get update.
 echo 'cd /root/delayq && apt-get update' >"$dir/commands"
 awk '/^## / { here = $0 == "## Try it" } here && /^    / { print }' README.md |
     sed 's/^ *\(sudo \)\{0,1\}//' >>"$dir/commands"
 
-# tries SUITE: runs the commands in a new system, which is removed afterwards
+# tries SUITE: runs the commands in a new system, and removes the system
 tries() {
     root=$dir/$1 log=$logs/$1.log
     new_system "$1" "$root" "$log" || return

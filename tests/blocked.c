@@ -1,6 +1,6 @@
 /*
- * What a handle waits for: it acts as soon as it can, and sleeps until then.
- * Nothing here waits for ever or polls without sleeping.
+ * A handle that is blocked acts as soon as it can, and sleeps until then. In
+ * none of these tests may it wait for ever, or poll without sleeping.
  */
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
@@ -23,8 +23,8 @@ static delayq_options sharing(delayq *owner, const char *name, int has_box) {
     return o;
 }
 
-/* Returns how many ticks of a second say that there is more work now, though
- * nothing can be done. */
+/* Tick the handles for 1 s while they can do nothing. Returns the number of
+ * rounds in which a tick reported that there is more work now (wait_ms = 0). */
 static int busy_ticks(delayq *const *handles, int n) {
     long long end = now_us() + 1000000;
     int busy = 0, i;
@@ -40,8 +40,8 @@ static int busy_ticks(delayq *const *handles, int n) {
     return busy;
 }
 
-/* The offer looks for foreign elements, since the last look is old. Only a take
- * reads the reply to that. */
+/* The last probe is old, so the offer has to wait for a new one. Here only the
+ * take steps the handle, so the take must read the probe's reply. */
 TEST(an_outbox_that_was_idle_takes_what_it_then_offers) {
     int ticks;
     for (ticks = 0; ticks < 2; ticks++) {
@@ -85,7 +85,8 @@ TEST(a_take_goes_on_after_the_probe_of_its_queue_has_failed) {
     }
 }
 
-/* The second handle has an op, too, which waits for the first one's. */
+/* The second handle shares the connection. Its op waits until the payload of
+ * the first handle is written. */
 TEST(nothing_spins_while_a_large_payload_is_being_written) {
     enum { SIZE = 12 << 20 };
     char *payload = (char *)calloc(1, SIZE);
@@ -123,7 +124,7 @@ TEST(nothing_spins_while_a_large_payload_is_being_written) {
     free(payload);
 }
 
-/* The first host answers nothing. The item of the other queue comes in time. */
+/* The first server never answers. The second handle's item comes in time. */
 TEST(a_wait_is_not_held_up_by_a_silent_server) {
     delayq *both[2] = {&other, &q};
     delayq_options o = options_for(&main_server, "jobs");
@@ -181,7 +182,7 @@ TEST(a_wait_does_not_return_because_an_outbox_can_send_nothing) {
     server_end(&s);
 }
 
-/* Each take leases one item, with or without a tick before. */
+/* Each take leases just one item, with or without a tick before it. */
 TEST(a_take_that_waits_fetches_nothing_ahead) {
     enum { ITEMS = 40 };
     delayq_counts c;
@@ -205,7 +206,7 @@ TEST(a_take_that_waits_fetches_nothing_ahead) {
     }
 }
 
-/* Open two outboxes on one connection whose replies are delayed. */
+/* Open two outboxes on a connection whose replies are delayed by delay_ms. */
 static void open_two_outboxes(int delay_ms) {
     delayq_options o = box_options(&main_server, BOX);
     proxy_start(&main_server);
@@ -232,8 +233,8 @@ TEST(two_outboxes_on_a_slow_line_sleep) {
     delayq_close(&q);
 }
 
-/* After a lost connection a ring sends its first request alone. A neighbour
- * that always has a request in flight makes room for it. */
+/* After a lost connection a ring's next request must be sent alone. The other
+ * handle, which always has a request in flight, has to yield. */
 TEST(a_ring_gets_its_turn_beside_a_busy_neighbour) {
     int i, taken = 0;
     for (i = 0; i < 1000; i++) ask("RPUSH others y y");
@@ -254,7 +255,8 @@ TEST(a_ring_gets_its_turn_beside_a_busy_neighbour) {
     delayq_close(&q);
 }
 
-/* A wait may leave a transfer in flight. The take does not miss its items. */
+/* A wait may leave a transfer in flight. The next take must not miss the items
+ * that the transfer moves. */
 TEST(a_take_looks_although_a_transfer_is_in_flight) {
     delayq_options o;
     int box;
@@ -275,14 +277,14 @@ TEST(a_take_looks_although_a_transfer_is_in_flight) {
     }
 }
 
-/* The reply to a transfer says nothing of an ack. */
+/* The transfer's reply says nothing about the ack, which the take must send. */
 TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
     delayq_options o = options_for(&main_server, "jobs");
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 0);
     OK(&q, delayq_take(&q, &item, 20000));
-    dq_fetch_send(&q, dq_transfer_verb(&q), 0); /* as a wait leaves it */
+    dq_fetch_send(&q, dq_transfer_verb(&q), 0); /* as after a wait */
     CHECK(q.fetch.lane.x.state == DELAYQ_EXCHANGE_SENT);
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
     OK(&q, item.acked);
@@ -290,8 +292,8 @@ TEST(an_ack_goes_with_the_take_behind_a_transfer_in_flight) {
     delayq_close(&q);
 }
 
-/* While a slot moves a call sends its request again and again. The last time is
- * early enough for a reply, so the caller learns that nothing has happened. */
+/* While a slot moves, a call repeats its request, the last time early enough
+ * for a reply to arrive. So the caller learns that nothing has happened. */
 TEST(no_request_is_sent_again_shortly_before_the_end_of_its_call) {
     delayq_lane lane;
     char why[256];
@@ -307,7 +309,7 @@ TEST(no_request_is_sent_again_shortly_before_the_end_of_its_call) {
     delayq_close(&q);
 }
 
-/* Whichever transfer ends first, an urgent item is taken before others. */
+/* An item of the urgent queue comes first, whichever transfer ends first. */
 TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq *both[2] = {&other, &q};
     int i;
@@ -316,7 +318,7 @@ TEST(after_a_wait_each_queue_gives_what_is_due) {
     for (i = 0; i < 100; i++) {
         OFFER(&q, "job", 0);
         OFFER(&other, "urgent", 0);
-        usleep(2000); /* both are due */
+        usleep(2000); /* both items are due */
         OK(&q, delayq_wait(both, 2, 20000 * test_slow()));
         OK(&other, delayq_take(&other, &item, 0));
         OK(&q, delayq_take(&q, &item, 0));
@@ -325,7 +327,7 @@ TEST(after_a_wait_each_queue_gives_what_is_due) {
     delayq_close(&q);
 }
 
-/* The most connections of a wait, each with its subscriber. */
+/* A wait accepts at most 20 connections, each with its own subscriber. */
 TEST(a_wait_on_20_connections_hears_the_last_one) {
     enum { MOST = DQ_MAX_CONNS };
     static delayq handles[MOST + 1];
@@ -348,9 +350,8 @@ TEST(a_wait_on_20_connections_hears_the_last_one) {
     delayq_close(&producer);
 }
 
-/* Items lie ready. The program calls something between its take and the tick
- * before it sleeps, and works meanwhile, or its take fails: it does not
- * sleep. */
+/* Items are ready. After a take, a program calls tick, wait, nothing, or a take
+ * that fails, and works for 150 ms. The next tick must not let it sleep. */
 TEST(a_tick_lets_no_program_sleep_that_takes) {
     delayq *one = &q;
     int box, call, i;
@@ -370,7 +371,7 @@ TEST(a_tick_lets_no_program_sleep_that_takes) {
                 CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_ERR_TYPE);
                 ask("RENAME kept jobs");
             }
-            usleep(150000); /* a pause after a failure is over */
+            usleep(150000); /* the pause after a failure has ended */
             UNTIL((delayq_tick(&q, &wait_ms),
                    box ? q.fetch.reply != NULL
                        : q.ready > 0 && !q.not_before_us));
@@ -381,8 +382,8 @@ TEST(a_tick_lets_no_program_sleep_that_takes) {
         }
 }
 
-/* The probe of a new connection is held back, so that its reading of the clock
- * is worth little. Offers are dated by the clock as it was known before. */
+/* The probe of a new connection is held back for 3 s, so its reading of the
+ * clock is inexact. Offers use the earlier estimate of the clock. */
 TEST(a_probe_that_was_held_back_does_not_date_offers) {
     delayq_message m;
     int64_t held_us, least_ms;
@@ -409,7 +410,7 @@ TEST(a_probe_that_was_held_back_does_not_date_offers) {
     m.len = 1;
     m.delay_ms = 3600000;
     OK(&q, delayq_offer_message(&q, &m));
-    clock_gettime(CLOCK_REALTIME, &now); /* that of the server */
+    clock_gettime(CLOCK_REALTIME, &now); /* the server's clock */
     least_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + m.delay_ms;
     if (strtoll(m.ticket.text, NULL, 10) > least_ms + held_us / 4000)
         FAIL("the item is due too late: %s", m.ticket.text);
@@ -417,7 +418,7 @@ TEST(a_probe_that_was_held_back_does_not_date_offers) {
     delayq_close(&q);
 }
 
-/* The program takes one item in each turn of its loop, and sleeps then. */
+/* The program takes one item in each turn of its loop, and then sleeps. */
 TEST(a_tick_asks_for_reports_after_a_take_that_has_got_an_item) {
     if (!can_track()) test_skip("the server tracks no keys");
     open_queue(&q, "jobs");

@@ -1,7 +1,7 @@
-# `make board`: delayq, hiredis, lwIP and a program for a board with a Cortex-M4
-# (tests/device/board/), run by qemu-system-arm. The program offers and takes
-# over the emulated Ethernet; the server and another client, the tool, run on
-# this system. tests/cross.sh sources this file, and starts the server.
+# `make board`: builds delayq, hiredis, lwIP and a program for a Cortex-M4
+# (tests/device/board/), and runs them in qemu-system-arm. The program offers
+# and takes over the emulated Ethernet. The server and another client, the tool,
+# run on this system. tests/cross.sh sources this file, and starts the server.
 #
 # DELAYQ_LWIP_SOURCE   a folder with lwIP's folder `src`, instead of the download
 # shellcheck shell=sh
@@ -64,7 +64,7 @@ build_board() {
 
 # --- the board and the server ----------------------------------------------------
 
-# tell COMMAND...: sends a command; hear: reads a line, the answer, into $line
+# tell COMMAND...: sends the board a command; hear: reads its answer into $line
 tell() { echo "$*" >&3; }
 hear() {
     read -r line <&4 && return
@@ -88,7 +88,8 @@ is_answer() {
     *) bad "$1: not \"$2\": $line" ;;
     esac
 }
-# answers_soon SENTENCE PATTERN COMMAND...: the same, but the command is repeated
+# answers_soon SENTENCE PATTERN COMMAND...: repeats the command until its answer
+# matches
 answers_soon() {
     title=$1 wanted=$2 tries=400
     shift 2
@@ -106,7 +107,7 @@ redis() { redis-cli -p $port "$@"; }
 tool() { build/delayq "$@" --quiet --url "redis://127.0.0.1:$port"; }
 pending() { redis zcard "redisson_delay_queue_timeout:{$1}"; }
 ready() { redis llen "$1"; }
-# shows SENTENCE WANTED COMMAND...: the output of the command on this system
+# shows SENTENCE WANTED COMMAND...: a command on this system must print WANTED
 shows() {
     title=$1 wanted=$2
     shift 2
@@ -115,10 +116,10 @@ shows() {
         bad "$title: not \"$wanted\": $said"
     fi
 }
-# promptly SENTENCE PATTERN FUNCTION: the function sends a take, and ends it by
-# some event. Without the event a poll or ping would end the take after 10 s. So
-# the answer has to come within 3 s, in one of five tries, since the machine may
-# be busy.
+# promptly SENTENCE PATTERN FUNCTION: the function starts a take, and causes an
+# event that ends it. Without the event a poll or ping would end the take after
+# 10 s. So the answer has to come within 3 s, in one of five tries, since the
+# machine may be busy.
 promptly() {
     for try in 1 2 3 4 5; do
         began=$(date +%s)
@@ -133,7 +134,7 @@ promptly() {
     done
     bad "$1: it takes $took s"
 }
-# waits H: sends a take, and leaves it time to begin its wait
+# waits H: starts a take of handle H, and lets the take begin to wait
 waits() {
     tell take "$1" 60000
     soon "the board listens" listens
@@ -293,7 +294,7 @@ on_board() {
     say server "$(redis info server |
         sed -n 's/^redis_version:\([0-9.]*\).*/redis \1/p')"
     say qemu "$(qemu-system-arm --version | sed -n 's/.*version \([0-9.]*\).*/\1/p')"
-    url=redis://10.0.2.2:$port # of this system, as the guest sees it
+    url=redis://10.0.2.2:$port # this system, as the guest sees it
     start_board
     offers
     takes

@@ -44,7 +44,7 @@ TEST(every_listener_gets_every_item_in_order) {
     delayq_close(&producer);
 }
 
-/* Listen until killed, and report each payload and its ticket. */
+/* Listen until killed, and write each payload and its ticket to the pipe. */
 struct listener {
     int pipe[2];
 };

@@ -15,7 +15,7 @@ fi
 children=
 # shellcheck disable=SC2086
 trap 'kill -9 $children 2>/dev/null; redis resume; rm -rf "$dir"' EXIT
-out=$dir/ran # where the commands of --exec write, and $out.SOMETHING
+out=$dir/ran # the commands of --exec write to it and to $out.SOMETHING
 export TZ=UTC LC_ALL=C.UTF-8 out
 socket=${DELAYQ_URL#unix://}
 server=$(redis-cli -s "$socket" info server | tr -d '\r' |
@@ -30,8 +30,8 @@ redis() {
     *) redis-cli -s "$socket" "$@" ;;
     esac
 }
-# Due times are rounded up to whole milliseconds. Wait for one, so that an item
-# that was offered with no delay is due when this returns.
+# t ARGUMENT...: runs the tool. Due times are rounded up to whole milliseconds.
+# So wait after an offer, until an item without a delay is due.
 t() {
     "$tool" "$@"
     ended=$?
@@ -53,8 +53,8 @@ like() {
         printf '  wanted: %s\n  got:    %s\n' "$2" "$3"
     fi
 }
-# ends SENTENCE CODE ARGUMENT...: the tool must end with CODE; its output is
-# left in out and err
+# ends SENTENCE CODE ARGUMENT...: the tool must end with CODE. Its output goes
+# to $dir/out and $dir/err
 ends() {
     sentence=$1 wanted=$2
     shift 2
@@ -63,8 +63,8 @@ ends() {
     is "$sentence" "$wanted" $got
     [ $got -eq "$wanted" ] || sed 's/^/  /' "$dir/err"
 }
-# behind COMMAND...: runs the command in the background, with its pid in $child,
-# and without ignoring SIGINT
+# behind COMMAND...: runs the command in the background, with its pid in $child.
+# Unlike other commands in the background, it does not ignore SIGINT
 if env --default-signal=INT true 2>/dev/null; then
     int="env --default-signal=INT" INT=INT
 else
@@ -72,14 +72,14 @@ else
 fi
 # shellcheck disable=SC2086
 behind() {
-    : >"$dir/behind" # the last command's output is no longer needed
+    : >"$dir/behind" # remove the output of the last command
     : >"$dir/behind.err"
     $int "$tool" "$@" >"$dir/behind" 2>"$dir/behind.err" &
     child=$!
     children="$children $child"
 }
-# apart NAME COMMAND...: the same while others are behind, with its pid in $apart
-# and its output in $dir/NAME
+# apart NAME COMMAND...: runs one more command in the background, with its pid
+# in $apart and its output in $dir/NAME
 # shellcheck disable=SC2086
 apart() {
     name=$1
@@ -702,7 +702,7 @@ killer=$!
 children="$children $killer"
 t offer many 1h - -q <"$dir/many"
 code=$?
-rm "$dir/killing" # ends it without a signal, so that its last kill is over
+rm "$dir/killing" # so that the loop ends after its last kill
 wait $killer
 is "20,000 lines while connections are killed: each stored once" \
     "0 20000 0 0 " "$code $(left many)"
@@ -740,8 +740,8 @@ is "make it promise one" 1 $?
 grep -q -e '--io-timeout' "$dir/err"
 is "it names the option that allows more time" 0 $?
 redis freeze
-# gives_up ARG...: the tool gives up within a second, in one of ten tries, since
-# the machine may be busy
+# gives_up ARG...: the tool must give up within a second, in one of ten tries,
+# since the machine may be busy
 gives_up() {
     for try in 1 2 3 4 5 6 7 8 9 10; do
         began=$(date +%s)
@@ -852,7 +852,7 @@ t offer --help >/dev/full 2>/dev/null
 is "help to a full disk ends with 6" 6 $?
 
 if has perl; then
-    # a server that refuses LRANGE with a long text
+    # a proxy that answers LRANGE with a long error
     cat >"$dir/wordy.pl" <<'END'
 use IO::Socket::UNIX;
 use IO::Select;
@@ -1050,7 +1050,7 @@ t offer q 0 stop -q
 rm -f "$out".*
 behind take q -f --json -x 'echo $$ >"$out.pid"; sleep 60'
 soon "a command runs" test -s "$out.pid"
-kill -TERM "$(cat "$out.pid")" # each process gets the signal, as from systemd
+kill -TERM "$(cat "$out.pid")" # systemd, too, signals each process
 kill -TERM $child
 wait $child
 is "what the stop signal itself has ended is put back" "put back" \
@@ -1204,8 +1204,8 @@ t clear many77 --yes -q
 
 # --- rights ---
 
-# role NAME FILE...: gives the user these rights, as the documentation does for
-# the queue jobs
+# role NAME FILE...: gives the user NAME the rights that the files list for the
+# queue jobs
 role() {
     user=$1
     shift
@@ -1215,7 +1215,7 @@ role() {
         sed -e 's/^ACL SETUSER [a-z]* //' -e 's/^user [a-z]* //' \
             -e 's/>[^ ]*/>secret/' -e 's/#[0-9a-f]*/>secret/') >/dev/null
 }
-# as USER ARGUMENT...: runs the tool as this user
+# as USER ARGUMENT...: the tool, run as this user, must succeed
 as() {
     user=$1
     shift
@@ -1308,7 +1308,7 @@ is "but served with its wire" x "$(t take old --wire redisson-old)"
 
 seq 30 | t offer view 10m - -q
 t offer view 0 x -q
-# it looks for new queues every ten seconds: meanwhile the next checks run
+# `watch` looks for new queues every ten seconds; meanwhile other checks run
 apart all watch -i 200ms
 soon "watch of all queues begins" grep -q ' view pending' "$dir/all"
 t offer newcomer 1h x -q
@@ -1400,8 +1400,8 @@ if has_terminal; then
         is "at $size the terminal is given back" 0 $?
     done
     for n in 1 2 3 4 5; do t clear w$n --yes -q; done
-    # panes [VARIABLE=VALUE]: prints the picture of `watch panes` on a screen of
-    # 100x40
+    # panes [VARIABLE=VALUE]: writes the screen of `watch panes`, 100x40, to
+    # $dir/screen, and its text to $dir/plain
     panes() {
         TERM=xterm script -qec "stty cols 100 rows 40
             $* '$tool' watch panes größe -n 2 -i 300ms" /dev/null \
@@ -1544,7 +1544,7 @@ like "and that is told" ".*spool4: File too large" "$(cat "$dir/err")"
 t offer spooled 1h x --spool "$dir/spool5" --url $away -q
 behind spool "$dir/spool5" --url $away --retry 20s
 until grep -q 'trying again' "$dir/behind.err"; do sleep 0.02; done
-kill -BUS $child # the system sends this if the disk is full
+kill -BUS $child # the system sends SIGBUS if the disk is full
 wait $child 2>/dev/null
 is "a full disk is no crash" 6 $?
 like "it is told" ".*spool5: the disk is full.*" \

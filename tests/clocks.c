@@ -1,8 +1,8 @@
 /*
  * Clocks. Only the server's clock counts. A client's clock may be years off,
  * stand still or run at double speed. The server's clock may be set while the
- * queue is in use. The tests also cover the time of the next poll: if a message
- * changes it during a request, the reply to that request does not overwrite it.
+ * queue is in use. The tests also cover the time of the next poll. If a message
+ * changes it during a request, the reply to that request must not overwrite it.
  *
  * This file compiles delayq with a clock that the tests set.
  */
@@ -10,13 +10,13 @@
 #include <sys/time.h>
 #include <time.h>
 
-/* The handle's clock. It showed `shown` at the real moment `base`, and runs at
- * `rate` hundredths of the real speed since then. */
+/* The handle's clock. It showed `shown` at the real time `base` (both in us),
+ * and has run at `rate` percent of the real speed since then. */
 static struct {
     int64_t base, shown;
     int rate;
     int calls;
-    /* ten years, so that the clock can be set back */
+    /* begins at ten years, so that the clock can be set back */
 } hands = {0, 315360000000000, 100, 0};
 
 static int test_clock_gettime(clockid_t id, struct timespec *t);
@@ -45,7 +45,7 @@ static int64_t hands_us(void) {
     return hands.shown + (real_us() - hands.base) * hands.rate / 100;
 }
 
-/* Reading the wall time is a failure. */
+/* Fail if the library reads the wall time. */
 static int test_clock_gettime(clockid_t id, struct timespec *t) {
     int64_t us = hands_us();
     if (id != CLOCK_MONOTONIC) FAIL("clock %d is asked", (int)id);
@@ -65,7 +65,7 @@ static __attribute__((unused)) int test_gettimeofday(struct timeval *t,
     FAIL("gettimeofday() is asked");
 }
 
-/* From now on the handle's clock runs at this rate. It does not jump. */
+/* Let the handle's clock run at `rate` percent from now on, without a jump. */
 static void run_at(int rate) {
     hands.shown = hands_us();
     hands.base = real_us();
@@ -104,7 +104,8 @@ static void not_early(redisContext *c, const delayq_item *item,
              (long long)item->due_ms);
 }
 
-/* Offer an item with this delay, and take it with timeout 0; many times. */
+/* Take an item in a loop of takes with timeout 0, and another one in a take
+ * that waits. Check that neither is early. */
 static void never_early(delayq *q, redisContext *c, int delay) {
     long long due = server_ms(c) + delay;
     delayq_item item;
@@ -127,7 +128,7 @@ TEST(a_clients_wall_clock_is_never_read) {
     int calls = hands.calls;
     open_here(&q, &main_server, 30, 0);
     OFFER(&q, "x", 20);
-    OK(&q, delayq_take(&q, &item, 20000)); /* and again after its lease */
+    OK(&q, delayq_take(&q, &item, 20000)); /* it comes again after its lease */
     OK(&q, delayq_take(&q, &item, 20000));
     CHECK_INT(item.attempt, 2);
     OK(&q, delayq_nack(&q, &item, 10));
@@ -183,8 +184,8 @@ TEST(a_clock_that_runs_double_or_half_delivers_nothing_early) {
     }
 }
 
-/* While the clock stands still the handle does not poll, but it is notified.
- * When the clock runs again, it polls. */
+/* While its clock stands still, the handle does not poll, but it is notified.
+ * When the clock runs again, the handle polls. */
 TEST(a_clock_that_stands_still_delivers_nothing_early) {
     delayq q;
     delayq_item item;
@@ -206,10 +207,10 @@ TEST(a_clock_that_stands_still_delivers_nothing_early) {
     delayq_close(&q);
 }
 
-/* CLOCK_MONOTONIC stops while a machine sleeps; the server's clock goes on.
- * This test fails if the result of dq_due_in is not compared with the server's
- * clock: a nack, extend or reschedule right after the sleep then names a due
- * time in the past. */
+/* CLOCK_MONOTONIC stops while a machine sleeps, but the server's clock goes on.
+ * This test fails if the script does not compare a handle's due time with the
+ * delay. Right after the sleep a nack, extend or reschedule would then use a
+ * due time in the past. */
 TEST(a_reschedule_after_the_machine_slept_is_not_early) {
     delayq q;
     delayq_item item;
@@ -225,7 +226,7 @@ TEST(a_reschedule_after_the_machine_slept_is_not_early) {
         m.delay_ms = what == 2 ? 60000 : 0;
         OK(&q, delayq_offer_message(&q, &m));
         if (what < 2) OK(&q, delayq_take(&q, &item, 20000));
-        jump(-3600000000); /* the server's clock went on for an hour */
+        jump(-3600000000); /* it slept for an hour by the server's */
         due = server_ms(c) + 300;
         if (what == 0) OK(&q, delayq_nack(&q, &item, 300));
         if (what == 1) OK(&q, delayq_extend(&q, &item, 300));
@@ -289,9 +290,9 @@ TEST(a_server_whose_clock_is_set_back_delivers_nothing_before_it_is_due) {
     server_end(&faked);
 }
 
-/* Reschedule, extend and nack right after the server's clock has been set. The
- * item is due by the new time: no sooner, and not an hour later. This fails if
- * the result of dq_due_in is not compared with the server's clock. */
+/* Nack, extend or reschedule right after the server's clock was set. The item
+ * is due by the new time: no sooner, and not an hour later. This fails if the
+ * script does not compare the handle's due time with the delay. */
 static void put_off_after(int step) {
     redisContext *c = start_faked();
     delayq q;
@@ -329,7 +330,7 @@ TEST(a_reschedule_after_the_servers_clock_was_set_back_is_not_late) {
     put_off_after(-3600);
 }
 
-/* --- the one rule -------------------------------------------------------- */
+/* --- messages during a request ------------------------------------------- */
 
 /* Offer an earlier item while the reply to a take is held back. */
 static void offer_meanwhile(void *unused) {
@@ -371,7 +372,7 @@ TEST(a_message_during_a_request_is_not_overwritten_by_its_reply) {
     delayq_close(&q);
 }
 
-/* --- what a take must have done before it sleeps -------------------------- */
+/* --- pushes while a take sleeps ------------------------------------------- */
 
 /* Push an item when the parent sleeps within its take. */
 static void push_when_asleep(void *unused) {
@@ -391,9 +392,9 @@ static void push_when_asleep(void *unused) {
     redisFree(c);
 }
 
-/* This test fails if a take sleeps without tracking the ready list, when it
- * begins with an open subscriber and nothing is due. Such a take would see the
- * push only after max_wait_ms. */
+/* A take begins with an open subscriber, and nothing is due. If it slept
+ * without tracking the ready list, it would see the push only after
+ * max_wait_ms. */
 TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     delayq q;
     delayq_item item;
@@ -409,8 +410,8 @@ TEST(a_take_that_begins_with_an_open_subscriber_is_notified_of_a_push) {
     delayq_close(&q);
 }
 
-/* A machine without a battery starts in 1970. What an outbox has accepted more
- * than its age ago is due at once: no due time is negative. */
+/* The clock of a machine without a battery starts in 1970. An offer that an
+ * outbox accepted before that moment is due at once, not at a negative time. */
 TEST(an_outbox_that_is_older_than_its_servers_clock_offers_all_the_same) {
     static unsigned char memory[16384];
     redisContext *c = start_faked();
@@ -423,7 +424,7 @@ TEST(an_outbox_that_is_older_than_its_servers_clock_offers_all_the_same) {
     o.outbox = memory;
     o.outbox_size = sizeof memory;
     o.reconnect_max_ms = 20;
-    /* the handle reads the clock when it is set */
+    /* the handle can't read the clock before it is set */
     snprintf(aside, sizeof aside, "%s-", faked.socket);
     CHECK_INT(rename(faked.socket, aside), 0);
     OK(&q, delayq_open(&q, &o));

@@ -3,7 +3,7 @@
  * cover redirections, a slot that moves while it is used, and a master that
  * dies.
  */
-#define ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the default that programs get */
 #include "outbox.h"
 #include "test.h"
 #include <signal.h>
@@ -38,7 +38,7 @@ static void node_arguments(int i, const char **argv) {
     argv[n++] = "--cluster-enabled";
     argv[n++] = "yes";
     argv[n++] = "--cluster-node-timeout";
-    argv[n++] = "3000"; /* shorter than by default, for the join to be quick */
+    argv[n++] = "3000"; /* below the default, so that nodes join soon */
     argv[n++] = "--appendonly";
     argv[n++] = "yes";
     if (has_databases()) argv[n++] = "--cluster-databases";
@@ -221,7 +221,7 @@ TEST(on_a_cluster_a_connection_is_shared_within_a_slot) {
     end_cluster();
 }
 
-/* --- a slot on its way --------------------------------------------------- */
+/* --- a slot that moves --------------------------------------------------- */
 
 struct migration {
     int from, to, slot;
@@ -246,8 +246,8 @@ static int moved_slot(void) {
     return slot;
 }
 
-/* Connect a child process to a node. The inherited connection is its parent's:
- * free only its memory. */
+/* Give a child process its own connection to a node. The inherited connection
+ * belongs to the parent, so free only its memory. */
 static void connect_again(int node) {
     if (admin[node]) redisFreeKeepFd(admin[node]);
     admin[node] = server_connect(&nodes[node]);
@@ -297,7 +297,7 @@ static int has_command(const char *name) {
     return has;
 }
 
-/* Move the slot: with one command if the server has it (Valkey 9, Redis 8.4),
+/* Move the slot with one command if the server has it (Valkey 9, Redis 8.4),
  * otherwise key by key. */
 static void migrate_at_once(struct migration *m) {
     node_id(m->from, m->from_id);
@@ -322,7 +322,7 @@ static void migrate_at_once(struct migration *m) {
     end_migration(m);
 }
 
-/* In shared memory: the number of finished moves; then 1 if no other begins. */
+/* [0]: the number of finished moves; [1]: 1 if no other move may begin */
 static volatile int *moves;
 
 /* Move the slot from node to node, key by key. */
@@ -334,7 +334,7 @@ static void move_to_and_fro(void *unused) {
     while (!moves[1]) {
         begin_migration(&m);
         usleep(20000);
-        /* a new node may have no scripts */
+        /* a node that is new to the slot may have no scripts */
         if (*moves % 3 == 0) expect_ok(run(admin[m.to], "SCRIPT FLUSH"));
         while (migrate_key(&m)) usleep(5000);
         usleep(20000);
@@ -349,7 +349,7 @@ static pid_t begin_moves(void) {
     return spawn(move_to_and_fro, NULL);
 }
 
-/* Half a move would keep calls waiting for ever. */
+/* Let the last move end. If the slot never arrived, later calls would fail. */
 static void end_moves(pid_t mover) {
     moves[1] = 1;
     join(mover);
@@ -357,7 +357,7 @@ static void end_moves(pid_t mover) {
 
 #define MOVES 12
 
-/* Use every function. No call fails. */
+/* Call most functions. No call may fail. */
 static void use_it(delayq *q, const delayq_options *o) {
     delayq_item item;
     delayq_message m;
@@ -465,7 +465,7 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     CHECK_STATUS(&q, delayq_take(&q, &second, 0), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, delayq_pause(&q, 1), DELAYQ_ERR_AGAIN);
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 50), DELAYQ_ERR_AGAIN);
-    CHECK_STATUS(&q, item.acked, DELAYQ_ERR_AGAIN); /* still in hand */
+    CHECK_STATUS(&q, item.acked, DELAYQ_ERR_AGAIN); /* can be acked later */
     EACH_WIRE(wire, 0, 2) { /* the probe's keys are not here */
         o.wire = wire;
         OK(&late, delayq_open(&late, &o));
@@ -484,7 +484,7 @@ TEST(a_slot_that_does_not_arrive_ends_calls_in_time) {
     end_cluster();
 }
 
-/* Start a cluster, and open a handle whose calls fail soon. */
+/* Start a cluster, and open a handle whose calls time out soon. */
 static delayq_options open_hastily(delayq *q, char *url) {
     delayq_options o;
     start_cluster();
@@ -494,7 +494,7 @@ static delayq_options open_hastily(delayq *q, char *url) {
     return o;
 }
 
-/* A take rides out a slot that arrives later than a call may last. */
+/* The slot arrives after the time limit of a call. A take waits for it. */
 TEST(a_take_waits_until_its_slot_has_arrived) {
     struct migration m;
     delayq q;
@@ -520,8 +520,8 @@ TEST(a_take_waits_until_its_slot_has_arrived) {
     end_cluster();
 }
 
-/* The keys move one by one. After each of them an old and a new handle take
- * nothing. */
+/* The keys move one by one. After each key neither the old nor the new handle
+ * may get an item. */
 TEST(a_paused_queue_stays_so_while_its_slot_is_moved) {
     struct migration m;
     delayq q, late;
@@ -592,7 +592,7 @@ TEST(a_waiting_take_notices_an_offer_after_its_slot_has_moved) {
 static unsigned char acked[TRAFFIC];
 static int offered_n, acked_n, again;
 
-/* Make turns that offer, take and ack, for `ms` milliseconds. */
+/* For `ms` milliseconds, offer (if `offering`), take and ack in a loop. */
 static void traffic(delayq *q, int ms, int offering) {
     long long end = now_us() + ms * 1000LL;
     while (now_us() < end) {
@@ -622,8 +622,8 @@ static void traffic(delayq *q, int ms, int offering) {
     }
 }
 
-/* No turn fails. Nothing is stored or delivered twice, and no request becomes
- * unknown because the one before it was redirected. */
+/* No turn fails. Nothing is stored or delivered twice, and no request's result
+ * is unknown because the request before it was redirected. */
 TEST(an_outbox_goes_on_while_its_slot_moves_to_and_fro) {
     struct migration m;
     delayq q;
@@ -667,7 +667,7 @@ TEST(an_outbox_goes_on_while_its_slot_moves_to_and_fro) {
     end_cluster();
 }
 
-/* The slot does not arrive. The outbox keeps its ops, and says why. */
+/* Until the slot has arrived, the outbox keeps its ops, and a tick says why. */
 TEST(an_outbox_keeps_its_ops_until_its_slot_has_arrived) {
     struct migration m;
     delayq q;
@@ -705,8 +705,8 @@ static void count_log(void *user, delayq_status status, const char *text) {
     if (status != DELAYQ_OK) told++; /* an event is not a fault */
 }
 
-/* shared memory; late[0] counts the items, late[1] and so on hold how late each
- * one was */
+/* in shared memory: late[0] is the number of items, late[i] the lateness of the
+ * i-th item in us */
 static volatile int64_t *late;
 
 static void wait_for_ever(void *node) {
@@ -719,7 +719,7 @@ static void wait_for_ever(void *node) {
     for (;;) {
         OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
         late[late[0] + 1] = item.late_us;
-        late[0]++; /* the leader takes one item at a time */
+        late[0]++; /* no race: one handle takes at a time */
     }
 }
 
@@ -774,7 +774,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     OK(&p, delayq_open(&p, &o));
     for (i = 0; i < 50; i++) OFFER(&p, "x", 100);
     owner = owner_of(ZSET);
-    /* Wait until the replica has all data: a failover loses the rest. */
+    /* Wait for the replica, since a failover loses the data that it lacks. */
     r = run(admin[owner], "EVAL %s 1 %s", "return redis.call('ZCARD', KEYS[1])",
             ZSET);
     CHECK_INT(r->integer, 50);
@@ -782,7 +782,7 @@ LONG_TEST(a_cluster_master_that_dies_is_replaced_and_nothing_is_lost) {
     r = run(admin[owner], "WAIT 1 20000");
     CHECK_INT(r->integer, 1);
     freeReplyObject(r);
-    /* not before: on a busy machine a node may not answer for a second */
+    /* not at the start, when a busy node may not answer for a second */
     for (i = 0; i < NODES; i++)
         expect_ok(run(admin[i], "CONFIG SET cluster-node-timeout 1000"));
     redisFree(admin[owner]);

@@ -1,6 +1,6 @@
 /*
- * The counters of a queue. They say what all handles with options.counters have
- * done. Each item is counted once, even if replies are lost.
+ * The counters of a queue: the totals of all handles with options.counters.
+ * Each item is counted once, even if replies are lost.
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -110,7 +110,7 @@ static void leases_are_counted(delayq_wire wire) {
     for (; n < 2; n += got)
         OK(&q, delayq_take_many(&q, some + n, 3 - n, &got, 20000));
     TOTALS(&q, "6 6 2 1 1 0");
-    some[2] = some[1]; /* acked twice in one request: the item leaves once */
+    some[2] = some[1]; /* an item acked twice in one request counts once */
     delayq_ack_many(&q, some, 3);
     TOTALS(&q, "6 6 4 1 1 0");
     delayq_close(&q);
@@ -131,9 +131,9 @@ static void takes_are_counted(delayq_wire wire) {
     open_counting(&q, wire, 0);
     for (i = 0; i < 20; i++) OFFER(&q, "x", 0);
     elapse(main_connection(), 1);
-    OK(&q, delayq_take(&q, some, 0)); /* straight from the set */
+    OK(&q, delayq_take(&q, some, 0)); /* taken straight from the set */
     poll_now(&q);
-    OK(&q, delayq_tick(&q, NULL)); /* moved, so it is not yet taken */
+    OK(&q, delayq_tick(&q, NULL)); /* a moved item is not yet taken */
     CHECK_INT(ask_int("LLEN jobs"), 19);
     TOTALS(&q, "20 1 0 0 0 0");
     ask("RPUSH jobs pushed");
@@ -185,15 +185,15 @@ TEST(an_item_that_dies_is_counted_then_and_not_when_it_is_redriven) {
     elapse(main_connection(), 1);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     TOTALS(&q, "1 2 0 2 1 0");
-    ask("ZADD " ZSET " 5 poison"); /* it dies in a take, */
+    ask("ZADD " ZSET " 5 poison"); /* this one dies in a take */
     poll_now(&q);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     TOTALS(&q, "1 2 0 2 2 0");
-    ask("ZADD " ZSET " 5 poison"); /* it dies in a tick, */
+    ask("ZADD " ZSET " 5 poison"); /* this one dies in a tick */
     poll_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     TOTALS(&q, "1 2 0 2 3 0");
-    ask("RPUSH delayq_retry:{jobs} poison"); /* and in the retry list */
+    ask("RPUSH delayq_retry:{jobs} poison"); /* this one, in the retry list */
     poll_now(&q);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     TOTALS(&q, "1 2 0 2 4 0");
@@ -243,7 +243,7 @@ TEST(an_outbox_counts_its_acks_and_its_cancels_apart) {
     SETTLE(&q);
     TOTALS(&plain, "8 0 0 0 0 0");
     for (n = 0; n < 4;) n += took_many(&q, items + n, 8 - n);
-    /* ops of one kind that are neighbours in a ring */
+    /* acks and cancels, which share a request, alternate in the ring */
     for (i = 0; i < 3; i++) {
         OK(&q, delayq_ack(&q, &items[i]));
         OK(&q, delayq_cancel(&q, &theirs[i].ticket));
@@ -313,7 +313,7 @@ TEST(the_counters_of_a_name_with_a_tag_lie_in_its_slot) {
     delayq_close(&q);
 }
 
-/* --- lost answers -------------------------------------------------------- */
+/* --- lost replies -------------------------------------------------------- */
 
 static delayq q;
 
@@ -434,7 +434,7 @@ TEST(an_outbox_whose_answers_are_lost_counts_each_item_once) {
     delayq_close(&plain);
 }
 
-/* --- where it can't be counted ------------------------------------------- */
+/* --- counters that can't be written -------------------------------------- */
 
 static void use_it(delayq *h) {
     delayq_item item;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The header on systems that this one can only compile for, with hiredis' C
-# source from the package `hiredis` of PyPI:
+# Compiles the header for other systems, with hiredis' C source from the package
+# `hiredis` of PyPI:
 #
 #     tests/cross.sh windows   by MinGW-w64. wine then runs
 #                              tests/windows/smoke.c and a game, with a Redis of
@@ -78,7 +78,7 @@ start_server() {
     redis-server --port $port --bind 127.0.0.1 --dir "$dir" --save '' \
         --appendonly yes >>"$dir/redis.log" 2>&1 &
     server=$!
-    for try in $(seq 300); do # a minute
+    for try in $(seq 300); do # for a minute
         redis-cli -p $port ping 2>/dev/null | grep -q PONG && return
         kill -0 $server 2>/dev/null || return 1
         sleep 0.2
@@ -90,7 +90,7 @@ find_server() {
     server=
     return 1
 }
-# Do what the smoke test asks for.
+# obey REQUEST: does what the smoke test requests
 obey() {
     case $1 in
     freeze) kill -STOP $server ;;
@@ -100,7 +100,7 @@ obey() {
     start) start_server ;;
     esac
 }
-# smoke TITLE COMMAND...: runs the smoke test, and does what it asks for
+# smoke TITLE COMMAND...: runs the smoke test, and obeys its requests
 smoke() {
     title=$1
     shift
@@ -135,7 +135,7 @@ smoke() {
     *) bad "the smoke test, $title, ended with $code" && cat "$dir/err" ;;
     esac
 }
-# Run the game while the server is frozen for two seconds. All orcs come back.
+# Run the game, and freeze the server for two seconds. All orcs must come back.
 play() {
     title=$1
     shift
@@ -221,8 +221,8 @@ by_zig() {
 
 # --- lwIP ----------------------------------------------------------------------
 
-# unpack FOLDER HEADER PACKAGE...: the packages into the folder, unless it has
-# the header
+# unpack FOLDER HEADER PACKAGE...: unpacks the packages into the folder, unless
+# the folder has the header
 unpack() {
     folder=$1 header=$2
     shift 2
@@ -233,7 +233,7 @@ unpack() {
             done
     } >"$dir/said" 2>&1 || { cat "$dir/said" && return 1; }
 }
-# Sets $lwip: the folder in which usr/include/lwip lies.
+# Sets $lwip to the folder that contains usr/include/lwip.
 find_lwip() {
     lwip=${DELAYQ_LWIP:-$cache/lwip}
     unpack "$lwip" lwip/lwip/sockets.h liblwip-dev liblwip0 ||
@@ -241,13 +241,13 @@ find_lwip() {
     library=$(find "$lwip" -name 'liblwip.so.0')
     say_lwip "$lwip/usr/include/lwip"
 }
-# say_lwip FOLDER: the version of lwIP's headers there
+# say_lwip FOLDER: prints the version of lwIP's headers in the folder
 say_lwip() {
     say lwip "$(sed -n 's/^.*LWIP_VERSION_\(MAJOR\|MINOR\|REVISION\) *\([0-9]*\).*/\2/p' \
         "$1/lwip/init.h" | head -n 3 | paste -s -d .)"
 }
 # lacks_lwip_only COMMAND...: the linker must find everything except lwIP and
-# two functions.
+# two functions of the board
 lacks_lwip_only() {
     "$@" 2>&1 | sed -n "s/.*undefined reference to \`\(.*\)'/\1/p" |
         sort -u >"$dir/lacks"
@@ -275,8 +275,8 @@ on_device() {
         -o $out/hiredis_net.o
     printf '#define DELAYQ_IMPLEMENTATION\n#define DELAYQ_PORT "%s"\n%s\n' \
         examples/device/lwip.h '#include "delayq.h"' >$out/delayq_impl.c
-    # Sockets as macros, then as functions; then with IPv6 and without a name
-    # server.
+    # Compile with lwIP's sockets as macros, then as functions, then with IPv6
+    # and without DNS.
     for config in "" -DLWIP_COMPAT_SOCKETS=2 "-DLWIP_IPV6=1 -DLWIP_DNS=0"; do
         for std in c99 c17; do
             clean "$row: the header in $std $config" $cc -std=$std -Os $warn \
@@ -318,9 +318,9 @@ on_device() {
         -Wl,-rpath,"$(cd "${library%/*}" && pwd)" -o $out/smoke || return
     smoke lwIP $out/smoke
 }
-# The tests of this system, with a delayq that uses lwIP. The tests' own
-# connections are Linux', by Linux' hiredis; so no function of the other hiredis
-# may be seen outside of $out/suite.o.
+# Run the tests on this system, with a delayq that uses lwIP. The tests' own
+# connections use the sockets and the hiredis of Linux. So no function of lwIP's
+# hiredis may be visible outside of $out/suite.o.
 on_lwip() {
     out=build/lwip
     find_hiredis

@@ -6,7 +6,7 @@
 #
 #     tests/deb.sh [SUITE...]     default: bookworm trixie
 #
-# tests/debian.sh has its settings. A suite's output also goes to
+# tests/debian.sh lists the settings. A suite's output also goes to
 # build/bare/deb-SUITE.log. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh && . tests/debian.sh || exit 1
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# debian-program.sh FILE SUITE PACKAGE PROGRAM: makes FILE a program that runs
-# PROGRAM of another Debian's PACKAGE, with the libraries of that Debian. It
-# downloads them into a folder beside FILE and changes nothing else on the
-# system. For example
+# debian-program.sh FILE SUITE PACKAGE PROGRAM: makes FILE a script that runs
+# PROGRAM from the PACKAGE of another Debian, with the libraries of that Debian.
+# The packages are downloaded to a folder beside FILE, and nothing else on the
+# system is changed. For example
 #
 #     sh tests/debian-program.sh build/tools/cbmc trixie cbmc /usr/bin/cbmc
 #     sh tests/debian-program.sh build/tools/redis-8 trixie redis-server \
@@ -16,7 +16,7 @@ dir=$(realpath "$(dirname "$file")")/$suite-$package
 mirror=${DELAYQ_BARE_MIRROR:-http://deb.debian.org/debian}
 mkdir -p "$dir/lists/partial" "$dir/cache/archives/partial" "$dir/root"
 echo "deb $mirror $suite main" >"$dir/sources"
-: >"$dir/status" # nothing is installed: it downloads all needed packages
+: >"$dir/status" # no package is installed, so apt downloads all of them
 apt() {
     apt-get -qq -o Dir::Etc::sourcelist="$dir/sources" \
         -o Dir::Etc::sourceparts=- -o Dir::Etc::parts=- \

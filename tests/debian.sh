@@ -1,9 +1,9 @@
-# Bare Debian systems, for tests/bare.sh and tests/deb.sh, which read this after
-# tests/lib.sh. Needs root and debootstrap.
+# Bare Debian systems, for tests/bare.sh and tests/deb.sh, which source this
+# file after tests/lib.sh. Needs root and debootstrap.
 #
 # DELAYQ_BARE_CACHE    a folder for the downloaded packages
-# DELAYQ_BARE_SYSTEMS  a folder for the systems as debootstrap makes them, of
-#                      which the next suite then takes a copy
+# DELAYQ_BARE_SYSTEMS  a folder for the systems that debootstrap has made; the
+#                      next suites copy them
 # DELAYQ_BARE_MIRROR   Debian's packages, by default the system's own mirror
 # shellcheck shell=sh
 cache=${DELAYQ_BARE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-bare}
@@ -15,14 +15,14 @@ mirror=${mirror:-http://deb.debian.org/debian}
 logs=build/bare
 mkdir -p "$cache" "$logs" || exit 1
 
-# Unless there can be such systems, say what is missing, and end the suite.
+# Ends the suite with the reason if this machine can't make such systems.
 needs_systems() {
     [ "$(id -u)" -eq 0 ] || { skip "it needs root"; summary; exit; }
     has debootstrap unshare || { summary; exit; }
 }
 
-# alone COMMAND...: runs it in a mount and process namespace that ends with the
-# command
+# alone COMMAND...: runs the command in a mount and PID namespace, which ends
+# with the command
 alone() {
     unshare --mount --pid --fork --kill-child "$@" &
     job=$!
@@ -50,7 +50,7 @@ new_system() {
                 mv "$made.new" "$made"
         } || return
     fi
-    # An installed server must not start: port 6379 is that of this machine.
+    # An installed server must not start and use port 6379 of this machine.
     printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
     chmod 755 "$2/usr/sbin/policy-rc.d"
     echo 'Acquire::Retries "3";' >"$2/etc/apt/apt.conf.d/80-retries"
@@ -60,8 +60,8 @@ new_system() {
     tar -c --exclude=./build --exclude=./.git . | tar -x -C "$2/root/delayq"
 }
 
-# inside ROOT LOG: runs the commands on standard input there. Processes that
-# they start end with them.
+# inside ROOT LOG: runs the commands on standard input in the system. Processes
+# that the commands start end with them.
 inside() {
     cat >"$1/root/commands"
     # shellcheck disable=SC2016

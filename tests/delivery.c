@@ -137,7 +137,7 @@ TEST(a_tick_moves_at_most_a_batch_and_says_that_more_is_due) {
         CHECK_INT(ask_int("LLEN jobs"), i < 250 ? i : 250);
         if (i < 250) CHECK_INT(wait, 0);
     }
-    /* If the subscriber was confirmed meanwhile, one more tick is needed. */
+    /* If the subscription was confirmed meanwhile, one more tick is needed. */
     if (wait == 0) OK(&q, delayq_tick(&q, &wait));
     CHECK(wait > 0 && wait <= 10000);
     for (i = 0; i < 250; i++) {

@@ -36,7 +36,7 @@ TEST(an_old_id_is_finite_whatever_the_handles_random_bytes_are) {
     double d;
     int i;
     open_wire(&q, "jobs", DELAYQ_REDISSON_OLD);
-    /* each of the handles makes 32 ids in a row */
+    /* change the handle's random bytes after every 32 ids */
     for (i = 0; i < 32 * 8 * 256; i++) {
         q.handle_id[5] = (unsigned char)(i / 32 / 256);
         q.handle_id[6] = (unsigned char)(i / 32);
@@ -78,7 +78,7 @@ TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     delayq_conn conn;
     memset(&conn, 0, sizeof conn);
     conn.cmd.step_us = 5000;
-    /* the server's clock, the local clock before and after */
+    /* in us: the server's clock, the local clock before and after a request */
     dq_conn_set_clock(&conn, 5000001000, 0, 1000);
     conn.known = 1;
     conn.clock_number = 1;
@@ -89,12 +89,12 @@ TEST(a_slow_reply_corrects_a_clock_that_was_set_back) {
     CHECK_INT(conn.clock_offset_us, 5000000000);
     CHECK_INT(conn.clock_error_us, 1000);
     CHECK_INT(conn.trip_us, 1000);
-    /* also on a new connection, which is a slower line */
+    /* a slower reply on a new connection changes only the round trip */
     conn.known = 0;
     dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
     CHECK_INT(conn.clock_error_us, 1000);
     CHECK_INT(conn.trip_us, 2000);
-    /* whose first reply was read late */
+    /* the first reply may be read late, so step_us limits the round trip */
     conn.cmd.step_us = 1000;
     dq_conn_set_clock(&conn, 5000015000, 13000, 15000);
     conn.known = 1;
@@ -203,7 +203,7 @@ TEST(an_outbox_sends_large_requests_again_after_small_ones) {
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 60000);
     OK(&q, delayq_flush(&q, 20000));
-    q.outbox->offers.lane.limit = 1; /* as it is after lost connections */
+    q.outbox->offers.lane.limit = 1; /* as after lost connections */
     before = scripts_run(main_connection());
     for (i = 0; i < 2000; i++) OFFER(&q, "x", 60000);
     OK(&q, delayq_flush(&q, 20000));
@@ -237,8 +237,8 @@ TEST(a_nack_in_an_outbox_is_due_no_sooner_than_its_delay_says) {
     delayq_close(&q);
 }
 
-/* The server refused the first sending of an ack, so that one had no effect. If
- * another handle then finishes the item, the second sending comes too late. */
+/* The server refuses the outbox's first ack, so that ack has no effect. Another
+ * handle then acks the item, and the outbox's second ack comes too late. */
 TEST(an_ack_that_was_refused_once_may_be_gone) {
     static delayq other;
     delayq_options o;
@@ -268,8 +268,8 @@ TEST(an_ack_that_was_refused_once_may_be_gone) {
     server_end(&s);
 }
 
-/* If the handle itself leaves a connection, the request in flight is not to
- * blame. */
+/* If the handle itself closes a connection, the request in flight did not end
+ * it. */
 TEST(a_connection_that_the_handle_leaves_is_not_ended_by_a_request) {
     delayq_exchange x;
     int left;
@@ -318,7 +318,7 @@ TEST(a_name_that_has_moved_is_looked_up_again) {
     UNTIL((turn(&q), q.conn->cmd.failures >= 4));
     CHECK_INT(looked_up, 1);
     found = "127.0.0.1";
-    /* as if it had been looked up half a minute ago */
+    /* as if the name had been looked up half a minute ago */
     for (i = 0; i < 3; i++)
         if (q.conn->names[i].found_us > 0)
             q.conn->names[i].found_us -= 30000000;
@@ -359,7 +359,7 @@ TEST(a_name_whose_server_has_become_a_replica_is_looked_up_again) {
     found = "127.0.0.2";
     OFFER(&q, "y", 60000);
     UNTIL(turn(&q) == DELAYQ_ERR_READONLY);
-    /* as if it had been looked up half a minute ago */
+    /* as if the name had been looked up half a minute ago */
     for (i = 0; i < 3; i++)
         if (q.conn->names[i].found_us > 0)
             q.conn->names[i].found_us -= 30000000;
@@ -421,7 +421,7 @@ TEST(a_handle_polls_when_its_subscription_is_confirmed) {
     delayq_close(&q);
 }
 
-/* Two masters are alive, and the handle moves from one to the other. */
+/* Both servers stay alive, and the handle moves from one to the other. */
 TEST(the_subscriber_follows_to_another_master) {
     server a, b;
     redisContext *first, *second;
@@ -453,9 +453,9 @@ TEST(the_subscriber_follows_to_another_master) {
     server_end(&b);
 }
 
-/* A loop takes one item each turn, and its tick finds that more items are
- * ready. The second loop does the same after a take that sent no request
- * because nothing was due. */
+/* A program takes one item in each turn of its loop, and a tick finds that more
+ * items are ready. In the second round the take before the tick sent no
+ * request, because nothing was due. */
 TEST(a_tick_that_makes_items_ready_tells_a_loop_that_takes) {
     delayq_item item;
     int64_t wait_ms;

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Checks of the documentation, which is all *.md of the tree. Every example
 # compiles. Every link leads to a file and a heading. Every name, target and
-# file exists. Each peer is named in one version only. The README is short, and
-# begins with examples/hello.c. Links into the web are checked for their form
-# only. Ends in "N passed, N failed, N skipped".
+# file exists. Each product in the benches is named in one version only. The
+# README is short, and its first program is examples/hello.c. Web links are
+# checked only for their form. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 warn="-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 cc=${CC:-cc}
@@ -59,7 +59,7 @@ links() { perl -e '
     }
     print "$good\n"' "$@"; }
 
-# The test finds broken links.
+# links() must find broken links.
 mkdir "$dir/web"
 printf '# A b_c, `d`!\n\n## Same\n\n## Same\n\n```\n[x](in-code)\n```\n' \
     >"$dir/web/good.md"
@@ -84,8 +84,8 @@ passed=$((passed + $(tail -n 1 "$dir/links")))
 # --- examples ------------------------------------------------------------------
 
 # Extract each block to $dir/blocks/DOCUMENT-NUMBER.LANGUAGE. A ```c block is a
-# whole program if it has a main, otherwise a piece of one. Of shell blocks only
-# the grammar is checked.
+# whole program if it has a main, otherwise a piece of one. Shell blocks are
+# only parsed.
 mkdir "$dir/blocks"
 for document in $documents; do
     awk -v to="$dir/blocks/$(echo "$document" | tr / -)" '
@@ -94,8 +94,8 @@ for document in $documents; do
         /^```(c|sh)$/ { on = 1; n++; file = to "-" n "." substr($0, 4) }
         ' "$document"
 done
-# Newer versions of hiredis include fewer headers. An example must include all
-# that it uses, so these are copies of hiredis' headers without <stdlib.h>.
+# An example must include all headers that it uses. So these copies of hiredis'
+# headers lack <stdlib.h>, as do the headers of newer versions of hiredis.
 mkdir "$dir/include"
 cp -R "$(echo '#include <hiredis/hiredis.h>' | $cc -E - |
     sed -n 's|^# 1 "\(.*/hiredis\)/hiredis\.h".*|\1|p' | head -n 1)" "$dir/include"
@@ -143,7 +143,7 @@ fi
 
 # --- names ---------------------------------------------------------------------
 
-# a sentence in backticks, of four words or more, is a test
+# a name in backticks of four words or more is the name of a test
 cat tests/*.c tests/*/*.c | tr -c 'a-z0-9_' '\n' | sort -u >"$dir/words"
 unknown=$(grep -o '`[a-z0-9]*_[a-z0-9]*_[a-z0-9]*_[a-z0-9_]*`' tests/README.md |
     tr -d '`' | sort -u | comm -23 - "$dir/words")
@@ -169,7 +169,7 @@ for name in $(grep -o -h -w -e 'delayq_[a-z_]*' -e 'DELAYQ_[A-Z_]*' $documents \
     fi ;;
     esac
 done
-# fields of options and of the counts, targets of make, sources
+# the options, make targets and source files in the documents must exist
 # shellcheck disable=SC2086
 for name in $(grep -o -h 'options\.[a-z_]*' $documents | sort -u); do
     check "$name is an option" grep -q "[ *]${name#options.}[;)]" delayq.h
@@ -185,7 +185,7 @@ for file in $(grep -o -h '`[a-z_/]*[a-z]\.[ch]`' $documents | tr -d '`' |
     check "$file exists" test -n "$(find . -path "*/$file" ! -path './build/*')"
 done
 
-# Each peer is named in one version only, that of the benches.
+# Each product must be named in one version only, that of the benches.
 peer() {
     # shellcheck disable=SC2086
     seen=$(grep -o -h "$1 [0-9][0-9.]*[0-9]" $documents | sort -u |

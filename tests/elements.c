@@ -1,7 +1,7 @@
 /*
  * Elements of every format, with ids and payloads that make them look like
- * another format. Whatever is done with them, each payload comes out as it went
- * in, and nothing is left behind.
+ * another format. After each operation every payload comes out as it went in,
+ * and nothing is left in Redis.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -10,7 +10,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 #define MANY 240
-#define OLD 0 /* the other kinds are the length of the id: 8 or 16 */
+#define OLD 0 /* a kind; all other kinds are the id's length, 8 or 16 */
 
 typedef struct made {
     unsigned char e[160];
@@ -32,9 +32,9 @@ static int roll(int sides) {
     return (int)((state >> 33) % (uint64_t)sides);
 }
 
-/* --- what an element says, read by the description of the formats --------- */
+/* --- elements read as the formats are described --------------------------- */
 
-/* Write a length as the server packs it. */
+/* Write a length in `size` bytes, as the server packs it. */
 static void put_length(unsigned char *to, int size, size_t len) {
     static unsigned char e[256], any[200];
     element(e, OLD, size, "12345678", any, len);
@@ -65,7 +65,7 @@ static void read_as(made *m, int old_first) {
     m->len = m->n - start;
 }
 
-/* --- elements made to be mistaken ----------------------------------------- */
+/* --- ambiguous elements --------------------------------------------------- */
 
 static size_t random_bytes(unsigned char *to, int n) {
     int i;
@@ -125,7 +125,7 @@ static void make(made *m, delayq_wire wire, int ended_leases) {
     if (kind != OLD && fleet_old && roll(2)) look_old(id, kind, size, &len);
     m->n = element(m->e, kind, size, (const char *)id, payload, len);
     read_as(m, fleet_old);
-    if (fleet_old && kind != OLD) return; /* both formats fit */
+    if (fleet_old && kind != OLD) return; /* it may fit both formats */
     CHECK_INT(m->kind, kind);
     CHECK_INT(m->len, len);
 }
@@ -152,7 +152,7 @@ static void fill(delayq_wire wire, int ended_leases, int64_t lease_ms) {
     poll_now(&q);
 }
 
-/* --- what comes out ------------------------------------------------------- */
+/* --- the payloads that are delivered -------------------------------------- */
 
 static void came(const void *data, size_t len, int attempts) {
     int i;
@@ -178,8 +178,8 @@ static void all_came(void) {
     forget();
 }
 
-/* Take all elements, a few at a time, into `held`. counted: check the attempt
- * of each item, too. */
+/* Take all elements into `held`, a few at a time. If `counted`, check the
+ * attempt of each item, too. */
 static void take_all(int counted) {
     size_t n, i, got = 0;
     while (got < MANY) {
@@ -229,8 +229,7 @@ TEST(elements_that_look_like_others_are_taken_byte_for_byte) {
     delayq_wire wire;
     EACH_WIRE(wire, 0, 2) {
         fill(wire, 1, 0);
-        /* in other wires the items come through the list, which has no
-         * attempts */
+        /* with the other wires items come from the list, without attempts */
         take_all(wire == DELAYQ_NATIVE);
         nothing_is_left();
     }
@@ -367,14 +366,14 @@ TEST(an_old_element_is_refused_unless_it_fits_the_wires_own_format) {
     for (i = 0; i < MANY; i++) {
         made *m = &all[i];
         make(m, DELAYQ_REDISSON_OLD, 0);
-        read_as(m, 0); /* read in the format of the other wires */
+        read_as(m, 0); /* read it as the other wires do */
         o.wire = i % 2 ? DELAYQ_REDISSON : DELAYQ_NATIVE;
         ask("FLUSHALL");
         ask_int("ZADD " ZSET " 1 %b", m->e, m->n);
         snprintf(before, sizeof before, "%s", contents(main_connection()));
         if (m->kind == OLD || (m->kind == 8 && o.wire == DELAYQ_NATIVE)) {
             refused++;
-            /* an open sees only the first byte */
+            /* an open checks only the first byte */
             int own = m->e[0] == 16 || (i % 2 && m->e[0] == 8);
             CHECK_STATUS(&q, delayq_open(&q, &o),
                          own ? DELAYQ_OK : DELAYQ_ERR_WIRE);

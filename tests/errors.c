@@ -97,7 +97,7 @@ TEST(a_handle_is_not_used_after_fork) {
     int status;
     pid_t pid;
     delayq_item none;
-    open_queue(&q, "jobs"); /* it subscribes; nothing is due */
+    open_queue(&q, "jobs"); /* the take subscribes; nothing is due */
     CHECK_STATUS(&q, delayq_take(&q, &none, 20), DELAYQ_EMPTY);
     pid = fork();
     if (pid == 0) {
@@ -115,7 +115,7 @@ TEST(a_handle_is_not_used_after_fork) {
     waitpid(pid, &status, 0);
     CHECK_INT(status, 0);
     OFFER(&q, "x", 0);
-    /* the child has not woken the parent: not WOKEN */
+    /* DELAYQ_WOKEN would mean that the child has woken the parent */
     OK(&q, delayq_take(&q, &none, 20000));
     delayq_close(&q);
 }
@@ -321,7 +321,7 @@ TEST(a_key_of_the_wrong_type_is_an_error_and_changes_nothing) {
         CHECK_TEXT(contents(main_connection()), before);
         status = delayq_offer(&q, "b", 1, 0);
         CHECK_INT(status, i == 1 || i == 4 ? DELAYQ_ERR_TYPE : DELAYQ_OK);
-        /* When the fault is mended, the handle goes on. */
+        /* When the fault is removed, the handle works again. */
         ask("DEL %s", keys[i]);
         OFFER(&q, "c", 0);
         OK(&q, delayq_take(&q, &item, 20000));
@@ -423,7 +423,7 @@ TEST(an_acl_that_refuses_a_command_leaves_everything_where_it_was) {
     }
 }
 
-/* --- where the server does not report pushes --- */
+/* --- servers that report no pushes ------------- */
 
 static long evalsha_calls(void) {
     const char *at = strstr(ask("INFO commandstats"), "evalsha:calls=");
@@ -454,7 +454,7 @@ struct polls {
     long long since_us, took_us;
 };
 
-/* Push an item after `count` polls, and note the time that they took. */
+/* Push an item after `count` polls, and record how long these polls took. */
 static void push_after_polls(void *argument) {
     struct polls *polls = (struct polls *)argument;
     UNTIL(evalsha_calls() >= polls->count);
@@ -474,8 +474,8 @@ static long long polls_take_us(delayq *q, long count) {
     return polls->took_us;
 }
 
-/* Three polls at most come at once or soon. Then they come after 250, 750 and
- * 1,750 ms. */
+/* At most three polls come at once or soon. Then one comes after 250 ms, one
+ * after 750 ms, and one after 1,750 ms. */
 LONG_TEST(without_tracking_a_take_polls_more_and_more_rarely) {
     delayq q;
     delayq_item item;
@@ -483,14 +483,14 @@ LONG_TEST(without_tracking_a_take_polls_more_and_more_rarely) {
     OK(&q, delayq_open(&q, &o));
     CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
     if (polls_take_us(&q, 6) < 1700000) FAIL("it polls too often");
-    CHECK_INT(q.quiet_polls, 1); /* a push starts the count again */
+    CHECK_INT(q.quiet_polls, 1); /* the push has reset the count */
     CHECK_INT(lines_of_events, 1);
     if (!strstr(last_event, "options.poll_ms") || !strstr(last_event, "NOPERM"))
         FAIL("the log says: %s", last_event);
     delayq_close(&q);
 }
 
-/* The line belongs to the connection. It comes again only after a change. */
+/* A connection logs the line once, and again only after tracking has worked. */
 TEST(without_tracking_the_log_has_one_line_for_all_that_share) {
     delayq q, b;
     delayq_item item;
@@ -535,8 +535,8 @@ static void keep_news(void *unused, delayq_status status, const char *text) {
     snprintf(news.text, sizeof news.text, "%s", text);
 }
 
-/* The log names the scripts and the server once, and then at most every 10 s.
- * At the end it names a connection that holds. */
+/* The log reports the missing scripts and the server once, and then at most
+ * every 10 s. At the end it reports the connection that lasts. */
 LONG_TEST(the_log_names_the_server_once_in_a_storm_of_connections) {
     long long began = now_us();
     delayq q;
@@ -585,7 +585,7 @@ static const char *eviction_with(const char *limit, const char *policy) {
     OK(&q, delayq_open(&q, &o));
     ask("CLIENT KILL TYPE normal SKIPME yes");
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
-    CHECK_INT(evictions, eviction[0] != '\0'); /* the event comes once */
+    CHECK_INT(evictions, eviction[0] != '\0'); /* logged only once */
     delayq_close(&q);
     return eviction;
 }
@@ -658,8 +658,8 @@ TEST(without_tracking_an_offer_of_another_handle_ends_a_take) {
     delayq_close(&q);
 }
 
-/* Two handles share a connection. The second one asks for tracking of the key
- * that the first one tracks. */
+/* Two handles share a connection. The second one's request for tracking is
+ * refused, which ends the tracking for both. */
 TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq q, b;
     delayq_item item;
@@ -685,7 +685,7 @@ TEST(a_right_to_track_that_is_taken_away_counts_for_all_that_share) {
     delayq_close(&q);
 }
 
-/* From then on nothing announces what other handles offer. */
+/* Without a subscription nothing announces the offers of other handles. */
 TEST(a_tick_that_may_not_subscribe_any_more_polls) {
     delayq mover, q;
     delayq_options o;
@@ -774,8 +774,8 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     delayq_item items[10];
     delayq_options o;
     size_t count;
-    /* The dead letters' key has a wrong type, and an undecodable item lies
-     * behind a good one. */
+    /* The dead letters' key has a wrong type, and an undecodable item follows a
+     * good one. */
     open_queue(&q, "jobs");
     ask("SET delayq_dead:{jobs} string");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -787,7 +787,7 @@ TEST(a_refusal_after_an_item_was_handed_out_loses_nothing) {
     CHECK_INT(ask_int("ZCARD " ZSET), 1);
     delayq_close(&q);
     if (main_server.major < 6) return;
-    /* Redisson's wire: without RPUSH the other items can't be moved. */
+    /* With a Redisson wire, the other items can't be moved without RPUSH. */
     ask("FLUSHALL");
     o = options_with_rights("~* +@all -rpush");
     ask("ZADD " ZSET " 1 %b", e, n);
@@ -864,7 +864,7 @@ TEST(an_outcome_stays_unknown_until_the_server_answers) {
     delayq_close(&q);
 }
 
-/* A server that accepts the login, and closes the connection at every
+/* Count the connections to a server that closes each one at its first
  * script. */
 static int connections;
 static redisContext *hang_up_later(void *user, int timeout_ms) {
@@ -910,9 +910,9 @@ TEST(connections_that_every_script_breaks_are_not_replaced_endlessly) {
     server_end(&s);
 }
 
-/* If ids are made of the time and the like, two identical boards make the same
- * ids. In this test the wake-up pipe can be opened, but no descriptor is left
- * for /dev/urandom. */
+/* If ids were made from the time and similar values, two identical boards would
+ * make the same ids. In this test the wake-up pipe can be opened, but no
+ * descriptor is left for /dev/urandom. */
 TEST(an_open_where_there_are_no_random_bytes_is_refused) {
     delayq q;
     delayq_item item;
@@ -931,6 +931,6 @@ TEST(an_open_where_there_are_no_random_bytes_is_refused) {
     /* the handle is closed */
     CHECK_INT(delayq_take(&q, &item, 0), DELAYQ_ERR_ARG);
     CHECK_INT(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    CHECK_INT(dup(0), lowest); /* and its pipe has been closed, too */
+    CHECK_INT(dup(0), lowest); /* the handle's pipe is closed, too */
     close(lowest);
 }

@@ -1,9 +1,9 @@
 /*
- * Faults of the connection during a call, made by a proxy. It cuts at every
- * byte, in both directions, once and twice in a row; it stalls, drops and
- * delays bytes, replaces them by garbage from every byte on, and sends a reply
- * twice. The status is true, the handle recovers by itself, and no item is
- * lost.
+ * Faults of the connection during a call, made by a proxy. The proxy cuts the
+ * connection at every byte, in both directions, once and twice in a row. It
+ * also stalls, drops and delays bytes, sends garbage from every byte on, and
+ * sends a reply twice. The status must be true, the handle must recover by
+ * itself, and no item may be lost.
  */
 #include "proxy.h"
 
@@ -120,7 +120,7 @@ static delayq_status do_clear(void) {
 }
 
 /* The number of items in the queue after the call is `done` if the call was
- * done, else `undone`. These are equal for calls that only read or move. */
+ * done, else `undone`. Both are equal for calls that only read or move. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
@@ -191,7 +191,8 @@ static void told_truly(const struct strike *s, delayq_status status) {
     if (v->reads && status == DELAYQ_ERR_UNKNOWN) wrong(s, status, now);
 }
 
-/* Check that the handle recovers by itself, and count the items that exist. */
+/* Wait until the handle has recovered by itself, and check the number of
+ * items. */
 static long long slowest; /* the slowest recovery of this test */
 static void recovers(const struct strike *s) {
     long long from = now_us();
@@ -291,7 +292,7 @@ static void each_verb(void (*body)(const struct verb *), size_t from,
 
 /* --- cut ----------------------------------------------------------------- */
 
-/* The second cut in a row costs a back-off, so only every 7th byte is tried. */
+/* A second cut causes a back-off, so it is made only at every 7th byte. */
 static void cut(const struct verb *v) {
     long once = test_step(1, 41), twice = test_step(7, 41);
     int direction;
@@ -323,7 +324,7 @@ LONG_TEST(a_cut_at_any_byte_of_a_peek_count_or_clear_is_reported_truthfully) {
     each_verb(cut, 14, VERBS);
 }
 
-/* --- several scripts in one go -------------------------------------------- */
+/* --- several pipelined scripts -------------------------------------------- */
 
 static delayq_message four[4];
 
@@ -432,7 +433,7 @@ static void garble(const struct verb *v) {
     at_bytes(v, GARBAGE, 1, test_step(1, 13), 1);
 }
 
-/* This fails if the handle takes an ack's flag that is neither 0 nor 1 for a 0,
+/* This fails if the handle reads an ack's flag that is neither 0 nor 1 as a 0,
  * and returns DELAYQ_GONE for an ack that was done. */
 LONG_TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
     each_verb(garble, 0, VERBS);
@@ -441,16 +442,17 @@ LONG_TEST(garbage_from_any_byte_of_a_reply_on_is_reported_truthfully) {
                "done or not, never half", slowest);
 }
 
-/* --- answered twice ------------------------------------------------------ */
+/* --- a reply that comes twice -------------------------------------------- */
 
-/* After this the server refuses every call. */
+/* Make the server refuse every later call. */
 static void break_types(void) {
     ask("FLUSHDB");
     ask("MSET jobs s " ZSET " s delayq_dead:{jobs} s delayq_retry:{jobs} s");
 }
 
-/* Check that a later call returns the reply to its own request and not an older
- * one. (A tick that first has to connect or to subscribe sends no request.) */
+/* Check that a later call returns the reply to its own request, not an older
+ * reply. (A tick that first has to connect or to subscribe sends no
+ * request.) */
 static void later_is_refused(const struct verb *v) {
     delayq_status status;
     int asks;
@@ -468,9 +470,9 @@ static void later_is_refused(const struct verb *v) {
     ask("FLUSHDB");
 }
 
-/* Both copies are in the socket when the handle reads: the proxy sends them in
- * one write. Only the command connection is struck, because the subscriber may
- * receive a message just then. */
+/* The proxy sends both copies in one write, so both are in the socket when the
+ * handle reads. Only the command connection is struck, because the subscriber
+ * may receive a message just then. */
 static void replay(const struct verb *v) {
     struct strike s = {v, REPLAY, 1, 0, 1};
     delayq_status status;

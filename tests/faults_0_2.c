@@ -1,9 +1,9 @@
 /*
- * Faults that version 0.2 had. Each test fails with its header (`make old`), so
- * this file uses public names only.
+ * Faults that version 0.2 had. Each test fails with the header of 0.2 (`make
+ * old`), so this file uses public names only.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the default that programs get */
 #include "test.h"
 #include "proxy.h"
 #include <poll.h>
@@ -80,8 +80,8 @@ TEST(alternating_acks_nacks_extends_and_buries_share_requests) {
     CHECK_INT(state().gone, 0);
     CHECK_INT(ask_int("ZCARD " ZSET), 200);
     CHECK_INT(ask_int("LLEN delayq_dead:{jobs}"), 100);
-    /* There is one script for the first change, then one for each hundred, and
-     * a take beside them. */
+    /* One script runs for the first change, then one for each hundred, and one
+     * for a take. */
     if (scripts_run(main_connection()) - before > 8)
         FAIL("%d scripts for 400 changes",
              scripts_run(main_connection()) - before);
@@ -130,8 +130,8 @@ TEST(timers_that_are_set_and_cancelled_in_turn_share_requests) {
 
 /* --- loops -------------------------------------------------------------- */
 
-/* If a loop is slower than its lease, the handle reports it. No attempt is used
- * up. */
+/* If the program's loop is slower than the lease, the handle reports this, and
+ * no attempt is used up. */
 TEST(items_whose_lease_ends_before_they_are_taken_are_reported) {
     int i;
     open_outbox(50);
@@ -180,8 +180,8 @@ static int is_tracked(void) {
     return 0;
 }
 
-/* A line with a round trip of 2 s, and default options. The handle connects and
- * hears of pushes. The log blames no ACL. */
+/* With default options and a round trip of 2 s, the handle connects and hears
+ * of pushes. The log does not report a missing right. */
 LONG_TEST(on_a_line_with_a_round_trip_of_2_s_pushes_are_heard) {
     delayq_options o;
     memset(&o, 0, sizeof o);
@@ -203,8 +203,8 @@ LONG_TEST(on_a_line_with_a_round_trip_of_2_s_pushes_are_heard) {
     delayq_close(&q);
 }
 
-/* A proxy closes each connection at one of the handle's commands. Each socket
- * connects at most three times in a second, and the log reports something. */
+/* A proxy closes each connection at the command `word`. Each socket connects at
+ * most three times in a second, and the log reports something. */
 static void closed_at(const char *word, int box) {
     delayq_options o;
     int seconds = 3, most, i;
@@ -297,8 +297,8 @@ TEST(an_item_named_twice_in_ack_many_is_acked_once) {
     delayq_close(&q);
 }
 
-/* The leases end in different milliseconds, and the server reaches the first of
- * these twice. */
+/* The leases end in different milliseconds, and the script reads the first of
+ * these milliseconds twice. */
 TEST(an_item_named_again_behind_another_is_acked_once) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item items[3];

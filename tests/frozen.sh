@@ -1,7 +1,7 @@
 #!/bin/sh
-# The second half of `make demo`: game_loop over a line with a round trip of 50
-# ms, on a server that is frozen for two seconds. The server is that of
-# with-server.sh. A user's own server is not frozen: then the game just runs.
+# The second half of `make demo`: runs game_loop over a line with a round trip
+# of 50 ms, and freezes the server of with-server.sh for two seconds. A user's
+# own server is not frozen, so the game just runs.
 #
 #     sh tests/with-server.sh sh tests/frozen.sh BUILD
 cd "$(dirname "$0")/.." || exit 1

@@ -4,8 +4,8 @@
  * io_timeout_ms = 5 no call waits longer than 5 ms or twice the measured round
  * trip (under valgrind a few milliseconds more).
  *
- * The timeouts of its polls are added up: how long a call waits does not depend
- * on how slow the machine is.
+ * The tests add up the timeouts of a call's polls, so that the result does not
+ * depend on the speed of the machine.
  */
 #define DELAYQ_STATIC
 #define DELAYQ_IMPLEMENTATION
@@ -17,8 +17,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-/* Run one frame, and check how long its call waited: at most as long as
- * documented, and 1 ms more for rounding up. */
+/* Run one frame. A call may wait 1 ms more than documented, for rounding. */
 static delayq_status frame(delayq *q, int kind) {
     delayq_item item;
     delayq_status status;
@@ -146,8 +145,8 @@ static void thaw(void *argument) {
     kill(s->pid, SIGCONT);
 }
 
-/* An attempt to connect goes on after the call that began it. If its time is
- * over when the next call comes, that call begins another attempt. */
+/* An attempt to connect goes on after the call that began it. If the attempt
+ * has timed out before the next call, that call begins another one. */
 TEST(a_call_does_not_fail_of_an_attempt_that_nobody_looked_after) {
     server s;
     delayq q = {0};
@@ -191,8 +190,8 @@ TEST(a_waiting_take_waits_out_a_frozen_server) {
     server_end(&s);
 }
 
-/* After an attempt that succeeded, the next loss is followed by an attempt at
- * once. */
+/* After a success the handle again reconnects at once if the connection is
+ * lost. */
 TEST(attempts_that_have_failed_do_not_count_after_one_that_has_not) {
     server s;
     delayq q;
@@ -222,9 +221,9 @@ TEST(a_subscriber_that_receives_nothing_any_more_is_noticed_by_its_ping) {
     server_start(&s, NULL);
     o = options_for(&s, "jobs");
     OK(&q, delayq_open(&q, &o));
+    /* One take may be too short on a slow machine. */
     do CHECK_STATUS(&q, delayq_take(&q, &item, 20), DELAYQ_EMPTY);
     while (!can_track() ? !q.subscribed : !q.list_tracked);
-    /* One take may be too short on a slow machine. */
     timeout = q.options.io_timeout_ms;
     q.options.io_timeout_ms = 50 * test_slow();
     server_kill(&s, SIGSTOP);

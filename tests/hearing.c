@@ -1,7 +1,7 @@
 /*
  * A handle hears of a push into the ready list, whatever happened to the
- * server's tracking of the list before. This handle, or one that shares its
- * connection, may have written the list, or the server was busy for a while.
+ * server's tracking of the list before. The handle, or one that shares its
+ * connection, may have written the list, or the server may have been busy.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -55,9 +55,9 @@ static void redrive_one(delayq *q) {
     CHECK_INT(n, 1);
 }
 
-/* Check that the worker takes the item within some seconds. The next poll is a
- * minute away. A take of 10 s or longer would send a request at once, to enter
- * the waiters. */
+/* Check that the worker gets the item within some seconds, although its next
+ * poll is a minute away. (A take of 10 s or longer would send a request at
+ * once, to enter the waiters.) */
 static void is_taken_soon(void) {
     int i;
     for (i = 0; i < 4 * test_slow(); i++)
@@ -120,10 +120,10 @@ TEST(a_push_after_a_handles_own_redrive_is_heard) {
     close_both();
 }
 
-/* --- a passing error ----------------------------------------------------- */
+/* --- a transient error --------------------------------------------------- */
 
-/* The worker is about to ask for tracking again. Its request is answered with
- * this error `times` times. */
+/* Make the worker request tracking again, and let the proxy answer this request
+ * with `error`, `times` times. */
 static void fails_to_track(const char *error, int times) {
     ask("RPUSH jobs x");
     UNTIL(delayq_take(&worker, &item, 0) == DELAYQ_OK);
@@ -173,7 +173,7 @@ TEST(after_a_passing_error_pushes_are_heard_though_another_handle_asks) {
     poll_now(&boss);
     CHECK_STATUS(&boss, delayq_take(&boss, &item, 0), DELAYQ_EMPTY);
     ask("RPUSH jobs pushed");
-    /* the worker hears of the first push, too */
+    /* the worker hears even of the first push after the error */
     OK(&worker, delayq_take(&worker, &item, 9000));
     close_both();
 }

@@ -1,7 +1,7 @@
 # hiredis' C source from the package `hiredis` of PyPI, for the suites that
 # compile it for another system. Source this file after tests/lib.sh.
 #
-# DELAYQ_CROSS_CACHE     where downloads are kept
+# DELAYQ_CROSS_CACHE     a folder for downloads
 # DELAYQ_HIREDIS_SOURCE  the parent folder of `hiredis`, instead of the download
 # shellcheck shell=sh
 cache=${DELAYQ_CROSS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/delayq-cross}
@@ -15,7 +15,7 @@ give_up() {
     summary
     exit
 }
-# pypi COMMAND...: runs pip, if it is installed
+# pypi COMMAND...: runs pip, up to three times
 pypi() { fetch python3 -m pip --disable-pip-version-check -q "$@"; }
 
 # Sets $source to the parent folder of `hiredis`.

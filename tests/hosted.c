@@ -1,11 +1,11 @@
 /*
  * Servers as providers run them (tests/hosted/profiles.h), and proxies that
  * close the connection at a command. `make hosted` runs many other tests on
- * each profile. The tests in this file also know which requests the proxy has
+ * each profile. The tests in this file also check which requests the proxy has
  * seen.
  */
 #define _GNU_SOURCE
-#define ATTEMPTS_US 1000000 /* the value that programs get */
+#define ATTEMPTS_US 1000000 /* the default that programs get */
 #include "hosted/hosted.h"
 #include <sys/wait.h>
 
@@ -42,7 +42,7 @@ static void end(void) {
     server_end(&s);
 }
 
-/* Run each body in a process of its own, all at the same time. */
+/* Run `body` for each argument, each in a process of its own, in parallel. */
 static void in_parallel(void (*body)(void *), const void *const *arguments) {
     pid_t pids[64];
     int n = 0, i, failed = 0, status;
@@ -57,8 +57,8 @@ static void in_parallel(void (*body)(void *), const void *const *arguments) {
 
 /* --- a connection that is closed at a command ---------------------------- */
 
-/* The commands that a handle sends to a server. 1 means that it can't work
- * without this one. (There is another: SENTINEL.) */
+/* The commands that a handle sends to a server, except SENTINEL. `needed` is 1
+ * if the handle can't work without the command. */
 static const struct command {
     const char *name;
     int needed;
@@ -84,7 +84,8 @@ static delayq_options options(const char *name, int box) {
     return o;
 }
 
-/* Act as if so much time had passed that the handle pings its subscriber. */
+/* Act as if the subscriber had been silent for 11 s, so that the handle pings
+ * it. */
 static void be_quiet(delayq *h) {
     if (h->conn->sub.state < DELAYQ_SOCKET_OPEN) return;
     h->conn->sub.active_us -= 11000000;
@@ -135,7 +136,7 @@ TEST(a_handle_sends_these_commands_and_no_others) {
 static const struct command *closing;
 static const char *with;
 
-/* Like UNTIL, but it names the command and goes on. Returns 1 if it fails. */
+/* Like UNTIL, except that it complains about a failure, and returns. */
 #define TRY(condition)                                        \
     do {                                                      \
         long long end_ = now_us() + 20000000LL * test_slow(); \
@@ -161,8 +162,7 @@ static void complain(const char *format, ...) {
     fflush(stdout);
 }
 
-/* Make the handle's calls while the proxy closes its connections at the
- * command. */
+/* Make calls while the proxy closes the handle's connections at the command. */
 static void works_without(int box) {
     delayq_message m = message("later", 600000);
     if (closing->needed) hosted->closes_at[0] = '\0';
@@ -265,7 +265,7 @@ LONG_TEST(an_outbox_whose_connection_is_closed_at_any_command_connects_rarely) {
 
 /* --- what a waiting handle costs ----------------------------------------- */
 
-#define IDLE_S 12 /* its requests are counted this long, in seconds */
+#define IDLE_S 12 /* the seconds for which its requests are counted */
 
 static struct taken {
     volatile int count;
@@ -283,8 +283,8 @@ static void wait_for_ever(void *unused) {
     }
 }
 
-/* Returns the number of requests an hour of a handle that waits on an empty
- * queue. Requests of its first seconds don't count. */
+/* Returns the number of requests per hour that a handle sends while it waits on
+ * an empty queue. The first 6 s are not counted. */
 static int idle_cost(void) {
     enum { FIRST = 6 };
     int before;
@@ -294,8 +294,8 @@ static int idle_cost(void) {
     return (hosted->commands - before) * (3600 / IDLE_S);
 }
 
-/* Returns how late an item is that a waiting handle gets after a long wait.
- * Another handle offers the item, or a program pushes it. */
+/* Returns the lateness, in ms, of an item that a handle gets after a long wait.
+ * Another handle offers the item or, if `pushed`, a program pushes it. */
 static int late_ms(int pushed) {
     int count = taken->count;
     long long due = now_us();
@@ -365,7 +365,7 @@ LONG_TEST(a_handle_that_waits_costs_little_on_hosted_servers) {
     in_parallel(wait_on, all);
 }
 
-/* --- what the log and the errors say ------------------------------------- */
+/* --- the log and the error texts ----------------------------------------- */
 
 static void told_of(void *profile) {
     const struct profile *p = (const struct profile *)profile;

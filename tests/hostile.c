@@ -1,7 +1,6 @@
 /*
- * Servers, proxies and hooks that do what they shouldn't: replies that claim to
- * be huge, endless replies, replies that come twice, a login that is cut short,
- * RESP3.
+ * Servers, proxies and hooks that misbehave: replies that claim to be huge,
+ * endless replies, replies that come twice, a login that is cut short, RESP3.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -12,14 +11,14 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* --- a server that says one thing ---------------------------------------- */
+/* --- a server with one reply --------------------------------------------- */
 
 #define SAYS_MAX 65536
 
 struct evil {
     char path[108], url[120];
     int listener;
-    int requests; /* answer this many reads first, with +OK for each command */
+    int requests; /* answer this many commands with +OK first */
     int endless;  /* repeat `says` for ever */
     int hangs_up; /* close the connection instead of answering */
     size_t len;
@@ -95,8 +94,7 @@ static delayq_options evil_options(void) {
 
 /* --- replies that claim to be huge --------------------------------------- */
 
-/* Check that a login with this reply fails soon, and uses no time and no
- * memory. */
+/* Check that a login with this reply fails soon, and uses little memory. */
 static void refuse_soon(const char *says, const char *part) {
     delayq_options o = evil_options();
     struct rusage r;
@@ -140,7 +138,7 @@ TEST(a_string_that_claims_to_be_gigabytes_long_is_refused_at_once) {
     evil_start();
     refuse_soon("$2147483647\r\nabc", "1 GB");
     refuse_soon("$4294967290\r\nabc", "1 GB");
-    /* so long a string is allowed */
+    /* a string of this length is allowed */
     refuse_soon("$500000000\r\nabc", "in time");
 }
 
@@ -154,7 +152,7 @@ TEST(a_line_without_an_end_is_refused) {
     refuse_soon(says, "line");
 }
 
-/* Whatever the server says, once or without end, each call ends in time. */
+/* Each call ends in time, whatever the server replies, once or endlessly. */
 TEST(no_call_is_held_by_a_server_that_says_anything_at_all) {
     static const char *const says[] = {
         "+OK\r\n",
@@ -188,11 +186,11 @@ TEST(no_call_is_held_by_a_server_that_says_anything_at_all) {
             long long start = now_us();
             delayq q = {0};
             evil->endless = kind & 1;
-            /* the first two reads are answered well */
+            /* the first two commands are answered with +OK */
             evil->requests = kind & 2;
             o.connect_timeout_ms = o.io_timeout_ms = 50;
             evil_says(says[i]);
-            /* this succeeds if the lie looks like a login */
+            /* the open succeeds if the replies look like those to a login */
             delayq_open(&q, &o);
             delayq_offer(&q, "x", 1, 0);
             delayq_take(&q, &item, 20);
@@ -204,7 +202,7 @@ TEST(no_call_is_held_by_a_server_that_says_anything_at_all) {
         }
 }
 
-/* The answer comes to a call that may have had an effect. */
+/* The reply comes to a call that may have had an effect. */
 TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
     static const char *const says[] = {"*500000000\r\n", "$2147483647\r\n",
                                        "*1\r\n*1\r\n*500000000\r\n"};
@@ -227,10 +225,10 @@ TEST(a_call_that_is_answered_with_a_huge_array_says_protocol) {
     }
 }
 
-/* --- answers that come twice --------------------------------------------- */
+/* --- replies that come twice --------------------------------------------- */
 
-/* The handle reads an answer. Then a copy of it comes, and then the next
- * request, which the server refuses. */
+/* The handle reads a reply. Then a copy of the reply arrives, and then the
+ * handle sends the next request, which the server refuses. */
 TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
     delayq_options o = options_for(&main_server, "jobs");
     redisContext *c = main_connection();
@@ -247,7 +245,7 @@ TEST(a_second_answer_that_comes_later_is_not_believed_by_the_next_call) {
     freeReplyObject(run(c, "SET redisson_delay_queue_timeout:{jobs} s"));
     UNTIL(proxy->kept > 0);
     proxy->let_go = 1;
-    UNTIL(proxy->kept == 0); /* until the copy lies in the handle's socket */
+    UNTIL(proxy->kept == 0); /* until the copy is in the handle's socket */
     status = delayq_offer(&q, "z", 1, 60000);
     CHECK_STATUS(&q, status, DELAYQ_ERR_TYPE);
     freeReplyObject(run(c, "DEL redisson_delay_queue_timeout:{jobs}"));
@@ -282,8 +280,8 @@ TEST(a_login_that_is_cut_short_is_told_with_the_command_at_which) {
     delayq_close(&q);
 }
 
-/* The reply of Redis 5 to a handle without a password, if a password was set
- * meanwhile. */
+/* Redis 5 sends these replies to a handle without a password if a password was
+ * set meanwhile. */
 TEST(a_protocol_error_for_want_of_a_password_is_err_auth) {
     static const char *const says[] = {
         "-ERR Protocol error: unauthenticated multibulk length\r\n",
@@ -327,7 +325,7 @@ static redisContext *resp3_hook(void *user, int timeout_ms) {
     (void)user, (void)timeout_ms;
     if (!c || c->err) return c;
     CHECK(write(c->fd, "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", 22) == 22);
-    /* read here, since hiredis 0.14 can't parse it */
+    /* read the reply here, since hiredis 0.14 can't parse it */
     CHECK(read(c->fd, bytes, sizeof bytes) > 0);
     return c;
 }
@@ -395,8 +393,8 @@ static void offer_into_a_broken_pipe(delayq *q, size_t len) {
     UNTIL(delayq_offer(q, large, len, 60000) == DELAYQ_OK);
 }
 
-/* A request is written by delayq, a large one by hiredis, and one on a socket
- * of a hook perhaps by OpenSSL. */
+/* delayq itself writes small requests, hiredis writes large ones, and OpenSSL
+ * perhaps those on a hook's socket. */
 static void keep_a_sigpipe_pending(int with_hook, size_t len) {
     delayq_options o = options_for(&main_server, "jobs");
     sigset_t set;

@@ -1,18 +1,18 @@
 /*
- * An item in hand stays readable until the next take or peek of its handle,
- * whatever the program calls between them. Run with ASan or valgrind.
+ * An item in hand stays readable until its handle's next take or peek, whatever
+ * the program calls before that. Run with ASan or valgrind.
  */
 #include "test.h"
 
 #define LEN 100
 #define MOST 3
 
-/* The handle, and the items that it has taken. */
+/* The handles, and the items in hand. */
 static struct {
     delayq q, owner, helper;
     delayq_item items[MOST];
     size_t count;
-    delayq_ticket offered; /* of an item that is still pending */
+    delayq_ticket offered; /* the ticket of an item that is still pending */
     unsigned char memory[2][32768];
 } hand;
 
@@ -115,7 +115,7 @@ static void do_outbox(void) {
     delayq_outbox(q, &state);
     delayq_fds(q, fds, 4);
 }
-/* of the handle whose connection it shares */
+/* Take with the owner of the shared connection, if there is one. */
 static void do_others_take(void) {
     delayq_item other;
     if (hand.owner.conn) delayq_take(&hand.owner, &other, 20);
@@ -143,7 +143,7 @@ static void payload(char *to, size_t number) {
     memset(to, 'a' + (int)number, LEN);
 }
 
-/* Read each byte of the items. */
+/* Check each byte of the items in hand. */
 static void readable(size_t call) {
     char text[LEN];
     size_t i;
@@ -164,7 +164,7 @@ static void turns(int n) {
 
 enum { OUTBOX = 1, SHARED = 2 };
 
-/* Open the handles, and take `many` items of as many as there are. */
+/* Open the handles, offer MOST items, and take up to `many` of them. */
 static void take_some(int kind, int lease_ms, int many) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_message m[MOST];

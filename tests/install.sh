@@ -1,13 +1,12 @@
 #!/bin/sh
-# Programs outside of this tree. They are built, in C and in C++, and run in
-# each of the ways that .package/README.md names: a copied header; `make
-# install`, found by -I, pkg-config, CMake and Meson; FetchContent,
-# add_subdirectory, a Meson wrap, Conan, vcpkg's port. Then `make uninstall`,
-# and the versions that are refused. The program is examples/hello.c. The
-# commands that build it are taken from the documentation. Ends in "N passed, N
-# failed, N skipped".
+# Builds and runs programs outside of this tree, in C and in C++, in each of the
+# ways that .package/README.md names: a copied header; `make install`, found by
+# -I, pkg-config, CMake and Meson; FetchContent, add_subdirectory, a Meson wrap,
+# Conan, vcpkg's port. Also tests `make uninstall`, and the versions that must
+# be refused. The program is examples/hello.c. The commands that build it are
+# those of the documentation. Ends in "N passed, N failed, N skipped".
 #
-# VCPKG_ROOT   where vcpkg is; without it vcpkg's port is not tried
+# VCPKG_ROOT   the folder of vcpkg; without it vcpkg's port is not tried
 cd "$(dirname "$0")/.." || exit 1
 if [ "$1" != on-a-server ]; then # a private server, even if DELAYQ_URL is set
     unset DELAYQ_URL
@@ -35,7 +34,7 @@ new() {
     sed -e 's/5000/5/' -e 's/DELAYQ_FOREVER/300/' examples/hello.c \
         >"$project/app.$2"
 }
-# as LANGUAGE: translates the README's lines, which are for C
+# as LANGUAGE: adapts the README's lines, which are for C, to the language
 as() {
     case $1 in
     c) cat ;;
@@ -88,7 +87,7 @@ done
 
 # --- the sources, within a project ---------------------------------------------
 
-# A git repository with a release, and a copy of it.
+# Make a git repository from this tree, with a tag for the release.
 origin=$dir/origin
 mkdir "$origin"
 tar -c --exclude=./build --exclude=./.git . | tar -x -C "$origin"
@@ -162,7 +161,7 @@ END
     done
 fi
 
-# --- vcpkg, where somebody has it; its hiredis is the system's, too -------------
+# --- vcpkg, if VCPKG_ROOT is set, with the system's hiredis --------------------
 
 if [ -n "$VCPKG_ROOT" ]; then
     mkdir -p "$dir/ports/hiredis"
@@ -187,7 +186,7 @@ fi
 
 # --- the tool's TLS --------------------------------------------------------------
 
-# A compiler that notes its arguments.
+# A compiler that records whether it was called for TLS.
 cat >"$dir/cc" <<'END'
 #!/bin/sh
 case " $* " in *" -E "*) exit 1 ;; esac
@@ -266,7 +265,7 @@ if command -v cmake >/dev/null; then
     check "CMake: refuses a range below" \
         refuses "$major.$((minor - 1))...<$major.$minor"
     check "CMake: refuses a range above" refuses "$major.90...$major.99"
-    # The headers of later versions: VERSION REFUSED ACCEPTED...
+    # Later versions, each on a line: VERSION REFUSED ACCEPTED...
     later=$dir/later
     mkdir -p "$later/share/cmake/delayq"
     cp .package/delayq-config.cmake "$later/share/cmake/delayq"

@@ -1,6 +1,6 @@
 /*
- * Keys that are cancelled. The item is removed if it is still pending. The key
- * is free in every case. Nobody else's item is removed.
+ * Cancels of keys. A cancel removes the key's item if that is still pending. It
+ * removes no other item. The key is free in every case.
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -28,7 +28,7 @@ static int64_t all_items(delayq *q) {
     return c.pending + c.ready;
 }
 
-/* From now on the proxy drops all replies on the command connection. */
+/* Make the proxy drop all later replies on the command connection. */
 static void lose_replies(delayq *q) {
     proxy->only = proxy_number(q->conn->cmd.c);
     proxy_strike(DROP, 1, 0, 1);
@@ -80,7 +80,7 @@ TEST(a_key_is_free_though_its_item_is_no_longer_pending) {
         OK(&q, offer_as(&q, "x", 0, &t));
         elapse(main_connection(), 1);
         poll_now(&q);
-        /* moved to the ready list */
+        /* the tick moves the item to the ready list */
         if (how == 0) OK(&q, delayq_tick(&q, NULL));
         if (how == 1 || how >= 3) OK(&q, delayq_take(&q, &item, 0));
         if (how == 2) OK(&q, delayq_cancel(&q, &t));
@@ -98,7 +98,7 @@ TEST(a_key_is_free_though_its_item_is_no_longer_pending) {
     }
 }
 
-/* The key still holds the ticket of the first offer. */
+/* A reschedule gives the item a new ticket, but the key has the old one. */
 TEST(a_rescheduled_item_stays_when_its_key_is_cancelled) {
     delayq q;
     delayq_ticket t;
@@ -161,8 +161,8 @@ TEST(a_cancelled_key_counts_as_a_cancel) {
 
 /* --- refusals ------------------------------------------------------------- */
 
-/* A call that fails has changed nothing, whichever command is forbidden or key
- * has a wrong type. */
+/* A call that fails changes nothing, whichever command is forbidden, and
+ * whichever key has a wrong type. */
 TEST(a_refused_cancel_of_a_key_changes_nothing) {
     static const char *const commands[] = {
         "time", "get",  "del",    "zrem",   "zremrangebyrank",
@@ -251,7 +251,7 @@ TEST(an_outbox_cancels_keys_in_the_order_of_its_offers) {
         OK(&q, offer_as(&q, "last", 60000, NULL));
         SETTLE(&q);
         CHECK_INT(ask_int("ZCARD " ZSET), 6);
-        /* those that cancelled the unused key `free` */
+        /* the cancels of the unused key `free` */
         CHECK_INT(box(&q).gone, 5);
         CHECK_INT(box(&q).duplicate, 0);
         CHECK_INT(box(&q).offers_accepted, 21);
@@ -289,8 +289,8 @@ TEST(an_outbox_cancels_by_key_and_by_ticket_in_turn) {
     delayq_close(&q);
 }
 
-/* The connection is cut after each number of bytes, in each direction. All ops
- * are done once, in order. */
+/* The connection is cut at many places, in each direction. All ops are done
+ * once, in order. */
 TEST(an_outbox_whose_replies_are_lost_cancels_each_key_once) {
     int direction;
     long at;
@@ -324,7 +324,7 @@ TEST(an_outbox_whose_replies_are_lost_cancels_each_key_once) {
         }
 }
 
-/* The second sending must not cancel an item that was offered in between. */
+/* A resend must not cancel an item that was offered meanwhile. */
 TEST(an_outbox_that_sends_a_cancel_of_a_key_again_leaves_the_next_item) {
     delayq_options o = box_options(&main_server, BOX);
     delayq q, other;

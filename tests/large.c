@@ -1,5 +1,5 @@
-/* Payloads of many MB: they arrive, and their cost for the program and the
- * server is limited. */
+/* Payloads of many MB arrive, and their cost for the program and the server is
+ * limited. */
 #include "proxy.h"
 #include "test.h"
 #include <sys/resource.h>
@@ -32,7 +32,7 @@ static void lower(long long *least, long long us) {
     if (*least == 0 || us < *least) *least = us;
 }
 
-/* Returns the least CPU time of an offer of `len` bytes in `messages`
+/* Returns the least CPU time, in us, of an offer of `len` bytes in `messages`
  * messages. */
 static long long offer_costs(delayq *q, const char *payload, size_t len,
                              size_t messages, int rounds) {
@@ -93,8 +93,8 @@ LONG_TEST(a_take_costs_the_program_as_much_per_byte_however_large_it_is) {
     free(payload);
 }
 
-/* On an idle machine each call takes less than 1 s of the 3 s that it has. Many
- * tests run beside this one, so the call may be repeated. */
+/* On an idle machine each call needs less than 1 s of its limit of 3 s. Other
+ * tests run at the same time, so the calls may be repeated. */
 TEST(an_item_of_60_mb_goes_through_with_the_default_options) {
     size_t len = 60 * MB;
     char *payload = payload_of(len);
@@ -126,7 +126,7 @@ static long long aof_size(redisContext *c) {
     return size;
 }
 
-/* Few bytes go to the replicas and to the append-only file. */
+/* An ack sends few bytes to the replicas and to the append-only file. */
 TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     static const char *const arguments[] = {"--appendonly", "yes", NULL};
     char *payload = payload_of(MB);
@@ -141,7 +141,7 @@ TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     o = options_for(&s, "large");
     o.lease_ms = 60000;
     OK(&q, delayq_open(&q, &o));
-    /* before Redis 7 these calls would write the scripts */
+    /* before Redis 7 the first calls also write the scripts to the file */
     OK(&q, delayq_offer(&q, "x", 1, 0));
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_ack(&q, &item));
@@ -157,8 +157,8 @@ TEST(an_ack_of_a_large_item_is_written_down_in_few_bytes) {
     free(payload);
 }
 
-/* The line passes 4 MB/s, so the item needs 3 s. Each MB has the whole timeout
- * for itself. */
+/* The line transfers 4 MB/s, so the item needs 3 s. The timeout starts again
+ * with each MB. */
 TEST(a_large_item_goes_through_a_line_that_needs_longer_than_io_timeout_ms) {
     size_t len = 12 * MB;
     char *payload = payload_of(len);
@@ -182,7 +182,7 @@ TEST(a_handle_is_smaller_than_4_kb) {
     CHECK(sizeof(delayq) < 4 * 1024);
 }
 
-/* glibc's heap grows to the most bytes in use at one time. */
+/* The size of glibc's heap shows the most bytes in use at one time. */
 #ifdef HEAP_IS_KNOWN
 TEST(the_first_calls_need_less_than_48_kb_of_heap) {
     size_t before, after;

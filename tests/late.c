@@ -1,6 +1,6 @@
 /*
- * options.max_late_ms: items that are later go to the dead letters, in order,
- * and without a round trip for each. Ticks leave due items to takes.
+ * Items that are later than options.max_late_ms go to the dead letters, in
+ * order, without a round trip for each item. Ticks leave due items to takes.
  */
 #include "outbox.h"
 
@@ -87,8 +87,8 @@ TEST(a_late_item_goes_to_the_dead_letters_and_the_next_is_taken) {
         }
 }
 
-/* Items around the limit. An item that was handed out was in time, to the
- * microsecond. An item that died was late in the millisecond of its death. */
+/* Offer items near the limit. An item that is handed out was in time, to the
+ * microsecond. An item that dies was late in the millisecond of its death. */
 TEST(the_limit_is_exact) {
     int leases, i, got = 0, died = 0;
     delayq_item item;
@@ -195,7 +195,7 @@ TEST(a_loop_and_a_wait_learn_the_due_times) {
         open_strict(&q, round % 2 ? MINUTE : 0);
         overdue("soon", -20);
         if (round < 10) {
-            for (;;) { /* half of the rounds have a loop of their own */
+            for (;;) { /* a loop; the other rounds call delayq_wait */
                 int64_t wait_ms;
                 struct pollfd p[3];
                 int fds[3];
@@ -237,7 +237,7 @@ TEST(what_others_push_is_never_late_and_starves_nothing) {
         }
         OK(&q, delayq_ack(&q, &item));
     }
-    CHECK_INT(pushed, 20); /* the two kinds take turns */
+    CHECK_INT(pushed, 20); /* the two kinds alternate */
     CHECK_INT(due, 20);
     letter_is(0, "late", "late", 0);
     { /* one request takes items of both kinds */
@@ -280,7 +280,7 @@ TEST(a_retry_is_late_from_the_end_of_its_lease) {
     poll_now(&q);
     CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
     letter_is(0, "x", "late", 2);
-    /* now it counts as never handed out */
+    /* a redriven item counts as never handed out */
     OK(&q, delayq_dead_redrive(&q, 1, NULL));
     OK(&q, delayq_take(&q, &item, 0));
     CHECK_INT(item.attempt, 1);
@@ -316,8 +316,8 @@ TEST(a_redriven_item_is_due_again_and_not_late_at_once) {
         if (leases) OK(&q, delayq_ack(&q, &item));
         OK(&other, delayq_take(&other, &item, 20000));
         taken(&item, "y", 1);
-        /* A handle without the option puts it into the ready list, without a
-         * due time. */
+        /* A handle without the option redrives an item to the ready list,
+         * without a due time. */
         delayq_close(&other);
         open_queue(&other, "jobs");
         overdue("z", LATE);
@@ -334,7 +334,7 @@ TEST(a_redriven_item_is_due_again_and_not_late_at_once) {
     }
 }
 
-/* A waiting take is notified of an item that another handle redrives. */
+/* Wait in a take for an item that another handle redrives. */
 static void wait_for_redriven(void *argument) {
     delayq_item item;
     (void)argument;
@@ -512,7 +512,7 @@ TEST(max_late_ms_is_for_native_queues) {
     delayq_close(&q);
 }
 
-/* The server's clock is set by an hour, forward and back. By that clock no item
+/* The server's clock is set forward and back by an hour. By that clock no item
  * is early or handed out late, and none is lost. */
 TEST(a_clock_that_jumps_makes_items_late_and_loses_none) {
     static server s;
@@ -534,7 +534,7 @@ TEST(a_clock_that_jumps_makes_items_late_and_loses_none) {
     OFFER(&q, "in an hour", 3600000);
     OFFER(&q, "in two hours", 7200000);
     server_set_clock(3610);
-    { /* the lease has ended long ago, so this item is late, too */
+    { /* the leased item is late, too, since its lease ended long ago */
         delayq_item next;
         OK(&q, delayq_take(&q, &next, 20000));
         CHECK_INT(next.len, strlen("in an hour"));

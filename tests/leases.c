@@ -165,9 +165,9 @@ TEST(a_raw_payload_is_leased_in_the_handles_own_format) {
     }
 }
 
-/* Of old ids, those of leases have the server's microsecond, those of offers
- * the handle's estimate of it. A lease and an offer that are due in the same
- * millisecond must not get the same ticket. */
+/* In the old format, the id of a lease has the server's microsecond, and the id
+ * of an offer has the handle's estimate of it. A lease and an offer that are
+ * due in the same millisecond must not get the same ticket. */
 TEST(no_lease_gets_the_old_id_of_an_offer) {
     delayq q;
     delayq_item item;
@@ -180,8 +180,8 @@ TEST(no_lease_gets_the_old_id_of_an_offer) {
     take(&q, &item, "x", 0);
     ids[0] = strtoul(strrchr(offered.ticket.text, '-') + 1 + 13, NULL, 16);
     ids[1] = strtoul(strrchr(item.ticket.text, '-') + 1 + 13, NULL, 16);
-    CHECK_INT(ids[0] & 0x7f, ids[1] & 0x7f); /* the same handle, */
-    CHECK_INT(ids[0] & 0x80, 0);             /* and these differ always */
+    CHECK_INT(ids[0] & 0x7f, ids[1] & 0x7f); /* both have the handle's bits */
+    CHECK_INT(ids[0] & 0x80, 0);             /* this bit marks a lease */
     CHECK_INT(ids[1] & 0x80, 0x80);
     OK(&q, delayq_ack(&q, &item));
     delayq_close(&q);
@@ -222,7 +222,7 @@ TEST(nack_with_a_delay_delivers_again_after_it) {
     OK(&q, delayq_nack(&q, &item, 30));
     CHECK_STATUS(&q, delayq_nack(&q, &item, 60000), DELAYQ_GONE);
     CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_GONE);
-    take(&q, &item, "x", 2); /* the first nack counts */
+    take(&q, &item, "x", 2); /* only the first nack counts */
     CHECK(now_us() - before >= 30000);
     OK(&q, delayq_nack(&q, &item, DELAYQ_BACKOFF));
     take(&q, &item, "x", 3);
@@ -296,7 +296,7 @@ TEST(extend_moves_the_end_of_a_lease_and_its_ticket) {
     take(&q, &item, "x", 1);
     OK(&q, delayq_extend(&q, &item, 60000));
     CHECK_STATUS(&other, delayq_take(&other, &none, 80), DELAYQ_EMPTY);
-    /* extends by the handle's own lease_ms */
+    /* 0 stands for the handle's own lease_ms */
     OK(&q, delayq_extend(&q, &item, 0));
     take(&other, &none, "x", 2);
     CHECK_STATUS(&q, delayq_extend(&q, &item, 5), DELAYQ_GONE);
@@ -445,7 +445,7 @@ TEST(dead_letters_are_paged_redriven_and_cleared) {
     OK(&q, delayq_dead_peek(&q, dead, 4, &n, 9));
     CHECK_INT(n, 2);
     CHECK(memcmp(dead[1].data, "9", 1) == 0);
-    /* these are the undecodable one and 0, 1, 2 */
+    /* these 4 letters are the undecodable one and items 0, 1, 2 */
     OK(&q, delayq_dead_redrive(&q, 4, &n));
     CHECK_INT(n, 3);
     for (i = 0; i < 3; i++) {
@@ -481,7 +481,7 @@ TEST(ack_take_acks_and_takes_in_one_round_trip) {
     CHECK_STATUS(&q, delayq_ack_take(&q, &item, 0), DELAYQ_EMPTY);
     OK(&q, item.acked);
     CHECK_INT(ask_int("DBSIZE"), 0);
-    /* A stale ack is reported. The take is done all the same. */
+    /* A stale ack is reported, but the take still returns an item. */
     OFFER(&q, "a", 0);
     take(&q, &item, "a", 1);
     OK(&q, delayq_ack(&q, &item));
@@ -513,8 +513,8 @@ TEST(ack_many_sets_the_outcome_of_each_item) {
     delayq_close(&q);
 }
 
-/* If acks name all items whose leases end in one millisecond, these are removed
- * by their ranks. */
+/* If acks name all items whose leases end in one millisecond, the script
+ * removes these items by their ranks. */
 TEST(acks_of_many_leave_what_is_due_before_behind_and_beside_them) {
     static const int shifts[] = {-1, 1, 0};
     unsigned char e[64];
@@ -683,7 +683,8 @@ TEST(leases_go_on_while_the_server_is_full) {
 
 /* --- kill -9 ------------------------------------------------------------- */
 
-/* Take and ack 40 items one by one. Report each take and each ack on a pipe. */
+/* Take `batch` items at a time, and ack each. Report takes and acks on a
+ * pipe. */
 struct worker {
     int pipe[2];
     int batch;

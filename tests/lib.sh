@@ -57,8 +57,8 @@ has() {
     done
 }
 
-# fetch COMMAND...: a download, tried up to three times. If it fails, that is no
-# failure of delayq: the suite then skips, and the reason ends in "can't be had"
+# fetch COMMAND...: tries a download up to three times. If all tries fail, the
+# suite is skipped, with a reason that ends in "can't be had"
 fetch() {
     for pause in 5 20; do
         "$@" && return

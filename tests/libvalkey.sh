@@ -1,12 +1,12 @@
 #!/bin/sh
-# `make libvalkey`: the tests with libvalkey instead of hiredis. Only the old
-# versions beside them still use hiredis. Then the header in C99 and C++11,
-# without and with TLS.
+# `make libvalkey`: compiles the header with libvalkey in C99, also with TLS,
+# and in C++11, and runs the tests with libvalkey instead of hiredis. Only the
+# old versions of delayq in the tests use hiredis.
 #
 #     tests/libvalkey.sh [TEST]
 #
-# LIBVALKEY   a folder with libvalkey's sources, instead of the download. The
-#             download is the copy of 0.5 in a Python package
+# LIBVALKEY   a folder with libvalkey's sources, instead of the download of a
+#             Python package that contains version 0.5
 #
 # Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
@@ -51,8 +51,8 @@ clean "the header, C++11" "$CXX" -std=c++11 -x c++
 [ ! -f /usr/include/openssl/ssl.h ] ||
     clean "the header, C99, TLS" "$CC" -std=c99 -x c -DDELAYQ_TLS
 
-# The old versions need hiredis. Both libraries have a function of the same
-# name, so hiredis' function is hidden.
+# The old versions need hiredis. Both libraries have functions of the same name,
+# so hiredis' functions are hidden.
 for version in 0_1 0_2; do
     $CC -std=gnu99 -w -O1 -c "tests/old/peer_$version.c" \
         -o "$out/peer_$version.o" || exit 1

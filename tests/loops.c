@@ -1,8 +1,7 @@
 /*
- * The loop of a program while something is wrong for long. No loop spins, no
- * push is missed, no wake is lost, and no call blocks longer than promised. The
- * clock skips most of what a program waits for, and how long a call blocks is
- * the time in its polls.
+ * A program's loop during a fault that lasts. No loop spins, no push is missed,
+ * no wake is lost, and no call blocks longer than promised. The clock skips
+ * most of the waiting. The time that a call blocks is the sum of its polls.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -76,8 +75,8 @@ static void loop_turn(delayq *q, enum loop kind, int64_t left_ms) {
     sleep_on_fds(q, wait_ms < left_ms ? wait_ms : left_ms);
 }
 
-/* A process of its own. It loops while all is well, reports that, loops through
- * the fault, and checks what it has counted. */
+/* Loop before the fault and during the fault, in a process of its own, and
+ * check the numbers of turns, polls and log lines that the fault has caused. */
 static void loop_process(void *argument) {
     const struct loop_options *with = (const struct loop_options *)argument;
     delayq_options o = options_for(with->s, "jobs");
@@ -108,7 +107,7 @@ static void loop_process(void *argument) {
     delayq_close(&q);
 }
 
-/* All kinds of loops at once, with the same fault. */
+/* Run all kinds of loops at once, with the same fault. */
 static void loops_through(server *s, const char *url, int timeout_ms,
                           int fault_ms, void (*fault)(server *),
                           void (*cure)(server *)) {
@@ -140,7 +139,7 @@ static void thaw(server *s) {
     server_kill(s, SIGCONT);
 }
 
-/* The subscriber is pinged after 10 s. */
+/* The fault lasts longer than the 10 s after which the subscriber is pinged. */
 TEST(no_loop_spins_while_the_server_is_frozen) {
     server s;
     server_start(&s, NULL);
@@ -214,7 +213,7 @@ static long long connections_of(redisContext *c) {
     return n;
 }
 
-/* Kill subscribers for 3 s. Then report that, and make an offer. */
+/* Kill subscribers for 3 s, then count the new connections and push an item. */
 static void kill_subscribers(void *argument) {
     redisContext *c = server_connect((const server *)argument);
     long long end = now_us() + 3000000, before = connections_of(c);
@@ -255,8 +254,8 @@ TEST(a_subscriber_that_is_killed_in_a_loop_comes_back_with_pauses) {
 
 /* --- a server that closes idle connections ------------------------------- */
 
-/* Push an item when the command connection has been closed for being idle. On a
- * busy machine the server may close this one, too. */
+/* Push an item after the server has closed the idle command connection. On a
+ * busy machine the server may close the connection `c`, too. */
 static void push_later(void *argument) {
     redisContext *c = NULL;
     redisReply *r = NULL;
@@ -297,7 +296,7 @@ LONG_TEST(pushes_are_heard_on_a_server_that_closes_idle_connections) {
             CHECK(status >= DELAYQ_OK);
             if (status == DELAYQ_OK) break;
             if (pushed == 0 && at[0]) pushed = now_us();
-            /* a handle that did not hear it would find it after max_wait_ms */
+            /* a handle that missed the push would see it after max_wait_ms */
             if (pushed > 0 && now_us() - pushed > 50000000)
                 FAIL("not heard, kind %d", kind);
             if (kind == 0)
@@ -311,7 +310,7 @@ LONG_TEST(pushes_are_heard_on_a_server_that_closes_idle_connections) {
     server_end(&s);
 }
 
-/* --- a server that tells of no push -------------------------------------- */
+/* --- a server that reports no pushes ------------------------------------- */
 
 /* The server is Redis 5, or the user lacks the right to CLIENT TRACKING. */
 TEST(where_pushes_are_not_announced_a_tick_and_a_take_notice_them) {
@@ -351,7 +350,7 @@ TEST(where_pushes_are_not_announced_a_tick_and_a_take_notice_them) {
     delayq_close(&q);
 }
 
-/* --- poll says readable -------------------------------------------------- */
+/* --- readable descriptors ------------------------------------------------ */
 
 TEST(what_makes_the_descriptors_readable_is_taken_at_once) {
     delayq q, other;
@@ -382,7 +381,7 @@ TEST(what_makes_the_descriptors_readable_is_taken_at_once) {
             m.due_ms = 1; /* the item has been due for long */
             OK(&other, delayq_offer_many(&other, &m, 1));
         }
-        /* If a take returns EMPTY, something stays readable. */
+        /* If a take returns EMPTY, a descriptor is readable soon. */
         for (tries = 0; status == DELAYQ_EMPTY && tries < 5; tries++) {
             struct pollfd p[3];
             size_t n = delayq_fds(&q, fds, 3), k;
@@ -489,7 +488,7 @@ TEST(no_wake_of_a_wait_with_a_shared_connection_is_lost) {
 
 /* --- no call blocks longer than promised --------------------------------- */
 
-/* A poll is rounded up to a millisecond. */
+/* Check a call's limit, with 20 ms to spare, since polls are rounded up. */
 #define LIMITED(limit_ms, call)                                           \
     do {                                                                  \
         long long ms_;                                                    \
@@ -589,15 +588,15 @@ TEST(no_call_blocks_longer_than_promised_by_a_host_that_answers_nothing) {
     delayq_close(&q);
 }
 
-/* Open a handle while the server answers this many bytes and then nothing. */
+/* Open a handle. The server sends `bytes` bytes, and then nothing more. */
 static void opens_stalled(delayq *q, const delayq_options *o, long bytes) {
     proxy_strike(STALL, 1, bytes, 1);
     LIMITED(300, delayq_open(q, o));
-    CHECK_INT(proxy->times, 0); /* the open has got so far */
+    CHECK_INT(proxy->times, 0); /* the open has read all these bytes */
 }
 
-/* An open reads 50 bytes: of the login, the probe and the first script. On the
- * handle's clock only those polls take time that wait in vain. */
+/* An open reads 50 bytes, of the login, the probe and the first script. On the
+ * handle's clock only the polls that time out take time. */
 TEST(no_open_blocks_longer_than_connect_timeout_wherever_the_server_stops) {
     long bytes;
     clock_rate = 1;
@@ -619,24 +618,24 @@ TEST(no_open_blocks_longer_than_connect_timeout_wherever_the_server_stops) {
         memset(&o, 0, sizeof o);
         o.name = "more";
         o.share = &q;
-        opens_stalled(&other, &o, bytes / 2); /* there is no login */
+        opens_stalled(&other, &o, bytes / 2); /* without a login */
         delayq_close(&other);
         delayq_close(&q);
         proxy_calm();
     }
 }
 
-/* Hold back everything after the probe's reply. The login is being delayed
- * meanwhile. */
+/* As soon as the login is being delayed, hold back everything after the probe's
+ * reply. */
 static void stall_the_script(void *unused) {
     (void)unused;
     UNTIL(proxy->times == 0);
     proxy_strike(STALL, 1, 46, 1);
 }
 
-/* The login's reply is slow, and the script's reply never comes. Both have one
- * limit together: the script is sent early enough for two round trips of the
- * login. */
+/* The login's reply is slow, and the script's reply never comes. One limit
+ * holds for both together, because the script is sent early enough for two
+ * round trips of the login. */
 TEST(an_offer_that_connects_first_has_one_limit) {
     server s;
     delayq q;
@@ -671,8 +670,8 @@ struct chunk {
     char bytes[8192];
 };
 
-/* A line on which every byte takes 5 ms, in each direction. Descriptors 1 and 2
- * are a connection, 3 and 4 are the next. */
+/* Run a line that delays every byte by 5 ms, in each direction. Descriptors 1
+ * and 2 are the two ends of a connection, 3 and 4 those of the next. */
 static char line_path[104];
 static void long_line(void *argument) {
     struct chunk *kept = SHARED(struct chunk, 256);
@@ -746,10 +745,9 @@ static long long left_in(redisContext *c) {
     return n;
 }
 
-/* Take, with a lease, until an item comes. If a take's reply comes too late,
- * the take has leased its item; so push another one. Returns how long this
- * takes, without the turns in which the server was slow for other clients,
- * too. */
+/* Take until an item comes. If a take's reply comes too late, its item is
+ * leased, so push another one. Returns how long this takes in us, without the
+ * turns in which the server was slow for other clients, too. */
 static long long until_taken(delayq *q, redisContext *c) {
     long long began = now_us(), waited = 0, turn = began, end;
     delayq_item item;
@@ -789,8 +787,8 @@ TEST(a_timeout_that_is_shorter_than_the_round_trip_loses_nothing) {
             FAIL("not connected: %s", delayq_errmsg(&q));
         usleep(1000);
     }
-    /* No take may lose an item because it did not wait for the reply. The only
-     * exception: the machine stands still for longer than the line takes. */
+    /* No take may lose an item because it did not wait for the reply, unless
+     * the machine stalls for longer than the line needs. */
     for (i = 0; i < 20; i++) freeReplyObject(run(c, "RPUSH jobs y"));
     do taken += delayq_take(&q, &item, 0) == DELAYQ_OK;
     while (left_in(c) > 0 && now_us() - began < 40000000LL * test_slow());

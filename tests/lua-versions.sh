@@ -1,13 +1,13 @@
 #!/bin/sh
-# lua-versions.sh DIR VERSION... -- the scripts in several versions of Lua.
+# lua-versions.sh DIR VERSION... -- test the scripts in several versions of Lua.
 #
 # Redis runs scripts in Lua 5.1, Kvrocks in LuaJIT, Dragonfly and Garnet in 5.4.
-# DIR/sim-model-VERSION is the simulator's server, built with that Lua. Handles
-# of all kinds use a real redis-server. The model receives the same requests. It
-# must give the same replies, and at the end it must hold the same keys. The
-# model with Lua 5.4 passes numbers to a script as Redis, Garnet or Dragonfly
-# does, and refuses a number with a fraction in a reply. Ends in "N passed, N
-# failed, N skipped".
+# DIR/sim-model-VERSION is the model, the simulator's server, built with this
+# version of Lua. Handles of all kinds use a real redis-server. The model
+# receives the same requests. It must give the same replies, and at the end it
+# must hold the same keys. With Lua 5.4 the model exchanges numbers with a
+# script as Redis, Garnet or Dragonfly does, and refuses a number with a
+# fraction in a reply. Ends in "N passed, N failed, N skipped".
 dir=$1
 shift
 passed=0 failed=0

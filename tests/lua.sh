@@ -1,10 +1,10 @@
 #!/bin/sh
-# lua.sh write|check DIR -- the scripts as files.
+# lua.sh write|check DIR -- writes the scripts to files.
 #
 # write: composes delayq.h's scripts as DIR/lua/NAME.lua and writes the SHA1 of
 # each into delayq.h, for EVALSHA. check: writes only the files, runs luacheck
-# on each script and each fragment, and checks the SHA1s. It also checks that
-# tests/lua/scripts.h has all scripts. Ends in "N passed, N failed, N skipped".
+# on each of them, and checks the SHA1s. It also checks that tests/lua/scripts.h
+# has all scripts. Ends in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 what=$1 dir=${2:-build}
 passed=0 failed=0 skipped=0
@@ -24,7 +24,7 @@ for script in "$dir"/lua/*.lua; do
     if grep -q "\"$sha\"" delayq.h; then
         ok
     elif [ "$what" = write ]; then
-        # Find the first SHA1 behind the script's name.
+        # Find the first SHA1 after the script's name.
         awk -v name="$name" -v sha="$sha" '
             BEGIN { for (i = 0; i < 40; i++) hex = hex "[0-9a-f]" }
             index($0, "DQ_SCRIPT(" name ",") { on = 1 }

@@ -7,28 +7,28 @@
  *
  *     -j WORKERS   how many tests run at a time; default 6 per processor, or 4
  *                  under valgrind, at most 16
- *     -1           run no test again. Otherwise a test that fails beside
- *                  others is run again, alone, up to twice. If it passes then,
- *                  it is reported as FLAKY, with the output of its first run,
- *                  and counts as passed. More than 5 such tests fail the run
+ *     -1           run no test again. Otherwise a test that fails among others
+ *                  is run again, alone, up to twice. If it passes then, it is
+ *                  reported as FLAKY, with the output of its first run, and
+ *                  counts as passed. More than 5 such tests fail the run
  *     -t N         list the N tests that took the longest
  *     -l           only list the tests and their files
- *     WORD         run only the tests whose names contain one of the words; if
- *                  it ends in .c, the tests of that file; !WORD: not those
+ *     WORD         run only tests with this word in their name or, if it ends
+ *                  in .c, the tests of this file. !WORD excludes such tests
  *
  * DELAYQ_TEST_PROGRESS   if set, the progress is shown on stderr
  * DELAYQ_TEST_SLOW=N     multiplies time limits by N; default 3 under ASan
  * DELAYQ_TEST_BRIEF      if set, the tests do less: for valgrind, qemu
  * DELAYQ_TEST_FULL       if set, connections are cut at each byte, otherwise at
  *                        each 7th
- * DELAYQ_TEST_SEED=N     begins rand() in each test, and in each process that
- *                        it spawns. The line of a test that fails has its seed
- * DELAYQ_TEST_SECONDS=N  how long sharing.c calls at random (5)
+ * DELAYQ_TEST_SEED=N     seeds rand() in each test, and in the processes that
+ *                        it spawns. The line of a failed test shows its seed
+ * DELAYQ_TEST_SECONDS=N  sharing.c makes random calls for N seconds (5)
  * DELAYQ_TEST_LOCALE     LC_ALL of the servers
  * DELAYQ_TEST_LOG        a file for the logs of all servers
  * DELAYQ_TEST_SERVER     the servers' program, redis-server by default
  * DELAYQ_TEST_ROWS       a file for the rows of the table of faults
- * DELAYQ_TEST_HOSTED     the servers behave as one of tests/hosted/profiles.h
+ * DELAYQ_TEST_HOSTED     the servers' profile in tests/hosted/profiles.h
  */
 #include "test.h"
 #include <arpa/inet.h>
@@ -46,7 +46,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#define LIMIT_S 240 /* enough for a busy machine, too */
+#define LIMIT_S 240 /* seconds; enough on a busy machine, too */
 #define SKIPPED 77
 
 long test_attempts_us, test_slack_us = 300000;
@@ -148,8 +148,8 @@ static int is_free(int port) {
     return free;
 }
 
-/* Keep a port for this process, among all runs of the tests. The name of an
- * abstract socket stays taken while its socket is open. */
+/* Reserve a port for this process, among all test runs. The name of an abstract
+ * socket is in use while the socket is open. */
 static int reserve(int port) {
     struct sockaddr_un a;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n;
@@ -164,8 +164,8 @@ static int reserve(int port) {
     return 0;
 }
 
-/* Both this port and the port of a cluster's bus, 10,000 above, are below the
- * ports that the system gives to clients. They are apart from the ports of
+/* The port, and the port 10,000 above it for a cluster's bus, are below the
+ * ports that the system gives to clients, and apart from those of
  * with-cluster.sh. */
 int free_port(void) {
     static int next;
@@ -371,9 +371,9 @@ void elapse(redisContext *c, int ms) {
 
 static volatile int64_t *server_clock; /* microseconds added to the real time */
 
-static server *clocked; /* the server whose clock it is */
+static server *clocked; /* the server whose clock is set */
 
-/* Valkey 9.1 reads its clock a few ms later. */
+/* Valkey 9.1 sees the new time a few ms later, so wait for that. */
 void server_set_clock(int seconds) {
     redisContext *c;
     struct timespec t;
@@ -399,7 +399,7 @@ static const char *clock_file(void) {
     return name;
 }
 
-/* A library that is loaded into the server sets its clock. */
+/* Start a server with a preloaded library that sets its clock. */
 void server_start_with_clock(server *s) {
     char command[300], library[128];
     redisContext *c;
@@ -517,7 +517,7 @@ void look_again(delayq *q) {
     q->probe_us = 0;
 #elif defined DELAYQ_VERSION_MAJOR
     q->setup.read_us -= 11000000;
-#else /* 0.1 does not look for foreign elements again */
+#else /* 0.1 never repeats the check for foreign elements */
     (void)q;
 #endif
 }
@@ -572,7 +572,7 @@ pid_t spawn(void (*body)(void *), void *argument) {
     pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        /* the parent's connection */
+        /* free only the memory of the parent's connection */
         if (main_context) redisFreeKeepFd(main_context);
         main_context = NULL;
         srand(seed + spawned);
@@ -601,18 +601,18 @@ void join(pid_t pid) {
 static struct {
     int next, done, passed, failed, skipped, flaky, again_count;
     int again[TESTS_MAX]; /* the tests to run again, alone */
-    long long us[TESTS_MAX]; /* how long each took */
-    unsigned seed[TESTS_MAX]; /* of each one that has not passed */
+    long long us[TESTS_MAX]; /* the time that each test took */
+    unsigned seed[TESTS_MAX]; /* the seed of each test that has not passed */
 } * run_state;
 
 static const struct test *chosen[TESTS_MAX]; /* the tests of this run */
 static int chosen_count, runs_again = 1, slowest;
 
-/* If more tests fail than this, the load is not the reason: the run ends. */
+/* If more tests fail than this, the load is not the cause, so the run ends. */
 #define AGAIN_MAX 20
-#define ALONE_MAX 3 /* if so many fail alone, too, the others are not tried */
-#define FLAKY_MAX 5 /* more tests that pass only alone fail the run */
-#define ALONE 2     /* how often a test is run alone */
+#define ALONE_MAX 3 /* if this many fail even alone, the others are not tried */
+#define FLAKY_MAX 5 /* if more tests pass only alone, the run fails */
+#define ALONE 2     /* how often a test is run alone, at most */
 
 static void tidy(void) {
     char command[96];
@@ -634,7 +634,7 @@ static int ends_a_line(int output) {
     return last == '\n';
 }
 
-/* A test that hangs shows where. */
+/* Print the stack of a test that hangs (ASan only), and end the test. */
 static void on_hang(int sig) {
     signal(sig, SIG_DFL);
     alarm(30);
@@ -664,7 +664,7 @@ static int run_test(const struct test *t, int output) {
         dup2(output, 2);
         /* no output is lost if a signal ends the test */
         setvbuf(stdout, NULL, _IOLBF, 0);
-        /* The inherited connection is the parent's: free only its memory. */
+        /* The inherited connection is the parent's, so free only its memory. */
         redisFreeKeepFd(main_context);
         main_context = NULL;
         srand(seed);
@@ -686,12 +686,12 @@ static int run_test(const struct test *t, int output) {
     return WEXITSTATUS(status);
 }
 
-/* The file with the output of a test's first run. */
+/* Write the path of the file with a test's first output to `path`. */
 static void first_output(char *path, size_t size, int i) {
     snprintf(path, size, "%s/first%d", run_dir, i);
 }
 
-/* Append a file to the text of `n` bytes. Returns its new length. */
+/* Append a file to `text`, which has `n` bytes. Returns the new length. */
 static size_t append(char *text, size_t n, size_t size, int from) {
     ssize_t more = pread(from, text + n, size - n - 1, 0);
     if (more > 0) n += (size_t)more;
@@ -699,9 +699,9 @@ static size_t append(char *text, size_t n, size_t size, int from) {
     return n;
 }
 
-/* Write a test's verdict and, below it, its output at once, so that the lines
- * of parallel tests don't mix. The output of a passed test is dropped. That of
- * a test that is run again is kept in a file, and shown after the last run. */
+/* Print a test's verdict and its output in one write, so that the lines of
+ * parallel tests don't mix. Drop the output of a passed test. Keep the output
+ * of a test that is run again in a file, and print it after the last run. */
 static void tell(int i, const char *verdict, int output) {
     static char text[131072];
     const struct test *t = chosen[i];
@@ -757,7 +757,7 @@ static void count(int *counter) {
     __atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Run a test, then tell and count its result. */
+/* Run a test, then print and count its result. */
 static void run_counted(int i, int alone, int output) {
     long long begin = now_us();
     int status, n, tries = alone ? ALONE : 1;
@@ -770,7 +770,7 @@ static void run_counted(int i, int alone, int output) {
         status = run_test(chosen[i], output);
         if (status != 0) run_state->seed[i] = seed;
         if (status != 0 && status != SKIPPED) {
-            /* It may have left a server that is frozen, or wants a password. */
+            /* The test may have left the server frozen, or with a password. */
             server_end(&main_server);
             server_start(&main_server, NULL);
             main_connection();
@@ -918,7 +918,7 @@ int main(int argc, char **argv) {
         run_state->failed++;
     }
     tell_slowest();
-    /* tests of workers that ended early */
+    /* tests whose workers ended early count as failed */
     lost = chosen_count - run_state->done;
     printf("%d passed, %d failed, %d skipped\n", run_state->passed,
            run_state->failed + lost, run_state->skipped);

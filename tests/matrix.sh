@@ -1,9 +1,9 @@
 #!/bin/sh
-# `make matrix`: the tests on other systems and machines. Each row has its own
-# Debian in a cache folder, so nothing is installed on this system. For another
-# machine the client is cross compiled and run by qemu-user. The rows windows,
-# zig, device, lwip and board are those of tests/cross.sh: they need neither root
-# nor a chroot.
+# `make matrix`: runs the tests on other systems and machines. Each row has its
+# own Debian in a cache folder, so nothing is installed on this system. For
+# another machine the client is cross compiled and run by qemu-user. The rows
+# windows, zig, device, lwip and board are those of tests/cross.sh, which needs
+# neither root nor a chroot.
 #
 #     tests/matrix.sh [ROW...]     default: all rows
 #
@@ -37,7 +37,7 @@ settings() {
     i386) arch=i386 ;;
     arm64) other arm64 aarch64-linux-gnu aarch64 ;;
     armhf) other armhf arm-linux-gnueabihf arm ;;
-    s390x | s390x-server) # big-endian; in the second row the server, too
+    s390x | s390x-server) # big-endian; in the second row also the server
         chroot=s390x
         other s390x s390x-linux-gnu s390x
         [ "$row" = s390x ] || server=redis-s390x slow=5
@@ -46,7 +46,7 @@ settings() {
         musl=/opt/musl cc=musl-gcc cxx=''
         packages=$packages,gcc,libc6-dev,musl-tools,dpkg-dev
         ;;
-    windows | zig | device | lwip | board) chroot='' ;; # cross.sh, on this system
+    windows | zig | device | lwip | board) chroot='' ;; # by tests/cross.sh
     *) return 1 ;;
     esac
     [ "$cc" != gcc ] || packages=$packages,gcc,g++,libc6-dev,libhiredis-dev
@@ -59,7 +59,7 @@ other() {
 
 # --- inside a chroot ---------------------------------------------------------
 
-# Install what debootstrap can't install.
+# Install the packages that debootstrap can't install.
 prepare() {
     export DEBIAN_FRONTEND=noninteractive
     if [ -n "$foreign" ]; then
@@ -71,8 +71,8 @@ prepare() {
     fi
 }
 install() { apt-get -q -y --no-install-recommends install "$@"; }
-# apt would replace the native server by that of the other machine. So the
-# latter is unpacked into a folder of its own.
+# apt would replace the native server with that of the other machine. So unpack
+# the other machine's server into a folder of its own.
 foreign_server() {
     mkdir -p /opt/redis && cd /opt/redis &&
         apt-get -q -o APT::Sandbox::User=root download "redis-tools:$foreign" &&
@@ -153,9 +153,9 @@ tests() {
 
 # --- outside -----------------------------------------------------------------
 
-# alone SECONDS COMMAND...: runs it in a mount and process namespace. The kernel
-# removes the namespace however the command ends. An interrupt ends the command.
-# After kill -9 of this script the time limit ends it.
+# alone SECONDS COMMAND...: runs the command in a mount and PID namespace, which
+# the kernel removes when the command ends, for any reason. An interrupt ends
+# the command. After kill -9 of this script, the time limit ends the command.
 alone() {
     unshare --mount --pid --fork --kill-child timeout -s KILL "$@" &
     job=$!
@@ -168,7 +168,7 @@ trap 'exit 1' INT TERM HUP
 trap '[ -z "$job" ] || kill -KILL $job' EXIT
 
 # within SECONDS MODE ROW: runs this script in the row's chroot, on a copy of
-# the sources. The copy lies in the namespace's /tmp, and vanishes with it.
+# the sources in the namespace's /tmp, which is removed with the namespace.
 within() {
     limit=$1
     shift

@@ -1,6 +1,7 @@
 /*
- * Redisson's mirror list. For any ids and any order of removal it ends as if an
- * LREM had removed each element. The number of commands stays below a bound.
+ * Redisson's mirror list. For any ids and any order of removal, the contents
+ * are as if an LREM had removed each element. The number of commands is
+ * limited.
  */
 #include "test.h"
 
@@ -18,8 +19,8 @@ static entry all[MANY];
 static redisContext *c;
 static delayq q;
 
-/* Make an element that was offered at this microsecond. java: with an id as
- * Redisson makes it. */
+/* Make an element that was offered at `us` microseconds. If `java`, its id is
+ * like those of Redisson. */
 static void make_entry(entry *e, int64_t us, int i, int java) {
     char id[16], payload[24];
     int k, n = snprintf(payload, sizeof payload, "item %d", i);
@@ -53,8 +54,8 @@ static void read_replies(int n) {
 }
 
 /* Store MANY elements that were offered within some minutes by hosts whose
- * clocks differ slightly. Some are offered by Java. They are due in random
- * order, and most are due already. */
+ * clocks differ slightly, `javas` percent of them by Java. They are due in
+ * random order, and most are due already. */
 static void fill(int javas, int disorder) {
     int64_t us = now_us() + q.conn->clock_offset_us - 600000000;
     int i;
@@ -153,7 +154,7 @@ TEST(own_elements_are_found_in_the_mirror_without_a_scan) {
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(ask_int("LLEN jobs"), 100);
     CHECK_INT(calls_of("evalsha"), 1);
-    CHECK_INT(calls_of("lrem"), 2); /* of the probe, and of the marks */
+    CHECK_INT(calls_of("lrem"), 2); /* for the probe, and for the marks */
     CHECK(calls_of("lindex") < 100 * 12);
     delayq_close(&q);
     redisFree(c);
@@ -200,8 +201,8 @@ TEST(foreign_elements_are_moved_few_at_a_time_out_of_a_long_mirror) {
     redisFree(c);
 }
 
-/* A large head is not read. An LREM removes it, and its neighbours leave by
- * their positions. */
+/* The script does not read a large head. An LREM removes the head, and its
+ * neighbours are removed by their positions. */
 TEST(large_elements_leave_the_mirror_with_the_small_ones_around_them) {
     static char large[100000];
     int wire, take;

@@ -1,7 +1,7 @@
 /*
- * Handles beside a Redisson for which they were not opened. A handle that finds
- * foreign elements is refused before it writes. The error text names a remedy,
- * and the remedy works.
+ * Handles that share a queue with a Redisson of another wire. The calls of a
+ * handle that finds foreign elements fail before they write. The error text
+ * names a remedy, and the remedy works.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -10,8 +10,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define MIRROR "redisson_delay_queue:{jobs}"
 
-/* Ids as both versions of Redisson write them: a double, and eight random
- * bytes. */
+/* One id of each version of Redisson: a double, and eight random bytes. */
 #define OLD_ID "\x81\xe9}\xf4\x10\"\xb1\xc3"
 #define NEW_ID "\x9dZ*o8?fw"
 
@@ -27,8 +26,8 @@ static delayq_status open_with(delayq *q, delayq_wire wire, int64_t lease_ms) {
     return delayq_open(q, &o);
 }
 
-/* Write an offer as a Redisson of that wire does; NATIVE: as a C program
- * does. */
+/* Store an item as a Redisson with wire `whose` does, or, if that is
+ * DELAYQ_NATIVE, as a C program does. */
 static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
     static const char *const ids[] = {"ABCDEFGHabcde\0\0", NEW_ID, OLD_ID};
     static const int lengths[] = {16, 8, 0};
@@ -39,8 +38,7 @@ static void offered_by(delayq_wire whose, const char *payload, int64_t due_ms) {
     if (whose != DELAYQ_NATIVE) ask("RPUSH " MIRROR " %b", e, n);
 }
 
-/* Returns 1 if a handle of this wire can live beside elements of that
- * Redisson. */
+/* Returns 1 if a handle of `wire` can share a queue with Redisson `whose`. */
 static int fits(delayq_wire wire, delayq_wire whose) {
     return whose == DELAYQ_NATIVE || wire == whose;
 }
@@ -50,7 +48,7 @@ static void refuses(delayq *q, delayq_status status, delayq_wire whose) {
     CHECK_HAS(delayq_errmsg(q), cures[WIRE_NUMBER(whose)]);
 }
 
-#define FAR 1900000000000 /* a due time */
+#define FAR 1900000000000 /* a due time in ms */
 
 TEST(elements_of_another_redisson_are_refused_at_the_open) {
     size_t i, j;
@@ -86,7 +84,7 @@ TEST(an_element_of_another_redisson_behind_others_is_seen_at_the_open) {
         for (place = 0; place < 2; place++) {
             int i;
             ask("FLUSHALL");
-            /* a C program's items, in the mirror, too */
+            /* items of a C program, which are in the mirror, too */
             for (i = 0; i < 20; i++) {
                 delayq_message m = {0};
                 if (i == 0) OK(&q, open_with(&q, other, 0));
@@ -104,7 +102,7 @@ TEST(an_element_of_another_redisson_behind_others_is_seen_at_the_open) {
     }
 }
 
-/* ZSCAN goes through a part of a large set. */
+/* In a large set, an open checks only some elements, with ZSCAN. */
 TEST(elements_of_another_redisson_among_many_are_seen_at_the_open) {
     delayq_wire whose;
     EACH_WIRE(whose, 1, 2) {
@@ -129,16 +127,16 @@ TEST(elements_of_another_redisson_among_many_are_seen_at_the_open) {
     }
 }
 
-/* Returns the bytes that the server's Lua uses, with the last script's garbage.
- */
+/* Returns the bytes that the server's Lua uses, with the last script's
+ * garbage. */
 static int64_t lua_bytes(void) {
     const char *info = strstr(ask("INFO memory"), "used_memory_lua:");
     if (!info) FAIL("INFO memory doesn't show used_memory_lua");
     return atoll(info + strlen("used_memory_lua:"));
 }
 
-/* A payload that is copied into Lua takes the server up to a ms for each MB, at
- * each open of each handle. */
+/* A copy of a payload in Lua would cost the server up to 1 ms per MB, at each
+ * open of each handle. */
 TEST(no_open_reads_the_payload_of_a_large_item) {
     enum { LARGE = 20000000 };
     char *data = (char *)calloc(1, LARGE);
@@ -153,7 +151,7 @@ TEST(no_open_reads_the_payload_of_a_large_item) {
             OK(&q, delayq_offer(&q, data, LARGE, 3600000));
             if (place == 2) OFFER(&q, "c", 7200000);
             delayq_close(&q);
-            ask("SCRIPT FLUSH"); /* frees the Lua of the offer */
+            ask("SCRIPT FLUSH"); /* frees the memory of the offer's script */
             OK(&q, open_with(&q, wire, 0));
             CHECK(lua_bytes() < LARGE);
             delayq_close(&q);
@@ -169,7 +167,7 @@ TEST(no_count_reads_the_payload_of_a_large_item) {
     delayq q;
     OK(&q, open_with(&q, DELAYQ_NATIVE, 0));
     OK(&q, delayq_offer(&q, data, LARGE, 3600000));
-    ask("SCRIPT FLUSH"); /* frees the Lua of the offer */
+    ask("SCRIPT FLUSH"); /* frees the memory of the offer's script */
     OK(&q, delayq_count(&q, &counts));
     CHECK_INT(counts.pending, 1);
     CHECK(counts.next_due_ms > counts.now_ms + 3000000);
@@ -221,8 +219,8 @@ TEST(a_take_that_meets_an_element_of_another_redisson_refuses) {
             }
 }
 
-/* If Java has moved an item's payload, the take would lease it in the wrong
- * format. */
+/* Java has moved a payload to the ready list. Without a check, the take would
+ * lease it in the wrong format. */
 TEST(a_take_sees_what_is_due_soon_before_it_writes_a_lease) {
     delayq q;
     delayq_item item;
@@ -254,8 +252,8 @@ TEST(ticks_with_the_old_wire_move_elements_of_every_format) {
     delayq_close(&q);
 }
 
-/* Java's mirror names the pending items. A native handle would never remove its
- * delivered items from it. */
+/* Java's mirror names the pending items. A native handle would not remove the
+ * items that it delivers from the mirror. */
 TEST(a_native_handle_leaves_no_delivered_item_in_javas_mirror) {
     delayq q;
     delayq_item item;

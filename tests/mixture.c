@@ -1,7 +1,7 @@
 /*
- * Any mixture of ops on offers, through an outbox. The result is the same as if
- * the ops were done one by one. It takes few requests, also if connections are
- * lost.
+ * Any mixture of offers, cancels and reschedules through an outbox. The result
+ * is the same as if the ops were done one by one, even if connections are lost.
+ * If none is lost, the ops share few requests.
  */
 #include "outbox.h"
 
@@ -27,8 +27,8 @@ static void remove_item(int slot) {
     model.pending--;
 }
 
-/* Returns the slot that a key names. The key holds the ticket of the offer, and
- * that ticket ends when the item is rescheduled. */
+/* Returns the slot that key `k` names, or -1. The key holds the ticket of the
+ * offer, which is no longer valid after a reschedule. */
 static int held(int k) {
     int slot = model.held_by[k];
     return slot >= 0 && model.slot[slot].rescheduled ? -1 : slot;
@@ -39,8 +39,8 @@ static void key_text(int k, char text[8]) {
     text[1] = (char)(text[1] + k);
 }
 
-/* Offer an item in the next slot; k < 0: without a key. If the slot had an
- * item, that one stays in the queue, but nobody has its ticket. */
+/* Offer an item in the next slot, with key `k` if k >= 0. If the slot had an
+ * item, that item stays in the queue, but nobody has its ticket. */
 static void offer(delayq *q, int k, int replace) {
     int slot = model.next++ % SLOTS, i;
     char name[8];
@@ -111,7 +111,7 @@ static void mix(delayq_wire wire, int lost) {
     CHECK_INT(ask_int("ZCARD " ZSET), model.pending);
     if (q.wire->mirror)
         CHECK_INT(ask_int("LLEN redisson_delay_queue:{jobs}"), model.pending);
-    if (lost) { /* a lost reply may have reported one of them */
+    if (lost) { /* the result in a lost reply is not counted */
         CHECK(box(&q).duplicate <= (uint64_t)model.duplicate);
         CHECK(box(&q).gone <= (uint64_t)model.gone);
     } else {
@@ -144,7 +144,7 @@ TEST(nothing_overtakes_a_refused_offer_in_a_mixture) {
     ask("RPUSH delayq_once:{jobs}:1:k wrong");
     open_box(&q, 0);
     UNTIL((turn(&q), q.probed));
-    /* in flight; the others share one request */
+    /* this offer is in flight; the others share one request */
     OK(&q, delayq_offer_message(&q, &x));
     OK(&q, delayq_offer_message(&q, &a));
     OK(&q, delayq_cancel(&q, &x.ticket));

@@ -16,22 +16,22 @@ enum fate { NEVER, WAITING, ACKED, CANCELLED, DEAD };
 
 struct model {
     enum fate fate[ITEMS];
-    int attempt[ITEMS];  /* how often it was handed out */
-    int delivery[ITEMS]; /* number of its last delivery */
-    /* local time in us; not delivered again before */
+    int attempt[ITEMS];  /* number of attempts that were not released */
+    int delivery[ITEMS]; /* number of the item's last delivery */
+    /* local time in us before which the item may not be delivered again */
     long long leased_until[ITEMS];
-    /* ticket of its offer, until it is first handed out */
+    /* ticket of the offer; "" after the item was handed out */
     delayq_ticket ticket[ITEMS];
     int offered, acked, cancelled, dead, late;
     int64_t max_late_ms; /* 0: no limit */
     int paused;
-    int has_key[KEYS]; /* 1: an offer under it is a duplicate */
-    int of_key[KEYS];  /* the last item under it */
+    int has_key[KEYS]; /* 1: an offer with this key is a duplicate */
+    int of_key[KEYS];  /* the last item that was offered with this key */
 };
 struct hold {
     delayq_item item;
     int id, delivery, attempt;
-    long long sure_until; /* leased by this process at least until then */
+    long long sure_until; /* the lease lasts at least until this time */
 };
 
 static struct model m;
@@ -93,7 +93,7 @@ static void do_take(int which) {
     if (item.attempt != m.attempt[id])
         FAIL("item %d: attempt %d, not %d", id, item.attempt, m.attempt[id]);
     CHECK(item.attempt <= MOST);
-    if (m.max_late_ms > 0) /* no tick moves items, so the lateness is known */
+    if (m.max_late_ms > 0) /* ticks move nothing, so the lateness is known */
         CHECK(item.late_us >= 0 && item.late_us <= m.max_late_ms * 1000);
     m.delivery[id]++;
     m.ticket[id].text[0] = '\0';
@@ -105,8 +105,8 @@ static void do_take(int which) {
     h->sure_until = m.leased_until[id];
 }
 
-/* Check that the outcome of an operation on a lease is allowed. Returns 1 if
- * the operation was done. */
+/* Check that the status of an operation on a lease is allowed. Returns 1 if the
+ * operation was done. */
 static int settle(struct hold *h, delayq *q, delayq_status status) {
     int mine = h->delivery == m.delivery[h->id] && m.fate[h->id] == WAITING;
     if (status != DELAYQ_OK && status != DELAYQ_GONE)
@@ -182,8 +182,8 @@ static void do_ticket(delayq *q) {
         FAIL("%d: %s", status, delayq_errmsg(q));
 }
 
-/* Cancel a key. Its item may be due and moved already, but the key is free in
- * every case. */
+/* Cancel a key. Afterwards the key is free, even if its item was due and had
+ * already been moved. */
 static void do_key(delayq *q) {
     int key = rand() % KEYS, id = m.of_key[key];
     char name[2] = "a";
@@ -216,8 +216,8 @@ static void do_tick(delayq *q) {
     if (m.paused) CHECK_INT(q->counts.moved, moved);
 }
 
-/* Learn from the dead letters which items died of too many attempts or too
- * late. */
+/* Read the dead letters, and note the items that have died because of too many
+ * attempts, or because they were late. */
 static void learn_dead(delayq *q) {
     delayq_dead dead[64];
     size_t n, from = 0, i;
@@ -255,7 +255,7 @@ static void balance(delayq *q) {
     CHECK_INT(m.offered, m.acked + m.cancelled + m.dead + waiting);
 }
 
-/* late: the handles give up items that are late. */
+/* Run random operations. If `late` is 1, the handles bury late items. */
 static void random_operations(int late) {
     int steps = test_brief() ? 2000 : 20000, i;
     m.max_late_ms = late ? 1 + rand() % 20 : 0;
@@ -286,7 +286,7 @@ static void random_operations(int late) {
         if (i % 500 == 0) balance(&handles[0]);
     }
     if (m.paused) do_pause(&handles[0]);
-    /* items that were held for long are given back */
+    /* give back the items that are still held */
     for (i = 0; i < HELD; i++) {
         if (held[i].id < 0) continue;
         if (settle(&held[i], &handles[0],
@@ -296,9 +296,9 @@ static void random_operations(int late) {
         }
         held[i].id = -1;
     }
-    /* Slots that were overwritten still hold leases of a minute. */
+    /* Items whose slots were overwritten are still leased, for up to 60 s. */
     for (i = 0; i < m.offered; i++) m.leased_until[i] = 0;
-    for (;;) { /* end them by their scores, as if the minute had passed */
+    for (;;) { /* make all items due, as if these 60 s had passed */
         delayq_item item;
         delayq_status status;
         delayq_counts c;
@@ -319,7 +319,7 @@ static void random_operations(int late) {
         m.acked++;
         OK(&handles[2], delayq_ack(&handles[2], &item));
     }
-    /* The last takes may have counted attempts up to the limit. */
+    /* The model lacks the takes above. Assume that they used all attempts. */
     for (i = 0; i < m.offered; i++)
         if (m.fate[i] == WAITING) m.attempt[i] = MOST;
     balance(&handles[0]);
@@ -340,7 +340,7 @@ TEST(random_operations_with_late_items_agree_with_a_model) {
 #define SOAKED 1200
 
 static int acks[2];
-static volatile int *all_offered; /* each producer adds one */
+static volatile int *all_offered; /* number of producers that are done */
 
 static void produce(void *argument) {
     delayq q;
@@ -355,16 +355,16 @@ static void produce(void *argument) {
     delayq_close(&q);
 }
 
-/* Returns 1 if an item may still come. A leased item is pending, too. */
+/* Returns 1 if an item may still come. Leased items count as pending. */
 static int is_left(delayq *q) {
-    int all = *all_offered == 2; /* read before the count */
+    int all = *all_offered == 2; /* must be read before the count */
     delayq_counts c;
     OK(q, delayq_count(q, &c));
     return !all || c.pending + c.ready > 0;
 }
 
-/* Work: nack some items, forget some, die sometimes, and record the acked
- * ones. */
+/* Be a worker that nacks some items, forgets some, and sometimes dies. Write
+ * the number of each acked item to a pipe. */
 static void toil(void *argument) {
     delayq q;
     delayq_item item;
@@ -411,7 +411,7 @@ TEST(a_soak_of_dying_workers_accounts_for_every_item) {
             continue;
         }
         if (WIFEXITED(status) && WEXITSTATUS(status) == 9 && lives++ < 200) {
-            spawn(toil, NULL); /* another takes its place */
+            spawn(toil, NULL); /* replaces the dead worker */
         } else {
             CHECK_INT(status, 0);
             alive--;

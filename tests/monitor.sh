@@ -1,8 +1,8 @@
 #!/bin/sh
-# Monitoring as an operator sets it up. The alert rules of examples/server run
-# in promtool's unit tests. Then queues work, and their metrics go through
-# node_exporter into a Prometheus with these rules. Each query of the Grafana
-# dashboard must return data there. Ends in "N passed, N failed, N skipped".
+# Tests monitoring as an operator sets it up. promtool runs unit tests of the
+# alert rules in examples/server. Then queues work, and their metrics go through
+# node_exporter to a Prometheus with these rules, where each query of the
+# Grafana dashboard must return data. Ends in "N passed, N failed, N skipped".
 #
 #     tests/monitor.sh DELAYQ            the command-line tool
 #     tests/monitor.sh DELAYQ short      without the test of the unit tests
@@ -50,19 +50,19 @@ done
 has prometheus prometheus-node-exporter python3 || { summary; exit; }
 python=python3
 [ ! -x /usr/bin/python3 ] || python=/usr/bin/python3 # starts sooner than pyenv's
-# Started processes are ended by their pids, or end when the file "go" or
-# "exports" is gone.
+# A started process ends when this script kills it by its pid, or removes the
+# file "go" or "exports".
 started=
 trap 'rm -f "$dir/go" "$dir/exports"
     for pid in $started; do kill "$pid" 2>/dev/null; done
     wait 2>/dev/null; rm -rf "$dir"' EXIT
 : >"$dir/go" >"$dir/exports"
 
-# A busy machine may keep them waiting.
+# On a busy machine a call may need more than the default time.
 delayq() { "$tool" "$@" --io-timeout 60s; }
 
-# The queue jobs has offers, takes, retries, deaths and cancels. mails is
-# paused. thumbnails has ready items.
+# Use three queues: jobs has offers, takes, retries, deaths and cancels, mails
+# is paused, and thumbnails has ready items.
 work() {
     turn=0
     while [ -f "$dir/go" ]; do
@@ -98,7 +98,7 @@ started="$started $!"
     --exec "$dir/handle" >"$dir/take.log" 2>&1 &
 started="$started $!"
 
-# Run the commands of the tool's README each second.
+# Run the commands of the tool's README every second.
 mkdir "$dir/prom"
 sed -n '/^## Prometheus/,/^## /s/^    \([^#]\)/\1/p' examples/tool/README.md |
     sed "s|/var/lib/node_exporter|$dir/prom|" >"$dir/lines"
@@ -115,8 +115,8 @@ started="$started $!"
 
 # --- Prometheus ---------------------------------------------------------------------
 
-# The port is below those that the system gives to clients, so none of them
-# takes it meanwhile.
+# Prints a free port below those that the system gives to clients, so that no
+# client gets this port meanwhile.
 port() {
     "$python" -c 'import random, socket
 while True:
@@ -149,7 +149,7 @@ prometheus --config.file="$dir/prometheus.yml" \
     >"$dir/prometheus.log" 2>&1 &
 started="$started $!"
 queries() { "$python" tests/monitor/dashboard.py "$@"; }
-# returns VALUES QUERY: checks the values, and shows them if they differ
+# returns VALUES QUERY: the query must return VALUES; if not, prints its result
 returns() {
     got=$(queries value "$url" "$2" 2>&1)
     [ "$got" = "$1" ] || { echo "$got" | tail -n 1; return 1; }

@@ -1,6 +1,6 @@
 /*
  * Other programs have written into the keys of a queue, by mistake or by
- * malice. No call fails or takes longer because of that.
+ * malice. No call fails or becomes slower because of that.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -12,8 +12,8 @@ static delayq q;
 
 /* --- peek ---------------------------------------------------------------- */
 
-/* Peek at all items, `page` at a time. seen[] counts how often each item was
- * shown, by the last letter of its payload. */
+/* Peek at all items, `page` at a time. seen[c] counts how often peek showed the
+ * payload that ends in the letter c. */
 static void page_through(size_t page, int seen[128]) {
     delayq_item items[8];
     delayq_ticket after;
@@ -31,8 +31,8 @@ static void page_through(size_t page, int seen[128]) {
     }
 }
 
-/* Check that peek shows each item once, though one has this score and is or is
- * not a valid element. */
+/* Check that peek shows each item once. One item has this score, and can't be
+ * decoded if `decodable` is 0. */
 static void is_shown_once(const char *score, int decodable) {
     unsigned char e[64];
     size_t n, page;
@@ -73,7 +73,7 @@ TEST(paging_by_peek_ends_and_shows_each_element_once) {
     delayq_close(&q);
 }
 
-/* Only forged elements begin alike. Peek must end. */
+/* Only forged elements have the same id. Peek must end, in spite of them. */
 TEST(paging_by_peek_ends_where_elements_have_the_same_id) {
     unsigned char e[64];
     size_t page;
@@ -92,7 +92,7 @@ TEST(paging_by_peek_ends_where_elements_have_the_same_id) {
 
 /* --- a broadcast's stream ------------------------------------------------ */
 
-/* Take with this cursor, and check the payloads that come after it. */
+/* Check that a broadcast handle with this cursor takes these payloads. */
 static void broadcast_takes(const char *after, const char *payloads) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_item items[20];
@@ -133,8 +133,8 @@ TEST(a_broadcast_goes_on_behind_any_id_in_its_stream) {
 
 /* --- elements that are never due ----------------------------------------- */
 
-/* An item with a score below 0 or of infinity is never moved, neither by delayq
- * nor by Redisson. */
+/* An item whose score is negative, infinite or very large is never moved,
+ * neither by delayq nor by Redisson. */
 TEST(an_old_element_that_is_never_due_refuses_no_handle) {
     static const char *const scores[] = {"-1e300", "-inf", "-1", "1e300",
                                          "+inf"};
@@ -184,7 +184,7 @@ static long long listeners(void) {
     return n;
 }
 
-/* Write garbage into the keys in which the versions look for waiters. */
+/* Write garbage into the sets of waiters of this and of older versions. */
 static void add_garbage(int count) {
     static const char *const sets[] = {"delayq_waiting:{jobs}",
                                        "delayq_waiters:{jobs}"};

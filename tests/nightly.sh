@@ -1,20 +1,22 @@
 #!/bin/bash
-# `make nightly`: all checks that `make test` leaves out. Needs root on a Debian 12
-# or Ubuntu, and the network.
+# `make nightly`: runs all checks that `make test` leaves out. Needs root on a
+# Debian 12 or Ubuntu, and the network.
 #
 #     tests/nightly.sh [ROW...]     default: all rows
 #
-# All rows run, also after a failure, each with a time limit and a log of its own,
-# build/nightly/ROW.log. A row that has passed on the same sources is not run again,
-# unless it is named: so an interrupted run goes on where it was. Each ends as
+# All rows run, also after a failure. Each row has a time limit and a log,
+# build/nightly/ROW.log. A row that has passed on the same sources is not run
+# again, unless it is named. So a run after an interrupted one goes on with the
+# next row. The result of a row is one of
 #
 #     ok       it passed
 #     FAIL     it failed; the table is followed by its last lines
-#     HUNG     its time was over
+#     HUNG     it exceeded its time limit
 #     ENV      it did not run: a download failed three times
-#     done     it has passed before on the same sources
+#     done     it passed before on the same sources
 #
-# The last lines are a table. Exit code 1 if a row is FAIL or HUNG, 75 if one is ENV.
+# The output ends with a table. The exit code is 1 if a row is FAIL or HUNG,
+# otherwise 75 if a row is ENV.
 cd "$(dirname "$0")/.." || exit 1
 logs=build/nightly
 mkdir -p $logs || exit 1

@@ -1,10 +1,9 @@
 /*
- * DELAYQ_NO_LUA: the handle has only the names of its scripts. Until somebody
- * has loaded the scripts, its calls report which command to run, and an outbox
- * keeps all ops.
+ * With DELAYQ_NO_LUA a handle knows only the hashes of its scripts. Until the
+ * scripts are loaded into the server, its calls fail with a text that names the
+ * command to run, and an outbox keeps all ops.
  *
- * This file compiles delayq without Lua. The function load_scripts() of another
- * file has the scripts.
+ * This file compiles delayq without Lua. load_scripts() is in scripts.c.
  */
 #define DELAYQ_STATIC
 #define DELAYQ_NO_LUA
@@ -51,7 +50,7 @@ TEST(without_lua_a_call_says_what_to_run_until_the_scripts_are_loaded) {
     load_scripts(c);
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     OK(&q, delayq_take(&q, &item, 1000));
-    /* The same on a connection that works. */
+    /* the scripts are lost while the handle is connected */
     flush_scripts();
     CHECK_STATUS(&q, delayq_ack(&q, &item), DELAYQ_ERR_AGAIN);
     CHECK_HAS(delayq_errmsg(&q), advice);
@@ -89,8 +88,8 @@ TEST(without_lua_a_take_waits_for_the_scripts) {
     end(&q);
 }
 
-/* Make ten offers and the acks of `items`. All of them stay in the outbox while
- * the scripts are missing. */
+/* Make ten offers, and ack `acks` items. Check that all these ops stay in the
+ * outbox until the scripts are loaded. Then take the ten items. */
 static void keep_and_settle(delayq *q, delayq_item *items, size_t acks) {
     delayq_outbox_state state;
     delayq_status status;

@@ -1,10 +1,10 @@
 #!/bin/sh
 # old.sh PROGRAM VERSION... -- checks the tables of faults in tests/README.md
-# with the headers of these versions. PROGRAM and a version make the name of the
-# test program with that header. Each test that a table names must fail there,
-# unless the table says "passes". A test that fails "at times" gets up to ten
-# runs. Ends in "N passed, N failed, N skipped". A test passes if its result is
-# that of the table.
+# with the headers of these versions. The test program with such a header has
+# the name PROGRAM followed by the version. Each test in a table must fail
+# there, unless the table says "passes". A test that fails "at times" gets up to
+# ten runs. Ends in "N passed, N failed, N skipped". A test counts as passed if
+# its result is that of the table.
 cd "$(dirname "$0")/.." || exit 1
 program=$1
 
@@ -12,7 +12,7 @@ program=$1
 if [ "$2" = -t ]; then
     name=$3 want=$4 seen=passes runs=1 out=$program.$3.out once=-1
     [ "$want" = fails-at-times ] && runs=10
-    [ "$want" = passes ] && once= # may be repeated
+    [ "$want" = passes ] && once= # a failed test may run again
     while [ $runs -gt 0 ] && [ $seen = passes ]; do
         # shellcheck disable=SC2086
         "$program" $once -j 1 "$name" >"$out" 2>&1 || seen=fails

@@ -1,11 +1,11 @@
 /*
- * Handles with an outbox. An op that was accepted is done, once and in order.
- * An op that the server refuses stays until the cause has ended. A call for
- * which there is no room is refused at once. A take does not wait: it hands out
- * items that have come.
+ * Handles with an outbox. Each accepted op is done once, in order. An op that
+ * the server refuses stays in the outbox until the cause has ended. If there is
+ * no room for an op, its call fails at once. A take does not wait, and hands
+ * out only items that have already arrived.
  *
- * Broken connections are in outbox_faults.c, the calls that never wait in
- * nonblock/, and the cost of a loop in outbox_idle.c.
+ * outbox_faults.c tests broken connections, nonblock/ the calls that never
+ * wait, and outbox_idle.c the cost of a loop.
  */
 #include "outbox.h"
 #include <hiredis/sds.h>
@@ -22,7 +22,7 @@ static int64_t wall_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Take an item through a handle that waits. */
+/* Take an item with another handle, which has no outbox. */
 static void taken_elsewhere(const char *payload) {
     delayq other;
     open_queue(&other, "jobs");
@@ -31,14 +31,14 @@ static void taken_elsewhere(const char *payload) {
     delayq_close(&other);
 }
 
-/* A server of the test's own. */
+/* A server for a single test. */
 static server own;
 static redisContext *admin;
 static void start_own(const char *const *arguments) {
     server_start(&own, arguments);
     admin = server_connect(&own);
 }
-/* The same, with an open handle q. */
+/* Start that server, and open q on it, with an outbox. */
 static void open_own(int64_t lease_ms) {
     delayq_options o;
     start_own(NULL);
@@ -173,8 +173,8 @@ TEST(a_full_outbox_refuses_and_has_room_again_later) {
         SETTLE(&q);
         CHECK_INT(number("ZCARD " ZSET), n);
     }
-    /* the outbox has 48 KiB, and an offer needs at most 230 bytes more than its
-     * payload */
+    /* the ring of the offers has 48 KiB, and an offer needs at most 230 bytes
+     * more than its payload */
     CHECK(n > 2 * 150);
     server_kill(&own, SIGSTOP);
     for (i = 0, refused = 0; i < 2000 && !refused; i += 50) {
@@ -200,7 +200,7 @@ TEST(a_full_outbox_refuses_and_has_room_again_later) {
     end_own();
 }
 
-/* The rings wrap many times, with all remainders of lengths. */
+/* The ring wraps many times, with lengths of all remainders modulo 8. */
 TEST(payloads_of_all_lengths_pass_through_a_small_outbox_unchanged) {
     static unsigned char bytes[1500];
     delayq_options o = box_options(&main_server, 8 * 1024);
@@ -247,7 +247,7 @@ TEST(an_item_larger_than_half_a_ring_is_refused_as_an_argument) {
 
 /* --- order --------------------------------------------------------------- */
 
-/* Check that the items are taken in the order of their numbers. */
+/* Check that items 0 to n - 1 are taken in this order, and no other item. */
 static void come_in_order(int n) {
     delayq other;
     char text[16];
@@ -276,7 +276,7 @@ TEST(offers_of_one_outbox_keep_their_order) {
     delayq_close(&q);
 }
 
-/* A message's due time is fixed at the call. An offer's due time is not. */
+/* delayq_offer_message fixes the due time at the call, delayq_offer doesn't. */
 TEST(messages_of_one_outbox_keep_their_order_with_keys_and_without) {
     char text[16], key[16];
     int i, n = 300;
@@ -295,7 +295,7 @@ TEST(messages_of_one_outbox_keep_their_order_with_keys_and_without) {
     delayq_close(&q);
 }
 
-/* Open a handle that has had a reply, so that it can give out tickets. */
+/* Open q and wait for a reply. From then on its calls can return tickets. */
 static void open_known(int64_t lease_ms) {
     open_box(&q, lease_ms);
     OFFER(&q, "first", 60000);
@@ -568,7 +568,7 @@ TEST(an_extend_through_an_outbox_gives_a_ticket_that_can_be_acked) {
     CHECK(due - wall_ms() > 500000);
     CHECK(atoll(item.ticket.text) == due);
     OK(&q, delayq_extend(&q, &item, 700000));
-    /* sent right after the extend, with its ticket */
+    /* the ack is sent right after the extend, and has the new ticket */
     OK(&q, delayq_ack(&q, &item));
     SETTLE(&q);
     CHECK_INT(box(&q).gone, 0);
@@ -604,7 +604,7 @@ TEST(buries_through_an_outbox_keep_their_texts_and_share_requests) {
     for (i = 0; i < 90; i++) {
         snprintf(why, sizeof why, "%d", (int)i % 3);
         OK(&q, delayq_bury(&q, &items[i], i % 3 ? why : NULL));
-        memset(why, '-', sizeof why); /* the text was copied */
+        memset(why, '-', sizeof why); /* the outbox has a copy of the text */
     }
     SETTLE(&q);
     if (scripts_run(main_connection()) - before > 5)
@@ -707,7 +707,7 @@ TEST(a_cancel_beside_a_bury_looks_through_no_dead_letters) {
     OFFER(&other, "b", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     ask("CONFIG RESETSTAT");
-    /* is sent at once; what follows shares the next request */
+    /* the extend is sent at once; the next two ops share a request */
     OK(&q, delayq_extend(&q, &item, 60000));
     OK(&q, delayq_bury(&q, &item, NULL));
     OK(&q, delayq_cancel(&q, &a.ticket));
@@ -719,8 +719,8 @@ TEST(a_cancel_beside_a_bury_looks_through_no_dead_letters) {
     delayq_close(&q);
 }
 
-/* The server answers late, when the leases have ended. A take that was sent
- * before the second ack would get that item again. */
+/* The server answers only after the leases have ended. If a take were sent
+ * before the second ack, it would get the item of this ack again. */
 TEST(no_take_overtakes_an_ack) {
     delayq_item second;
     int64_t wait_ms;
@@ -733,7 +733,7 @@ TEST(no_take_overtakes_an_ack) {
     SETTLE(&q);
     UNTIL((turn(&q), !q.conn->cmd.first)); /* no transfer is in flight */
     server_kill(&own, SIGSTOP);
-    OK(&q, delayq_ack(&q, &item)); /* is sent at once */
+    OK(&q, delayq_ack(&q, &item)); /* this ack is sent at once */
     OK(&q, delayq_ack(&q, &second));
     for (i = 0; i < 10; i++) {
         OK(&q, delayq_tick(&q, &wait_ms));
@@ -749,9 +749,9 @@ TEST(no_take_overtakes_an_ack) {
     end_own();
 }
 
-/* Returns the number of round trips, from its first item on, in which a loop
- * takes and acks 64 items, if its frames wait for each reply. It acks each item
- * at once, or in the next frame before it takes. */
+/* Returns the number of round trips, from the first item on, that a loop needs
+ * to take and ack 64 items. Each frame waits for all replies. The loop acks an
+ * item at once or, if `acks_later` is 1, in the next frame before its takes. */
 static int trips_of_a_loop(int acks_later) {
     static delayq_item items[65];
     int trips = 0, taken = 0, acked = 0, i;
@@ -769,8 +769,8 @@ static int trips_of_a_loop(int acks_later) {
             if (!acks_later) OK(&q, delayq_ack(&q, &items[acked++]));
         }
         server_kill(&own, SIGCONT);
-        tell("PING"); /* the server has read the requests, */
-        tell("PING"); /* and has answered them */
+        tell("PING"); /* until the server has read the requests */
+        tell("PING"); /* until the server has answered the requests */
         turn(&q);
         trips += taken > 0;
     }
@@ -779,20 +779,20 @@ static int trips_of_a_loop(int acks_later) {
     return trips;
 }
 
-/* Takes of 2, 4, 8, 16, 32 and 1 items, and the last acks. */
+/* The takes are of 2, 4, 8, 16, 32 and 1 items. The last acks follow them. */
 TEST(a_loop_needs_one_round_trip_for_its_acks_and_its_next_take) {
     int trips = trips_of_a_loop(0);
     if (trips > 9) FAIL("%d round trips", trips);
 }
 
-/* The first ack is sent alone. The take yields to the other acks, which wait
- * for the reply to the first one. */
+/* The first ack of a frame is sent alone. The other acks wait for its reply,
+ * and the take waits for these acks. */
 TEST(a_loop_that_acks_later_needs_two_round_trips) {
     int trips = trips_of_a_loop(1);
     if (trips > 15) FAIL("%d round trips", trips);
 }
 
-/* --- what the server refuses --------------------------------------------- */
+/* --- refused ops --------------------------------------------------------- */
 
 /* Take one item without waiting, and bury it. Returns 1 if there was one. */
 static int buried(void) {
@@ -801,9 +801,9 @@ static int buried(void) {
     return 1;
 }
 
-/* Buries are refused, since a text lies in the place of the dead letters. They
- * are tried again after 5 s in the end. This does not keep the program from its
- * other items. */
+/* The server refuses buries, since the key of the dead letters contains a
+ * string. The pauses between the retries grow to 5 s. Meanwhile the program
+ * still gets its other items. */
 TEST(takes_go_on_while_the_server_refuses_buries) {
     delayq_options o = box_options(&main_server, BOX);
     int i, n = 0;
@@ -827,8 +827,8 @@ static void offer_three(void) {
     OFFER(&q, "c", 60000);
 }
 
-/* Check that ticks report this status for some time, that nothing is lost, and
- * that all ops are done when the cause has ended. */
+/* Check that ticks report this status for some time, and that the outbox keeps
+ * the three offers. */
 static void is_told(delayq_status want) {
     int i;
     UNTIL(turn(&q) == want);
@@ -951,7 +951,7 @@ TEST(a_connected_handle_waits_out_a_server_that_turns_read_only) {
     end_own();
 }
 
-/* This fails if acks wait behind the offers that are refused. */
+/* This fails if acks wait for the offers that the server refuses. */
 TEST(a_full_server_refuses_offers_and_still_gets_the_acks) {
     delayq_item held[4];
     int i;
@@ -978,7 +978,7 @@ TEST(a_full_server_refuses_offers_and_still_gets_the_acks) {
     end_own();
 }
 
-/* --- what options.settled is told --- */
+/* --- reports to options.settled ----------------------------------------- */
 
 static struct {
     uint64_t count[2];
@@ -1016,11 +1016,11 @@ TEST(each_op_of_an_outbox_is_reported_once_and_in_order) {
         m.key_ttl_ms = 60000;
         CHECK(delayq_offer_message(&q, &m) >= DELAYQ_OK);
     }
-    CHECK_INT(reported.count[0], 0); /* offers are not reported as changes */
+    CHECK_INT(reported.count[0], 0); /* none is settled yet */
     UNTIL(took(&q, &item));
     UNTIL(took(&q, &b));
     OK(&q, delayq_nack(&q, &item, 60000));
-    OK(&q, delayq_ack(&q, &item)); /* the lease is no longer this handle's */
+    OK(&q, delayq_ack(&q, &item)); /* the nack has ended the lease */
     OK(&q, delayq_ack(&q, &b));
     OK(&q, delayq_cancel_key(&q, "key"));
     OK(&q, delayq_flush(&q, 20000));
@@ -1035,8 +1035,8 @@ TEST(each_op_of_an_outbox_is_reported_once_and_in_order) {
     delayq_close(&q);
 }
 
-/* Connections are lost, and each op is reported exactly once. Two handles share
- * a connection, and each op is reported to its own hook. */
+/* Two handles share a connection, which is lost many times. Each op is reported
+ * exactly once, to the hook of its own handle. */
 static void count_other(void *user, int changes, uint64_t number_of,
                         delayq_status status) {
     (void)changes;
@@ -1073,7 +1073,8 @@ TEST(lost_connections_have_each_op_reported_once) {
     delayq_close(&q);
 }
 
-/* Start a server that refuses this payload, and ends the connection. */
+/* Start a server that ends the connection at a payload of LARGE bytes. Returns
+ * such a payload. */
 enum { LARGE = 1100000 };
 static char *refused_payload(void) {
     const char *const with[] = {"--proto-max-bulk-len", "1mb", NULL};
@@ -1116,7 +1117,7 @@ TEST(a_payload_that_the_server_never_takes_is_dropped_and_the_rest_passes) {
     end_own();
 }
 
-/* The server says why, and ends the connection while the payload is sent. */
+/* The server reports the reason, and ends the connection during the upload. */
 TEST(a_payload_that_the_server_refuses_is_reported_with_its_reason) {
     char *big = refused_payload();
     delayq_options o;
@@ -1153,7 +1154,7 @@ TEST(after_a_drop_ticks_are_fine_again) {
     end_own();
 }
 
-/* The server is lost often. That is no reason to drop anything. */
+/* Attempts to connect fail many times. That is no reason to drop an op. */
 TEST(an_entry_survives_any_number_of_connections_that_fail_to_log_in) {
     delayq_options o;
     int i;
@@ -1212,11 +1213,11 @@ TEST(payloads_of_5_MB_pass_through_16_MB) {
     delayq_close(&q);
 }
 
-/* --- what a take fetches ------------------------------------------------- */
+/* --- fetched items ------------------------------------------------------- */
 
 #define LEASE_MS 600000
-/* Returns how many items are leased: they are due later than any offer of these
- * tests. */
+/* Returns the number of leased items. They are due later than all other items
+ * of these tests. */
 static int leased(void) {
     return (int)ask_int("ZCOUNT " ZSET " %lld +inf",
                         (long long)wall_ms() + LEASE_MS / 2);
@@ -1233,7 +1234,7 @@ TEST(a_slow_taker_has_no_more_than_a_few_items_fetched) {
     int i;
     hundred(100);
     open_box(&q, LEASE_MS);
-    for (i = 1; i <= 30; i++) { /* one take a frame */
+    for (i = 1; i <= 30; i++) { /* one take per frame */
         UNTIL(took(&q, &item));
         turn(&q);
         if (leased() > i + 4) FAIL("%d leased after %d takes", leased(), i);
@@ -1241,8 +1242,8 @@ TEST(a_slow_taker_has_no_more_than_a_few_items_fetched) {
     delayq_close(&q);
 }
 
-/* In each frame all items that have come are taken. Replies come between two
- * frames, and the tick that begins a frame reads them. */
+/* Replies arrive between two frames. Each frame begins with a tick, which reads
+ * them, and then takes all items. */
 TEST(a_fast_taker_fetches_more_with_each_request) {
     int n = 0, before, frames = 0;
     hundred(300);
@@ -1277,7 +1278,7 @@ TEST(a_taker_that_slows_down_fetches_less_again) {
         turn(&q);
         while (delayq_take(&q, &item, 0) == DELAYQ_OK) n++;
     }
-    /* items that were fetched before it slowed down */
+    /* take the items that were fetched before the loop slowed down */
     while (leased() > n + 2) {
         UNTIL(took(&q, &item));
         n++;
@@ -1320,10 +1321,10 @@ TEST(take_many_through_an_outbox_requests_and_hands_out_its_maximum) {
     delayq_close(&q);
 }
 
-/* Request an item, and let the server answer. Returns 1 if the server has
+/* Request an item, and give the server time to answer. Returns 1 if it has
  * leased the item. */
 static int asked_for_it(void) {
-    /* the reply came before this could look */
+    /* if the reply has already come, give the item back, for another try */
     if (delayq_take(&q, &item, 0) == DELAYQ_OK) {
         OK(&q, delayq_nack(&q, &item, DELAYQ_RELEASE));
         SETTLE(&q);
@@ -1332,8 +1333,8 @@ static int asked_for_it(void) {
     return ask_int("ZCOUNT " ZSET " %lld +inf", (long long)wall_ms() + 1) == 1;
 }
 
-/* The reply is read before its lease is over, or lies unread until then. This
- * fails if a lease is counted from the moment at which it is read. */
+/* The handle reads the reply before the lease has ended or, if `is_read` is 0,
+ * only afterwards. This fails if the lease counts from this reading. */
 static void lease_runs_out(int is_read) {
     int lease_ms = 300 * test_slow(), i;
     open_box(&q, lease_ms);
@@ -1557,7 +1558,7 @@ TEST(a_closed_handle_drops_what_is_in_its_outbox) {
     for (i = 0; i < 100; i++) OFFER(&q, "x", 60000);
     turn(&q);
     delayq_close(&q);
-    /* from now on the memory is the caller's */
+    /* from now on the handle does not use the memory */
     memset(memory, 0xff, sizeof memory);
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_ARG);
     CHECK_STATUS(&q, delayq_flush(&q, 0), DELAYQ_ERR_ARG);
@@ -1630,7 +1631,7 @@ TEST(listeners_with_an_outbox_get_a_broadcast_in_order) {
     delayq_close(&b);
 }
 
-/* Returns the number of items. The mirror has those that are pending. */
+/* Returns the number of items. Fails if set and mirror differ in length. */
 static long long all_of_the_mirror(void) {
     long long all =
         ask_int("EVAL %s 3 " ZSET " redisson_delay_queue:{jobs} jobs",
@@ -1838,7 +1839,7 @@ TEST(an_address_is_not_asked_for) {
     end_own();
 }
 
-/* --- what lies in Redis -------------------------------------------------- */
+/* --- the data in Redis --------------------------------------------------- */
 
 TEST(the_mark_of_a_handle_lives_for_a_day_at_most) {
     redisReply *r;
@@ -1870,9 +1871,9 @@ static void offer_as(char who) {
     delayq_counts c;
     char text[16];
     int i;
-    /* Wait until the process has a connection of its own. A request that was
-     * sent over the dead connection would be a second sending, and nobody could
-     * know which process's it was. */
+    /* Wait until this process has its own connection. An offer on the dead
+     * connection would be sent again, and nobody could know which of the two
+     * processes has stored its number. */
     UNTIL(turn(&q) == DELAYQ_OK && delayq_count(&q, &c) == DELAYQ_OK);
     for (i = 0; i < 50; i++) {
         snprintf(text, sizeof text, "%c%d", who, i);
@@ -1890,8 +1891,9 @@ static void be_the_clone(void *unused) {
     offer_as('b');
 }
 
-/* Clones, as of a copied virtual machine: both go on with the same state. This
- * fails if a first sending that is skipped counts as stored. */
+/* A handle has a clone, as in a copied virtual machine, with the same state.
+ * This fails if an offer counts as stored though the script has skipped its
+ * first sending. */
 TEST(two_clones_of_a_handle_lose_no_offer) {
     pid_t clone;
     open_own(0);
@@ -1907,8 +1909,7 @@ TEST(two_clones_of_a_handle_lose_no_offer) {
     end_own();
 }
 
-/* The same for an offer with a key, if the clone has sent more than the
- * handle. */
+/* A clone has used higher numbers than the handle. */
 TEST(an_offer_with_a_key_beside_a_clone_is_not_passed_over) {
     delayq_message m = message("y", 60000);
     open_box(&q, 0);
@@ -1923,8 +1924,8 @@ TEST(an_offer_with_a_key_beside_a_clone_is_not_passed_over) {
     delayq_close(&q);
 }
 
-/* The server's clock is not known at the call. The limit is checked when it
- * is. */
+/* Offer with the latest possible due time while the server's clock is unknown.
+ * The limit is checked when the clock is known. */
 static void offer_the_farthest(const char *key) {
     delayq_message m = message("y", 9007199254740991 - 1000 - now_us() / 1000);
     delayq_options o;
@@ -1950,9 +1951,9 @@ TEST(an_offer_to_an_outbox_is_never_due_past_the_limit) {
     offer_the_farthest("k");
 }
 
-/* --- closing while answers are there that nobody has read (with ASan) ----- */
+/* --- closing with unread replies (with ASan) ----------------------------- */
 
-/* Open a handle with memory of its own on another handle's connection. */
+/* Open a handle that shares the owner's connection. It has its own memory. */
 static delayq *open_sharer(delayq *owner) {
     delayq *sharer = (delayq *)malloc(sizeof *sharer);
     delayq_options o;

@@ -1,6 +1,6 @@
 /*
- * What the tests of handles with an outbox share: memory, options, one turn of
- * a program's loop, and the equation "all ops that were accepted are settled".
+ * Shared by the tests of handles with an outbox: memory, options, one turn of a
+ * program's loop, and the check that all accepted ops are settled.
  */
 #ifndef OUTBOX_H
 #define OUTBOX_H
@@ -17,7 +17,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 
 /* Memory that is neither aligned nor zeroed. It is freed when the process ends.
- * It lies on the heap, so that ASan sees an access beyond its end. */
+ * It is on the heap, so that ASan reports an access past its end. */
 static char *box_kept[64];
 static int box_count;
 static void free_boxes(void) {
@@ -55,8 +55,8 @@ SHARED_BY_FILES delayq_outbox_state box(const delayq *q) {
     return state;
 }
 
-/* Run a command on each key in which the server keeps the highest number of a
- * handle: "'DEL', k" loses it; a clone that used the numbers has set it. */
+/* Run a command on each key that contains the highest number of a handle.
+ * "'DEL', k" loses it. A 'SET' acts as a clone that has used the numbers. */
 SHARED_BY_FILES void at_each_number(const char *command) {
     char lua[128];
     snprintf(lua, sizeof lua,
@@ -67,7 +67,7 @@ SHARED_BY_FILES void at_each_number(const char *command) {
 }
 #define USE_NUMBERS_AS_A_CLONE() at_each_number("'SET', k, 1000")
 
-/* Make one turn of a loop. */
+/* Make one turn of the program's loop. Returns the status of its tick. */
 SHARED_BY_FILES delayq_status turn(delayq *q) {
     int64_t wait_ms = -1;
     delayq_status status = delayq_tick(q, &wait_ms);
@@ -75,7 +75,7 @@ SHARED_BY_FILES delayq_status turn(delayq *q) {
     return status;
 }
 
-/* Make one turn. Returns 1 if everything is settled. */
+/* Make one turn. Returns 1 if all ops are settled. */
 SHARED_BY_FILES int settled(delayq *q) {
     delayq_outbox_state state;
     turn(q);
@@ -87,7 +87,7 @@ SHARED_BY_FILES int settled(delayq *q) {
     return 1;
 }
 
-/* Turn until everything is settled. Fails after 20 s. */
+/* Make turns until all ops are settled. Fails after 20 s. */
 SHARED_BY_FILES void settle_at(delayq *q, const char *file, int line) {
     long long end = now_us() + 20000000LL * test_slow();
     while (!settled(q)) {
@@ -98,8 +98,8 @@ SHARED_BY_FILES void settle_at(delayq *q, const char *file, int line) {
 }
 #define SETTLE(q) settle_at(q, __FILE__, __LINE__)
 
-/* Take without waiting. Returns 1 if an item came. Otherwise makes one turn and
- * returns 0. */
+/* Take without waiting. Returns 1 if there was an item. Otherwise makes a turn
+ * and returns 0. */
 SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
     delayq_status status = delayq_take(q, item, 0);
     if (status == DELAYQ_OK) return 1;
@@ -108,7 +108,8 @@ SHARED_BY_FILES int took(delayq *q, delayq_item *item) {
     return 0;
 }
 
-/* The same for up to `max` items. Returns how many came. */
+/* Take up to `max` items without waiting. Returns their number, or makes a
+ * turn and returns 0. */
 SHARED_BY_FILES size_t took_many(delayq *q, delayq_item *items, size_t max) {
     size_t n;
     delayq_status status = delayq_take_many(q, items, max, &n, 0);
@@ -122,7 +123,7 @@ SHARED_BY_FILES size_t took_many(delayq *q, delayq_item *items, size_t max) {
     return 0;
 }
 
-/* Make an offer. If there is no room, make a turn instead, and return 0. */
+/* Make an offer. Returns 1. If there is no room, makes a turn and returns 0. */
 SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
                             int64_t delay_ms) {
     delayq_status status = delayq_offer(q, data, len, delay_ms);
@@ -132,7 +133,7 @@ SHARED_BY_FILES int offered(delayq *q, const void *data, size_t len,
     return 0;
 }
 
-/* Returns 1 if the change was accepted. If there was no room, make a turn. */
+/* Returns 1 if a change was accepted. If there was no room, makes a turn. */
 SHARED_BY_FILES int changed(delayq *q, delayq_status status) {
     if (status == DELAYQ_OK) return 1;
     CHECK_STATUS(q, status, DELAYQ_ERR_FULL);
@@ -147,8 +148,8 @@ SHARED_BY_FILES void item_is(const delayq_item *item, const char *payload) {
              (const char *)item->data, payload);
 }
 
-/* Returns the URL of a host that accepts no connection: the backlog of its
- * listener is full. The listener lasts until the process ends. */
+/* Returns the URL of a host that accepts no connection, because the backlog of
+ * its listener is full. The listener stays open until the process ends. */
 SHARED_BY_FILES const char *silent_host(void) {
     static char url[64];
     struct sockaddr_in a;

@@ -1,10 +1,11 @@
 /*
- * Images of an outbox that are cut at each store, and torn between pages. The
- * library in this file notes each store into the memory that a resume reads.
- * Random programs run with it. Then images are made: of each prefix of their
- * stores, as a kill would leave it, and of pages from before and after some
- * stores, as a power cut would leave them. Each image is opened, and must hold
- * all ops that had been accepted, and nothing else.
+ * Images of an outbox after a kill or a power cut. Random programs run with the
+ * library in this file, which records each store to the image. The tests then
+ * make the image that a kill after each store would leave, with all stores up
+ * to this one. They also make images that a power cut would leave, with pages
+ * from before and after some stores. Each image is opened. After a kill it must
+ * contain exactly the ops that were accepted by then; after a power cut, those
+ * up to the last whole op.
  */
 static void *note_copy(void *to, const void *from, unsigned long n);
 #define DQ_KEEP_COPY note_copy
@@ -13,23 +14,23 @@ static void *note_copy(void *to, const void *from, unsigned long n);
 #include "outbox.h"
 
 #define SIZE 8192
-#define OPS 4000     /* the most ops of a run */
-#define STORES 60000 /* the most stores of a run */
+#define OPS 4000     /* limit of the ops in a run */
+#define STORES 60000 /* limit of the stores in a run */
 #define BYTES (4 << 20)
 
-static unsigned char *image; /* the image of the run */
+static unsigned char *image; /* the outbox of the random program */
 
 /* --- the stores ----------------------------------------------------------- */
 
 static struct store {
-    /* position, length, and begin of the content in `bytes` */
+    /* position in the image, length, and position of the data in `bytes` */
     unsigned at, n, from;
 } * stores;
 static unsigned store_count, byte_count;
 static unsigned char *bytes;
 static int noting;
 
-/* Copy in up to four pieces, and note each piece. */
+/* Copy n bytes, and record them as one or more stores of random lengths. */
 static void *note_copy(void *to, const void *from, unsigned long n) {
     unsigned char *p = (unsigned char *)to;
     unsigned long done = 0, part;
@@ -53,18 +54,18 @@ static void apply_store(unsigned char *to, unsigned i) {
     memcpy(to + stores[i].at, bytes + stores[i].from, stores[i].n);
 }
 
-/* --- what the program has done -------------------------------------------- */
+/* --- the calls of the program --------------------------------------------- */
 
-/* An accepted op. The numbers of its stores are begun <= i < ended. */
+/* An accepted op. Its stores have the numbers `begun` to `ended` - 1. */
 struct op {
-    unsigned begun, ended, at, size; /* at, size: its place in the image */
+    unsigned begun, ended, at, size; /* at, size: place in the image */
     uint32_t crc;
     unsigned char entry[1024];
 };
-static struct op *ops[2]; /* indexed by the ops' numbers */
+static struct op *ops[2]; /* of each ring, indexed by number */
 static unsigned op_count[2];
 
-/* How many ops had been settled after this many stores. */
+/* The number of settled ops in each ring after `stores` stores. */
 static struct known { unsigned stores, settled[2]; } * known;
 static unsigned known_count;
 
@@ -80,7 +81,7 @@ static void note_state(void) {
     CHECK(known_count < STORES);
 }
 
-/* Note that a call has returned. */
+/* Record the op of a call that has returned. */
 static void note_call(unsigned begun, delayq_status status) {
     int i;
     if (status == DELAYQ_OK)
@@ -143,8 +144,8 @@ static void random_call(void) {
     case 2: status = delayq_offer(&q, m.data, m.len, 3600000); break;
     case 3:
     case 4:
-        /* An offer that finds its key taken is no change. If an older image
-         * sends it again after the key was cancelled, it is stored. */
+        /* Without `replace` an offer whose key exists changes nothing. If an
+         * old image sends it again after a cancel of its key, it is stored. */
         m.replace = 1;
         m.key = rand() % 2 ? "k" : "other";
         m.key_ttl_ms = 60000; /* fall through */
@@ -167,8 +168,8 @@ static void random_call(void) {
     note_call(begun, status);
 }
 
-/* Close the handle without a trace in the image. The next program is another
- * process: clear the number by which this one knows its images in use. */
+/* Close the handle, but leave the image as it was. Clear the last 2,048 bytes,
+ * which mark it as in use by this process. The next program is another one. */
 static void die(delayq *handle) {
     static unsigned char before[SIZE];
     char *memory = (char *)handle->options.outbox;
@@ -178,7 +179,7 @@ static void die(delayq *handle) {
     memset(memory + SIZE - 2048, 0, 2048);
 }
 
-/* Run a program that has several lives. At its end all ops are done. */
+/* Run a random program that dies and resumes. At its end all ops are done. */
 static void run_program(int calls) {
     delayq_options o = options_of(NULL, image);
     int i;
@@ -191,7 +192,7 @@ static void run_program(int calls) {
         random_call();
         if (rand() % 3 == 0) turn(&q);
         if (rand() % 8 == 0) usleep(200);
-        if (rand() % 8 == 0) SETTLE(&q); /* an empty ring begins anew */
+        if (rand() % 8 == 0) SETTLE(&q); /* an empty ring is reset */
         note_state();
         if (rand() % 60 > 0) continue;
         die(&q);
@@ -204,11 +205,11 @@ static void run_program(int calls) {
     noting = 0;
 }
 
-/* --- what an image holds -------------------------------------------------- */
+/* --- the content of an image ---------------------------------------------- */
 
 static unsigned char *resumed; /* the image that is opened */
 
-/* Check each entry. Those of settled ops must come first. */
+/* Compare each entry with the op of its number, from the last settled op on. */
 static void check_entries(const delayq *r, int i) {
     dq_ring *ring = dq_keep_ring(r, i);
     dq_cursor c;
@@ -229,7 +230,7 @@ static void check_entries(const delayq *r, int i) {
     }
 }
 
-/* Open the image. Returns 0 if it is refused. */
+/* Open `resumed`. Returns 0 if this image is refused. */
 static int resume(delayq *r) {
     delayq_options o = options_of("unix:///nonexistent/delayq", resumed);
     delayq_status status;
@@ -242,8 +243,8 @@ static int resume(delayq *r) {
     return 1;
 }
 
-/* Resume after `count` stores, and compare with the ops that were accepted and
- * settled by then. */
+/* Open the image after `count` stores, and compare it with the ops that were
+ * accepted and settled by then. */
 static void check_prefix(unsigned count) {
     unsigned k = 0, least, most;
     delayq r;
@@ -268,8 +269,8 @@ static void check_prefix(unsigned count) {
     delayq_close(&r);
 }
 
-/* If its newer mark is damaged, an image holds the same ops, and perhaps some
- * more that were settled. */
+/* If the newer mark of an image is damaged, the image still contains the same
+ * ops, and perhaps some more that were settled. */
 static void check_damaged(const unsigned char *prefix, unsigned count) {
     uint64_t accepted[2];
     dq_mark mark[2];
@@ -295,8 +296,8 @@ static void check_damaged(const unsigned char *prefix, unsigned count) {
     delayq_close(&r);
 }
 
-/* All ops have been done, so sending an old image again changes nothing in
- * Redis. */
+/* Send the ops of an old image again. They have all been done, so this must
+ * change nothing in Redis. */
 static void check_resend(void) {
     char *before = strdup(contents(main_connection()));
     delayq_options o = options_of(NULL, resumed);
@@ -307,7 +308,7 @@ static void check_resend(void) {
     free(before);
 }
 
-/* The number of random programs. */
+/* Returns the number of random programs to run. */
 static int runs(int usual) {
     const char *text = getenv("DELAYQ_TEST_RUNS");
     return text ? atoi(text) : usual;
@@ -345,7 +346,7 @@ LONG_TEST(an_outbox_that_is_cut_at_any_store_holds_what_was_accepted) {
     }
 }
 
-/* Returns 1 if the entry of an op lies whole in the image. */
+/* Returns 1 if the image contains the whole entry of an op. */
 static int is_whole(const struct op *op) {
     dq_entry made;
     size_t n = offsetof(dq_entry, op) + offsetof(dq_op, has_id);
@@ -379,7 +380,7 @@ TEST(an_outbox_whose_pages_are_torn_holds_whole_ops_up_to_the_last) {
             tries++;
             if (!resume(&r)) {
                 CHECK_HAS(delayq_errmsg(&r), "is damaged");
-                /* one mark is half written, the other one is behind */
+                /* one mark is half written, and the other is too old */
                 refused++;
                 continue;
             }

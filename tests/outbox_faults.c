@@ -1,8 +1,8 @@
 /*
- * Broken connections below a handle with an outbox. They are cut at every byte,
+ * Broken connections of a handle with an outbox. They are cut at every byte,
  * stalled, garbled, or work in one direction only. Requests reach the server
- * long after their connection was given up. The server is frozen, killed or
- * promoted. Every op that was accepted is done exactly once (at least once if
+ * long after the handle has given up their connection. The server is frozen,
+ * killed or promoted. Every accepted op is done exactly once (at least once if
  * the server itself has lost data), even if its item was delivered before the
  * op was sent again.
  */
@@ -10,14 +10,14 @@
 #include "proxy.h"
 #include <sys/wait.h>
 
-/* The number of items left in the queue. */
+/* The reply is above 0 as long as the queue contains items. */
 #define EXISTS "EXISTS " ZSET " jobs delayq_retry:{jobs}"
 
 static delayq q;
 static delayq_item items[3], one;
 static delayq_message messages[3];
 
-/* Open, and get one reply. From then on offers have tickets. */
+/* Open q, and wait for a reply. From then on offers have tickets. */
 static void open_known(const delayq_options *o) {
     OK(&q, delayq_open(&q, o));
     OFFER(&q, "first", 60000);
@@ -35,12 +35,12 @@ static delayq_options faulty(int io_timeout_ms, int64_t lease_ms) {
 
 /* --- a mover ------------------------------------------------------------- */
 
-/* Takes items that are ready or pending, due or not, so that a second sending
- * of an offer finds its item delivered. The payloads are kept in the list
- * `moved`, in the order of delivery. It takes only a few at a time: if a kill
- * -9 cuts the server's write to its AOF between two pages, Redis 7.0 keeps the
- * beginning of a transaction, and runs it at the restart after the next. Moved
- * items would then come twice. */
+/* Moves ready and pending items, due or not, to the list `moved`, in the order
+ * of delivery. So if an offer is sent again, its item is already delivered. It
+ * moves at most 8 items at once: if a kill -9 cuts the server's write to its
+ * AOF between two pages, Redis 7.0 keeps the beginning of the transaction, and
+ * runs it at the second restart after that. Moved items would then come
+ * twice. */
 static const char mover[] =
     "local moved = redis.call('LRANGE', 'jobs', 0, 7)\n"
     "if #moved > 0 then\n"
@@ -65,8 +65,8 @@ static void move(redisContext *c) {
     } while (n > 0);
 }
 
-/* Check that the list has the numbers 0 to n - 1, each of them once, in this
- * order. */
+/* Check that the list `moved` has the numbers 0 to n - 1, each of them once, in
+ * this order. */
 static void each_once(redisContext *c, int n) {
     redisReply *r;
     int *times = (int *)calloc((size_t)n, sizeof *times), i, last = -1;
@@ -106,8 +106,8 @@ static void prepare_pending(void) {
     OK(&q, delayq_offer_many(&q, messages, 3));
     SETTLE(&q);
 }
-/* Lease n items. Returns 0 if a reply was late, as on a slow machine: its items
- * stay away until their lease is over. */
+/* Lease n items. Returns 0 if a reply was late, as on a slow machine, because
+ * its items can't be taken until their lease has ended. */
 static int leased(int n) {
     long long end = now_us() + 2000000LL * test_slow();
     int i;
@@ -242,12 +242,12 @@ static void strike(const struct verb *v, enum fault what, int direction,
              (int)(after.duplicate - before.duplicate),
              (int)(after.dropped - before.dropped));
     if (what == CUT) return;
-    /* a fault that begins only here must hit nothing else */
+    /* a fault that has hit nothing yet must hit this offer, and nothing else */
     OFFER(&q, "y", 60000);
     SETTLE(&q);
 }
 
-/* Returns how many bytes pass in this direction without a fault. */
+/* Returns the number of bytes in this direction if there is no fault. */
 static long size_of(const struct verb *v, int direction) {
     int i;
     for (i = 0; i < 2; i++) {
@@ -307,8 +307,8 @@ TEST(a_mixture_in_an_outbox_survives_a_cut_at_any_byte) {
     each_verb(cut, 11, VERBS, 20000);
 }
 
-/* The conversation has the login, the probe, the script's text and the
- * subscriber. */
+/* The first conversation contains the login, the probe, the text of the script,
+ * and the subscriber. */
 TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
     int direction;
     long at, size, step;
@@ -333,7 +333,7 @@ TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
             proxy_calm();
             CHECK_INT(box(&q).dropped, 0);
             delayq_close(&q);
-            if (step == 0) { /* the first conversation is only measured */
+            if (step == 0) { /* the first pass only measures the size */
                 size = proxy->passed[direction];
                 step = every(size / 200 + 1);
                 at = -step;
@@ -341,8 +341,8 @@ TEST(a_cut_at_any_byte_of_a_first_conversation_loses_and_doubles_nothing) {
         }
 }
 
-/* This fails if an offer is sent again with nothing but its old id: ZADD NX
- * does not notice that an item has been delivered. */
+/* This fails if a second sending relies on the id of the offer alone, because
+ * ZADD NX does not notice that an item has been delivered. */
 TEST(an_offer_that_was_delivered_is_not_stored_by_its_second_sending) {
     static const enum fault kinds[] = {CUT, GARBAGE};
     long at, size;
@@ -415,7 +415,7 @@ static void stall(const struct verb *v) {
     }
 }
 
-/* The item is lost with the reply. Then the server wants a password. */
+/* The item is lost with its reply. Then the server requires a password. */
 TEST(a_take_of_an_outbox_that_may_have_lost_an_item_always_says_so) {
     delayq other;
     delayq_options o;
@@ -443,7 +443,7 @@ TEST(an_outbox_survives_connections_that_stall_or_carry_one_way_only) {
     each_verb(stall, 0, VERBS, 40);
 }
 
-/* After some kinds of garbage a reader waits for more, until its timeout. */
+/* Some garbage makes the reader wait for more bytes, until its timeout. */
 static void garble(const struct verb *v) {
     at_bytes(v, GARBAGE, 1, every(v->prepare == prepare_nothing ? 1 : 5), 1);
 }
@@ -451,13 +451,13 @@ static void garble(const struct verb *v) {
 TEST(offers_in_an_outbox_survive_garbage_from_any_byte_of_a_reply_on) {
     each_verb(garble, 0, 3, 200);
 }
-/* An ack's reply is as short as an offer's. Its other bytes are those of a
- * take. */
+/* The reply to an ack is as short as the reply to an offer. The other bytes are
+ * those of takes. */
 TEST(changes_in_an_outbox_survive_garbage_in_a_reply) {
     each_verb(garble, 3, VERBS, 200);
 }
 
-/* Hold replies back for longer than the timeout, and deliver them then. */
+/* Hold requests or replies for longer than the timeout, then deliver them. */
 static void hold_back(const struct verb *v) {
     int i;
     proxy->delay_ms = 90 * test_slow();
@@ -492,8 +492,8 @@ TEST(an_outbox_waits_out_a_delay_within_the_timeout) {
 
 /* --- stragglers ---------------------------------------------------------- */
 
-/* Let the server get the bytes of connections that were given up. Return when
- * it has run them. */
+/* Let the server receive the requests on connections that were given up, and
+ * wait until it has run these requests. */
 static void let_stragglers_go(void) {
     int i;
     CHECK(proxy->kept > 0);
@@ -575,11 +575,11 @@ TEST(an_older_change_that_arrives_late_does_not_undo_a_newer_one) {
     delayq_close(&q);
 }
 
-/* The send buffer is as small as that of a device. The request needs three
- * times io_timeout_ms, but every 0.1 s some of it is sent. */
+/* The send buffer is as small as that of a device. It takes three times
+ * io_timeout_ms to send the request, but some bytes are sent every 0.1 s. */
 TEST(a_request_that_is_sent_in_small_parts_does_not_expire) {
     static char payload[60000];
-    int small = 1; /* the system's least */
+    int small = 1; /* the system uses its minimum */
     delayq_options o = faulty(500, 0);
     o.outbox_size = 1 << 20;
     o.outbox = calloc(1, o.outbox_size);
@@ -632,7 +632,7 @@ static const char *const synced[] = {"--appendonly", "yes", "--appendfsync",
                                      "always", NULL};
 static volatile int *stop;
 
-/* Move items in a process of its own, whatever happens to the server. */
+/* Move items in a separate process, even if the server dies and restarts. */
 static void keep_moving(void *argument) {
     const server *s = (const server *)argument;
     signal(SIGPIPE, SIG_IGN);
@@ -730,8 +730,8 @@ TEST(a_connection_that_is_cut_many_times_stores_each_offer_once) {
     delayq_close(&q);
 }
 
-/* Each connection over which the payload is sent ends. The program takes in
- * each frame, so that a transfer or a fetch would follow it. */
+/* The payload "poison" ends each connection on which it is sent. The program
+ * takes in each frame, so a transfer or a fetch could follow the payload. */
 static void send_poison(const char *answer) {
     delayq_options o;
     int i, got = 0;
@@ -755,12 +755,13 @@ static void send_poison(const char *answer) {
 TEST(an_op_that_ends_connections_is_dropped_though_the_program_takes) {
     send_poison("");
 }
-/* The server's answer is here before the end of the connection. */
+/* The server's reply arrives before the end of the connection. */
 TEST(an_op_that_ends_connections_with_an_answer_is_dropped) {
     send_poison("-ERR Protocol error: invalid bulk length\r\n");
 }
 
-/* Write or check the payload with this number, its length included. */
+/* Check the payload of `item` or, if it is NULL, write one to `to`. The number
+ * at its beginning determines all other bytes. Returns the length. */
 static size_t large_payload(unsigned char *to, const delayq_item *item) {
     size_t i, len;
     unsigned n;
@@ -782,8 +783,8 @@ static size_t large_payload(unsigned char *to, const delayq_item *item) {
     return len;
 }
 
-/* 100 MB in a full run. The calls between a take and the reading of its item
- * may do anything to the memory in which it lies. */
+/* A full run sends 100 MB. Between a take and the reading of its item the test
+ * makes other calls, which must not change the memory of the item. */
 LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
     enum { SIZE = 1 << 20 };
     static unsigned char payload[50000], got[20000];
@@ -819,7 +820,7 @@ LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
     }
     proxy_calm();
     if (cuts < 3) FAIL("%u cuts", cuts);
-    /* the ack of an item whose lease had ended did nothing: it is delivered
+    /* an ack after the end of the lease did nothing, so this item is delivered
      * again */
     while (ask_int(EXISTS) > 0 || !settled(&q)) {
         if (took(&q, &one)) UNTIL(changed(&q, delayq_ack(&q, &one)));
@@ -828,7 +829,7 @@ LONG_TEST(megabytes_through_a_connection_that_is_cut_arrive_whole) {
     delayq_close(&q);
 }
 
-/* If an ack was settled and not gone, its item is finished. */
+/* If an ack is settled, and not as gone, its item never comes again. */
 LONG_TEST(leases_acked_through_a_connection_that_is_cut_come_no_second_time) {
     enum { ITEMS = 1000 };
     static unsigned char acked[ITEMS];
@@ -890,8 +891,8 @@ static int has_replica(redisContext *c) {
     return found;
 }
 
-/* Redis replicates after it has replied, so "at least once" is all that it can
- * promise. */
+/* Redis replicates after it has replied, so it can promise no more than "at
+ * least once". */
 TEST(a_promoted_replica_gets_every_offer_at_least_once) {
     int a = free_port(), b = free_port(), i, n = 1000;
     server master, replica;
@@ -944,13 +945,13 @@ TEST(a_promoted_replica_gets_every_offer_at_least_once) {
 
 enum fate { ABSENT, PENDING, DEAD };
 
-/* The ops that were accepted for each item. Whatever the connection does, the
- * server must end in this state. The items that this program offered are
- * numbers from 0, the leased ones follow. */
+/* The state of each item after all ops that were accepted. The server must end
+ * in this state, whatever the connection does. Items 0 to OWN - 1 are those
+ * that this program offers. The others are leased. */
 static struct {
     enum fate fate;
     delayq_ticket ticket;
-    int64_t due_ms; /* the due time in the ticket */
+    int64_t due_ms; /* the due time in the ticket; 0: unknown */
 } model[OWN + HELD];
 
 static int64_t ticket_due(const delayq_ticket *t) {
@@ -958,7 +959,7 @@ static int64_t ticket_due(const delayq_ticket *t) {
     return atoll(t->text);
 }
 
-/* Change an item that this program offered. Returns 0 if there is no room. */
+/* Offer, cancel or reschedule item i. Returns 0 if there is no room. */
 static int change_own(int i) {
     delayq_status status = DELAYQ_OK;
     delayq_message m;
@@ -986,8 +987,8 @@ static int change_own(int i) {
     return 1;
 }
 
-/* The same for a leased item. After an ack, nack or bury it is not changed
- * again. */
+/* Ack, bury, nack or extend a leased item. Returns 0 if there is no room. Only
+ * an extended item is changed again. */
 static int change_held(int i) {
     delayq_item held;
     delayq_status status;
@@ -1006,7 +1007,7 @@ static int change_held(int i) {
         return 1;
     }
     model[i].fate = what == 0 ? ABSENT : what == 1 ? DEAD : PENDING;
-    model[i].due_ms = 0; /* a nack does not return it */
+    model[i].due_ms = 0; /* a nack returns no due time */
     model[i].ticket.text[0] = '\0';
     return 1;
 }
@@ -1086,8 +1087,8 @@ TEST(any_sequence_of_calls_ends_in_its_state_though_connections_are_cut) {
     delayq_close(&q);
 }
 
-/* A busy loop always has a request in flight. A ring that has lost a socket
- * must send its request alone. That ring gets its turn all the same. */
+/* A ring that has lost a socket must send its next request alone. It gets its
+ * turn even beside a busy loop, which always has a request in flight. */
 TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
     delayq_options o = box_options(&main_server, BOX);
     delayq second;
@@ -1134,7 +1135,8 @@ TEST(a_ring_that_has_lost_a_socket_gets_its_turn_beside_a_busy_loop) {
     delayq_close(&q);
 }
 
-/* Each request is refused, after one of the outbox has ended a connection. */
+/* Check that an op is kept if each of its requests gets this error, after an
+ * earlier request has ended a connection. */
 static void keep_refused(const char *answer) {
     delayq_options o = box_options(&main_server, BOX);
     long long end;
@@ -1163,7 +1165,7 @@ static void keep_refused(const char *answer) {
     CHECK_INT(ask_int("ZCARD " ZSET), 3);
     delayq_close(&q);
 }
-/* ... to a node that refuses connections. Nothing follows the ASK. */
+/* The ASK names a node that refuses connections. No handle follows an ASK. */
 TEST(an_op_is_kept_while_its_slot_moves) {
     char ask_for[64];
     snprintf(ask_for, sizeof ask_for, "-ASK 1 127.0.0.1:%d\r\n", free_port());

@@ -1,7 +1,7 @@
 /*
- * The cost of an outbox for a program that sleeps in poll() for as long as tick
- * says: at most 20 turns of its loop and one log line in a second, whatever the
- * server does. Turns are counted, by a clock that skips most of the sleep.
+ * The cost of an outbox for a program that sleeps in poll() for the time that
+ * each tick returns. Whatever the server does, its loop makes at most 20 turns
+ * and writes one line to the log per second. The clock skips most of the sleep.
  */
 #include "system.h"
 #include "outbox.h"
@@ -9,7 +9,7 @@
 
 #define SECONDS 2
 #define TURNS (20 * SECONDS)
-#define LINES (SECONDS + 2) /* one a second, and one for a new text */
+#define LINES (SECONDS + 2) /* one per second, and two for new texts */
 
 static delayq q;
 static int lines;
@@ -31,7 +31,7 @@ static delayq_options idle_options(const server *s) {
     return o;
 }
 
-/* One turn, as the header advises: take, tick, sleep. */
+/* Make one turn as delayq.h recommends: take, tick, sleep. */
 static void sleep_once(int with_take, int most_ms) {
     delayq_item item;
     struct pollfd p[8];
@@ -49,7 +49,7 @@ static void sleep_once(int with_take, int most_ms) {
     test_poll(p, (nfds_t)n, wait_ms < most_ms ? (int)wait_ms : most_ms);
 }
 
-/* Returns the turns of the loop within SECONDS. */
+/* Returns the number of turns that the loop makes in SECONDS. */
 static int count_turns(int with_take) {
     int64_t end = clock_us() + SECONDS * 1000000LL;
     int turns = 0;
@@ -58,8 +58,8 @@ static int count_turns(int with_take) {
     return turns;
 }
 
-/* Check the turns and the log lines of some seconds. `spared` turns are not
- * counted. */
+/* Check the number of turns and of log lines in SECONDS. It allows `spared`
+ * additional turns. */
 static void is_economical(const char *what, int with_take, int spared) {
     int turns, i;
     lines = 0;
@@ -91,7 +91,7 @@ TEST(an_idle_outbox_wakes_its_program_rarely) {
     }
 }
 
-/* The server is frozen, with and without an op to send, or killed. */
+/* Stop the server with `sig`. If `with_offer` is 1, there is an op to send. */
 static void stopped(int with_take, int sig, int with_offer) {
     server s;
     delayq_options o;
@@ -116,8 +116,8 @@ TEST(an_outbox_beside_a_stopped_server_wakes_its_program_rarely) {
     stopped(1, SIGKILL, 1);
 }
 
-/* While the handle connects, delayq_fds asks for reading only, so the handle
- * checks the socket every 10 ms. */
+/* While the handle connects, its descriptors are polled for input only. So the
+ * handle itself has to check the socket every 10 ms. */
 TEST(an_outbox_of_a_host_that_does_not_answer_wakes_its_program_rarely) {
     delayq_options o = idle_options(&main_server);
     o.url = silent_host();
@@ -146,8 +146,8 @@ static void refused(const char *what, const char *const *with,
     server_end(&s);
 }
 
-/* Items are ready, and the server refuses to hand them out. The handle sends
- * ten requests a second, with two turns each. */
+/* Items are ready, and the server refuses takes. The handle sends ten requests
+ * per second, and each request needs two turns. */
 TEST(an_outbox_whose_takes_are_refused_wakes_its_program_rarely) {
     server s;
     delayq_options o;
@@ -173,8 +173,8 @@ TEST(an_outbox_whose_takes_are_refused_wakes_its_program_rarely) {
     server_end(&s);
 }
 
-/* Meanwhile the handle notices pushes, but it does not poll sooner because of
- * them. */
+/* A handle whose takes are refused notices pushes, but does not poll earlier
+ * because of them. */
 TEST(takes_that_are_refused_are_sent_rarely_though_others_push) {
     int with_outbox;
     for (with_outbox = 0; with_outbox < 2; with_outbox++) {
@@ -243,8 +243,8 @@ TEST(an_outbox_whose_look_is_refused_wakes_its_program_rarely) {
 
 /* --- a lost connection with requests of both rings in flight -------------- */
 
-/* Lose a connection with an offer and an ack in flight. From then on the line
- * is slow, so that each of them is in flight for long again. */
+/* Lose a connection with an offer and an ack in flight. From then on replies
+ * are slow, so that both requests stay in flight for a long time again. */
 static server far;
 static void lose_both_rings(void) {
     delayq_options o;
@@ -276,7 +276,7 @@ TEST(an_outbox_that_has_lost_an_offer_and_an_ack_wakes_its_program_rarely) {
     int turns;
     lose_both_rings();
     turns = count_turns(1);
-    if (turns > 4 * TURNS) /* the turns of connecting count, too */
+    if (turns > 4 * TURNS) /* turns that only connect are included */
         FAIL("%d turns in %d s, at most %d", turns, SECONDS, 4 * TURNS);
     proxy_calm();
     OK(&q, delayq_flush(&q, 20000));
@@ -295,8 +295,8 @@ TEST(a_flush_that_waits_for_lost_requests_sleeps) {
     server_end(&far);
 }
 
-/* It yields to the ring that may have broken the connection, and has to connect
- * for it. */
+/* The take waits for the ring that may have broken the connection, and has to
+ * reconnect for this ring. */
 TEST(a_take_beside_lost_requests_sleeps) {
     delayq_item item;
     lose_both_rings();
@@ -309,8 +309,8 @@ TEST(a_take_beside_lost_requests_sleeps) {
     server_end(&far);
 }
 
-/* The second handle's probe of its queue is in flight, and it can send nothing
- * else. */
+/* The second handle can send nothing until it has a reply to the probe of its
+ * queue. */
 TEST(a_second_handle_beside_a_frozen_server_wakes_its_program_rarely) {
     server s;
     delayq second;
@@ -347,8 +347,8 @@ TEST(a_second_handle_beside_a_frozen_server_wakes_its_program_rarely) {
     server_end(&s);
 }
 
-/* Each handle sends its probe again. Each reads its own reply, even if the
- * other handle's reply came first. */
+/* Each handle sends its probe again. It reads the reply to this probe, even if
+ * the reply to the other handle's probe came first. */
 TEST(handles_that_share_a_lost_connection_wake_their_program_rarely) {
     server s;
     delayq others[2];

@@ -1,7 +1,7 @@
 /*
- * An outbox that survives the program. Every op that a call has accepted is
- * done once, in order, by the program that opens the memory next. If the image
- * is damaged or belongs to something else, it is refused with a reason.
+ * An outbox that survives the program. The next program that opens the memory
+ * does each op that a call has accepted, once, in order. If the image is
+ * damaged or has another owner, open refuses it, and reports the reason.
  * outbox_cut.c cuts and tears images, outbox_kill.c kills programs.
  */
 #include "outbox.h"
@@ -25,16 +25,16 @@ static delayq_options keep_options(const char *url, void *memory, size_t size) {
 
 #define NOWHERE "unix:///nonexistent/delayq"
 
-/* Open the image without a server, or with the main one. */
+/* Open q on an image. `url` is NOWHERE, or NULL for the main server. */
 static void open_image(const char *url, void *memory, int64_t lease_ms) {
     delayq_options o = keep_options(url, memory, BOX);
     o.lease_ms = lease_ms;
     OK(&q, delayq_open(&q, &o));
 }
 
-/* End the handle as a kill ends a program: nothing of its close reaches the
- * image or the disk. The next program is another process: clear the number by
- * which this one knows its images in use. */
+/* End the handle as a kill ends a program: no store of its close reaches the
+ * image or the disk. Clear the last 2,048 bytes, which mark the image as in use
+ * by this process, because the next program is another process. */
 static int dying;
 static void die(delayq *handle) {
     static char image[BOX];
@@ -48,7 +48,7 @@ static void die(delayq *handle) {
     memset((char *)memory + size - 2048, 0, 2048);
 }
 
-/* Tick until the handle knows the server. */
+/* Make turns until the handle has connected and probed its queue. */
 static void connect_to_server(delayq *handle) {
     UNTIL(turn(handle) == DELAYQ_OK && handle->probed);
 }
@@ -57,7 +57,6 @@ static const char *ready_item(int i) {
     return ask("LINDEX jobs %d", i);
 }
 
-/* Move due items to the ready list. */
 static void move_due(void) {
     delayq mover;
     open_queue(&mover, "jobs");
@@ -74,7 +73,7 @@ static delayq_message keyed(const char *text, const char *key) {
     return m;
 }
 
-/* --- what is accepted is done --------------------------------------------- */
+/* --- accepted ops are done ------------------------------------------------ */
 
 TEST(an_outbox_goes_on_with_the_ops_of_an_earlier_program) {
     char *image = (char *)shared(BOX);
@@ -136,14 +135,14 @@ static pid_t freeze_and_die(char *image, void (*work)(delayq *)) {
     if (pid == 0) {
         open_image(NULL, image, 60000);
         connect_to_server(&q);
-        /* If the server can't write a reply because the program is dead, or if
-         * a reply stays unread, the server loses the requests behind it. */
+        /* Read all replies first. If the program dies before it has read them,
+         * or before they are written, the server drops the later requests. */
         UNTIL(turn(&q) == DELAYQ_OK && !q.conn->cmd.first);
         kill(main_server.pid, SIGSTOP);
         UNTIL(is_stopped(main_server.pid));
         turn(&q);
         work(&q);
-        turn(&q); /* the op is sent, and never answered */
+        turn(&q); /* sends the op, which gets no reply */
         turn(&q);
         kill(getpid(), SIGKILL);
     }
@@ -164,7 +163,7 @@ TEST(an_offer_whose_program_has_died_before_the_reply_is_stored_once) {
     SETTLE(&q);
     delayq_close(&q);
     freeze_and_die(image, offer_two);
-    /* until the first of them has been sent */
+    /* until the server has run the first of the two offers */
     UNTIL(ask_int("ZCARD " ZSET) == 2);
     open_image(NULL, image, 0);
     CHECK_INT(box(&q).offers_accepted - box(&q).offers_settled, 2);
@@ -206,7 +205,7 @@ TEST(an_ack_whose_program_has_died_before_the_reply_is_done) {
     OK(&q, delayq_open(&q, &o));
     SETTLE(&q);
     CHECK_INT(last_number[1], 1);
-    /* the first program had sent it, and it was done */
+    /* the first program had sent the ack, and the server had run it */
     CHECK_INT(last_status[1][1], DELAYQ_OK);
     CHECK_INT(box(&q).gone, 0);
     delayq_close(&q);
@@ -251,8 +250,8 @@ TEST(acks_and_nacks_survive_and_are_gone_if_the_lease_has_ended_meanwhile) {
 }
 
 /* A handle gives fetched items back if their lease ends before the program has
- * taken them. It counts these ops in no life, neither while they wait nor after
- * they are settled. */
+ * taken them. These ops are counted in no life of the program, neither while
+ * they wait nor after they are settled. */
 TEST(what_a_handle_gives_back_by_itself_is_counted_in_no_life) {
     char *image = (char *)shared(BOX);
     int lease_ms = 200 * test_slow(), i;
@@ -263,7 +262,7 @@ TEST(what_a_handle_gives_back_by_itself_is_counted_in_no_life) {
     for (i = 0; i < 30; i++) OFFER(&plain, "x", 0);
     open_image(NULL, image, lease_ms);
     UNTIL(took(&q, &one));
-    OK(&q, delayq_ack(&q, &one)); /* from now on it gives items back */
+    OK(&q, delayq_ack(&q, &one)); /* from now on q gives items back */
     SETTLE(&q);
     while (delayq_take_many(&q, items, 3, &n, 0) == DELAYQ_OK) continue;
     UNTIL((turn(&q), q.fetch.reply != NULL));
@@ -292,7 +291,7 @@ TEST(what_a_handle_gives_back_by_itself_is_counted_in_no_life) {
     delayq_close(&plain);
 }
 
-/* Open a handle that knows the server's clock, and end its server. */
+/* Open q, wait until it knows the server's clock, and kill the server. */
 static server own;
 static void open_then_lose_server(char *image) {
     delayq_options o;
@@ -356,7 +355,7 @@ TEST(an_offer_from_before_the_first_connect_stays_the_first_one) {
         elapse(c, 2);
     }
     known = q.conn->clock_number;
-    UNTIL((turn(&q), q.conn->clock_number > known)); /* all are dated again */
+    UNTIL((turn(&q), q.conn->clock_number > known)); /* all get new due times */
     freeReplyObject(run(c, "REPLICAOF NO ONE"));
     SETTLE(&q);
     r = run(c, "ZRANGE " ZSET " 0 -1");
@@ -393,7 +392,7 @@ TEST(a_ticket_of_an_earlier_life_cancels_and_reschedules) {
     server_end(&own);
 }
 
-/* Items of one millisecond are sorted by their ids. */
+/* Items that are due in the same millisecond are sorted by their ids. */
 TEST(ids_stay_above_those_of_earlier_lives) {
     char *image = (char *)shared(BOX);
     delayq_message m;
@@ -418,9 +417,9 @@ TEST(ids_stay_above_those_of_earlier_lives) {
     CHECK_INT(ask_int("ZCARD " ZSET), 100);
 }
 
-/* The server's clock was ahead in the first life, by one second. Then ids and
- * due times go on from those of the first life, whether its ops are still in
- * the image or only the mark is left of them. */
+/* The server's clock is ahead by one second in the first life, and not in the
+ * second. Yet the ids and due times of the second life are higher, whether the
+ * image contains the ops of the first life or only marks (`settles` is 1). */
 static void go_on_with_a_slower_clock(int settles) {
     char *image = (char *)shared(BOX);
     delayq_message fixed[2], delayed[2];
@@ -449,7 +448,7 @@ TEST(ids_and_due_times_go_on_if_the_clock_was_ahead_in_an_earlier_life) {
     go_on_with_a_slower_clock(0);
 }
 
-/* The space of settled ops is used again, over many laps and lives. */
+/* The ring uses the space of settled ops again, in many laps and lives. */
 TEST(a_full_ring_is_used_again_over_many_lives) {
     enum { SIZE = 8192 };
     char *image = (char *)shared(SIZE), text[400];
@@ -517,7 +516,8 @@ TEST(programs_with_copies_of_one_image_store_its_ops_once_and_their_own) {
 }
 
 /* A clone of the machine has used the handle's numbers. The handle draws new
- * ones, and dies. The next program has all offers, and the new numbers. */
+ * ones, and its program dies. The next program has all offers, and the new
+ * numbers. */
 TEST(a_program_that_dies_after_it_has_met_a_clone_loses_no_offer) {
     char *image = (char *)shared(BOX), before[8];
     open_image(NULL, image, 0);
@@ -528,7 +528,7 @@ TEST(a_program_that_dies_after_it_has_met_a_clone_loses_no_offer) {
     memcpy(before, q.handle_id, sizeof before);
     offer_two(&q);
     UNTIL((turn(&q), memcmp(before, q.handle_id, sizeof before) != 0));
-    OFFER(&q, "c", 60000); /* an offer without a date gets one now */
+    OFFER(&q, "c", 60000); /* offers without a due time get one now */
     die(&q);
     open_image(NULL, image, 0);
     CHECK_INT(box(&q).offers_accepted, 4);
@@ -578,8 +578,8 @@ TEST(the_image_of_another_queue_size_or_wire_is_refused) {
     CHECK_INT(ask_int("ZCARD " ZSET), 2);
 }
 
-/* A second handle would write over the state of the first one, and a call of
- * either would never return. */
+/* Check that a second handle is refused. It would overwrite the state of the
+ * first one, and calls of both handles would not return. */
 static void refuse_while_used(void *image) {
     delayq_options o = keep_options(NULL, image, BOX);
     delayq second;
@@ -675,7 +675,7 @@ TEST(a_damaged_image_ends_at_its_last_whole_entry) {
     open_image(NOWHERE, image, 0);
     each = box(&q).bytes / 2;
     die(&q);
-    /* the bytes behind it are padding */
+    /* 'b' is the last byte of this entry before the padding */
     CHECK_INT(image[1024 + 2 * each - 8], 'b');
     image[1024 + 2 * each - 8] = 'c';
     open_image(NULL, image, 0);
@@ -687,8 +687,8 @@ TEST(a_damaged_image_ends_at_its_last_whole_entry) {
     CHECK_INT(ask_int("ZCARD " ZSET), 2);
 }
 
-/* The entry behind the damaged one was written before the ops that replace
- * it. */
+/* The entry after the damaged one is whole. It must not become valid again when
+ * a new entry replaces the damaged one. */
 TEST(an_entry_behind_a_damaged_one_never_comes_back) {
     char *image = image_of_two();
     size_t each;
@@ -737,7 +737,7 @@ TEST(a_forked_child_leaves_a_kept_outbox_alone) {
 
 /* --- outbox_sync ---------------------------------------------------------- */
 
-/* The disk. It holds the bytes that the last sync has written. */
+/* The disk. It contains the bytes that the last sync has written. */
 static char *disk;
 static size_t disk_size = BOX;
 static int syncs, sync_fails;
@@ -770,7 +770,7 @@ TEST(nothing_is_sent_before_it_is_synced_and_each_tick_syncs_once_at_most) {
     CHECK_HAS(delayq_errmsg(&q), "outbox_sync has failed");
     before = syncs;
     for (i = 0; i < 1000; i++) turn(&q);
-    CHECK(syncs < before + 500); /* it is not tried again at once */
+    CHECK(syncs < before + 500); /* a failed sync is not retried at once */
     CHECK_INT(ask_int("ZCARD " ZSET), 0);
     sync_fails = 0;
     while (!settled(&q)) {
@@ -790,8 +790,8 @@ TEST(nothing_is_sent_before_it_is_synced_and_each_tick_syncs_once_at_most) {
 }
 
 /* A power cut leaves the bytes that the last sync has written. Ops that were
- * sent had been synced, so they are stored once. The program never learned the
- * numbers of later ops. */
+ * sent had been synced, so they are stored once. The program has received no
+ * result for any later op. */
 TEST(a_power_cut_loses_only_what_was_not_synced) {
     char *image = (char *)shared(BOX);
     int round, i, n = 0, lost = 0, accepted;
@@ -826,17 +826,17 @@ TEST(a_power_cut_loses_only_what_was_not_synced) {
     CHECK(lost > 0 && lost < n);
 }
 
-/* Offer until there is no room. Returns how many offers were accepted. */
+/* Offer until there is no room. Returns the number of all accepted offers. */
 static int fill(void) {
     static const char text[2000];
     while (delayq_offer(&q, text, sizeof text, 60000) == DELAYQ_OK) continue;
     return (int)box(&q).offers_accepted;
 }
 
-/* After a power cut, all bytes of the rings may have reached the disk since the
- * last sync, and none of the marks. So the space of settled ops is used again
- * only after a sync: the old marks lead through it. There are more ops than a
- * request takes, so that some have been synced and not sent. */
+/* After a power cut the disk may have all stores to the rings since the last
+ * sync, and none to the marks. The old marks still refer to ops that have been
+ * settled, so their space is used again only after a sync. The ring has more
+ * ops than fit into a request, so that some are synced and not sent. */
 TEST(no_power_cut_loses_synced_ops_whose_neighbours_are_overwritten) {
     enum { SIZE = 256 * 1024 };
     char *image = (char *)shared(SIZE), *torn = (char *)shared(SIZE);
@@ -870,7 +870,7 @@ TEST(no_power_cut_loses_synced_ops_whose_neighbours_are_overwritten) {
     CHECK(overwritten > 0);
 }
 
-/* The disk has the op, and not that it was sent. */
+/* On the disk the op is in the image, and is not marked as sent. */
 TEST(a_nack_that_was_done_before_a_power_cut_is_not_reported_as_gone) {
     char *image = (char *)shared(BOX), *old = (char *)shared(BOX);
     delayq_options o = disk_options(NULL, image);
@@ -985,8 +985,8 @@ TEST(a_full_outbox_with_a_sync_has_room_again_after_ticks) {
 /* --- images of earlier versions ------------------------------------------- */
 
 /* tests/images/ has images that earlier versions have written on little-endian
- * machines of 64 bits. This version goes on with them. If DELAYQ_TEST_IMAGE
- * names a file, this also writes one. */
+ * machines of 64 bits. This version continues with them. If DELAYQ_TEST_IMAGE
+ * names a file, the test writes an image to that file instead. */
 static void write_golden(delayq *handle) {
     delayq_message m = keyed("keyed", "k");
     delayq_item item;

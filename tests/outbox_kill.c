@@ -1,9 +1,9 @@
 /*
- * Programs are killed at any moment, with kill -9. They go on with the outbox
- * that they left in a mapped file. Their server is killed, too (its AOF is
+ * Programs are killed by kill -9 at random moments. The next program goes on
+ * with the outbox in a mapped file. The server is killed, too (its AOF is
  * synced always). A program notes each accepted op in a second mapped file
- * before its next call. Each noted op is done exactly once, in order. In each
- * life one op may be accepted and not noted. Nothing else is done.
+ * before its next call. Each noted op must be done exactly once, in order. One
+ * more op per life may be done, if it was accepted and not yet noted; no other.
  *
  * DELAYQ_TEST_KILLS=2000 sets the number of kills. The default is 60.
  */
@@ -14,16 +14,16 @@
 #include <sys/wait.h>
 
 #define LIVES 3000
-#define MOST 300 /* the most offers of one life */
+#define MOST 300 /* limit of the offers in one life */
 #define ITEMS 4000
 
 /* The content of the second file. */
 static struct notes {
-    int offers[LIVES]; /* noted offers of each life */
-    /* items of the queue `in`; 1: the ack is noted, 2: the call has begun */
+    int offers[LIVES]; /* number of noted offers in each life */
+    /* per item of the queue `in`: 2 if its call has begun, 1 if it was OK */
     unsigned char acked[ITEMS];
     unsigned char nacked[ITEMS];
-    volatile int acks, nacks; /* how many calls have returned OK */
+    volatile int acks, nacks; /* number of calls that have returned OK */
 } * notes;
 
 static server aof;
@@ -108,7 +108,7 @@ static void restart_server(const char *const *synced) {
     server_start_again(&aof, synced);
 }
 
-/* Read all pending payloads, in order. A dead letter is not pending. */
+/* Read all pending payloads, in order. Dead letters are not pending items. */
 static size_t read_pending(const char *name, char (*to)[64], int64_t *due_ms) {
     delayq q;
     static delayq_item page[1000];
@@ -133,7 +133,7 @@ static size_t read_pending(const char *name, char (*to)[64], int64_t *due_ms) {
     return all;
 }
 
-/* Do the ops that are left in both images. */
+/* Run the ops that are left in both images. */
 static void finish(void) {
     delayq q;
     delayq_options o = kept("out", "out.image");
@@ -148,8 +148,8 @@ static void finish(void) {
     delayq_close(&q);
 }
 
-/* Check that each life's offers are there, in order, and at most one that is
- * not noted. */
+/* Check that all noted offers of each life are there, in order, and at most one
+ * more per life. */
 static void check_offers(int lives) {
     char(*pending)[64] = (char(*)[64])shared(LIVES * MOST / 4 * 64);
     size_t n = read_pending("out", pending, NULL), i;
@@ -173,7 +173,7 @@ static void check_offers(int lives) {
 }
 
 /* Check that each acked item is gone, and that each nacked item is due at the
- * right time. The others are leased or wait. */
+ * right time. All others must still be there. */
 static void check_changes(int64_t now_ms) {
     static char pending[ITEMS][64];
     static int64_t due_ms[ITEMS];

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the Debian packages that the tests need and that are missing. Without a
-# missing one it needs no network. Downloads are tried three times; if they fail,
-# the exit code is 75.
+# Installs the missing Debian packages that the tests need. If none is missing,
+# it needs no network. Downloads are tried three times. If a download fails, the
+# exit code is 75.
 #
 #     tests/packages.sh [all]     all: also for `make nightly`
 set -o pipefail
@@ -17,7 +17,7 @@ nightly="default-jdk-headless maven faketime debootstrap liblua5.4-dev
     prometheus-node-exporter"
 [ "$1" != all ] || packages="$packages $nightly"
 
-# tries COMMAND...: up to three times
+# tries COMMAND...: runs the command up to three times
 tries() {
     for pause in 5 20; do
         "$@" && return
@@ -31,7 +31,7 @@ lacking() {
             grep -q ' installed$' || echo "$package"
     done
 }
-# libFuzzer's package bears the version of clang.
+# Succeeds if libFuzzer is there. Its package is named after clang's version.
 runtime() {
     echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer -x c - -o /dev/null 2>/dev/null
@@ -39,7 +39,7 @@ runtime() {
 # shellcheck disable=SC2086,SC2046
 set -- $(lacking $packages)
 if [ $# -gt 0 ] || ! runtime; then
-    # An installed server must not start: its port may be somebody's.
+    # An installed server must not start, since its port may be in use.
     policy=/usr/sbin/policy-rc.d
     [ -e $policy ] || {
         printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
@@ -53,7 +53,7 @@ if [ $# -gt 0 ] || ! runtime; then
         clang | sed -n 's/.*: clang-//p')-dev" >/dev/null
 fi
 [ "${packages%"$nightly"}" != "$packages" ] || exit 0
-[ -x build/tools/conan ] || { # no package of Debian 12
+[ -x build/tools/conan ] || { # Debian 12 has no such package
     python3 -m venv build/venv && tries build/venv/bin/pip install -q conan &&
         mkdir -p build/tools && ln -sf ../venv/bin/conan build/tools/conan
 }

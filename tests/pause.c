@@ -1,6 +1,6 @@
 /*
  * A paused queue. No handle moves its items or takes from it until it is
- * resumed. Everything else goes on. A resume wakes all handles that wait.
+ * resumed. All other calls work. A resume wakes all handles that wait.
  */
 #include "outbox.h"
 #include "peer.h"
@@ -33,7 +33,7 @@ static long long stream_length(void) {
     return ask_int("XLEN delayq_stream:{jobs}");
 }
 
-/* Put due items into the set and into each list. */
+/* Put a due item into the set, and one item into each list. */
 static void due_everywhere(delayq *q) {
     unsigned char e[64];
     size_t n = element(e, 16, 8, "ABCDEFGHIJKLMN\0\2", "again", 5);
@@ -44,7 +44,7 @@ static void due_everywhere(delayq *q) {
     elapse(main_connection(), 1);
 }
 
-/* --- what stops ----------------------------------------------------------- */
+/* --- moves and takes stop ------------------------------------------------- */
 
 TEST(a_paused_queue_is_neither_moved_nor_taken_from_on_any_wire) {
     delayq_wire wire;
@@ -95,7 +95,7 @@ TEST(a_paused_broadcast_reaches_nobody_until_it_is_resumed) {
     poll_now(&q);
     OK(&q, delayq_tick(&q, NULL));
     CHECK_INT(stream_length(), 1);
-    OK(&late, delayq_open(&late, &o)); /* its cursor begins behind "one" */
+    OK(&late, delayq_open(&late, &o)); /* its cursor begins after "one" */
     takes_nothing(&late);
     pause_by(&q, 0);
     OK(&q, delayq_take(&q, &item, 20000));
@@ -142,7 +142,7 @@ TEST(all_but_moving_and_taking_goes_on_while_a_queue_is_paused) {
     delayq_close(&q);
 }
 
-/* Items that a handle has fetched count as taken. */
+/* Items that a handle had fetched before the pause count as taken. */
 TEST(fetched_items_are_handed_out_after_a_pause_and_no_others) {
     delayq q, other;
     delayq_item item;
@@ -165,7 +165,7 @@ TEST(fetched_items_are_handed_out_after_a_pause_and_no_others) {
         while (took(&q, &item)) OK(&q, delayq_ack(&q, &item));
     SETTLE(&q);
     CHECK_INT(q.counts.taken, n);
-    /* due items may have been moved */
+    /* due items may have been moved to the list */
     CHECK_INT(ask_int("ZCARD " ZSET) + ask_int("LLEN jobs"), offered - n);
     pause_by(&other, 0);
     while (q.counts.taken < offered) {
@@ -175,7 +175,7 @@ TEST(fetched_items_are_handed_out_after_a_pause_and_no_others) {
     delayq_close(&other);
 }
 
-/* --- how it stands -------------------------------------------------------- */
+/* --- the state of a pause ------------------------------------------------- */
 
 TEST(a_pause_stands_until_it_is_resumed) {
     delayq q;
@@ -203,7 +203,7 @@ TEST(a_pause_stands_until_it_is_resumed) {
     delayq_close(&q);
 }
 
-/* A key of any type and content is a pause. */
+/* A queue is paused if the key exists, whatever its type and content are. */
 TEST(a_pause_of_any_content_is_one) {
     static const char *const sets[] = {
         "SET " PAUSED " maintenance", "SET " PAUSED " -5",
@@ -289,9 +289,9 @@ TEST(a_pause_fails_as_every_call_does) {
     delayq_close(&q);
 }
 
-/* --- what it costs -------------------------------------------------------- */
+/* --- the cost of waiting -------------------------------------------------- */
 
-/* Returns the number of scripts that n waiting takes run within `ms`. */
+/* Returns the number of scripts that n waiting takes run in `ms` ms. */
 static int scripts_of_waiting(int n, int ms) {
     pid_t pid[8];
     int i, before;
@@ -368,7 +368,7 @@ TEST(a_loop_on_a_paused_queue_does_not_spin) {
     }
 }
 
-/* --- who is woken --------------------------------------------------------- */
+/* --- a resume wakes handles ----------------------------------------------- */
 
 static struct sleeper {
     pid_t pid;
@@ -387,7 +387,7 @@ static void sleep_and_count(void *number) {
     o.max_wait_ms = 3600000;
     o.connect_timeout_ms = o.io_timeout_ms;
     OK(&q, delayq_open(&q, &o));
-    /* the first four are standbys, the others sleepers */
+    /* such ids make the first four standbys, and the others sleepers */
     if (shares_of_sleepers)
         q.handle_id[6] = q.handle_id[7] = (long)number < 4 ? 0 : 255;
     strcpy((char *)s->id, q.id);
@@ -427,7 +427,7 @@ static int taken_by(int n) {
     return sum;
 }
 
-/* max_wait_ms is an hour, so a handle that is not woken does not come. */
+/* max_wait_ms is an hour, so a handle that is not woken takes nothing. */
 static void a_resume_wakes(int n, int64_t timeout_ms) {
     delayq q;
     int i;
@@ -439,7 +439,7 @@ static void a_resume_wakes(int n, int64_t timeout_ms) {
     pause_by(&q, 1);
     for (i = 0; i < 2 * n; i++) OFFER(&q, "x", i % 30);
     ask("RPUSH jobs pushed");
-    usleep(700000); /* until standbys and sleepers have looked once */
+    usleep(700000); /* until standbys and sleepers have polled once */
     CHECK_INT(taken_by(n), 0);
     pause_by(&q, 0);
     from = now_us();
@@ -460,8 +460,8 @@ TEST(a_resume_wakes_leader_standbys_and_sleepers) {
     a_resume_wakes(24, DELAYQ_FOREVER);
 }
 
-/* Freeze those waiters whose score lies between `least` and `most`. Returns
- * their number. */
+/* Freeze those waiters whose score is between `least` and `most`. Returns their
+ * number. */
 static int freeze(int n, const char *least, const char *most) {
     redisReply *r =
         run(main_connection(), "ZRANGEBYSCORE delayq_waiters:{jobs} %s %s",
@@ -476,8 +476,8 @@ static int freeze(int n, const char *least, const char *most) {
     return frozen;
 }
 
-/* No handle is left that acts at a due time, so the resume calls the
- * sleepers. */
+/* All handles that would act at a due time are frozen, so the resume has to
+ * wake the sleepers. */
 TEST(a_resume_wakes_sleepers_though_the_leader_and_all_standbys_are_frozen) {
     enum { N = 24 };
     delayq q;
@@ -486,7 +486,7 @@ TEST(a_resume_wakes_sleepers_though_the_leader_and_all_standbys_are_frozen) {
     shares_of_sleepers = 1;
     start_sleepers(N);
     UNTIL(ask_int("ZCARD delayq_waiters:{jobs}") == N);
-    /* makes them enter again, now that there are many */
+    /* makes all handles enter the set again, now that there are many */
     ask("PUBLISH delayq_waiters:{jobs} 100");
     UNTIL(ask_int("ZCOUNT delayq_waiters:{jobs} -inf (1e14") <= 4);
     usleep(300000);
@@ -536,7 +536,7 @@ TEST(two_programs_pause_and_resume_while_fifty_wait_and_twenty_freeze) {
     OK(&q, delayq_pause(&q, 1));
     OFFER(&q, "last", 0);
     OK(&q, delayq_pause(&q, 0));
-    UNTIL(ask_int("ZCARD " ZSET) == 0); /* taken by the others */
+    UNTIL(ask_int("ZCARD " ZSET) == 0); /* the others have taken all */
     for (i = 0; i < FROZEN; i++) kill(sleepers[i].pid, SIGCONT);
     UNTIL(taken_by(MOST) == ITEMS + 1);
     end_sleepers(MOST);

@@ -1,5 +1,5 @@
-/* The table of one version's functions: the version whose header was included
- * before, otherwise the current one. */
+/* The table for one version: the one whose header was included before this
+ * file, otherwise the current one. */
 #include "peer.h"
 #ifndef PEER
 #define PEER peer_today
@@ -39,7 +39,7 @@ static void peer_close(delayq *q) {
     free(q);
 }
 
-/* In 0.1 the private end of a message was shorter. */
+/* Offer one message. 0.1, whose messages are shorter, can't read an array. */
 static delayq_status peer_offer_one(delayq *q, delayq_message *m) {
     return delayq_offer_many(q, m, 1);
 }

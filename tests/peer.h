@@ -1,8 +1,8 @@
 /*
- * The library as a table of its functions, so that one program can use two
- * versions of it: the current one, and an old one (tests/old/). Items, messages
- * and tickets have the same layout in both. Handles and options have not. So a
- * handle is opened and used through the table of its version.
+ * A table of the library's functions for each version, so that one program can
+ * use the current version and an old one (tests/old/). Items, messages and
+ * tickets have the same layout in both versions. Handles and options do not, so
+ * a handle is opened and used only through the table of its version.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -14,16 +14,16 @@ struct peer_options {
     int wire; /* the wire's number */
     int64_t lease_ms, max_wait_ms;
     int max_attempts, broadcast;
-    int64_t max_late_ms; /* not with 0.1 and 0.2 */
+    int64_t max_late_ms; /* 0.1 and 0.2 ignore it */
     const char *broadcast_after;
     int io_timeout_ms;
-    int outbox; /* 1: a handle that never waits; not with 0.1 and 0.2 */
+    int outbox; /* 1: the handle has an outbox, except with 0.1 */
 };
 
 struct peer {
     const char *version;
     size_t item_size; /* the same in all versions */
-    /* at most those of the current version */
+    /* at most the sizes in the current version */
     size_t dead_size, counts_size, message_size;
 
     /* Open a new handle. Returns NULL if that fails, and prints the reason. */
@@ -57,7 +57,7 @@ struct peer {
     delayq_status (*dead_redrive)(delayq *, size_t, size_t *);
     delayq_status (*dead_clear)(delayq *, int64_t *);
     delayq_status (*wait)(delayq *const *, size_t, int64_t);
-    delayq_status (*flush)(delayq *, int64_t); /* 0.1 has nothing to flush */
+    delayq_status (*flush)(delayq *, int64_t); /* 0.1 flushes nothing */
     const char *(*errmsg)(const delayq *);
 };
 

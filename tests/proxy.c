@@ -1,4 +1,3 @@
-/* See proxy.h. */
 #define _GNU_SOURCE
 #include "proxy.h"
 #include <errno.h>
@@ -14,13 +13,13 @@ struct flow {
     long long until;
     char *kept;
     size_t len;
-    char kind; /* * or $, of the line that is read; 0: none */
+    char kind; /* first byte of the current line, * or $; 0: not read yet */
     long number, skip;
 };
 struct pair {
-    int fd[2]; /* to the client, to the server */
+    int fd[2]; /* the sockets to the client and to the server */
     int number;
-    struct flow flow[2]; /* from the client, from the server */
+    struct flow flow[2]; /* the bytes from the client and from the server */
 };
 
 struct proxy *proxy;
@@ -55,7 +54,7 @@ int put(int fd, const char *bytes, size_t n) {
 }
 
 /* Returns how many of n bytes pass unchanged. The fault applies to the rest.
- * The test may strike again as soon as it sees the new `times`, so this is
+ * The test may strike again as soon as it sees the new `times`. So `times` is
  * written last, and not at all if proxy_calm() was called meanwhile. */
 static size_t clean(struct pair *p, int d, size_t n) {
     struct flow *f = &p->flow[d];
@@ -83,8 +82,8 @@ static int keep(struct flow *f, const char *bytes, size_t n) {
     return 1;
 }
 
-/* The noise has no digit, no letter and no sign of the protocol. It ends with a
- * line end, so that no reader waits for one. */
+/* Write n bytes that contain no digit, no letter and no character of the
+ * protocol. They end in "\r\n", so that no reader waits for a line end. */
 static int noise(int fd, size_t n) {
     static unsigned seed = 1;
     char bytes[65536];
@@ -94,7 +93,7 @@ static int noise(int fd, size_t n) {
     return put(fd, bytes, n);
 }
 
-/* Redis 5 writes a reply in several parts. They must stay together. */
+/* Write a reply twice. Redis 5 sends it in several parts, so read all first. */
 static int twice(int from, int to, const char *bytes, size_t n) {
     static char whole[2 * 65536];
     struct pollfd p = {from, POLLIN, 0};
@@ -114,8 +113,8 @@ static int begins_array(const char *bytes, size_t n) {
     return bytes[0] == '*' && i > 1 && i < n && bytes[i] == '\r';
 }
 
-/* Each array at the beginning of a line is a command: payloads and ids of the
- * tests contain no arrays. */
+/* Answer each command. A line that begins like an array is a command, since
+ * payloads and ids of the tests contain no arrays. */
 static int forge(int fd, const char *bytes, size_t n) {
     size_t i, len = strlen(proxy->forged);
     for (i = 0; i < n; i++)
@@ -139,11 +138,11 @@ static int strike(struct pair *p, int d, const char *bytes, size_t n) {
     case REPLAY: return twice(p->fd[d], p->fd[!d], bytes, n);
     case COPY: return put(p->fd[!d], bytes, n) && keep(f, bytes, n);
     case FORGE: return forge(p->fd[d], bytes, n);
-    default: return 1; /* PASS, where n is 0, and DROP */
+    default: return 1; /* DROP, or PASS with n = 0 */
     }
 }
 
-/* Count the requests, and the words of the longest. */
+/* Count the requests, and the words of the longest request. */
 static void count_words(struct flow *f, const char *bytes, size_t n) {
     size_t i;
     for (i = 0; i < n; i++) {
@@ -164,7 +163,7 @@ static void count_words(struct flow *f, const char *bytes, size_t n) {
     }
 }
 
-/* Pass the received bytes on. Returns 0 if the connection has ended. */
+/* Read bytes and pass them on. Returns 0 if the connection has ended. */
 static int pass(struct pair *p, int d) {
     char bytes[65536];
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
@@ -229,9 +228,9 @@ static void run_proxy(void *unused) {
         for (i = 0; i < 2 * n; i++) {
             int holds = let_go(&pairs[i / 2], i % 2);
             p[1 + i].fd = pairs[i / 2].fd[i % 2];
-            /* poll() reports a hang-up in any case, */
             p[1 + i].events = holds ? 0 : POLLIN;
-            /* but a late pair must not see it */
+            /* poll() reports a hang-up even without events, so it must skip a
+             * LATE pair, which ignores hang-ups */
             if (is_late(&pairs[i / 2])) p[1 + i].fd = -1;
             held |= holds || pairs[i / 2].flow[i % 2].len > 0;
         }
@@ -291,7 +290,7 @@ const char *proxy_url(void) {
 
 static int numbers[1024]; /* indexed by descriptor */
 
-/* The proxy accepts connections in the order in which they are made. */
+/* Note the number. The proxy accepts connections in the order of connects. */
 redisContext *through_proxy(void *user, int timeout_ms) {
     static int next;
     redisContext *c = redisConnectUnix(path);

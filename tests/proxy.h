@@ -1,6 +1,6 @@
 /*
- * A proxy between a handle and a server. It is a process of its own. Tests tell
- * it through shared memory what to do with the bytes.
+ * A proxy between a handle and a server, in a process of its own. Tests control
+ * it through shared memory.
  */
 #ifndef PROXY_H
 #define PROXY_H
@@ -15,11 +15,11 @@ enum fault {
     DROP,    /* drop later bytes; the socket stays open */
     GARBAGE, /* replace later bytes by garbage */
     REPLAY,  /* send the rest of this read twice, in one write */
-    /* swallow a request, and answer each of its commands with `forged` */
+    /* drop a request, and answer each of its commands with `forged` */
     FORGE,
     COPY, /* pass the rest of this read, and send it again after let_go */
     /* hold later bytes until let_go, and pass them even if the sender has
-     * gone */
+     * closed its socket */
     LATE
 };
 
@@ -34,36 +34,36 @@ struct proxy {
     volatile int only;
     volatile int delay_ms;
     volatile int let_go;  /* 1: release the held bytes */
-    volatile int pace_us; /* a slow line: the pause after each 64 KiB */
+    volatile int pace_us; /* pause after each 64 KiB, as on a slow line */
     char forged[256];
-    /* close a connection at a command with this word; "": none. With `forged`
-     * the end has not arrived yet: answer the command, and drop later bytes */
+    /* close a connection at a command that contains this word; "": at none. If
+     * `forged` is not "", keep it open, send `forged`, and drop later bytes */
     char word[32];
 
-    volatile int connections; /* how many so far */
-    volatile int pairs;       /* how many are open */
+    volatile int connections; /* number of connections so far */
+    volatile int pairs;       /* number of open connections */
     volatile long passed[2];
     volatile long kept; /* the number of bytes that are held */
-    /* the requests, and the words of the longest one */
+    /* number of requests, and number of words of the longest request */
     volatile long requests, most_words;
 };
 extern struct proxy *proxy;
 
 void proxy_start(const server *to);
 void proxy_strike(enum fault what, int direction, long at, int times);
-/* strike no more; a connection that was struck keeps its fault */
+/* Strike no more connections. One that was struck keeps its fault. */
 void proxy_calm(void);
 
-/* A socket that listens or is connected. Returns -1 if that fails. */
+/* Returns a socket that listens at `path` or is connected to it, or -1. */
 int unix_socket(const char *path, int listening);
-/* Returns 0 if not all bytes could be written. */
+/* Write n bytes. Returns 0 if that fails. */
 int put(int fd, const char *bytes, size_t n);
 
-/* For options.url. */
+/* Returns the proxy's URL, for options.url. */
 const char *proxy_url(void);
-/* For options.connect. */
+/* Connects to the proxy, for options.connect. */
 redisContext *through_proxy(void *user, int timeout_ms);
-/* For proxy->only: the number of a connection that this process has made. */
+/* Returns the number of a connection of this process, for proxy->only. */
 int proxy_number(const redisContext *c);
 
 #endif

@@ -1,10 +1,10 @@
 #!/bin/sh
-# The recipes. Each is taken from README.md or examples/README.md unchanged,
-# built, and run on a private server. It must do what its text says. The errors
-# of the quick start and the examples that have a recipe are tested, too. Only
-# times are replaced by shorter ones. Ends in "N passed, N failed, N skipped".
+# Tests the recipes. Each is taken from README.md or examples/README.md, built,
+# and run on a private server, and must do what its text says. Only times, a URL
+# and a declaration are replaced. Also tests the errors of the quick start and
+# the examples with a recipe. Ends in "N passed, N failed, N skipped".
 #
-#     tests/recipes.sh [BUILD [WORD]]    WORD: as for the other tests
+#     tests/recipes.sh [BUILD [WORD]]    WORD: selects tests of the recipes
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1
 build=${1:-build} word=$2
 unset DELAYQ_URL
@@ -35,7 +35,7 @@ piece() {
     mv "$dir/$name" "$dir/piece-$name.h"
 }
 
-# add TITLE: adds the counts that a test program has written to out
+# add TITLE: adds the counts that a test program has written to $dir/out
 add() {
     tail -1 "$dir/out" | grep -q 'passed.*skipped$' || {
         bad "$1: the tests did not come to an end"
@@ -116,14 +116,14 @@ start() {
     server=$!
     await test -S "$dir/s"
 }
-# stop: kills it with kill -9
+# stop: ends the server with kill -9
 stop() {
     kill -9 $server
     wait $server 2>/dev/null
     rm -f "$dir/s"
     server=
 }
-# await COMMAND...: waits until it succeeds, for a minute at most
+# await COMMAND...: waits until the command succeeds, for a minute at most
 await() {
     tries=0
     until "$@" 2>/dev/null; do
@@ -150,7 +150,7 @@ if [ -z "$word" ] && command -v redis-cli >/dev/null && start; then
     done
     timeout 60 "$build/hello" >"$dir/said" 2>"$dir/told" &
     pid=$!
-    await offered # the program waits now, or soon
+    await offered # the program is in its take now, or soon
     stop
     check "it says that the server is gone" await test -s "$dir/told"
     kill $pid 2>/dev/null
@@ -164,7 +164,7 @@ fi
 
 # --- the examples of these recipes --------------------------------------------
 
-# sent N: checks that device_loop sends each of N readings
+# sent N: checks that device_loop has sent each of N readings
 sent() {
     check "device_loop sends each of its $1 readings" \
         grep -q "^sent $1 of $1 readings" "$dir/said"
@@ -178,7 +178,7 @@ if [ -z "$word" ]; then
     sent 3
     check "and does not spin: $(polls) polls" [ "$(polls)" -lt 40 ]
 
-    # An outage: the server is killed by kill -9, and comes back. It loses
+    # An outage: the server is killed by kill -9 and started again. It loses
     # nothing that it has confirmed.
     if start --appendonly yes --appendfsync always; then
         DELAYQ_URL="unix://$dir/s" timeout 60 stdbuf -oL "$build/device_loop" \
@@ -196,9 +196,9 @@ if [ -z "$word" ]; then
             [ "${full:-0}" -gt 300 ]
         check "and it does not spin: $(polls) polls" [ "$(polls)" -lt 1000 ]
         stop
-        rm -rf "$dir"/appendonly* "$dir/said" # it has a reading 3
+        rm -rf "$dir"/appendonly* "$dir/said" # $dir/said has a reading 3
         DELAYQ_URL="unix://$dir/s" stdbuf -oL "$build/device_loop" 3 "$dir/box" \
-            >"$dir/said" 2>&1 & # with a file, without a server, and killed
+            >"$dir/said" 2>&1 & # with a file and without a server; it is killed
         pid=$!
         await grep -q '^reading 3:' "$dir/said"
         kill -9 $pid
@@ -216,7 +216,7 @@ if [ -z "$word" ]; then
             [ $((kept + ready + taken)) -eq 3 ]
         stop
         DELAYQ_URL="unix://$dir/s" timeout 60 "$build/device_loop" \
-            >"$dir/said" 2>&1 & # it starts before the server
+            >"$dir/said" 2>&1 & # the device starts before the server
         pid=$!
         sleep 1
         start
@@ -227,7 +227,7 @@ if [ -z "$word" ]; then
         skip "device_loop in an outage: redis-server is missing"
     fi
 
-    # A fleet. The device measures before somebody has loaded the scripts.
+    # A fleet: the device measures before the gateway has loaded the scripts.
     sh tests/with-server.sh sh -c 'timeout 60 "$1/device/sensor" 3 >"$2" & pid=$!
         i=0
         until grep -q "^sensor: open: the server lacks" "$2" || [ $i -gt 1200 ]; do
@@ -243,12 +243,12 @@ if [ -z "$word" ]; then
 
     sh tests/with-server.sh sh tests/frozen.sh "$build" >"$dir/said" 2>&1
     check "game_loop comes to its end" grep -q '^[0-9]* died' "$dir/said"
-    # one whose lease ends while the machine stalls is back twice
+    # An orc whose lease ends while the machine stalls comes back twice.
     lost=$(sed -n 's/^\([0-9]*\) died, \([0-9]*\) came back.*/\1 - \2/p' \
         "$dir/said")
     check "and all that died are back: $lost" [ "$((${lost:-99}))" -le 0 ]
     longest=$(sed -n 's/.*frames took \([0-9]*\).*/\1/p' "$dir/said")
-    # one that waits for a reply takes most of the two seconds of the freeze
+    # A frame that waited for a reply would last for most of the frozen 2 s.
     check "no frame waits for the frozen server: ${longest:-?} ms" \
         [ "${longest:-9999}" -lt 1500 ]
     sh tests/with-server.sh sh -c 'stdbuf -oL "$1" 3 >"$2" 2>&1 & pid=$!

@@ -1,10 +1,10 @@
 /*
  * A call that the server refuses changes nothing. This holds for each command
  * that an ACL may forbid, for each key that may have a wrong type, and for each
- * script of each wire. Each call is tried many times: with each of the header's
- * commands forbidden in turn, then with each key of another type. The queue has
- * work for every script. If a call succeeds all the same, it must not have lost
- * anything.
+ * script of each wire. Each call is tested many times, first with each command
+ * of the scripts forbidden in turn, then with each key of another type. The
+ * queue has work for every script. If a call succeeds nevertheless, it must not
+ * have lost anything.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -27,7 +27,7 @@ static const struct mode {
     const char *name;
     delayq_wire wire;
     int lease_ms, max_attempts, broadcast;
-    int pending; /* more pending items, at the head of the mirror */
+    int pending; /* additional pending items, at the head of the mirror */
 } modes[] = {
     {"native", DELAYQ_NATIVE, 0, 0, 0, 0},
     {"native with attempts", DELAYQ_NATIVE, 0, 2, 0, 0},
@@ -40,7 +40,7 @@ static const struct mode {
     {"broadcast", DELAYQ_NATIVE, 0, 0, 1, 0}};
 static const struct mode *mode;
 
-/* What else the queue contains. */
+/* Whether there are ready lists, an undecodable first item, or no due items. */
 enum layout { LISTS, NO_LISTS, POISON_FIRST, LAYOUTS, NOTHING_DUE };
 
 static delayq q;
@@ -63,7 +63,7 @@ static size_t next_element(unsigned char *e, int kind, int attempts) {
     return element(e, kind, 8, (const char *)id, payload, 8);
 }
 
-/* Store an element as pending or due, and perhaps in the mirror, too. */
+/* Add an element to the set and, if `in_mirror` is 1, to the mirror. */
 static void put(unsigned char *e, size_t n, long long due, int in_mirror) {
     ask("ZADD " ZSET " %lld %b", due, e, n);
     if (mode->wire != DELAYQ_NATIVE && in_mirror)
@@ -134,7 +134,7 @@ static void fill(enum layout layout) {
     }
 }
 
-/* A copy of all keys. It is restored before each call. */
+/* A copy of all keys. It is restored before each fault. */
 static redisReply *copied, *copies[16]; /* the keys, and the DUMP of each */
 
 static void forget_copy(void) {
@@ -162,9 +162,9 @@ static void put_back(void) {
                             copies[i]->len));
 }
 
-/* --- what is where ------------------------------------------------------- */
+/* --- the places of items ------------------------------------------------- */
 
-/* (not by strstr: under ASan it reads the whole text each time) */
+/* Count the ids, without strstr, which under ASan reads all text each time. */
 static void count_ids(const char *text, const char *end, int *counts) {
     for (; (text = strchr(text, 'i')) && text < end; text++) {
         int id = 99999;
@@ -347,8 +347,7 @@ static int applies(const struct verb *v, enum layout layout) {
 
 /* --- the faults ---------------------------------------------------------- */
 
-/* The commands in the header's scripts, found by call('NAME' and call('NAME
- * ...'. */
+/* The commands in the header's scripts: each name that follows call('. */
 static char commands[64][24];
 static size_t command_count;
 
@@ -392,8 +391,8 @@ static void complain(const struct verb *v, const char *fault,
     va_end(args);
 }
 
-/* Make one call while something is wrong. If it is refused, it must change
- * nothing. Otherwise nothing may be lost or occur twice. */
+/* Make one call during a fault. If it fails, it must have changed nothing.
+ * Otherwise no item may be lost or occur twice. */
 static void check_call(const struct verb *v, const char *fault) {
     static int before[2000], after[2000];
     char *was = strdup(contents(main_connection()));
@@ -431,8 +430,8 @@ static void check_call(const struct verb *v, const char *fault) {
     free(was);
 }
 
-/* If a later part is refused, earlier parts stay done. The next calls meet the
- * same refusal. */
+/* Make several calls. If the server refuses a later part of a call, the earlier
+ * parts stay done, and the refusal hits the next calls. */
 static void check_calls(const struct verb *v, const char *fault) {
     int i;
     for (i = 0; i < (v->moves && mode->pending == 0 ? 3 : 1); i++)
@@ -581,7 +580,7 @@ TEST(an_outbox_keeps_what_is_refused_and_stores_it_once) {
                 ask("ACL SETUSER u -%s", commands[i]);
                 calls[k]();
                 UNTIL(delayq_tick(&q, NULL) < DELAYQ_OK || outbox_is_settled());
-                /* Either the transfer was refused, or nothing happened. */
+                /* only the transfer was refused, or nothing has changed */
                 UNTIL(strcmp(contents(main_connection()), was) == 0 ||
                       (delayq_tick(&q, NULL), outbox_is_settled()));
                 ask("ACL SETUSER u +%s", commands[i]);

@@ -5,9 +5,8 @@
 
 /* --- declared keys -------------------------------------------------------- */
 
-/* The n-th word of a line of MONITOR. Word 0 is the command. "" means that
- * there is none.
- */
+/* Returns the n-th word of a line of MONITOR, or "" if there is none. Word 0 is
+ * the command. */
 static const char *word(const char *line, int n, char to[600]) {
     size_t i = 0;
     for (line = strchr(line, '"'); line && n > 0; n--) {
@@ -21,9 +20,9 @@ static const char *word(const char *line, int n, char to[600]) {
     return to;
 }
 
-/* Scripts use these keys without declaring them, because an ACL may hide them,
- * and the calls with these keys may fail. They are the counters and, if the
- * wire has no mirror, the mirror. */
+/* Returns 1 for keys that scripts use without declaring them: the counters and,
+ * if the wire has no mirror, the mirror. An ACL may forbid these keys, and the
+ * commands with them may fail. */
 static int may_be_undeclared(const char *command, const char *key,
                              const delayq *q) {
     return strcmp(command, "HINCRBY") == 0 || strcmp(command, "HMGET") == 0 ||
@@ -31,7 +30,7 @@ static int may_be_undeclared(const char *command, const char *key,
             (!q->wire || !q->wire->mirror));
 }
 
-/* Check the lines of MONITOR up to a mark. Returns the number of scripts. */
+/* Check the lines of MONITOR up to an ECHO. Returns the number of scripts. */
 static int check_keys(redisContext *m, const delayq *q) {
     char declared[8][600], count[600], name[600], key[600];
     int scripts = 0, keys = 0, k;

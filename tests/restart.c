@@ -22,7 +22,8 @@ struct notes {
     volatile int ok_in_round[PRODUCERS + WORKERS];
     /* of type enum told */
     volatile unsigned char offered[ITEMS], cancelled[ITEMS];
-    volatile unsigned char acked[ITEMS], ack_maybe[ITEMS]; /* how often */
+    /* number of acks that have succeeded, and of those that may have */
+    volatile unsigned char acked[ITEMS], ack_maybe[ITEMS];
     /* the item may not come before this time */
     volatile int64_t due_ms[ITEMS];
     /* no other worker may get the item before this time */
@@ -51,8 +52,8 @@ static void open_one(delayq *q, int number, int64_t lease_ms) {
     notes->ok_in_round[number] = notes->round;
 }
 
-/* Check that the error may happen while the server dies and restarts. Returns 1
- * if the call succeeded. */
+/* Returns 1 if the call succeeded. Otherwise checks that its error may happen
+ * while the server dies and restarts. */
 static int passes(delayq *q, delayq_status status) {
     if (status >= DELAYQ_OK) return 1;
     if (status != DELAYQ_ERR_IO && status != DELAYQ_ERR_TIMEOUT &&
@@ -131,8 +132,8 @@ static void produce(void *argument) {
 
 /* --- workers ------------------------------------------------------------- */
 
-/* Note an item that a take returned. Until sure_until no other worker may get
- * it. Returns its id. */
+/* Check an item that a take returned. Until `sure_until` no other worker may
+ * get this item. Returns its id. */
 static int seen(const delayq_item *item, int64_t sure_until) {
     int64_t now = now_ms(), leased_ms;
     char text[16] = "";
@@ -145,7 +146,7 @@ static int seen(const delayq_item *item, int64_t sure_until) {
              (long long)(notes->due_ms[id] - now));
     leased_ms = notes->lease_end_ms[id] - now;
     acked = notes->acked[id];
-    /* another worker may have the item by now */
+    /* skip the checks if another worker may have the item by now */
     if (now_ms() >= sure_until) return id;
     if (leased_ms > 0)
         FAIL("item %d is leased for %lld ms more", id, (long long)leased_ms);
@@ -162,7 +163,7 @@ static void note_ack(delayq *q, int id, delayq_status acked) {
         FAIL("item %d is acked twice", id);
 }
 
-/* Ack the held item and take the next; die sometimes. */
+/* Ack the held item and take the next one. Sometimes die. */
 static void toil(void *argument) {
     int number = *(int *)argument, round, id = -1, last;
     delayq_item item;
@@ -180,7 +181,7 @@ static void toil(void *argument) {
         id = -1;
         if (passes(&q, status)) notes->ok_in_round[number] = round;
         if (status != DELAYQ_OK) {
-            memset(&item, 0, sizeof item); /* the items come again */
+            memset(&item, 0, sizeof item); /* the item will come again */
             continue;
         }
         id = seen(&item, before + LEASE_MS);
@@ -196,7 +197,7 @@ static int numbers[PRODUCERS + WORKERS];
 static pid_t pids[PRODUCERS + WORKERS];
 static int died;
 
-/* Collect a dead worker and start another in its place. */
+/* Start a new worker in the place of each dead one. */
 static void replace_dead(void) {
     int status, i;
     pid_t pid;
@@ -218,7 +219,7 @@ static int all_go_on(void) {
     return 1;
 }
 
-/* The server dies and restarts several times. Each handle goes on by itself. */
+/* Kill and restart the server several times. Each handle must work again. */
 static void live_through(int restarts) {
     long long slowest = 0;
     int i;

@@ -1,7 +1,7 @@
 /*
- * The number of round trips of each call, of the commands that its script runs,
- * and of its system calls. They are counted, not timed. If a number grows, find
- * out why before you change the table.
+ * The costs of each call: its round trips, the commands that its script runs,
+ * and its system calls. The tests count them, and measure no times. If a number
+ * grows, find out why before you change the table.
  */
 #include "system.h"
 #include <signal.h>
@@ -64,7 +64,7 @@ static void take_100(void) {
     OK(&q, delayq_take_many(&q, items, 100, &n, 0));
     CHECK_INT(n, 100);
 }
-/* Wait until the ready list is tracked, and read all notifications so far. */
+/* Wait until the server tracks the ready list, and read all notifications. */
 static void settle(void) {
     int i;
     poll_now(&q);
@@ -123,7 +123,7 @@ static const struct cost {
     const char *name;
     int lease_ms;
     void (*before)(void), (*call)(void);
-    /* commands includes those inside scripts; it is an upper bound */
+    /* `commands` is an upper bound. It includes the commands in scripts. */
     int scripts, commands;
 } costs[] = {
     {"offer", 0, nothing, offer_1, 1, 5},
@@ -143,14 +143,14 @@ static const struct cost {
     {"nack", 60000, lease_1, nack, 1, 9},
     {"cancel among 100", 0, offer_100, cancel, 1, 13},
     {"reschedule among 100", 0, offer_100, reschedule, 1, 16},
-    /* 24 of these search for the due time, which is 60 s off */
+    /* 24 of these 32 commands search for the due time, which is 60 s away */
     {"count", 0, offer_100, count, 1, 32},
     {"count_due of 3", 0, offer_100, count_due, 1, 35},
     {"peek of 100", 0, offer_100, peek, 1, 9},
 };
 
-/* Count the calls of all commands since CONFIG RESETSTAT, and those of
- * EVALSHA. */
+/* Count all commands since CONFIG RESETSTAT, and the scripts (EVALSHA) among
+ * them. */
 static void counted(int *commands, int *scripts) {
     const char *at = ask("INFO commandstats");
     *commands = *scripts = 0;
@@ -171,7 +171,7 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
         const struct cost *c = &costs[i];
         delayq_options o = options_for(&main_server, "jobs");
         int round, commands = 0, scripts = 0;
-        if (c->call == take_idle && !can_track()) continue; /* polls instead */
+        if (c->call == take_idle && !can_track()) continue; /* takes poll */
         o.lease_ms = c->lease_ms;
         OK(&q, delayq_open(&q, &o));
         UNTIL((tick(), q.subscribed));
@@ -206,12 +206,12 @@ TEST(no_call_runs_more_commands_than_its_row_says) {
 
 #define ROUNDS 20
 #ifdef DELAYQ_LIBVALKEY
-#define MOST 7 /* two that block SIGPIPE: it hides how much is to be written */
+#define MOST 7 /* 2 more block SIGPIPE: libvalkey hides its pending output */
 #else
 #define MOST 5
 #endif
 
-/* Offer and take, with a getppid() after each. */
+/* Offer and take. A getppid() marks the end of each call. */
 static void be_traced(void) {
     int i;
     clock_rate = 1;
@@ -232,8 +232,8 @@ static void be_traced(void) {
     _exit(0);
 }
 
-/* Returns how many system calls a process makes before its next getppid. The
- * looks of a call that is awake are not counted. */
+/* Returns the number of system calls that a process makes before its next
+ * getppid, without the polls that do not sleep. */
 static int count_to_getppid(pid_t pid) {
     struct __ptrace_syscall_info info;
     int status, n = 0;
@@ -249,9 +249,9 @@ static int count_to_getppid(pid_t pid) {
     }
 }
 
-/* To recognize a fork, to look for a surplus reply, to write, to sleep, and to
- * read. Once a millisecond a call also empties the pipe of delayq_wake: the
- * handle's clock runs slowly, so that this is rare on a busy machine, too. */
+/* The five calls recognize a fork, look for a surplus reply, write, sleep, and
+ * read. Once in a millisecond delayq also empties the pipe of delayq_wake. The
+ * handle's clock runs slowly, so that this is rare even on a busy machine. */
 TEST(an_offer_and_a_take_make_five_system_calls) {
     pid_t pid;
     int i, status, offers = 0, takes = 0;

@@ -1,4 +1,4 @@
-/* The Lua scripts: they load, and their pieces keep the limits of C and Lua. */
+/* The Lua scripts. They load, and their pieces keep the limits of C and Lua. */
 #include "lua/scripts.h"
 #include "proxy.h"
 #include "verbs.h"
@@ -41,7 +41,7 @@ TEST(no_piece_of_a_script_is_longer_than_3000_bytes) {
                      strlen(all_scripts[i]->parts[k]));
 }
 
-/* Each piece is a complete chunk of its own: it compiles alone. */
+/* Each piece is a complete Lua chunk, so it compiles by itself. */
 TEST(every_piece_of_a_script_is_a_complete_chunk) {
     size_t i, k;
     for (i = 0; i < SCRIPTS; i++)
@@ -62,7 +62,7 @@ TEST(a_native_queue_has_no_mirror_in_its_scripts) {
     }
 }
 
-/* A script is uploaded once, when the server first says that it lacks it. */
+/* A handle uploads a script once, after the server's first NOSCRIPT error. */
 TEST(a_script_is_uploaded_once) {
     delayq q;
     delayq_item item;
@@ -83,9 +83,9 @@ TEST(a_script_is_uploaded_once) {
     delayq_close(&q);
 }
 
-/* --- how scripts reach the server ----------------------------------------- */
+/* --- the upload of scripts ------------------------------------------------ */
 
-/* Returns the bytes that a handle sends from its open to the end of `use`. */
+/* Returns the number of bytes that a handle sends until `use` has returned. */
 static long bytes_sent(void (*use)(delayq *)) {
     delayq_options o = options_for(&main_server, "jobs");
     long before = proxy->passed[0];
@@ -161,8 +161,8 @@ TEST(an_outbox_settles_everything_on_a_server_that_has_lost_its_scripts) {
     delayq_close(&q);
 }
 
-/* A user may not load scripts. Another program loads them meanwhile, so the
- * request behind the refused load runs: its reply counts. */
+/* Load the scripts for a user who may not load them, as another program would.
+ * The request after the refused load then runs, and its reply counts. */
 static void load_meanwhile(void *user, delayq_status status, const char *text) {
     (void)user;
     if (status == DELAYQ_OK && strstr(text, "not have the scripts"))
@@ -178,7 +178,7 @@ TEST(a_request_behind_a_refused_load_runs_if_others_load_its_script) {
         delayq q;
         ask("FLUSHALL");
         ask("SCRIPT FLUSH");
-        load_scripts(main_connection()); /* for the probe */
+        load_scripts(main_connection()); /* the probe needs them */
         o.outbox = box ? memory : NULL;
         o.outbox_size = box ? sizeof memory : 0;
         o.log = load_meanwhile;
@@ -190,7 +190,7 @@ TEST(a_request_behind_a_refused_load_runs_if_others_load_its_script) {
         if (box) OK(&q, delayq_flush(&q, 20000));
         CHECK_INT(ask_int("ZCARD redisson_delay_queue_timeout:{jobs}"), 2);
         ask("SCRIPT FLUSH");
-        q.conn->scripts_told_us = 0; /* is logged once a minute */
+        q.conn->scripts_told_us = 0; /* else this is logged once a minute */
         OK(&q, delayq_take(&q, &item, 20000));
         CHECK_INT(*(const char *)item.data, 'a');
         delayq_close(&q);
@@ -200,7 +200,7 @@ TEST(a_request_behind_a_refused_load_runs_if_others_load_its_script) {
 /* --- a server that miscounts ---------------------------------------------- */
 
 /* Returns the reply to a waiter's take on a server like Valkey 9.1.2, which
- * reports a pointer instead of 8 subscribers. */
+ * reports the value of a pointer instead of 8 subscribers. */
 static redisReply *take_miscounted(const char *waits, const char *claim) {
     static const char miscount[] =
         "local redis_ = redis\n"
@@ -242,12 +242,12 @@ TEST(a_server_that_miscounts_subscribers_does_no_harm) {
     redisReply *r;
     freeReplyObject(run(c, "SUBSCRIBE delayq_waiters:{jobs}"));
     r = take_miscounted("1", "new");
-    CHECK_INT(r->element[3]->element[4]->integer, 2); /* the handle leads, */
+    CHECK_INT(r->element[3]->element[4]->integer, 2); /* the handle leads */
     freeReplyObject(r);
-    CHECK_INT(told(c), 1000); /* and calls the other waiters within 1,000 ms */
+    CHECK_INT(told(c), 1000); /* the others enter the set within 1,000 ms */
     CHECK_INT(ask_int("ZCARD delayq_waiters:{jobs}"), 1);
     ask("UNLINK delayq_waiters:{jobs}");
-    /* the set was lost, so this calls all waiters */
+    /* the set was lost, so this take wakes all waiters */
     r = take_miscounted("", "leader");
     CHECK_INT(r->element[3]->element[4]->integer, 0);
     freeReplyObject(r);
@@ -326,7 +326,7 @@ TEST(delayq_load_scripts_reports_a_server_that_refuses_or_ignores_them) {
         delayq_status status;
         delayq q;
         o.url = proxy_url();
-        o.io_timeout_ms = 300 * test_slow(); /* most are tried until then */
+        o.io_timeout_ms = 300 * test_slow(); /* most requests are retried */
         OK(&q, delayq_open(&q, &o));
         snprintf(proxy->forged, sizeof proxy->forged, "%s", errors[i]);
         proxy_strike(FORGE, 0, 0, 1 << 30);

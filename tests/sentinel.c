@@ -49,8 +49,8 @@ static void start_sentinel(int i, const char *password) {
     fprintf(f,
             "port %d\nbind 127.0.0.1\ndir %s\nlogfile %s/sentinel%d.log\n"
             "sentinel monitor service 127.0.0.1 %d 2\n"
-            /* A replica whose link is down for 10 times this is never made
-             * the master, and a busy machine may stall all of them. */
+            /* A replica whose link is down for 10 times this period is never
+             * promoted, and a busy machine may stall all processes. */
             "sentinel down-after-milliseconds service 2000\n"
             "sentinel failover-timeout service 3000\n",
             sentinel_ports[i], master.dir, master.dir, i, master_port);
@@ -67,8 +67,8 @@ static void start_sentinel(int i, const char *password) {
     }
 }
 
-/* Returns sentinel i's value of a field of the service, or -1 if there is
- * none. */
+/* Returns the value that sentinel i has for a field of the service, or -1 if it
+ * has none. */
 static int sentinel_int(int i, const char *password, const char *field) {
     redisContext *c = redisConnect("127.0.0.1", sentinel_ports[i]);
     redisReply *r = NULL;
@@ -202,7 +202,7 @@ TEST(a_failover_while_both_masters_live_is_followed) {
     end_service();
 }
 
-/* Every accepted op arrives. */
+/* Each accepted op reaches the new master. */
 TEST(an_outbox_follows_a_failover) {
     delayq q;
     delayq_options o;
@@ -294,8 +294,8 @@ TEST(a_replica_among_several_hosts_is_skipped) {
     OFFER(&q, "x", 10);
     OK(&q, delayq_take(&q, &item, 20000));
     delayq_close(&q);
-    /* Several pipelined scripts are refused, and the handle changes the host
-     * once. */
+    /* The old master refuses several scripts of a pipeline. The handle changes
+     * to the other host only once. */
     OK(&q, delayq_open(&q, &o));
     OFFER(&q, "x", 60000);
     change_roles(&master, &replica, replica_port);
@@ -321,7 +321,7 @@ TEST(a_replica_among_several_hosts_is_skipped) {
 
 enum { WAIT = 50, FREEZE = 20 };
 static char both_hosts[128];
-/* shared memory: how many items all processes have taken */
+/* in shared memory: the number of items that all processes have taken */
 static volatile int *taken;
 
 static delayq_options options_of_both(void) {
@@ -331,7 +331,7 @@ static delayq_options options_of_both(void) {
     return o;
 }
 
-/* Take for ever. During a failover a call may fail, and the take goes on. */
+/* Take for ever, even if a take fails during a failover. */
 static void wait_and_count(void *unused) {
     delayq q;
     delayq_item item;
@@ -357,7 +357,7 @@ static void pause_and_resume(void *number) {
     delayq_close(&q);
 }
 
-/* Returns the number of the queue's items, in whichever key they are. */
+/* Returns the number of items in all keys of the queue. */
 static long long all_left(redisContext *c) {
     redisReply *r = run(c, "EVAL %s 0",
                         "return redis.call('ZCARD', "
@@ -405,7 +405,7 @@ TEST(two_programs_pause_and_resume_during_a_failover) {
     usleep(1000000);
     CHECK_INT(*taken, before);
     OK(&q, delayq_pause(&q, 0));
-    /* the others take these, though 20 are frozen */
+    /* the other handles take these items, though 20 are frozen */
     UNTIL(*taken >= before + 20);
     UNTIL(all_left(c) == 0);
     for (i = 0; i < WAIT; i++) {

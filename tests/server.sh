@@ -1,9 +1,9 @@
 #!/bin/sh
-# The files of examples/server, used as an operator uses them. A server is
+# Tests the files of examples/server as an operator uses them. A server is
 # started by the command in compose.yaml with redis.conf and users.acl. A worker
 # runs, and is stopped, restarted and killed, by the rules of its systemd unit.
-# The timer's service offers its item once. Only paths and times are replaced.
-# Ends in "N passed, N failed, N skipped".
+# The service of the timer must offer its item once. Only paths and times are
+# replaced. Ends in "N passed, N failed, N skipped".
 #
 #     tests/server.sh DELAYQ     the command-line tool
 case $1 in
@@ -30,9 +30,9 @@ is() {
 as() { echo "unix://$1:${2:-secret}@$dir/s"; }
 redis() { redis-cli -s "$dir/s" --user admin --pass secret --no-auth-warning \
     "$@"; }
-# session: prints the pids of all processes of the unit, also of those in
-# sessions of their own, as systemd knows them. Zombies have no environment, so
-# they are not listed.
+# session: prints the pids of all processes that belong to the unit for systemd,
+# also of those in other sessions. Zombies have no environment, so they are not
+# listed.
 session() {
     grep -l -z -s -x -e "DELAYQ_TEST_UNIT=$dir" /proc/[0-9]*/environ |
         cut -d/ -f3
@@ -47,7 +47,7 @@ end_all() {
 
 # --- the compose file ----------------------------------------------------------
 
-# Prints the content of compose.yaml, one NAME VALUE a line.
+# Prints the content of compose.yaml, with NAME VALUE on each line.
 cat >"$dir/compose.py" <<'END'
 import sys, yaml
 redis = yaml.safe_load(open(sys.argv[1]))['services']['redis']
@@ -151,7 +151,7 @@ if [ -n "$python" ]; then
     fi
 fi
 
-# The README tells how to use another name and password.
+# Use another name and password, as the README describes.
 DELAYQ_URL=$(as producer) "$tool" offer jobs 0 one -q
 is "the watcher counts" 1 "$(DELAYQ_URL=$(as watcher) "$tool" count jobs \
     --json | sed 's/.*"pending":\([0-9]*\).*/\1/')"
@@ -162,7 +162,7 @@ is "but takes nothing" 4 $?
 line=$(sed -n 's/^    \(sed .*\) >.*/\1/p' $files/README.md)
 (cd "$dir/etc" && eval "$line") >"$dir/mails.acl"
 mv "$dir/mails.acl" "$dir/etc/users.acl"
-# The user of this test stays the same.
+# Keep the user admin, which is that of this test.
 sed -i 's/^user admin.*/user admin on >secret ~* \&* +@all/' \
     "$dir/etc/users.acl"
 is "an edited file is loaded" OK "$(redis acl load)"
@@ -195,7 +195,7 @@ if has systemd-analyze; then
         "$(sed -n 's/^OnCalendar=//p' $files/delayq-report.timer)"
 fi
 
-# says UNIT KEY: prints its value, as systemd reads it for the instance jobs
+# says UNIT KEY: prints the value of the key, as systemd reads it for jobs
 says() {
     sed -n "s/^$2=//p" "$dir/units/$1" |
         sed -e 's/%i/jobs/g' -e 's/%%/%/g' -e 's/\$\$/$/g'
@@ -206,8 +206,8 @@ is "the worker is restarted whatever happens" always "$(says $unit Restart)"
 is "and only it gets SIGTERM" mixed "$(says $unit KillMode)"
 check "with time for its commands" [ "$(says $unit TimeoutStopSec)" -ge 30 ]
 
-# The worker's command. It reports what it begins and what it has done. At the
-# first item "slow" it takes longer than the unit allows.
+# The worker's command. It records each item when it begins and when it is done.
+# Until a file "fast" exists, the item "slow" lasts too long for the unit.
 cat >"$dir/lib/jobs" <<END
 #!/bin/sh
 read -r item
@@ -223,8 +223,8 @@ chmod 755 "$dir/lib/jobs"
 : >"$dir/done"
 lines() { grep -c . "$1"; }
 at_least() { [ "$(lines "$1")" -ge "$2" ]; }
-# What systemd does: start; stop with TimeoutStopSec=SECONDS, KillMode=mixed;
-# react when the main process ends by itself
+# start and stop SECONDS do what systemd does. A stop uses KillMode=mixed and
+# TimeoutStopSec=SECONDS, and ends all processes after the main one has ended.
 start() {
     # shellcheck disable=SC2046
     DELAYQ_TEST_UNIT=$dir DELAYQ_URL=$(as worker) setsid $(says $unit ExecStart) \
@@ -260,7 +260,7 @@ check "and it has begun no more" [ "$(lines "$dir/begun")" -lt 40 ]
 
 start
 soon "started again it goes on" at_least "$dir/done" 12
-end_session # the worker or the machine crashes
+end_session # as if the worker or the machine crashed
 wait $worker 2>/dev/null
 DELAYQ_URL=$(as producer) "$tool" offer jobs 0 slow -q
 start

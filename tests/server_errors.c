@@ -1,7 +1,7 @@
 /*
- * Every error that a server can reply. Each has a status and a text and changes
- * no item. A waiting take waits until a transient error is over. When the cause
- * has ended, the handle works again by itself.
+ * Every error that a server can return. Each has a status and a text, and
+ * changes no item. During a transient error a waiting take goes on. When the
+ * cause has ended, the handle works again by itself.
  *
  * A full server and keys of a wrong type are tested in errors.c.
  */
@@ -17,10 +17,10 @@
 static server s;
 static redisContext *admin;
 static delayq q;
-/* this one is leased; another item is ready, a third is due */
+/* a leased item; the queue also has one that is ready, and one that is due */
 static delayq_item held;
 static volatile int *told;
-/* the time at which the fault was mended */
+/* the time at which the fault ended */
 static volatile long long *mended_us;
 
 static void on_fault(void *user, delayq_status status, const char *text) {
@@ -30,7 +30,7 @@ static void on_fault(void *user, delayq_status status, const char *text) {
     *told = 1;
 }
 
-/* A child process does not use its parent's connection. */
+/* Connect again, since a child must not use its parent's connection. */
 static void admin_of_ones_own(void) {
     redisFree(admin);
     admin = server_connect(&s);
@@ -38,7 +38,7 @@ static void admin_of_ones_own(void) {
 
 static void tell(const char *command) {
     redisReply *r = (redisReply *)redisCommand(admin, command);
-    if (!r) { /* closed, because the server closes idle clients */
+    if (!r) { /* the server has closed the idle connection */
         admin_of_ones_own();
         r = (redisReply *)redisCommand(admin, command);
     }
@@ -71,8 +71,8 @@ static long long number(const char *command) {
 
 enum socket { COMMANDS, SUBSCRIBER, BOTH };
 
-/* Returns how many sockets of this kind the handle has. *last is the id of
- * one. */
+/* Returns the number of the handle's sockets of this kind. Sets *last to the id
+ * of one. If close_them is 1, closes them. */
 static int sockets(enum socket kind, int close_them, int *last) {
     redisReply *r = run(admin, "CLIENT LIST");
     char *line = strtok(r->str, "\n"), command[64];
@@ -101,7 +101,7 @@ static void kill_both(void) {
 
 static void tick_twice(void) {
     int i;
-    for (i = 0; i < 2; i++) { /* opens the subscriber, then moves due items */
+    for (i = 0; i < 2; i++) { /* the first tick opens the subscriber */
         poll_now(&q);
         OK(&q, delayq_tick(&q, NULL));
     }
@@ -139,7 +139,7 @@ static void finish(void) {
     server_end(&s);
 }
 
-/* --- what the calls say -------------------------------------------------- */
+/* --- the statuses of calls ----------------------------------------------- */
 
 static void is(const char *what, delayq_status got, delayq_status want,
                const char *text) {
@@ -151,7 +151,7 @@ static void is(const char *what, delayq_status got, delayq_status want,
         FAIL("%s: \"%s\" doesn't say \"%s\"", what, said, text);
 }
 
-/* Run a tick that has to move something. It may have to subscribe first. */
+/* Tick until one fails, at most three times. The first may only subscribe. */
 static delayq_status tick(void) {
     delayq_status status = DELAYQ_OK;
     int64_t wait = 0;
@@ -207,7 +207,7 @@ static const char *status_name(delayq_status status) {
 struct outcome {
     void (*cause)(void), (*mend)(void);
     delayq_status status;
-    /* text is a part of the error; name is the one in the table of faults */
+    /* `text` is a part of the error text; `name` is for the table of faults */
     const char *text, *name;
 };
 
@@ -217,8 +217,8 @@ static void mend_when_told(void *o) {
     ((const struct outcome *)o)->mend();
 }
 
-/* A take waits. If the fault is transient, it is logged, and the take waits
- * until it is over. If it is permanent, the take returns it. */
+/* Check a waiting take. It logs a transient fault, and goes on until the fault
+ * has ended. It returns a permanent fault. */
 static void waits(struct outcome *o) {
     int passes = o->status != DELAYQ_ERR_AUTH && o->status != DELAYQ_ERR_REDIS;
     delayq_item item;
@@ -290,8 +290,8 @@ TEST(missing_replicas_are_reported_and_waited_out) {
     finish();
 }
 
-/* Returns the path of a file in the server's folder. A folder of this name
- * prevents the server from writing its dump. */
+/* Returns the path of a file in the server's folder. If there is a folder with
+ * the name of the dump, the server can't write its dump. */
 static const char *in_dir(const char *name) {
     static char path[160];
     snprintf(path, sizeof path, "%s/%s", s.dir, name);
@@ -358,8 +358,8 @@ TEST(a_busy_server_is_reported_and_waited_out) {
     finish();
 }
 
-/* An offer probes the queue again after 10 s. If the probe is refused, so is
- * the offer. It does not wait for a connection that was never lost. */
+/* An offer probes the queue again after 10 s. If the server refuses the probe,
+ * the offer fails at once, because the connection was never lost. */
 TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
     int64_t began;
     begin(NULL, "");
@@ -377,7 +377,7 @@ TEST(an_offer_that_looks_at_a_busy_server_says_so_at_once) {
 }
 
 /* A handle that joins a connection subscribes at once. If the server is busy
- * then, it does so again later. */
+ * then, the handle repeats this later. */
 TEST(a_subscription_that_a_busy_server_refuses_is_tried_again) {
     static delayq second;
     delayq_options o;
@@ -400,7 +400,7 @@ TEST(a_subscription_that_a_busy_server_refuses_is_tried_again) {
     finish();
 }
 
-/* Redis refuses it since 8.6, if its memory is full. */
+/* Since 8.6 Redis refuses subscriptions if its memory is full. */
 TEST(a_subscription_that_a_full_server_refuses_is_tried_again) {
     static delayq second;
     delayq_options o;
@@ -428,8 +428,8 @@ TEST(a_subscription_that_a_full_server_refuses_is_tried_again) {
     finish();
 }
 
-/* Restart the server with many keys and a pause at each, so that loading takes
- * long. */
+/* Restart the server with a pause at each of its many keys, so that it loads
+ * for a long time. */
 static void load_slowly(void) {
     char delay[16];
     const char *with[] = {"--key-load-delay", delay,
@@ -500,7 +500,7 @@ TEST(a_cluster_without_its_slots_is_reported_and_waited_out) {
     finish();
 }
 
-/* Set maxclients to 1. The test has that connection. */
+/* Set maxclients to 1. This one client is the test. */
 static void one_client(void) {
     tell("CONFIG SET maxclients 1");
     kill_both();
@@ -509,8 +509,8 @@ static void many_clients(void) {
     tell("CONFIG SET maxclients 100");
 }
 
-/* This fails if a connection that dies during its login does not report the
- * server's text. The error is then DELAYQ_ERR_IO, "Broken pipe". */
+/* This fails if a connection that ends during its login does not report the
+ * server's text. The error would be DELAYQ_ERR_IO, "Broken pipe". */
 TEST(a_server_with_too_many_clients_is_reported_and_waited_out) {
     begin(NULL, "");
     comes_and_goes((struct outcome){one_client, many_clients, DELAYQ_ERR_AGAIN,
@@ -525,7 +525,7 @@ static void forge(const char *error) {
     proxy_strike(FORGE, 0, 0, 1 << 30);
 }
 static void forge_tryagain(void) {
-    q.call_ms = 200 * test_slow(); /* calls repeat their requests so long */
+    q.call_ms = 200 * test_slow(); /* calls repeat requests for this time */
     forge("TRYAGAIN Multiple keys request during rehashing of slot");
 }
 static void forge_unblocked(void) {
@@ -585,7 +585,7 @@ static void ask_none(void) {
 }
 
 TEST(a_missing_password_is_reported_at_once_and_repaired) {
-    if (main_server.major < 6) /* with Redis 5 a call may be ERR_UNKNOWN */
+    if (main_server.major < 6) /* a call may return DELAYQ_ERR_UNKNOWN */
         test_skip("Redis 5 closes before it has read a whole script");
     begin(NULL, "");
     comes_and_goes((struct outcome){ask_password, ask_none, DELAYQ_ERR_AUTH,
@@ -644,7 +644,7 @@ TEST(a_user_without_a_command_that_scripts_call_is_reported_at_once) {
     finish();
 }
 
-/* Without channels everything works, because the handle polls more often. */
+/* Without a right to channels all calls work. The handle polls more often. */
 TEST(a_user_without_the_channels_has_no_subscriber_and_misses_nothing) {
     delayq_item item;
     if (main_server.major < 7) test_skip("rights as of Redis 7");
@@ -667,7 +667,7 @@ static int has_bytes(const delayq_socket *from) {
     return ioctl(from->c->fd, FIONREAD, &n) == 0 && n > 0;
 }
 
-/* a take and a tick in turn */
+/* Call delayq_take and delayq_tick alternately. */
 static void turn(void) {
     static int ticks;
     delayq_item item;
@@ -678,9 +678,9 @@ static void turn(void) {
         CHECK_STATUS(&q, delayq_take(&q, &item, 0), DELAYQ_EMPTY);
 }
 
-/* The subscriber is lost while a request for tracking is on its way. The server
- * refuses that request when the next subscriber is already there, which says
- * nothing about the next one. */
+/* The subscriber is lost while a request for tracking is in flight. The server
+ * refuses this request when the next subscriber has already connected. The
+ * refusal must have no effect on the next subscriber. */
 TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
     static unsigned char memory[65536];
     delayq_options o = options_for(&main_server, "jobs");
@@ -693,8 +693,8 @@ TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
     o.outbox_size = sizeof memory;
     OK(&q, delayq_open(&q, &o));
     conn = q.conn;
-    proxy->only = 0; /* the connection of requests */
-    do {             /* until a poll is in flight, and then comes the request */
+    proxy->only = 0; /* the command socket */
+    do {             /* until a poll is in flight, and no request to track */
         UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ON));
         ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
         UNTIL((turn(), conn->tracking == DELAYQ_TRACK_ALLOWED));
@@ -703,14 +703,14 @@ TEST(a_late_refusal_to_report_to_a_lost_subscriber_does_not_end_tracking) {
     proxy_strike(STALL, 0, 0, 1);
     UNTIL((turn(), q.setup.x.state == DELAYQ_EXCHANGE_SENT));
     ask("CLIENT KILL ID %lld", (long long)conn->sub_id);
-    server_kill(&main_server, SIGSTOP); /* it greets nobody yet */
+    server_kill(&main_server, SIGSTOP); /* no new connection can log in */
     UNTIL((turn(), conn->tracking == DELAYQ_TRACK_OFF));
     UNTIL((turn(), conn->sub.state == DELAYQ_SOCKET_GREETING));
     server_kill(&main_server, SIGCONT);
     UNTIL(has_bytes(&conn->sub));
     proxy->let_go = 1;
     UNTIL(has_bytes(&conn->cmd));
-    q.conn->idle_read_us = 0; /* this tick reads both */
+    q.conn->idle_read_us = 0; /* this turn reads both sockets */
     turn();
     CHECK(conn->sub.state >= DELAYQ_SOCKET_OPEN && !q.list_tracked);
     UNTIL((turn(), q.list_tracked));
@@ -723,8 +723,8 @@ static void push_after(void *ms) {
     ask("RPUSH jobs pushed");
 }
 
-/* The subscriber is lost again and again. While its back-off lasts, a take
- * finds an item. Its reply puts off the next poll, but not the next attempt. */
+/* The subscriber is lost several times. During its back-off a take gets an
+ * item. The reply delays the next poll, but not the next attempt to connect. */
 TEST(a_take_that_finds_an_item_does_not_put_off_the_subscriber) {
     delayq_options o = options_for(&main_server, "jobs");
     useconds_t ms = 500;
@@ -785,7 +785,7 @@ TEST(what_a_hosted_server_refuses_is_told_with_the_setting_that_helps) {
         CHECK_HAS(delayq_errmsg(&q), refusals[i].advice);
         if (strstr(delayq_errmsg(&q), "args") || strstr(delayq_errmsg(&q), "@"))
             FAIL("%s", delayq_errmsg(&q));
-        OFFER(&q, "y", 0); /* only this one request was refused */
+        OFFER(&q, "y", 0); /* only the first offer was refused */
         delayq_close(&q);
     }
     OK(&q, delayq_open(&q, &(delayq_options){.name = "jobs", .url = s.url}));
@@ -815,7 +815,6 @@ TEST(scripts_flushed_before_every_call_are_no_fault) {
     m.delay_ms = 60000;
     m.key = "k";
     m.key_ttl_ms = 60000;
-    /* first the server has the scripts, then it has not */
     for (i = 0; i < 2; i++) {
         FLUSHED(delayq_offer(&q, "x", 1, 0));
         FLUSHED(delayq_offer_message(&q, &m));
@@ -847,8 +846,8 @@ static void flush_all_the_time(void *until) {
     redisFree(c);
 }
 
-/* If a call's script is flushed again between its upload and its run, the call
- * returns ERR_AGAIN, and has done nothing. */
+/* Returns 1 if the call has done nothing, because its script was flushed again
+ * between its upload and its run. */
 static int is_again(delayq_status status) {
     if (status != DELAYQ_ERR_AGAIN) OK(&q, status);
     return status == DELAYQ_ERR_AGAIN;
@@ -878,7 +877,7 @@ TEST(scripts_flushed_all_the_time_lose_and_double_nothing) {
 
 /* --- lost clients -------------------------------------------------------- */
 
-/* One or both sockets die before any call. No call fails. */
+/* One socket or both are closed before each call. No call fails. */
 TEST(killed_sockets_cost_nothing_but_a_connection) {
     static void (*const kills[])(void) = {kill_command_socket, kill_subscriber,
                                           kill_both};
@@ -916,7 +915,7 @@ static void kill_then_offer(void *kills) {
     delayq_options o = options_for(&s, "jobs");
     int i;
     admin_of_ones_own();
-    for (i = 0; i < 3; i++) { /* each time the handle has both sockets again */
+    for (i = 0; i < 3; i++) { /* after the handle has both sockets again */
         UNTIL(has_others_than(0, 0));
         (*(void (**)(void))kills)();
     }
@@ -954,7 +953,7 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
     OFFER(&q, "x", 0);
     OK(&q, delayq_take(&q, &item, 20000));
     OK(&q, delayq_ack(&q, &item));
-    /* The same while a take waits. */
+    /* the server closes the idle sockets while a take waits */
     tell("CONFIG SET timeout 1");
     OFFER(&q, "y", 2300);
     OK(&q, delayq_take(&q, &item, DELAYQ_FOREVER));
@@ -964,9 +963,9 @@ TEST(a_server_that_closes_idle_clients_costs_nothing_but_a_connection) {
 
 #define LARGE 3000000 /* bytes of a payload */
 
-/* The reply exceeds the output limit, so the server closes the taker's
- * connection before the handle has the item. The item is delivered again when
- * its lease ends. */
+/* Set the server's output limit. If the reply to a take exceeds it, the server
+ * closes the connection before the handle has the item. The item is delivered
+ * again when its lease ends. */
 static void limit_answers(void) {
     config("client-output-buffer-limit", "normal 65536 0 0 pubsub 65536 0 0");
 }
@@ -1008,7 +1007,7 @@ static void shout(void *unused) {
     UNTIL(sockets(SUBSCRIBER, 0, &sub) == 1);
     memset(large, 'l', LARGE - 1);
     freeReplyObject(run(admin, "PUBLISH " CHANNEL " %s", large));
-    /* Valkey 9.1 does not count such a message for the limit. */
+    /* Valkey 9.1 does not count such a message towards the limit. */
     UNTIL(has_others_than(0, sub) || says("INFO server", "valkey_version:9.1"));
     OK(&other, delayq_open(&other, &o));
     OFFER(&other, "after", 0);
@@ -1029,8 +1028,8 @@ TEST(a_subscriber_beyond_the_output_limit_is_replaced) {
     finish();
 }
 
-/* A client that needs more than 128 KB is evicted. That is the lowest limit
- * that Redis allows. The client offers or takes a large payload. */
+/* The server evicts a client that needs more than 128 KB, the lowest limit that
+ * Redis allows. The client offers, and then takes, a large payload. */
 TEST(an_evicted_client_is_reported_truthfully_and_reconnects) {
     char *large = SHARED(char, LARGE);
     delayq_message m;
@@ -1082,8 +1081,8 @@ TEST(a_pause_shorter_than_the_timeout_is_waited_out) {
     finish();
 }
 
-/* A paused server drops the request of a closed connection. A server that was
- * stopped may execute it later. In both cases the status is unknown. */
+/* A paused server drops the requests of a closed connection. A sleeping server
+ * may run them later. In both cases the status is DELAYQ_ERR_UNKNOWN. */
 static void outlasts(void (*cause)(void), void (*end)(void)) {
     int timeout = q.options.io_timeout_ms;
     int connect = q.options.connect_timeout_ms;
@@ -1102,7 +1101,7 @@ static void outlasts(void (*cause)(void), void (*end)(void)) {
     q.options.io_timeout_ms = timeout;
     q.options.connect_timeout_ms = connect;
     end();
-    /* the same message: stored once */
+    /* the same message is offered again, and stored once */
     UNTIL(delayq_offer_message(&q, &m) == DELAYQ_OK);
     UNTIL(delayq_cancel(&q, &m.ticket) == DELAYQ_OK);
     goes_on(0);

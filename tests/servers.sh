@@ -1,12 +1,12 @@
 #!/bin/sh
-# `make servers SERVERS="PROGRAM..."`: the tests on each of these servers, Redis,
+# `make servers SERVERS="PROGRAM..."`: runs the tests on each server, a Redis,
 # Valkey or KeyDB of any version, from a package or built from its sources:
 #
 #     tests/servers.sh TESTS PROGRAM...
 #
-# For each server this prints a line with its version and how many tests passed.
-# Then it lists the tests that failed, that passed only alone, and that were
-# skipped, with the reason. All output goes to build/servers/. Ends in "N
+# For each server this prints a line with its version and the counts of its
+# tests. Then it lists the tests that failed, that passed only alone, and that
+# were skipped, with the reason. All output goes to build/servers/. Ends in "N
 # passed, N failed, N skipped".
 cd "$(dirname "$0")/.." || exit 1
 tests=$1

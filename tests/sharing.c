@@ -1,23 +1,23 @@
 /*
- * Handles that share a connection, and a neighbour, in one program that calls
- * everything at random, while the line is cut, stalls and is slow. An item in
- * hand stays what it is, all that was accepted is delivered, and nothing spins.
+ * Handles that share a connection, and one with a connection of its own. A
+ * program calls all their functions at random, while connections are cut and
+ * stall. No item in hand changes, each accepted item arrives, no call spins.
  *
- * DELAYQ_TEST_SECONDS  for how long (5)
+ * DELAYQ_TEST_SECONDS  duration in seconds; the default is 5
  */
 #include "system.h"
 #include "proxy.h"
 
 #define BOX (64 * 1024)
-#define MOST (1 << 22) /* numbers of offers */
-#define OPEN 200       /* the most offers that are not acked */
-#define IDLE 400       /* the most turns in a second that find nothing to do */
+#define MOST (1 << 22) /* limit of the number of offers */
+#define OPEN 200       /* limit of the offers that are not yet acked */
+#define IDLE 400       /* limit of the turns per second with nothing to do */
 
 static struct {
     const char *name;
-    int shares, outbox; /* shares: the connection of handle 0 */
+    int shares, outbox; /* shares: it uses the connection of handle 0 */
     delayq q;
-    delayq_item item; /* in hand, if it has data */
+    delayq_item item; /* the item in hand, unless its data is NULL */
 } handles[] = {{.name = "a"},
                {.name = "b", .shares = 1, .outbox = 1},
                {.name = "a", .shares = 1},
@@ -28,8 +28,8 @@ static char boxes[HANDLES][BOX];
 
 static unsigned char *accepted, *acked; /* MOST of each */
 static unsigned offers;
-static int unacked; /* how many accepted ones */
-static long long found; /* what calls have found to do */
+static int unacked; /* number of accepted offers that are not acked */
+static long long found; /* number of calls that had something to do */
 
 static unsigned number_of(const delayq_item *item) {
     unsigned n;
@@ -59,7 +59,7 @@ static void check_items(void) {
         if (handles[i].item.data) check_item(&handles[i].item);
 }
 
-/* If the reply to an ack was lost, the item may be gone. */
+/* Note an ack, even if its reply was lost, since the item may be gone. */
 static void note_ack(unsigned n, delayq_status status) {
     CHECK(n < offers);
     if (status != DELAYQ_OK && status != DELAYQ_ERR_UNKNOWN) return;
@@ -80,7 +80,7 @@ static void offer(int i) {
     offers++;
 }
 
-/* Take what has come, and leave an item that was in hand to its lease. */
+/* Take an item. The lease of an item that was in hand will end. */
 static void take(int i, int64_t timeout_ms) {
     delayq_status status =
         delayq_take(&handles[i].q, &handles[i].item, timeout_ms);
@@ -155,7 +155,7 @@ static void call_any(void) {
     check_items();
 }
 
-/* Take, tick and sleep, as a program does that has nothing else to do. */
+/* Take, tick and sleep, like a program that has nothing else to do. */
 static void turn(void) {
     struct pollfd p[3 * HANDLES];
     int fds[3], i;
@@ -183,7 +183,7 @@ static void turn(void) {
 
 static void do_harm(void) {
     int how = rand() % 4;
-    proxy->let_go = 1; /* what a stall has held */
+    proxy->let_go = 1; /* releases the bytes that a stall has held */
     if (how == 0) proxy_strike(CUT, rand() % 2, rand() % 5000, 1);
     if (how == 1) ask("CLIENT KILL TYPE pubsub");
     if (how == 2) proxy->let_go = 0, proxy_strike(STALL, rand() % 2, 0, 1);

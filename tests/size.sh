@@ -1,18 +1,18 @@
 #!/bin/sh
-# `make size`: what the library adds to a program at -Os, without hiredis and
-# libc. First the code, with the scripts, of three programs: one that only
+# `make size`: prints what the library adds to a program at -Os, without hiredis
+# and libc. First the code, with the scripts, of three programs: one that only
 # offers, one that offers, takes and ticks (tests/size/), and one that calls
 # everything. Their linker drops unused functions (-ffunction-sections,
 # --gc-sections). Then the RAM per handle, and the deepest stack of any public
-# function by the compiler's call graph, without hiredis and libc. For this
-# machine and, if its cross compiler is installed, for ARM. The Cortex-M4 row is
-# code for that core (Thumb-2, VFPv4 of single precision) by the Linux compiler,
-# with the port of examples/device.
+# function, from the compiler's call graph. All this is printed for this machine
+# and, if its cross compiler is installed, for ARM. The Linux compiler makes the
+# code for the Cortex-M4 (Thumb-2, VFPv4 of single precision), with the port of
+# examples/device.
 #
-# At the end the memory that calls use at run time, including hiredis and libc:
-# the heap, and the stack of every public function (tests/size/stack.c). This is
-# measured for this machine and, if qemu-arm is installed, for Thumb-2 code for
-# ARM.
+# At the end it prints the memory that calls use at run time, including hiredis
+# and libc: the heap, and the stack of every public function
+# (tests/size/stack.c). This is measured for this machine and, if qemu-arm is
+# installed, for Thumb-2 code for ARM.
 #
 # The rows of the Cortex-M4 are compiled with NDEBUG, the second one also with
 # DELAYQ_NO_LUA. The table in examples/device/README.md has their limits.
@@ -32,7 +32,7 @@ cp tests/size/offer.c tests/size/loop.c "$dir"
         delayq.h | sort -u
     printf '};\nint program(void) { return every[0] != 0; }\n'
 } >"$dir/all.c"
-# deepest: prints the longest path through gcc's call graph
+# deepest FILE: prints the deepest stack in gcc's call graph, and its function
 deepest() {
     awk '
     function depth(f,    i, d, most) {
@@ -58,7 +58,7 @@ deepest() {
         printf "%d %s", most, who
     }' "$1"
 }
-# row NAME COMPILER FLAGS...: measures a row
+# row NAME COMPILER FLAGS...: measures and prints a row
 row() {
     name=$1 cc=$2
     shift 2
@@ -118,7 +118,7 @@ grep -q 'redis\.call' "$dir/all.o" && failed=1 &&
     echo "at run time, with hiredis and libc:" &&
     sh tests/with-server.sh "$dir/run" || failed=1
 
-# Is a public function missing in that program?
+# tests/size/stack.c must call every public function.
 sed -n 's/^DELAYQ_API.*[ *]\(delayq_[a-z_]*\)(.*/\1/p' delayq.h | sort -u |
     while read -r function; do
         grep -q "CALL(.*$function(" tests/size/stack.c || echo "$function"
@@ -130,7 +130,7 @@ stack() {
     name=$1 runner=$2
     shift 2
     for level in -Os -O2; do
-        # The linker warns of getaddrinfo, but this program does not call it.
+        # The linker warns about getaddrinfo, which this program does not call.
         "$@" -std=gnu99 $level -static -I. tests/size/stack.c $parts -lpthread \
             -o "$dir/stack" 2>"$dir/err" || {
             cat "$dir/err"

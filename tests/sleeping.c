@@ -1,17 +1,17 @@
 /*
- * How a wait sleeps. The clock and the system calls are the test's own.
+ * How a wait sleeps, tested with a simulated clock and simulated system calls.
  */
 #include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
 static long long clock_us; /* advances only in poll and nanosleep */
-static long long reply_us; /* when a descriptor becomes ready */
+static long long reply_us; /* time at which a descriptor becomes ready */
 static long processors, looks;
 
 static int late_poll(struct pollfd *fds, nfds_t count, int ms) {
     (void)fds;
-    clock_us += ms * 1000LL + ms; /* as late as it may be on Linux */
+    clock_us += ms * 1000LL + ms; /* Linux may be this late */
     if (ms > 0 || count == 0) return 0;
     looks++;
     clock_us++;
@@ -71,7 +71,7 @@ static void begin_waits(void) {
     looks = 0;
 }
 
-/* A call waits for a reply that comes after `us`. Returns 1 if it was awake. */
+/* Wait for a reply that comes after `us`. Returns 1 if it comes while awake. */
 static int wait_awake(int us) {
     struct pollfd p;
     q.own.now_us = clock_us;
@@ -79,7 +79,7 @@ static int wait_awake(int us) {
     return dq_wait_awake(&q, &p, 1);
 }
 
-/* Returns 1 if none of so many waits looks for the reply. */
+/* Wait `waits` times. Returns 1 if no wait has polled for the reply. */
 static int sleeps_at_once(int waits) {
     looks = 0;
     while (waits-- > 0) wait_awake(0);
@@ -90,12 +90,12 @@ TEST(a_call_is_awake_for_100_us_and_not_after_it_has_failed) {
     int i;
     begin_waits();
     for (i = 0; i < 100; i++) CHECK(wait_awake(95));
-    for (i = 0; i < 4; i++) { /* a near server may be late at times, */
+    for (i = 0; i < 4; i++) { /* four late replies are tolerated */
         looks = 0;
         CHECK(!wait_awake(120));
         CHECK(looks > 95 && looks <= 101);
     }
-    CHECK(!wait_awake(95)); /* but not often */
+    CHECK(!wait_awake(95)); /* now waits sleep at once */
     CHECK(sleeps_at_once(90));
     CHECK(!sleeps_at_once(20));
 }

@@ -1,8 +1,8 @@
 /*
- * A status is true. If a request may have been executed, the status says
- * neither "done" nor "not done". If its outcome can never be known, the status
- * ends the caller's retries. A ticket belongs to one lease, and items keep the
- * order of their offers.
+ * A status is true. If it is unknown whether a request has run, the status is
+ * neither "done" nor "not done". If nobody can ever know the outcome, the
+ * status ends the caller's retries. A ticket belongs to one lease, and items
+ * keep the order of their offers.
  *
  * This file uses public names only, so that it compiles with older headers.
  */
@@ -14,8 +14,8 @@
 /* in shared memory: the number of items that the consumer has taken */
 static volatile int *taken;
 
-/* Connect through the proxy. Before a resend the consumer takes the item, and a
- * key of 1 ms ends. */
+/* Connect through the proxy. Before a resend, wait until the consumer has taken
+ * the item, and until a key with a TTL of 1 ms has expired. */
 static int resend_waits;
 static redisContext *connect_after_the_take(void *user, int timeout_ms) {
     if (resend_waits) UNTIL(*taken > 0);
@@ -40,7 +40,7 @@ static void lose_an_answer(void) {
 
 struct consumer {
     const server *s;
-    int step_s; /* the server's clock is set by this after the first take */
+    int step_s; /* change of the server's clock after the first take */
 };
 
 static void consume(void *argument) {
@@ -57,8 +57,8 @@ static void consume(void *argument) {
     }
 }
 
-/* Offer. The reply is lost, and a consumer takes due items. The item must not
- * be stored twice. */
+/* Make an offer whose reply is lost, while a consumer takes due items. The item
+ * must not be stored twice. */
 static void offer_once(server *s, int rate, int idle_ms, int64_t delay_ms,
                        int step_s) {
     struct consumer with;
@@ -92,8 +92,8 @@ TEST(an_offer_is_not_stored_twice_though_the_servers_clock_was_set_back) {
     server_end(&s);
 }
 
-/* Nothing was due meanwhile, so the handle knows the outcome: the item is
- * stored once. */
+/* The item is not due before the resend. So the handle learns the outcome, and
+ * the item is stored once. */
 TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
     delayq q;
     proxy_start(&main_server);
@@ -104,8 +104,8 @@ TEST(an_offer_whose_answer_is_lost_before_it_is_due_is_stored_once) {
     delayq_close(&q);
 }
 
-/* The item was stored and delivered. Then its key ended, and another item got
- * it. */
+/* The item was stored and delivered. Then its key expired, and another item was
+ * offered with this key. */
 TEST(a_lost_answer_is_no_duplicate_because_another_has_the_key_since) {
     struct consumer with = {&main_server, 0};
     delayq_message m = message("x", 0), other = message("y", 60000);
@@ -147,14 +147,14 @@ TEST(offering_a_message_again_comes_to_an_end_after_its_due_time_too) {
     CHECK_INT(m.status, DELAYQ_GONE);
     CHECK_INT(tries, 1);
     CHECK_INT(*taken, 1);
-    /* an offer after GONE stores it again */
+    /* the next offer of the message stores it again */
     OK(&q, delayq_offer_many(&q, &m, 1));
     UNTIL(*taken == 2);
     delayq_close(&q);
 }
 
-/* An offer is sent again after its key has expired or now belongs to another
- * item. The item is stored once all the same, and the ticket is that item's. */
+/* Send an offer again after its key has expired or belongs to another item. The
+ * item must be stored only once, and the ticket must be that of this item. */
 static void offer_again_without_its_key(delayq_wire wire, int taken_by_other) {
     delayq_message m = message("x", 60000), other = message("y", 60000);
     delayq q;
@@ -188,7 +188,7 @@ TEST(an_offer_that_outlives_its_key_is_stored_once_and_its_ticket_is_true) {
 
 enum verb { TAKE, TAKE_MANY, ACK_TAKE, VERBS };
 
-/* The item is lost with the reply. Then the server wants a password. */
+/* The item is lost with the reply. Then the server requires a password. */
 static void lose_an_item(server *s, redisContext *c, enum verb verb) {
     delayq q, other;
     delayq_options o = options_for(s, "jobs");
@@ -210,7 +210,7 @@ static void lose_an_item(server *s, redisContext *c, enum verb verb) {
     if (verb == ACK_TAKE) status = delayq_ack_take(&q, &item, 20000);
     freeReplyObject(run(c, "CONFIG SET requirepass %s", ""));
     CHECK_STATUS(&q, status, DELAYQ_ERR_UNKNOWN);
-    /* the text also has the reason why the take ended */
+    /* the text also contains the error that ended the take */
     CHECK_HAS(delayq_errmsg(&q), "NOAUTH");
     freeReplyObject(run(c, "FLUSHALL"));
     delayq_close(&q);
@@ -263,11 +263,11 @@ TEST(an_ack_take_that_is_refused_has_not_acked) {
 
 /* --- order --------------------------------------------------------------- */
 
-#define SLOW_MS 60 /* one way */
+#define SLOW_MS 60 /* delay in one direction */
 
-/* Both items are due in the same millisecond. The second offer begins after the
- * first has returned, 20 ms later, and later by what the busy machine has added
- * to the round trips by which the handles know the server's clock. */
+/* Both items are due in the same millisecond. The second offer begins at least
+ * 20 ms after the first has returned. On a busy machine it begins later, since
+ * the handles know the server's clock with a larger error. */
 static void in_order(delayq *first, delayq *second, redisContext *c) {
     delayq_message a = message("first", 0), b = message("second", 0);
     int64_t late_us = 0;
@@ -286,7 +286,7 @@ static void in_order(delayq *first, delayq *second, redisContext *c) {
     take_is(first, "second");
 }
 
-/* slow: 0 delays requests, 1 delays replies */
+/* If `slow` is 0, requests are delayed; if it is 1, replies. */
 static void in_order_on_a_slow_line(int slow) {
     redisContext *c = main_connection();
     delayq far, near;
@@ -318,7 +318,7 @@ TEST(offers_one_after_the_other_keep_their_order_though_requests_are_slow) {
 
 /* --- tickets ------------------------------------------------------------- */
 
-/* Take an item, give it back, and take it by another handle, often within one
+/* Take an item, give it back, and take it with another handle, often within one
  * millisecond. */
 static void tickets_differ(delayq_wire wire, int64_t delay_ms) {
     delayq_options o = options_for(&main_server, "jobs");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `make test` beside `stress-ng --cpu 4`, N times (1). Here a flaky test is a
-# failure: such a test has to be mended. Ends in "N passed, N failed, N skipped".
+# Runs `make test` N times (default 1) while `stress-ng --cpu 4` runs. A flaky
+# test counts as a failure here. Ends in "N passed, N failed, N skipped".
 #
 #     tests/stress.sh [N]
 cd "$(dirname "$0")/.." && . tests/lib.sh || exit 1

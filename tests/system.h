@@ -1,7 +1,7 @@
-/* The system calls of delayq in the tests: its clock can be set, its polls are
- * counted, and its waits can be cut short. wire.c compiles delayq with them for
- * all files. A file that compiles a delayq of its own (DELAYQ_STATIC) gets
- * them, too, if it includes this first. */
+/* Replacements for system calls of delayq. They let a test set the clock, count
+ * the polls, and shorten the waits. wire.c compiles delayq with them for all
+ * test files. A file that compiles a delayq of its own (DELAYQ_STATIC) gets
+ * them if it includes this file first. */
 #ifndef SYSTEM_H
 #define SYSTEM_H
 
@@ -12,20 +12,21 @@
 #include <stdint.h>
 #include <time.h>
 
-extern volatile long polls;        /* all, */
-extern volatile long idle_polls;   /* that neither slept nor found anything, */
-extern volatile long over_ms;      /* the sum of timeouts that were over, */
-extern volatile int64_t waited_us; /* and the time that all have slept, each at
-                                    * most its timeout */
+extern volatile long polls;        /* number of all polls */
+extern volatile long idle_polls;   /* polls that neither slept nor found data */
+extern volatile long over_ms;      /* sum of the timeouts that have run out */
+extern volatile int64_t waited_us; /* time in all polls; each counts at most its
+                                    * timeout */
 
-/* The handles' clock: it runs at `clock_rate` hundredths of the real speed, and
- * is ahead by `clock_ahead_us`. */
+/* The clock of the handles. It runs at `clock_rate` percent of the real speed,
+ * and `clock_ahead_us` is added to it. */
 extern int clock_rate;
 extern volatile int64_t clock_ahead_us;
 int64_t clock_us(void);
 
-/* If not 0: when nothing has happened for so many real ms, the clock skips the
- * rest of a poll. With 20 a minute without any reply takes a second. */
+/* If this is not 0, a poll waits at most this many real ms, and then the clock
+ * skips the rest of the timeout. With 20 a minute without any reply takes a
+ * second. */
 extern int clock_skips;
 
 int test_poll(struct pollfd *p, nfds_t n, int timeout_ms);

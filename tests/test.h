@@ -3,15 +3,15 @@
 #ifndef TEST_H
 #define TEST_H
 
-#ifndef DELAYQ_HEADER /* tests/old.sh names an old header here */
+#ifndef DELAYQ_HEADER /* tests/old.sh sets this to an old header */
 #define DELAYQ_HEADER "../delayq.h"
 #endif
-/* The tests close many connections, so attempts may follow each other quickly.
- * A file that defines ATTEMPTS_US has this value, in microseconds. */
+/* A socket is connected at most three times in this many microseconds. The time
+ * is short because the tests close many connections. A file can set it. */
 #ifndef ATTEMPTS_US
 #define ATTEMPTS_US 1
 #endif
-extern long test_attempts_us, test_slack_us; /* of the test that runs */
+extern long test_attempts_us, test_slack_us; /* of the current test */
 #ifndef DQ_ATTEMPTS_US
 #define DQ_ATTEMPTS_US test_attempts_us
 #define DQ_SLACK_US test_slack_us
@@ -37,8 +37,8 @@ struct test {
 void test_register(struct test *t);
 
 #define TEST(sentence) TEST_(sentence, 0)
-/* A test that needs several seconds even alone. Such tests begin before all
- * others, so that none of them is still running when the others have ended. */
+/* A test that needs several seconds even if it runs alone. The runner starts
+ * such tests first, so that it does not have to wait for them at the end. */
 #define LONG_TEST(sentence) TEST_(sentence, 1)
 #define TEST_(sentence, is_long)                                         \
     static void sentence(void);                                          \
@@ -74,7 +74,7 @@ void test_skip(const char *why) __attribute__((noreturn));
         const char *t_ = (text), *p_ = (part);                          \
         if (!strstr(t_, p_)) FAIL("\"%s\" doesn't say \"%s\"", t_, p_); \
     } while (0)
-/* Compare a call's status; on failure print the handle's text. */
+/* Compare the status of a call. If it is wrong, print the handle's text. */
 #define CHECK_STATUS(q, call, want)                                            \
     do {                                                                       \
         delayq_status s_ = (call);                                             \
@@ -87,7 +87,7 @@ void test_skip(const char *why) __attribute__((noreturn));
 #include "told.h"
 
 long long now_us(void);
-/* Repeat until the condition holds, for at most 20 s (more under valgrind). */
+/* Wait until the condition is true. Fails after 20 s (later under valgrind). */
 #define UNTIL(condition)                                                  \
     do {                                                                  \
         long long end_ = now_us() + 20000000LL * test_slow();             \
@@ -96,19 +96,19 @@ long long now_us(void);
             usleep(1000);                                                 \
         }                                                                 \
     } while (0)
-int test_slow(void);  /* 1, or more under ASan and valgrind */
-int test_brief(void); /* 1 if the tests are to do less: under valgrind, qemu */
-/* The distance of the bytes at which a connection is cut: `full` if all are
- * tried, seven times that by default, `brief` if the tests are to do less. */
+int test_slow(void);  /* time factor: 1, or more under ASan and valgrind */
+int test_brief(void); /* 1 if tests should do less, as under valgrind, qemu */
+/* Returns the number of bytes from one cut of a connection to the next: `full`
+ * in a full run, 7 * full by default, or `brief` if test_brief() is 1. */
 int test_step(int full, int brief);
-/* Zeroed memory that is shared with all processes that this one forks. Tests
- * have their large arrays there: LSan would read a static one at the end of
- * each process of each test. */
+/* Returns zeroed memory that is shared with all processes that this one forks.
+ * Tests use it for large arrays, since LSan would scan a static array at the
+ * end of each process. */
 void *shared(size_t size);
 #define SHARED(type, n) ((type *)shared((n) * sizeof(type)))
 
-/* Report a row of the table of faults in tests/README.md. `make faults` prints
- * it. */
+/* Add a row to the table of faults in tests/README.md, which `make faults`
+ * prints. */
 void report_row(const char *fault, const char *seen, const char *items,
                 long long back_us);
 
@@ -120,52 +120,50 @@ typedef struct server {
     int major, minor; /* version */
 } server;
 
-/* Start a private server. The arguments are those of redis-server, with NULL at
- * the end. */
-/* Its scripts are loaded. So if a test loses a reply, that is the reply of a
- * script, not NOSCRIPT. */
+/* Start a private server, and load the scripts into it. So a reply that a test
+ * loses is the reply of a script, not NOSCRIPT. `arguments` are those of
+ * redis-server, with NULL at the end. */
 void server_start(server *s, const char *const *arguments);
 void load_scripts(redisContext *c);
 void server_start_again(server *s, const char *const *arguments);
 void server_kill(server *s, int sig);
-/* Start a server whose clock can be set. Skips the test if that can't be
- * done. */
+/* Start a server whose clock can be set. Skips the test if there is no cc, or
+ * if the system is not Linux. */
 void server_start_with_clock(server *s);
-/* Set the number of seconds that are added to the real time. Any process of the
- * test may do so. */
+/* Set the clock of that server to the real time plus `seconds`. Any process of
+ * the test may call this. */
 void server_set_clock(int seconds);
 void server_end(server *s);
 redisContext *server_connect(const server *s);
 const char *server_program(void);
 int is_keydb(void); /* Returns 1 if the main server is KeyDB. */
-/* Returns 1 if the main server accepts CLIENT TRACKING, so that a handle hears
- * of pushes. */
+/* Returns 1 if the main server accepts CLIENT TRACKING, which reports pushes to
+ * a handle. */
 int can_track(void);
 /* Returns 1 if the provider's profile (tests/hosted/) allows this command, also
- * in scripts. Two names have a special meaning: "TIME" also means that the time
- * has microseconds, "EVALSHA" also means that the server keeps its scripts.
- * Without a profile everything is allowed. */
+ * in scripts, or if there is no profile. "TIME" also requires that the server's
+ * time has microseconds, and "EVALSHA" that the server keeps its scripts. */
 int server_can(const char *command);
-/* Returns a free loopback port. The port + 10,000 is free, too, for a cluster's
- * bus. */
+/* Returns a free loopback port. The port 10,000 above it is free, too, for the
+ * bus of a cluster. */
 int free_port(void);
 
-/* the worker's own server; it is emptied before each test */
+/* The server of this worker process. It is emptied before each test. */
 extern server main_server;
 
 /* Run one command on a connection. Fails the test on an I/O error. */
 redisReply *run(redisContext *c, const char *format, ...);
-/* The same on the main server. The reply is a number or a text. */
+/* Run one command on the main server. Returns its reply, a number or a text. */
 long long ask_int(const char *format, ...);
 const char *ask(const char *format, ...); /* valid until the next call */
 /* Returns the server's clock in microseconds since the epoch. */
 long long server_us(redisContext *c);
-/* Returns how many scripts this server has run by EVALSHA, and how many
- * connections are subscribed to a channel. */
+/* Return the number of scripts that the server has run with EVALSHA, and the
+ * number of connections that are subscribed to a channel. */
 int scripts_run(redisContext *c);
 int subscribers(redisContext *c, const char *channel);
-/* Wait until that clock shows `ms` more whole milliseconds. After 1 ms, items
- * that were offered without a delay are due. */
+/* Wait until the server's clock has advanced by `ms` whole milliseconds. After
+ * 1 ms, items that were offered without a delay are due. */
 void elapse(redisContext *c, int ms);
 /* Returns all data of a server as one text. */
 const char *contents(redisContext *c);
@@ -173,14 +171,14 @@ redisContext *main_connection(void);
 /* Create a user of the main server with password pw, these rights, and all
  * channels. */
 void acl_user(const char *user, const char *rights);
-/* Returns options for the queue jobs as a user, "half", with these rights.
- * Skips the test before Redis 6. */
+/* Create the user "half" with these rights. Returns this user's options for the
+ * queue "jobs". Skips the test if the server is older than Redis 6. */
 delayq_options options_with_rights(const char *rights);
 
 /* --- queues -------------------------------------------------------------- */
 
-/* The wires by numbers: 0 is native, 1 is Redisson, 2 is the old Redisson. In
- * an old header they are an enum, and broadcast is another option. */
+/* The numbers of the wires: 0 is native, 1 is Redisson, 2 is the old Redisson.
+ * In an old header the wires are an enum, and broadcast is another option. */
 #define WIRES 3
 #ifdef DELAYQ_BROADCAST
 #define WIRE(n)                       \
@@ -198,13 +196,13 @@ delayq_options options_with_rights(const char *rights);
 #endif
 #define WIRE_NUMBER(w) \
     ((w) == DELAYQ_REDISSON_OLD ? 2 : (w) == DELAYQ_REDISSON ? 1 : 0)
-/* In an old header bury has no text. */
+/* In an old header delayq_bury has no text argument. */
 #ifdef DELAYQ_BROADCAST
 #define BURY(q, item) delayq_bury(q, item, NULL)
 #else
 #define BURY(q, item) delayq_bury(q, item)
 #endif
-/* for each wire from number `first` to number `last` */
+/* A loop over the wires from number `first` to number `last`. */
 #define EACH_WIRE(w, first, last)                                        \
     for (int w##_n = (first); w##_n <= (last) && ((w) = WIRE(w##_n), 1); \
          w##_n++)
@@ -217,7 +215,7 @@ delayq_message message(const char *text, int64_t delay_ms);
 void poll_now(delayq *q);
 /* Make the next offer look for foreign elements. */
 void look_again(delayq *q);
-/* Act as if another program had emptied the ready list. */
+/* Make the handle assume that the ready list is empty. */
 void forget_ready(delayq *q);
 /* Take one item with timeout 0 and compare its payload. */
 void take_is(delayq *q, const char *payload);
@@ -228,8 +226,8 @@ size_t element(unsigned char *to, int id_len, int long_size, const char *id,
                const void *payload, size_t len);
 
 #ifdef DELAYQ_VERSION_MAJOR /* not 0.1 */
-/* Take: in a loop if the handle has an outbox, else for 0.1 s. (static, as it
- * calls the delayq of its file) */
+/* Take once. With an outbox also tick, and sleep for 5 ms; without one wait for
+ * 0.1 s. The function is static, since it calls the delayq of its file. */
 __attribute__((unused)) static void take_once(delayq *q, int has_box) {
     delayq_item item;
     delayq_take(q, &item, has_box ? 0 : 100);

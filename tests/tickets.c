@@ -103,8 +103,8 @@ TEST(peek_pages_through_in_due_order_and_touches_nothing) {
     }
     CHECK_INT(seen, 20);
     CHECK_TEXT(contents(main_connection()), before);
-    /* A ticket from a peek can be cancelled, and a peek can still continue
-     * behind it. */
+    /* A ticket from a peek can be cancelled. Afterwards another peek can still
+     * begin after this ticket. */
     OK(&q, delayq_cancel(&q, &after));
     CHECK_STATUS(&q, delayq_peek(&q, items, 7, &n, &after), DELAYQ_EMPTY);
     CHECK_STATUS(&q, delayq_peek(&q, NULL, 7, &n, NULL), DELAYQ_ERR_ARG);
@@ -156,7 +156,7 @@ TEST(a_second_offer_under_a_key_is_a_duplicate_with_the_firsts_ticket) {
         CHECK_STATUS(&q, delayq_cancel(&q, &a.ticket), DELAYQ_GONE);
         OK(&q, delayq_cancel(&q, &c.ticket));
         CHECK_INT(ask_int("LLEN " MIRROR), 0);
-        /* If no item is pending any more, replacing is the same as offering. */
+        /* If the item is no longer pending, a replace is a usual offer. */
         c.status = DELAYQ_OK;
         OK(&q, delayq_offer_message(&q, &c));
         CHECK_INT(ask_int("ZCARD " ZSET), 1);
@@ -284,8 +284,8 @@ TEST(a_batch_sets_the_status_of_each_message) {
     delayq_close(&q);
 }
 
-/* Messages with and without keys take turns. So the pipeline has scripts of two
- * kinds, and the server does not know some of them. */
+/* Messages with and without keys alternate, so the pipeline has two kinds of
+ * scripts. In later rounds the server has lost these scripts. */
 TEST(a_long_batch_of_all_kinds_sets_the_status_of_each_message) {
     enum { COUNT = 1000 };
     delayq_message *m = SHARED(delayq_message, COUNT);
@@ -419,7 +419,7 @@ TEST(count_due_counts_the_items_due_by_each_time) {
     delayq_close(&q);
 }
 
-/* The earliest due time is searched for. */
+/* delayq_count finds the earliest due time by a search. */
 TEST(the_next_due_time_is_exact) {
     static const int64_t from_now[] = {-86400000, -1, 0, 1, 15, 16, 17, 59999};
     static const int64_t due[] = {0, 1, 2, 4102444800000, 9007199254740990,
@@ -512,7 +512,7 @@ TEST(fifty_queues_share_two_sockets) {
         if (++rounds > 10000) FAIL("only %d came", i);
     }
     CHECK_INT(i, 50);
-    /* two of them are the tests' own */
+    /* two of these connections belong to the tests */
     CHECK_HAS(ask("INFO clients"), "connected_clients:4");
     /* A push into any of the lists is noticed. */
     while (delayq_wait(all, 50, 50) == DELAYQ_OK) {
@@ -533,7 +533,7 @@ TEST(fifty_queues_share_two_sockets) {
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_HAS(delayq_errmsg(&queues[49]), "closed");
     delayq_wake(&queues[49]);
-    /* from now on the memory is the caller's */
+    /* from now on no handle uses the memory of the owner */
     memset(&owner, 0xee, sizeof owner);
     CHECK_STATUS(&queues[49], delayq_tick(&queues[49], NULL), DELAYQ_ERR_ARG);
     CHECK_STATUS(&queues[49], delayq_take(&queues[49], &item, 9),

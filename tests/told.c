@@ -1,7 +1,7 @@
 /*
- * What a call says: its status, and the text of delayq_errmsg, have one cause.
- * After a call that has not failed there is no text. (Every test checks a part
- * of this after each call: see honest() in main.c.)
+ * The status of a call and the text of delayq_errmsg have the same cause. After
+ * a call that has not failed the text is empty. (Every test checks a part of
+ * this after each call: see honest() in main.c.)
  */
 #include "outbox.h"
 #include "proxy.h"
@@ -20,7 +20,7 @@ static void open_proxied(size_t box_size) {
     if (box_size) UNTIL((turn(&q), q.conn->known));
 }
 
-/* The next `times` requests are answered with this error. */
+/* Answer the next `times` requests with this error. */
 static void refuse(const char *error, int times) {
     snprintf(proxy->forged, sizeof proxy->forged, "-%s\r\n", error);
     proxy_strike(FORGE, 0, 0, times);
@@ -64,13 +64,13 @@ TEST(a_take_or_wait_whose_server_is_gone_is_not_empty) {
     CHECK(delayq_take(&q, &item, 200) < DELAYQ_OK);
     delayq_close(&q);
     o.url = silent_host();
-    o.connect_timeout_ms = 200; /* the wait ends within an attempt */
+    o.connect_timeout_ms = 200; /* the wait ends during an attempt to connect */
     CHECK(delayq_open(&q, &o) < DELAYQ_OK);
     CHECK(delayq_wait(queues, 1, 700) < DELAYQ_OK);
     delayq_close(&q);
 }
 
-/* One of two queues fails, and the other has an item: the wait is done. */
+/* One of two queues fails. The other has an item, so the wait succeeds. */
 TEST(a_wait_that_is_done_says_nothing) {
     static delayq other;
     delayq *queues[2] = {&q, &other};
@@ -89,7 +89,7 @@ TEST(a_wait_that_is_done_says_nothing) {
     delayq_close(&q);
 }
 
-/* A failure within a take is no failure of the take. */
+/* A take that gets an item has not failed, even if one of its requests has. */
 TEST(a_take_that_gets_an_item_after_a_failure_says_nothing) {
     open_proxied(0);
     CHECK_STATUS(&q, delayq_take(&q, &item, 50), DELAYQ_EMPTY);
@@ -113,8 +113,8 @@ TEST(a_call_that_is_done_says_nothing_of_scripts_that_were_lost) {
     delayq_close(&q);
 }
 
-/* While the handle reconnects, somebody takes what is there, and the server
- * loses its scripts. */
+/* Connect through the proxy. Before a reconnect, remove all pending items, as
+ * if somebody had taken them, and the scripts. */
 static redisContext *connect_late(void *user, int timeout_ms) {
     if (proxy->connections > 0) {
         usleep(20000);
@@ -124,8 +124,8 @@ static redisContext *connect_late(void *user, int timeout_ms) {
     return through_proxy(user, timeout_ms);
 }
 
-/* The reply to the first request is lost, and its item is gone when it is sent
- * again. The second one loads its script, and is done. */
+/* The reply to the first request is lost. When this request is sent again, its
+ * item is gone. The second request has to load its script, and succeeds. */
 TEST(the_text_of_many_offers_is_that_of_the_first_failure) {
     delayq_options o = options_for(&main_server, "jobs");
     delayq_message m[2];
@@ -147,7 +147,7 @@ TEST(the_text_of_many_offers_is_that_of_the_first_failure) {
     delayq_close(&q);
 }
 
-/* --- what may have happened ---------------------------------------------- */
+/* --- calls that may have happened ---------------------------------------- */
 
 TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {
     open_proxied(0);
@@ -161,7 +161,7 @@ TEST(after_a_reply_that_came_twice_an_offer_may_have_happened) {
 /* --- outboxes ------------------------------------------------------------ */
 
 TEST(a_tick_tells_of_its_ring_though_another_call_has_failed_meanwhile) {
-    open_proxied(8192); /* the proxy reads a request at once */
+    open_proxied(8192); /* so small that the proxy reads a request at once */
     refuse("BUSY forged", 1 << 30);
     OFFER(&q, "x", 0);
     UNTIL(turn(&q) == DELAYQ_ERR_AGAIN);

@@ -1,15 +1,15 @@
 /*
- * A check of the text that delayq_errmsg returns after each call: none after
- * DELAYQ_OK, one after a failure. It says that nothing has happened, or that it
- * may have happened, only if the status says so, too.
+ * Checks the text that delayq_errmsg returns after each call: it is empty after
+ * DELAYQ_OK, and not empty after a failure. If the text says whether the call
+ * may have had an effect, that agrees with the status.
  */
 #ifndef TOLD_H
 #define TOLD_H
 
-/* Fails if the text is wrong. Returns the status. */
+/* Fail the test if the text of the call is wrong. Returns `status`. */
 delayq_status honest(const delayq *q, delayq_status status, const char *call);
 
-/* Returns what is wrong with the text, or NULL. */
+/* Returns the fault of the text, or NULL if there is none. */
 __attribute__((unused)) static const char *falsehood(const delayq *q,
                                                      delayq_status status) {
     const char *text = delayq_errmsg(q);
@@ -22,7 +22,7 @@ __attribute__((unused)) static const char *falsehood(const delayq *q,
                : NULL;
 }
 
-/* Not in an old header, nor for recipes, whose arguments are copied as text. */
+/* Not in old headers, nor in recipes: a macro would evaluate `q` twice. */
 #if defined DELAYQ_BROADCAST && !defined UNTOLD
 #define TOLD(q, call, ...) honest(q, call(q, __VA_ARGS__), #call)
 #define delayq_open(q, ...) TOLD(q, delayq_open, __VA_ARGS__)

@@ -2,12 +2,12 @@
  * The format of the data in Redis is a promise. An old version and the current
  * one use one queue at the same time. First, each call is made by one version
  * on items of the other, in every combination. Then many processes of both
- * versions work. Some are killed and come back as the other version, as in a
+ * versions work. Some are killed and restarted as the other version, as in a
  * fleet that is upgraded and rolled back while it works. At the end no item is
  * missing.
  *
- * DELAYQ_TEST_SECONDS   how long the processes of each test work, 1 s by
- * default
+ * DELAYQ_TEST_SECONDS   the time in which the processes of each test work, 1 s
+ *                       by default
  */
 #include "peer.h"
 #include <stdarg.h>
@@ -25,7 +25,7 @@
 
 static const struct peer *const versions[2] = {&OLD, &peer_today};
 
-/* A handle of one version. DO fails the test unless the call returns `want`. */
+/* A handle of one version. DO_ fails the test unless a call returns `want`. */
 struct hand {
     const struct peer *v;
     delayq *q;
@@ -51,7 +51,7 @@ static struct hand hand(const struct peer *v, struct peer_options o) {
     return h;
 }
 
-/* Take until an item comes, and compare it. */
+/* Take an item, and compare its payload and attempt. */
 static delayq_item taken(struct hand h, const char *payload, int attempt) {
     delayq_item item;
     DO(h, take, &item, 20000 * test_slow());
@@ -145,8 +145,8 @@ static void leases(struct hand x, struct hand y, struct hand z, int native,
     size_t n;
     memset(&letter, 0, sizeof letter);
 
-    /* One version moves, the other takes. Nack, extend and ack an item that the
-     * other version has leased. */
+    /* One version moves the item, and another takes it. Then nack, extend and
+     * ack an item that another version has leased. */
     DO(x, offer, "b", 1, 1);
     UNTIL(y.v->tick(y.q, NULL) == DELAYQ_OK && ask_int("LLEN jobs") == 1);
     item = taken(z, "b", one);
@@ -190,7 +190,7 @@ static void leases(struct hand x, struct hand y, struct hand z, int native,
         DO(y, nack, &item, DELAYQ_BACKOFF);
         item = taken(x, "e", 3);
         DO(z, nack, &item, 0);
-        /* it dies after 3 attempts */
+        /* the item dies after 3 attempts */
         UNTIL(y.v->take(y.q, &item, 0) == DELAYQ_EMPTY &&
               ask_int("LLEN delayq_dead:{jobs}") == 1);
         DO(x, dead_peek, &letter, 1, &n, 0);
@@ -239,7 +239,7 @@ static void each_verb(int wire) {
         struct hand h[3], brief;
         int i;
         o.lease_ms = MINUTE;
-        o.max_wait_ms = 20; /* each handle soon sees what the other did */
+        o.max_wait_ms = 20; /* each handle soon notices changes by others */
         ask("FLUSHALL");
         for (i = 0; i < 3; i++) h[i] = hand(versions[way >> i & 1], o);
         o.lease_ms = 5;
@@ -292,9 +292,9 @@ OLD_TEST(broadcasts_of_one_version_are_read_by_the_other_and_go_on_in_it) {
     }
 }
 
-/* On one queue handles of the current version give up late items, and an older
- * version moves due items. Moved items are handed out however late they are.
- * The older version reads and redrives the dead letters. */
+/* Handles of the current version make dead letters of late items. Meanwhile an
+ * older version moves due items of the queue, which are handed out even if they
+ * are late. The older version also reads and redrives the dead letters. */
 OLD_TEST(what_an_older_version_moves_is_never_late) {
     const struct peer *older = versions[0], *today = versions[1];
     struct peer_options o;
@@ -327,7 +327,7 @@ OLD_TEST(what_an_older_version_moves_is_never_late) {
     DO(y, offer_one, &m);
     DO(y, tick, NULL);
     CHECK_INT(ask_int("LLEN jobs"), 0);
-    item = taken(x, "late", 1); /* 0.1 and 0.2 know no limit */
+    item = taken(x, "late", 1); /* 0.1 and 0.2 have no limit */
     CHECK(item.late_us > MINUTE * 1000LL);
     x.v->close(x.q);
     y.v->close(y.q);
@@ -335,9 +335,9 @@ OLD_TEST(what_an_older_version_moves_is_never_late) {
 
 /* --- a crowd ---------------------------------------------------------------
  *
- * Each process writes into shared memory what it is about to do to which item,
- * then does it, then writes that it is done. What one was about to do when it
- * was killed may have happened or not; everything else is known. */
+ * A process notes in shared memory which items its next call changes, makes the
+ * call, and notes that it is done. If the process was killed, the call may have
+ * had an effect or not. The outcome of all other calls is known. */
 
 #define IDS 200000
 #define HELD 5
@@ -348,11 +348,11 @@ enum { OFFERED = 1, STORED, REFUSED };
 
 static struct ledger {
     int next, stop, ends, kills;
-    /* [i]: items that version i offered and the other version ended */
+    /* crossed[i]: items that version i offered and the other version removed */
     int crossed[2];
     struct entry {
         unsigned char offered, ended, maybe, by;
-        long long earliest_us; /* not due before this */
+        long long earliest_us; /* the item is not due before this time */
     } ids[IDS];
     struct process {
         int doing[HELD + 3]; /* ids of items; 0: none */
@@ -382,8 +382,8 @@ static void ended(int id) {
                            __ATOMIC_SEQ_CST);
 }
 
-/* Returns 1 if the call was done, 0 if the item was gone. Any other status ends
- * the test. */
+/* Returns 1 if the call was done, 0 if the item was gone. Any other status
+ * fails the test. */
 static int happened(delayq_status status, const char *verb) {
     if (status != DELAYQ_OK && status != DELAYQ_GONE)
         FAIL("%s: %s is %d (%s): %s", my.v->version, verb, status,
@@ -487,7 +487,7 @@ static void produce(void) {
     }
 }
 
-/* If the handle has an outbox, an offer is stored once a flush has returned. */
+/* Offers of a handle with an outbox are stored after a flush has returned. */
 static void produce_without_waiting(void) {
     char text[16];
     int from = ledger->next, ids[5], i;
@@ -577,7 +577,7 @@ static void pop(void) {
 
 static const struct role {
     void (*step)(void);
-    int first; /* number of its version at first */
+    int first; /* number of its first version */
     int64_t lease_ms;
     int killed, outbox;
 } roles[] = {{pop, 0, 0, 0, 0},
@@ -627,7 +627,7 @@ static void one_is_killed(pid_t *pids) {
     ledger->kills++;
 }
 
-/* End all leases and pauses, as if time had passed. Nothing else changes. */
+/* Make all items due, as if all leases and back-offs had ended. */
 static void everything_is_due(void) {
     ask("EVAL %s 1 " ZSET,
         "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do\n"
@@ -635,7 +635,7 @@ static void everything_is_due(void) {
         "end");
 }
 
-/* Take the remaining items, by both versions in turn. Returns their number. */
+/* Take the remaining items, with both versions. Returns their number. */
 static int take_all_that_is_left(unsigned char *left) {
     struct peer_options o = crowd_options();
     struct hand h[2];
@@ -652,7 +652,7 @@ static int take_all_that_is_left(unsigned char *left) {
         DONE(count, &c);
         if (c.pending + c.ready + c.dead == 0) break;
         everything_is_due();
-        usleep(6000); /* max_wait_ms */
+        usleep(6000); /* longer than max_wait_ms */
         while (my.v->take(my.q, &item, 0) == DELAYQ_OK) {
             char text[16] = "";
             memcpy(text, item.data, item.len < 15 ? item.len : 15);
@@ -689,7 +689,7 @@ static void a_crowd(int wire) {
     end = now_us() + seconds * 1000000LL * test_slow();
     while (now_us() < end || ledger->kills < 3 ||
            (ledger->next <= IDS - 100 && !has_met_all())) {
-        /* most calls should end before their process does */
+        /* most calls should return before their process is killed */
         usleep(test_brief() ? 500000 : 50000);
         one_is_killed(pids);
         if (waitpid(-1, &status, WNOHANG) > 0) FAIL("a process has ended");
@@ -700,7 +700,7 @@ static void a_crowd(int wire) {
         if (pid > 0) {
             CHECK_INT(status, 0);
             alive--;
-        } else { /* wakes the takes that wait for long */
+        } else { /* wake the takes that wait for a long time */
             if (ask_int("LLEN jobs") < 10) ask("RPUSH jobs 0");
             usleep(1000);
         }

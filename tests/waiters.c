@@ -1,9 +1,9 @@
 /*
  * Many handles that wait in a take on one queue. One of them, the leader, acts
  * when an item is due or pushed. Standbys act if the leader does not. Sleepers
- * wait until they are called. In this file max_wait_ms is an hour, unless a
- * test says otherwise. So a handle that is not notified of an item does not
- * find it by polling.
+ * wait until another handle wakes them. In this file max_wait_ms is an hour,
+ * unless a test says otherwise. So a handle that is not notified of an item
+ * does not find it by polling.
  */
 #include "peer.h"
 #include "proxy.h"
@@ -13,7 +13,7 @@
 #define WAITERS "delayq_waiters:{jobs}"
 #define LEADER_RANK "-1 -1"
 #define LEADER_SCORE 2e14
-#else /* 0.1: the order of their arrival */
+#else /* 0.1 sorts the waiters by their arrival */
 #define WAITERS "delayq_waiting:{jobs}"
 #define LEADER_RANK "0 0"
 #define LEADER_SCORE 0
@@ -21,15 +21,15 @@
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define MOST 24
 
-/* In this file standbys act later than in a program, after 2 to 4 s. So on a
- * busy machine, too, a leader acts before them, and they act before the ping of
- * the subscriber, after 10 s. The simulator checks the true times. */
+/* In this file standbys act later than in a program, after 2 to 4 s. So even on
+ * a busy machine the leader acts first, and standbys act before the subscriber
+ * is pinged, after 10 s. The simulator checks the real times. */
 #ifdef DELAYQ_VERSION_MAJOR
 #define SLACK_US 2000000
-#else /* those of 0.1 act after 300 to 600 ms */
+#else /* standbys of 0.1 act after 300 to 600 ms */
 #define SLACK_US 300000
 #endif
-/* Limits of an item's lateness: if the leader fails, and otherwise. */
+/* The limits of an item's lateness if the leader fails, and if it does not. */
 #define LATE_US (4 * SLACK_US)
 #define ON_TIME_US (SLACK_US - 10000)
 
@@ -41,9 +41,9 @@ static struct waiter {
     /* Set by the test before the waiter starts: */
     int64_t max_wait_ms;
     int64_t lease_ms;
-    int busy_ms; /* how long it works on an item */
-    size_t most; /* items in a take */
-    int share;   /* its random share; -1: not fixed */
+    int busy_ms; /* time for which it works on an item */
+    size_t most; /* limit of the items in a take */
+    int share;   /* the number that selects standbys; -1: a random one */
     const char *url;
 } * waiters; /* in shared memory */
 static int count;
@@ -145,8 +145,8 @@ static int all_taken(void) {
     return n;
 }
 
-/* Offer or push one item, and wait until a waiter has it. Returns how late it
- * was. */
+/* Offer or push one item, and wait until a waiter has it. Returns its lateness
+ * in us. */
 static int64_t one_item(delayq *p, int pushed, int delay_ms) {
     int taken[MOST], before = all_taken(), i;
     long long from = now_us();
@@ -162,8 +162,8 @@ static int64_t one_item(delayq *p, int pushed, int delay_ms) {
     return -1;
 }
 
-/* Offer or push several items. At most `allowed` of them may be late, and none
- * very late. */
+/* Offer or push five items. At most `allowed` of them may be later than
+ * ON_TIME_US, and none later than LATE_US. */
 static void items_come_in_time(delayq *p, int pushed, int allowed) {
     int i, late = 0;
     for (i = 0; i < 5; i++) {
@@ -177,7 +177,7 @@ static void items_come_in_time(delayq *p, int pushed, int allowed) {
     }
 }
 
-/* --- the economy ---------------------------------------------------------- */
+/* --- few scripts and commands --------------------------------------------- */
 
 static long long calls(const char *command) {
     char name[64];
@@ -208,7 +208,7 @@ TEST(each_waiter_gets_items_and_few_scripts_are_run) {
     delayq_close(&p);
 }
 
-/* Store items of a worker that died and whose leases have ended. */
+/* Store n items of a dead worker, whose leases have ended. */
 static void leave_for_retry(int n) {
     unsigned char e[64];
     size_t len;
@@ -222,8 +222,8 @@ static void leave_for_retry(int n) {
     ask("PUBLISH " CHANNEL " 1");
 }
 
-/* Items go to several waiters at once: a waiter that takes one calls the next
- * waiter before it works. */
+/* Several waiters get items at the same time, because a waiter that takes one
+ * wakes the next waiter before it works on its item. */
 TEST(what_is_ready_goes_at_once_to_all_who_wait) {
     int i;
     prepare(4);
@@ -244,9 +244,9 @@ TEST(what_is_ready_goes_at_once_to_all_who_wait) {
     end_all();
 }
 
-/* Items fall due together. The leader takes some of them, and its script calls
- * as many others as are needed for the rest: these leave the set, but for the
- * next leader. All others are frozen, so that nobody else takes. */
+/* Items fall due together. The leader takes some of them, and its script wakes
+ * as many others as the rest needs. These leave the set, except for the next
+ * leader. All others are frozen, so that only the leader takes. */
 static void leader_calls_others(size_t takes, int items, int calls) {
     delayq p;
     delayq_message m[6];
@@ -287,8 +287,8 @@ TEST(the_leader_calls_one_waiter_if_nothing_else_is_due) {
 }
 
 /* Count the commands of all kinds, including those inside scripts, that the
- * server runs for one item of a consumer that waits for timeout_ms at a time.
- * The result is the lowest of several counts, since a timer may fire early and
+ * server runs for one item of a consumer whose takes have this timeout. The
+ * result is the lowest of several counts, since a timer may fire early and
  * cause a second poll. */
 static void commands_per_item(int64_t timeout_ms, int pushed, long long *all) {
     delayq q;
@@ -339,7 +339,7 @@ TEST(a_lone_consumer_pays_nothing_for_the_waiters) {
     }
 }
 
-/* Start 4 standbys and many sleepers, and wait until each sleeper has looked
+/* Start 4 standbys and many sleepers, and wait until each sleeper has polled
  * once. */
 static void start_sleepers(int busy_ms) {
     int i;
@@ -372,7 +372,7 @@ TEST(of_many_waiters_most_sleep_and_take_over_when_the_others_are_busy) {
     delayq_close(&p);
 }
 
-/* --- what dies or hangs --------------------------------------------------- */
+/* --- dead and frozen waiters ---------------------------------------------- */
 
 /* Stop `lost` of `n` waiters, the leader first. */
 static void some_are_lost(int n, int lost, int sig, int pushed) {
@@ -392,7 +392,7 @@ static void some_are_lost(int n, int lost, int sig, int pushed) {
     if (sig == SIGKILL)
         UNTIL(subscribers(main_connection(), WAITERS) == n - lost);
     items_come_in_time(&p, pushed, 1);
-    if (sig == SIGSTOP) { /* handles that go on enter again */
+    if (sig == SIGSTOP) { /* resumed handles enter the set again */
         for (i = 0; i < n; i++) kill(waiters[i].pid, SIGCONT);
         UNTIL(everybody_entered());
         items_come_in_time(&p, pushed, 0);
@@ -461,8 +461,8 @@ TEST(the_leader_and_all_but_one_standby_are_frozen_while_many_sleep) {
     delayq_close(&p);
 }
 
-/* The exception: if the leader and all standbys are frozen, items are found
- * only by the sleepers, each of which looks every max_wait_ms. */
+/* The exception: if the leader and all standbys are frozen, only a sleeper
+ * finds an item. Each sleeper polls every max_wait_ms. */
 TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     delayq p;
     int i;
@@ -471,7 +471,7 @@ TEST(the_leader_and_all_standbys_are_frozen_while_many_sleep) {
     open_queue(&p, "jobs");
     kill(waiters[leader()].pid, SIGSTOP);
     for (i = 0; i < 4; i++) kill(waiters[i].pid, SIGSTOP);
-    do { /* a sleeper may happen to look in time, so repeat it */
+    do { /* repeat it, since a sleeper may happen to poll in time */
         us = one_item(&p, 0, 20);
         if (us > 1500000 + ON_TIME_US)
             FAIL("late by %lld us", (long long)us);
@@ -525,8 +525,8 @@ static void add_dead(int dead, int sleepers) {
         dead, sleepers ? "1e14" : "0");
 }
 
-/* Dead waiters are at the front. One script removes at most 64 of them. If
- * there are more, they do not delay an item one after the other. */
+/* The first entries of the set are dead waiters. One script removes at most 64
+ * of them. More of them must not each delay an item. */
 static void dead_are_ahead(int dead) {
     delayq p;
     int i;
@@ -558,7 +558,7 @@ TEST(the_set_does_not_grow_with_the_dead) {
     prepare(3);
     start_all();
     add_dead(1100, 1);
-    for (i = 0; i < 10; i++) { /* they don't become more */
+    for (i = 0; i < 10; i++) { /* the dead entries must not become more */
         kill(waiters[2].pid, SIGKILL);
         waitpid(waiters[2].pid, NULL, 0);
         start(2);
@@ -637,8 +637,8 @@ TEST(a_take_that_ends_leaves_the_waiters) {
     }
 }
 
-/* A handle enters. Two messages are published after the reply to its take, and
- * arrive before it: a promotion and an item's due time. */
+/* A handle enters the set. After the server has replied to its take, it sends a
+ * promotion and a due time. Both messages arrive before the reply. */
 static void messages_overtake_the_reply(int promoted) {
     delayq p;
     proxy_start(&main_server);
@@ -662,7 +662,7 @@ static void messages_overtake_the_reply(int promoted) {
         kill(waiters[1].pid, SIGSTOP);
     }
     OFFER(&p, "b", 300);
-    usleep(100000); /* until it has heard of both */
+    usleep(100000); /* until the handle has both messages */
     CHECK(proxy->kept > 0);
     CHECK_INT(waiters[0].taken, 0);
     proxy->let_go = 1;
@@ -685,7 +685,7 @@ TEST(a_due_time_counts_before_the_reply_to_a_take) {
 
 static pid_t old[OLD];
 
-/* Take for ever, and push how late each item was into the list "old". */
+/* Take for ever, and push the lateness of each item into the list "old". */
 static void old_waiter(void *unused) {
     struct peer_options o;
     redisContext *c = server_connect(&main_server);
@@ -717,7 +717,7 @@ static int old_taken(void) {
     return (int)ask_int("LLEN old");
 }
 
-/* Offer or push one item to both versions. Returns how late it was. */
+/* Offer or push one item for both versions. Returns its lateness in us. */
 static int64_t item_to_either(delayq *p, int pushed) {
     int new_before = all_taken(), old_before = old_taken(), i;
     int taken[MOST];
@@ -787,7 +787,7 @@ TEST(handles_of_0_1_go_on_when_those_of_today_die) {
     delayq_close(&p);
 }
 
-/* --- what may be refused -------------------------------------------------- */
+/* --- missing rights ------------------------------------------------------- */
 
 static void wait_as_if_alone(const char *rights) {
     delayq p;
@@ -812,8 +812,8 @@ static void wait_as_if_alone(const char *rights) {
     items_come_in_time(&p, 0, 0);
     items_come_in_time(&p, 1, 0);
     CHECK_INT(ask_int("EXISTS " WAITERS), 0);
-    /* The handle is called to enter, which it may not do. It must not repeat
-     * its request again and again. */
+    /* A message tells the handles to enter the set, which the ACL forbids. They
+     * must not repeat their requests again and again. */
     before = calls("evalsha");
     ask("PUBLISH " WAITERS " 1");
     usleep(300000);
@@ -841,8 +841,8 @@ TEST(without_the_right_to_publish_a_take_waits_as_if_alone) {
     wait_as_if_alone("ACL SETUSER half ~delayq_waiters* &delayq* -publish");
 }
 
-/* The server is like Redis 5: the leader polls every 250 ms, standbys half as
- * often. */
+/* The server reports no pushes, like Redis 5. The leader polls every 250 ms,
+ * and standbys poll half as often. */
 TEST(where_pushes_are_not_announced_a_standby_polls_for_a_frozen_leader) {
     delayq p;
     static char url[200];

@@ -9,7 +9,7 @@
 #define ZSET "redisson_delay_queue_timeout:{jobs}"
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 
-/* Returns how many commands the server has run, without this INFO. */
+/* Returns the number of commands that the server has run before this INFO. */
 static long long commands(void) {
     const char *at = strstr(ask("INFO stats"), "total_commands_processed:");
     return at ? atoll(at + 25) : -1;
@@ -69,12 +69,12 @@ TEST(one_take_with_timeout_zero_opens_no_second_connection) {
     delayq_close(&q);
 }
 
-/* Returns 1 if there is a handle that waits: its subscriber exists, and the
- * server tracks a key (if it reports pushes at all). */
+/* Returns 1 if a handle waits: its subscriber exists, and the server tracks a
+ * key (if the server reports pushes at all). */
 static int one_waits(redisContext *c) {
     redisReply *clients = run(c, "CLIENT LIST"), *stats = run(c, "INFO stats");
     const char *keys = strstr(stats->str, "tracking_total_keys:");
-    int sub = strstr(clients->str, "sub=2") || /* sub=2: as in a short take */
+    int sub = strstr(clients->str, "sub=2") || /* sub=2 in a short take */
               strstr(clients->str, "sub=4");
     int waits = sub && (!can_track() || (keys && atoi(keys + 20) > 0));
     freeReplyObject(clients);
@@ -82,7 +82,7 @@ static int one_waits(redisContext *c) {
     return waits;
 }
 
-/* Let another process do its work while a take waits. */
+/* Wait until a take in another process waits. */
 static void wait_ready(void) {
     redisContext *c = server_connect(&main_server);
     UNTIL(one_waits(c));
@@ -182,7 +182,7 @@ static int wait_lines;
 static void on_wait_log(void *user, delayq_status status, const char *text) {
     (void)user;
     (void)text;
-    if (status != DELAYQ_OK) wait_lines++; /* an event, not a fault */
+    if (status != DELAYQ_OK) wait_lines++; /* an event has DELAYQ_OK */
 }
 
 static void tell_often(void *unused) {
@@ -198,8 +198,8 @@ static void tell_often(void *unused) {
 }
 
 /* A wait on two queues, one of which has lost its server. Notifications of the
- * other queue wake the wait, but they are no reason to log a line about the
- * lost server. */
+ * other queue wake the wait, but the handle must not log the lost server each
+ * time. */
 TEST(a_wait_tells_of_a_lost_server_once_per_attempt) {
     server gone;
     delayq a, b;
@@ -368,7 +368,7 @@ TEST(a_consumer_of_delayed_items_asks_once_to_be_told_of_pushes) {
     delayq_close(&q);
 }
 
-/* The take after it moves the due items, too. */
+/* The take after the wait moves the due items, too. */
 TEST(a_wait_beside_ready_items_sends_nothing) {
     delayq q, *one = &q;
     delayq_item item;

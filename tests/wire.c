@@ -59,11 +59,11 @@ TEST(an_old_fleet_reads_its_own_format_first) {
     big = e[8] == 0;
     dq_elem_put_uint(payload + 1, 8, big, 5);
     memcpy(e + 16, payload, sizeof payload);
-    /* as with any other wire */
+    /* parsed as with any other wire */
     CHECK_INT(dq_elem_parse(e, n, big, 0, &at), 16);
     CHECK_INT(dq_elem_parse(e, n, big, 1, &at), DQ_ELEM_OLD);
     CHECK_INT(at, 16);
-    /* how & 1: leased; how & 2: moved by a tick before */
+    /* how & 1: the item is leased; how & 2: a tick has moved it before */
     for (how = 0; how < 4; how++) {
         delayq q;
         delayq_item item;
@@ -153,7 +153,7 @@ TEST(an_element_in_the_set_has_the_bytes_of_its_wire) {
     delayq_close(&q);
 }
 
-/* Write the lines of MONITOR between two marks to `to`, in their order. */
+/* Write the commands of scripts that MONITOR shows before `upto` to `to`. */
 static void monitored(redisContext *m, const char *upto, char *to,
                       size_t size) {
     size_t n = 0;
@@ -182,7 +182,7 @@ TEST(the_seeds_trace_of_offer_and_transfer) {
     OK(&q, delayq_tick(&q, &wait));
     OK(&q, delayq_tick(&q, &wait));
     freeReplyObject(run(m, "MONITOR"));
-    OFFER(&q, "'0001'", 1); /* no ": Valkey's MONITOR does not escape it */
+    OFFER(&q, "'0001'", 1); /* no ", as Valkey's MONITOR doesn't escape it */
     ask("ECHO mark-one");
     monitored(m, "mark-one", trace, sizeof trace);
     CHECK_HAS(trace, "\"ZADD\" \"redisson_delay_queue_timeout:{zlyx}\" \"NX\"");
@@ -247,8 +247,8 @@ TEST(only_an_offer_that_becomes_the_head_is_published) {
     delayq_close(&q);
 }
 
-/* Old elements of a fleet. They are found at the open or by a take, and stay
- * unchanged. */
+/* The queue has elements of the old format. Open or a take reports them, and
+ * leaves them unchanged. */
 TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
     unsigned char e[64];
     delayq q;
@@ -271,7 +271,7 @@ TEST(a_handle_that_is_not_old_writes_nothing_into_an_old_fleet) {
         CHECK_TEXT(contents(main_connection()), before);
         delayq_close(&q);
 
-        ask("FLUSHALL"); /* they arrive after the open, behind a good element */
+        ask("FLUSHALL"); /* old elements come after the open and a good one */
         OK(&q, delayq_open(&q, &o));
         OFFER(&q, "good", 0);
         elapse(main_connection(), 1);

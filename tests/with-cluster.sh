@@ -6,8 +6,8 @@ pids='' pid='' hosts=''
 trap 'kill $pids $pid 2>/dev/null; wait $pids 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 
-# start: starts a master on $port. It fails if the port or the port of the bus
-# is taken.
+# start: starts a master on $port. Fails if this port or the port of the cluster
+# bus is in use.
 start() {
     mkdir -p "$dir/$i"
     redis-server --port $port --bind 127.0.0.1 --unixsocket "$dir/$i/s" \
@@ -19,8 +19,9 @@ start() {
     done
 }
 
-# The bus has the port + 10,000. Both are apart from the ports of free_port() in
-# main.c, and from those that the system gives to clients, 32,768 and above.
+# The cluster bus uses port + 10,000. Both ports differ from those of
+# free_port() in main.c, and from those that the system gives to clients (from
+# 32,768 on).
 port=$((20000 + $$ % 300)) failed=0
 for i in 1 2 3; do
     until start; do

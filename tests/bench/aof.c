@@ -1,8 +1,8 @@
 /*
- * aof -- bytes that the server writes to the append-only file and to replicas
- * for a moved or taken item of 100 bytes, compared with the published transfer
- * of as many items in the same order. The bytes are the growth of
- * aof_current_size in INFO persistence.
+ * aof -- the bytes that the server writes to the append-only file and to
+ * replicas for each moved or taken item of 100 bytes, compared with those of
+ * the published transfer of as many items in the same order. The bytes are the
+ * growth of aof_current_size in INFO persistence.
  */
 #include "bench.h"
 

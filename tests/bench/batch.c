@@ -1,11 +1,11 @@
 /*
- * batch -- offers and takes of many items of 100 bytes, compared with the
- * leanest scripts that store and report the same, with one plain ZADD, and with
- * a ZADD whose due times the program computes itself. It compares the CPU time
- * of program and server.
+ * batch -- the CPU time of program and server for offers and takes of many
+ * items of 100 bytes. It is compared with that of the leanest scripts that
+ * store and report the same, of one plain ZADD, and of a ZADD that is followed
+ * by a script. For the ZADDs the program computes the due times.
  *
- * The chart shows items a second in calls of 1, 10, 100 or 1,000 items, of
- * delayq and of the published protocol.
+ * The chart shows how many items a second delayq and the published protocol
+ * handle in calls of 1, 10, 100 or 1,000 items.
  */
 #include "bench.h"
 
@@ -22,13 +22,13 @@ static int64_t *far, *past;
 /*
  * This script has the effects of an offer. It computes due times by the
  * server's clock, in ms, rounded up. It stores no element twice. If the zset
- * gets a new first item, it publishes that item's due time.
+ * gets a new first item, the script publishes the due time of that item.
  *
  *     KEYS 1   zset
  *     ARGV 1   channel
- *     ARGV 2   when: a delay in ms; or - and a due time; or nothing, if it is
- *              the same as in the pair before
- *     ARGV 3   element; then more pairs of these two
+ *     ARGV 2   a delay in ms; or - and a due time; or nothing, if it is the
+ *              same as in the pair before
+ *     ARGV 3   the element; then more pairs of these two arguments
  */
 static const char lean_offer[] =
     "local t = redis.call('TIME')\n"
@@ -58,8 +58,8 @@ static const char lean_offer[] =
     "return {us}\n";
 
 /* This script reports as much as a take: the due time of each item, the next
- * time to poll, and the lengths of the two lists. KEYS 1 zset, 2 and 3 lists;
- * ARGV 1 the most items. */
+ * time to poll, and the sum of the lengths of the two lists. KEYS 1: the zset;
+ * 2, 3: the lists. ARGV 1: the maximum number of items. */
 #define LEAN_TAKE(check)                                               \
     "local call = redis.call\n"                                        \
     "local t = call('TIME')\n"                                         \
@@ -80,13 +80,13 @@ static const char lean_offer[] =
     "out[4] = table.concat(dues, ' ')\n"                               \
     "return out\n"
 static const char lean_take[] = LEAN_TAKE("");
-/* The same, and it checks that each is an element. Otherwise it would lose
- * items that it can't decode. */
+/* This lean take also checks that each member of the zset is an element.
+ * Otherwise it would lose items that it can't decode. */
 static const char safe_take[] = LEAN_TAKE(
     "  if #e < 25 or string.byte(e) ~= 16 or\n"
     "    struct.unpack('I8', e, 18) ~= #e - 25 then return nil end\n");
 
-/* The same as a take with a lease of ARGV 2 ms. */
+/* A lean take with a lease of ARGV 2 ms. */
 static const char lean_lease[] =
     "local call, sub, byte = redis.call, string.sub, string.byte\n"
     "local t = call('TIME')\n"
@@ -115,12 +115,12 @@ static const char lean_lease[] =
     "out[4] = table.concat(dues, ' ')\n"
     "return out\n";
 
-/* KEYS 1 zset; ARGV elements. */
+/* A lean ack. KEYS 1: the zset. ARGV: the elements. */
 static const char lean_ack[] =
     "return redis.call('ZREM', KEYS[1], unpack(ARGV))\n";
 
-/* This script announces a new head: KEYS 1 zset; ARGV 1 channel, 2 the earliest
- * due time that was added, 3 the number of items that are due then. */
+/* If an added item is the earliest of all, publish its due time. KEYS 1: zset.
+ * ARGV 1: channel; 2: due time; 3: the number of added items with that time. */
 static const char head_told[] =
     "if redis.call('ZCOUNT', KEYS[1], '0', ARGV[2]) == ARGV[3] + 0 then\n"
     "  redis.call('PUBLISH', ARGV[1], ARGV[2])\n"
@@ -135,7 +135,7 @@ static void check(delayq *h, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(h));
 }
 
-/* due: each message has its own due time; otherwise all have the same delay */
+/* If `due`, each message has its own due time. Otherwise all have one delay. */
 static void offer(int items, int n, int due) {
     static delayq_message m[1000];
     int i, k;
@@ -173,8 +173,8 @@ static void element_of(char *e, int i) {
     memcpy(e + 25, payload, 100);
 }
 
-/* Send one command with n pairs. head: the words before the pairs, NULL at the
- * end. */
+/* Send one command with n pairs of due time and element. head[] has the words
+ * before the pairs, and ends with NULL. */
 static void send_pairs(const char **head, int from, int n, int due,
                        const char *other) {
     static char e[1000][ELEMENT], when[1000][24];
@@ -222,8 +222,8 @@ static void y_zadd_1000(void) {
     }
 }
 
-/* A ZADD whose due times the program has computed, and a script that announces
- * the new head, in one write. */
+/* Send in one write a ZADD, whose due times the program has computed, and the
+ * script that publishes the earliest due time. */
 static void y_zadd_head(void) {
     const char *head[] = {"ZADD", ZSET, "NX", NULL};
     int i;
@@ -363,7 +363,7 @@ static void stored_published(int items) {
     store_published(c, "bench", past, items, sizeof payload);
 }
 
-/* Returns items a second, the median of some rounds. */
+/* Returns the number of items a second, as the median of ROUNDS rounds. */
 static double rate(void (*before)(int), void (*run)(int, int), int items,
                    int n) {
     double v[ROUNDS];

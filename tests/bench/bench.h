@@ -2,8 +2,8 @@
  * Shared by the benches: clocks, medians, a bare connection, prepared queues,
  * and as a reference the published protocol of Redisson <= 3.21.0.
  *
- * A figure that must be the same on another day is a ratio: that of delayq to a
- * yardstick. Both are measured together, again and again: see "comparing".
+ * A figure that must be the same on another day is the ratio of delayq's cost
+ * to that of a yardstick. Both are measured in turns: see "comparing" below.
  *
  * If DELAYQ_BENCH_DATA names a folder, the benches write the data for `make
  * charts` into it.
@@ -51,10 +51,10 @@ BENCH double median(double *v, int n) {
     return v[n / 2];
 }
 
-/* The middle of n figures, and how widely they are spread. */
+/* The median of n figures, and their spread. */
 struct spread {
     double middle, least, most;
-    double low, high; /* quartiles: half of the figures lie between them */
+    double low, high; /* quartiles: half of the figures are between them */
 };
 
 BENCH struct spread spread_of(double *v, int n) {
@@ -72,7 +72,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* Opens a file for a chart. Returns NULL if none is wanted. */
+/* Open a chart's data file. Returns NULL if DELAYQ_BENCH_DATA is not set. */
 BENCH FILE *data_file(const char *name) {
     const char *folder = getenv("DELAYQ_BENCH_DATA");
     char path[1024];
@@ -84,7 +84,7 @@ BENCH FILE *data_file(const char *name) {
     return f;
 }
 
-/* A connection of plain hiredis to the server that DELAYQ_URL names. */
+/* Returns a plain hiredis connection to the server that DELAYQ_URL names. */
 BENCH redisContext *bare(void) {
     const char *url = getenv("DELAYQ_URL");
     redisContext *c;
@@ -113,7 +113,7 @@ BENCH void do_command(redisContext *c, const char *text) {
     freeReplyObject(reply(c));
 }
 
-/* SCRIPT LOAD. Returns the SHA1, to be freed. */
+/* Load a script. Returns its SHA1, which the caller frees. */
 BENCH char *load(redisContext *c, const char *script) {
     redisReply *r;
     char *sha;
@@ -138,8 +138,8 @@ BENCH double info(redisContext *c, const char *section, const char *field) {
     return value;
 }
 
-/* Returns the microseconds of CPU that a process has used, or a negative number
- * if that is not known. */
+/* Returns the CPU time in microseconds that a process has used, or a negative
+ * number if the time is not known. */
 BENCH double cpu_of(pid_t pid) {
     clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
     struct timespec t;
@@ -152,9 +152,9 @@ BENCH double cpu_of(pid_t pid) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-/* Returns the server's CPU time. If tests/with-server.sh has not started the
- * server, this is the server's own figure: that of its main thread, or before
- * Redis 6.2 of all threads. */
+/* Returns the server's CPU time in microseconds. If tests/with-server.sh has
+ * not started the server, the figure is that of INFO cpu: the time of the main
+ * thread, or before Redis 6.2 of all threads. */
 BENCH double server_us(redisContext *c) {
     const char *pid = getenv("DELAYQ_SERVER_PID");
     double s = pid ? cpu_of(atoi(pid)) : -1;
@@ -166,9 +166,9 @@ BENCH double server_us(redisContext *c) {
     return s * 1e6;
 }
 
-/* Returns the CPU time of this program and the server together. Other work on
- * the machine makes both wait, but hardly changes their CPU time. On one core
- * this is the rate. */
+/* Returns the sum of the CPU times of this program and the server. Other work
+ * on the machine makes both wait, but hardly changes their CPU time. If both
+ * share one core, this time determines the rate. */
 BENCH double both_us(redisContext *c) {
     return cpu_of(getpid()) + server_us(c);
 }
@@ -197,8 +197,8 @@ BENCH void aof_on(redisContext *c) {
         usleep(10000);
 }
 
-/* Returns the file's length in bytes. Data that is being written during one
- * INFO appears in the next one. */
+/* Returns the length of the append-only file in bytes. Data that is being
+ * written during one INFO appears in the next one. */
 BENCH double aof_bytes(redisContext *c) {
     double now = -1, last;
     do {
@@ -209,8 +209,8 @@ BENCH double aof_bytes(redisContext *c) {
     return now;
 }
 
-/* The least that an offer must do. KEYS 1 zset; ARGV 1 delay in ms, 2 element,
- * 3 channel */
+/* A script with the minimum that an offer must do. KEYS 1: the zset. ARGV 1:
+ * the delay in ms; 2: the element; 3: the channel. */
 BENCH const char bare_offer[] =
     "local t = redis.call('TIME')\n"
     "local due = string.format('%.0f', t[1] * 1000 +\n"
@@ -223,8 +223,8 @@ BENCH const char bare_offer[] =
 
 /*
  * The two scripts of the published protocol, rewritten. An element is an id as
- * a double, a length and a payload. A list beside the zset has the order of the
- * offers.
+ * a double, a length and a payload. The mirror is a list with the elements in
+ * the order of the offers.
  *
  * offer     KEYS 1 zset, 2 mirror, 3 channel; ARGV 1 due, 2 id, 3 payload
  * transfer  KEYS 1 ready, 2 zset, 3 mirror; ARGV 1 now, 2 limit
@@ -250,34 +250,34 @@ BENCH const char published_transfer[] =
 /* --- comparing ----------------------------------------------------------- */
 
 /*
- * Other work on the machine changes a measured cost from one second to the
- * next, up to twice. So each lap measures delayq and the yardstick right after
- * each other, every second lap in reverse order, and notes their ratio. The
- * laps of all rows of a table take turns, so that a bad minute affects all
- * rows. A row prints the median of the ratios, their quartiles, and a verdict
- * on the goal:
+ * Other work on the machine can double a measured cost from one second to the
+ * next. So each lap measures delayq and the yardstick right after each other,
+ * in reverse order in every second lap, and notes their ratio. The laps of all
+ * rows of a table alternate, so that a bad minute affects all rows. A row
+ * prints the median of the ratios, their quartiles, and a verdict on the goal:
  *
  *     met, missed   the median is further from the goal than the quartiles are
  *                   from each other
- *     unclear       it is not: another day may have the opposite result
+ *     unclear       it is closer, so another day may have the opposite result
  *
- * Either a table of rows, measured by compare():
+ * A bench either defines a table of rows, and calls compare():
  *
  *     static const struct row rows[] = {
  *         {"take", "bare script", ">= 0.85", fill, d_take, fill, y_take, 1}};
  *     compare("rate of", rows, 1, seconds);
  *
- * or the ratios of a bench's own laps: print_head(), then print_row() with
+ * or runs its own laps, and calls print_head(), and then print_row() with
  * spread_of(ratios, LAPS).
  */
 #define LAPS 20
-#define ROWS_MAX 24 /* the most rows of a table */
+#define ROWS_MAX 24 /* the maximum number of rows in a table */
 
 /* Where the processes of a bench run: anywhere, or all on one core (only with
  * the server of tests/with-server.sh). */
 enum where { FREE, ONE_CORE, WHERES };
 
-/* Put this process and its server there. Returns 0 if that can't be done. */
+/* Move this process and its server to one core, or let both run on any core.
+ * Returns 0 if that can't be done. */
 BENCH int put(enum where where) {
 #ifdef __linux__
     static cpu_set_t all;
@@ -307,13 +307,13 @@ BENCH int put(enum where where) {
 #endif
 }
 
-/* Show somebody who watches how far a bench is. */
+/* Print the progress of a bench on a terminal. */
 BENCH void progress(int done, int of) {
     if (!isatty(2)) return;
     fprintf(stderr, done < of ? "\r%d of %d " : "\r\033[K", done, of);
 }
 
-/* Returns the verdict on a goal such as ">= 0.85"; goal "" has none. */
+/* Returns the verdict on a goal such as ">= 0.85", or "" if the goal is "". */
 BENCH const char *verdict(const struct spread *s, const char *goal) {
     int most = strncmp(goal, "<= ", 3) == 0;
     double wanted, over;
@@ -342,13 +342,13 @@ BENCH void print_row(const char *title, const char *yardstick,
 
 struct row {
     const char *title, *yardstick;
-    const char *goal; /* ">= ": the ratio is one of rates, "<= ": of costs */
-    void (*before)(void), (*ours)(void); /* only `ours` is measured */
+    const char *goal; /* ">= 2": a ratio of rates; "<= 2": a ratio of costs */
+    void (*before)(void), (*ours)(void); /* `before` is not measured */
     void (*before_yard)(void), (*yard)(void);
-    double scale; /* the yardstick does 1 / scale as many items */
+    double scale; /* the yardstick handles 1 / scale of the items */
 };
 
-/* Returns the cost of a run by a meter: seconds(), or one of CPU. */
+/* Returns the cost of run(), measured by seconds() or a meter of CPU time. */
 BENCH double cost(void (*before)(void), void (*run)(void),
                   double (*meter)(void)) {
     double begin;
@@ -358,7 +358,7 @@ BENCH double cost(void (*before)(void), void (*run)(void),
     return meter() - begin;
 }
 
-/* Measure one lap of a row. */
+/* Returns the ratio of one lap. If `turned`, the yardstick runs first. */
 BENCH double lap(const struct row *r, int turned, double (*meter)(void)) {
     double ours = 0, yard;
     if (!turned) ours = cost(r->before, r->ours, meter);
@@ -367,7 +367,7 @@ BENCH double lap(const struct row *r, int turned, double (*meter)(void)) {
     return strncmp(r->goal, "<=", 2) == 0 ? ours / yard : yard / ours;
 }
 
-/* Measure and print a table, unpinned and on one core. */
+/* Measure and print a table, first on any core, and then on one core. */
 BENCH void compare(const char *title, const struct row *rows, size_t n,
                    double (*meter)(void)) {
     static const char *const names[] = {"", "one core"};
@@ -375,14 +375,14 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
     int i, where, wheres = WHERES;
     size_t k;
     if (n > ROWS_MAX) die("too many rows");
-    for (i = -1; i < LAPS; i++) { /* the first lap warms up */
+    for (i = -1; i < LAPS; i++) { /* the first lap does not count */
         progress(i + 1, LAPS);
         for (where = 0; where < wheres; where++) {
             if (!put((enum where)where)) {
                 wheres = where;
                 break;
             }
-            /* a handle learns there whether it pays to wait awake */
+            /* lets the handle learn whether to stay awake for a reply */
             cost(rows[0].before, rows[0].ours, meter);
             for (k = 0; k < n; k++) {
                 double ratio = lap(&rows[k], i & 1, meter);
@@ -402,11 +402,11 @@ BENCH void compare(const char *title, const struct row *rows, size_t n,
 
 /* --- what lies in the queue before --------------------------------------- */
 
-#define STORE_MAX 1024 /* the most bytes of a payload */
+#define STORE_MAX 1024 /* the largest payload, in bytes */
 #define PAST_MS 1600000000000LL
 #define FAR_MS 4000000000000LL
 
-/* Open a handle that is connected and has its scripts. */
+/* Open a handle, and tick until it is connected and has loaded its scripts. */
 BENCH void open_queue(delayq *q, const char *name, delayq_wire wire,
                       int64_t lease_ms) {
     delayq_options o;
@@ -425,9 +425,9 @@ BENCH void open_bench(delayq *q, delayq_wire wire, int64_t lease_ms) {
     open_queue(q, "bench", wire, lease_ms);
 }
 
-/* Returns the due times of n items in the order of their offer. `due` of the
- * items are due now, the others are far away. shuffled: the due times are
- * random. */
+/* Returns the due times of n items in the order of their offers. `due` of the
+ * items are due now, the others are due in the far future. If `shuffled`, the
+ * due times are in random order. */
 BENCH int64_t *due_times(int n, int due, int shuffled) {
     int64_t *ms = (int64_t *)malloc((size_t)n * sizeof *ms);
     int i;
@@ -462,8 +462,8 @@ BENCH void store(delayq *q, const int64_t *due_ms, int n, size_t len) {
     }
 }
 
-/* The same in the published layout: one ZADD and one RPUSH for every 300
- * items. */
+/* Store n payloads of len bytes in the published layout, with one ZADD and one
+ * RPUSH for every 300 items. */
 BENCH void store_published(redisContext *c, const char *name,
                            const int64_t *due_ms, int n, size_t len) {
     static char e[300][16 + STORE_MAX], score[300][24], zset[100], mirror[100];
@@ -495,7 +495,7 @@ BENCH void store_published(redisContext *c, const char *name,
     }
 }
 
-/* Run one published transfer of up to `batch` items. */
+/* Run the published transfer once, for up to `batch` items. */
 BENCH void transfer_published(redisContext *c, const char *name,
                               const char *sha, int batch) {
     redisAppendCommand(c,
@@ -505,7 +505,7 @@ BENCH void transfer_published(redisContext *c, const char *name,
     freeReplyObject(reply(c));
 }
 
-/* Run a tick that polls the server in any case. Returns how many items it
+/* Run a tick that always polls the server. Returns the number of items that it
  * moved. */
 BENCH int tick_now(delayq *q) {
     uint64_t moved = q->counts.moved;
@@ -514,7 +514,7 @@ BENCH int tick_now(delayq *q) {
     return (int)(q->counts.moved - moved);
 }
 
-/* Empty the queue, and let the handle poll once. */
+/* Empty the server, and make the next call of the handle poll it. */
 BENCH void empty_bench(redisContext *c, delayq *q) {
     do_command(c, "FLUSHALL");
     q->ready = 0;

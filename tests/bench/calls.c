@@ -1,7 +1,7 @@
 /*
- * How many functions of delayq.h an offer and a take enter, counted by the
- * compiler's -finstrument-functions: this measures how much code a reader has
- * to follow. `make calls` builds and runs it.
+ * Count the functions of delayq.h that an offer and a take enter, by means of
+ * the compiler's -finstrument-functions. The count shows how much code a reader
+ * has to follow. `make calls` builds and runs this program.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -29,8 +29,8 @@ UNCOUNTED static void check(delayq *q, delayq_status status) {
     exit(1);
 }
 
-/* Only the second round counts: by then scripts are loaded, and the subscriber
- * is open. */
+/* Print the counts of the second round only. By then the scripts are loaded,
+ * and the subscriber is open. */
 UNCOUNTED int main(void) {
     static delayq q;
     delayq_options options;

@@ -1,8 +1,8 @@
 /*
- * How work spreads over a cluster: the same items through one queue, through 24
- * queues, and through one queue under 24 names. The busiest node is the limit.
- * The bench prints two numbers: that node's share of the time that all nodes
- * spend in scripts, and the cluster's capacity in times of a single node's.
+ * Measure how work spreads over a cluster. The same items go through one queue,
+ * through 24 queues, and through one queue under 24 names. The busiest node is
+ * the limit. Prints this node's share of the time that all nodes spend in
+ * scripts, and the capacity of the cluster as a multiple of a single node's.
  *
  * Needs DELAYQ_URL: several hosts, separated by commas.
  */
@@ -17,8 +17,8 @@
 static double work[8];
 static int nodes;
 
-/* Returns the microseconds that scripts have cost the busiest node since the
- * last call. */
+/* Returns the busiest node's share of the time that all nodes have spent in
+ * scripts since the last call. */
 static double busiest(const char *url) {
     double sum = 0, most = 0;
     const char *p = strchr(url, '/') + 2;

@@ -1,8 +1,8 @@
 /*
- * counters -- what options.counters adds to a job that is offered, taken with
- * a lease and acknowledged: a handle that counts beside one that doesn't, in
- * turns on one server; payloads of 100 bytes. The figures are those of INFO cpu
- * (all work of the server), INFO commandstats (only its scripts), and
+ * counters -- what options.counters adds to the cost of a job that is offered,
+ * taken with a lease and acked. A handle with the option and one without it run
+ * in turns on one server; payloads have 100 bytes. The figures come from INFO
+ * cpu (all work of the server), INFO commandstats (only its scripts), and
  * aof_current_size. Only the cheapest turn of a round counts, because
  * disturbances only add time.
  */
@@ -119,7 +119,7 @@ int main(void) {
     check(&on, delayq_open(&on, &o));
     memset(payload, 'x', sizeof payload);
     do_command(c, "FLUSHALL");
-    for (i = 0; i < ROWS; i++) { /* loads the scripts */
+    for (i = 0; i < ROWS; i++) { /* this loads the scripts */
         rows[i].live(&off, rows[i].jobs);
         rows[i].live(&on, rows[i].jobs);
     }

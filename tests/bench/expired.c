@@ -1,13 +1,13 @@
 /*
  * expired -- compares delayq with keys that expire, for which Redis publishes
- * an event: their lateness, and the share that never comes. Redis looks for
- * expired keys ten times a second, at random, and stops early if few of the
- * keys that it checks have expired. An event reaches only clients that are
- * connected at that moment.
+ * an event. It measures the lateness of jobs, and the share that never comes.
+ * Redis checks random keys for expiry ten times a second, and stops early if
+ * few of them have expired. An event reaches only clients that are connected at
+ * that moment.
  *
- * Jobs are due at random within 4 s. The bench measures 10^4 and 10^5 jobs;
- * 10^4 jobs beside ten times as many keys that live for an hour; and a consumer
- * that is away during the third of the 4 s.
+ * Jobs are due at random within 4 s. The rows are 10^4 jobs; 10^5 jobs; 10^4
+ * jobs and ten times as many others that are due in an hour; and 10^4 jobs with
+ * a consumer that is away during the third of the 4 s.
  */
 #include "bench.h"
 
@@ -19,7 +19,7 @@
 
 static const struct {
     const char *title;
-    int jobs, others; /* others: keys that live for an hour */
+    int jobs, others; /* others: jobs that are due in an hour */
     int away;
 } rows[] = {{"10^4 jobs", 10000, 0, 0},
             {"10^5 jobs", 100000, 0, 0},
@@ -66,7 +66,7 @@ static void set_keys(int others) {
     }
 }
 
-/* Read one event, or nothing within 10 ms. */
+/* Read the events that have arrived, or wait up to 10 ms for the first one. */
 static void hear(redisContext *s) {
     redisReply *r = NULL;
     struct pollfd f;
@@ -112,7 +112,7 @@ static void take_some(delayq *q) {
 
 /* --- the table ----------------------------------------------------------- */
 
-/* Consume until all jobs have come, or PATIENCE_MS is over. */
+/* Consume until all jobs have come, or PATIENCE_MS after the last due time. */
 static void consume(delayq *q, redisContext *s, int64_t from, int away) {
     int64_t end = from + SPREAD_MS + PATIENCE_MS;
     while (come < jobs && wall_ms() < end) {
@@ -130,8 +130,8 @@ static void consume(delayq *q, redisContext *s, int64_t from, int away) {
     if (s) redisFree(s);
 }
 
-/* Computes p50 and p99, in ms, of the jobs that came, and the percentage of
- * those that did not. */
+/* Run row k. Compute p50 and p99 of the lateness, in ms, of the jobs that came,
+ * and the percentage of the jobs that did not come. */
 static void one_run(size_t k, int ours, double *p50, double *p99,
                     double *lost) {
     int64_t from;
@@ -141,7 +141,7 @@ static void one_run(size_t k, int ours, double *p50, double *p99,
     jobs = rows[k].jobs;
     come = 0;
     memset(seen, 0, sizeof seen);
-    /* Storing them takes a while. */
+    /* leaves enough time to store the jobs */
     from = wall_ms() + LEAD_MS + (jobs + rows[k].others) / 50;
     for (i = 0; i < jobs; i++)
         due_ms[i] = from + (int64_t)(drand48() * SPREAD_MS);

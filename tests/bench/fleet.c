@@ -1,15 +1,14 @@
 /*
- * fleet -- the number of devices that one server can serve. Measures the cost
- * of each request on the server, simulates devices that offer and consumers
+ * fleet -- the number of devices that one server can serve. It measures the
+ * server's cost of each request, simulates devices that offer and consumers
  * that take with a lease and ack, compares the simulation with real runs on
- * this machine, and prints its results for other loads. README.md explains
- * them.
+ * this machine, and prints simulated figures for other loads (see README.md).
  *
- * The simulation has a server that does one request after another, each at its
- * measured cost. Offers come at random times (Poisson) and are due in whole
- * milliseconds. Consumers take up to `batch` items, ack them, and wait while
- * nothing is due. All items have the same delay, since any distribution of
- * delays makes the same random stream of due items. The cost of waiting is
+ * The simulated server runs one request after another, each at its measured
+ * cost. Offers come at random times (Poisson). Due times are rounded up to
+ * whole milliseconds. Consumers take up to `batch` items, ack them, and wait
+ * while nothing is due. All items have the same delay, since any distribution
+ * of delays makes the same random stream of due items. The cost of waiting is
  * fitted to the first real run. The noise of the machine is not simulated.
  */
 #include "bench.h"
@@ -20,11 +19,11 @@
 
 #define RUN_S 4.0    /* length of a run */
 #define DELAY_MS 200 /* the delay of each item */
-#define MOST 400000  /* the most items of a run */
-#define TURN_US 50   /* from a reply to the client's next request */
+#define MOST 400000  /* the maximum number of items in a run */
+#define TURN_US 50   /* time from a reply to the client's next request */
 
 static struct cost {
-    double once, item; /* us for a request, and for each item in it */
+    double once, item; /* microseconds for a request, and for an item in it */
 } offer, take, ack;
 static double wait_us; /* the extra cost of a take that has waited */
 static double wake_us; /* the client's part of the lateness */
@@ -39,8 +38,8 @@ static void check(delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(&q));
 }
 
-/* Measures the microseconds of an offer, a take and an ack of `batch` items.
- * Each is done n times. */
+/* Measure the server's microseconds for an offer, a take and an ack of `batch`
+ * items. Each call is made n times. */
 static void life(int batch, int n, double us[3][5], int round) {
     int64_t *far = due_times(batch * n, 0, 1);
     int64_t *past = due_times(batch * n, batch * n, 0);
@@ -67,7 +66,8 @@ static void life(int batch, int n, double us[3][5], int round) {
     free(past);
 }
 
-/* Fit a straight line through batches of 1 and of 100; medians of five. */
+/* Compute the costs of a request and of an item from batches of 1 and of 100
+ * items, as medians of five rounds. */
 static void measure(void) {
     struct cost *costs[3] = {&offer, &take, &ack};
     double one[3][5], many[3][5];
@@ -87,7 +87,7 @@ static void measure(void) {
 
 struct result {
     double busy, p50, p99; /* busy: share of the time; p50, p99: in ms */
-    double waits;          /* takes a second that had to wait */
+    double waits;          /* the number of takes a second that had to wait */
 };
 
 static double exponential(double mean) {
@@ -96,17 +96,17 @@ static double exponential(double mean) {
 
 static struct result quantiles(double busy, double *late_us, int n) {
     struct result r = {busy, median(late_us, n) / 1000, 0, 0};
-    r.p99 = late_us[n * 99LL / 100] / 1000; /* late_us is sorted by now */
+    r.p99 = late_us[n * 99LL / 100] / 1000; /* median() has sorted late_us */
     return r;
 }
 
-/* Simulate `rate` items a second, offered singly, for RUN_S. */
+/* Simulate RUN_S seconds with `rate` offers of one item a second. */
 static struct result simulate(double rate, int batch, int consumers) {
     static double due[MOST], late[MOST];
     struct consumer {
         enum { WAITS, TAKES, ACKS } state;
-        double at; /* time of its next request, or when its wait began */
-        int n;     /* how many items it holds */
+        double at; /* the time of its next request, or of the start of a wait */
+        int n;     /* the number of items to ack */
     } all[64], *leader, *who;
     double next = 0, now = 0, busy = 0, at, cost;
     int head = 0, tail = 0, k, n, waits = 0;
@@ -127,7 +127,7 @@ static struct result simulate(double rate, int batch, int consumers) {
             if (wakes < at) at = wakes, who = leader;
         }
         if (at > RUN_S * 1e6) break;
-        /* the time at which the server begins the request */
+        /* a request waits until the server has finished the one before */
         now = fmax(now, at);
         if (!who) {
             cost = offer.once + offer.item;

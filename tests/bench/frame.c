@@ -1,17 +1,17 @@
 /*
  * frame -- a game with an outbox, which offers and takes 200 items a second. It
  * measures the wall time and the CPU time of a step and the lateness of items,
- * and counts lost and doubled items: with round trips of 0 to 100 ms, and with
- * a server that is frozen, killed, restarted or unreachable.
+ * and counts lost and doubled items. The rows have round trips of 0 to 100 ms,
+ * or a server that is frozen, killed, restarted or unreachable.
  *
  *     frame [frames a second, default 200 [seconds a row, default 2]]
  *     frame rates
  *
  * After each step the loop spins for as much CPU time as the step has used. The
- * wall time of this spin ("empty") shows the delays by the machine itself.
- * Below are the rates of offers with an outbox, with a kept outbox, and without
- * one, on one core and on all (`rates` prints only these). Then come the turns
- * of a loop of tick and poll. The bench starts its own servers.
+ * wall time of this spin ("empty") shows the delays of the machine itself. The
+ * next table has the rates of offers with an outbox, with a kept outbox, and
+ * without one, on one core and on all (`rates` prints only these). The last has
+ * the turns of a loop of tick and poll. The bench starts its own servers.
  */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 
 #define RATE 200    /* items a second, in each direction */
-#define ITEMS 20000 /* the most items, in each direction */
+#define ITEMS 20000 /* the maximum number of items, in each direction */
 #define FRAMES 100000
 
 static char dir[64], server_path[128], proxy_path[128];
@@ -33,9 +33,9 @@ static pid_t server_pid;
 /* Shared by the processes of a row. */
 static struct shared {
     volatile int stop_peer, stop_game, drop, back;
-    volatile int offered, answered; /* by the peer, whose ids begin at 0 */
+    volatile int offered, answered; /* offered: the peer's last id, plus 1 */
     unsigned char maybe[ITEMS];     /* the peer does not know the outcome */
-    int accepted, refused;          /* by the game's outbox */
+    int accepted, refused;          /* the offers to the game's outbox */
     unsigned char taken[ITEMS];
     int early, gone, dropped;
     unsigned long long settled;
@@ -65,7 +65,7 @@ static redisContext *reach(void) {
     return NULL;
 }
 
-/* synced: a write that the server has confirmed survives its death. */
+/* Start the server. If `synced`, its confirmed writes survive a kill. */
 static void start_server(int synced) {
     redisContext *c;
     server_pid = child();
@@ -126,7 +126,7 @@ struct flow {
 };
 struct pair {
     int fd[2];
-    int hurt; /* some of its bytes were dropped */
+    int hurt; /* the proxy has dropped some of its bytes */
     struct flow flow[2];
 };
 
@@ -154,7 +154,7 @@ static int unix_socket(const char *path, int listening) {
     return -1;
 }
 
-/* Receive and hold bytes. Returns 0 if the connection has ended. */
+/* Receive bytes to pass on later. Returns 0 if the connection has ended. */
 static int hold(struct pair *p, int d, int64_t delay_us) {
     static char bytes[65536];
     ssize_t n = read(p->fd[d], bytes, sizeof bytes);
@@ -182,8 +182,8 @@ static int hold(struct pair *p, int d, int64_t delay_us) {
     return 1;
 }
 
-/* Pass on the bytes that are due. Returns 0 if the connection has ended.
- * *blocked: there was no room. */
+/* Pass on the bytes that are due. Set *blocked if the receiver's socket is
+ * full. Returns 0 if the connection has ended. */
 static int pass(struct pair *p, int d, int *blocked) {
     struct flow *f = &p->flow[d];
     int64_t now = mono_us();
@@ -238,7 +238,7 @@ static void run_proxy(int listener, int64_t delay_us) {
             if (!ends) continue;
             end_pair(&pairs[i]);
             pairs[i] = pairs[--n];
-            i = n; /* look at all pairs again */
+            i = n; /* restarts the loop over all pairs */
         }
         for (i = 0; i < 2 * n; i++) {
             struct flow *f = &pairs[i / 2].flow[i % 2];
@@ -293,7 +293,7 @@ static delayq_options options_of(const char *name, const char *path) {
     return o;
 }
 
-/* Offers RATE items a second, each with its number and the time of the call. */
+/* Offer RATE items a second. Each contains its number and the call's time. */
 static void run_peer(void) {
     static delayq q;
     delayq_options o = options_of("in", server_path);
@@ -367,12 +367,12 @@ static void step(int due) {
     }
 }
 
-/* Run frames. Each step gets the number of items that are due by now. */
+/* Run frames. A step gets the number of items that should be offered by now. */
 static void run_frames(void (*a_step)(int due), int fps, double for_s) {
     int64_t begin, end, next, wall, cpu, used;
     struct timespec t;
     int n;
-    /* so that the pages are mapped */
+    /* maps the pages, so that no step has to wait for this */
     memset(shared->wall, 0, sizeof shared->wall);
     memset(shared->empty, 0, sizeof shared->empty);
     memset(shared->cpu, 0, sizeof shared->cpu);
@@ -434,7 +434,7 @@ static void run_game(const char *path, int fps, double for_s) {
 
 /* --- a row --------------------------------------------------------------- */
 
-/* Note the numbers of the items left in the queue, leased ones included. */
+/* Count in seen[] each item that is left in the queue, leased ones included. */
 static void look_at(const char *name, unsigned char *seen) {
     static const char script[] =
         "local out = redis.call('LRANGE', ARGV[1], 0, -1)\n"
@@ -507,8 +507,8 @@ static void print_items(int rtt_ms) {
     fflush(stdout);
 }
 
-/* The event happens after a quarter of the time, and ends after three
- * quarters. */
+/* Measure and print a row. The event begins after a quarter of the time, and
+ * ends after three quarters. */
 static void row(const char *title, int rtt_ms, enum event what, int fps,
                 double for_s) {
     int through = rtt_ms > 0 || what == DROP;
@@ -546,7 +546,7 @@ static void row(const char *title, int rtt_ms, enum event what, int fps,
     end_server();
 }
 
-/* The host does not exist, so only the steps can be measured. */
+/* The step for a host that does not exist. It takes and stores no item. */
 static void step_nowhere(int due) {
     delayq_item item;
     delayq_tick(&out, NULL);
@@ -581,7 +581,7 @@ static void nowhere(int fps, double for_s) {
 #define ROUNDS 5
 #define RATE_S 0.3
 
-/* Sleep as a program does if its outbox is full. */
+/* Sleep until the outbox may have room again, as a program would. */
 static void sleep_until_ready(delayq *q) {
     struct pollfd p[3];
     int fds[3];
@@ -595,8 +595,8 @@ static void sleep_until_ready(delayq *q) {
 
 enum { NO_BOX, BOX, KEPT_BOX };
 
-/* Returns the CPU time of this process and the server in ns, or 0 if it is not
- * known. */
+/* Returns the CPU time of this process plus that of the server in ns, or 0 if
+ * the time is not known. */
 static double both_cpu_ns(void) {
     char path[64];
     double server_ns = 0;
@@ -608,8 +608,8 @@ static double both_cpu_ns(void) {
     return server_ns > 0 ? server_ns + (double)cpu_ns() : 0;
 }
 
-/* Returns offers a second, made one at a time. *ns: the CPU time of each. A
- * kept outbox lies in shared memory, as a mapped file does. */
+/* Returns the rate of single offers a second. Sets *ns to the CPU time of each.
+ * A kept outbox is in shared memory, like a mapped file. */
 static double rate(int with_box, double *ns) {
     static delayq q;
     static const char payload[100];
@@ -760,7 +760,7 @@ static void turns(const char *title, int with_box, enum event what) {
         left_ms = (int64_t)((begin + TURNS_S - seconds()) * 1000) + 1;
         if (left_ms < 0) left_ms = 0;
         poll(p, (nfds_t)count, (int)(wait_ms < left_ms ? wait_ms : left_ms));
-        /* a turn counts unless the end of the time cut its wait off */
+        /* does not count the last turn, whose wait was cut off */
         n += seconds() - begin < TURNS_S;
     }
     end = seconds() - begin;

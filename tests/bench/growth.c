@@ -1,16 +1,16 @@
 /*
  * growth -- the server's cost of moving an item, for different numbers of
  * pending items: with delayq on a native queue, with delayq and Redisson's
- * mirror, and with the published protocol. Items of 100 bytes, due in the order
- * of their offers or at random. Then the same if Redisson offers, too: 50,000
- * items are pending at random, half with its random ids, half with delayq's.
- * The yardstick is the transfer of Redisson >= 3.21.1.
+ * mirror, and with the published protocol. Items have 100 bytes, and are due in
+ * the order of their offers or at random. In the last table Redisson offers,
+ * too: 50,000 items are pending at random, half with its random ids, half with
+ * delayq's. The yardstick is the transfer of Redisson >= 3.21.1.
  *
  *     growth [most pending, default 1000000]
  *
- * The server has all queues of a row at once, and one of 1,000 items. Each lap
- * moves a hundred items of each queue. The bench prints the server's CPU time,
- * and the ratios of the laps.
+ * The server has all queues of a row at once, and another one with 1,000 items.
+ * Each lap moves a hundred items of each queue. The bench prints the server's
+ * CPU time, and the ratios of the laps.
  */
 #include "bench.h"
 
@@ -26,7 +26,7 @@ static const char *const names[KINDS] = {"few", "native", "mirrored",
 static redisContext *c;
 static char *sha;
 static struct queue {
-    delayq q; /* the one of PUBLISHED only stores, if both offer */
+    delayq q; /* in queues[PUBLISHED] only store_mixed() uses it */
     int pending, left, batch;
     double most_us; /* the longest call */
 } queues[KINDS];
@@ -39,7 +39,7 @@ static void forget(const char *name) {
     freeReplyObject(reply(c));
 }
 
-/* Make as many items due as the laps move, or half of them. */
+/* Fill the queue. Make DUE items due, or half of the pending ones if fewer. */
 static void refill(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     int due = w->pending / 2 < DUE ? w->pending / 2 : DUE;
@@ -53,8 +53,8 @@ static void refill(enum kind kind, int shuffled) {
     w->left = due;
 }
 
-/* Returns the microseconds of the server's CPU for a moved item. If a tick has
- * much work with each item, it moves fewer at a time. */
+/* Move a batch. Returns the server's CPU time for an item in microseconds. If
+ * the items are costly, a tick moves fewer, so several ticks are needed. */
 static double move(enum kind kind, int shuffled) {
     struct queue *w = &queues[kind];
     double us = 0;
@@ -80,7 +80,7 @@ static double move(enum kind kind, int shuffled) {
 
 /* --- a row ---------------------------------------------------------------- */
 
-#define ROWS 7 /* 1,000 to 100,000, in order and at random, and 1,000,000 */
+#define ROWS 7 /* 3 sizes in order and at random; 1,000,000 at random */
 
 static struct outcome {
     int pending, shuffled;
@@ -99,7 +99,7 @@ static void measure(struct outcome *o) {
         w->most_us = 0;
     }
     if (o->shuffled && o->pending > 100000)
-        queues[PUBLISHED].batch = BATCH / 10; /* there an item takes 17 ms */
+        queues[PUBLISHED].batch = BATCH / 10; /* an item costs 17 ms */
     for (i = -1; i < LAPS; i++) {
         double cost[KINDS];
         for (k = 0; k < KINDS; k++) {
@@ -136,8 +136,8 @@ static void ratios(const struct outcome *o) {
 #define MIXED 50000
 #define RUN 10 /* items of one kind before the other kind follows */
 
-/* The transfer of Redisson >= 3.21.1, rewritten. Id and payload have lengths.
- */
+/* The transfer of Redisson >= 3.21.1, rewritten. Both the id and the payload
+ * are preceded by their length. */
 static const char redisson_transfer[] =
     "local es = redis.call('ZRANGEBYSCORE', KEYS[2], 0, ARGV[1], 'LIMIT', 0,\n"
     "  ARGV[2])\n"
@@ -166,7 +166,7 @@ static void store_redisson(const char *name, const int64_t *due_ms) {
     for (i = 0; i < 2 * RUN; i++) freeReplyObject(reply(c));
 }
 
-/* Store items of both kinds. Only those of one kind are due. */
+/* Store items of delayq and of Redisson. Only one of the two kinds is due. */
 static void store_mixed(enum kind kind, int of_redisson) {
     int64_t *times = due_times(MIXED, 0, 1);
     int i, due = DUE;
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
     printf("%-9s%-7s |%10s%9s |%10s%9s |%10s%9s\n", "pending", "order",
            "an item", "at once", "an item", "at once", "an item", "at once");
     for (n = FEW_PENDING; n <= most && rows < ROWS; n *= 10)
-        for (i = n >= 1000000; i < 2; i++) { /* a million only at random */
+        for (i = n >= 1000000; i < 2; i++) { /* a million: only at random */
             struct outcome *o = &outcomes[rows];
             int k;
             o->pending = n;

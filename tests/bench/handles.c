@@ -2,8 +2,8 @@
  * handles -- the server's cost of connected programs: of opening and closing a
  * handle, compared with a bare connection that sends a PING; of keeping a
  * handle that only offers or that waits; and of notifying a hundred waiting
- * handles of an item that is due before all others. CPU of the server in
- * microseconds, memory by INFO.
+ * handles of an item that is due before all others. The figures are the
+ * server's CPU time in microseconds, and its memory as shown by INFO.
  */
 #include "bench.h"
 
@@ -25,8 +25,8 @@ static void open_one(int i) {
         die(delayq_errmsg(&handle[i]));
 }
 
-/* Returns the cost of an offer. Each is due before all others, or after
- * them. */
+/* Returns the server's microseconds for an offer. With a negative step each
+ * item is due before all others, with a positive step after all others. */
 static double offer_us(int step) {
     double before;
     int i;
@@ -38,8 +38,8 @@ static double offer_us(int step) {
     return (server_us(c) - before) / OFFERS;
 }
 
-/* Returns the KiB of a handle above `before`, after the server has shrunk idle
- * buffers. */
+/* Returns the server's memory for each handle in KiB, after the server has
+ * shrunk idle buffers. `before` is its used memory without handles. */
 static double idle_kib(double before) {
     sleep(8);
     return (info(c, "memory", "used_memory:") - before) / HANDLES / 1024;
@@ -48,7 +48,7 @@ static double idle_kib(double before) {
 static void listen_all(void) {
     int i;
     for (i = 0; i < HANDLES; i++) {
-        while (!handle[i].subscribed) /* one or two ticks after the open */
+        while (!handle[i].subscribed) /* needs one or two ticks */
             if (delayq_tick(&handle[i], NULL) != DELAYQ_OK)
                 die(delayq_errmsg(&handle[i]));
     }

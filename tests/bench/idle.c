@@ -1,10 +1,10 @@
 /*
- * idle -- the cost of a handle while nothing is due: of a tick and a take with
- * timeout 0, in multiples of reading the clock; and the commands of a consumer
- * that waits in a take for ever. The latter is the mean of two consumers, one
- * with nothing pending, one with an item due in an hour. The commands are those
- * in MONITOR. Commands that scripts call are not counted, since they cost no
- * round trip.
+ * idle -- the cost of a handle while nothing is due. It measures a tick and a
+ * take with timeout 0, in multiples of the cost of reading the clock, and
+ * counts the commands of a consumer that waits in a take for ever. The count is
+ * the mean of two consumers, one with nothing pending, one with an item due in
+ * an hour. It uses MONITOR, and leaves out commands that scripts call, since
+ * they cost no round trip.
  *
  *     idle [seconds that the consumer waits, default 20]
  */
@@ -30,8 +30,8 @@ static void take(void) {
     delayq_take(&q, &item, 0);
 }
 
-/* Returns nanoseconds: the lowest of some tries, since it has the least
- * noise. */
+/* Returns the nanoseconds of a call. This is the lowest of TRIES figures, since
+ * it has the least noise. */
 static double cost_of(void (*call)(void)) {
     double least = 1e9;
     int i, n;
@@ -80,8 +80,8 @@ static pid_t consume(const char *name) {
     _exit(1);
 }
 
-/* Returns the number of clients' commands in MONITOR, without those of
- * scripts. */
+/* Returns the number of commands in MONITOR until the given time, without those
+ * that scripts call. */
 static int heard(redisContext *monitor, double until) {
     struct pollfd p;
     redisReply *r = NULL;
@@ -109,7 +109,7 @@ static void waits(int for_s) {
     if (delayq_offer(&q, "x", 1, 3600000) != DELAYQ_OK) die(delayq_errmsg(&q));
     delayq_close(&q);
     for (i = 0; i < 2; i++) pids[i] = consume(names[i]);
-    sleep(1); /* until they wait */
+    sleep(1); /* by then both consumers wait */
     do_command(monitor, "MONITOR");
     all = info(c, "stats", "total_commands_processed:");
     heard(monitor, seconds() + 0.1); /* skip this bench's own INFO */

@@ -1,17 +1,17 @@
 /*
- * large -- the cost of payloads of 1, 16 and 64 MB. First the server's time in
- * scripts per MB, by INFO commandstats, compared with a GET and a SET of as
- * many bytes in Lua. Then the time of the calls, most of which the bytes spend
- * in the socket. All calls take turns on one server. The figures are medians of
- * the rounds.
+ * large -- the cost of payloads of 1, 16 and 64 MB. "script" is the server's
+ * time in scripts per MB, from INFO commandstats. It can be compared with a GET
+ * and a SET of as many bytes in Lua. "call" is the time of the calls, most of
+ * which is the transfer through the socket. All calls run in turns on one
+ * server. The figures are medians of the rounds.
  *
- * At the end a take with a lease and its ack, divided by a GET, a SET and two
- * copies in Lua, and by the leanest scripts that do the same with a sorted set.
- * The number of strings that Lua makes determines the cost: since Redis 7.0 Lua
- * hashes each of their bytes, and that takes ten times as long as copying the
- * byte. A GET makes one string, a SET one of its argument, a copy one. A take
- * with a lease makes three (the element, its payload without the count, and
- * both together), an ack one.
+ * The last rows divide the cost of a take with a lease and its ack by that of a
+ * GET, a SET and two copies in Lua, and by that of the leanest scripts that do
+ * the same with a sorted set. The number of strings that Lua makes determines
+ * the cost: since Redis 7.0 Lua hashes each of their bytes, which takes ten
+ * times as long as copying the byte. A GET, a SET and a copy each make one
+ * string. A take with a lease makes three (the element, the part after the
+ * count, and the new element), an ack one.
  */
 #include "bench.h"
 
@@ -42,7 +42,7 @@ static void get_in_lua(void) {
     do_command(c, "EVAL return#redis.call('GET',KEYS[1]) 1 large");
 }
 
-/* Each makes one string. */
+/* Each string.sub() makes one string. */
 static void copies_in_lua(void) {
     redisAppendCommand(c, "EVAL %s 1 large",
                        "local s = redis.call('GET', KEYS[1])\n"
@@ -50,7 +50,7 @@ static void copies_in_lua(void) {
     freeReplyObject(reply(c));
 }
 
-/* KEYS 1 zset; ARGV 1 the end of the lease */
+/* A lean take with a lease. KEYS 1: the zset. ARGV 1: the end of the lease. */
 static void lean_lease(void) {
     redisAppendCommand(
         c, "EVAL %s 1 lean 4000000000000",
@@ -91,7 +91,7 @@ static void offer(void) {
 static void take(void) {
     take_from(&plain);
 }
-/* Wait for at least 1 ms, so that the item is due, and tick. */
+/* Tick until the item has been moved. It is due after at most 1 ms. */
 static void tick(void) {
     int moved = 0;
     while (moved == 0) moved = tick_now(&plain);
@@ -172,7 +172,7 @@ static void measure(size_t mb, int rounds) {
               "<= 1.10");
 }
 
-/* On a busy machine 64 MB may need longer than the default. */
+/* On a busy machine 64 MB may need longer than the default time limit. */
 static void open_patient(delayq *q, int64_t lease_ms) {
     delayq_options o;
     memset(&o, 0, sizeof o);

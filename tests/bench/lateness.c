@@ -1,17 +1,17 @@
 /*
  * lateness -- the lateness of the items that delayq_take hands out. It has two
  * yardsticks: the least that is possible on this machine, a sleep until the due
- * time and one PING; and a bare script that takes one due item. The three take
- * turns, item by item, in the same run. An early item ends the run.
+ * time and one PING; and a bare script that takes one due item. The three are
+ * measured in turns, item by item, in one run. An early item ends the run.
  *
  *     lateness [items of each kind, default 1200]
  *
- * A lap has a twentieth of the items. Each lap's quantile is computed by
- * itself.
+ * A lap has a twentieth of the items. The quantiles of each lap are computed
+ * separately.
  */
 #include "bench.h"
 
-/* used for a few items: in Linux poll() may be late by a thousandth */
+/* the delay of a few items, since in Linux poll() may be 0.1 % late */
 #define LONG_MS 300
 #define KINDS 3
 
@@ -24,7 +24,7 @@ static const char bare_take[] =
     "redis.call('ZREMRANGEBYRANK', KEYS[1], 0, 0)\n"
     "return e\n";
 
-/* Sleep until the item is due. Then send a PING, or run the bare script. */
+/* Sleep until the item is due. Then send a PING or, if sha is set, a script. */
 static double bare_us(int delay_ms, const char *sha) {
     int64_t due_us = ((wall_us() + 999) / 1000 + delay_ms) * 1000;
     struct timespec t;
@@ -52,8 +52,8 @@ static double delayq_us(int delay_ms) {
     return (double)(wall_us() - item.due_ms * 1000);
 }
 
-/* Returns a quantile of v[], which is sorted. With 1000 items the last one is
- * the quantile of 1000. */
+/* Returns a quantile of v[], which is sorted. The quantile of 1000 is the last
+ * item. */
 static double at(const double *v, int n, int permille) {
     int i = (int)((int64_t)n * permille / 1000);
     return v[i < n ? i : n - 1];
@@ -73,7 +73,7 @@ static double quantile(const double *v, int n, int permille) {
     return value;
 }
 
-/* Print a quantile: the ratio of each lap, and the microseconds of all. */
+/* Print a quantile: the ratios of the laps, and microseconds over all laps. */
 static void row(const char *title, double *v[KINDS], int n, int permille,
                 const char *where, const char *goal) {
     double ratio[LAPS];
@@ -87,9 +87,9 @@ static void row(const char *title, double *v[KINDS], int n, int permille,
            quantile(v[2], n, permille));
 }
 
-/* Write a line for each lateness in us, in steps of a quarter of an octave: the
- * percentages of items that were this late, and of items that were later, for
- * each of the three. */
+/* Write a line for each step of the lateness, which is a quarter of an octave.
+ * It has the upper edge of the step in us, and for each kind the percentages of
+ * the items in the step and of later items. */
 static void histogram(FILE *f, double *v[3], int n) {
     int i[3] = {0, 0, 0}, k, from, left = 1;
     double edge = 16;

@@ -1,12 +1,12 @@
 /*
- * lifecycle -- the server's cost of a job over its whole life: it is offered,
- * taken with a lease and acknowledged. Payloads have 100 bytes, batches have 1,
- * 10 and 100 jobs. Each lap runs all of them. The bench prints the median and
- * the quartiles of the laps: the microseconds of the server's CPU time for a
- * job; the part of it in scripts (INFO commandstats), that is without reading,
- * parsing and replying; and the jobs a second of one program.
+ * lifecycle -- the server's cost of a job that is offered, taken with a lease
+ * and acked. Payloads have 100 bytes, batches have 1, 10 and 100 jobs. Each lap
+ * runs all of them. The bench prints the median and the quartiles of the laps:
+ * the microseconds of the server's CPU time for a job; the part of it in
+ * scripts (INFO commandstats), which does not include reading, parsing and
+ * replying; and the jobs a second of one program.
  *
- * "1 ack_take" acks a job and takes the next in one round trip.
+ * The row "1, ack_take" acks a job and takes the next one in one round trip.
  */
 #include "bench.h"
 

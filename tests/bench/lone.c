@@ -9,7 +9,7 @@
  *     told    reads the due time from a pipe, sleeps until then, and takes the
  *             item with a bare script
  *     hears   the same, but the server publishes the due time
- *     BLPOP   for pushed items
+ *     BLPOP   waits in BLPOP for pushed items
  *
  * Each consumer is a process. The consumers get their items in turn.
  */
@@ -18,16 +18,16 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ITEMS 12 /* in each lap, of each kind */
+#define ITEMS 12 /* the items of each kind in each lap */
 #define DELAY_MS 12
-#define SETTLE_MS 4 /* until the consumer waits again */
+#define SETTLE_MS 4 /* by then the consumer waits again */
 
 enum kind { OURS, TOLD, HEARS, PUSHED, POPS, KINDS };
 
 static redisContext *c;
 static char *sha_offer;
 static delayq producer;
-static int told[2]; /* the pipe */
+static int told[2]; /* the pipe for due times */
 static pid_t pids[KINDS];
 static volatile struct shared {
     int taken;
@@ -126,7 +126,7 @@ static void offer_bare(enum kind kind) {
     if (kind == TOLD && write(told[1], &due_ms, sizeof due_ms) < 0) die("pipe");
 }
 
-/* The cost of an item, the server's part of it, and the lateness, in us. */
+/* In us: the cost of an item, the server's part of it, and the lateness. */
 enum figure { CPU, OF_SERVER, LATE, FIGURES };
 
 static void item(enum kind kind, double *to) {
@@ -157,7 +157,7 @@ static void laps(enum where where) {
     static double v[KINDS][FIGURES][ITEMS];
     double figures[FIGURES];
     int i, k, kind, f;
-    for (i = -1; i < LAPS; i++) { /* the first lap warms up */
+    for (i = -1; i < LAPS; i++) { /* the first lap does not count */
         progress((int)where * LAPS + i + 1, WHERES * LAPS);
         for (k = 0; k < ITEMS; k++)
             for (kind = 0; kind < KINDS; kind++) {
@@ -183,7 +183,7 @@ static void row(const char *title, const char *yardstick, enum figure f,
     }
 }
 
-/* Call this last, since it sorts the laps. */
+/* Call this function last, since it sorts the laps. */
 static void print_us(int wheres) {
     static const char *const names[] = {"delayed", "sleep, bare script",
                                         "the same, that hears", "pushed",
@@ -215,7 +215,7 @@ int main(void) {
         if (!put((enum where)where)) break;
         wheres = where + 1;
         for (kind = 0; kind < KINDS; kind++) start((enum kind)kind);
-        usleep(200000); /* until the consumers wait */
+        usleep(200000); /* by then the consumers wait */
         laps((enum where)where);
         for (kind = 0; kind < KINDS; kind++) {
             kill(pids[kind], SIGKILL);

@@ -2,9 +2,9 @@
  * memory -- the server's memory for a pending item, compared with the published
  * layout, for payloads of 16 bytes to 1 KiB. It is the growth of used_memory in
  * INFO memory over 50,000 items. An element is a string of 25 bytes and the
- * payload. jemalloc has sizes in steps of up to a quarter: a payload of 100
- * bytes just misses the next smaller size, so 99 bytes are measured, too. Then
- * the memory of a ready item, and of a key against duplicates.
+ * payload. jemalloc's sizes differ by up to a quarter, and a payload of 100
+ * bytes is just too large for one of them, so 99 bytes are measured, too. The
+ * last line shows the memory of a ready item, and of a key against duplicates.
  */
 #include "bench.h"
 
@@ -12,8 +12,8 @@
 
 static redisContext *c;
 
-/* Returns the used memory after the server has resized its buffers and
- * tables. */
+/* Returns the server's used memory in bytes after it has resized its buffers
+ * and tables. */
 static double used(void) {
     usleep(50000);
     info(c, "memory", "used_memory:");
@@ -25,8 +25,8 @@ static double empty(void) {
     return used();
 }
 
-/* Returns the bytes of a ready item, stored by RPUSH, with a payload of len
- * bytes. */
+/* Returns the memory in bytes of a ready item, stored by RPUSH, with a payload
+ * of len bytes. */
 static double ready(size_t len) {
     static char payload[STORE_MAX];
     double before = empty();
@@ -37,8 +37,8 @@ static double ready(size_t len) {
     return (used() - before) / ITEMS;
 }
 
-/* Returns the additional memory of a pending item of 100 bytes for a key of 12
- * bytes. */
+/* Returns how many more bytes a pending item of 100 bytes needs if it has a key
+ * of 12 bytes. */
 static double keys(delayq *q, const int64_t *due, double without) {
     static delayq_message m[100];
     static char key[100][16], payload[100];

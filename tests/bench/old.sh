@@ -1,7 +1,7 @@
 #!/bin/sh
-# old.sh BUILD COMMIT -- runs the bench `scripts` with the delayq.h of COMMIT
-# and with the current one, in turns on one server, and prints the medians of
-# both and of their ratios, with the spread.
+# old.sh BUILD COMMIT: runs the bench `scripts` with the delayq.h of COMMIT and
+# with the current one, in turns on one server. Prints the medians of both and
+# of their ratios, and the spread of the ratios.
 cd "$(dirname "$0")/../.." || exit 1
 build=$1 old=$2 dir=$1/old
 mkdir -p "$dir/tests/bench" || exit 1

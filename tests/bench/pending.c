@@ -1,8 +1,8 @@
 /*
  * pending -- the cost of items on a server that has ten million pending items:
- * memory, and the CPU time of program and server for each item of a batch of
- * 100. It is compared with a queue of 10,000 on the same server. Items of 100
- * bytes, due at random. Ten million need 2.6 GB.
+ * their memory, and the CPU time of program and server for each item of a batch
+ * of 100. The time is compared with that in a queue of 10,000 items on the same
+ * server. Items have 100 bytes, and are due at random. Ten million need 2.6 GB.
  *
  *     pending [how many, default 10000000]
  */
@@ -12,14 +12,14 @@
 #define BATCH 100
 
 static redisContext *c;
-static delayq queues[2]; /* one with few items, one with many */
+static delayq queues[2]; /* [0]: the queue with few items; [1]: with many */
 static char payload[BATCH];
 
 static void check(delayq *q, delayq_status status) {
     if (status != DELAYQ_OK) die(delayq_errmsg(q));
 }
 
-/* Offer a batch, due within the year that begins tomorrow, or now. */
+/* Offer a batch that is due now, or within the year that begins tomorrow. */
 static void offer(delayq *q, int now) {
     static delayq_message m[BATCH];
     int i;
@@ -32,7 +32,7 @@ static void offer(delayq *q, int now) {
     check(q, delayq_offer_many(q, m, BATCH));
 }
 
-/* Returns the bytes of an item. */
+/* Store n items. Returns the server's memory for each of them in bytes. */
 static double fill(delayq *q, int n) {
     double before = info(c, "memory", "used_memory:");
     int i;
@@ -41,7 +41,7 @@ static double fill(delayq *q, int n) {
         if (i % 100000 == 0) progress(i, n);
     }
     progress(1, 1);
-    usleep(200000); /* the server's tables grow in steps */
+    usleep(200000); /* time to finish resizing the server's tables */
     return (info(c, "memory", "used_memory:") - before) / n;
 }
 
@@ -59,7 +59,7 @@ static void do_ack(delayq *q) {
     check(q, delayq_ack_many(q, items, BATCH));
 }
 
-/* The yardstick of an offer: a plain ZADD. */
+/* The yardstick of offer_many is a plain ZADD of as many elements. */
 static void do_zadd(delayq *q) {
     static unsigned char e[BATCH][125];
     static char due[BATCH][24], key[600];
@@ -92,7 +92,7 @@ static const struct step {
              {"ack_many(100)", do_ack}};
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* Each lap runs the steps on both queues. The two take turns in being first. */
+/* Each lap runs the steps on both queues. Every second lap swaps the queues. */
 static void measure(void) {
     static double us[STEPS][2][LAPS], ratio[STEPS][LAPS];
     int i, which;

@@ -1,8 +1,8 @@
 /*
  * rates -- offers and takes, one at a time, compared with bare hiredis loops
- * that do the minimum; batches, compared with the published protocol (`batch`
- * has the others). Items have 100 bytes. The processes run on any core, and
- * then with server and client on one core.
+ * that do the minimum; and batches, compared with the published protocol (the
+ * bench `batch` has other yardsticks). Items have 100 bytes. The processes run
+ * on any core, and then with server and client on one core.
  */
 #include "bench.h"
 
@@ -228,7 +228,7 @@ static const struct row rows[] = {
      fill_published, y_published_blpop, 10},
 };
 
-/* A call that waits for its reply awake uses more of it. */
+/* A call that stays awake until its reply comes uses more CPU time. */
 static const struct row own_rows[] = {
     {"offer", "bare script", "<= 3", empty, d_offer, empty, y_offer, 1},
     {"take", "bare script", "<= 3", fill_singles, d_take, fill_singles, y_take,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run benches one after the other, and print the progress before each. Most use
-# one private server. cluster and frame have servers of their own.
+# Run benches one after the other, and print the progress before each. Most of
+# them use one private server; cluster and frame have servers of their own.
 #
 #     run.sh FOLDER bench...
 folder=$1

@@ -1,14 +1,14 @@
 /*
- * scripts -- the server's cost of each call's script, by INFO commandstats:
+ * scripts -- the server's cost of each call's script, from INFO commandstats:
  * offers, takes, ack_takes and ticks, with many due items of 100 bytes. Prints
- * NAME=microseconds per call, of the cheapest round. `make bench-old
- * OLD=commit` builds it with another delayq.h, too, and runs both in turns on
- * the same machine.
+ * NAME=microseconds of a call in the cheapest round. `make bench-old
+ * OLD=commit` also builds it with another delayq.h, and runs both in turns on
+ * one server.
  */
 #include "bench.h"
 
 #define ROUNDS 20
-#define CALLS 100 /* calls in each round */
+#define CALLS 100 /* the calls of each round */
 #define ITEMS (ROUNDS * CALLS + 400)
 
 static redisContext *c;
@@ -61,7 +61,7 @@ static void tick_100(void) {
     if (tick_now(&q) != 100) die("a tick moved less than 100");
 }
 
-/* Returns the least of all rounds, since disturbances only add time. */
+/* Returns the least microseconds per call, since disturbances only add time. */
 static double per_call(int64_t lease_ms, int due, int calls,
                        void (*call)(void)) {
     double us, least = 0;

@@ -1,16 +1,16 @@
 /*
- * stall -- the longest time for which a script blocks the server: with a
- * million pending and 100,000 due items on a native queue, and with Redisson's
- * mirror, where items are due at random. The time is taken from the server's
- * slow log, and from the slowest reply to a second client that sends one PING
- * after another.
+ * stall -- the longest time for which a script blocks the server. A native
+ * queue has a million pending and 100,000 due items; a queue with Redisson's
+ * mirror has 100,000 of each. Items are due at random. The time is taken from
+ * the server's slow log, and from the slowest reply to a second client that
+ * sends one PING after another.
  *
  *     stall [pending, default 1000000 [with the mirror, default 100000]]
  *
- * Each lap moves a thousand items by each call (two hundred with a mirror),
- * cancels a tenth of that, and notes the longest script and the slowest PING.
- * The last two rows show the share of the machine itself: a script that only
- * counts to 50,000, and an idle server.
+ * In each lap each call moves a thousand items (two hundred with a mirror) or
+ * cancels a tenth of that, and the bench notes the longest script and the
+ * slowest PING. The last two rows show the delays by the machine itself, with a
+ * script that only counts to 50,000 and with an idle server.
  */
 #include "bench.h"
 #include <sys/mman.h>
@@ -22,13 +22,13 @@
 static redisContext *c;
 static delayq q, lease;
 static char *sha_transfer, *sha_spin;
-static int moved;      /* items that each call moves in a lap */
-static int64_t *times; /* due times */
+static int moved;      /* the number of items that each call moves in a lap */
+static int64_t *times; /* due times in the past, in random order */
 static int next_time;
 static delayq_message kept[100];
 static volatile struct shared {
     int quit;
-    double ms; /* the slowest PING; can be set to 0 */
+    double ms; /* the time of the slowest PING since it was set to 0 */
 } * shared;
 
 static void ping(void) {
@@ -43,7 +43,7 @@ static void ping(void) {
     _exit(0);
 }
 
-/* Returns the longest script of the slow log, in ms. */
+/* Returns the time in ms of the longest script in the slow log. */
 static double longest(void) {
     redisReply *r;
     double ms = 0;
@@ -91,7 +91,7 @@ static void take_ack(void) {
     take_of(&lease, 1);
 }
 
-/* Offer the items that are then cancelled. */
+/* Offer the items for cancel(). */
 static void keep(void) {
     int i;
     memset(kept, 0, sizeof kept);
@@ -135,11 +135,11 @@ struct call {
     int measured;
 };
 
-/* A lap moves only items that it has offered. */
+/* A lap moves only items that the same lap has offered. */
 static const struct call calls[] = {
     {"offer_many", offer, 1},
     {"tick", tick, 1},
-    {"", take, 0}, /* takes the moved items */
+    {"", take, 0}, /* removes the moved items */
     {"", offer, 0},
     {"take_many(100)", take, 1},
     {"", offer, 0},
@@ -193,7 +193,7 @@ static void rows(const char *name, delayq_wire wire, int n, const char *goal) {
     delayq_close(&lease);
 }
 
-/* The yardstick: the published transfer of as many pending and due items. */
+/* Measure the yardstick: the published transfer with n pending items. */
 static void rows_published(int n) {
     int64_t *all = due_times(n + DUE, 0, 1);
     char title[64];

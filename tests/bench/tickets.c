@@ -1,8 +1,8 @@
 /*
  * tickets -- the server's cost of a cancel and a reschedule among 100,000
  * pending items, of which 5,000 are due in the same millisecond. It is compared
- * with a ZREM of the exact element, though a client can't know that element. In
- * microseconds of the server, by INFO commandstats.
+ * with a ZREM of the exact element, although a client can't know the element.
+ * The figures are the server's microseconds, from INFO commandstats.
  */
 #include "bench.h"
 

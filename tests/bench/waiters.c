@@ -1,17 +1,17 @@
 /*
  * waiters -- the server's cost of an item for which 1, 10 or 100 consumers
  * wait; the scripts, the number of consumers that wake, and the lateness.
- * Consumers wait on all three queues at once, and the queues' items take turns,
- * delayed by 20 ms or pushed. The cost of the same time without an item is
- * subtracted. Then the leader of 10 is killed or frozen ten times. Each
- * consumer is a process.
+ * Consumers wait on all three queues at once. The queues get items in turn, by
+ * an offer with a delay of 20 ms or by a push. The cost of the same time
+ * without an item is subtracted. At the end the leader of 10 consumers is
+ * killed or frozen ten times. Each consumer is a process.
  */
 #include "bench.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define ITEMS 3 /* in each lap, of each queue, delayed and pushed */
+#define ITEMS 3 /* the delayed items of a queue in a lap; as many are pushed */
 #define WINDOW_S 0.05
 #define LOSSES 10
 #define MOST 111
@@ -21,7 +21,7 @@ static redisContext *c;
 static pid_t pids[MOST];
 static const struct queue {
     const char *name, *waiters, *push;
-    int first, count; /* of the queue's pids */
+    int first, count; /* the queue's part of pids[] */
 } queues[QUEUES] = {
     {"one", "ZCARD delayq_waiters:{one}", "RPUSH one x", 0, 1},
     {"ten", "ZCARD delayq_waiters:{ten}", "RPUSH ten x", 1, 10},
@@ -29,8 +29,8 @@ static const struct queue {
 };
 static volatile struct shared {
     int taken;
-    double last;     /* when the last item came */
-    int64_t late_us; /* how late it was */
+    double last;     /* the time at which the last item came */
+    int64_t late_us; /* the lateness of the last item */
     char id[MOST][18];
 } * shared;
 
@@ -87,7 +87,7 @@ static void end_all(const struct queue *w) {
     for (i = 0; i < w->count; i++) waitpid(pids[w->first + i], NULL, 0);
 }
 
-/* Returns how often a process has slept. */
+/* Returns the number of times that a process has slept. */
 static long slept(pid_t pid) {
     char path[64], line[128];
     long n = 0;
@@ -114,7 +114,7 @@ static double scripts(void) {
 
 enum { CPU_US, SCRIPTS, WOKEN, LATE_US, FIGURES };
 
-/* Offer or push an item. Returns how late it was. */
+/* Offer or push an item. Returns its lateness in microseconds. */
 static double one_item(delayq *p, const struct queue *w, int pushed) {
     double asked = seconds();
     int before = shared->taken;
@@ -126,8 +126,8 @@ static double one_item(delayq *p, const struct queue *w, int pushed) {
     return pushed ? (shared->last - asked) * 1e6 : (double)shared->late_us;
 }
 
-/* Measure a window of time in which an item comes, or in which none comes if
- * there is no producer. */
+/* Measure a window of time. If there is a producer p, it offers an item in the
+ * window; otherwise no item comes. */
 static void window(delayq *p, const struct queue *w, int pushed, double *to) {
     long was[MOST];
     double end = seconds() + WINDOW_S, cpu, before;
@@ -141,13 +141,13 @@ static void window(delayq *p, const struct queue *w, int pushed, double *to) {
     to[WOKEN] = 0;
     for (k = 0; k < w->count; k++)
         to[WOKEN] += slept(pids[w->first + k]) != was[k];
-    /* without the offer's script */
+    /* the script of the offer does not count */
     to[SCRIPTS] = scripts() - before - (p && !pushed);
 }
 
 static double v[QUEUES][2][FIGURES][LAPS];
 
-/* Fill the figures of each lap, without the cost of a window that has no
+/* Compute the figures of all laps. Subtract those of a window without an
  * item. */
 static void laps(void) {
     static delayq p[QUEUES];
@@ -196,7 +196,7 @@ static void print_many(void) {
     fflush(stdout);
 }
 
-/* Returns the number of the leader, or -1. */
+/* Returns the index of the leader in pids[], or -1. */
 static int leader(const struct queue *w) {
     redisReply *r;
     int i, found = -1;
@@ -248,7 +248,7 @@ int main(void) {
                                             PROT_READ | PROT_WRITE,
                                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (k = 0; k < QUEUES; k++) start_all(&queues[k]);
-    /* until each consumer has looked again, and knows how many wait */
+    /* By then each consumer has polled again, and knows how many wait. */
     sleep(12);
     laps();
     for (k = 0; k < QUEUES; k++) end_all(&queues[k]);

@@ -1,6 +1,6 @@
 /*
- * interface.h -- lwIP's network interfaces, for the three programs in these
- * folders.
+ * interface.h -- functions for lwIP's network interfaces, shared by the three
+ * programs in these folders.
  */
 #ifndef INTERFACE_H
 #define INTERFACE_H
@@ -8,7 +8,7 @@
 #include "lwip/netif.h"
 #include "lwip/tcpip.h"
 
-/* lwIP's loopback: the init function of an interface. */
+/* loop_init is the init function of lwIP's loopback interface. */
 static inline err_t loop_output(struct netif *n, struct pbuf *p,
                                 const ip4_addr_t *to) {
     (void)to;
@@ -21,8 +21,8 @@ static inline err_t loop_init(struct netif *n) {
     return ERR_OK;
 }
 
-/* Add an interface, and bring it up, in lwIP's thread. Returns 0 if init has
- * failed. */
+/* Add an interface, and bring it up. Call this function in lwIP's thread.
+ * Returns 0 if init has failed. */
 static inline int interface_up(struct netif *n, const char *own,
                                const char *mask, const char *gateway,
                                netif_init_fn init) {

@@ -1,9 +1,9 @@
 /*
- * The bytes of an element and the text of a ticket. Reads stay within the
- * input. delayq reads its own bytes as it has written them.
+ * Fuzz the bytes of an element and the text of a ticket. Reads must stay within
+ * the input, and delayq must read its own bytes as it has written them.
  *
- * The input: a byte of options (1: a big-endian server, 2: of 32 bits, 4: an
- * old Redisson), 16 bytes of an id, 8 of a due time, then the bytes.
+ * The input has a byte of options (1: a big-endian server, 2: one of 32 bits,
+ * 4: an old Redisson), 16 bytes of id, 8 bytes of due time, and bytes to read.
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -23,7 +23,7 @@ static void check_split(const unsigned char *data, size_t size, int big,
     free(e);
 }
 
-/* An element of delayq's own is split at the end of its header. */
+/* Check that an element of delayq's own is split at the end of its header. */
 static void check_head(const delayq *q, const unsigned char *id,
                        const unsigned char *payload, size_t len) {
     int old = q->wire->old_first;
@@ -40,7 +40,7 @@ static void check_head(const delayq *q, const unsigned char *id,
     free(e);
 }
 
-/* A text becomes a key, and the key becomes the same text. */
+/* Check that the key of a ticket's text makes the same text again. */
 static void check_same_text(const char *text, const unsigned char *key,
                             size_t n, size_t due_len) {
     int kind = n == 17 ? 16 : n == 9 ? 8 : DQ_ELEM_OLD;
@@ -51,7 +51,7 @@ static void check_same_text(const char *text, const unsigned char *key,
     CHECK(strcasecmp(again.text, text) == 0);
 }
 
-/* An element's ticket leads to the first bytes of the element. */
+/* Check that the key of an element's ticket is the element's first bytes. */
 static void check_ticket(int64_t due_ms, const unsigned char *e, int kind) {
     unsigned char key[DQ_ELEM_PREFIX_MAX];
     size_t due_len = 0, n;
@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     q.conn->long_size = data[0] & 2 ? 4 : 8;
     q.wire = data[0] & 4 ? DELAYQ_REDISSON_OLD : &dq_wire_native;
     due = (int64_t)(dq_elem_get_uint(data + 17, 8, 0) & (uint64_t)DQ_MAX_DUE);
-    /* the latest due time of an offer */
+    /* the latest due time that an offer may have */
     if (due > DQ_MAX_DUE - 1000) due = DQ_MAX_DUE - 1000;
     check_split(data + HEAD, size - HEAD, q.conn->long_big, data[0] >> 2 & 1);
     check_text(data + HEAD, size - HEAD);

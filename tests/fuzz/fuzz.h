@@ -1,4 +1,4 @@
-/* Shared by the fuzzers: the library, private to each, and a check. */
+/* Shared by the fuzzers: CHECK, and a function that copies an input. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
 
-/* A copy of exactly this size, so that a read past its end is detected. */
+/* Returns a copy of exactly this size, so that reads past its end are found. */
 static inline void *copy(const void *data, size_t size) {
     void *to = malloc(size ? size : 1);
     CHECK(to);

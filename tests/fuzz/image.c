@@ -1,12 +1,12 @@
 /*
- * Any image of a kept outbox. It is opened, used and closed, twice. There must
- * be no crash and no hang, and an image that is refused must not change.
+ * Fuzz the image of a kept outbox. It is opened, used and closed, twice. There
+ * must be no crash and no hang, and an image that is refused must not change.
  *
- * The bits of the input's first byte: 1: the marks and entries get correct CRCs
- * and numbers, so that their contents are accepted; 2: the input has only the
- * rings, and the marks are those of a new image; 4: the second ring begins in
- * the middle of the input; 8, 16: the wire. The other bytes are the image, or
- * the rings.
+ * The first byte of the input has option bits. With 1 the marks and entries get
+ * correct CRCs and numbers, so that their contents are accepted. With 2 the
+ * input has only the rings, and the marks are those of a new image. With 4 the
+ * second ring begins in the middle of the input. 8 and 16 choose the wire. The
+ * other bytes are the image or the rings.
  *
  * The server, the clock and the functions are in reply.c.
  */
@@ -37,8 +37,8 @@ static void seal_ring(unsigned char *data, size_t size, size_t from,
     }
 }
 
-/* Returns a number of a mark. Near the limit of these numbers it is reduced, so
- * that the next mark of the same image has not reached the limit. */
+/* Returns a number for a mark. If n is near the limit of these numbers, it is
+ * reduced, so that the next mark of the image does not reach the limit. */
 static uint64_t in_use(uint64_t n) {
     return n < DQ_KEEP_NUMBER && n > DQ_KEEP_NUMBER - SIZE ? n - SIZE : n;
 }
@@ -91,7 +91,7 @@ static void use(const delayq_options *o) {
     run_op('l');
     while (*some) run_op(*some++);
     delayq_close(q);
-    /* the open has made the image whole */
+    /* the first open has made the image valid */
     CHECK(delayq_open(q, o) == DELAYQ_OK);
     run_op('b');
     delayq_close(q);
@@ -105,7 +105,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
     data++, size--;
     begin_run();
     options_from(&o, 4 | (how >> 3 & 3));
-    image = (unsigned char *)malloc(SIZE); /* aligned to 16 */
+    image = (unsigned char *)malloc(SIZE); /* its address is aligned to 16 */
     CHECK(image);
     memset(image, 0, SIZE);
     o.outbox = image;

@@ -1,18 +1,18 @@
 /*
- * Any replies of a server, to all functions in any order. There must be no
+ * Fuzz the replies of a server, to all functions in any order. There must be no
  * crash, no leak and no hang. Each status must be valid, each payload readable,
  * and each error text one line.
  *
- * This file simulates the server. Whenever delayq polls, it reads the request
- * (and checks that it is Redis' protocol) and replies from the input. It also
- * simulates the clock, which advances only while delayq sleeps.
+ * This file simulates the server. Whenever delayq polls, the server reads the
+ * request, checks that it is Redis' protocol, and replies from the input. The
+ * file also simulates the clock, which advances mostly while delayq sleeps.
  *
- * The input is a program of bytes, printable where they can be:
+ * The input is a program of bytes, most of which are printable:
  *
  *     2 bytes     options, see options_from and server_from
- *     then ops    a capital letter calls a function, see ops[]; a digit behind
- *                 it is its argument; the values behind these are the replies
- *                 to its requests; requests without a value get good replies
+ *     then ops    a letter calls a function, see ops[]; a digit after it is its
+ *                 argument; the values after these are the replies to its
+ *                 requests; requests without a value get good replies
  *
  * Values:
  *
@@ -51,7 +51,7 @@ static int64_t clock_us;
 
 static int fuzz_clock(clockid_t id, struct timespec *t) {
     (void)id;
-    clock_us++; /* even a busy loop reaches its deadline */
+    clock_us++; /* so that a busy loop also reaches its deadline */
     t->tv_sec = (time_t)(clock_us / 1000000);
     t->tv_nsec = (long)(clock_us % 1000000) * 1000;
     return 0;
@@ -69,7 +69,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 #define nanosleep(t, left) fuzz_sleep(t, left)
 #define setsockopt(fd, level, name, value, size) ((void)(value), -1)
 #define poll(fds, count, ms) fuzz_poll(fds, count, ms)
-/* the same bytes every time */
+/* so that random bytes are the same in each run */
 #define open(path, flags) open("/dev/zero", flags)
 
 #define DELAYQ_IMPLEMENTATION
@@ -109,9 +109,9 @@ static int at_value(void) {
 #define ITEMS 3
 
 struct connection {
-    int fd, peer; /* delayq's end and the server's; -1: none */
+    int fd, peer; /* the ends of delayq and of the server; -1: none */
     size_t have;
-    char buf[131072]; /* the request so far */
+    char buf[131072]; /* the part of a request that has arrived */
 };
 
 static struct connection connections[CONNECTIONS];
@@ -121,7 +121,7 @@ static delayq_item items[ITEMS];
 static delayq_message messages[ITEMS];
 static int refusals, faults, polls, acking, fuzz_login, fuzz_small;
 static int long_size, long_big, apart, boxed;
-static const char *good; /* the reply to the function's own request */
+static const char *good; /* a good reply to the function's own request */
 
 static void hang_up(struct connection *c) {
     if (c->peer >= 0) close(c->peer);
@@ -163,7 +163,7 @@ static void put_bulk(struct bytes *b, const void *bytes, size_t n) {
     put(b, "\r\n", 2);
 }
 
-/* Returns the bytes up to the next '. */
+/* Returns the bytes up to the next ', and their number in *n. */
 static const unsigned char *text(size_t *n) {
     const unsigned char *from = at;
     while (at < end && *at != '\'') at++;
@@ -177,7 +177,7 @@ static const char *number(int c) {
     static char digits[48];
     long long us = SERVER_US + clock_us;
     switch (c) {
-    case 'n': break; /* now, in microseconds */
+    case 'n': break; /* the current time in microseconds */
     case 'm': us = us / 1000; break;
     case 'f': us = us / 1000 + 60000; break;
     case '-': return "-1";
@@ -242,7 +242,7 @@ static void put_element(struct bytes *b, const char *before) {
     put_bulk(b, e.buf, e.n);
 }
 
-/* Put a text that is one line. */
+/* Put a text without CR, so that it is one line of the protocol. */
 static void put_text_line(struct bytes *b, char sign) {
     size_t n, i;
     const unsigned char *from = text(&n);
@@ -312,7 +312,7 @@ static void put_array(struct bytes *b, int depth) {
 #define CHANNEL "redisson_delay_queue_channel:{jobs}"
 #define WAITERS DQ_WAITERS "{jobs}"
 
-/* Put the next value of the input. Returns how many values it was. */
+/* Put the next value of the input. Returns the number of its elements. */
 static size_t put_value(struct bytes *b, int depth) {
     size_t n = 0;
     const unsigned char *from;
@@ -348,12 +348,12 @@ static size_t put_value(struct bytes *b, int depth) {
     case '(':
         if (depth < 9) put_array(b, depth);
         break;
-    default: break; /* $ and / are no values */
+    default: break; /* $ and / write nothing */
     }
     return 1;
 }
 
-/* Write the next value of the input. */
+/* Send the next value of the input to delayq. */
 static void say_value(struct connection *c) {
     static struct bytes b;
     int last = *at == '/';
@@ -364,7 +364,7 @@ static void say_value(struct connection *c) {
     if (last || done != (ssize_t)b.n) hang_up(c);
 }
 
-/* Write a value that is not from the input. */
+/* Send a value that is not from the input. */
 static void say(struct connection *c, const char *value) {
     const unsigned char *at_then = at, *end_then = end;
     at = (const unsigned char *)value;
@@ -377,15 +377,15 @@ static void say(struct connection *c, const char *value) {
 /* --- the server ---------------------------------------------------------- */
 
 struct command {
-    char name[64]; /* its first word; of CLIENT and SCRIPT the first two */
+    char name[64]; /* the first word; with CLIENT and SCRIPT the first two */
     size_t words;
-    /* the script that it runs, of those below; or NULL */
+    /* the script that the command runs, if note_word() knows it, or NULL */
     const dq_script *script;
 };
 
 /* The good replies to requests that delayq sends by itself. PROBE is the script
- * of a new connection. By the options, the replies to the login's requests or
- * to the others can come from the input. */
+ * of a new connection. Depending on the options, the replies to the requests of
+ * the login, or to the other requests, come from the input instead. */
 static const struct {
     const char *name, *answer;
     int login;
@@ -405,7 +405,7 @@ static const struct {
     {"LLEN", "i0", 0},
 };
 
-#define NOTHING "(jn-0.i0s's0-0')" /* the reply to a take or tick */
+#define NOTHING "(jn-0.i0s's0-0')" /* the reply if nothing is due */
 
 static const char *script_answer(const struct command *k) {
     if (good[0] != 'O') return good;
@@ -432,8 +432,8 @@ static void reply_to(struct connection *c, const struct command *k) {
         say(c, answer);
 }
 
-/* Reads "*3\r\n" or "$5\r\n": the number, and the place of the next byte.
- * Returns NULL if it is incomplete. */
+/* Read a header such as "*3\r\n" or "$5\r\n". Sets *value to its number.
+ * Returns the address of the next byte, or NULL if the header is incomplete. */
 static const char *header(const char *p, const char *stop, char sign,
                           size_t *value) {
     *value = 0;
@@ -465,7 +465,7 @@ static void note_word(struct command *k, size_t i, const char *p, size_t n) {
     }
 }
 
-/* Returns the length of the first command in the received bytes, or 0. */
+/* Returns the length of the first command in c->buf, or 0 if it is partial. */
 static size_t first_command(const struct connection *c, struct command *k) {
     const char *p = c->buf, *stop = c->buf + c->have;
     size_t i, n;
@@ -483,7 +483,7 @@ static size_t first_command(const struct connection *c, struct command *k) {
     return (size_t)(p - c->buf);
 }
 
-/* Read what delayq has written, and answer each command. */
+/* Read the bytes that delayq has written, and answer each command. */
 static void serve(struct connection *c) {
     struct command k;
     ssize_t n =
@@ -505,7 +505,7 @@ static void serve_all(void) {
         if (connections[i].peer >= 0) serve(&connections[i]);
 }
 
-/* While delayq sleeps the server may send a message: ! and a value. */
+/* While delayq sleeps, send messages if the input has ! and a value. */
 static int speak(const struct pollfd *fds, nfds_t count) {
     nfds_t i;
     if (at + 1 >= end || *at != '!') return 0;
@@ -521,7 +521,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     nfds_t i;
     int n;
     CHECK(++polls < 100000);
-    if (at == end || polls > 300) { /* endless waits end here */
+    if (at == end || polls > 300) { /* to end waits without a limit */
         delayq_wake(&queues[0]);
         delayq_wake(&queues[1]);
     }
@@ -531,7 +531,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     }
     n = poll(fds, count, 0);
     if (n == 0 && timeout_ms > 0) {
-        if (at_value()) /* the rest of a reply */
+        if (at_value()) /* the input has the rest of a reply */
             for (i = 0; i < count; i++) {
                 struct connection *c = connection_of(fds[i].fd);
                 if (c && at_value()) say_value(c);
@@ -543,7 +543,7 @@ static int fuzz_poll(struct pollfd *fds, nfds_t count, int timeout_ms) {
     return n;
 }
 
-/* The connect hook. */
+/* The connect hook. It gives delayq one end of a socket pair. */
 static redisContext *dial(void *user, int timeout_ms) {
     struct connection *c = connections;
     int fds[2], i;
@@ -557,7 +557,7 @@ static redisContext *dial(void *user, int timeout_ms) {
         if (connections[i].fd == fds[0]) hang_up(&connections[i]);
         if (connections[i].peer < 0) c = &connections[i];
     }
-    hang_up(c); /* more than two at a time: the others are old */
+    hang_up(c); /* delayq has at most two connections, so c is old */
     c->fd = fds[0];
     c->peer = fds[1];
     c->have = 0;
@@ -619,7 +619,7 @@ static void give_ticket(delayq_ticket *t) {
                  "1700000000000-00060b1c2d3e4f50a1a2a3a4a5000002");
 }
 
-/* Check that a call takes no longer than its timeout plus a few round trips. */
+/* Check that a call ends within its timeout and 6 I/O and connect timeouts. */
 static void check_time(int64_t begin, int64_t timeout_ms) {
     int64_t trips =
         6 * (q->options.io_timeout_ms + q->options.connect_timeout_ms);
@@ -726,7 +726,7 @@ static void do_bury(void) {
     static char long_text[300];
     const char *const whys[] = {NULL, "", "exit 7", " \n\x7f\xc3\xa9",
                                 long_text};
-    memset(long_text, 0x80, sizeof long_text - 1); /* not UTF-8 */
+    memset(long_text, 0x80, sizeof long_text - 1); /* this is not UTF-8 */
     give_ticket(&items[0].ticket);
     check_status(delayq_bury(q, &items[0], whys[argument(0) % 5]));
 }
@@ -812,7 +812,7 @@ static void do_flush(void) {
     CHECK(strcmp(delayq_strstatus(s), "unknown status") != 0);
 }
 
-/* The outbox has accepted at least as many ops as it has settled. */
+/* Check that the outbox has not settled more ops than it has accepted. */
 static void do_outbox(void) {
     delayq_outbox_state state;
     if (delayq_outbox(q, &state) != DELAYQ_OK) return;
@@ -829,8 +829,8 @@ static void do_idle(void) {
     clock_us += (times[argument(3) % 6] + 1) * 1000;
 }
 
-/* Send bytes that answer nothing to the command socket (1) or the subscriber
- * (0). */
+/* Send bytes that are no reply to a request. The argument is 1 for the command
+ * socket, 0 for the subscriber. */
 static void do_speak(void) {
     redisContext *c =
         argument(0) ? queues[0].conn->cmd.c : queues[0].conn->sub.c;
@@ -861,9 +861,9 @@ static void do_fds(void) {
 static const struct {
     char letter;
     void (*run)(void);
-    const char *good, *cast; /* a script's reply, and a broadcast's */
+    const char *good, *cast; /* a script's good reply; that of a broadcast */
 } ops[] = {
-    /* offer messages with an unknown outcome again, unchanged */
+    /* F repeats the offers of M unchanged, in case their outcome is unknown. */
     {'O', do_offer, "O", NULL},
     {'M', do_offer_many, "O", NULL},
     {'F', offer_them, "O", NULL},
@@ -908,7 +908,7 @@ static void run_op(int letter) {
                    ? ops[i].cast
                    : ops[i].good;
         ops[i].run();
-        serve_all(); /* an outbox does not poll */
+        serve_all(); /* since calls of an outbox don't poll */
     }
 }
 
@@ -922,8 +922,8 @@ const char *__asan_default_options(void) {
 
 /* --- one run ------------------------------------------------------------- */
 
-/* The bits of the first byte: 0 to 2: the wire; 4: a lease; 8: broadcast; 16: a
- * second handle; 128: replies to the login come from the input. */
+/* Options of the first byte. 0 to 2: the wire; 4: a lease; 8: broadcast; 16: a
+ * second handle; 128: the replies to the login come from the input. */
 static void options_from(delayq_options *o, int how) {
     static const char *const urls[] = {NULL, "redis://u:secret@h/1",
                                        "unix://:secret@/s"};
@@ -943,10 +943,10 @@ static void options_from(delayq_options *o, int how) {
     fuzz_login = how >> 7 & 1;
 }
 
-/* The bits of the second byte: 1: a server of 32 bits; 2: a big-endian server;
- * 8: replies to SCRIPT LOAD and the like come from the input, too; 16: the
- * second handle has another queue, and the first handle is closed before it;
- * 32, 128: the first, the second handle has an outbox. */
+/* Options of the second byte. 1: a server of 32 bits; 2: a big-endian server;
+ * 8: the replies to SCRIPT LOAD and the like come from the input, too; 16: the
+ * second handle has another queue, and the first handle is closed first; 32:
+ * the first handle has an outbox; 128: the second handle has one. */
 static void server_from(int how) {
     boxed = (how >> 5 & 1) | (how >> 6 & 2);
     apart = how >> 4 & 1;
@@ -955,7 +955,7 @@ static void server_from(int how) {
     fuzz_small = how >> 3 & 1;
 }
 
-/* The outboxes' own memory, as small as is allowed. */
+/* The memory of the outboxes. They have the smallest size that is allowed. */
 static void *boxes[2];
 
 static void add_outbox(delayq_options *o, int number) {

@@ -1,7 +1,7 @@
 /*
- * Any bytes as a URL. There must be no crash. An accepted URL sets fields that
- * are terminated and in range. A refused URL has a constant error text, so that
- * no password is shown.
+ * Read any bytes as a URL. There must be no crash. An accepted URL must set
+ * fields that are terminated and in range. The error text of a refused URL must
+ * be a constant, so that it never contains a password.
  */
 #define DELAYQ_IMPLEMENTATION
 #define DELAYQ_STATIC
@@ -33,8 +33,8 @@ static void check_fields(const dq_url *u, const char *url, size_t size) {
     CHECK(u->login || (!u->user[0] && !u->password[0]));
 }
 
-/* Check that the error text is one of a few constants: none contains a part of
- * the input. */
+/* Check that there are at most 64 error texts. So they are constants, and none
+ * contains a part of the input. */
 static void check_sentence(const char *text) {
     static char *seen[64];
     size_t i;

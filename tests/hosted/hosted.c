@@ -1,11 +1,11 @@
 /*
- * The proxy of hosted.h: a process with two threads for each connection. The
+ * The proxy of hosted.h, a process with two threads for each connection. The
  * proxy passes on whole requests. It replaces a refused request by a script
- * that returns the profile's error. So the replies keep their order.
+ * that returns the profile's error, so that the replies keep their order.
  *
  * Some profiles refuse a command only within scripts. For these the proxy
  * writes Lua code, the prelude, in front of each script. A script with a
- * prelude has another SHA1. The proxy writes this SHA1 into EVALSHA.
+ * prelude has another SHA1, so the proxy also replaces the SHA1 in EVALSHA.
  */
 #define _GNU_SOURCE
 #include "../proxy.h"
@@ -85,7 +85,7 @@ static void write_prelude(const struct profile *p) {
             "end return string.format(f, ...) end}, {__index = string}) ");
 }
 
-/* The scripts, by the SHA1 of the text that the client has sent. */
+/* The SHA1s of each script: as the client has sent it, and with the prelude. */
 static struct { char sent[41], wrapped[41]; } scripts[256];
 static int script_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -104,7 +104,7 @@ static void keep_script(const char *sent, const char *wrapped) {
 
 /* --- requests ------------------------------------------------------------ */
 
-#define WORDS 4 /* the words of a request that the proxy reads */
+#define WORDS 4 /* the number of words of a request that the proxy reads */
 
 struct request {
     const char *bytes;
@@ -191,7 +191,7 @@ static int pass_script(int fd, const struct request *r, int i) {
     memcpy(text + n, r->word[i], r->size[i]);
     done = sha1(r->word[i], r->size[i], sent) && sha1(text, size, wrapped);
     if (done) keep_script(sent, wrapped);
-    /* go back to the length in front of it */
+    /* also replace the length, which precedes the word */
     while (r->bytes[before - 1] != '$') before--;
     after = (size_t)(r->word[i] - r->bytes) + r->size[i];
     snprintf(length, sizeof length, "%zu\r\n", size);
@@ -263,8 +263,8 @@ static int pass_request(int fd, const struct request *r, int *loaded) {
 /* --- connections --------------------------------------------------------- */
 
 struct pair {
-    int fd[2]; /* to the client, to the server */
-    int ended; /* how many of its two threads have ended */
+    int fd[2]; /* [0]: to the client; [1]: to the server */
+    int ended; /* the number of its two threads that have ended */
 };
 
 static void leave(struct pair *p) {
@@ -298,7 +298,7 @@ static void *to_server(void *argument) {
         n -= done;
     }
     free(bytes);
-    /* the server ends the connection, after its last words */
+    /* The server sends its last replies, and then closes the connection. */
     shutdown(p->fd[1], SHUT_WR);
     leave(p);
     return NULL;

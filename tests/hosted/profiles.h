@@ -2,7 +2,7 @@
  * The commands that hosted servers, and other servers with Redis' protocol,
  * refuse. There is one entry per provider and version. hosted.c refuses the
  * same commands in front of a real Redis. Each entry names its sources.
- * "assumed": no public source quotes the text.
+ * "Assumed" means that no public source quotes the text.
  *
  *     core        1: `make hosted` runs the core of the tests on it
  *     refused     commands and their errors; without an error the connection
@@ -10,9 +10,10 @@
  *     in_scripts  the same for commands that a script calls
  *     no_keys     the error of a script that declares no key
  *     undeclared  the error of a script that uses a key and doesn't declare it
- *     most_args   the most words of a request; too_many: the error of more
+ *     most_args   the maximum number of words in a request
+ *     too_many    the error of a request with more words
  *     forgets     every n-th EVALSHA finds that the script is lost
- *     lua54       format('%d') refuses a number that is no integer
+ *     lua54       format('%d') refuses a number that is not an integer
  *     whole_ms    in a script TIME returns whole milliseconds
  *     major       the server's version for the tests, if it is not that of the
  *                 real server
@@ -40,15 +41,15 @@ struct profile {
 /* clang-format off */
 static const struct profile profiles[] = {
 
-/* redis.io, Redis Software, compatibility, client-side caching: no REDIRECT;
- * the text: github.com/bezzad/HybridRedisCache/issues/16 */
+/* No REDIRECT: redis.io, Redis Software, compatibility, client-side caching.
+ * Source of the text: github.com/bezzad/HybridRedisCache/issues/16 */
 {.name = "redis-cloud", .core = 1,
  .provider = "Redis Cloud, Redis Software, Azure Managed Redis",
  .refused = {{"CLIENT TRACKING",
               "ERR command 'client|tracking' is not allowed"},
              {"CONFIG", "ERR command is not allowed"}}},
 
-/* github.com/redis/rueidis/issues/612; CONFIG: phpredis/issues/609 */
+/* Sources: github.com/redis/rueidis/issues/612. CONFIG: phpredis/issues/609 */
 {.name = "elasticache", .core = 1,
  .provider = "ElastiCache 7.1, node-based",
  .refused = {{"CLIENT TRACKING",
@@ -57,11 +58,11 @@ static const struct profile profiles[] = {
               "ERR unknown subcommand 'caching'. Try CLIENT HELP."},
              {"CONFIG", "ERR unknown command 'CONFIG'"}}},
 
-/* docs.aws.amazon.com, SupportedCommands and
- * BestPractices.Clients.Redis.LuaScripts; undeclared keys:
- * github.com/Bogdanp/dramatiq/issues/754; lost scripts:
- * Effect-TS/effect-smol/issues/2328; the form of the texts:
- * spring-projects/spring-data-redis/issues/2815; the others are assumed */
+/* Sources: docs.aws.amazon.com, SupportedCommands and
+ * BestPractices.Clients.Redis.LuaScripts. Undeclared keys:
+ * github.com/Bogdanp/dramatiq/issues/754. Lost scripts:
+ * Effect-TS/effect-smol/issues/2328. Form of the texts:
+ * spring-projects/spring-data-redis/issues/2815. Other texts are assumed. */
 {.name = "elasticache-serverless", .core = 1,
  .provider = "ElastiCache Serverless",
  .refused = {{"CLIENT TRACKING",
@@ -77,14 +78,14 @@ static const struct profile profiles[] = {
  .most_args = 3999, .too_many = "ERR too many arguments", .forgets = 5,
  .server = {"--maxmemory-policy", "volatile-lru"}},
 
-/* docs.cloud.google.com/memorystore, supported commands: all of delayq's */
+/* docs.cloud.google.com/memorystore: all of delayq's commands are supported. */
 {.name = "memorystore", .core = 1,
  .provider = "Memorystore for Valkey",
  .refused = {{"CONFIG", "NOPERM this user has no permissions to run the "
               "'config|get' command"}},
  .server = {"--maxmemory-policy", "volatile-lru"}},
 
-/* refuses CLIENT as a whole: github.com/OptimalBits/bull/pull/1210,
+/* It refuses all CLIENT commands: github.com/OptimalBits/bull/pull/1210,
  * patrikx3/redis-ui/issues/31 */
 {.name = "memorystore-redis", .core = 1,
  .provider = "Memorystore for Redis",
@@ -94,16 +95,16 @@ static const struct profile profiles[] = {
               "with: "}},
  .server = {"--maxmemory-policy", "volatile-lru"}},
 
-/* intl.cloud.tencent.com/document/product/239/77219: client-side caching is
- * "currently not supported"; the text is assumed */
+/* intl.cloud.tencent.com/document/product/239/77219 says that client-side
+ * caching is "currently not supported". The text is assumed. */
 {.name = "tencent", .core = 1,
  .provider = "Tencent Cloud",
  .refused = {{"CLIENT TRACKING", "ERR unsupported command 'client tracking'"},
              {"CLIENT CACHING", "ERR unsupported command 'client caching'"},
              {"CONFIG", "ERR unsupported command 'config'"}}},
 
-/* upstash.com/docs/redis, commands/connection/overview lists neither; the text
- * is assumed. features/eviction: none, unless it is enabled */
+/* upstash.com/docs/redis, commands/connection/overview lists neither command.
+ * features/eviction: no eviction unless it is enabled. The text is assumed. */
 {.name = "upstash", .core = 1,
  .provider = "Upstash",
  .refused = {{"CLIENT TRACKING", "ERR Command is not available: 'CLIENT "
@@ -111,10 +112,10 @@ static const struct profile profiles[] = {
              {"CLIENT CACHING", "ERR Command is not available: 'CLIENT "
               "CACHING'"}}},
 
-/* help.aliyun.com/document_detail/145968.html: no CLIENT ID; 92942.html: no
- * script without keys; developer.aliyun.com/ask/636094: no PUBLISH, PUBSUB in
- * scripts. Assumed: tracking is refused; the texts of CLIENT and of commands in
- * scripts */
+/* Sources: no CLIENT ID: help.aliyun.com/document_detail/145968.html; no script
+ * without keys: 92942.html; no PUBLISH and PUBSUB in scripts:
+ * developer.aliyun.com/ask/636094. Assumed: tracking is refused; the texts of
+ * CLIENT commands and of commands in scripts */
 {.name = "alibaba", .core = 1,
  .provider = "Alibaba Tair, cluster, proxy, script_check_enable 0",
  .refused = {{"CLIENT TRACKING", "ERR unknown subcommand 'tracking'"},
@@ -138,8 +139,8 @@ static const struct profile profiles[] = {
  .advice = "script_check_enable"},
 
 /* f8eca6d0b: src/server/server_family.cc (ClientTracking), facade/error.h and
- * main_service.cc (CheckKeysDeclared), generic_family.cc (Time). There a float
- * that a script returns becomes a string; here it does not */
+ * main_service.cc (CheckKeysDeclared), generic_family.cc (Time). Dragonfly
+ * turns a float that a script returns into a string; this profile does not. */
 {.name = "dragonfly", .core = 1,
  .provider = "Dragonfly",
  .refused = {{"CLIENT TRACKING", "ERR Client tracking is currently not "
@@ -149,7 +150,7 @@ static const struct profile profiles[] = {
  .undeclared = "script tried accessing undeclared key",
  .lua54 = 1, .whole_ms = 1},
 
-/* e508a4162: libs/server/Resp/CmdStrings.cs, Parser/RespCommand.cs,
+/* Source: e508a4162, libs/server/Resp/CmdStrings.cs, Parser/RespCommand.cs,
  * website/docs/commands/api-compatibility.md; started with --lua */
 {.name = "garnet", .core = 1,
  .provider = "Garnet, --lua",
@@ -161,7 +162,7 @@ static const struct profile profiles[] = {
                 {"XLEN", "ERR Unknown Redis command called from script"}},
  .lua54 = 1},
 
-/* the same source: RESP_ERR_LUA_DISABLED */
+/* The source is the same: RESP_ERR_LUA_DISABLED */
 {.name = "garnet-without-lua",
  .provider = "Garnet, as delivered",
  .refused = {{"EVAL", "ERR This instance has Lua scripting support disabled"},
@@ -180,7 +181,7 @@ static const struct profile profiles[] = {
               "ip:port|GETNAME|SETNAME"}},
  .in_scripts = {{"PUBSUB", "This Redis command is not allowed from scripts"}}},
 
-/* docs.oracle.com, OCI Cache, restricted commands; the text is Redis' */
+/* Source: docs.oracle.com, OCI Cache, restricted commands. Redis' text */
 {.name = "oci-sharded",
  .provider = "OCI Cache, sharded",
  .refused = {{"EVAL", "ERR unknown command 'EVAL', with args beginning with: "},
@@ -190,7 +191,7 @@ static const struct profile profiles[] = {
               "ERR unknown command 'SCRIPT', with args beginning with: "}},
  .advice = "scripts"},
 
-/* Redis 5.0.14's own texts; make servers runs the tests on the real one */
+/* Texts of Redis 5.0.14. `make servers` runs the tests on a real Redis 5. */
 {.name = "redis-5", .core = 1,
  .provider = "Redis 5",
  .refused = {{"CLIENT TRACKING", "ERR Unknown subcommand or wrong number of "

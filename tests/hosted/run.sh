@@ -1,18 +1,18 @@
 #!/bin/sh
 # `make hosted PROFILES="NAME..."`: the core of the tests (offers, takes,
 # leases, waiters, outboxes, faults, reconnects) on servers that behave as those
-# of providers do (profiles.h). Then the cost of a handle that only waits there:
+# of providers do (profiles.h); then the cost of a handle that only waits.
 #
 #     tests/hosted/run.sh TESTS [PROFILE...]
 #
 # These tests are left out: tests of the server's own limits (a request that is
 # too long, a server that has ended), since a proxy does not have them; tests of
-# users with fewer rights, who don't go through the proxy; version 0.1; tests of
-# an outbox that fetches ahead, which depends on the round trip; the commands of
-# a lone consumer, since the cost of one is measured; long tests.
-# If half of a few tests at the beginning fail, the profile's other tests are
-# not run. All output goes to build/hosted/. Ends in "N passed, N failed, N
-# skipped".
+# users with fewer rights, since they don't go through the proxy; tests of
+# version 0.1; tests of an outbox that fetches ahead, since this depends on the
+# round trip; tests of a lone consumer's commands, since its cost is measured;
+# long tests. A few tests run first. If more than half of them fail, the other
+# tests of the profile are not run. All output goes to build/hosted/. Ends in
+# "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
 tests=$1
 shift
@@ -52,16 +52,16 @@ count() {
     all_passed=$((all_passed + passed)) all_failed=$((all_failed + failed))
     all_skipped=$((all_skipped + skipped))
 }
-# told LOG LINES: prints the failed tests with their first lines. grep needs -a,
-# because the log has payloads.
+# told LOG LINES: prints the failed tests, each with LINES lines. grep needs -a,
+# because the log contains payloads.
 told() {
     LC_ALL=C grep -a -A "$2" -e '^FAIL' -e '^FLAKY' "$1" |
         LC_ALL=C grep -a -v -e '^ok ' -e '^skip ' -e '^--' | cut -c 1-300 |
         sed -n -e '1,40p' -e "41s|.*|    ... and more in $1|p"
 }
 
-# profile NAME: runs its tests, prints the failed ones, and leaves its counts in
-# NAME.counts
+# profile NAME: runs its tests, prints the failed ones, and writes their numbers
+# to NAME.counts
 profile() {
     profile=$1 all_passed=0 all_failed=0 all_skipped=0
     export DELAYQ_TEST_HOSTED="$profile" \
@@ -69,7 +69,7 @@ profile() {
     rm -f "$DELAYQ_TEST_LOG"
     began=$(date +%s)
     run "$logs/$profile.log" $few
-    case $profile in # no counters and no mirror (>>keys); scripts are forgotten
+    case $profile in # no counters, no mirror (>>keys); one forgets scripts
     elasticache-serverless | dragonfly)
         without='!counters !counted !counts_ !and_counts !option_count
                  !mirror_alone !is_no_duplicate' ;;
@@ -80,8 +80,7 @@ profile() {
         run "$logs/$profile.log" -j 16 $core $without
     fi
     count
-    # A script may have used an undeclared key by pcall, and no test would
-    # notice.
+    # If a script uses an undeclared key by pcall, no test fails.
     LC_ALL=C sed -n 's/.*\(undeclared: [A-Z]* [a-z_]*\).*/    \1/p' \
         "$DELAYQ_TEST_LOG" | grep -v -e ' delayq_counters$' \
         -e ' L[A-Z]* redisson_delay_queue$' | sort -u >"$logs/$profile.undeclared"
@@ -94,7 +93,7 @@ profile() {
     echo "$all_passed $all_failed $all_skipped" >"$logs/$profile.counts"
 }
 
-# Run three at a time, since most tests wait.
+# Three profiles run at a time, since most tests wait.
 finish() {
     wait
     for name in $running; do

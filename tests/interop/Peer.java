@@ -1,7 +1,7 @@
 /*
- * The Java side of the interop tests: unmodified Redisson, told what to do on
- * stdin, one command a line, one line of answer each. Payloads are in hex, as
- * the codec's value: bytes of a byte[], or UTF-8 of a String.
+ * The Java side of the interop tests, with unmodified Redisson. It reads
+ * commands from stdin, one per line, and answers each with one line. Payloads
+ * are in hex: the bytes of a byte[], or the UTF-8 bytes of a String.
  *
  *     java Peer redis://127.0.0.1:PORT string|bytes|json|default
  */
@@ -52,9 +52,9 @@ public class Peer {
     }
 
     /*
-     * The first call also starts its transfer, which subscribes. 3.20.0 now
-     * and then never gets its own lock for that (as its first call, in a new
-     * process); then nothing has been done, and a new client is tried.
+     * The first call for a queue also starts the transfer, which subscribes. In
+     * 3.20.0 the first call of a process sometimes never gets Redisson's own
+     * lock for this. Then nothing has been done, and a new client tries again.
      */
     private RDelayedQueue<Object> pending(String name) {
         for (int tries = 1; !delayed.containsKey(name); tries++) {
@@ -110,7 +110,7 @@ public class Peer {
         return consumed.size();
     }
 
-    /* Take in a thread of its own, until stopped. */
+    /* Take items in a new thread until it is interrupted. */
     private void consume(String name) {
         RBlockingQueue<Object> q = ready(name);
         consumer = new Thread(() -> {
@@ -134,7 +134,7 @@ public class Peer {
             pending(name).offer(value(w[3].substring(1)),
                 Long.parseLong(w[2]), TimeUnit.MILLISECONDS);
             return "ok";
-        case "fill": /* NAME FROM COUNT DELAY: offer that many numbers */
+        case "fill": /* NAME FROM COUNT DELAY: offer COUNT numbers */
             for (int i = 0; i < Integer.parseInt(w[3]); i++) {
                 String text = String.valueOf(Integer.parseInt(w[2]) + i);
                 pending(name).offer(
@@ -162,12 +162,12 @@ public class Peer {
         case "remove": return "" + pending(name).remove(value(w[2].substring(1)));
         case "removeall": return "" + pending(name).removeAll(values(w, 2));
         case "clock": return "" + System.currentTimeMillis();
-        case "offerall": /* NAME DELAY PAYLOAD ... */
+        case "offerall": /* NAME DELAY PAYLOAD...: offer the payloads */
             for (Object v : values(w, 3))
                 pending(name).offer(v, Long.parseLong(w[2]),
                     TimeUnit.MILLISECONDS);
             return "ok";
-        case "drain": { /* NAME COUNT: take so many of what is ready */
+        case "drain": { /* NAME COUNT: take COUNT ready items */
             List<Object> list = new ArrayList<>();
             for (int i = 0; i < Integer.parseInt(w[2]); i++)
                 list.add(ready(name).poll());

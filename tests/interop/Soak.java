@@ -1,6 +1,6 @@
 /*
- * The Java side of soak.sh: one thread offers numbers, another takes. The log
- * is as in soak.c; J: it was taken, and is gone.
+ * The Java side of soak.sh. One thread offers numbers, another one takes. The
+ * log has lines as in soak.c, and J: an item was taken, and is gone.
  *
  *     java Soak redis://127.0.0.1:PORT LOG FROM END
  */

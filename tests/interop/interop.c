@@ -1,6 +1,6 @@
 /*
- * delayq beside unmodified Redisson. Peer.java runs the commands that these
- * tests send. The environment names the Redisson:
+ * delayq together with unmodified Redisson. Peer.java runs the commands that
+ * these tests send. Environment variables select the version of Redisson:
  *
  * DELAYQ_REDISSON_CP        the class path, with Peer and Example
  * DELAYQ_REDISSON_WIRE      old (<= 3.21.0) or new (>= 3.21.1)
@@ -29,7 +29,7 @@ static delayq_wire fleet(void) {
     return is_old() ? DELAYQ_REDISSON_OLD : DELAYQ_REDISSON;
 }
 
-/* Redisson uses TCP only. */
+/* The server has a TCP port, since Redisson uses only TCP. */
 static void start_server(void) {
     const char *with[] = {"--port", port_text, "--bind", "127.0.0.1", NULL};
     snprintf(port_text, sizeof port_text, "%d", free_port());
@@ -147,15 +147,15 @@ static void took(delayq *q, const void *bytes, size_t len) {
         FAIL("took %s", hex(item.data, item.len < 200 ? item.len : 200));
 }
 
-/* If the reply to Redisson's first poll comes after a message, it overwrites
- * the message. So wait until Redisson has subscribed and polled. */
+/* Wait until Redisson has subscribed and polled. If the reply to its first poll
+ * came after a message, Redisson would forget the message. */
 static void settle(void) {
     UNTIL(number("EVAL %s 0", "return redis.call('PUBSUB', 'NUMSUB',\n"
                               "  'redisson_delay_queue_channel:{q}')[2]") >= 1);
     usleep(300000);
 }
 
-/* If Redisson still sleeps for too long, any offer wakes it. */
+/* Wake Redisson in case it still sleeps. Returns the number of ready items. */
 static long long ready_after_nudge(void) {
     usleep(50000);
     number("PUBLISH redisson_delay_queue_channel:{q} 1");
@@ -212,7 +212,7 @@ TEST(the_default_codecs_bytes_pass_through_c_unread) {
     finish();
 }
 
-/* Count a payload that is a number. Each may come only once. */
+/* Count an item whose payload is a number. Each number may come only once. */
 static void mark(unsigned char *seen, int limit, const char *text, size_t len) {
     char number_text[16];
     int id;
@@ -293,7 +293,7 @@ static void fill_from_c(delayq *q, int from, int count, int64_t delay_ms) {
     }
 }
 
-/* All items have come to the ready list, each once, and no other item. */
+/* Check that the ready list has each item once, and no other items. */
 static void check_ready(void) {
     static unsigned char seen[MANY];
     redisReply *r;
@@ -316,18 +316,18 @@ TEST(five_thousand_items_whoever_moves_them) {
     start_server();
     start(&p, "string", NULL);
     open_q(&q, fleet(), 0);
-    /* Only Java uses the queue. */
+    /* Only Java moves the items. */
     tell(&p, "fill q 0 %d 0", MANY / 2);
     fill_from_c(&q, MANY / 2, MANY / 2, 0);
     UNTIL(ready_after_nudge() >= MANY);
     check_ready();
-    /* Only C uses the queue. */
+    /* Only C moves the items. */
     tell(&p, "fill q 0 %d 3000", MANY / 2);
     tell(&p, "unwatch q");
     fill_from_c(&q, MANY / 2, MANY / 2, 0);
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") >= MANY);
     check_ready();
-    /* Both use the queue. */
+    /* Both move the items. */
     tell(&p, "fill q 0 %d 0", MANY / 2);
     fill_from_c(&q, MANY / 2, MANY / 2, 0);
     UNTIL(delayq_tick(&q, &wait) == DELAYQ_OK && number("LLEN q") >= MANY);
@@ -436,7 +436,7 @@ TEST(what_a_killed_worker_held_comes_back_through_javas_transfer) {
     kill(worker, SIGKILL);
     waitpid(worker, NULL, 0);
     CHECK_INT(number("ZCARD " ZSET), 3);
-    CHECK_INT(number("LLEN " MIRROR), 0); /* poll() can't take a leased item */
+    CHECK_INT(number("LLEN " MIRROR), 0); /* so Java's poll() can't take them */
     tell(&p, "watch q");
     for (i = 0; i < 3; i++) CHECK_TEXT(tell(&p, "take q 9000"), HEX("x"));
     CHECK_INT(number("ZCARD " ZSET), 0);
@@ -467,7 +467,7 @@ TEST(java_does_not_see_a_leased_or_nacked_item_until_it_is_moved) {
         CHECK_TEXT(tell(&p, "remove q %s", HEX("x")), "false");
         CHECK_TEXT(tell(&p, "take q 10"), "-");
     }
-    /* An hour later Java's transfer moves the item. */
+    /* Java's transfer moves the item when it is due. Make it due now. */
     number("EVAL %s 1 " ZSET,
            "local e = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n"
            "return redis.call('ZADD', KEYS[1], 1, e)");
@@ -481,8 +481,8 @@ TEST(java_does_not_see_a_leased_or_nacked_item_until_it_is_moved) {
 
 /* --- 6: what a mixed fleet inherits -------------------------------------- */
 
-/* delayq's handles leave the items of a paused queue alone. Java moves and
- * takes them. */
+/* While a queue is paused, delayq's handles neither move nor take its items,
+ * but Java does. */
 TEST(a_pause_does_not_stop_java) {
     peer p;
     delayq q;
@@ -546,11 +546,11 @@ TEST(an_undecodable_element_jams_java_until_c_moves_it_away) {
     tell(&p, "watch q");
     freeReplyObject(run(c, "ZADD " ZSET " 2 poison"));
     OFFER(&q, "good", 0);
-    usleep(5000); /* in the same millisecond Redisson's own ids come first */
+    usleep(5000); /* in the same millisecond Java's item would come first */
     tell(&p, "offer q 0 %s", HEX("better")); /* makes Java poll */
     CHECK_TEXT(tell(&p, "take q 1000"), "-");
-    /* Its BLPOP may live a little longer, and would get an item that nobody
-     * reads. */
+    /* Java's BLPOP may end a little later. Until then it would get an item that
+     * nobody reads. */
     UNTIL(number("EVAL %s 0", "return tonumber(string.match(\n"
                               "  redis.call('INFO', 'clients'),\n"
                               "  'blocked_clients:(%d+)'))") == 0);
@@ -747,7 +747,7 @@ static size_t random_bytes(unsigned char *to, int n) {
 }
 
 /* Make a payload that looks like the end of a new element if it follows an old
- * id that begins with 16 or 8: a byte, a length, as many bytes, and one NUL. */
+ * id that begins with 16 (a byte, a length, as many bytes) or 8 (one NUL). */
 static void make_shaped(shaped *to) {
     unsigned char length[128], any[64];
     int size = rand() % 2 ? 8 : 4, rest = rand() % 30;
@@ -766,7 +766,7 @@ static void make_shaped(shaped *to) {
     to->len = (unsigned char)n;
 }
 
-/* Offer them as Redisson does, with ids that begin with 16 or 8. */
+/* Offer payloads as Redisson does, with ids that begin with 16 or 8. */
 static void offer_shaped_raw(const shaped *from, int count) {
     unsigned char e[128], id[8];
     int i;
@@ -775,7 +775,7 @@ static void offer_shaped_raw(const shaped *from, int count) {
         void *r;
         random_bytes(id, 8);
         id[0] = i % 2 ? 16 : 8;
-        id[7] = 0x43; /* a double between 1e16 and 1e19 */
+        id[7] = 0x43; /* a double between 2^49 and 2^65 */
         n = element(e, is_old() ? 0 : 8, 8, (const char *)id, from[i].bytes,
                     from[i].len);
         redisAppendCommand(c, "ZADD " ZSET " 4e12 %b", e, n);
@@ -798,8 +798,8 @@ static void offer_shaped_in_java(peer *p, const shaped *from, int count) {
     tell(p, "unwatch q");
 }
 
-/* Java offers half of the items, delayq some of the others. At the end all are
- * due, in random order. */
+/* Java offers half of the items, delayq a tenth, offer_shaped_raw() the others.
+ * Then all of them are made due, in random order. */
 static void offer_shaped(peer *p, delayq *q, const shaped *from, int count) {
     int i, mine = count / 2, raw = mine * 4 / 5;
     offer_shaped_raw(from, raw);
@@ -908,8 +908,7 @@ typedef struct meeting {
     int c_has_offered;
 } meeting;
 
-/* Returns 1 if Redisson documents that these elements of C stop its
- * transfer. */
+/* Returns 1 if C's elements stop Redisson's transfer, as is documented. */
 static int jams(const meeting *m) {
     return m->c_has_offered && is_old() != (m->wire == DELAYQ_REDISSON_OLD);
 }
@@ -928,14 +927,14 @@ static void meet(meeting *m, peer *p) {
     CHECK_STATUS(&m->q, delayq_open(&m->q, &o),
                  m->how == JAVA_OFFERS && !fits ? DELAYQ_ERR_WIRE : DELAYQ_OK);
     if (m->how == JAVA_WATCHES || m->how == C_OFFERS) {
-        OFFER(&m->q, "c", 6000); /* the handle can't know better */
+        OFFER(&m->q, "c", 6000); /* the handle can't know of Redisson yet */
         m->c_has_offered = 1;
     }
     if (m->how != JAVA_OFFERS) tell(p, "offer %s 8000 %s", m->name, HEX("j"));
     if (fits && !m->c_has_offered) {
         OFFER(&m->q, "c", 6000);
         m->c_has_offered = 1;
-    } else if (!fits) { /* from now on each handle that checks is refused */
+    } else if (!fits) { /* a handle that is opened now finds Redisson's item */
         delayq late;
         CHECK_STATUS(&late, delayq_open(&late, &o), DELAYQ_ERR_WIRE);
         CHECK_STATUS(&late, delayq_offer(&late, "c", 1, 0), DELAYQ_ERR_WIRE);
@@ -945,12 +944,12 @@ static void meet(meeting *m, peer *p) {
     CHECK_INT(pending(m), 1 + m->c_has_offered);
 }
 
-/* The remedy: ticks of a handle with DELAYQ_REDISSON_OLD. */
+/* Repair the queue by ticks of a handle with DELAYQ_REDISSON_OLD. */
 static void cure(meeting *m) {
     delayq_options o = options_for(&s, m->name);
     delayq old;
     o.wire = DELAYQ_REDISSON_OLD;
-    /* returns DELAYQ_ERR_WIRE, but the handle can tick */
+    /* open returns DELAYQ_ERR_WIRE, but the handle can tick */
     (void)delayq_open(&old, &o);
     UNTIL(delayq_tick(&old, NULL) == DELAYQ_OK && pending(m) == 0);
     delayq_close(&old);
@@ -991,7 +990,7 @@ TEST(in_each_order_of_starting_each_wire_works_is_refused_or_can_be_cured) {
 
 /* --- moving a fleet ------------------------------------------------------ */
 
-/* Run the commands of examples/redisson/README.md. */
+/* Run a command of examples/redisson/README.md. */
 static void tool(const char *arguments, const char *wire, const char *more) {
     char command[1024];
     snprintf(command, sizeof command, "DELAYQ_URL=%s %s %s --wire %s %s",
@@ -999,7 +998,7 @@ static void tool(const char *arguments, const char *wire, const char *more) {
     if (system(command) != 0) FAIL("%s", command);
 }
 
-/* Rewrite all pending and ready elements, while nobody uses the queue. */
+/* Rewrite all elements for another wire. Nobody may use the queue meanwhile. */
 static void rewrite(const char *from, const char *to) {
     char file[256], dump[300], load[300];
     long long items = number("ZCARD " ZSET) + number("LLEN q");
@@ -1021,7 +1020,8 @@ static int take_marked(delayq *q, unsigned char *seen, int wait_ms) {
     return 1;
 }
 
-/* Offers and takes. Returns how many items it took. */
+/* Offer 300 items, and take one after each offer, if there is one. Returns the
+ * number of taken items. */
 static int offers_and_takes(delayq *q, unsigned char *seen, int from) {
     int i, taken = 0;
     for (i = from; i < from + 300; i++) {
@@ -1086,8 +1086,8 @@ TEST(a_fleet_moves_to_both_to_c_and_back_under_load) {
 
 /* --- 10: the examples ----------------------------------------------------- */
 
-/* Run one of the examples, with this offer. It must print this line, as its
- * opening comment says. */
+/* Run one of the examples, with the argument `offered`. It must print `line`,
+ * as its opening comment says. */
 static void says(int java, const char *offered, const char *line) {
     const char *file =
         java ? "examples/redisson/Example.java" : "examples/redisson/example.c";

@@ -9,7 +9,7 @@ build=$(dirname "$program")/redisson
 
 has java javac mvn || { summary; exit; }
 
-# version VERSION old|new [maven arguments]: runs the tests with this version
+# version VERSION old|new [MAVEN ARGUMENT...]: runs the tests with this version
 version() {
     v=$1 wire=$2
     shift 2

@@ -29,7 +29,7 @@ static long long now_ms(void) {
     return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
 }
 
-/* Write a line at once, so that a kill leaves no half of it. */
+/* Write a line by one write(), so that a kill leaves no partial line. */
 static void note(char letter, long id, long long ms) {
     char line[64];
     int n = snprintf(line, sizeof line, "%c %ld %lld\n", letter, id, ms);
@@ -44,7 +44,7 @@ static void produce(delayq *q, long id, long long end_ms) {
         m.data = text;
         m.delay_ms = rand() % 4 ? rand() % 400 : rand() % 3000;
         note('o', id, now_ms() + m.delay_ms);
-        do { /* the same message again: it is stored once */
+        do { /* a message that is offered again is stored once */
             (void)delayq_offer_message(q, &m);
         } while (m.status == DELAYQ_ERR_UNKNOWN && !usleep(20000));
         if (m.status == DELAYQ_OK)
@@ -65,7 +65,7 @@ static void work(delayq *q) {
         note('T', id, now_ms());
         if (what < 10) {
             (void)delayq_nack(q, &item, rand() % 200);
-            /* otherwise forget the item until its lease ends */
+            /* if what >= 98, forget the item until its lease ends */
         } else if (what < 98) {
             delayq_status status;
             note('a', id, now_ms());

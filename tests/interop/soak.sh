@@ -8,8 +8,8 @@
 #     tests/interop/soak.sh BUILD SECONDS [VERSION...]
 #
 # The server is stopped by SHUTDOWN. If Redis 7.0 is killed in the middle of a
-# write, it keeps the beginning of a MULTI in its AOF and runs it at the restart
-# after the next, and items would come twice.
+# write, it keeps the beginning of a MULTI in its AOF, and runs it at the
+# restart after the next. Then items would come twice.
 cd "$(dirname "$0")/../.." || exit 1
 build=$PWD/$1 seconds=$2
 shift 2
@@ -19,7 +19,7 @@ failed=0 server=
 trap 'for i in 1 2 3 4 5 6 7; do finish $i; done
     [ -z "$server" ] || kill -9 $server; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM HUP
-port=$((31000 + $$ % 1700)) # apart from those that the other tests use
+port=$((31000 + $$ % 1700)) # no other test uses these ports
 url=redis://127.0.0.1:$port
 cli() { redis-cli -p $port "$@" 2>/dev/null; }
 now() { date +%s%3N; }
@@ -33,7 +33,7 @@ serve() {
     until [ "$(cli ping)" = PONG ]; do sleep 0.05; done
 }
 
-# begin SLOT: starts its process (again). 1, 2: Java; 3, 4: offer; 5, 6, 7: take
+# begin SLOT: (re)starts its process. 1, 2: Java; 3, 4: C offers; 5-7: C takes
 begin() {
     born=$((born + 1))
     case $1 in
@@ -92,7 +92,7 @@ soak() {
     done
     sleep 1
     for i in 1 2 3 4 5 6 7; do finish $i; done
-    tries=0 # processes that wait end when their time is over
+    tries=0 # some keys may last for a moment
     until [ "$(cli dbsize)" = 0 ] || [ $tries -gt 300 ]; do
         tries=$((tries + 1))
         sleep 0.1

@@ -1,5 +1,5 @@
-/* All scripts, for tests that check each of them. The header has no such table.
- * tests/lua.sh checks that none is missing here. */
+/* All scripts, for tests that check each of them. delayq.h has no such table.
+ * tests/lua.sh checks that no script is missing here. */
 #ifndef SCRIPTS_H
 #define SCRIPTS_H
 
@@ -17,7 +17,7 @@ static const dq_script *const all_scripts[] = {
     &dq_script_probe,         &dq_script_pause,       &dq_script_mixed};
 #define SCRIPTS (sizeof all_scripts / sizeof all_scripts[0])
 
-/* Returns a script's text, to be freed. */
+/* Returns a script's text, which the caller frees. */
 static inline char *script_text(const dq_script *script) {
     size_t len = 0, i;
     char *text;

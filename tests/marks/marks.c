@@ -1,6 +1,6 @@
 /* Writes the name of each mark that this process reaches to the file that
- * DELAYQ_MARKS names. It writes at once, since the process may be killed. The
- * simulator replaces open and write, so this makes the system calls itself. */
+ * DELAYQ_MARKS names. It writes at once, since the process may be killed, and
+ * by system calls, since the simulator replaces open() and write(). */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* `make marks` includes this before every file: a mark of delayq.h. */
+/* `make marks` includes this before every file. It defines delayq.h's marks. */
 #ifndef MARKS_H
 #define MARKS_H
 

@@ -1,7 +1,7 @@
 /*
- * Each allocation that hiredis makes in a call fails in turn. There is no crash
- * and no leak, the status is true, the handle recovers by itself, and each
- * offered item is in the queue or was taken.
+ * Each allocation that hiredis makes in a call fails in turn. There must be no
+ * crash and no leak. The status must be true, and the handle must recover by
+ * itself. Each offered item must be in the queue, or have been taken.
  *
  * delayq allocates nothing itself. hiredis is linked in from libhiredis.a, so
  * that the linker's --wrap can come between it and malloc.
@@ -15,18 +15,18 @@
 /* --- failing allocations ------------------------------------------------- */
 
 static int armed; /* allocations are counted, and one fails */
-/* in a part of hiredis that does not survive a failure */
+/* not 0 while hiredis runs code that does not survive a failed allocation */
 static int spared;
-/* in a part that does not survive a failing sdsempty */
+/* not 0 while hiredis runs code that does not survive a failing sdsempty */
 static int refilling;
 static long fail_at;     /* the number of the allocation that fails, from 1 */
-static long allocations; /* allocations since arm() */
+static long allocations; /* the number of allocations since arm() */
 
 static int fails(void) {
     return armed && !spared && ++allocations == fail_at;
 }
 
-/* A function name(args), and the linker's two names for it. */
+/* Replace a function of libc. The linker gives it two names. */
 #define WRAP(type, name, parameters, arguments)          \
     type __real_##name parameters;                       \
     type __wrap_##name parameters;                       \
@@ -41,12 +41,12 @@ WRAP(char *, strdup, (const char *text), (text))
 /*
  * Failures that hiredis 0.14 does not survive are not tested:
  *
- *   hi_malloc, hi_strdup   abort(): the copies of path, host and address that
- *                          redisContextConnectUnix and ...Tcp make
- *   redisBufferWrite       all is written, and the new buffer by sdsempty is
- *                          NULL: reads its length
- *   redisReaderFeed        gives back a large buffer, and asserts that
- *                          sdsempty has got it a new one
+ *   hi_malloc, hi_strdup   call abort() if they can't copy the path, host or
+ *                          address in redisContextConnectUnix and ...Tcp
+ *   redisBufferWrite       after its last write, reads the length of the new
+ *                          buffer, which is NULL if sdsempty has failed
+ *   redisReaderFeed        frees a large buffer, and asserts that sdsempty
+ *                          returns a new one
  */
 #define WITHIN(counter, type, name, parameters, arguments) \
     type __real_##name parameters;                         \
@@ -58,7 +58,7 @@ WRAP(char *, strdup, (const char *text), (text))
         counter--;                                         \
         return result;                                     \
     }
-/* in 1.0 they are inline, and hiredis survives all failures */
+/* since 1.0 these two are inline, and hiredis survives all failures */
 #if HIREDIS_MAJOR < 1
 WITHIN(spared, void *, hi_malloc, (size_t size), (size))
 WITHIN(spared, char *, hi_strdup, (const char *text), (text))
@@ -238,8 +238,8 @@ static delayq_status do_share(void) {
     return status;
 }
 
-/* The number of items in the queue after the call is `done` if the call was
- * done, else `undone`. */
+/* After the call the queue has `done` items if the call has taken effect,
+ * otherwise `undone`. */
 static const struct verb {
     const char *name;
     void (*prepare)(void);
@@ -317,7 +317,7 @@ static void check_truth(const struct verb *v, delayq_status s, long k) {
              delayq_errmsg(&q), now);
 }
 
-/* Wait until a call succeeds. The back-off is skipped. */
+/* Check that the next call succeeds. The back-off is skipped. */
 static void recover(const struct verb *v, long k) {
     delayq_counts c;
     q.conn->cmd.retry_us = q.conn->sub.retry_us = 0;
@@ -345,7 +345,7 @@ static int failing(const struct verb *v, int lost, long k) {
     reached = disarm();
     check_truth(v, status, k);
     if (!reached && !lost) CHECK_STATUS(&q, status, v->good);
-    if (open_files() > files + 1) /* the one more is the subscriber */
+    if (open_files() > files + 1) /* the subscriber may be new */
         FAIL("%s, allocation %ld: sockets left open", v->name, k);
     recover(v, k);
     return reached;
@@ -383,8 +383,8 @@ TEST(each_allocation_of_a_call_with_a_lease_that_reconnects_fails) {
     every_verb(LEASES, ALL, 1);
 }
 
-/* hiredis 1.x: a request was written whole, and there is no memory for the next
- * one. This is no reason for the next call to fail. */
+/* hiredis 1.x has written a request, but has no memory for the next one. The
+ * next call must not fail because of this. */
 TEST(a_context_that_has_failed_after_a_request_is_not_used_again) {
     open_queue(&q, "jobs");
     q.conn->cmd.c->err = REDIS_ERR_OOM;
@@ -400,7 +400,7 @@ static void each_allocation_of_an_open(delayq_options *o) {
         arm(++k);
         status = delayq_open(&q, o);
         reached = disarm();
-        /* A broadcast's call runs a script, which may have moved items. */
+        /* The open of a broadcast runs a script, which may have moved items. */
         if (status != DELAYQ_OK && status != DELAYQ_ERR_MEMORY &&
             (status != DELAYQ_ERR_UNKNOWN || o->wire != DELAYQ_BROADCAST))
             CHECK_STATUS(&q, status, DELAYQ_ERR_IO);
@@ -430,8 +430,8 @@ TEST(each_allocation_of_an_open_by_tcp_fails) {
     server_end(&s);
 }
 
-/* Three items are in the stream. The reader gets them, or keeps its
- * position. */
+/* Take from a stream of three items, with a failing allocation. The reader must
+ * get the items, or keep its position. Returns 0 if no allocation failed. */
 static int failing_broadcast(delayq_options *o, long k) {
     delayq_status status;
     size_t n = 0, more = 0;

@@ -2,10 +2,10 @@
  * With an outbox no call of a frame (open, tick, take with timeout 0, offer,
  * ack ..., close) makes a system call that can wait, whatever the server does.
  *
- * This program replaces the functions of libc that can wait, under their own
- * names. The linker gives them to hiredis' shared library, too. While the guard
- * is up they note each call that can wait: poll and the like with a timeout,
- * any sleep, any look-up of a name, and reading, writing or connecting on a
+ * This program defines its own versions of the functions of libc that can wait.
+ * The linker gives them to hiredis' shared library, too. While the guard is up
+ * they note each call that can wait: poll and the like with a timeout, any
+ * sleep, any look-up of a name, and reading, writing or connecting on a
  * blocking socket or pipe.
  */
 #define DELAYQ_IMPLEMENTATION
@@ -23,14 +23,14 @@
 #include <sys/uio.h>
 #include <time.h>
 
-#ifndef RTLD_NEXT /* _GNU_SOURCE also has other types for sockaddr */
+#ifndef RTLD_NEXT /* _GNU_SOURCE would also change the types for sockaddr */
 #define RTLD_NEXT ((void *)-1L)
 #endif
 
 /* --- the guard ----------------------------------------------------------- */
 
 static int up;             /* 1: the guard is up */
-static long looked;        /* calls seen by the guard */
+static long looked;        /* the number of calls that the guard has seen */
 static char waited[128];   /* the first call that can wait, or "" */
 static const char *within; /* the current call of delayq */
 
@@ -39,7 +39,7 @@ static void note(const char *function, long value) {
         snprintf(waited, sizeof waited, "%s(%ld)", function, value);
 }
 
-/* Note a call that waits, if this descriptor is a blocking one. */
+/* Note a call that can wait, because fd is a blocking socket or pipe. */
 static void check_fd(const char *function, int fd, int flags) {
     struct stat s;
     if (!up) return;
@@ -50,7 +50,7 @@ static void check_fd(const char *function, int fd, int flags) {
     if (!(fcntl(fd, F_GETFL) & O_NONBLOCK)) note(function, fd);
 }
 
-/* Replace a function of libc: run the check, then libc's own function. */
+/* Replace a function of libc. It runs the check, then libc's own function. */
 #define GUARD(type, name, parameters, arguments, check)      \
     type name parameters {                                   \
         static type(*real) parameters;                       \
@@ -273,7 +273,7 @@ TEST(no_call_of_a_frame_waits_for_a_frozen_server) {
     UNTIL(progress(&seen));
     close_guarded();
     server_kill(&s, SIGSTOP);
-    /* the server is frozen from the beginning */
+    /* Now the server is frozen from the beginning. */
     OK(&q, FRAME(delayq_open(&q, &o)));
     frames(100);
     close_guarded();

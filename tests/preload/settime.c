@@ -1,7 +1,7 @@
 /*
- * Loaded into redis-server by LD_PRELOAD: a wall clock that a test can set. The
- * file $SETTIME holds an int64_t, the microseconds that are added to the real
- * time. (libfaketime does not work with Redis' allocator.)
+ * A wall clock that a test can set. LD_PRELOAD loads it into redis-server. The
+ * file $SETTIME contains an int64_t, the microseconds that are added to the
+ * real time. (libfaketime does not work with Redis' allocator.)
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,16 +1,16 @@
 /*
- * Elements, tickets, dead letters: bytes that any program may have written.
+ * Elements, tickets and dead letters with any bytes, from any program.
  */
 #include "proof.h"
 
-/* CBMC has no bodies of these functions. */
+/* CBMC has no definitions of these functions. */
 void *memchr(const void *bytes, int c, size_t n) {
     const char *at = (const char *)bytes;
     for (; n > 0; n--, at++)
         if (*at == (char)c) return (void *)(uintptr_t)at;
     return NULL;
 }
-/* This version is enough for formats without a %, the only ones used here. */
+/* This version is sufficient, since the formats used here contain no %. */
 int snprintf(char *to, size_t size, const char *format, ...) {
     size_t n = 0;
     for (; format[n]; n++)
@@ -29,7 +29,7 @@ size_t strcspn(const char *text, const char *of) {
     return n;
 }
 
-/* An element of any length, up to the largest payload. */
+/* Read any bytes as an element, up to the length of the largest one. */
 void proof_parse(void) {
     size_t n = nondet_size(), start;
     unsigned char *e;
@@ -43,7 +43,7 @@ void proof_parse(void) {
     dq_elem_attempt(e, kind);
 }
 
-/* A handle reads an element as it has written it. */
+/* Prove that a handle reads an element as it has written it. */
 void proof_written(void) {
     const delayq *q = any_handle();
     unsigned char id[16], header[DQ_ELEM_HEADER_MAX], *e;
@@ -71,7 +71,7 @@ void proof_ticket(void) {
     PROVE(due_len >= 1 && due_len <= 16);
 }
 
-/* An element's ticket leads back to the element. */
+/* Prove that the key of an element's ticket is the element's first bytes. */
 void proof_ticket_written(void) {
     int kinds[3] = {DQ_ELEM_OLD, 8, 16}, which = nondet_int(), kind;
     unsigned char e[DQ_ELEM_PREFIX_MAX], key[DQ_ELEM_PREFIX_MAX];
@@ -116,8 +116,7 @@ void proof_peek_item(void) {
     PROVE(memchr(item.ticket.text, 0, sizeof item.ticket.text));
 }
 
-/* Read a dead letter. Its reason, its time and its text stand before the
- * element. */
+/* Read a dead letter. Its reason, its time and its text precede the element. */
 void proof_dead_letter(void) {
     redisReply r;
     delayq_dead d;

@@ -1,7 +1,7 @@
 /*
- * The image of an outbox: marks and entries with any bytes, as somebody may
- * have forged them. run.sh removes the checksum from the header. The checksum
- * in this file has any value, so a correct checksum protects nothing.
+ * The image of an outbox, whose marks and entries may have any bytes, even if
+ * somebody has forged them. run.sh removes the checksum from delayq.h. Here the
+ * checksum may have any value, so the proofs don't rely on it.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -12,7 +12,7 @@
 #define ASSUME(true_) __CPROVER_assume(true_)
 #define PROVE(true_) __CPROVER_assert((true_), #true_)
 
-/* Any value, since CBMC knows no bodies of these functions. */
+/* These return any value, since CBMC has no definitions of the functions. */
 int nondet_int(void);
 unsigned char nondet_byte(void);
 unsigned nondet_unsigned(void);

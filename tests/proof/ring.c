@@ -1,13 +1,13 @@
 /*
- * The ring of an outbox: ops of any length are added and removed in any order,
- * and each is read back as it was added.
+ * The ring of an outbox. Ops of any length are added and removed in the order
+ * of steps[], and each is read back as it was added.
  */
 #include "proof.h"
 
 enum { SIZE = 400 };
 static const char steps[] = "aapapapp"; /* a: add an op; p: remove one */
 
-/* Keys and payloads don't matter: a copy only reads and writes its range. */
+/* Check the ranges of a copy. The bytes of keys and payloads are not copied. */
 void *memcpy(void *to, const void *from, size_t n) {
     PROVE(__CPROVER_w_ok(to, n));
     PROVE(__CPROVER_r_ok(from, n));
@@ -15,7 +15,7 @@ void *memcpy(void *to, const void *from, size_t n) {
     return to;
 }
 
-/* The invariants of dq_ring that can be seen from outside. */
+/* Check the invariants of a ring. */
 static void check_ring(const dq_ring *ring) {
     PROVE(ring->used <= ring->size);
     PROVE(ring->head <= ring->size && ring->tail <= ring->size);

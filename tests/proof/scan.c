@@ -1,12 +1,12 @@
 /*
- * The scan of a reply before hiredis reads it: any bytes, in pieces of any
- * length. proof_scan begins in any state that the invariant allows, and shows
- * that the invariant holds again after a piece. So it holds after any number of
- * pieces. A long piece has the same effect as several short ones.
+ * The scan of a reply before hiredis reads it. The reply has any bytes, in
+ * pieces of any length. proof_scan begins in any state that the invariant
+ * allows, and shows that the invariant holds again after a piece. So it holds
+ * after any number of pieces. A long piece is equivalent to several short ones.
  */
 #include "proof.h"
 
-/* CBMC's own memchr adds a loop to each call. */
+/* CBMC's own memchr would add a loop to each call. */
 void *memchr(const void *bytes, int c, size_t n) {
     const char *at = (const char *)bytes;
     size_t i;
@@ -47,7 +47,7 @@ void proof_scan(void) {
     if (!fault) PROVE(holds(r));
 }
 
-/* In the bytes of a string, a piece of any length is one step. */
+/* Within the bytes of a string, the scan needs one step for each piece. */
 void proof_body(void) {
     delayq_reply_scan *r = any_scan();
     size_t n = nondet_size(), before;

@@ -35,7 +35,7 @@ static delayq_status counted(delayq *handle, delayq_counts *counts) {
     return status;
 }
 
-/* Record in Redis when an offer was stored. */
+/* Offer a message. If it is stored, record the time in Redis. */
 static delayq_status offered(delayq *handle, delayq_message *m,
                              const delayq_counts *counts) {
     delayq_status status = delayq_offer_message(handle, m);

@@ -47,7 +47,7 @@ static pid_t start_program(server *s) {
 
 static void end_program(pid_t pid) {
     int status;
-    /* the program goes on for ever */
+    /* the program must still be running */
     CHECK_INT(waitpid(pid, &status, WNOHANG), 0);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
@@ -58,8 +58,8 @@ static void open_on(delayq *other, const server *s) {
     OK(other, delayq_open(other, &o));
 }
 
-/* Check that the next item is this one, and that it comes long before the loop
- * would poll by itself. */
+/* Check that the program's next item is `text`, and that it comes long before
+ * the loop would poll by itself. */
 static void arrives(int items, const char *text) {
     long long began = now_us();
     UNTIL(told->items == items);
@@ -69,7 +69,7 @@ static void arrives(int items, const char *text) {
         FAIL("\"%s\" took %lld us", text, began);
 }
 
-/* Returns how often the loop turns in a second in which nothing happens. */
+/* Returns the number of turns in a second in which nothing happens. */
 static long idle_turns(void) {
     long before = told->turns;
     usleep(1000000);

@@ -1,6 +1,6 @@
 /*
- * A slow line: passes the bytes of unix sockets on, each of them MS
- * milliseconds after it has come.
+ * A slow line, which passes on the bytes of unix sockets MS milliseconds after
+ * they have come.
  *
  *     line LISTEN TO MS
  *
@@ -52,8 +52,8 @@ static int receive(struct flow *f) {
     return 1;
 }
 
-/* Send the bytes that are due, and lower *wait_ms to the time until the next
- * ones. */
+/* Send the bytes that are due. Lower *wait_ms to the time until the next ones.
+ * Returns 0 if the connection has ended. */
 static int send_due(struct flow *f, int *wait_ms) {
     while (f->first) {
         struct chunk *c = f->first;

@@ -19,10 +19,10 @@ static delayq q;
 static delayq_item item;
 static delayq_options options;
 
-/* The recipes print items. Here these are recorded in the list "seen", with a
- * mark if the lateness is known. */
+/* The recipes print items. Here the items are recorded in the list "seen", and
+ * the list "late" says whether their lateness is known. */
 static redisContext *told;
-static int last; /* the number of the item that ends the process */
+static int last; /* the process ends after this number of items */
 static int took(int len, const char *data) {
     static int n;
     redisReply *r;
@@ -76,7 +76,7 @@ static void game_frame(void) {
 #undef rand
 }
 
-/* Returns how many commands the server has received. */
+/* Returns the number of commands that the server has received. */
 static long long commands(void) {
     return atoll(strstr(ask("INFO stats"), "commands_processed:") + 19);
 }
@@ -146,7 +146,7 @@ TEST(no_frame_of_the_game_loop_waits_for_a_frozen_server) {
         if (now_us() - began > longest) longest = now_us() - began;
     }
     server_kill(&s, SIGCONT);
-    /* one that waits for a reply takes io_timeout_ms, 3 s */
+    /* A frame that waits for a reply would last for io_timeout_ms, 3 s. */
     if (longest > 2000000) FAIL("a frame took %lld us", longest);
     UNTIL((game_frame(), ask_int("LLEN seen") == 11));
     delayq_close(&q);
@@ -206,7 +206,7 @@ static void notices_each_push(void *with_outbox) {
         push("pushed", ++n);
         push("and again", ++n);
         let_it_sleep();
-        OFFER(&other, "moved", 0); /* another handle moves this one */
+        OFFER(&other, "moved", 0); /* another handle moves this item */
         usleep(1500);
         while (ask_int("LLEN seen") == n) OK(&other, delayq_tick(&other, NULL));
         push("behind it", n += 2);
@@ -250,7 +250,7 @@ static void knows_how_late(void *with_outbox) {
         OFFER(&other, "due", 10);
         UNTIL_SEEN(i + 1);
     }
-    /* Items that become due between the take and the tick are moved. */
+    /* The lateness is unknown if the tick has moved the item. */
     if (ask_int("EVAL %s 0",
                 "local n = 0\n"
                 "for _, t in ipairs(redis.call('LRANGE', 'late', 0, -1)) do\n"
@@ -273,7 +273,7 @@ TEST(the_device_loop_with_an_outbox_knows_how_late_what_it_takes_is) {
 
 /* --- a tool like cron ---------------------------------------------------- */
 
-#define MINUTE 2000 /* in ms, as in recipes.sh */
+#define MINUTE 2000 /* ms of a short minute, as in recipes.sh */
 
 /* Start a machine, tests/recipes/cron.c, whose clock is ahead_s seconds
  * ahead. */
@@ -300,9 +300,9 @@ static pid_t machine(const char *name, long long ahead_s) {
     return pid;
 }
 
-/* Returns how many minutes were stored, are over, and were run. Returns 0 if
- * one was not run, -1 if one was run twice, -2 if one was run that was not
- * stored. */
+/* Returns the number of minutes that were stored, are over, and were run.
+ * Returns 0 if one of them was not run, -1 if one was run twice, -2 if one was
+ * run and had not been stored. */
 static const char judge[] =
     "local runs, stored, n = {}, {}, 0\n"
     "local t = redis.call('TIME')\n"
@@ -362,7 +362,7 @@ static pid_t forked(void) {
     return pid;
 }
 
-/* A worker that takes "deadly" for the first time kills itself. */
+/* Take an item. If it is "deadly", at its first attempt, kill the process. */
 static delayq_status worked(delayq *w, delayq_item *i, int64_t timeout_ms) {
     delayq_status status = delayq_ack_take(w, i, timeout_ms);
     if (status != DELAYQ_OK) return status;
@@ -398,11 +398,11 @@ TEST(items_that_a_worker_does_not_ack_come_again_or_become_dead_letters) {
     OK(&other, delayq_dead_peek(&other, &dead, 1, &n, 0));
     CHECK_TEXT(dead.reason, "attempts");
     CHECK_INT(dead.attempt, 5);
-    /* the jobs, "deadly", and "" */
+    /* 20 jobs, "deadly" once, and "" at 5 attempts */
     CHECK_INT(ask_int("LLEN seen"), 20 + 1 + 5);
     n = 0;
     for (i = 0; i < 8; i++) n += waitpid(pool[i], NULL, WNOHANG) == pool[i];
-    CHECK_INT(n, 1); /* only the others are left */
+    CHECK_INT(n, 1); /* one worker has killed itself */
     for (i = 0; i < 8; i++) kill(pool[i], SIGKILL);
     while (wait(NULL) > 0) {
     }
@@ -435,8 +435,8 @@ TEST(the_c_part_beside_java_writes_and_takes_redissons_bytes) {
     CHECK_INT(ask_int("LREM " MIRROR " 1 %b", r->element[0]->str, n), 1);
     ask("RPUSH " MIRROR " %b", r->element[0]->str, n);
     freeReplyObject(r);
-    /* Java's offer, in Redisson's bytes; then a moved item, which is a bare
-     * payload. */
+    /* Store Java's offer in Redisson's bytes, and then a moved item, which is a
+     * bare payload. */
     n = element(want, 8, 8, "01234567", "world", 5);
     ask("ZADD " ZSET " 5 %b", want, n);
     ask("RPUSH " MIRROR " %b", want, n);
@@ -468,7 +468,7 @@ TEST(the_shards_of_a_cluster_lie_on_several_nodes_and_all_are_taken_from) {
     if (!url) test_skip("no cluster: redis-cli is missing, or RECIPES_CLUSTER");
     memset(&options, 0, sizeof options);
     options.io_timeout_ms = 3000;
-    last = 9; /* "hello", and one item from each */
+    last = 9; /* "hello", and one item from each of 8 queues */
     child = spawn(cluster, NULL);
     for (i = 0; i < 8; i++) {
         char name[32];
@@ -575,7 +575,7 @@ TEST(tickets_keys_times_and_batches_do_what_the_comments_say) {
         CHECK_INT(m[1].status, i == 0 ? DELAYQ_OK : DELAYQ_DUPLICATE);
         CHECK_STATUS(&q, delayq_cancel(&q, &m[0].ticket), DELAYQ_GONE);
         OK(&q, delayq_peek(&q, found, 3, &n, NULL));
-        CHECK_INT(n, 1); /* a was cancelled, b is stored once */
+        CHECK_INT(n, 1); /* "a" was cancelled, and "b" is stored once */
         CHECK_INT(found[0].due_ms, 1900000000000);
         CHECK(found[0].len == 1 && memcmp(found[0].data, "b", 1) == 0);
     }

@@ -1,6 +1,6 @@
 /*
- * leash COMMAND...: runs a command that ends when its parent ends, in whatever
- * way. A Ctrl-C on the terminal does not reach the command.
+ * leash COMMAND...: runs a command. When the parent process ends in any way,
+ * the command is killed. A Ctrl-C on the terminal does not reach the command.
  */
 #include <signal.h>
 #include <stdio.h>

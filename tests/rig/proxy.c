@@ -1,8 +1,8 @@
 /*
  * The network of the rig: a process between the programs and their servers. It
- * forwards each of its ports to a server's. Lines on its standard input are
- * commands that change how it treats the connections. It ends when its standard
- * input ends.
+ * forwards each of its ports to a port of a server. Commands on its standard
+ * input, one per line, change how the connections are treated. The proxy exits
+ * at the end of its input.
  *
  *     proxy SEED LISTEN=TARGET...    ports on 127.0.0.1. LISTEN=TARGET,map:
  *                                    the same, and in replies each TARGET is
@@ -12,7 +12,7 @@
  *                          0 0 ends this
  *     slow BYTES           BYTES per second in each direction; 0 ends this
  *     cut PERCENT          close PERCENT of the connections
- *     bite BYTES PERCENT   the same, but each only after BYTES more bytes
+ *     bite BYTES PERCENT   the same, but each after fewer than BYTES more bytes
  *     half PERCENT D       drop all further bytes from the client (D is 0), to
  *                          it (1), or in both directions (2)
  *     forget PERCENT       close the server's end; the client is not told
@@ -41,7 +41,7 @@
 
 #define LINKS 24
 #define PAIRS 900
-/* the most bytes that a direction holds before more are read */
+/* a direction that holds this number of bytes reads no more */
 #define MOST (1 << 20)
 
 struct link {
@@ -58,14 +58,14 @@ struct chunk {
 struct flow {
     struct chunk *first, *last;
     size_t held;
-    int64_t free_us; /* when a slow line is free again */
+    int64_t free_us; /* the time at which a slow line is free again */
     int drops, ended;
 };
 
 struct pair {
-    int fd[2]; /* to the client, to the server; -1: forgotten */
+    int fd[2]; /* [0]: to the client; [1]: to the server, -1: forgotten */
     struct flow from[2];
-    long bite; /* to be cut after this many bytes; -1: never */
+    long bite; /* the connection is cut after this many bytes; -1: never */
     int map;
 };
 
@@ -150,7 +150,7 @@ static void accept_one(const struct link *l) {
     pairs[pair_count++] = p;
 }
 
-/* A Sentinel's reply names the servers' ports. Replace them by the proxy's. */
+/* Replace the servers' ports in a Sentinel's reply by those of the proxy. */
 static void map_ports(char *bytes, size_t len) {
     int i;
     for (i = 0; i < link_count; i++) {
@@ -238,7 +238,7 @@ static int receive(struct pair *p, int d) {
         memmem(bytes, (size_t)n, word, strlen(word))) {
         counts.words++;
         if (word_times-- % 2) return 0;
-        hold(f, bytes, (size_t)n); /* the reply to it is lost */
+        hold(f, bytes, (size_t)n); /* the server gets it; its reply is lost */
         let_go(p, d, now_us() + 1000000000);
         return 0;
     }
@@ -301,7 +301,7 @@ static void command(const char *line) {
     }
 }
 
-/* Read commands. End when the rig ends. */
+/* Read and run commands. If the input has ended, exit. */
 static void obey(void) {
     static char line[256];
     static size_t len;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# sim.sh SIM SEEDS: the judge of the rig reads the histories of the simulator's
-# seeds 1 to SEEDS (tests/sim/history.c describes which seeds have one). Ends in
-# "N passed, N failed, N skipped".
+# sim.sh SIM SEEDS: lets the rig's judge read the histories of the simulator for
+# seeds 1 to SEEDS (tests/sim/history.c says which seeds have a history). Ends
+# in "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." && . tests/lib.sh || exit 1
 seed=0
 while [ $seed -lt "$2" ]; do

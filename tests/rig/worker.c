@@ -1,12 +1,12 @@
 /*
- * A process of the rig: it uses one queue in one role until SIGTERM, and writes
- * its history to a file of its own. Compiled with the header of each version.
+ * A process of the rig, compiled with the header of each version. It uses one
+ * queue in one role until SIGTERM, and writes its history to a file of its own.
  *
  *     worker KEY=VALUE...   see set_argument
  *
  * Each line of a history is one event: its letter, the time, and so on. Times
- * are real time in microseconds. A request has two lines, one before and one
- * after it, so that a request of a process that was killed has no second one.
+ * are real time in microseconds. A request has one line before it and one after
+ * it. If the process is killed meanwhile, the second line is missing.
  *
  *     h T version role world queue lease wire outbox pid
  *     p T                     the open of a handle begins
@@ -16,14 +16,15 @@
  *     n T N ID TICKET DELAY, x ...    nack, extend
  *     f T N KEY, z T N ON, v T N      cancel_key, pause, redrive
  *     r T N STATUS TICKET     the result of request N, and the new ticket. 97:
- *                             a kept outbox has accepted it. 98: OK or GONE
+ *                             a kept outbox has accepted it. 98: OK, GONE or
+ *                             DUPLICATE
  *     T T0 T1 ID ATTEMPT DUE LATE TICKET LEN    an item was taken
  *     e T STATUS TEXT         a call has failed
  *     ! T TEXT                something that must not happen
  *     q T                     the process ends by itself
  */
 #define _GNU_SOURCE
-#include "../preload/settime.c" /* its wall clock jumps */
+#include "../preload/settime.c" /* the rig makes its wall clock jump */
 #define DELAYQ_IMPLEMENTATION
 #include RIG_HEADER
 #include <errno.h>
@@ -80,7 +81,7 @@ static long long now_us(void) {
     return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
 }
 
-/* Write each line at once, so that a kill leaves no half of it. */
+/* Write a line by one write(), so that a kill leaves no partial line. */
 static void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void note(const char *format, ...) {
     char line[700];
@@ -149,12 +150,12 @@ static long long payload_id(const void *data, size_t len) {
 /* --- handles ---------------------------------------------------------------*/
 
 static char outbox[1 << 17];
-/* the request is a change, so it may end as GONE or DUPLICATE */
+/* 1: the request is a change, which may end as GONE or DUPLICATE */
 static int changing;
 
 #if RIG_VERSION >= 2
-/* Which requests are the n-th offer and the n-th change of the outbox? If the
- * outbox is kept, this table is kept, too. */
+/* This table has the requests that were the n-th offer and the n-th change of
+ * the outbox. If the outbox is kept, this table is kept, too. */
 #define RING 65536
 struct accepted {
     long number;
@@ -164,9 +165,9 @@ struct accepted {
 };
 static struct accepted ours[2][RING], (*accepted)[RING] = ours;
 static delayq_outbox_state state;
-static delayq *settling; /* the handle whose ops are reported */
+static delayq *settling; /* the handle whose ops are being settled */
 
-/* Grows when a reply may have been lost. */
+/* Returns a number that grows when a reply may have been lost. */
 static uint64_t connections(const delayq *q) {
     return q->counts.reconnects;
 }
@@ -188,8 +189,8 @@ static void note_accepted(delayq *q, long n) {
     state.changes_accepted = now.changes_accepted;
 }
 
-/* If a reply was lost, OK may stand for GONE or DUPLICATE. That is status
- * 98. */
+/* Note the result of an op. After a lost reply OK may stand for GONE or
+ * DUPLICATE, so it is noted as 98. */
 static void note_settled(int changes, uint64_t n, delayq_status status,
                          int sure) {
     uint64_t at = n % RING;
@@ -208,7 +209,7 @@ static int sync_image(void *user, void *address, size_t size) {
     return msync((char *)address - before, size + before, MS_SYNC);
 }
 
-/* Map a file that survives this process: the outbox, or the table above. */
+/* Map a file that survives this process: the outbox, or accepted[]. */
 static void *map_file(const char *suffix, size_t size) {
     char name[512];
     void *at;
@@ -228,7 +229,7 @@ static void settled(void *user, int changes, uint64_t n, delayq_status status) {
 }
 #define look_for_settled(q) ((void)0)
 #elif RIG_VERSION == 2
-/* This version reports only how many ops are settled. */
+/* Version 0.2 reports only the numbers of settled ops. */
 static void look_for_settled(delayq *q) {
     delayq_outbox_state now;
     if (delayq_outbox(q, &now) != DELAYQ_OK) return;
@@ -293,7 +294,7 @@ static void open_handle(delayq *q) {
     status = delayq_open(q, &o);
     if (status != DELAYQ_OK) note_failure(q, status, "open");
 #if RIG_VERSION >= 2
-    (void)delayq_outbox(q, &state); /* the numbers of a kept outbox go on */
+    (void)delayq_outbox(q, &state); /* a kept outbox continues its numbers */
 #endif
     if (status == DELAYQ_ERR_ARG || status == DELAYQ_ERR_WIRE)
         note("! %lld open returns %d: %s", now_us(), status, delayq_errmsg(q));
@@ -328,7 +329,7 @@ static int64_t some_delay(void) {
     return percent(70) ? below(800) : below(4000);
 }
 
-/* Chooses one of 30 keys, or none. Keys are kept for longer than the run. */
+/* Returns one of 60 keys or, if it sets *replace, of 60 others; or NULL. */
 static const char *some_key(char *to, size_t size, int *replace) {
     *replace = 0;
     if (!set.keys || !percent(15)) return NULL;
@@ -355,7 +356,7 @@ static delayq_status offer_message(delayq *q, delayq_message *m) {
 #endif
 }
 
-/* Offers a message until its outcome is known, or gives up. */
+/* Offer a message until its outcome is known, for at most `tries` times. */
 static void offer_with_ticket(delayq *q) {
     long long id = next_id++;
     delayq_message m;
@@ -366,7 +367,7 @@ static void offer_with_ticket(delayq *q) {
     m.data = bytes[0];
     m.delay_ms = some_delay();
     m.key = some_key(key, sizeof key, &m.replace);
-    if (m.key) m.key_ttl_ms = 7200000;
+    if (m.key) m.key_ttl_ms = 7200000; /* longer than the run */
     do {
         long n = ++number;
         note("o %lld %ld %lld %lld %s %d", now_us(), n, id,
@@ -399,7 +400,7 @@ static void offer_some(delayq *q) {
         note("o %lld %ld %lld %lld - 0", now_us(), n[i], id,
              (long long)m[i].delay_ms);
     }
-    /* An outbox gives the ticket only of the last accepted offer. */
+    /* delayq_outbox gives the number only of the last accepted offer. */
     if (set.outbox_size) {
         for (i = 0; i < count; i++) {
             (void)offer_message(q, &m[i]);
@@ -497,7 +498,7 @@ static void ack(delayq *q, const delayq_item *item, long long id) {
 
 static void nack(delayq *q, const delayq_item *item, long long id) {
     int64_t delay = percent(50) ? below(600) : percent(70) ? 0 : DELAYQ_BACKOFF;
-#if RIG_VERSION >= 2 /* 0.1 gives the next lease the same ticket */
+#if RIG_VERSION >= 2 /* in 0.1 the next lease would have the same ticket */
     if (percent(20)) delay = DELAYQ_RELEASE;
 #endif
     note("n %lld %ld %lld %s %lld", now_us(), ++number, id, item->ticket.text,
@@ -524,7 +525,7 @@ static void bury(delayq *q, const delayq_item *item, long long id) {
 #endif
 }
 
-/* End a lease in some way, or leave it to its end. */
+/* End a lease by a call that is chosen at random, or let it run out. */
 static void handle(delayq *q, delayq_item *item, long long id) {
     int what = below(100);
     if (id < 0 || !set.lease_ms) return;
@@ -594,8 +595,7 @@ static void take_several(delayq *q, int64_t timeout_ms) {
     }
     if (n == 0) return;
     status = delayq_ack_many(q, items, n);
-    /* After a failure the remaining items are not tried, as their status
-     * says. */
+    /* After a failure `acked` says which items were not tried. */
     for (i = 0; i < n; i++) note_result(numbers_of[i], items[i].acked, NULL);
 }
 
@@ -615,7 +615,7 @@ static void take_and_ack(delayq *q, int64_t timeout_ms) {
         if (n) note_result(n, item.acked, NULL);
         if (status != DELAYQ_OK) {
             take_failed(q, status);
-            return; /* if the ack was not settled, the lease ends it */
+            return; /* if the ack has failed, the lease runs out */
         }
         id = note_taken(&item, began);
         if (id < 0 || ended) return;
@@ -648,7 +648,7 @@ static void work(delayq *q) {
     }
 }
 
-/* Use the queue as a program with a poll loop. */
+/* Use the queue like a program with a poll loop. */
 static void loop(delayq *q) {
     while (!ended) {
         struct pollfd p[4];
@@ -678,9 +678,9 @@ static void move(delayq *q) {
 }
 
 #if RIG_VERSION >= 2
-/* Offer and take in frames, as a game with an outbox. */
+/* Offer and take in frames, like a game with an outbox. */
 static void frames(delayq *q) {
-    /* only settle the ops in the outbox */
+    /* If the rig drains the queue, only settle the ops of a kept outbox. */
     if (set.keep && set.drain) ended = 1;
     while (!ended) {
         int i;
@@ -697,8 +697,8 @@ static void frames(delayq *q) {
         nap(16000);
     }
     if (set.keep && !set.drain && percent(70))
-        return; /* the next process goes on with it */
-    /* A lost lease would be no fault, but a lost offer would. */
+        return; /* the next process continues with the outbox */
+    /* Flush, since a lost offer would be a fault (a lost lease would not). */
     for (;;) {
         delayq_status status = delayq_flush(q, 1000);
         look_for_settled(q);
@@ -708,7 +708,7 @@ static void frames(delayq *q) {
 }
 #endif
 
-/* Open, use, close, again and again. */
+/* Open, use and close the handle, again and again. */
 static void churn(delayq *q) {
     while (!ended) {
         int n = below(4);
@@ -724,7 +724,7 @@ static void churn(delayq *q) {
     }
 }
 
-/* A child may not use its parent's handle. It has its own. */
+/* Check that a child can't use its parent's handle, and let it use its own. */
 static void child(delayq *inherited) {
     static delayq own;
     delayq_status status;
@@ -741,7 +741,7 @@ static void child(delayq *inherited) {
     chance_state += (uint64_t)next_id;
     if (delayq_offer(inherited, "x", 1, 0) != DELAYQ_ERR_ARG)
         note("! %lld a child may use its parent's handle", now_us());
-    /* an idle handle reads its socket only once in a millisecond */
+    /* an idle handle reads its socket at most once in a millisecond */
     usleep(5000);
     status = delayq_take(inherited, &item, 0);
     if (status != DELAYQ_ERR_ARG)
@@ -764,7 +764,7 @@ static void fork_children(delayq *q) {
         take_one(q, 20);
         pid = fork();
         if (pid == 0) child(q);
-        next_id += 4; /* the child's ids */
+        next_id += 4; /* the child has used up to 4 ids */
         while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
         }
         if (pid > 0 && status)
@@ -914,7 +914,7 @@ int main(int argc, char **argv) {
     number = set.instance * 1000000;
     if (set.outbox_size > (long long)sizeof outbox) return 2;
     memset(&action, 0, sizeof action);
-    action.sa_handler = on_term; /* without SA_RESTART */
+    action.sa_handler = on_term; /* without SA_RESTART, so it ends sleeps */
     sigaction(SIGTERM, &action, NULL);
     note("h %lld %s %s %s %s %lld %d %d %d", now_us(), RIG_NAME, set.role,
          set.world, set.queue, set.lease_ms, set.wire,

@@ -1,6 +1,6 @@
 /*
  * The programs that use delayq. Each is a process that runs the unchanged
- * header. It notes its intention before a call, and the result after it.
+ * header. It notes its intention before a call, and the result after the call.
  */
 #include "sim.h"
 #include <poll.h>
@@ -16,7 +16,7 @@
 typedef struct held {
     item *it;
     delayq_item got;
-    uint64_t hash; /* of its element; 0: unknown */
+    uint64_t hash; /* hash of its element; 0: unknown */
 } held;
 
 struct outbox_entry {
@@ -66,7 +66,7 @@ static void into_hand(actor *a, const delayq_item *got, int id) {
     h->hash = hash_of(h->data, h->len);
 }
 
-/* A call that takes or peeks ends the validity of its handle's items. */
+/* Drop the handle's items if `call` ends their validity. */
 static void out_of_hand(actor *a, const char *call) {
     static const char *const ends[] = {"take", "take(0)", "take_many",
                                        "ack_take", "peek", "dead_peek",
@@ -103,7 +103,7 @@ int actor_can_take(const char *call) {
            strstr(call, "wait") || strstr(call, "poll");
 }
 
-static int leaving; /* at the end of the run */
+static int leaving; /* 1: the run has ended */
 static void close_all(void *arg);
 
 static delayq_status end(actor *a, delayq_status status) {
@@ -113,8 +113,8 @@ static delayq_status end(actor *a, delayq_status status) {
     read_hand(a, call);
     if (a->free_us && !actor_can_take(call)) a->free_us += took;
     if (leaving) {
-        a->call = "close"; /* leave_all waits for its end, */
-        a->awake = 0;      /* and wakes no closed handle */
+        a->call = "close"; /* so that leave_all waits for its end */
+        a->awake = 0;      /* so that leave_all wakes no closed handle */
         close_all(a);
         process_kill(a->p);
     }
@@ -124,8 +124,8 @@ static delayq_status end(actor *a, delayq_status status) {
     if (status == DELAYQ_WOKEN && a->wakes) a->wakes--;
     a->woken_us = 0;
     if (status < 0) a->trouble_us = sim_now();
-    /* If a reply comes while the process is frozen, that time counts as its
-     * round trip, and the next request gets two of them. */
+    /* If a reply arrives while the process is frozen, the measured round trip
+     * includes that time, and the next request gets two such round trips. */
     if (a->call_bound_us >= 0 && took > a->call_bound_us + 2 * a->frozen_us)
         check_fail("blocks", "%s: %s took %lld us, at most %lld are promised",
                    a->name, call, (long long)took, (long long)a->call_bound_us);
@@ -140,12 +140,12 @@ static delayq_status end(actor *a, delayq_status status) {
 #define CALL(a, what, bound, expression) \
     (begin(a, what, bound), end(a, expression))
 
-/* Returns how long a call with one request may take. A request that is sent
- * late has two round trips, and so have the load of its script and its second
- * try, up to five times if somebody flushes the scripts; they are long if the
- * server was frozen, or the line stalled, while they were measured, as long as
- * a step of connecting may last, or if the program slept, perhaps in three
- * pauses, before it read the first reply. A load may be sent in six parts. */
+/* Returns the longest time of a call with one request. A request that is sent
+ * late gets two measured round trips. So do the load of its script, which may
+ * have six parts, and the second try, up to five times if somebody flushes the
+ * scripts. A measured round trip includes the time for which the server was
+ * frozen or the line stalled (at most a step of connecting), or for which the
+ * program slept, perhaps in three pauses, before it read the first reply. */
 static int64_t request_us(const actor *a) {
     int64_t step_us = 4 * a->io_timeout_ms * MS, held_us = 0;
     int i;
@@ -163,13 +163,13 @@ static int64_t request_us(const actor *a) {
            (sleeps && sim_plan.fault_count ? 6 * a->gap_us : 0);
 }
 
-/* The same; with an outbox a call does not wait for its request. */
+/* Returns the same, or 2 ms with an outbox, which does not wait for replies. */
 static int64_t once_us(const actor *a) {
     return a->outbox ? 2 * MS : request_us(a);
 }
 
-/* Returns the same for a call that transfers a large payload: the time starts
- * again. A take may find such a payload. */
+/* Returns the longest time of a call that may transfer a large payload, with
+ * which the time starts again. Any take may get such a payload. */
 static int64_t transfer_us(const actor *a) {
     int i, any = 0;
     for (i = 0; i < sim_plan.actor_count; i++) any |= sim_plan.actors[i].large;
@@ -180,9 +180,9 @@ static int64_t large_us(const actor *a) {
     return a->outbox ? 2 * MS : transfer_us(a);
 }
 
-/* The requests of an outbox go before that of a take. It loads its script in a
- * request of its own, so it is held up by whoever flushes the scripts in each
- * round trip. */
+/* Returns the longest time of a take, or -1 if it has no limit. An outbox sends
+ * its other requests first, and loads a script in a request of its own. If
+ * somebody flushes the scripts again and again, the take may wait for ever. */
 static int64_t take_us(const actor *a, int64_t timeout_ms) {
     if (timeout_ms < 0) return -1;
     if (timeout_ms && a->outbox && sim_plan.kinds & 1u << SCRIPTS) return -1;
@@ -193,7 +193,7 @@ static int64_t take_us(const actor *a, int64_t timeout_ms) {
 
 static void tell(void *user, delayq_status status, const char *text) {
     actor *a = (actor *)user;
-    /* not just an event */
+    /* All other lines report an event that is not a failure. */
     if (status != DELAYQ_OK || strstr(text, "polling")) {
         a->logs++;
         a->trouble_us = sim_now();
@@ -288,7 +288,7 @@ static delayq *open_handle(actor *a, int queue, delayq *share) {
     return q;
 }
 
-/* --- what was taken ------------------------------------------------------ */
+/* --- taken items --------------------------------------------------------- */
 
 static void outbox_add(actor *a, int change, item *it, const char *verb) {
     struct outbox_entry **list = change ? &a->changes : &a->offers, *e;
@@ -302,7 +302,7 @@ static void outbox_add(actor *a, int change, item *it, const char *verb) {
     e->at_us = sim_now();
 }
 
-/* The ops in the outbox may still change their items. */
+/* Note that the ops in the outbox may still change their items. */
 static void intend_pending(actor *a) {
     int i;
     for (i = 0; i < a->offer_count; i++)
@@ -312,8 +312,8 @@ static void intend_pending(actor *a) {
         if (a->changes[i].it) a->changes[i].it->intents |= bit_of(a);
 }
 
-/* Go on with the ops of an earlier life: all that were accepted, and those of
- * the call in which that life was killed. */
+/* Go on with the ops of the killed process: all accepted ones, and those of the
+ * call during which it was killed. */
 static void outbox_resume(actor *a) {
 #if SIM_API >= 3
     delayq_outbox_state s;
@@ -369,7 +369,7 @@ static void outbox_look(actor *a) {
                    (unsigned long long)s.dropped);
     for (; i < a->offer_count && a->offers[i].number <= s.offers_settled; i++) {
         struct outbox_entry *e = &a->offers[i];
-        if (!e->it) continue; /* the op is on a key */
+        if (!e->it) continue; /* it is an op on a key */
         if (e->verb)
             e->it->intents &= ~bit_of(a);
         else if (!e->it->key)
@@ -385,7 +385,7 @@ static void outbox_look(actor *a) {
          i < a->change_count && a->changes[i].number <= s.changes_settled;
          i++) {
         struct outbox_entry *e = &a->changes[i];
-        if (!e->it) continue; /* of a call that was interrupted */
+        if (!e->it) continue; /* a kill interrupted the call of this op */
         /* If a reply was lost, GONE may be the effect of the op itself. */
         if (sure && a->trouble_us < e->at_us &&
             strcmp(e->verb, "extend") != 0 && strcmp(e->verb, "nack") != 0)
@@ -398,7 +398,7 @@ static void outbox_look(actor *a) {
         memmove(a->changes, a->changes + i,
                 (size_t)(a->change_count - i) * sizeof *a->changes);
     a->change_count -= i;
-    for (i = 0; i < 2; i++) { /* find the first one that is not settled */
+    for (i = 0; i < 2; i++) { /* check the first op that is not settled */
         const struct outbox_entry *e = i ? a->changes : a->offers;
         if (i ? a->change_count : a->offer_count)
             check_drains(a, i && e->verb ? e->verb : "offer",
@@ -425,8 +425,8 @@ static void ended(actor *a, held *h, delayq_status status, const char *verb) {
     check_settled(a, h->it, status, verb);
     if (status == DELAYQ_GONE && h->hash && h->it->now.set &&
         h->it->now.hash == h->hash &&
-        /* and it was not leased again after a redrive: the ticket begins with
-         * the due time */
+        /* The ticket begins with the due time, which is another one if the item
+         * was redriven and leased again. */
         h->it->now.score == atoll(h->got.ticket.text) && !h->it->disturbed &&
         !(h->it->unknown & bit_of(a)))
         check_fail("status",
@@ -455,14 +455,14 @@ static void received(actor *a, const delayq_item *got, held *h) {
                   : 0;
 }
 
-/* If a nack or an extend ends the lease at its old end, nothing changes. */
+/* Count a call that has set the old due time again as a change of the item. */
 static void same_due(actor *a, const held *h, delayq_status status,
                      int64_t low_ms, int64_t high_ms) {
-    /* The item may have been moved or leased meanwhile. */
+    /* If the item was moved or leased meanwhile, its former due time counts. */
     int64_t left = (h->it->due_true_us - sim_now()) / 1000;
     int64_t before = (h->it->due_former_us - sim_now()) / 1000;
     int64_t took = (sim_now() - a->call_us) / 1000 + 2;
-    /* an outbox reckons the due time by its estimate of the server's clock */
+    /* An outbox computes due times from its estimate of the server's clock. */
     int64_t off = 1 + (sim_plan.latency_us + sim_plan.jitter_us) / 1000;
     if (status == DELAYQ_OK &&
         ((left >= low_ms - took && left <= high_ms + off) ||
@@ -470,7 +470,7 @@ static void same_due(actor *a, const held *h, delayq_status status,
         h->it->changed |= bit_of(a);
 }
 
-/* Half of the buries have a text: the number of the item. */
+/* Bury an item. Every second item gets a text, which is its number. */
 static delayq_status bury(actor *a, held *h) {
 #if SIM_API < 3
     return delayq_bury(a->q, &h->got);
@@ -508,7 +508,7 @@ typedef struct offered {
     delayq_ticket ticket;
 } offered;
 
-/* offers of any program, for others of its queue */
+/* recent offers of each queue, which other programs of the queue may cancel */
 static struct posted {
     item *it;
     delayq_ticket ticket;
@@ -520,7 +520,7 @@ static void offer_plain(actor *a, delayq *q);
 static int offers_on(void);
 static void flush(actor *a);
 
-/* The other random numbers stay the same. */
+/* Returns 1 if the program meddles now. Other random choices stay the same. */
 static int meddles(const actor *a, chance *c) {
     c->state = a->seed + 37 * (a->verbs + a->items);
     return chance_percent(c, sim_plan.meddles);
@@ -535,7 +535,7 @@ static void wait_shortly(actor *a, int64_t timeout_ms) {
     end(a, status);
 }
 
-/* Some call that ends the validity of no item. */
+/* Sometimes make a call that does not end the validity of an item. */
 static void meddle(actor *a) {
     delayq_counts counts;
     int64_t wait_ms;
@@ -568,7 +568,7 @@ static void cancel_of_others(actor *a) {
     c.state = a->seed + 43 * (a->verbs + a->items);
     if (!chance_percent(&c, sim_plan.cancels_others)) return;
     p = &posted[a->queue][chance_between(&c, 0, 3)];
-    /* an outbox takes an id of 8 bytes for one of its own */
+    /* An outbox would regard an id of 8 bytes as one of its own. */
     if (!p->it || p->by == a->index || p->ticket.text[0] == '\0' ||
         (a->outbox && strlen(strchr(p->ticket.text, '-')) < 30))
         return;
@@ -583,8 +583,8 @@ static void cancel_of_others(actor *a) {
     ended(a, &h, status, "cancel");
 }
 
-/* End the lease of an item in one way or another. Returns 1 if the next call
- * must ack it. */
+/* Work on an item, and perhaps end its lease. Returns 1 if the caller must ack
+ * the item. */
 static int work(actor *a, held *h, int waits) {
     const mix *m = &sim_plan.mix;
     int nack = m->nack, backoff = nack + m->backoff;
@@ -638,8 +638,8 @@ static int work(actor *a, held *h, int waits) {
         check_intend(a, h->it);
         status =
             CALL(a, "extend", large_us(a), delayq_extend(a->q, &h->got, 0));
-        /* In the millisecond of the take the new end of the lease may be the
-         * old one. */
+        /* In the millisecond of the take, the new end of the lease may be equal
+         * to the old end. */
         if (strcmp(before.text, h->got.ticket.text) == 0 && status == DELAYQ_OK)
             h->it->changed |= bit_of(a);
         else if (status == DELAYQ_OK && !a->outbox)
@@ -674,12 +674,12 @@ int actor_takes(const actor *a) {
            a->kind == WAIT_WORKER || a->kind == SHARER || a->kind == READER;
 }
 
-/* After a failed call a program waits a moment. */
+/* Pause after a failed call. */
 static void pause_after(actor *a, delayq_status status) {
     if (status < 0) process_sleep(between(a, 20 * MS, 100 * MS));
 }
 
-/* A program without an open handle has neither memory of hiredis nor a
+/* Check that a program without an open handle owns no memory of hiredis and no
  * descriptor. */
 static void check_leaks(const actor *a) {
     if (process_blocks(a->p) || process_files(a->p))
@@ -689,7 +689,7 @@ static void check_leaks(const actor *a) {
                    a->name, process_blocks(a->p), process_files(a->p));
 }
 
-/* Handles that share a connection before its owner. */
+/* Close all handles: those that share a connection before its owner. */
 static void close_all(void *arg) {
     actor *a = (actor *)arg;
     while (a->handle_count > 0) delayq_close(a->handles[--a->handle_count]);
@@ -783,7 +783,7 @@ static void batch_worker(actor *a) {
 
 /* --- loops ---------------------------------------------------------------- */
 
-/* Poll the handle's descriptors until wait_ms are over. */
+/* Poll the handle's descriptors for wait_ms at most. */
 static void sleep_in_poll(actor *a, int64_t wait_ms) {
     struct pollfd p[8];
     int fds[8];
@@ -807,7 +807,7 @@ static void take_all(actor *a, int waits) {
         received(a, &got, &h);
         a->verbs++;
         if (work(a, &h, waits)) ack(a, &h);
-        /* sometimes the item is in hand when the loop ticks */
+        /* sometimes return, so that the loop ticks with the item in hand */
         if (++turns == 200 || meddles(a, &c)) return;
     }
 }
@@ -823,7 +823,7 @@ static void loop_worker(actor *a) {
     }
 }
 
-/* Some actors have a second handle on their connection, which only ticks. */
+/* Sometimes open a second handle on the connection, which only ticks. */
 static void open_neighbour(actor *a) {
     void *own = a->outbox;
     if (!percent(a, sim_plan.mix.neighbour)) return;
@@ -832,7 +832,7 @@ static void open_neighbour(actor *a) {
     a->outbox = own;
 }
 
-/* Tick all handles of a loop. Returns the shortest wait. */
+/* Tick all handles of the actor. Returns the shortest wait_ms. */
 static int64_t tick_all(actor *a) {
     int64_t wait_ms = 0, other_ms;
     CALL(a, "tick", 2 * MS, delayq_tick(a->q, &wait_ms));
@@ -845,7 +845,7 @@ static int64_t tick_all(actor *a) {
     return wait_ms;
 }
 
-/* Sometimes a program with an outbox waits in a take. */
+/* Sometimes take with a timeout, although the program has an outbox. */
 static void take_waiting(actor *a) {
     delayq_item got;
     held h;
@@ -951,7 +951,7 @@ static void offer_plain(actor *a, delayq *q) {
     free(bytes);
 }
 
-/* Offer one or more messages, again and again until their status is known. */
+/* Offer one or more messages, up to 40 times, until each status is known. */
 static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
     delayq_message m[16];
     item *of[16];
@@ -1000,7 +1000,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
                           delayq_offer_message(q, m));
 #endif
         } else {
-            /* one for each key, 8 in a round trip */
+            /* 0.1 and 0.2 send a script for each key, 8 in a round trip. */
             status = CALL(a, "offer_many", a->outbox ? 2 * MS : 3 * large_us(a),
                           delayq_offer_many(q, m, (size_t)count));
         }
@@ -1008,7 +1008,7 @@ static void offer_messages(actor *a, delayq *q, int count, offered *kept) {
         for (i = left = 0; i < count; i++)
             if (m[i].status == DELAYQ_ERR_UNKNOWN) left++;
         if (!left || ++tries == 40) break;
-        /* The others are not offered again. */
+        /* A message with another status must not be offered again. */
         for (i = left = 0; i < count; i++) {
             if (m[i].status != DELAYQ_ERR_UNKNOWN) {
                 if (m[i].status == DELAYQ_OK || m[i].status < 0 || !a->outbox)
@@ -1077,14 +1077,14 @@ static void change_offer(actor *a, delayq *q, offered *o) {
     if (status != DELAYQ_OK || verb[0] == 'c') o->it = NULL;
 }
 
-/* Sometimes cancel a key, perhaps another actor's. */
+/* Sometimes cancel a key, which may be another actor's. */
 static int cancel_key(actor *a, delayq *q) {
 #if SIM_API >= 3
     chance c;
     char name[24];
     int before = a->cancelled, key;
     delayq_status status;
-    /* the other random numbers stay the same */
+    /* This leaves all other random choices the same. */
     c.state = a->seed + 31 * a->verbs;
     if (!sim_plan.cancels || !chance_percent(&c, sim_plan.mix.cancel_key))
         return 0;
@@ -1137,7 +1137,7 @@ static void producer(actor *a) {
     for (;;) process_sleep(3600 * SIM_SECOND);
 }
 
-/* After a flush that returns OK all ops are settled. */
+/* Flush, and check that after DELAYQ_OK all ops are settled. */
 static void flush(actor *a) {
 #if SIM_API >= 2
     int64_t timeout_ms = between(a, 0, 300);
@@ -1145,7 +1145,7 @@ static void flush(actor *a) {
     if (!a->outbox) return;
     begin(a, "flush", timeout_ms * MS + 20 * MS);
     status = delayq_flush(a->q, timeout_ms);
-    /* an earlier op may have failed */
+    /* A flush also reports the failure of an earlier op. */
     end(a, status < DELAYQ_OK ? DELAYQ_OK : status);
     outbox_look(a);
     if (status == DELAYQ_OK && a->offer_count + a->change_count > 0)
@@ -1177,7 +1177,7 @@ static void outbox_producer(actor *a) {
     }
 }
 
-/* Two handles on one connection: one takes in a loop, one offers. */
+/* Use two handles on one connection: one takes in a loop, the other offers. */
 static void sharer(actor *a) {
     offered kept[8];
     int64_t next = sim_now();
@@ -1256,7 +1256,7 @@ static delayq_status set_pause(actor *a, int on) {
 }
 #endif
 
-/* If it is killed or fails, it resumes the queue later. */
+/* Pause and resume a queue. After a restart or a failed call, resume it. */
 static void pauser(actor *a) {
 #if SIM_API >= 3
     for (;;) {
@@ -1295,7 +1295,7 @@ static void redriver(actor *a) {
     }
 }
 
-/* Take one item more often than one byte can count, by both kinds of take. */
+/* Take one item more often than one byte can count, by take and take_many. */
 static void take_again(actor *a, int times, int64_t delay_ms,
                        int64_t *counted) {
     int i;
@@ -1350,8 +1350,7 @@ static void long_worker(actor *a) {
     for (;;) process_sleep(3600 * SIM_SECOND);
 }
 
-/* Check that each item of a broadcast comes once, in the order in which the
- * items were stored. */
+/* Read the items of a broadcast, and check their payloads. */
 static void reader(actor *a) {
     a->last_seen = 0;
     for (;;) {
@@ -1391,14 +1390,14 @@ static void push(void *arg) {
     sim_at(sim_now() + between(a, a->gap_us / 4, a->gap_us * 2), push, a);
 }
 
-/* Redisson: a client that runs in the server's machine. */
+/* A Redisson. It calls the model of the server directly, without a network. */
 typedef struct java {
     actor *a; /* must be first: see service_actor */
     client *command, *listens, *blocks;
     char reply[4096];
     size_t len;
     int64_t timer_us; /* 0: no timer */
-    int answered;     /* by BLPOP, whose reply is in popped */
+    int answered;     /* 1: BLPOP has replied; its reply is in `popped` */
     char *popped;
     size_t popped_len;
     int connecting;
@@ -1505,8 +1504,8 @@ static void java_send(actor *a, client *c, int argc, const char **argv,
     free(out);
 }
 
-/* Set the timer as Redisson does: there is one, and a new time replaces the old
- * one. */
+/* Set the timer as Redisson does. There is only one timer. It keeps its time if
+ * the new time is later, and more than 10 ms away. */
 static void java_schedule(actor *a, int64_t due_ms) {
     java *j = (java *)a->more;
     int64_t in_us = (due_ms - java_now_ms(a)) * 1000;
@@ -1554,7 +1553,7 @@ static void java_timer(void *arg) {
     }
 }
 
-/* Read a message of the topic: a due time, or that it has subscribed. */
+/* Read a message of the topic: a due time, or the reply to SUBSCRIBE. */
 static void java_listened(void *user, const char *bytes, size_t len) {
     actor *a = ((java *)user)->a;
     char text[512];
@@ -1580,7 +1579,7 @@ static void java_popped(void *user, const char *bytes, size_t len) {
     j->popped_len += len;
     if (j->answered) return;
     j->answered = 1;
-    sim_at(sim_now() + 500, java_served, a); /* when its reply is complete */
+    sim_at(sim_now() + 500, java_served, a); /* then the reply is complete */
 }
 
 static void java_served(void *arg) {
@@ -1595,7 +1594,7 @@ static void java_served(void *arg) {
     }
     if (it) {
         TELL("%s: takes item %d", a->name, it->id);
-        /* pushed directly to it, so it was never in the list */
+        /* The server passed the item on at once: it was never in the list. */
         if (!it->stored) {
             it->stored = it->handed = it->first_out = 1;
             it->hand_actor = a->index;
@@ -1725,7 +1724,7 @@ static void java_start(actor *a) {
     if (sim_plan.wire != DELAYQ_NATIVE) java_offers(a);
 }
 
-/* The server has dropped all clients without calling close. */
+/* Reconnect all JAVA actors, whose clients were dropped without `close`. */
 void java_lost(void) {
     int i;
     for (i = 0; i < sim_plan.actor_count; i++) {
@@ -1770,7 +1769,7 @@ static void actor_main(void *arg) {
 
 void actor_start(actor *a) {
     a->life++;
-    a->trouble_us = sim_now(); /* a request of its former life may still run */
+    a->trouble_us = sim_now(); /* a request of the killed process may run */
     a->alive = 1;
     a->call = NULL;
     a->free_us = 0;
@@ -1784,7 +1783,7 @@ void actor_start(actor *a) {
 #if SIM_API >= 3
     if (!a->image && uses_outbox(a) && a->seed % 2)
         a->image =
-            calloc(1, (size_t)sim_plan.mix.outbox_size); /* for all its lives */
+            calloc(1, (size_t)sim_plan.mix.outbox_size); /* survives kills */
 #endif
     a->steps_then = a->bytes_then = a->turns = 0;
     a->drained_us[0] = a->drained_us[1] = 0;
@@ -1801,8 +1800,8 @@ void actor_start(actor *a) {
     }
 }
 
-/* Kill it. Its items come back after their leases, and the outcome of its last
- * requests is unknown. */
+/* Kill an actor. Its items are delivered again after their leases, and the
+ * outcome of its last requests is unknown. */
 void actor_kill(actor *a) {
     int i;
     if (!a->alive || !a->p) return;
@@ -1835,7 +1834,7 @@ static void wake(void *arg) {
     delayq_wake((delayq *)arg);
 }
 
-/* Wake it, as another thread of its process would. */
+/* Call delayq_wake, as another thread of the actor's process would. */
 void actor_wake(actor *a) {
     if (!a->alive || !a->p || a->frozen || !a->q || !a->awake) return;
     a->wakes++;
@@ -1847,8 +1846,8 @@ void actor_wake(actor *a) {
     process_call(a->p, wake, a->q);
 }
 
-/* All programs end: at once, or as soon as their call does. A call that waits
- * is woken. */
+/* End all programs, at once or after their current call. Wake calls that
+ * wait. */
 static void leave_all(void *arg) {
     int i, left = 0;
     (void)arg;
@@ -1870,8 +1869,8 @@ static void leave_all(void *arg) {
         sim_stop();
 }
 
-/* All programs close their handles, and are checked for leaks. A wake ends
- * every call except an attempt to connect, which takes the longest. */
+/* Let all programs close their handles, and check for leaks. This waits longest
+ * for an attempt to connect, since a wake ends every other call. */
 void actors_leave(void) {
     int i;
     sim_at(sim_now(), leave_all, NULL);

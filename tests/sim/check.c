@@ -1,8 +1,8 @@
 /*
- * The invariants. Each payload says which item it is. After each request the
- * keys that it has changed are read. The effect on each item is compared with
- * the intentions of the actors and the results that they got. Each second this
- * checks that every due item is taken, and that no actor does too much.
+ * The invariants. Each payload names its item. After each request this reads
+ * the keys that the request has changed, and compares the effect on each item
+ * with the intentions of the actors and the results that they got. Ten times a
+ * second it checks that due items are taken, and that no actor does too much.
  */
 #include "sim.h"
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 char check_failed[64], check_text[512];
 int64_t check_when;
 const char *check_only;
-static int run_over; /* the programs end: only leaks count */
+static int run_over; /* 1: the run has ended, and only leaks count */
 
 static int is_wanted(const char *invariant) {
     const char *at = check_only;
@@ -54,7 +54,7 @@ typedef enum role {
     WAITERS,
     COUNTERS,
     PAUSED,
-    ONCE, /* strings, known by the beginnings of their keys */
+    ONCE, /* ONCE and SENT: strings whose keys have the name as a prefix */
     SENT,
     ROLES
 } role;
@@ -81,12 +81,12 @@ static unsigned dirty;
 static int *touched, touched_count, touched_room;
 static uint64_t seq;
 static unsigned clock_sets;
-static actor *acting; /* set by check_act_as while one of its commands runs */
+static actor *acting; /* the actor of check_act_as while its command runs */
 static int any_loss;  /* 1: the server has lost data since the beginning */
 static int64_t
     taken_us[2]; /* for each queue: when an item was last handed out */
 static int64_t woke_us;
-static uint64_t events, events_then; /* changes of an item in the server */
+static uint64_t events, events_then; /* number of changes in the server */
 static int paused[QUEUES], pause_touched;
 static int64_t resumed_us[QUEUES];
 
@@ -102,7 +102,8 @@ static int hex(unsigned char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 87 : -1;
 }
 
-/* Returns the item whose payload is near the beginning of these bytes. */
+/* Returns the id of the item whose payload begins in the first 120 bytes, or
+ * -1. */
 static int find_id(const char *bytes, size_t len) {
     size_t i, k;
     for (i = 0; i + 8 <= len && i < 120; i++) {
@@ -280,8 +281,8 @@ static void rescored(item *it) {
     it->overdue_us = 0;
 }
 
-/* An item was handed out or is gone. Then no item may still wait that its
- * handle offered before and that was due before. */
+/* An item is handed out. Check that no item of the same owner is left that was
+ * stored before it and is due no later. */
 static void check_order(const item *it) {
     int i;
     if (it->disturbed || sim_plan.broadcast) return;
@@ -293,14 +294,13 @@ static void check_order(const item *it) {
             x->stored_seq >= it->stored_seq || x->due_ms > it->due_ms ||
             x->due_ms == 0 || !total(&x->now) || x->intents)
             continue;
-        /* Java's ids are random. After the server's clock was set back, those
-         * of two handles go on from two values. */
+        /* Items with one due time are ordered by id. Java's ids are random. If
+         * the clock was set back, the ids of two handles are unrelated. */
         if (x->due_ms == it->due_ms &&
             (sim_plan.actors[it->owner].kind == JAVA ||
              (sim_plan.actors[it->owner].kind == SHARER && clock_sets)))
             continue;
-        /* Java has moved this one: the list and the pending items take
-         * turns. */
+        /* Java has moved x to the list, which alternates with the set. */
         if (sim_plan.max_late_ms && x->now.ready) continue;
         check_fail("order",
                    "item %d, due %lld ms, is handed out before item %d, due "
@@ -330,7 +330,7 @@ static void handed_out(item *it, actor *by) {
     it->first_out = 1;
 }
 
-/* A take must hand out items that are in time, and give up the others. */
+/* Check that a take hands out items that are in time, and gives up others. */
 static void check_late(const item *it, const actor *by, int dies) {
     int64_t late_us = service_now_us() - it->was.score * 1000;
     int64_t most_us = sim_plan.max_late_ms * 1000;
@@ -371,8 +371,8 @@ static void tell_change(const item *it, const actor *by) {
                  place_name(n), by ? by->name : "nobody");
 }
 
-/* If a handle offers two items, and the delay of the second is not shorter, the
- * first item is not due later than the second. */
+/* Check that of two items of a handle the first is not due later, unless the
+ * second has a shorter delay. */
 static void check_dates(const item *it) {
     int i;
     if (!it->plain || !it->due_ms || it->stored > 1 || clock_sets) return;
@@ -423,13 +423,13 @@ static int java_blocks(int queue) {
 static int changed(item *it, actor *by) {
     const place *w = &it->was, *n = &it->now;
     int before = total(w), after = total(n);
-    /* a transfer, which an earlier call may have left in flight */
+    /* 1: this is a transfer, which an earlier call may have left in flight */
     int moves = w->set && (n->ready || n->retry || n->stream);
     int meant =
         by && !moves &&
         ((it->intents | it->unknown) & bit_of(by) ||
          (it->key && (by->replaces | by->cancels) & 1u << it->key) ||
-         /* It died while the request was in flight. */
+         /* The item died while a redrive was in flight. */
          (by->kind == REDRIVER && w->dead));
     int anew = n->hash != w->hash || n->score != w->score;
     int leases = sim_plan.lease_ms > 0 && !(by && by->kind == JAVA);
@@ -439,8 +439,8 @@ static int changed(item *it, actor *by) {
         return 0;
     events++;
     tell_change(it, by);
-    /* A Redisson goes by its own clock. If the reply to the offer was lost, and
-     * no clock of the handle says that the item was due, it is stored again. */
+    /* Redisson uses its own clock. If the reply to the offer was lost, and the
+     * item was not due by a clock of the handle, the handle stores it again. */
     if (by && by->kind == JAVA && moves && w->score > service_now_us() / 1000)
         it->disturbed = it->hasty = 1;
     if (after > 1 && it->hasty) {
@@ -463,7 +463,7 @@ static int changed(item *it, actor *by) {
     if (by && it->key && (by->cancels | by->replaces) & 1u << it->key &&
         after == 0 && w->set) {
         by->cancelled += by->cancels >> it->key & 1;
-        /* if the reply to its offer was lost, it is stored again */
+        /* If the reply to the item's offer was lost, it is stored again. */
         it->disturbed = 1;
     }
     if (paused[it->queue] && by && !meant && by->kind != JAVA &&
@@ -473,10 +473,10 @@ static int changed(item *it, actor *by) {
                    it->id, after ? "moved or leased" : "taken", by->name);
     if (meant) it->changed |= bit_of(by);
     if (meant && after == 0) it->removed |= bit_of(by);
-    /* Or it was moved before, and popped at once. */
+    /* Perhaps the item was moved, and Java popped it at once. */
     if (meant && after == 0 && w->set && java_blocks(it->queue))
         it->unknown |= bit_of(by);
-    if (meant && (n->set || after == 0)) { /* it may still be a take */
+    if (meant && (n->set || after == 0)) { /* this may have been a take */
         it->maybe++;
         it->hand_actor = by->index;
         it->hand_life = by->life;
@@ -486,7 +486,7 @@ static int changed(item *it, actor *by) {
         if (meant) {
             it->first_out = 1;
         } else if (leases && java_blocks(it->queue)) {
-            /* It was moved, and popped at once. */
+            /* The item was moved, and Java popped it at once. */
             if (w->set) check_early(it, by, "moved");
             handed_out(it, NULL);
         } else if (leases) {
@@ -504,15 +504,15 @@ static int changed(item *it, actor *by) {
         }
         return 1;
     }
-    /* It is due at once, by the clock that the handle knew, which may have been
-     * set back since. */
+    /* An item that is given back is due at once, by the clock that the handle
+     * knew. That clock may have been set back since. */
     if (n->set && w->set && !meant && by &&
         (in_ms < sim_plan.lease_ms / 2 ||
          (it->clock_sets != clock_sets && in_ms > sim_plan.lease_ms + 1) ||
-         n->hash == w->hash) && /* no lease leaves an element unchanged */
+         n->hash == w->hash) && /* a lease would change the element */
         it->hand_actor == by->index &&
         it->hand_life == by->life) {
-        it->handed--; /* fetched in vain, and given back */
+        it->handed--; /* it was fetched, and is given back */
         it->attempts -= it->attempts > 0;
     } else if (n->set && w->set) { /* leased, extended, nacked, rescheduled */
         if (!meant) {
@@ -574,7 +574,7 @@ static int has_pauser(void) {
     return n;
 }
 
-/* numbers of items that the request has changed */
+/* Items changed by the last part of a request, and by the whole request. */
 static int touched_last, moved_now;
 
 static void settle(actor *by) {
@@ -598,9 +598,9 @@ static void all_dirty(void) {
         for (r = 0; r <= STREAM; r++) dirty |= 1u << (q * 8 + r);
 }
 
-/* The content has changed by itself. Missing items count as lost, and changed
- * items are in an earlier state. If an outbox has lost the reply to an offer
- * that is forgotten, it stores the offer again. */
+/* Read the content after the server has lost data. Missing items are lost, and
+ * changed items are disturbed. An item that an outbox has stored since since_us
+ * is also disturbed, since the outbox stores it again if the reply was lost. */
 void check_crash(int64_t since_us) {
     int q, r, i;
     for (i = 0; i < item_count; i++) {
@@ -653,8 +653,8 @@ static int reads(const char *c, size_t n) {
     return 0;
 }
 
-/* The actor that clears the queue, and the number of items that its request has
- * removed; -1: the request has not come yet. */
+/* The actor that clears its queue, and the number of items that its request has
+ * removed, or -1 before the request arrives. */
 static actor *clearing;
 static int64_t cleared, all_cleared;
 
@@ -685,7 +685,7 @@ void check_cleared(actor *a, delayq_status status, int64_t removed) {
                    a->name, (long long)removed, (long long)cleared);
 }
 
-/* number of items that the request has changed so far */
+/* Number of items that the earlier parts of the request have changed. */
 static int moved_before;
 
 /* Returns 1 if this is the key of the highest number that an outbox has
@@ -705,8 +705,8 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
     if (lens[0] == 3 && role_of(argv[1], lens[1], &queue) == PAUSED)
         pause_touched = 1; /* SET, DEL */
     if (argc > 3 && lens[2] > 0 && is_mark(argv[1], lens[1])) {
-        /* An offer of a request is stored: later ops of the request may remove
-         * the item. */
+        /* The request has stored an offer. Read it now, because a later op of
+         * the request may remove the item. */
         settle(acting ? acting : service_actor(by));
         moved_before += touched_last;
     }
@@ -718,7 +718,7 @@ void check_executed(void *arg, client *by, int argc, const char **argv,
     if (lens[0] == 5 && (argv[0][0] | 32) == 'l' && argc == 4 && /* LTRIM */
         lens[2] == 1 && argv[2][0] == '0' && lens[3] == 2 && argv[3][0] == '-')
         return;
-    /* The other keys of DEL, UNLINK, RENAME, LMOVE and the like. */
+    /* Commands such as DEL, UNLINK, RENAME and RPOPLPUSH have several keys. */
     if (lens[0] != 3 && lens[0] != 6 && lens[0] != 9) last = 1;
     for (i = 1; i <= last && i < 12; i++) {
         r = role_of(argv[i], lens[i], &queue);
@@ -731,7 +731,7 @@ void check_act_as(actor *a) {
     acting = a;
 }
 
-/* --- what the actors are told -------------------------------------------- */
+/* --- the results that the actors get ------------------------------------- */
 
 static int is_open_end(delayq_status s) {
     return s == DELAYQ_ERR_UNKNOWN || s == DELAYQ_ERR_PROTOCOL;
@@ -757,7 +757,7 @@ void check_settled(actor *a, item *it, delayq_status status, const char *verb) {
         return;
     }
     if (it->disturbed || it->unknown & bit_of(a)) return;
-    /* Once in a run, its new due time may happen to be the old one. */
+    /* Once in a run, the new due time may be the old one by chance. */
     if (status == DELAYQ_OK && !done && !removes && it->now.set &&
         unchanged++ == 0)
         return;
@@ -782,12 +782,12 @@ void check_offered(actor *a, item *it, delayq_status status) {
                        it->id);
         return;
     }
-    /* it is not stored now, and it never will be */
+    /* If it is not stored now, it must never be stored. */
     if (status == DELAYQ_GONE) {
         if (!it->stored) it->forbidden = 1;
         return;
     }
-    /* A later item got its key before it was offered again. */
+    /* Another item got its key before this item was offered again. */
     if (status == DELAYQ_DUPLICATE && it->stored && it->first_out &&
         !it->handed)
         return;
@@ -797,8 +797,7 @@ void check_offered(actor *a, item *it, delayq_status status) {
                    status, delayq_strstatus(status));
 }
 
-/* Compare the result of cancel_key with the item: was it removed with its
- * key? */
+/* Compare the result of a cancel_key with the number of removed items. */
 void check_key_cancelled(actor *a, int went, delayq_status status) {
     if (status != DELAYQ_OK && status != DELAYQ_GONE && !is_open_end(status) &&
         went > 0)
@@ -841,7 +840,7 @@ void check_got(actor *a, const delayq_item *got, int leases) {
                    "item %d is delivered %d times, and was handed "
                    "out %d times",
                    it->id, it->got, it->handed);
-    /* A reply may have been in flight for long. */
+    /* A reply from before the ack or cancel may have arrived only now. */
     if (it->acked && it->hand_us > it->ended_us)
         check_fail("twice", "item %d is delivered to %s after its ack", it->id,
                    a->name);
@@ -854,7 +853,7 @@ void check_got(actor *a, const delayq_item *got, int leases) {
     if (leases) check_ticket(a, got->ticket.text);
 }
 
-/* Tickets of leases, in a table with open addresses. */
+/* The tickets of all leases, in a hash table with open addressing. */
 static char (*tickets)[52];
 static size_t ticket_count, ticket_room;
 
@@ -882,8 +881,8 @@ void check_ticket(actor *a, const char *text) {
         ticket_room = room;
     }
     i = ticket_place(tickets, ticket_room, text);
-    /* An old id is the server's microsecond and 11 bits of the handle's. A
-     * clock that was set back may show a microsecond twice. */
+    /* An id of the old wire is the server's time in microseconds, and 11 bits
+     * of the handle. If the clock was set back, a time may come again. */
     if (tickets[i][0] && !any_loss &&
         !(sim_plan.wire == DELAYQ_REDISSON_OLD && clock_sets))
         check_fail("ticket", "two leases have the ticket %s, the second %s's",
@@ -901,8 +900,8 @@ static int is_slow(delayq_status status) {
     return 0;
 }
 
-/* The first op of a ring is not settled yet. It was accepted at since_us, or
- * the op before it was settled then. */
+/* Check how long the first op of a ring has been unsettled. At since_us it was
+ * accepted, or the op before it was settled. */
 void check_drains(actor *a, const char *verb, int64_t since_us) {
     int64_t now = sim_now(),
             most = 3 * SIM_SECOND + sim_plan.reconnect_max_ms * MS +
@@ -917,10 +916,10 @@ void check_drains(actor *a, const char *verb, int64_t since_us) {
                    verb ? verb : "offer", (long long)((now - since_us) / 1000));
 }
 
-/* Check that a failure has a fault as its cause. A program that calls rarely
- * may come back to an attempt to connect, or to a connection, from the time of
- * the fault: an attempt lasts up to four times connect_timeout_ms, and one more
- * call may fail. */
+/* Check that a fault has caused a failure. A program that rarely makes a call
+ * may use a connection, or an attempt to connect, from the time of the fault.
+ * Such an attempt lasts up to four times connect_timeout_ms, and one more call
+ * may fail. */
 void check_status(actor *a, const char *verb, delayq_status status) {
     int64_t now = sim_now();
     int64_t most = (status == DELAYQ_ERR_TIMEOUT ? 8 : 2) * SIM_SECOND;
@@ -945,15 +944,14 @@ void check_status(actor *a, const char *verb, delayq_status status) {
 
 /* --- economy ------------------------------------------------------------- */
 
-/* nothing was pending and nothing happened since then */
-static int watched; /* tenths of a second */
-static int64_t quiet_idle_us;
-static int64_t idle_window_us;
+static int watched;            /* tenths of a second */
+static int64_t quiet_idle_us;  /* nothing was pending or happened since then */
+static int64_t idle_window_us; /* beginning of the idle window; 0: none */
 
-/* Before a script removes elements from the mirror, it runs an LREM on the dead
- * letters, to check its right to that command. This LREM walks through all dead
+/* Returns the steps that a script may spend on the mirror. Before it removes
+ * elements, it checks its right to LREM with an LREM that visits all dead
  * letters. If the mirror has at most 1,000 elements, or the element is Java's,
- * each LREM walks through the mirror. No script exceeds 100,000 such steps. */
+ * each LREM visits the mirror's elements, at most 100,000 in a script. */
 static int64_t mirror_work(void) {
     int64_t all = contents[0][MIRROR].count + contents[1][MIRROR].count;
     int64_t work = contents[0][DEAD].count + contents[1][DEAD].count + 8 * all;
@@ -979,17 +977,17 @@ void check_answered(void *arg, client *by, const char *command, int calls,
     moved_before = 0;
     if (pause_touched) find_pauses();
     if (a) a->commands++;
-    /* The steps of a script: 64 waiters; a few commands for each item; the
-     * search for a lease among those that end in the same ms; the mirror, which
-     * is a list; the KB of large payloads. */
+    /* A script may visit 64 waiters, run a few commands for each item, search
+     * for a lease among those that end in the same ms, walk through the mirror,
+     * which is a list, and copy the KB of large payloads. */
     budget = 700 + (sim_plan.lease_ms ? 80 : 25) * (int64_t)moved_now;
     if (sim_plan.wire != DELAYQ_NATIVE) budget += mirror_work();
     for (i = 0; i < sim_plan.actor_count; i++)
         if (sim_plan.actors[i].large) large = 20000;
     budget += large;
     if (a && a->kind != JAVA && a->kind != PUSHER && a->kind != LONG &&
-        /* A ticket whose item is gone costs three calls. There are at most 200
-         * of them. */
+        /* A ticket whose item is gone costs three calls. A request has at most
+         * 200 such tickets. */
         (work > budget + 20 * calls || calls > 650 + 12 * moved_now))
         check_fail("work",
                    "%s of %s costs %lld, with %d calls, and changes %d "
@@ -1009,8 +1007,8 @@ static int is_framed(const actor *a) {
     return a->outbox && (a->kind == OUTBOX_PRODUCER || a->gap_us);
 }
 
-/* the items that have fallen due in the last second. A handle with max_late_ms
- * looks at each due time, and its ticks move nothing */
+/* Number of items that fell due in the last second. A handle with max_late_ms
+ * polls at each due time, since its ticks move nothing. */
 static uint64_t fell_due;
 
 static void window_of(actor *a) {
@@ -1036,9 +1034,9 @@ static void window_of(actor *a) {
             (is_framed(a) ? 100 : 0) + 30 * items + 20 * verbs + 6 * happened +
             large;
     if (sim_plan.pieces) limit *= 2;
-    if (sim_plan.kinds & 1u << SCRIPTS) limit *= 2; /* it is loaded in parts */
+    if (sim_plan.kinds & 1u << SCRIPTS) limit *= 2; /* scripts come in parts */
     limit += 30 * connects;
-    /* A waiter that comes back makes all others enter again. */
+    /* If a waiter comes back, all other waiters enter again. */
     if (sim_now() - faults_connections_us() < 2 * SIM_SECOND ||
         sim_plan.kinds & 1u << ACTOR_CHURN)
         limit += 60 + 8 * (uint64_t)sim_plan.actor_count;
@@ -1050,7 +1048,7 @@ static void window_of(actor *a) {
                    a->name, (unsigned long long)did, (unsigned long long)verbs,
                    (unsigned long long)items, (unsigned long long)happened,
                    (unsigned long long)connects);
-    /* two handles, each with attempts to connect at half the longest pause */
+    /* Two handles may try to connect, each after half of the longest pause. */
     if (logs > 4 + verbs + 6 * 2000 / (uint64_t)sim_plan.reconnect_max_ms +
                    4 * kills + 10 * (uint64_t)(a->life - a->life_then))
         check_fail("logs",
@@ -1082,8 +1080,7 @@ static void count_element(void *arg, const char *bytes, size_t len,
     ++*(int *)arg;
 }
 
-/* Check that the keys of a queue, and its helper keys, do not grow without a
- * bound. */
+/* Check the number of keys in the server, and of the waiters of each queue. */
 static void check_keys(void) {
     int i, q, handles = 0, lives = 0, keyed = 0;
     for (i = 0; i < sim_plan.actor_count; i++) {
@@ -1105,7 +1102,7 @@ static void check_keys(void) {
     }
 }
 
-/* Check that Redisson's list of pending elements has nothing else. */
+/* Check that Redisson's mirror contains only pending items. */
 static void check_mirror(void) {
     int q, i;
     if (sim_plan.wire == DELAYQ_NATIVE) return;
@@ -1187,8 +1184,8 @@ static void tick_second(void) {
     check_keys();
 }
 
-/* Check an idle window: for 3 s nothing is stored, due or pushed, and there is
- * no fault. */
+/* Check the commands of each actor in an idle window: 3 s in which nothing is
+ * stored, due or pushed, and there is no fault. */
 static void check_idle(void) {
     int64_t now = sim_now();
     int q, i, full = 0, slow = plan_round_trip_us() > 200 * MS;
@@ -1215,13 +1212,14 @@ static void check_idle(void) {
         int logs_in = 0;
         a->commands_then = a->commands;
         a->idle_verbs_then = a->verbs;
-        if (a->connects != a->idle_connects_then) /* up to nine round trips */
+        /* A login takes up to nine round trips. */
+        if (a->connects != a->idle_connects_then)
             logs_in = 2 + slow + (int)(3 * plan_round_trip_us() / SIM_SECOND);
         else if (a->idle_logs_in)
             logs_in = a->idle_logs_in - 1;
         a->idle_connects_then = a->connects;
         a->idle_logs_in = logs_in;
-        if (logs_in) sent = 0; /* the login may be at the edge of two windows */
+        if (logs_in) sent = 0; /* a login may be in two windows */
         if (!idle_window_us || !a->alive || a->frozen) continue;
         if (a->kind == LOOP_WORKER || a->kind == OUTBOX_WORKER ||
             a->kind == MOVER || a->kind == SHARER)
@@ -1229,11 +1227,11 @@ static void check_idle(void) {
         if (!actor_takes(a) && a->kind != MOVER) continue;
         if (now - a->frozen_since_us < 15 * SIM_SECOND && a->frozen_us)
             continue;
-        /* Five commands if a sleeper becomes a standby, two if it sleeps again,
-         * and a PING. If an ACL has forbidden tracking, also polls. */
+        /* A sleeper sends five commands if it becomes a standby, two if it then
+         * sleeps again, and a PING. It also polls if an ACL denies tracking. */
         polls = sim_plan.kinds & 1u << DENIED ? 8 : 0;
         if (polls && a->kind == WAIT_WORKER) polls += 12; /* two handles */
-        if (slow) polls += 3; /* it hears late that another one leads */
+        if (slow) polls += 3; /* it learns late that another handle leads */
         if (sent > 8 + 5 * verbs + polls)
             check_fail("idle",
                        "%s sends %llu commands in 3 s in which "
@@ -1251,8 +1249,8 @@ void check_woke(void) {
     events++; /* the other waiters may get new roles */
 }
 
-/* A handle that waits has read due times by the old clock. Its next poll, after
- * max_wait_ms at most, corrects them. */
+/* Time at which the server's clock was last set. A handle that waits notices
+ * this at its next poll, after max_wait_ms at most. */
 static int64_t clock_set_us;
 
 void check_clock_set(void) {
@@ -1286,14 +1284,14 @@ static void check_live(void) {
     if (since > calm) calm = since;
     if (woke_us > calm) calm = woke_us;
     if (now < calm + SIM_SECOND + 4 * trip + 50 * MS) return;
-    /* Long after the last fault everything must be normal. On a slow line, and
-     * if nothing is announced, polls take a while. */
+    /* Long after the last fault the limit is lower. On a slow line, and if the
+     * server reports nothing, polls take a while. */
     bound = now > calm + 8 * SIM_SECOND ? 300 * MS : SIM_SECOND + 150 * MS;
     for (q = 0; q < sim_plan.queues; q++) {
         item *oldest = NULL;
         int64_t when = now, waited;
         int64_t most = bound + (sim_plan.queues > 1 ? 6 : 4) * trip;
-        /* A script is sent in parts of 4 KB: with each one for a round trip. */
+        /* A script is sent in parts of 4 KB, each in its own round trip. */
         if (trip > SIM_SECOND) most += 6 * trip;
         if (paused[q]) continue;
         for (r = SET; r <= RETRY; r++) {
@@ -1303,19 +1301,19 @@ static void check_live(void) {
                 int64_t at = takable_since(items[c->of[i].id]);
                 if (at && at < resumed_us[q]) at = resumed_us[q];
                 if (at && at < when) when = at, oldest = items[c->of[i].id];
-                if (r != SET || !at) break; /* the first is the oldest */
+                if (r != SET || !at) break; /* the first item is the oldest */
             }
         }
         if (!oldest) continue;
-        /* If a PUBLISH was forbidden, workers find a backlog only at their next
-         * poll, and take it one by one: this measures from the last take. */
+        /* If an ACL denies PUBLISH, workers find a backlog only at their next
+         * poll, and take it one by one. So this measures from the last take. */
         if (sim_plan.kinds & 1u << DENIED && when < taken_us[q])
             when = taken_us[q];
         waited = now - (when > calm ? when : calm);
-        /* Without faults all workers hear of due items. Items that are due
-         * together may be taken one after the other, also by takes that only
-         * bury, behind a transfer of delayq_wait and a take from the other
-         * queue, and behind a small batch. */
+        /* Without faults all workers learn of due items. Items that are due
+         * together may be taken one after the other, after takes that only
+         * bury, after a transfer of delayq_wait and a take from the other
+         * queue, and after a small batch. */
         if (!sim_plan.fault_count && !oldest->ready_us &&
             now - taken_us[q] > trip + 20 * MS)
             most = trip * (1 + (sim_plan.max_attempts > 0) +
@@ -1323,7 +1321,7 @@ static void check_live(void) {
                            2 * (sim_plan.queues > 1) +
                            (sim_plan.batch < 10)) +
                    20 * MS;
-        /* If an ACL forbids PUBLISH, the next poll finds the item. */
+        /* If an ACL denies PUBLISH, only the next poll finds the item. */
         if (sim_plan.kinds & 1u << DENIED &&
             (oldest->due_true_us <= calm || has_pauser()))
             most = 62 * SIM_SECOND;
@@ -1359,8 +1357,8 @@ static void check_calls(void) {
             now - faults_other_us() > 3 * SIM_SECOND)
             check_fail("wake", "%s: %s was to end %lld ms ago", a->name,
                        a->call, (long long)((now - a->woken_us) / 1000));
-        /* A freeze lengthens the measured round trip, and the next reply may
-         * take twice as long. */
+        /* A freeze lengthens the measured round trip, and the next request gets
+         * twice the measured time. */
         if (a->call_bound_us >= 0 && a->call &&
             now - a->call_us - 3 * a->frozen_us > a->call_bound_us + 100 * MS)
             check_fail("blocks",
@@ -1384,7 +1382,7 @@ static void watch(void *arg) {
 
 /* --- a run --------------------------------------------------------------- */
 
-/* What a handle sleeps for and what it may do come from one condition. */
+/* Report a process that only polls. A handle must sleep if it can't act. */
 static void check_spins(const char *name) {
     check_fail("spin", "%s polls, and neither sleeps nor moves a byte", name);
 }
@@ -1480,7 +1478,7 @@ void check_end_of_run(void) {
         if (!a || a->kind == JAVA) continue;
         if (a->life == it->hand_life && a->alive && !a->call &&
             a->kind != OUTBOX_WORKER &&
-            /* The reply before may have been in flight. */
+            /* A recent fault may have delayed or lost the reply. */
             a->trouble_us + 2 * SIM_SECOND < it->hand_us)
             check_fail("lost",
                        "item %d was handed out to %s at %lld us, "

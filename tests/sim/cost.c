@@ -47,7 +47,7 @@ static int64_t waited_us;      /* time for which the caller has waited */
 typedef struct session {
     net_link *link;
     client *c;
-    int counted;     /* its program is not called "other" */
+    int counted;     /* 1: its program's name is not "other" */
     int64_t sent_us; /* time of its last bytes */
 } session;
 
@@ -128,7 +128,7 @@ static void check(delayq *q, delayq_status status, int line) {
 }
 
 #define OK(call) check(q, (call), __LINE__)
-/* A call for which the caller waits. */
+/* Make a call, and count the time for which the caller waits. */
 #define TIMED(call)                    \
     do {                               \
         int64_t before_us = sim_now(); \
@@ -170,8 +170,8 @@ static void offer_many(delayq *q, int64_t delay_ms) {
     OK(delayq_offer_many(q, m, 100));
 }
 
-/* From here on the costs count. The server has every script, and the handle has
- * heard of all items. */
+/* Count the costs from now on. Before that, sleep until the handle has learned
+ * of all items. The server must have all scripts. */
 static void begins(void) {
     process_sleep(SECOND);
     memset(counts, 0, sizeof counts);
@@ -187,7 +187,7 @@ static void ends(void) {
 static delayq_item item, items[1000];
 static delayq_message message, messages[1000];
 
-/* Another handle offers, takes and acks, so the server has the scripts. */
+/* Offer, take and ack with another handle, so the server has the scripts. */
 static void load_scripts(void) {
     delayq *q = opened(60000, 0);
     size_t n;
@@ -231,7 +231,7 @@ static void offer(void *arg) {
     ends();
 }
 
-/* Offer one item that is due in an hour. */
+/* Offer an item an hour after the last call. */
 static void lone(void *arg) {
     delayq *q;
     (void)arg;
@@ -291,7 +291,7 @@ static void takes(int64_t lease_ms, int acks) {
     offer_many(q, 0);
     process_sleep(SECOND);
     for (i = 0; i < 60; i++) {
-        if (i == 40) begins(); /* the beginning of a burst is over */
+        if (i == 40) begins(); /* after the beginning of the burst */
         if (i == 0 || acks != 2) {
             TIMED(delayq_take(q, &item, 1000));
         } else {
@@ -314,7 +314,7 @@ static void ack_take(void *arg) {
     takes(60000, 2);
 }
 
-/* Calls with 100 items. */
+/* Make calls with 100 items. */
 static void batches(int64_t lease_ms) {
     delayq *q;
     int i;
@@ -340,7 +340,7 @@ static void lease_ack_100(void *arg) {
     batches(60000);
 }
 
-/* Calls with as many items as one script handles. */
+/* Make calls with as many items as one script handles. */
 static void most(int takes, int keys) {
     static char names[200][16];
     delayq *q;
@@ -428,7 +428,7 @@ static void cancels(void *arg) {
     ends();
 }
 
-/* A handle waits, and another handle offers an item. */
+/* Offer an item every 100 ms, while the counted handle waits in a take. */
 static void other_offers(void *arg) {
     delayq *q = opened(0, 0);
     int64_t delay_ms = *(const int64_t *)arg;
@@ -462,7 +462,7 @@ static void lease_waits(void *arg) {
     waits(60000);
 }
 
-/* An outbox in frames of a game: one op each frame, or all in one frame. */
+/* Offer with an outbox in frames: one op in each frame, or all in one frame. */
 static void outbox(int burst) {
     delayq *q;
     int i, k;
@@ -493,7 +493,7 @@ static void outbox_burst(void *arg) {
     outbox(1);
 }
 
-/* Nothing happens for an hour. */
+/* Wait for an hour in which nothing happens. */
 static void idle_for(void *arg) {
     delayq *q;
     (void)arg;
@@ -514,7 +514,7 @@ static void idle_offers(void *arg) {
     ends();
 }
 
-/* The server does not report pushes, like many hosted servers. */
+/* Wait for an hour on a server that, like many hosted ones, reports no push. */
 static void idle_unheard(void *arg) {
     redis_faults_of(store)->denied = " client|tracking ";
     idle_for(arg);
@@ -567,8 +567,8 @@ static void crowd_hour(void *arg) {
     crowd(0, 1);
 }
 
-/* 50 items fall due at once, and 100 handles wait, each of which works for a
- * second. */
+/* 50 items fall due at once, while 100 handles wait. Each handle works on its
+ * item for a second. */
 static void one_of_burst(void *arg) {
     delayq *q = opened(0, 0);
     delayq_item got;
@@ -650,8 +650,8 @@ static void first_offer(void *arg) {
 
 static const struct row {
     const char *name, *per;
-    int of;    /* items or calls */
-    int waits; /* the time that the caller waits is counted */
+    int of;    /* number of items or calls */
+    int waits; /* 1: count the time for which the caller waits */
     void (*run)(void *arg);
 } rows[] = {
     {"offer", "item", 10, 1, offer},
@@ -686,8 +686,8 @@ static const struct row {
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
-/* Sentences about cost, the row that they are about, and the highest figure
- * that they allow. */
+/* Sentences about costs in other files, each with its row of the table, and the
+ * highest figure that it allows. */
 static const struct claim {
     const char *file, *text, *row;
     int figure;

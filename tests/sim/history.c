@@ -1,12 +1,11 @@
 /*
- * The history of a run, for the judge of the rig (tests/rig/): the results that
- * the actors got, in the form of tests/rig/worker.c, one file for each actor,
- * and the server's content at the end. It is written only for runs in which all
- * changes are made by delayq's handles, with calls that the judge knows.
+ * The history of a run, for the judge of the rig (tests/rig/). It contains the
+ * results that the actors got, with one file for each actor, in the format of
+ * tests/rig/worker.c, and the final content of the server. It is written only
+ * if all changes are made by delayq's handles, with calls that the judge knows.
  *
- * The judge knows less than check.c: it sees no command of the server. So if
- * check.c, which sees everything, finds no fault in a run, this shows that the
- * judge's rules find none either.
+ * The judge knows less than check.c, since it sees no commands of the server.
+ * If check.c finds no fault in a run, the judge must find none either.
  */
 #include "sim.h"
 #include <inttypes.h>
@@ -19,7 +18,7 @@ const char *history_folder;
 static FILE *files[MAX_ACTORS], *driver;
 static int lives[MAX_ACTORS];
 static long number;
-/* For each actor: the items that it will change, and since when. */
+/* For each actor: the items that its calls may change, and since when. */
 static struct intent {
     struct intent *next;
     const item *it;
@@ -47,7 +46,7 @@ static FILE *open_file(const char *name) {
     return f;
 }
 
-static int64_t ahead_us; /* the server's clock at the last note */
+static int64_t ahead_us; /* server's clock - true time, as last noted */
 
 static void note_clock(void) {
     ahead_us = service_now_us() - sim_now();
@@ -71,7 +70,7 @@ void history_clock_set(void) {
 
 static FILE *file_of(const actor *a) {
     FILE *f = files[a->index];
-    /* The clock may run faster than the others. */
+    /* The server's clock may be fast or slow. */
     if (service_now_us() - sim_now() != ahead_us) note_clock();
     if (!f) f = files[a->index] = open_file(a->name);
     if (lives[a->index] != a->life + 1) {
@@ -126,7 +125,7 @@ void history_settled(const actor *a, const item *it, delayq_status status,
             : v == 3 || v == 4 ? " - -1"
                                : " - 0",
             sim_now(), number,
-            /* If a reply was lost, an outbox takes GONE for done. */
+            /* 98: OK or GONE. An outbox may report OK for both. */
             a->outbox && status == DELAYQ_OK ? 98 : status);
     free(i);
 }
@@ -152,8 +151,8 @@ void history_final(const char *state, int id, const char *element, size_t len) {
     fprintf(driver, "F jobs %s %d 0 %d %s\n", state, id, attempt, reason);
 }
 
-/* Write what could not be known before: each item's delay and key, whether a
- * crash of the server has touched it, and requests without an end. */
+/* Write the facts that are known only at the end: the delay and key of each
+ * item, whether a crash may have affected it, and requests without a result. */
 void history_end(void) {
     int i;
     if (!driver) return;
@@ -161,7 +160,7 @@ void history_end(void) {
         const item *it = check_item(i);
         char key[16] = "-";
         if (it->key) snprintf(key, sizeof key, "key%d", it->key);
-        /* A due time in whole ms may be 1 ms sooner. */
+        /* Due times are whole ms, so an item may be due 1 ms sooner. */
         fprintf(driver, "O jobs %d %" PRId64 " %s\n", it->id, it->delay_ms - 1,
                 key);
         if (it->disturbed || it->lost) fprintf(driver, "D jobs %d\n", it->id);
@@ -169,7 +168,7 @@ void history_end(void) {
     for (i = 0; i < MAX_ACTORS; i++) {
         while (intents[i]) {
             struct intent *next = intents[i]->next;
-            /* It is no longer known how it would have been changed. */
+            /* The kind of the change was not noted, so write all kinds. */
             fprintf(files[i] ? files[i] : driver,
                     "a %" PRId64 " x %d -\nb %" PRId64 " x %d -\n"
                     "n %" PRId64 " x %d - -1\ns %" PRId64 " x %d 0\n",

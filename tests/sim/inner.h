@@ -13,23 +13,23 @@
 
 /* --- events -------------------------------------------------------------- */
 
-/* An event that is part of its owner: it can be moved and taken back. */
+/* An event that is embedded in its owner. It can be moved and cancelled. */
 typedef struct event {
     void (*call)(void *arg);
     void *arg;
-    size_t place; /* its place in the heap, from 1; 0: it is not in the heap */
+    size_t place; /* its index in the heap, from 1; 0: it is not in the heap */
 } event;
 
-/* for the first time, or at another time */
+/* Schedule the event, or move it to another time. */
 void event_set(event *e, int64_t at);
 void event_cancel(event *e);
 
 /* --- machines ------------------------------------------------------------ */
 
-typedef struct net_path { /* from one machine to another */
+typedef struct net_path { /* the line from one machine to another */
     route route;
     net_connects connects;
-    /* the time since which something waits for it */
+    /* These fields are not used. */
     int64_t silent_us, stalled_us;
 } net_path;
 
@@ -41,9 +41,9 @@ struct machine {
     int is_v6;
     int ppm;
     int64_t since_us;     /* true time at which the drift was set */
-    int64_t monotonic_us; /* its clock at that time */
+    int64_t monotonic_us; /* its CLOCK_MONOTONIC at since_us */
     int64_t offset_us;    /* CLOCK_REALTIME - CLOCK_MONOTONIC */
-    net_path **paths;     /* to other machines, by their index */
+    net_path **paths;     /* the paths to other machines, by index */
     int path_count;
     machine *next;
 };
@@ -75,7 +75,7 @@ typedef struct file {
     struct pipe_buffer *pipe;
 } file;
 
-#define SIM_FIRST_FD 1000 /* below are those of the real process */
+#define SIM_FIRST_FD 1000 /* lower descriptors belong to the real process */
 #define SIM_MAX_FILES 200
 
 struct process {
@@ -87,19 +87,19 @@ struct process {
     struct stack *stack;
     event resume;
     int started, ended, frozen, resume_due;
-    int borrowed;           /* process_call runs a function in its name */
-    int interrupted;        /* by a signal: the next wait ends with EINTR */
+    int borrowed;           /* 1: process_call runs a function in its name */
+    int interrupted;        /* 1: a signal ends its next wait with EINTR */
     struct pollfd *watched; /* it sleeps until one of these is ready */
     nfds_t watched_count;
     uint64_t steps, calls, bytes, chance;
-    int idle_polls; /* in a row, since it last slept or moved a byte */
-    uint64_t trap_call; /* before this call of the system, */
+    int idle_polls; /* polls since it last slept or moved a byte */
+    uint64_t trap_call; /* number of the system call before which trap runs */
     void (*trap)(void *arg);
     void *trap_arg;
     int sigpipe_blocked, sigpipe_pending;
     file files[SIM_MAX_FILES];
-    int file_count;       /* all behind are free */
-    struct block *blocks; /* memory.c */
+    int file_count;       /* the files from this index on are free */
+    struct block *blocks; /* its blocks of memory: see memory.c */
     size_t block_count;
     process *next;
 };
@@ -107,20 +107,20 @@ struct process {
 /* Make a system call take `us`. Other processes may run before it returns. */
 void process_charge(int64_t us);
 void process_called(int64_t us); /* The same, and count the call */
-/* Sleep until then, or until it is woken. */
+/* Let the running process sleep until until_us, or until it is woken. */
 void process_block(int64_t until_us);
-/* One of its files may have become ready. */
+/* Wake the process if one of its watched files is ready. */
 void process_notice(process *p);
 void process_end(process *p, const char *how);
-/* Run a server's work outside of the process that runs. */
+/* Leave the running process to do a server's work, and return to it later. */
 process *process_aside(void);
 void process_go_on(process *before);
 
-/* sys.c: what is ready of these, as poll tells it. */
+/* sys.c: Set the revents as poll does. Returns how many are not 0. */
 int sys_ready(process *p, struct pollfd *fds, nfds_t count);
 void sys_close_all(process *p);
-void sys_free_all(process *p); /* the same, and nobody is told */
-/* memory.c, or a program without it: what hiredis has allocated. */
+void sys_free_all(process *p); /* the same, without closing the connections */
+/* memory.c: Free the blocks of hiredis. NULL in a program without memory.c. */
 void memory_free_all(process *p) __attribute__((weak));
 
 /* --- net.c: connections, from the side of a process ---------------------- */
@@ -135,7 +135,7 @@ int conn_take_error(conn *c); /* SO_ERROR */
 int conn_connecting(const conn *c);
 int conn_connected(const conn *c);
 size_t conn_unread(const conn *c);
-/* Bytes, 0 at the end, or minus an errno. */
+/* Return the number of bytes, 0 at the end of the stream, or minus an errno. */
 long conn_read(conn *c, void *to, size_t len, int peek);
 long conn_write(conn *c, const void *bytes, size_t len);
 void conn_name(const conn *c, int peer, struct sockaddr_storage *to,
@@ -143,7 +143,7 @@ void conn_name(const conn *c, int peer, struct sockaddr_storage *to,
 
 void net_begin(void);
 void net_end(void);
-void net_reap(void); /* free what nobody has any more */
+void net_reap(void); /* free the connections that nobody uses any more */
 void net_machine_thawed(machine *m);
 void net_machine_crashed(machine *m);
 void net_machine_booted(machine *m);

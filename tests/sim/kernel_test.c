@@ -1,7 +1,8 @@
 /*
- * Is a socket of the world like one of Linux? The same calls in the same order,
- * by chance, at both ends of a connection of the kernel's and of one of ours:
- * what each call returns, and what comes to the server, is compared.
+ * Compare the simulator's sockets (world.h) with those of Linux. The same
+ * random calls are made at both ends of a connection of the kernel and of a
+ * simulated one. The results of the calls, and the bytes that reach the server,
+ * must be equal.
  *
  *     cc -std=gnu99 -D_GNU_SOURCE -O2 -o kernel_test tests/sim/kernel_test.c \
  *         tests/sim/world.c tests/sim/net.c tests/sim/sys.c \
@@ -24,7 +25,7 @@
 typedef enum step {
     WRITE,
     READ,
-    READ_3, /* bytes */
+    READ_3, /* reads at most 3 bytes */
     POLL,
     ERROR, /* SO_ERROR */
     CLOSE,
@@ -134,7 +135,7 @@ static void kernel_listen(void) {
     port = ntohs(at.sin_port);
 }
 
-/* The server reads what there is, and closes when the client does. */
+/* Let the server read all bytes, and close if the client has closed. */
 static void kernel_serve(void) {
     char bytes[1000];
     long n, all = 0;
@@ -184,7 +185,7 @@ static void run_kernel(void) {
     for (i = 0; i < step_count; i++) {
         kernel_step(steps[i]);
         kernel_serve();
-        kernel_serve(); /* the end, and what it causes */
+        kernel_serve(); /* the first call may have caused more input */
     }
     frozen = 0;
     kernel_serve();
@@ -306,8 +307,8 @@ static void choose_steps(uint64_t seed) {
     sim_end();
 }
 
-/* The kernel's end needs real time, so a difference is checked again with more
- * time. */
+/* Returns 1 if both records are equal. The kernel needs real time, so after a
+ * difference both runs are repeated with longer naps. */
 static int is_same(uint64_t seed) {
     for (nap_us = 300; nap_us < 100000; nap_us *= 6) {
         run_kernel();

@@ -1,12 +1,12 @@
 /*
- * sim [--seeds N] [--first N] [--seconds S]     many seeds, a process for some
- *     --seed N [--quiet | --loud]               one, told as a story
- *     --shrink N                                what of it is needed to fail
+ * sim [--seeds N] [--first N] [--seconds S]     run many seeds, 20 per process
+ *     --seed N [--quiet | --loud]               run one seed, and print a story
+ *     --shrink N                                find the parts that it needs
  *     --drop a1,f2   --only INVARIANT,...   --faults KIND,...
- *     --known FILE   seeds that have failed once: run first
- *     --plan VERSION   the choices that a seed makes: see plan_version
+ *     --known FILE     first run these seeds, which have failed once
+ *     --plan VERSION   the version of the plans: see plan_version
  *
- * Ends with 0 if all that must hold did hold, 1 if not, 2 for a usage error.
+ * Exits with 0 if all invariants held, 1 if not, 2 after a usage error.
  */
 #include "sim.h"
 #include <signal.h>
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define BATCH 20
-#define PATIENCE 120 /* seconds of CPU time for a seed, which takes one */
+#define PATIENCE 120 /* seconds of CPU time for a seed, which needs about 1 */
 
 typedef struct result {
     uint64_t seed;
@@ -30,14 +30,14 @@ typedef struct result {
 } result;
 
 static struct shared {
-    uint64_t seed; /* is running */
+    uint64_t seed; /* the seed that runs */
     int64_t now;
 } * shared;
 
 static const char *binary = "build/sim";
-static int64_t run_seconds; /* virtual; 0: as the plan says */
+static int64_t run_seconds; /* virtual length of a run; 0: that of its plan */
 static unsigned only_kinds; /* 0: any */
-static int only_calm;       /* seeds without a fault */
+static int only_calm;       /* 1: only seeds without a fault */
 
 static double real_now(void) {
     struct timespec t;
@@ -45,7 +45,7 @@ static double real_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* A busy machine may take long for a seed. */
+/* Limit the CPU time of a seed. On a busy machine a seed may take longer. */
 static void be_patient(int seconds) {
     struct itimerval t;
     memset(&t, 0, sizeof t);
@@ -90,8 +90,8 @@ static int read_all(int fd, void *bytes, size_t len) {
     return 1;
 }
 
-/* Seeds in a process of their own, which may crash, and leaks what killed
- * actors had. Returns how many results there are; a crash is one. */
+/* Run seeds in a process of their own, since it may crash, and leaks the memory
+ * of killed actors. Returns the number of results, including a crash. */
 static int run_batch(const uint64_t *seeds, int count, const char *drop,
                      result *results) {
     int ends[2], i, n = 0, status;
@@ -297,7 +297,7 @@ static int run_many(uint64_t first, uint64_t seeds, double seconds,
             count(&other, drop);
         }
         done += (uint64_t)got;
-        if (got < n) next = of[got]; /* after a crash: the rest */
+        if (got < n) next = of[got]; /* run the rest after a crash */
         if (real_now() - told > 10) {
             told = real_now();
             fprintf(stderr, "%llu seeds, %.1f virtual hours, %llu failed\n",

@@ -14,7 +14,7 @@ typedef struct block {
     process *owner; /* NULL: allocated outside of all processes */
     struct block *next, *before;
     size_t len;
-} block; /* 32 bytes, so the memory behind it is aligned */
+} block; /* 32 bytes, so the memory after it is aligned */
 
 void *library_malloc(size_t len);
 void *library_calloc(size_t count, size_t len);
@@ -55,7 +55,7 @@ void library_free(void *of) {
         p->blocks = b->next;
     if (b->next) b->next->before = b->before;
     if (p) p->block_count--;
-    memset(of, 0xdb, b->len); /* a read after this is seen */
+    memset(of, 0xdb, b->len); /* so a later read of it is noticed */
     free(b);
 }
 

@@ -1,15 +1,17 @@
 /*
- * The model of the server against a real redis-server: both get the same bytes
- * on the same connections at the same time, and must say the same to each; at
- * the end the same must lie in them. The bytes are random commands and
- * scripts, and what delayq's handles send (model_driver.c).
+ * Compare the model of the server with a real redis-server. Both get the same
+ * bytes on the same connections at the same time, and must send the same
+ * replies and end with the same content. The bytes are random commands and
+ * scripts, and the requests of delayq's handles (model_driver.c).
  *
- *   sim-model CLOCK.so        CLOCK.so is model_clock.c
- *   The first 120 sequences; SEED=n: only that one; SECONDS=n: as many as fit
- *   DRIVEN=n: instead, the first n programs of delayq; each script has to run
- *   LEAST times
+ *     sim-model CLOCK.so   runs the first 120 sequences; CLOCK.so is
+ *                          model_clock.c. These variables change that:
+ *     SEED=n               runs only sequence n
+ *     SECONDS=n            runs as many sequences as fit into n seconds
+ *     DRIVEN=n             runs only the first n programs of delayq. Each
+ *                          script must run LEAST times
  *
- * A sequence that differs is cut down to the events that it takes and printed.
+ * A sequence that differs is printed, cut down to the events that are needed.
  * Ends in "N passed, N failed, N skipped".
  */
 #include <errno.h>
@@ -73,10 +75,10 @@ enum { NO_FAULT, OOM, READ_ONLY, DENIED };
 
 typedef struct event {
     enum kind kind;
-    int who;   /* the connection */
-    int64_t n; /* CLOCK: by so many us; FAULT: which */
-    int argc;  /* SEND: words, or 0: bytes as they are */
-    buf text;  /* the bytes; of words: each with its length before it */
+    int who;   /* number of the connection */
+    int64_t n; /* CLOCK: us to add; FAULT: kind of the fault */
+    int argc;  /* SEND: number of words; 0: text has raw bytes */
+    buf text;  /* raw bytes, or words, each with its length before it */
 } event;
 
 static void event_free(event *e) {
@@ -136,7 +138,7 @@ static void print_event(const event *e) {
 /* --- the two servers ----------------------------------------------------- */
 
 typedef struct conn {
-    int fd; /* to the real one, -1: none */
+    int fd; /* connection to the real server; -1: none */
     client *c;
     uint64_t id;
     buf real, model;
@@ -271,7 +273,8 @@ static void no_faults(void) {
     memset(f, 0, sizeof *f);
 }
 
-/* Both empty; `anew`: the real one has the ids that it had the last time. */
+/* Empty both servers. With `anew` the real server is started again, so that it
+ * gives its clients the same ids as the last time. */
 static void begin(int anew) {
     redis_hooks hooks = {NULL, model_now, NULL, NULL};
     int i;
@@ -289,14 +292,14 @@ static void begin(int anew) {
     pass_by();
 }
 
-/* Until the real server has done and written all that it was told: it reads 16
- * KB in each round, and writes what belongs to one before the next. */
+/* Wait until the real server has run all requests and written all replies. It
+ * reads 16 KB in a round, and writes its replies before the next round. */
 static void settle(size_t sent) {
     size_t rounds = 2 + sent / 8192;
     while (rounds-- > 0) pass_by();
 }
 
-/* Of a call of several lines Lua 5.4 tells another one than Lua 5.1. */
+/* Remove line numbers: Lua 5.4 and 5.1 report different ones for long calls. */
 static buf without_lines(const buf *b) {
     static const char mark[] = "on @user_script:";
     const char *s = b->s, *end = b->s + b->len, *at;
@@ -309,10 +312,10 @@ static buf without_lines(const buf *b) {
     return to;
 }
 
-/* In what the model, which is Redis 7.0, may differ from another version: the
- * text of an error behind its first word, and the digits of a number with a
- * fraction or an exponent. Lengths that depend on these are left out. leave_out
- * has the other differences. */
+/* Remove the differences between Redis 7.0, which is the model, and other
+ * versions: the text of an error after its first word, the last digits of a
+ * number with a fraction or an exponent, and lengths, which depend on these.
+ * leave_out removes the other differences. */
 static buf of_any_version(const buf *b, const char *separators) {
     const char *s = b->s, *end = b->s + b->len;
     buf to = {NULL, 0, 0};
@@ -326,10 +329,10 @@ static buf of_any_version(const buf *b, const char *separators) {
         snprintf(word, sizeof word, "%.*s", (int)len, s);
         if (len > 0 && len < sizeof word) value = strtod(word, &rest);
         if (strncmp(word, "-ACL failure in script", 22) == 0)
-            buf_text(&to, "-ERR"); /* so says 7.0, and delayq knows both */
+            buf_text(&to, "-ERR"); /* as in 7.0; delayq knows both texts */
         else if (len > 0 && *s == '-' && len > 1 && s[1] >= 'A' && s[1] <= 'Z')
             buf_add(&to, s, strcspn(word, " "));
-        else if (strncmp(word, "ERR ", 4) == 0) /* caught by a script */
+        else if (strncmp(word, "ERR ", 4) == 0) /* a script caught the error */
             buf_text(&to, "ERR");
         else if (len > 1 && *s == '$')
             buf_text(&to, "$");
@@ -407,7 +410,7 @@ static void send_all(int fd, const char *s, size_t len) {
     }
 }
 
-/* The bytes of a command; a word "@3" is the id of connection 3. */
+/* Add the bytes of a command to `out`. "@3" means the id of connection 3. */
 static void spell(const event *e, buf *out) {
     size_t at = 0, len;
     int i;
@@ -463,7 +466,8 @@ static uint64_t ask_id(int fd) {
     return strtoull(text + 1, NULL, 10);
 }
 
-/* Do it to both; nonzero: they differ. What they said lies in the conns. */
+/* Apply the event to both servers. Returns nonzero if their replies, which are
+ * then in `conns`, differ. */
 static int apply(const event *e) {
     conn *c = &conns[e->who];
     buf bytes = {NULL, 0, 0};
@@ -491,14 +495,14 @@ static int apply(const event *e) {
         break;
     case CLOCK:
         *wall += e->n;
-        model->next_expiry_ms = INT64_MAX; /* only as keys are looked at */
+        model->next_expiry_ms = INT64_MAX; /* keys expire when they are used */
         redis_tick(model);
         break;
     case FAULT: set_fault(e); break;
     }
     settle(sent);
     for (i = 0; i < 40 && compare(); i++) {
-        int j = 0, behind = 0; /* what is long is written in parts */
+        int j = 0, behind = 0; /* a long reply is written in parts */
         for (; j < CONNS; j++) behind |= conns[j].real.len < conns[j].model.len;
         if (!behind) break;
         pass_by();
@@ -506,7 +510,7 @@ static int apply(const event *e) {
     return compare();
 }
 
-/* --- what lies in them --------------------------------------------------- */
+/* --- the contents of the servers ----------------------------------------- */
 
 static void print_reply(buf *out, const redisReply *r, int sorted);
 
@@ -548,7 +552,8 @@ static redisReply *ask_model(int argc, const char **argv, const size_t *lens) {
     return reply;
 }
 
-/* One command to both; the real one's reply, if they are the same. */
+/* Run a command on both servers. Returns the real reply, or NULL if the replies
+ * differ. */
 static redisReply *same(int argc, const char **argv, const size_t *lens,
                         int sorted) {
     redisReply *real = redisCommandArgv(control, argc, argv, lens);
@@ -627,8 +632,8 @@ static int same_contents(void) {
 
 /* --- sequences ----------------------------------------------------------- */
 
-/* Returns nonzero if the servers differ; then *at is the number of the event,
- * or count if the final contents differ. */
+/* Run the events. Returns nonzero if the servers differ. Then *at is the index
+ * of the event, or `count` if only the final contents differ. */
 static int replay(const event *events, int count, int anew, int *at) {
     begin(anew);
     for (*at = 0; *at < count; ++*at)
@@ -636,7 +641,7 @@ static int replay(const event *events, int count, int anew, int *at) {
     return !same_contents();
 }
 
-/* Leave out what can be left out; what is left is printed. */
+/* Print the events, except those that are not needed for the difference. */
 static void shrink(const event *all, int count, int anew) {
     int64_t end = real_us() + 20000000;
     int at, size, i, j, n;
@@ -689,10 +694,12 @@ static void forget_events(void) {
 
 /* --- random commands ----------------------------------------------------- */
 
-/* Words with a meaning: a capital K and a type is a key of it (K*: any), E an
- * element, S a score, R a limit of scores, I an index, N a small number, T a
- * time, C a channel, D a stream's id, @ the id of a client; a + at the end: the
- * last word, or the last two (++), again, a few times. */
+/* Commands with these placeholders:
+ *     K and a type   a key of that type (K*: of any type)
+ *     E, S, R        an element; a score; a limit of scores
+ *     I, N, T        an index; a small number; a time
+ *     C, D, @        a channel; an id in a stream; the id of a client
+ * A + at the end repeats the last word a few times, ++ the last two words. */
 static const char *const commands[] = {
     "GET Ks",
     "SET Ks E",
@@ -985,12 +992,12 @@ static const char *const ids[] = {"1700000000000-1",
 
 #define PICK(a) ((a)[below((int)(sizeof(a) / sizeof *(a)))])
 
-/* Each sequence prefers a few of the commands, and many one of few elements,
- * so that what they do meets. */
+/* Each sequence prefers a few of the commands, and most sequences a few of the
+ * elements, so that the commands affect the same data. */
 static const char *favourites[24];
 static int few_elements;
-static int with_faults; /* or with transactions: which of two causes an EXEC
-                           names, if a fault comes within one, isn't modelled */
+static int with_faults; /* 1: faults, but no transactions, since the model does
+                           not know which of two causes an EXEC reports */
 
 static const char *some_command(void) {
     for (;;) {
@@ -1090,7 +1097,7 @@ static void add_tokens(event *e, const char *line) {
     }
 }
 
-/* Scripts that run the command which they are given. */
+/* Scripts that run the command in their arguments. */
 static const char *const wrappers[] = {
     "return redis.call(unpack(ARGV))",
     "return redis.pcall(unpack(ARGV))",
@@ -1109,7 +1116,7 @@ static const char *const wrappers[] = {
     "return e end return tostring(e)",
 };
 
-/* Scripts of their own; words follow: keys and arguments. */
+/* Other scripts, each with the words for its keys and arguments. */
 static const char *const scripts[][2] = {
     {"return {1, 2.9, -3.9, 'a', true, false, {1, {2}}, nil, 5}", "0"},
     {"return ARGV", "0 E E E"},
@@ -1191,7 +1198,7 @@ static const char *const scripts[][2] = {
     {"return {struct.size(ARGV[1])}", "0 E"},
 };
 
-/* struct with all kinds of formats. */
+/* Add a script that uses struct with a random format. */
 static void add_struct(event *e) {
     static const char *const parts[] = {
         "b",  "B",  "h",  "H",  "i", "I",  "l",   "L",  "I1", "I2",
@@ -1244,7 +1251,7 @@ static void add_command(int who) {
     event_free(&inner);
 }
 
-/* Connections 0 to 3 run commands, 4 and 5 listen. */
+/* Returns 1 if the last event may block its connection. */
 static int last_may_wait(void) {
     const event *e = &events[count - 1];
     return e->argc > 0 && e->text.len > sizeof(size_t) + 5 &&
@@ -1256,16 +1263,16 @@ static int has_text(const event *e, const char *word) {
     return memmem(e->text.s, e->text.len, word, strlen(word)) != NULL;
 }
 
-/* What another version than 7.0 does in another way; a PING takes its place:
- *     a blocking command in a script returns nil, and was refused
+/* Replace a command by PING if another version than 7.0 runs it differently:
+ *     a blocking command in a script returns nil (7.0 refuses it)
  *     HELLO names the server, its version and its modules
  *     FLUSHALL and FLUSHDB of 8.0 reply later, from another thread
- *     LREM refuses the smallest number as a count, and LSET takes the greatest
- *     one for the place of an element
+ *     LREM refuses the smallest number as a count, and LSET accepts the largest
+ *     one as an index
  *     a range by score with a negative offset is not empty
- *     SET of a key that has expired by its own PXAT or EXAT removes it
- *     Redis 8 takes no hexadecimal number for a score
- *     Valkey 8 takes bytes above 126 in the name of a client */
+ *     SET with a PXAT or EXAT in the past removes the key
+ *     Redis 8 accepts no hexadecimal number as a score
+ *     Valkey 8 accepts bytes above 126 in the name of a client */
 static void leave_out(event *e) {
     int script = has_text(e, "EVAL") || has_text(e, "eval");
     int blocks = has_text(e, "BLPOP") || has_text(e, "BRPOP");
@@ -1289,8 +1296,9 @@ static void make_events(uint64_t seed) {
                                         "lpush",          "get",
                                         "eval",           "zrange",
                                         "client|caching", "script|load"};
-    int waits[6] = {0}; /* for a timeout, behind which nothing is sent: which
-                           keys Redis takes for expired then, is its timers' */
+    int waits[6] = {0}; /* us for which a connection may be blocked. It sends
+                           nothing in this time, since at the timeout the
+                           timers of Redis decide which keys have expired */
     int i;
     chance_state = seed * 7919 + 1;
     forget_events();
@@ -1298,7 +1306,7 @@ static void make_events(uint64_t seed) {
     few_elements = below(3) > 0;
     with_faults = below(2);
     for (i = 0; i < 6; i++) new_event(CONNECT, i);
-    for (i = 4; i < 6; i++) {
+    for (i = 4; i < 6; i++) { /* connections 0 to 3 run most commands */
         event *e = new_event(SEND, i);
         add_text(e, "SUBSCRIBE");
         add_text(e, below(3) ? "__redis__:invalidate" : "c1");
@@ -1329,10 +1337,10 @@ static void make_events(uint64_t seed) {
 
 /* --- delayq's own requests ----------------------------------------------- */
 
-/* Runs a program of model_driver.c, whose bytes go to both servers, and the
- * real one's answers back to it. What happened is kept as events. In some
- * sequences the clock shows whole ms, as Dragonfly's does to a script; replies
- * are lost, so that requests are sent again; or the servers refuse commands. */
+/* Run a program of model_driver.c. Pass its bytes to both servers, and the real
+ * replies back to it, and keep all this as events. In some sequences the clock
+ * shows whole ms, as in scripts of Dragonfly; or replies are lost, so that the
+ * program sends requests again; or the servers refuse commands. */
 static int drive(unsigned seed) {
     static const char *const refused_words[] = {
         "zadd",   "zrem",          "zremrangebyrank",
@@ -1442,7 +1450,7 @@ static int drive(unsigned seed) {
 
 static int passed, failed;
 
-/* Each of delayq's scripts has run often, and how often. */
+/* Print how often the scripts ran. Each must have run `least` times or more. */
 static void report_scripts(int64_t least) {
     const char *name, *sha, *rarest = "";
     int64_t all = 0, fewest = INT64_MAX;

@@ -1,6 +1,6 @@
 /*
- * Loaded into redis-server by LD_PRELOAD: its wall clock stands still at the
- * time in the file $SIM_CLOCK, an int64_t of microseconds since the epoch.
+ * LD_PRELOAD loads this into redis-server. Then the server's wall clock always
+ * shows the int64_t in the file $SIM_CLOCK, in microseconds since the epoch.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

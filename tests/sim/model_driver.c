@@ -1,6 +1,6 @@
 /*
- * Uses a queue at random, for model.c: a few handles of each kind on one
- * socket. What the calls return does not matter here, nor what they deliver.
+ * A program that makes random calls on a queue, for model.c. Its handles use
+ * one socket. It ignores the results of the calls, and the items.
  */
 #include <signal.h>
 #include <string.h>
@@ -98,7 +98,7 @@ static void step(delayq *q) {
     }
 }
 
-/* What others may have left in the queue's keys. */
+/* Write random elements into the queue's keys, as other programs may do. */
 static void litter(redisContext *c) {
     static const char *const scores[] = {
         "-5",  "0",    "1699999999990", "1700000000005.5",  "1700000000020.5",
@@ -129,7 +129,7 @@ static void litter(redisContext *c) {
     }
 }
 
-/* More items than a search of the mirror visits from its beginning. */
+/* Offer more items than a search of the mirror visits from its beginning. */
 static void offer_many(delayq *q) {
     static delayq_message m[1500];
     int i;
@@ -143,7 +143,7 @@ static void offer_many(delayq *q) {
     for (i = 0; i < 8; i++) tickets[i] = m[rand() % 1500].ticket;
 }
 
-/* What an outbox sends in mixed requests. */
+/* Make the calls whose ops an outbox sends in mixed requests. */
 static void set_and_cancel(delayq *q) {
     static delayq_ticket own[8];
     int n = rand() % 30;
@@ -167,7 +167,7 @@ static void set_and_cancel(delayq *q) {
     }
 }
 
-/* Another process, which waits for items with the other handles. */
+/* Start a process that waits for items together with the other handles. */
 static pid_t begin_waiter(delayq_options *o) {
     pid_t child = fork();
     if (child != 0) return child;

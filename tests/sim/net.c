@@ -4,7 +4,7 @@
  *
  * A connection has two directions. The bytes of each are cut into segments,
  * which arrive in order, each at its own time. If a segment can't pass, it is
- * parked with all segments behind it until the obstacle is gone.
+ * parked, with all segments after it, until the obstacle is gone.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -22,7 +22,7 @@
 typedef enum seg_kind {
     SEG_SYN,
     SEG_SYN_ACK,
-    SEG_ACK, /* the third of the handshake */
+    SEG_ACK, /* the third segment of the handshake */
     SEG_DATA,
     SEG_FIN,
     SEG_RST
@@ -32,7 +32,7 @@ typedef struct segment {
     int64_t at;
     size_t len;
     seg_kind kind;
-    int passes; /* it passes all obstacles */
+    int passes; /* 1: it passes all obstacles */
 } segment;
 
 typedef struct direction {
@@ -40,18 +40,18 @@ typedef struct direction {
     int to_server;
     segment *segments; /* a ring */
     size_t first, count, size;
-    char *bytes; /* begin: not read yet; arrived: under way; end */
+    char *bytes; /* begin to arrived: unread; arrived to end: in flight */
     size_t begin, arrived, end, capacity;
-    int64_t last_us;   /* when the last one arrives */
-    int64_t parked_us; /* since when; -1: it isn't */
+    int64_t last_us;   /* time at which the last segment arrives */
+    int64_t parked_us; /* time since which it is parked; -1: it isn't */
     event arrival;
 } direction;
 
 typedef enum end_state {
-    END_NEW, /* no connection yet: the server; SYN_SENT: the client */
+    END_NEW, /* of the client: SYN_SENT; of the server: no connection yet */
     END_OPEN,
     END_CLOSED, /* closed by its owner */
-    END_RESET,  /* by the other side, or because it gave up */
+    END_RESET,  /* reset by the other side, or given up */
     END_GONE    /* the machine's power has failed */
 } end_state;
 
@@ -60,26 +60,26 @@ typedef struct listener listener;
 struct net_link {
     conn *conn;
     void *session;
-    int waits, accepted; /* in the backlog; out of it */
-    int over;            /* `closed` was called, or is not to be */
+    int waits, accepted; /* 1: it is in the backlog; it was accepted */
+    int over;            /* 1: `closed` was called, or must not be called */
 };
 
 struct conn {
     unsigned number;
-    machine *machines[2]; /* of the process, of the server */
+    machine *machines[2]; /* the machines of the process and the server */
     process *process;
     listener *listener;
     struct sockaddr_in6 to;
     int port, local_port;
     end_state client, server;
-    int client_fin, server_fin; /* it has got a FIN */
+    int client_fin, server_fin; /* 1: this end has got a FIN */
     int error;                  /* SO_ERROR */
-    int severed;   /* what is sent from now on is answered by a reset */
-    int swallowed; /* what is sent from now on vanishes */
-    int doomed;    /* out of the list, and freed after this event */
-    size_t limit;  /* of what is written and not read by the server */
+    int severed;                /* 1: new bytes are answered by a reset */
+    int swallowed;              /* 1: new bytes vanish */
+    int doomed;                 /* 1: out of the list; freed after this event */
+    size_t limit;               /* most bytes that the server has not read */
     direction to_server, to_client;
-    event patience; /* until the connect has failed */
+    event patience; /* makes the connect time out */
     net_link link;
     conn *before, *next;
 };
@@ -179,7 +179,7 @@ static void append(direction *d, const char *bytes, size_t len) {
     d->end += len;
 }
 
-/* Write bytes; the route may tear them. */
+/* Send bytes. The route may split them into pieces. */
 static void send_bytes(direction *d, const char *bytes, size_t len) {
     int tears = sim_chance(path_of(d)->route.pieces);
     append(d, bytes, len);
@@ -222,8 +222,8 @@ static void set_direction(direction *d, conn *c, int to_server) {
     d->arrival.arg = d;
 }
 
-/* An obstacle may be gone. The sender tries again after a while: the longer it
- * has waited, the longer this takes. */
+/* Let parked segments try again, since their obstacle may be gone. The longer
+ * they were parked, the longer this may take (1 s at most). */
 static void unpark(direction *d) {
     int64_t waited = sim_now() - d->parked_us, most = waited;
     if (d->parked_us < 0) return;
@@ -288,7 +288,7 @@ static void not_waiting(conn *c) {
     c->link.waits = 0;
 }
 
-/* The server's end is over, for whatever reason. */
+/* End the connection at the server's side, with the state `how`. */
 static void server_ends(conn *c, end_state how) {
     not_waiting(c);
     c->link.over = 1;
@@ -296,7 +296,7 @@ static void server_ends(conn *c, end_state how) {
     doom(c);
 }
 
-/* Give the server the bytes in its kernel, as long as it runs and reads. */
+/* Pass the server all that its kernel has received, unless it is frozen. */
 static void serve(conn *c) {
     direction *d = &c->to_server;
     listener *l = c->listener;
@@ -617,7 +617,7 @@ int conn_events(const conn *c) {
     return events;
 }
 
-/* See tcp_recvmsg: what has come before a reset can still be read. */
+/* See tcp_recvmsg: bytes that arrived before a reset can still be read. */
 long conn_read(conn *c, void *to, size_t len, int peek) {
     direction *d = &c->to_client;
     size_t n = conn_unread(c);
@@ -656,13 +656,13 @@ long conn_write(conn *c, const void *bytes, size_t len) {
 
 void conn_close(conn *c) {
     direction *d = &c->to_server;
-    if (c->client == END_GONE) return; /* the power has failed before */
+    if (c->client == END_GONE) return; /* its machine has lost its power */
     event_cancel(&c->patience);
     if (c->client == END_OPEN && !c->severed) {
         if (conn_unread(c) == 0) {
             push(d, SEG_FIN, 0);
         } else {
-            /* Bytes that would have to be sent again are lost. */
+            /* After a reset the kernel does not send parked bytes again. */
             if (d->parked_us >= 0) lose_from(d, 0);
             push(d, SEG_RST, 0);
         }
@@ -670,7 +670,7 @@ void conn_close(conn *c) {
     c->client = END_CLOSED;
     if (c->server == END_NEW && d->count > 0 &&
         segment_at(d, 0)->kind != SEG_SYN)
-        return; /* the server will learn of it */
+        return; /* the segments in flight will tell the server */
     doom(c);
 }
 
@@ -722,7 +722,7 @@ void net_connects_are(machine *from, machine *to, net_connects how) {
             unpark(&c->to_server);
 }
 
-/* Tell an end that the connection is over. */
+/* Send a FIN or a reset that passes all obstacles. */
 static void push_end(direction *d, seg_kind kind) {
     push(d, kind, 0)->passes = 1;
     d->parked_us = -1;
@@ -796,7 +796,7 @@ void net_tell_truth(void) {
 
 /* --- machines ------------------------------------------------------------ */
 
-/* Lose the bytes in flight. Their sender will not send them again. */
+/* Lose parked bytes, or some of those in flight: their sender has crashed. */
 static void lose_in_flight(direction *d) {
     if (d->parked_us >= 0)
         lose_from(d, 0);
@@ -810,7 +810,7 @@ void net_machine_thawed(machine *m) {
         next = c->next;
         if (c->machines[1] != m) continue;
         if (c->server != END_NEW) serve(c);
-        unpark(&c->to_server); /* the backlog has room */
+        unpark(&c->to_server); /* since the backlog has room now */
     }
 }
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# old.sh BINARY [SECONDS]: searches for faults that the headers of 0.1 and 0.2 have.
-# For each it prints the invariant that fails, the seed, and the seconds until it
-# was found. The runs have only the kinds of simulated faults that the old fault
-# needs. BINARY0.1 and BINARY0.2 are the simulators with these headers. Fails if one
-# of the faults is not found within SECONDS (600).
+# old.sh BINARY [SECONDS]: search for known faults of the headers 0.1 and 0.2.
+# For each fault, print the invariant that fails, the seed, and the seconds that
+# the search took. A run has only the simulated faults that the old fault needs.
+# BINARY0.1 and BINARY0.2 are the simulators with these headers. Fails if one of
+# the faults is not found within SECONDS (600).
 programs=$1 seconds=${2:-600} missing=0
-row() { # what, kinds of fault, invariants, plan
+row() { # title, kinds of faults, invariants, version of the plan
     begun=$(date +%s)
     found=$("$programs$version" --faults "$2" --only "$3" --plan "$4" \
         --seconds "$seconds" --stop 1 --again 0 2>/dev/null |

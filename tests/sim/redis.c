@@ -1,6 +1,6 @@
 /*
- * The model of the server: its clients, their requests, what they are told of
- * others' (Pub/Sub, tracking, blocked pops), its faults, its images.
+ * The model of the server: its clients with their requests and messages
+ * (Pub/Sub, tracking, blocked pops), its faults and its images.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ static void send_invalidation(client *tracker, const blob *key) {
     buf_text(out, "\r\n");
 }
 
-/* Those who have asked for the key are told that it is another. */
+/* Tell the clients that watch or track the key that it has changed. */
 static void key_signal(redis *r, const char *key, size_t len) {
     map_slot *at;
     client *c;
@@ -219,7 +219,7 @@ client *client_of_id(redis *r, uint64_t id) {
     return c;
 }
 
-/* Whether the node of a command's client is a replica. */
+/* Returns 1 if the node of the command's client is a replica. */
 int is_replica(const call *k) {
     return k->r->faults.read_only ||
            (k->c && k->c->node >= 0 && k->c->node != k->r->master);
@@ -270,7 +270,7 @@ static void unblock(client *c) {
     *(client **)seq_insert(&c->r->resumed, c->r->resumed.len, 1) = c;
 }
 
-/* Remove it from everything and free it. */
+/* Remove the client from all lists and free it. */
 static void client_free(client *c) {
     redis *r = c->r;
     size_t i;
@@ -316,8 +316,8 @@ void client_close(client *c) {
 
 static void process(client *c);
 
-/* Hand out what there is to say, at the end of the outermost call: what is
- * called then may feed clients again. */
+/* Write all output at the end of the outermost call, since the functions that
+ * this calls may feed clients again. */
 static void flush(redis *r) {
     client *c;
     size_t i;
@@ -371,7 +371,7 @@ static void bulk(buf *out, const char *s, size_t len) {
 
 /* --- Pub/Sub ------------------------------------------------------------- */
 
-/* Returns the place of the bracket that ends a set, or 0 if c is not in it. */
+/* Returns the index of the ] that ends the set, or 0 if c is not in the set. */
 static size_t in_set(const char *p, size_t plen, char c) {
     int inverts = plen > 1 && p[1] == '^', found = 0;
     size_t i = inverts ? 2 : 1;
@@ -383,7 +383,7 @@ static size_t in_set(const char *p, size_t plen, char c) {
         }
         if ((unsigned char)c >= low && (unsigned char)c <= high) found = 1;
     }
-    if (i == plen) i--; /* without an end, like Redis */
+    if (i == plen) i--; /* as in Redis if the ] is missing */
     return found == inverts ? 0 : i;
 }
 
@@ -968,8 +968,8 @@ const char *refusal_of(const command *cmd, const redis_faults *f) {
     return f->error;
 }
 
-/* The keys that a reading command names are tracked for its client; of one in
- * a script, Redis 7.0 tracks those of the script instead. */
+/* Track the keys of a reading command for its client. If a script has called
+ * the command, Redis 7.0 tracks all keys of the script instead. */
 static void track_keys(call *k) {
     const command *cmd = k->cmd;
     client *c = k->c;
@@ -1021,7 +1021,7 @@ static client *first_waiter(redis *r, const blob *key) {
     return first;
 }
 
-/* Hand out the elements of lists to the clients that wait for them. */
+/* Pass elements of lists to the clients that are blocked on these lists. */
 static void serve_blocked(redis *r) {
     while (r->ready.len > 0) {
         blob *key = *(blob **)seq_at(&r->ready, 0);
@@ -1062,7 +1062,7 @@ static void protocol_error(client *c, const char *why) {
     client_close(c);
 }
 
-/* Why the command may not run now; r_error has been called then. */
+/* Returns 1, after an error reply or a close, if the command must not run. */
 static int refused(call *k, int container) {
     redis *r = k->r;
     const command *cmd = k->cmd;
@@ -1196,14 +1196,14 @@ static void request(client *c, int argc, const char **argv,
     r->current = NULL;
 }
 
-/* A line's end from `at`, or NULL. */
+/* Returns the end of the line at `at`, or NULL if it has not arrived yet. */
 static const char *line_end(const client *c, size_t at) {
     const char *s = c->in.s + at, *end = memchr(s, '\r', c->in.len - at);
     return end && end + 1 < c->in.s + c->in.len ? end : NULL;
 }
 
-/* The words of the next request: how many, 0 if it is not complete, -1 if it
- * was empty or wrong. */
+/* Parse the next request. Returns the number of its words, 0 if the request is
+ * incomplete, or -1 if it was empty or malformed. */
 static int parse(client *c, const char ***argv, size_t **lens) {
     static const char **words;
     static size_t *sizes;
@@ -1412,7 +1412,7 @@ static void expire_keys(redis *r) {
             blob_keep(key);
             key_find(r, key->s, key->len);
             blob_drop(key);
-            i--; /* another may have moved here */
+            i--; /* another key may have moved to this slot */
         } else if (o->expires_ms < r->next_expiry_ms) {
             r->next_expiry_ms = o->expires_ms;
         }

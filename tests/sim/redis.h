@@ -1,10 +1,10 @@
 /*
- * A model of the server: what the scripts of delayq and of Redisson use, with
- * the answers that Redis 7.0 gives. The scripts themselves run, in liblua5.1.
- * model.c checks it against a real redis-server.
+ * A model of the server. It has the commands that the scripts of delayq and of
+ * Redisson use, with the replies of Redis 7.0, and runs the scripts in
+ * liblua5.1. model.c compares it with a real redis-server.
  *
- * It knows no sockets and no time: bytes are handed to it, it hands out bytes,
- * and asks a function for the time.
+ * The model has no sockets and no clock. The caller passes it the bytes of
+ * requests, gets the bytes of replies, and supplies the time.
  */
 #ifndef SIM_REDIS_H
 #define SIM_REDIS_H
@@ -18,19 +18,19 @@ typedef struct client client;
 typedef struct redis_hooks {
     void *arg;
     int64_t (*now_us)(void *arg); /* since the epoch */
-    /* Called after each command that changed something or was one of a script,
-     * with its words; `by` is the client, whose user is client_user, or NULL
-     * for redis_command. What a blocked client is given is told as BLPOP (or
-     * BRPOP) with the key and the element. */
+    /* Called with the words of each command that has changed something or is
+     * part of a script. `by` is its client (see client_user), or NULL for
+     * redis_command. If a blocked client gets an element, the words are BLPOP
+     * or BRPOP, the key and the element. */
     void (*executed)(void *arg, client *by, int argc, const char **argv,
                      const size_t *lens);
-    /* Called after each request that a client sent: what it cost. */
+    /* Called after each request of a client, with the request's cost. */
     void (*answered)(void *arg, client *by, const char *command, int calls,
                      int64_t work);
 } redis_hooks;
-/* `work` counts what Redis touches: one per command, element of a reply, entry
- * that is walked over (LREM, LINDEX, LRANGE far from an end, ZRANGE by rank:
- * the logarithm), and per KB of payload. */
+/* `work` counts 1 for each command, element of a reply and KB of payload, and
+ * for each entry that Redis visits in an LREM, or in a LINDEX or LRANGE that is
+ * far from an end. A ZRANGE by rank adds the logarithm of the size. */
 
 redis *redis_new(const redis_hooks *hooks);
 /* If a connection with tracking runs a script that reads, Redis 7.0 tracks all
@@ -43,48 +43,46 @@ void redis_free(redis *r);
 
 /* --- clients ------------------------------------------------------------- */
 
+/* Returns NULL after calls of write and close if there are too many clients. */
 client *redis_connect(redis *r,
                       void (*write)(void *user, const char *bytes, size_t len),
                       void (*close)(void *user), void *user);
-/* NULL: too many clients; write and close have been called. */
-/* May call write, of any client (PUBLISH, tracking), and close, after which
- * the client is freed. */
+/* Pass bytes of a client to the server. This may call `write` of any client
+ * (PUBLISH, tracking), and `close`, after which that client is freed. */
 void redis_feed(client *c, const char *bytes, size_t len);
-void redis_disconnect(client *c); /* it is gone; calls nothing */
+void redis_disconnect(client *c); /* free it without calling its functions */
 void *client_user(const client *c);
-/* The server may be several nodes with the same content, of which one is the
- * master and the others are its replicas. Clients connect to node 0 unless the
- * caller says otherwise; -1 is always the master. */
+/* The server may have several nodes with the same content: one master, and its
+ * replicas. A client is connected to node 0 unless client_set_node names
+ * another node. Node -1 is always the master. */
 void redis_set_master(redis *r, int node);
 void client_set_node(client *c, int node);
 
-/* When redis_tick has something to do: a blocked client's timeout, a key that
- * expires; INT64_MAX: nothing. Ask again after each of the calls here. */
+/* Returns the time of the next redis_tick, at which a blocked client times out
+ * or a key expires, or INT64_MAX. Any call of this file may change the time. */
 int64_t redis_next_us(const redis *r);
 void redis_tick(redis *r); /* may call write, of any client */
 
 /* --- faults -------------------------------------------------------------- */
 
 typedef struct redis_faults {
-    const char *error;  /* the reply to some commands. "LOADING ...", "BUSY
-                           ...", "MASTERDOWN ...": to those that Redis then
-                           refuses; "CLUSTERDOWN ...": to those with keys;
-                           another error: to all except AUTH, HELLO, CLIENT
-                           and PING */
-    int out_of_memory;  /* as at maxmemory with noeviction; 2: since Redis 8.6,
-                           which also refuses SUBSCRIBE then */
-    int read_only;      /* a replica */
-    int no_persistence; /* MISCONF */
+    const char *error;  /* an error reply. LOADING, BUSY or MASTERDOWN goes to
+                           the commands that Redis then refuses, CLUSTERDOWN to
+                           commands with keys, another error to all commands
+                           except AUTH, HELLO, CLIENT and PING */
+    int out_of_memory;  /* 1: maxmemory is reached, with noeviction; 2: the same
+                           in Redis 8.6, which also refuses SUBSCRIBE */
+    int read_only;      /* 1: the server is a replica, as in a failover */
+    int no_persistence; /* 1: the server refuses writes with MISCONF */
     int max_clients;    /* 0: no limit */
-    const char *denied; /* ACL: words of commands, " zadd client|tracking " */
-    int closes;         /* 1: it closes the connection at these, as some proxies
-                           do at what they don't know; 2: it says so before */
-    int no_scripts;     /* SCRIPT FLUSH at each request, one of two */
+    const char *denied; /* denied by an ACL: " zadd client|tracking " */
+    int closes;         /* 1: the denied commands close the connection, as in
+                           some proxies; 2: the same after an error reply */
+    int no_scripts;     /* 1: a SCRIPT FLUSH before every second request */
 } redis_faults;
 redis_faults *redis_faults_of(redis *r);
 
-/* CLIENT KILL: all, or only those that are subscribed, or are not. Calls close.
- */
+/* The clients that redis_kill_clients kills. It calls their `close`. */
 typedef enum redis_clients {
     ALL_CLIENTS,
     SUBSCRIBED,
@@ -94,18 +92,16 @@ void redis_kill_clients(redis *r, redis_clients which);
 
 /* --- the data ------------------------------------------------------------- */
 
-/* What a file on the disk would hold; redis_restart drops all clients without
- * calling their close, the scripts and the subscriptions, and takes the keys
- * from the image (NULL: none is left). An image can be used many times. */
+/* An image contains all keys, like a file on a disk. redis_restart drops all
+ * clients without calling `close`, and all scripts, and replaces the keys by
+ * those of the image (NULL: no keys). An image can be used several times. */
 typedef struct redis_image redis_image;
 redis_image *redis_save(const redis *r);
 void redis_image_free(redis_image *image);
 void redis_restart(redis *r, const redis_image *image);
 
-/* A failover: the clients are told READONLY or dropped by the caller. */
-
-/* Every key, sorted; and every element of one: a zset's with its score, in its
- * order; a list's in its order; a string; a stream's entries as one text. */
+/* Call `each` for every key, sorted by name, or for every element of a key in
+ * its order, with the score in a zset. An entry of a stream is one text. */
 void redis_each_key(redis *r,
                     void (*each)(void *arg, const char *key, size_t len,
                                  char type),
@@ -114,8 +110,8 @@ void redis_each(redis *r, const char *key, size_t len,
                 void (*each)(void *arg, const char *element, size_t len,
                              double score),
                 void *arg);
-/* A command as from redis-cli, by nobody, past all faults; the reply's bytes,
- * as sent, which live until the next call. */
+/* Run a command without a client and without faults. Returns the bytes of the
+ * reply, which are valid until the next call. */
 const char *redis_command(redis *r, size_t *len, int argc, const char **argv,
                           const size_t *lens);
 

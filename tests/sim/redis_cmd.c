@@ -22,7 +22,7 @@ static int int_arg(call *k, int i, int64_t *n) {
     return 0;
 }
 
-/* The key at i, if it is of that type or not there; else WRONGTYPE. */
+/* Look up the key in word i. Returns 0, after WRONGTYPE, for another type. */
 static int get(call *k, int i, char type, obj **o) {
     *o = key_find(k->r, ARG(i));
     if (!*o || (*o)->type == type) return 1;
@@ -44,7 +44,7 @@ static int64_t log2_of(size_t n) {
     return bits;
 }
 
-/* A range by index, as that of LRANGE: how many from *start. */
+/* Clip a range of indices, as in LRANGE. Returns its length from *start on. */
 static int64_t clip(int64_t *start, int64_t end, int64_t len) {
     if (*start < 0) *start += len;
     if (end < 0) end += len;
@@ -214,7 +214,7 @@ static int by_key(const void *a, const void *b) {
     return blob_cmp(x, y->s, y->len);
 }
 
-/* In an order of their own, as Redis' would be one of chance. */
+/* Reply with the keys in sorted order. In Redis their order is random. */
 static void keys_matching(call *k, const char *pattern, size_t len,
                           const char *type) {
     size_t i, n = 0, room = k->r->keys.room;
@@ -597,7 +597,7 @@ static void cmd_llen(call *k) {
     if (get(k, 1, 'l', &o)) r_int(k, o ? (int64_t)o->items.len : 0);
 }
 
-/* Redis walks from the nearer end. */
+/* Returns the work of reaching index `at`: Redis walks from the nearer end. */
 static int64_t walk(const obj *l, int64_t at) {
     int64_t back = (int64_t)l->items.len - 1 - at;
     return (at < back ? at : back) / 64;
@@ -902,7 +902,7 @@ static int limits_args(call *k, int min, int max, limits *l) {
     return 0;
 }
 
-/* The elements within the limits: from *first, how many. */
+/* Returns the number of elements within the limits, from rank *first on. */
 static size_t within(call *k, const obj *z, const limits *l, size_t *first) {
     size_t end = zset_lower(z, l->max, !l->without_max);
     *first = zset_lower(z, l->min, l->without_min);
@@ -993,8 +993,8 @@ static void cmd_zrevrangebyscore(call *k) {
     range(k, 1, 1, 0);
 }
 
-/* Redis walks through a small set by rank, and through a large one by a hash of
- * chance. Here every nth element is looked at. */
+/* Redis scans a small set by rank, and a large one in the random order of a
+ * hash table. The model visits every n-th element of a large set. */
 static void cmd_zscan(call *k) {
     const char *pattern = NULL;
     size_t len = 0, n, i, step;
@@ -1289,7 +1289,8 @@ static int to_u64(const char *s, size_t len, uint64_t *n) {
     return 1;
 }
 
-/* ms, ms-seq, and, for a range, - and +. A missing seq is `missing`. */
+/* Parse an id: ms, ms-seq, or in a range also - or +. If the id has no seq, its
+ * seq is `missing`. */
 static int id_arg(const char *s, size_t len, int range, uint64_t missing,
                   stream_id *id) {
     const char *dash = memchr(s, '-', len);
@@ -1660,7 +1661,7 @@ static const command commands[] = {
 #undef S
 #undef FREE
 
-/* A table of the first words, which are hashed once. */
+/* A hash table of the commands by their first word. It is filled only once. */
 static const command *table[1024];
 
 static uint32_t word_hash(const char *s, size_t len) {

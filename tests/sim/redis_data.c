@@ -1,4 +1,4 @@
-/* The structures of the model: strings, rows, hash tables, and Redis' types. */
+/* The structures of the model: strings, arrays, hash tables, types of Redis. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -45,7 +45,7 @@ void buf_free(buf *b) {
     memset(b, 0, sizeof *b);
 }
 
-/* The same on every machine and in every run. */
+/* Returns a hash that is the same on every machine and in every run. */
 uint32_t hash_of(const char *s, size_t len) {
     uint64_t h = 0x9e3779b97f4a7c15u ^ len, part;
     for (; len >= 8; s += 8, len -= 8) {
@@ -89,7 +89,7 @@ void *seq_at(const seq *s, size_t i) {
     return s->room + (s->start + i) * s->size;
 }
 
-/* Make room for n more at one end. */
+/* Make room for n more elements at one end. */
 static void seq_grow(seq *s, size_t n, int front) {
     size_t cap = s->cap, start;
     char *room = s->room;
@@ -274,8 +274,7 @@ void zset_remove(obj *z, size_t rank, size_t n) {
 
 /* --- streams ------------------------------------------------------------- */
 
-/* What an element takes in a listpack: Redis begins a new node at 4096 bytes.
- */
+/* Returns an element's size in a listpack. A node is full at 4096 bytes. */
 static size_t packed_size(const char *s, size_t len) {
     int64_t n;
     size_t size;

@@ -1,7 +1,7 @@
 /*
- * What the parts of the model of the server share: redis.c has the protocol,
- * the clients and what they are told; redis_cmd.c the commands; redis_data.c
- * the structures below; redis_lua.c the scripts.
+ * Shared declarations of the model of the server. redis.c has the protocol and
+ * the clients, redis_cmd.c the commands, redis_data.c the structures below,
+ * redis_lua.c the scripts, and redis_reply.c the replies.
  */
 #ifndef SIM_REDIS_IMPL_H
 #define SIM_REDIS_IMPL_H
@@ -37,19 +37,19 @@ void blob_drop(blob *b);
 int blob_cmp(const blob *a, const char *s, size_t len);
 uint32_t hash_of(const char *s, size_t len);
 
-/* Elements of one size in a row, with room at both ends. */
+/* An array of elements of one size, with room at both ends. */
 typedef struct seq {
     char *room;
     size_t start, len, cap, size;
 } seq;
 void *seq_at(const seq *s, size_t i);
-void *seq_insert(seq *s, size_t at, size_t n); /* not set yet */
+void *seq_insert(seq *s, size_t at, size_t n); /* n elements, not yet set */
 void seq_remove(seq *s, size_t at, size_t n);
 void seq_free(seq *s);
 
 /* A hash table. */
 typedef struct map_slot {
-    blob *key; /* NULL: free */
+    blob *key; /* NULL: the slot is free */
     union {
         double score;
         void *p;
@@ -60,7 +60,7 @@ typedef struct map {
     size_t room, used;
 } map;
 map_slot *map_find(const map *m, const char *s, size_t len);
-map_slot *map_put(map *m, blob *key); /* not in it yet; keeps key */
+map_slot *map_put(map *m, blob *key); /* key must be new; the map keeps it */
 void map_remove(map *m, map_slot *at);
 void map_free(map *m);
 
@@ -77,7 +77,7 @@ typedef struct stream_entry {
     size_t n;
     blob **words; /* field, value, field, value ... */
 } stream_entry;
-/* The entries lie in nodes, and MAXLEN ~ removes only whole ones. */
+/* The entries are grouped in nodes. MAXLEN ~ removes only whole nodes. */
 typedef struct stream_node {
     size_t entries, deleted, bytes, nmaster;
     stream_id master;
@@ -113,7 +113,7 @@ size_t stream_lower(const obj *x, stream_id id);
 
 /* --- numbers ------------------------------------------------------------- */
 
-int to_int(const char *s, size_t len, int64_t *n); /* as Redis: no "+1" */
+int to_int(const char *s, size_t len, int64_t *n); /* like Redis: no "+1" */
 int to_double(const char *s, size_t len, double *d);
 size_t double_text(double d, char out[48]);
 int same_word(const char *s, size_t len, const char *word); /* any case */
@@ -121,8 +121,8 @@ void sha1_hex(const char *s, size_t len, char out[41]);
 
 /* --- replies ------------------------------------------------------------- */
 
-/* Where the reply of a command goes: bytes for a client, or a value onto the
- * stack of Lua. */
+/* The destination of a command's reply: it becomes bytes for a client, or a
+ * value on the stack of Lua. */
 typedef struct reply {
     struct lua_State *lua;
     buf *out;
@@ -156,7 +156,7 @@ typedef struct command {
 
 struct call {
     redis *r;
-    client *c; /* who runs it, or for whom its script runs; NULL: nobody */
+    client *c; /* the client that runs it or its script, or NULL */
     const command *cmd;
     int argc;
     const char **argv;
@@ -186,7 +186,7 @@ struct redis {
     redis_hooks hooks;
     redis_faults faults;
     map keys;     /* obj* */
-    map scripts;  /* by their SHA1s: known here */
+    map scripts;  /* SHA1s of the scripts that are loaded */
     map channels; /* seq* of client* */
     map patterns;
     map tracked; /* seq* of client ids */
@@ -194,13 +194,14 @@ struct redis {
     uint64_t next_id;
     int clients, tracking, watching, blocked, depth;
     int tracks_reads;   /* redis_tracks_reads */
-    const char *policy; /* redis_set_policy, or NULL */
-    seq pending;        /* client*: something to write */
-    seq resumed;        /* client*: unblocked; its input must be read */
-    seq ready;          /* blob*: lists with something for a blocked client */
-    seq late;           /* blob* or NULL (all): invalidations after the reply */
+    const char *policy; /* set by redis_set_policy, or NULL */
+    seq pending;        /* client*: clients with output */
+    seq resumed;        /* client*: unblocked clients with unread input */
+    seq ready;          /* blob*: lists with an element for a blocked client */
+    seq late;           /* blob*: keys to invalidate after the reply, or NULL
+                           for all keys */
     int64_t next_expiry_ms, command_ms;
-    buf scratch, error; /* error: of the last r_error, as a C string */
+    buf scratch, error; /* error: text of the last r_error, a C string */
     blob *password;
     client *flushing;
     uint64_t blocks;
@@ -225,10 +226,10 @@ struct client {
         caching : 1, blocked : 1, from_right : 1;
     seq channels, patterns; /* blob* */
     seq queued;             /* seqs of blob* */
-    int queued_flags;       /* of their commands */
+    int queued_flags;       /* flags of the queued commands */
     seq watched;            /* blob* */
     seq waits_for;          /* blob* */
-    int64_t deadline_us;    /* of what blocks it; 0: none */
+    int64_t deadline_us;    /* end of its blocking command; 0: none */
     uint64_t blocked_order;
     blob *name;
 };
@@ -240,7 +241,7 @@ obj *key_make(redis *r, const char *key, size_t len, char type);
 void key_remove(redis *r, const char *key, size_t len);
 void key_drop_if_empty(redis *r, obj *o, const char *key, size_t len);
 void key_expires(redis *r, obj *o, int64_t at_ms);
-/* Somebody changed it. */
+/* Note that a command has changed the key. */
 void key_changed(call *k, const char *key, size_t len);
 void list_grew(redis *r, const char *key, size_t len);
 void flush_all(call *k);
@@ -248,7 +249,7 @@ int publish(redis *r, const char *channel, size_t clen, const char *message,
             size_t mlen);
 int glob(const char *p, size_t plen, const char *s, size_t slen);
 
-/* Say it to a client, when the command is over. */
+/* Add output for a client, which is written after the command. */
 void say(client *c, const void *bytes, size_t len);
 buf *say_to(client *c);
 void client_close(client *c);
@@ -256,7 +257,7 @@ void client_track(client *c, const char *key, size_t len);
 client *client_of_id(redis *r, uint64_t id);
 void client_block(call *k, int from_right, int64_t deadline_us);
 
-/* Run what k has, whose command is known and allowed. */
+/* Run k's command, which must be known and allowed. */
 void call_run(call *k);
 const char *refusal_of(const command *cmd, const redis_faults *f);
 int acl_denies(const redis_faults *f, const command *cmd);
@@ -265,13 +266,13 @@ extern const char oom_text[], read_only_text[], misconf_text[];
 void cmd_eval(call *k);
 void cmd_script(call *k);
 void lua_forget(redis *r);
-void lua_track_keys(void); /* those of the script that runs */
+void lua_track_keys(void); /* track all keys of the script that runs */
 
-/* How numbers come to a script and from it, if it runs in Lua 5.4. */
+/* How numbers pass between commands and a script in Lua 5.4. */
 enum {
     LUA_LIKE_REDIS,
     LUA_LIKE_GARNET,   /* a float as an argument has 14 digits */
-    LUA_LIKE_DRAGONFLY /* scores and the time are numbers */
+    LUA_LIKE_DRAGONFLY /* scores and times are numbers, not strings */
 };
 extern int lua_like;
 void lua_imitate(int like);
@@ -295,7 +296,7 @@ void cmd_config(call *k);
 
 int key_is_expired(const redis *r, const obj *o);
 
-/* For model.c: the id of the next client. */
+/* Set the id of the next client. Only model.c uses this. */
 void redis_set_next_id(redis *r, uint64_t id);
 
 #endif

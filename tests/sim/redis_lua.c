@@ -1,10 +1,10 @@
 /*
- * The scripts: EVAL, EVALSHA and SCRIPT, and what Redis gives a script, with
- * struct. One state of Lua serves all servers of the process, one after the
- * other, and keeps what it has compiled; a script leaves nothing in it.
+ * The scripts: EVAL, EVALSHA and SCRIPT, and the libraries of a script, such as
+ * struct. All servers of the process use one Lua state, one after the other. It
+ * keeps the compiled scripts, and a script leaves nothing else in it.
  *
- * Redis has Lua 5.1. Built with LuaJIT (Kvrocks) or Lua 5.4 (Dragonfly, Garnet)
- * it gives a script what these servers give it: see redis_impl.h.
+ * Redis has Lua 5.1. If this file is built with LuaJIT (Kvrocks) or Lua 5.4
+ * (Dragonfly, Garnet), scripts run as in these servers: see redis_impl.h.
  */
 #include <ctype.h>
 #include <math.h>
@@ -17,9 +17,9 @@
 #include "redis_impl.h"
 
 static lua_State *lua;
-static map compiled; /* a function's reference, by SHA1 */
-static map runs;     /* how often it has run, by SHA1 */
-static map digests;  /* a script's SHA1, by its text: they come often */
+static map compiled; /* references of the compiled scripts, by SHA1 */
+static map runs;     /* how often each script has run, by SHA1 */
+static map digests;  /* SHA1s by the text of the script, to save time */
 static call *running;
 
 #if LUA_VERSION_NUM >= 504
@@ -28,7 +28,7 @@ void lua_imitate(int like) {
     lua_like = like;
 }
 #else
-/* All its numbers are doubles. */
+/* In this version of Lua all numbers are doubles. */
 #define is_whole(L, i) 0
 void lua_imitate(int like) {
     (void)like;
@@ -117,7 +117,7 @@ static const char *refused_in_script(const call *k) {
     return NULL;
 }
 
-/* A number as the text of an argument. Garnet writes it as Lua does. */
+/* Write a number as the text of an argument. Garnet formats it as Lua does. */
 static size_t number_text(lua_State *L, int i, char out[48]) {
     if (is_whole(L, i))
         return (size_t)snprintf(out, 48, "%lld",
@@ -346,7 +346,7 @@ static int struct_pack(lua_State *L) {
     int arg = 2;
     size_t total = 0;
     luaL_Buffer b;
-    lua_pushnil(L); /* struct's own buffer begins above this */
+    lua_pushnil(L); /* separates the arguments from the buffer */
     luaL_buffinit(L, &b);
     while (*f) {
         int option = *f++;
@@ -547,14 +547,14 @@ static void lua_begin(void) {
     lua_pushinteger(lua, 0x07000f);
     lua_setfield(lua, -2, "REDIS_VERSION_NUM");
     lua_getglobal(lua, LUA_TABLIBNAME);
-    lua_getfield(lua, -1, "unpack"); /* the servers with Lua 5.4 do this */
+    lua_getfield(lua, -1, "unpack"); /* servers with Lua 5.4 have it, too */
     if (!lua_isnil(lua, -1)) lua_setglobal(lua, "unpack");
     lua_settop(lua, 0);
     for (i = 0; i < sizeof hidden / sizeof *hidden; i++)
         forget_global(hidden[i]);
     lua_pushcfunction(lua, pcall_);
     lua_setglobal(lua, "pcall");
-    lua_pushboolean(lua, 0); /* they exist before others are refused */
+    lua_pushboolean(lua, 0); /* set before new globals are refused */
     lua_setglobal(lua, "KEYS");
     lua_pushboolean(lua, 0);
     lua_setglobal(lua, "ARGV");
@@ -581,7 +581,7 @@ static void script_sha1(const char *text, size_t len, char sha[41]) {
     blob_drop(name);
 }
 
-/* Returns the compiled script, or NULL after an error, which is the reply. */
+/* Returns the compiled script, or NULL after an error reply. */
 static map_slot *compile(call *k, const char *text, size_t len,
                          const char sha[41]) {
     map_slot *at;
@@ -622,7 +622,7 @@ static void answer(call *k) {
     } else if (type == LUA_TBOOLEAN && lua_toboolean(lua, -1)) {
         r_int(k, 1);
     } else if (type == LUA_TNUMBER && LUA_VERSION_NUM >= 504) {
-        /* Dragonfly sends a text instead */
+        /* Dragonfly would send a float as a text. */
         if (is_whole(lua, -1))
             r_int(k, lua_tointeger(lua, -1));
         else

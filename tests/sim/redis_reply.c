@@ -100,7 +100,7 @@ void r_status(call *k, const char *s) {
     }
 }
 
-/* The text begins with a '-' and the code, or is an ERR. */
+/* If the text does not begin with '-' and a code, its code is ERR. */
 void r_error(call *k, const char *format, ...) {
     buf *e = &k->r->error;
     va_list args;
@@ -120,7 +120,7 @@ void r_error(call *k, const char *format, ...) {
         if (e->s[i] == '\r' || e->s[i] == '\n') e->s[i] = ' ';
     if (e->s[5] == '-') memmove(e->s, e->s + 5, (size_t)len + 1);
     k->to->failed = 1;
-    if (k->to->lua) return; /* redis_lua.c makes an error of it */
+    if (k->to->lua) return; /* redis_lua.c turns it into a Lua error */
     buf_text(k->to->out, e->s);
     buf_add(k->to->out, "\r\n", 2);
 }

@@ -1,7 +1,7 @@
 /*
- * What a seed is: actors, and faults with their times. All of it is chosen
- * before the run. Each part has random numbers of its own, so that leaving out
- * one part doesn't change the others.
+ * The plan of a seed: its actors, and its faults with their times. The plan is
+ * made before the run. Each part has its own random numbers, so that leaving
+ * out one part doesn't change the others.
  */
 #include "sim.h"
 #include <stdio.h>
@@ -33,7 +33,7 @@ int chance_percent(chance *c, int percent) {
     return chance_between(c, 0, 99) < percent;
 }
 
-/* Returns a number. Small ones are as likely as large ones. */
+/* Returns a random number. All orders of magnitude are equally likely. */
 static int64_t scaled(chance *c, int64_t low, int64_t high) {
     int doublings = 0;
     while (low << (doublings + 1) <= high) doublings++;
@@ -46,7 +46,7 @@ static int64_t scaled(chance *c, int64_t low, int64_t high) {
 static const struct kind {
     const char *name;
     int weight;
-    int connections; /* it touches them */
+    int connections; /* 1: it affects connections */
 } kinds[FAULT_KINDS] = {
     {"latency", 6, 0},        {"stall", 10, 1},      {"cut", 10, 1},
     {"forget", 8, 1},         {"refuse", 6, 1},      {"silent", 6, 1},
@@ -76,15 +76,15 @@ const char *actor_kind_name(actor_kind kind) {
     return all[kind];
 }
 
-/* Returns a weight or a percentage: 0, the usual one, or another one. */
+/* Returns a random weight or percentage: 0, `usual`, or 1 to `most`. */
 static int some_weight(chance *c, int usual, int most) {
     int what = (int)chance_between(c, 0, 9);
     if (what < 4) return 0;
     return what < 6 ? usual : (int)chance_between(c, 1, most);
 }
 
-/* Choose what this seed's programs do, and how often. The random numbers are
- * its own, as in make_pausers. */
+/* Choose what the programs of this seed do, and how often. This has its own
+ * random numbers: see make_pausers. */
 static void make_mix(uint64_t seed) {
     static const mix usual = {
         4,     3,  1,
@@ -176,7 +176,7 @@ static actor *add_actor(chance *c, actor_kind kind, int queue) {
     a->large = chance_percent(c, 10) ? (int)chance_between(c, 1, 40) : 0;
     a->io_timeout_ms = timeouts[chance_between(c, 0, 2)];
     a->max_wait_ms = chance_percent(c, 30) ? 60000 : 0;
-    /* mostly a machine of its own */
+    /* Most actors have a machine of their own. */
     a->machine = p->machine_count && chance_percent(c, 30)
                      ? (int)chance_between(c, 0, p->machine_count - 1)
                      : p->machine_count++;
@@ -235,8 +235,8 @@ static void make_actors(chance *c) {
     }
 }
 
-/* Programs that pause queues and cancel keys. They are chosen last, by random
- * numbers of their own, so the rest of a seed is the same as without them. */
+/* Add programs that pause queues, and let producers cancel keys. This comes
+ * last, with its own random numbers, so the rest of a seed does not change. */
 static void make_pausers(uint64_t seed) {
 #if SIM_API >= 3
     chance c;
@@ -250,9 +250,9 @@ static void make_pausers(uint64_t seed) {
 #endif
 }
 
-/* Some handles find the server by its name. Then another machine may become the
- * master, and the name leads there a little later. A handle with an outbox
- * looks up a name again after 30 s. */
+/* In some seeds the handles find the server by its name. Then another machine
+ * may become the master, and soon the name leads to it. A handle with an outbox
+ * looks up the name again after 30 s, so such a run is 40 s longer. */
 static void make_names(uint64_t seed) {
 #if SIM_API >= 2
     plan *p = &sim_plan;
@@ -285,8 +285,8 @@ static void make_names(uint64_t seed) {
 #endif
 }
 
-/* One seed in 500 has a program that does very much on one connection, in a
- * queue of its own, and so no fault and a short line. */
+/* In one seed of 500, add a program that makes very many calls on a single
+ * connection and its own queue. Such a seed has a short line and no faults. */
 static void make_long(uint64_t seed) {
 #if SIM_API >= 2
     plan *p = &sim_plan;
@@ -304,8 +304,7 @@ static void make_long(uint64_t seed) {
 #endif
 }
 
-/* In one seed of 16 something between a program and the server changes a reply,
- * up to eight times. */
+/* In 6 % of the seeds, change up to eight replies on their way. */
 static void make_garble(uint64_t seed) {
     plan *p = &sim_plan;
     chance c;
@@ -325,7 +324,7 @@ static void make_garble(uint64_t seed) {
     }
 }
 
-/* How often a program calls something else before it takes the next item. */
+/* Choose how often a program calls another function before its next take. */
 static void make_meddling(uint64_t seed) {
     chance c;
     if (plan_version < 4) return;
@@ -334,7 +333,7 @@ static void make_meddling(uint64_t seed) {
         chance_percent(&c, 50) ? 0 : (int)chance_between(&c, 1, 50);
 }
 
-/* How often a worker cancels what another program has offered. */
+/* Choose how often a worker cancels an offer of another program. */
 static void make_strangers(uint64_t seed) {
     chance c;
     if (plan_version < 6) return;
@@ -343,9 +342,8 @@ static void make_strangers(uint64_t seed) {
     sim_plan.cancels_others = (int)chance_between(&c, 1, 30);
 }
 
-/* One seed in ten has a line whose round trip takes 0.2 to 2 s, and programs
- * with the default io_timeout_ms, mostly with a neighbour on their
- * connection. */
+/* In one seed of ten, a round trip takes 0.2 to 2 s. All programs have an
+ * io_timeout_ms of 5 s, and most outboxes share their connection. */
 static void make_line(uint64_t seed) {
     plan *p = &sim_plan;
     chance c;
@@ -356,7 +354,7 @@ static void make_line(uint64_t seed) {
     p->latency_us = scaled(&c, 100 * MS, 900 * MS);
     p->jitter_us = chance_between(&c, 0, p->latency_us / 10);
     p->pieces = 0;
-    p->hosts = 0; /* each would get a share of connect_timeout_ms */
+    p->hosts = 0; /* each host has only a share of connect_timeout_ms */
     if (p->lease_ms) p->lease_ms += 10 * p->latency_us / MS;
     p->mix.neighbour = 80;
     for (i = 0; i < p->actor_count; i++) p->actors[i].io_timeout_ms = 5000;
@@ -397,7 +395,7 @@ static void make_faults(chance *c) {
         case LATENCY: f->amount = scaled(c, MS, 40 * MS); break;
         case CRASH:
         case POWER:
-        case FAILOVER: /* so much is lost */
+        case FAILOVER: /* the time whose changes are lost */
             f->amount =
                 chance_percent(c, 50) ? 0 : scaled(c, 10 * MS, 2 * SIM_SECOND);
             if (f->amount > f->at_us) f->amount = f->at_us;
@@ -441,7 +439,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     p->reconnect_max_ms = (int)chance_between(&c, 200, 500);
 #endif
 #if SIM_API >= 2
-    p->counters = seed % 3 == 1; /* no chance of its own: as for 0.1 */
+    p->counters = seed % 3 == 1; /* no random number, as with 0.1 */
 #endif
 #if SIM_API >= 3
     if (seed % 7 == 1 && p->wire == DELAYQ_NATIVE && !p->broadcast) {
@@ -467,7 +465,7 @@ void plan_make(uint64_t seed, int64_t seconds) {
     make_line(seed);
     make_strangers(seed);
     make_long(seed);
-    /* Redisson's scripts do a part where an ACL forbids the rest */
+    /* If an ACL denies a command, Redisson's scripts do only a part. */
     if (p->kinds & 1u << DENIED) {
         int i;
         for (i = 0; i < p->actor_count; i++)
@@ -551,7 +549,7 @@ int64_t faults_other_us(void) {
     return other_us;
 }
 
-/* Returns 1 if the fault ends or stops some actors while the others go on. */
+/* Returns 1 if the fault kills, freezes or wakes actors while others go on. */
 static int of_actors(const fault *f) {
     return f->kind == ACTOR_KILL || f->kind == ACTOR_FREEZE ||
            f->kind == ACTOR_CHURN || f->kind == ACTOR_WAKE;
@@ -561,8 +559,8 @@ static int hits(const fault *f, int machine_number) {
     return f->actor < 0 || sim_plan.actors[f->actor].machine == machine_number;
 }
 
-/* Returns 1 if a router has forgotten connections for good. Only a ping after
- * 10 s notices that. */
+/* Returns 1 if a router has forgotten connections for good. Only the ping of an
+ * idle subscriber, after 10 s, notices that. */
 static int is_for_good(const fault *f) {
     return f->kind == FORGET && f->seed >> 24 & 1;
 }
@@ -600,7 +598,7 @@ static void apply(void) {
         route *to = net_route(m, server), *from = net_route(server, m);
         int stalled_to = 0, stalled_from = 0;
         net_connects how = NET_CONNECTS;
-        /* some are so near that a call stays awake for its reply */
+        /* some machines are so near that calls stay awake for replies */
         int near = k % p->machine_count % 4 == 3;
         to->latency_us = from->latency_us = near ? 10 : p->latency_us;
         to->jitter_us = from->jitter_us = near ? 10 : p->jitter_us;
@@ -730,8 +728,7 @@ static void again(void *arg) {
     }
 }
 
-/* A fault at a system call of an actor. Events at random times would not meet
- * it. */
+/* A fault that strikes exactly at a system call of an actor. */
 typedef struct ambush {
     fault *f;
     actor *a;
@@ -853,7 +850,7 @@ static void strike(void *arg) {
         return;
     if (!service_is_open() && (f->kind == CRASH || f->kind == POWER ||
                                f->kind == FAILOVER || f->kind == MOVE))
-        return; /* it is frozen */
+        return; /* the server is frozen */
     TELL("--- %s (f%d) for %lld ms, actor %d, amount %lld", fault_name(f->kind),
          f->index, (long long)(f->lasts_us / MS), f->actor,
          (long long)f->amount);
@@ -897,7 +894,7 @@ static void strike(void *arg) {
         service_move((service_end_of)(f->seed % 3));
         check_clock_set();
         break;
-    case FAILOVER: /* until another is the master, this one is read-only */
+    case FAILOVER: /* the server is read-only until there is a new master */
         save(f);
         break;
     case FLUSH: {
@@ -935,7 +932,7 @@ static void strike(void *arg) {
     default: break;
     }
     apply();
-    /* Faults that last only for a moment. */
+    /* These faults last only for a moment. */
     if (f->kind == CUT && waits) return;
     if (f->kind == CUT || f->kind == FLUSH || f->kind == KILL ||
         f->kind == GARBLE || f->kind == ACTOR_CLOCK || f->kind == SERVER_CLOCK)
@@ -963,7 +960,7 @@ void faults_begin(void) {
 
 /* --- a run --------------------------------------------------------------- */
 
-/* Leave out the actors and faults in a text like "a3,f1,f2". */
+/* Leave out the actors and faults that `drop` names, such as "a3,f1,f2". */
 static void drop_some(const char *drop) {
     while (drop && *drop) {
         int n = atoi(drop + 1);

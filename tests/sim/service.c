@@ -1,22 +1,22 @@
 /*
- * The model of the server, on the network: one thread that handles what has
- * arrived in the order of arrival, and needs a little time for it.
+ * The server on the network. It has one thread, which handles the requests in
+ * the order of their arrival, and needs a little time for each.
  */
 #include "sim.h"
 #include <stdlib.h>
 #include <string.h>
 
-#define SERVICE_US 15 /* of a request, and for its work: */
-#define WORK_NS 300
+#define SERVICE_US 15 /* time of a request, without its work */
+#define WORK_NS 300   /* time of one unit of its work */
 
 typedef struct session session;
 struct session {
-    actor *a; /* first: what service_actor finds */
+    actor *a; /* must be the first field: see service_actor */
     net_link *l;
     client *c; /* NULL: the server has forgotten it */
     int node;
     int life;
-    session *next; /* of all in this run */
+    session *next; /* the list has all sessions of this run */
 };
 
 typedef struct arrival {
@@ -57,7 +57,7 @@ static void answered(void *arg, client *by, const char *command, int calls,
     check_answered(arg, by, command, calls, work);
 }
 
-/* The loudest story: what goes over each connection. */
+/* Print bytes of a connection, for --loud. */
 static void tell_bytes(const session *s, const char *way, const char *bytes,
                        size_t len) {
     char text[600];
@@ -72,7 +72,7 @@ static void tell_bytes(const session *s, const char *way, const char *bytes,
     sim_tell("    %s %s %zu: %s", s->a ? s->a->name : "?", way, len, text);
 }
 
-static int garbles; /* the next reply */
+static int garbles; /* 1: the next reply is changed */
 static uint64_t garble;
 
 void service_garble(uint64_t how) {
@@ -80,7 +80,7 @@ void service_garble(uint64_t how) {
     garble = how;
 }
 
-/* Send a reply in one of the changed forms. */
+/* Send a reply in a changed form, which `garble` chooses. */
 static void write_garbled(session *s, const char *bytes, size_t len) {
     static const char *const instead[] = {"HTTP/1.1 400 Bad Request\r\n\r\n",
                                           "%1\r\n+a\r\n+b\r\n", "+OK\r\n",
@@ -90,7 +90,7 @@ static void write_garbled(session *s, const char *bytes, size_t len) {
     if (garble % 2 == 0) {
         const char *text = instead[garble / 2 % 2];
         link_write(s->l, text, strlen(text));
-    } else { /* twice, or another behind it */
+    } else { /* the reply twice, or followed by another one */
         const char *text = more[garble / 2 % 3];
         char *both = (char *)malloc(2 * len + 8);
         size_t n = len;
@@ -236,7 +236,7 @@ void service_open(void) {
     listening[master] = open_now = 1;
 }
 
-/* All sessions are forgotten: redis_restart has dropped or will drop them. */
+/* Forget all sessions. redis_restart drops their clients silently. */
 static void forget_sessions(void) {
     session *s;
     for (s = sessions; s; s = s->next) {

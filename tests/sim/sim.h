@@ -1,11 +1,11 @@
 /*
- * The simulator of delayq: a seed is a plan of actors and faults,
- * the actors use the header under test, and each event in the server is
- * compared with the replies that they got.
+ * The simulator of delayq. A seed determines a plan of actors and faults. The
+ * actors use the header under test. Each change in the server is compared with
+ * the results that the actors got.
  *
- *     scenario.c   makes the plan of a seed, and lets the faults happen
+ *     scenario.c   makes the plan of a seed, and causes the faults
  *     service.c    the server on the network
- *     actors.c     the programs that use delayq, and a model of Redisson's
+ *     actors.c     the programs that use delayq, and a model of Redisson
  *     check.c      the invariants
  *     main.c       runs seeds, shrinks those that fail
  */
@@ -15,7 +15,7 @@
 #include "redis.h"
 #include "world.h"
 #ifndef SIM_API
-#define SIM_API 3 /* today's; 1 and 2: that of 0.1 and 0.2 */
+#define SIM_API 3 /* the current API; 1 and 2 are those of 0.1 and 0.2 */
 #endif
 #if SIM_API == 1
 #include "../old/0.1/delayq.h"
@@ -33,11 +33,11 @@
 #define MS INT64_C(1000)
 #define PORT 6379
 #define QUEUES 2
-#define LONG_QUEUE QUEUES /* a LONG's: its items are not checked one by one */
-#define MAX_ACTORS 64     /* one bit each in a word */
+#define LONG_QUEUE QUEUES /* queue of a LONG actor; its items are unchecked */
+#define MAX_ACTORS 64     /* a uint64_t has one bit for each actor */
 #define MAX_FAULTS 64
 
-/* --- chance of its own: dropping an actor must not change the others ------ */
+/* --- chance: dropping one actor must not change the others' numbers ------- */
 
 typedef struct chance {
     uint64_t state;
@@ -51,27 +51,27 @@ int chance_percent(chance *c, int percent);
 
 typedef enum actor_kind {
     PRODUCER,        /* offers, one call at a time */
-    OUTBOX_PRODUCER, /* offers in frames, with an outbox */
-    WORKER,          /* takes and waits */
+    OUTBOX_PRODUCER, /* offers in frames of 16 ms, with an outbox */
+    WORKER,          /* take and ack_take with a timeout; ack */
     BATCH_WORKER,    /* take_many and ack_many */
     LOOP_WORKER,     /* take(0), tick, poll(fds) */
-    OUTBOX_WORKER,   /* the same with an outbox, in frames */
+    OUTBOX_WORKER,   /* take(0), tick and offers with an outbox */
     WAIT_WORKER,     /* delayq_wait for both queues */
     MOVER,           /* tick, poll(fds) */
     SHARER,          /* two handles on one connection: offers and takes */
     WATCHER,         /* peek, count, dead_peek */
-    REDRIVER,        /* brings dead letters back */
-    READER,          /* of a broadcast */
+    REDRIVER,        /* redrives dead letters */
+    READER,          /* reads a broadcast */
     PUSHER,          /* RPUSH into the ready list */
     JAVA,            /* Redisson: offers, transfers by its timer, BLPOP */
-    PAUSER,          /* pauses and resumes */
+    PAUSER,          /* pauses and resumes its queue */
     LONG             /* very many calls on one connection */
 } actor_kind;
 
 enum { HAND = 32 };
 
-/* An item that was handed out, and is valid until the next take of its
- * handle. */
+/* An item that was handed out. It is valid until its handle's next call that
+ * takes, peeks or closes. */
 typedef struct in_hand {
     delayq *of;
     int id;
@@ -86,95 +86,96 @@ typedef struct actor {
     char name[24];
     uint64_t seed;
     chance chance;
-    int dropped; /* by --drop */
+    int dropped; /* 1: it does not take part in the run (see --drop) */
 
     /* Fields of the plan: */
     int queue;
-    int64_t gap_us;   /* between two offers, about */
-    int64_t delay_ms; /* of an offer, at most */
+    int64_t gap_us;   /* typical time between two offers */
+    int64_t delay_ms; /* longest delay of an offer */
     int64_t take_ms;  /* timeout of a take */
-    int64_t work_us;  /* with an item */
-    int64_t start_us; /* begins then */
+    int64_t work_us;  /* typical time of the work on an item */
+    int64_t start_us; /* time at which it starts */
     int machine;      /* number of its machine */
-    int loses;        /* percent of the items it forgets */
-    int large;        /* per mille of its payloads have up to 300 KB */
+    int loses;        /* percentage of its items that it never acks */
+    int large;        /* per mille of its payloads that have up to 300 KB */
     int io_timeout_ms;
     int64_t max_wait_ms; /* 0: the default */
 
     /* Fields of the run: */
     machine *m;
     process *p;
-    int life, life_then; /* how often it was started */
-    int alive, frozen;   /* frozen: itself, or its machine */
+    int life, life_then; /* starts so far, and before the current window */
+    int alive, frozen;
     delayq *q, *q2;
-    delayq *handles[2]; /* those that are open */
+    delayq *handles[2]; /* its open handles */
     int handle_count;
-    void *outbox, *outbox2; /* the memory of q's, of q2's */
-    void *image;            /* that of q's survives its lives; or NULL */
-    int64_t drained_us[2];  /* when an offer, when a change was settled last */
-    uint64_t turns;         /* of its loop, without a sleep */
-    const char *call;       /* in a call of delayq, or NULL */
+    void *outbox, *outbox2; /* memory of the outboxes of q and q2 */
+    void *image;            /* an image that survives its process, or NULL */
+    int64_t drained_us[2];  /* times of the last settled offer and change */
+    uint64_t turns;         /* turns of its loop that did not sleep */
+    const char *call;       /* name of the delayq call that runs, or NULL */
     int64_t call_us, call_bound_us;
-    int64_t frozen_us, frozen_since_us; /* for so long so far */
-    int failed_in_calm; /* calls that have failed long after the last fault */
-    int64_t free_us;    /* has had nothing to do since; 0: it has */
-    int64_t trouble_us; /* last told of a fault */
-    int64_t outcome_us; /* last outcome of a call */
-    /* counted, and as they were when the last window began */
+    /* how long it was frozen in this call; time of its last freeze or thaw */
+    int64_t frozen_us, frozen_since_us;
+    int failed_in_calm; /* calls that failed long after the last fault */
+    int64_t free_us;    /* it has been idle since then; 0: it is not idle */
+    int64_t trouble_us; /* time of the last failure that it noticed */
+    int64_t outcome_us; /* time at which its last call returned */
+    /* Counters; ..._then is the value at the beginning of a window. */
     uint64_t logs, opens, connects, items, verbs, commands;
     uint64_t logs_then, opens_then, connects_then, items_then, verbs_then;
     uint64_t bytes_then;
     uint64_t steps_then, commands_then, idle_verbs_then, idle_connects_then;
     int idle_logs_in;
-    int awake;        /* its handle is open */
-    int wakes;        /* delayq_wake was called, and not yet told of */
-    int64_t woken_us; /* its call was to end then */
+    int awake;        /* 1: its handle is open */
+    int wakes;        /* calls of delayq_wake that have not ended a call yet */
+    int64_t woken_us; /* time of a wake that must end its call; 0: none */
     struct held *held;
     int held_count;
     in_hand hand[HAND];
     int hand_count;
-    struct outbox_entry *offers, *changes; /* accepted, not yet settled */
+    struct outbox_entry *offers, *changes; /* accepted ops, not yet settled */
     int offer_count, change_count;
     uint64_t offers_accepted, changes_accepted;
-    uint64_t told_settled[2]; /* by the hook */
+    uint64_t told_settled[2]; /* settled offers and changes, as reported */
     unsigned replaces;        /* bits of the keys that it has replaced */
     unsigned cancels;         /* bits of the keys that it has cancelled */
     int cancelled;            /* items that delayq_cancel_key removed for it */
-    uint64_t last_seen;       /* a reader's: place in the stream */
-    int64_t elements, attempts, releases; /* counts of a LONG */
-    void *more;                           /* JAVA's */
+    uint64_t last_seen;       /* not used */
+    int64_t elements, attempts, releases; /* counters of a LONG actor */
+    void *more;                           /* a JAVA actor's struct java */
 } actor;
 
 typedef enum fault_kind {
     LATENCY,
     STALL,
     CUT,
-    FORGET, /* one end forgets all connections */
+    FORGET, /* one or both ends forget connections */
     REFUSE,
     SILENT,
     FREEZE_SERVER,
-    CRASH,    /* the server's process ends, and starts anew */
-    POWER,    /* its machine does */
-    FAILOVER, /* an older state, and READONLY for a while */
+    CRASH,    /* the server's process ends, and is started again */
+    POWER,    /* the server's machine loses its power, and boots */
+    FAILOVER, /* the server is READONLY, then gets an older state */
     LOADING,
     BUSY,
     MASTERDOWN,
     OOM,
     MISCONF,
-    DENIED, /* ACL */
+    DENIED, /* an ACL denies a command */
     SCRIPTS,
     FLUSH,
     KILL,        /* CLIENT KILL, once */
-    KILL_LOOP,   /* again and again */
-    KILL_PUBSUB, /* only those that are subscribed, again and again */
+    KILL_LOOP,   /* CLIENT KILL again and again */
+    KILL_PUBSUB, /* CLIENT KILL of the subscribers, again and again */
     MAX_CLIENTS,
-    ACTOR_KILL,  /* and restart */
-    ACTOR_CHURN, /* waiters are killed and started, many a second */
+    ACTOR_KILL,  /* actors are killed, and restarted when the fault ends */
+    ACTOR_CHURN, /* many times a second a WORKER is killed and restarted */
     ACTOR_FREEZE,
     ACTOR_WAKE, /* delayq_wake */
     ACTOR_CLOCK,
     SERVER_CLOCK,
-    MOVE,   /* another machine is the master, and the name leads there */
+    MOVE,   /* another machine becomes the master; later the name follows */
     GARBLE, /* a reply is changed on its way */
     FAULT_KINDS
 } fault_kind;
@@ -183,26 +184,26 @@ typedef struct fault {
     int index;
     fault_kind kind;
     int64_t at_us, lasts_us;
-    int actor; /* or -1: all */
-    int count; /* so many actors, beginning with this */
+    int actor; /* number of the (first) actor that it hits; -1: all */
+    int count; /* number of actors that a fault of actors hits */
     int64_t amount;
     uint64_t seed;
     int dropped;
     int active;
-    redis_image *image; /* what a crash will bring back, */
-    int64_t image_us;   /* and from when */
+    redis_image *image; /* the state to which a crash returns the server */
+    int64_t image_us;   /* time at which the image was saved */
 } fault;
 
-/* The weights of a seed: how often its programs do each thing. Before version 2
- * of the plan all seeds had the usual weights. */
+/* How often the programs of a seed do each thing. Before version 2 of the plan
+ * these values were the same in all seeds. */
 typedef struct mix {
-    int plain, message, many, change; /* a producer's next call: weights */
-    int keyed, due, replace;          /* percent of the messages */
-    int nack, backoff, release, bury, extend; /* percent of the items in hand */
-    int cancel_key;               /* percent, where it is done at all */
-    int reopen, flush, neighbour; /* percent */
-    int ack_alone; /* percent of the items that ack_take does not ack */
-    int size;      /* of most payloads, at most */
+    int plain, message, many, change; /* weights of a producer's next call */
+    int keyed, due, replace;          /* percentages of the messages */
+    int nack, backoff, release, bury, extend; /* percentages of taken items */
+    int cancel_key;               /* percentage of calls, if plan.cancels */
+    int reopen, flush, neighbour; /* percentages of takes, turns, programs */
+    int ack_alone; /* percentage of items acked by ack, not by ack_take */
+    int size;      /* largest size of a usual payload, in bytes */
     int outbox_size;
     int poll_ms;
     actor_kind workers[5];
@@ -219,17 +220,17 @@ typedef struct plan {
     int64_t max_late_ms;
     int64_t backoff_ms, backoff_max_ms;
     int batch;
-    int counters;     /* all handles count */
-    int cancels;      /* 1: producers cancel keys */
-    int clears;       /* 1: watchers clear their queue now and then */
-    int meddles;      /* percent: how often a program calls something
-                         else before its next take */
-    int cancels_others; /* percent: how often a worker cancels an offer of
-                           another program */
-    int by_name;      /* the URL has the server's name, else its address */
-    int tracks_reads; /* the server tracks keys as Redis 7.2 does */
-    int evicts;       /* INFO: 1: of all keys; 2: of volatile keys */
-    int hosts;        /* the URL has both servers; the second never listens */
+    int counters;       /* 1: all handles have options.counters */
+    int cancels;        /* 1: producers cancel keys */
+    int clears;         /* 1: watchers sometimes clear their queue */
+    int meddles;        /* percentage of taken items after which a program calls
+                           another function before its next take */
+    int cancels_others; /* percentage of taken items after which a worker
+                           cancels an offer of another program */
+    int by_name;        /* 1: the URL has the server's name, not its address */
+    int tracks_reads;   /* 1: the server tracks keys as Redis 7.2 does */
+    int evicts;         /* policy in INFO: 1 allkeys-lru, 2 volatile-ttl */
+    int hosts;          /* 1: the URL also has a server that never listens */
     int reconnect_max_ms;
     int64_t latency_us, jitter_us;
     int pieces;
@@ -238,11 +239,11 @@ typedef struct plan {
     actor actors[MAX_ACTORS];
     fault faults[MAX_FAULTS];
     machine *machines[MAX_ACTORS];
-    unsigned kinds; /* bits of the kinds of fault */
+    unsigned kinds; /* bits: the kinds of its faults */
 } plan;
 
 extern plan sim_plan;
-/* Which choices a seed makes: see README.md. */
+/* The version of the plans (--plan): see README.md. */
 extern int plan_version;
 extern machine *sim_server;
 extern redis *sim_redis;
@@ -251,45 +252,45 @@ void plan_make(uint64_t seed, int64_t seconds);
 void plan_tell(void);
 const char *fault_name(fault_kind kind);
 const char *actor_kind_name(actor_kind kind);
-/* The slowest round trip that the network has now, without a fault. */
+/* Returns the longest time of a round trip without a fault. */
 int64_t plan_round_trip_us(void);
 
 /* --- the run ------------------------------------------------------------- */
 
-/* Returns 0, or 1: something did not hold; check_failed says what. */
+/* Returns 0, or 1 if an invariant failed, which check_failed names. */
 int sim_run_seed(uint64_t seed, int64_t seconds, const char *drop);
-extern uint64_t sim_last_hash; /* of that run */
+extern uint64_t sim_last_hash; /* hash of the last run */
 
 /* faults */
 void faults_begin(void);
-int faults_quiet(void);              /* none is active */
-int64_t faults_connections_us(void); /* the last that touched connections
-                                        ended then */
-int64_t faults_other_us(void);
-uint64_t faults_kills(void); /* how often all clients were killed since it was
-                                asked last, in this or the last second */
+int faults_quiet(void); /* returns 1 unless the server or a line has a fault */
+/* Returns the end of the last fault that affected connections. */
+int64_t faults_connections_us(void);
+int64_t faults_other_us(void); /* returns the end of the last other fault */
+/* Returns how often KILL_LOOP struck in this and the last second. */
+uint64_t faults_kills(void);
 
 /* --- the server ---------------------------------------------------------- */
 
 void service_begin(void);
 void service_end(void);
 void service_open(void);   /* listen */
-void service_shut(void);   /* connections are closed, connects refused */
-void service_forget(void); /* the machine has crashed */
-/* Another machine is the server from now on, with the same content. */
+void service_shut(void);   /* close all connections, and refuse new ones */
+void service_forget(void); /* the same, after machine_crash */
 typedef enum service_end_of {
-    OLD_CLOSES,  /* the former one: its connections are closed, */
-    OLD_CRASHES, /* it is silent, */
-    OLD_FOLLOWS  /* it goes on as a replica */
+    OLD_CLOSES,  /* the former server closes its connections */
+    OLD_CRASHES, /* the former server falls silent */
+    OLD_FOLLOWS  /* the former server goes on as a replica */
 } service_end_of;
+/* Make another machine the server. It has the same content. */
 void service_move(service_end_of how);
-machine *service_node(int i); /* NULL behind the last */
+machine *service_node(int i); /* returns NULL if there are only i nodes */
 void service_freeze(int on);
-int64_t service_now_us(void); /* by the server's clock */
+int64_t service_now_us(void); /* returns the time of the server's clock */
 actor *service_actor(client *by);
 void service_kill(redis_clients which);
-void service_garble(uint64_t how); /* the next reply of the server */
-int service_is_open(void);         /* it is neither shut nor frozen */
+void service_garble(uint64_t how); /* change the server's next reply */
+int service_is_open(void); /* returns 1 if it is neither shut nor frozen */
 
 /* --- actors -------------------------------------------------------------- */
 
@@ -297,67 +298,67 @@ void actor_start(actor *a);
 void actor_kill(actor *a);
 void actor_freeze(actor *a, int on);
 void actor_wake(actor *a);
-void actors_leave(void); /* they close their handles; checks for leaks */
+void actors_leave(void); /* close all handles, and check for leaks */
 void actors_end(void);
-void java_lost(void); /* the server has dropped all clients */
+void java_lost(void); /* reconnect after the server has dropped all clients */
 int actor_takes(const actor *a);
-int actor_can_take(const char *call); /* in it */
+int actor_can_take(const char *call); /* returns 1 if `call` may take items */
 
 /* --- what must hold ------------------------------------------------------ */
 
 typedef struct place {
     int set, ready, retry, dead, stream;
-    int late; /* of the dead: by max_late_ms */
+    int late; /* dead letters whose reason is "late" */
     int64_t score;
-    uint64_t hash; /* of the element in the set or the retry list */
+    uint64_t hash; /* hash of its element in the set or the retry list */
 } place;
 
 typedef struct item {
     int id, queue, owner, life, key;
     size_t len;
     int64_t delay_ms;
-    int64_t offered_us;  /* the call began, */
-    int64_t offered_ms;  /* by the server's clock */
-    unsigned clock_sets; /* of the server's clock before */
+    int64_t offered_us;  /* time at which its offer began */
+    int64_t offered_ms;  /* that time by the server's clock */
+    unsigned clock_sets; /* how often the server's clock was set before */
     int by_outbox;
-    int plain;    /* by delayq_offer */
-    int attempts; /* leases since it was stored or lay dead */
+    int plain;    /* 1: it was offered by delayq_offer */
+    int attempts; /* leases since it was stored or became a dead letter */
 
     /* The item in the server: */
     place now, was;
     int touched;
     int stored;
-    int64_t stored_us; /* the last time */
+    int64_t stored_us; /* time at which it was last stored */
     uint64_t stored_seq;
-    int64_t due_ms;        /* its first */
-    int64_t due_true_us;   /* when the score now will have come, */
-    int64_t due_former_us; /* and the one before it */
-    int64_t ready_us;      /* when it came into a list; 0: it isn't in one */
-    int64_t overdue_us;    /* seen to be due since then; 0: it isn't */
-    int first_out;         /* was handed out, or left otherwise */
-    int moved;             /* left the set, or its element changed */
+    int64_t due_ms;        /* its first due time, or 0 */
+    int64_t due_true_us;   /* true time at which it is due */
+    int64_t due_former_us; /* true time at which it was due before a change */
+    int64_t ready_us;      /* time of its move to a list; 0: not in a list */
+    int64_t overdue_us;    /* it has been overdue since then; 0: it is not */
+    int first_out;         /* 1: it was handed out or removed */
+    int moved;             /* number of its moves and changes */
     int handed, maybe, hand_actor, hand_life;
     int64_t hand_us;
     uint64_t hand_hash;
-    int lost;         /* by the server, which has forgotten it */
-    int disturbed;    /* by a crash: what was told of it before may be wrong */
-    int hasty;        /* a Redisson whose clock is fast has moved it early */
-    uint64_t intents; /* actors that may change it now, */
-    uint64_t changed; /* have since they meant to, */
-    uint64_t removed; /* the same, and it has left */
-    uint64_t unknown; /* or may have, or still will */
+    int lost;         /* 1: the server has lost it */
+    int disturbed;    /* 1: earlier results may be wrong (after a crash) */
+    int hasty;        /* 1: a Redisson with a fast clock has moved it early */
+    uint64_t intents; /* bits: actors that may change it now */
+    uint64_t changed; /* bits: actors whose call has changed it */
+    uint64_t removed; /* bits: actors whose call has removed it */
+    uint64_t unknown; /* bits: actors whose call may have changed it, or may */
 
     /* The results that the actors got: */
     int got;
-    int forbidden; /* it must not be stored */
+    int forbidden; /* 1: it must not be stored */
     int acked, cancelled;
-    int64_t ended_us; /* when it was acked or cancelled */
+    int64_t ended_us; /* time at which it was acked or cancelled */
 } item;
 
-extern char check_failed[64]; /* the invariant, or "" */
+extern char check_failed[64]; /* the failed invariant, or "" */
 extern char check_text[512];
 extern int64_t check_when;
-extern const char *check_only; /* names, separated by commas; NULL: all */
+extern const char *check_only; /* invariants to check: "a,b"; NULL: all */
 
 void check_begin(void);
 void check_end_of_run(void);
@@ -365,39 +366,39 @@ void check_free(void);
 void check_fail(const char *invariant, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Returns 1 if the queue has so many items that producers should wait. */
+/* Returns 1 if the queue has so many items that producers should pause. */
 int check_crowded(int queue);
 item *check_new_item(actor *a, int queue, size_t len, int64_t delay_ms);
 item *check_item(int id);
 int check_item_count(void);
-size_t check_payload(const item *it, char *bytes); /* writes it */
-item *check_find(const void *bytes, size_t len);   /* by a payload's bytes */
+size_t check_payload(const item *it, char *bytes); /* write the payload */
+item *check_find(const void *bytes, size_t len);   /* find a payload's item */
 
-/* An actor is about to change an item; then it got the result of the call. */
+/* Call check_intend before a call that changes an item, and one of the others
+ * with the result of that call. */
 void check_intend(actor *a, item *it);
 void check_settled(actor *a, item *it, delayq_status status, const char *verb);
 void check_offered(actor *a, item *it, delayq_status status);
 void check_key_cancelled(actor *a, int items, delayq_status status);
 void check_paused(actor *a, int on, delayq_status status);
-/* Before a delayq_clear, and after it with the number of removed items. */
+/* Call check_clears before delayq_clear, and check_cleared after it. */
 void check_clears(actor *a);
 void check_cleared(actor *a, delayq_status status, int64_t removed);
 void check_got(actor *a, const delayq_item *item, int leases);
 void check_ticket(actor *a, const char *text);
-/* From now on the simulator's own commands, by redis_command, count as this
- * actor's. */
+/* From now on commands by redis_command count as commands of this actor. */
 void check_act_as(actor *a);
-void check_crash(int64_t since_us); /* the server has forgotten what it stored
-                                      * since then */
+/* Call this if the server has lost everything that it stored since since_us. */
+void check_crash(int64_t since_us);
 void check_clock_set(void);
-void check_woke(void); /* a waiter was killed, frozen or thawed */
+void check_woke(void); /* call this if a waiter was killed, frozen or thawed */
 void check_drains(actor *a, const char *verb, int64_t since_us);
 void check_status(actor *a, const char *verb, delayq_status status);
 void check_connected(actor *a);
 
 /* --- the history for the judge of the rig --------------------------------- */
 
-extern const char *history_folder; /* --history; NULL: none is written */
+extern const char *history_folder; /* --history; NULL: write no history */
 void history_begin(void);
 void history_clock_set(void);
 void history_new_item(const actor *a, const item *it);
@@ -406,11 +407,11 @@ void history_intend(const actor *a, const item *it);
 void history_settled(const actor *a, const item *it, delayq_status status,
                      const char *verb);
 void history_got(const actor *a, const item *it, const delayq_item *got);
-/* element: of a dead letter */
+/* `element` is that of a dead letter, or NULL. */
 void history_final(const char *state, int id, const char *element, size_t len);
 void history_end(void);
 
-/* redis_hooks */
+/* The hooks of the server: see redis_hooks. */
 void check_executed(void *arg, client *by, int argc, const char **argv,
                     const size_t *lens);
 void check_answered(void *arg, client *by, const char *command, int calls,

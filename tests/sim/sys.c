@@ -1,7 +1,7 @@
 /*
- * The calls of the system that the code under test makes. The linker puts
- * these in their place (wrap.txt). Outside of processes, and for descriptors
- * of the real process, they are the real ones.
+ * The system calls of the code under test, which the linker redirects to these
+ * functions (wrap.txt). Outside of processes, and for descriptors of the real
+ * process, the functions call the real system.
  */
 #undef _FORTIFY_SOURCE
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@
 #include "inner.h"
 
 #define PIPE_SIZE 65536
-#define CALL_US 1 /* how long a call takes */
+#define CALL_US 1 /* time that a system call takes */
 
 typedef struct pipe_buffer {
     int readers, writers;
@@ -52,7 +52,7 @@ static long traced(const char *call, int fd, long result) {
     return result;
 }
 
-/* The same for a call that moves bytes, with the first of them. */
+/* Print a system call that moves bytes, with the first of the bytes. */
 static long traced_bytes(const char *call, int fd, const void *bytes, long n) {
     const process *p = process_self();
     const char *from = bytes;
@@ -83,8 +83,7 @@ static int is_ours(int fd) {
     return process_self() && fd >= SIM_FIRST_FD;
 }
 
-/* Begin a system call of a process. Returns NULL with EBADF if it has no such
- * descriptor. */
+/* Begin a system call on a descriptor. Returns its file, or NULL with EBADF. */
 static file *enter(int fd) {
     process *p = process_self();
     process_called(CALL_US);
@@ -191,8 +190,8 @@ static int64_t lateness(void) {
     return sim_between(1, 60);
 }
 
-/* Returns how many descriptors are ready, 0 if the time is over, -1 after a
- * signal. */
+/* Wait for descriptors. Returns how many are ready, 0 after a timeout, or -1
+ * after a signal. */
 static int wait_ready(struct pollfd *fds, nfds_t count, int64_t timeout_us) {
     process *p = process_self();
     int64_t deadline = SIM_NEVER, until = SIM_NEVER;
@@ -217,8 +216,8 @@ static int wait_ready(struct pollfd *fds, nfds_t count, int64_t timeout_us) {
     }
 }
 
-/* Wait in a blocking call on one descriptor. Returns -1 with errno if the wait
- * ends without success. */
+/* Wait for a descriptor in a blocking call. Returns 0, or -1 with errno after a
+ * timeout or a signal. */
 static int wait_for(int fd, int events, int64_t timeout_us) {
     struct pollfd p;
     int n;
@@ -228,7 +227,7 @@ static int wait_for(int fd, int events, int64_t timeout_us) {
     return n > 0 ? 0 : n == 0 ? failed(EAGAIN) : -1;
 }
 
-/* A handle is awake for the last 50 us of a sleep. */
+/* Allowed polls in a row: a handle polls during the last 50 us of a sleep. */
 #define IDLE_POLLS 400
 void (*process_spins)(const char *name);
 
@@ -277,8 +276,7 @@ int __wrap_usleep(useconds_t us) {
 
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 
-/* Reading the clock takes time, so that a loop that waits by reading it
- * ends. */
+/* Reading the clock takes time, so a loop that only reads the clock can end. */
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t) {
     process *p = process_self();
     int64_t us;
@@ -537,7 +535,7 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t len) {
     }
     if (f->connected) return failed(EISCONN);
     error = conn_take_error(f->conn);
-    conn_close(f->conn); /* it can be used for another connect */
+    conn_close(f->conn); /* the socket can then connect again */
     f->conn = NULL;
     return failed(error != 0 ? error : ECONNABORTED);
 }
@@ -678,7 +676,7 @@ void machine_alias(const char *name, const machine *m) {
     alias_of = m;
 }
 
-/* In this world the name of a machine is its host name. */
+/* Returns a machine's address by its name or alias, or `host` if none fits. */
 static const char *machine_address(const char *host, char *text) {
     const machine *m;
     for (m = sim_machines; m; m = m->next) {
@@ -746,7 +744,7 @@ int __wrap_sched_yield(void) {
     return 0;
 }
 
-/* Of the signals only SIGPIPE exists. */
+/* Change the signal mask of the process. SIGPIPE is its only signal. */
 static int set_mask(int how, const sigset_t *set, sigset_t *old) {
     process *p = process_self();
     int is_in;

@@ -1,7 +1,7 @@
 /*
  * Chance, time, machines and processes. See world.h.
  */
-#undef _FORTIFY_SOURCE /* its longjmp does not know of other stacks */
+#undef _FORTIFY_SOURCE /* its longjmp can't change to another stack */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ typedef struct entry {
     event *event;
 } entry;
 
-/* Events, made by sim_at; past ones are reused. */
+/* Events of sim_at. Past events are reused. */
 typedef struct call_event {
     event event;
     void (*call)(void *arg);
@@ -80,9 +80,9 @@ typedef struct call_event {
     struct call_event *next;
 } call_event;
 
-#define MOST_AT_ONCE 1000000 /* events: more are a loop */
+#define MOST_AT_ONCE 1000000 /* more events at one time are a loop */
 
-static entry *heap; /* from 1 */
+static entry *heap; /* from index 1 */
 static size_t heap_count, heap_size;
 static uint64_t heap_seq;
 static int64_t now, run_until;
@@ -301,7 +301,7 @@ void machine_drift(machine *m, int ppm) {
 #define GUARD_SIZE 4096
 
 typedef struct stack {
-    char *memory; /* the guard page is its beginning */
+    char *memory; /* it begins with the guard page */
 #ifdef SIM_ASAN
     ucontext_t where;
     void *fake;
@@ -311,11 +311,11 @@ typedef struct stack {
     struct stack *next;
 } stack;
 
-static stack *free_stacks; /* they outlive a world */
-static stack scheduler;    /* of whoever calls sim_run */
+static stack *free_stacks; /* kept for the next world */
+static stack scheduler;    /* the stack of the caller of sim_run */
 static process *processes, **last_process = &processes;
-static process *self;    /* in whose name something runs */
-static process *running; /* on whose stack */
+static process *self;    /* the process in whose name code runs */
+static process *running; /* the process on whose stack code runs */
 static int process_count;
 
 static stack *stack_new(void) {
@@ -344,7 +344,7 @@ static void stack_free(process *p) {
 
 static void process_enter(void);
 
-/* Prepare a stack, so that it begins with its function. */
+/* Prepare a context that starts process_enter on the stack. */
 static void stack_start(ucontext_t *where, stack *s) {
     getcontext(where);
     where->uc_stack.ss_sp = s->memory + GUARD_SIZE;
@@ -379,8 +379,7 @@ static void switch_first(void) {
     __sanitizer_finish_switch_fiber(NULL, &scheduler_bottom, &scheduler_size);
 }
 #else
-/* swapcontext asks the kernel for the signal mask at each switch; these don't.
- */
+/* Unlike swapcontext, these don't ask the kernel for the signal mask. */
 static void switch_to(process *p) {
     if (_setjmp(scheduler.where) != 0) return;
     if (p->started) _longjmp(p->stack->where, 1);
@@ -400,7 +399,7 @@ static void switch_first(void) {
 }
 #endif
 
-/* Let the scheduler go on. Returns when it is this process's turn again. */
+/* Return to the scheduler, until it resumes this process. */
 static void give_way(void) {
     process *p = self;
     int saved = errno;
@@ -477,8 +476,7 @@ uint64_t process_calls(const process *p) {
     return p->calls;
 }
 
-/* End a process. Its stack is freed here, or later if the process still runs on
- * it. */
+/* End a process. If it still runs on its stack, the stack is freed later. */
 void process_end(process *p, const char *how) {
     if (p->ended) return;
     if (how) sim_tell("%s/%s is %s", p->machine->name, p->name, how);
@@ -489,8 +487,7 @@ void process_end(process *p, const char *how) {
     if (p != running) stack_free(p);
 }
 
-/* If a process was killed while something else ran on its stack, it ends
- * here. */
+/* Leave the stack of the running process if the process was killed. */
 static void leave_if_ended(void) {
     if (self && self->ended && self == running && !self->borrowed)
         switch_back(self->stack, 1);
@@ -513,7 +510,7 @@ void process_charge(int64_t us) {
     give_way();
 }
 
-/* If a process freezes itself, it stops at once. */
+/* Stop the running process at once if it has frozen itself. */
 static void stop_if_frozen(void) {
     if (!self || self->borrowed || !process_stands(self)) return;
     event_set(&self->resume, now);
@@ -558,7 +555,7 @@ void process_notice(process *p) {
     if (!p->watched || p->ended) return;
     if (!p->interrupted && sys_ready(p, p->watched, p->watched_count) == 0)
         return;
-    p->watched = NULL; /* once is enough */
+    p->watched = NULL; /* so it is woken only once */
     event_set(&p->resume, now + sim_between(1, 30));
 }
 
@@ -666,8 +663,8 @@ void sim_begin(uint64_t seed) {
     net_begin();
 }
 
-/* End the world. This also empties the heap of events, whose memory belongs to
- * freed objects. */
+/* End the world. The heap is emptied first, since its events are parts of
+ * objects that are freed. */
 void sim_end(void) {
     process *p = processes, *next_process;
     machine *m = sim_machines, *next_machine;

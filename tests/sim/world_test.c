@@ -1,6 +1,6 @@
 /*
- * The world itself, without delayq: hiredis against a small service. Build it
- * as all that lives in this world is built:
+ * Tests of the world without delayq: hiredis uses a small service. All programs
+ * in this world are built like this one:
  *
  *     cc -std=gnu99 -D_GNU_SOURCE -O2 -o world_test tests/sim/world_test.c \
  *         tests/sim/world.c tests/sim/net.c tests/sim/sys.c \
@@ -81,7 +81,7 @@ static void begin(uint64_t seed) {
 static int pongs;
 static int fd = -1;
 
-/* Runs as a process, and what it finds out is checked afterwards or in it. */
+/* Start a process. CHECKs are made in the process, or after its end. */
 static process *start(const char *name, void (*main)(void *arg)) {
     return process_start(here, name, main, NULL);
 }
@@ -184,7 +184,7 @@ static void pings_by_name(void *arg) {
     CHECK(revents(c->fd, POLLOUT, 1000) == POLLOUT);
     redisAppendCommand(c, "PING");
     CHECK(redisBufferWrite(c, &done) == REDIS_OK && done);
-    CHECK(redisBufferRead(c) == REDIS_OK); /* nothing yet */
+    CHECK(redisBufferRead(c) == REDIS_OK); /* no bytes yet */
     CHECK(redisGetReplyFromReader(c, &reply) == REDIS_OK && !reply);
     CHECK(revents(c->fd, POLLIN, 1000) == POLLIN);
     CHECK(redisBufferRead(c) == REDIS_OK);
@@ -292,14 +292,14 @@ static void reads_the_end(void *arg) {
     (void)arg;
     connected();
     CHECK(writes("PING\n") == 5);
-    sleep_ms(100); /* the answer, and then the end */
+    sleep_ms(100); /* so the answer arrives before the end */
     net_close(server, 6379);
     sleep_ms(100);
     CHECK(revents(fd, POLLIN | POLLOUT, 0) == (POLLIN | POLLOUT));
     CHECK(reads() == 7);
     CHECK(reads() == 0);
     CHECK(reads() == 0);
-    CHECK(writes("PING\n") == 5); /* which is answered by a reset */
+    CHECK(writes("PING\n") == 5); /* the other side answers with a reset */
     sleep_ms(100);
     CHECK(revents(fd, POLLIN | POLLOUT, 0) ==
           (POLLIN | POLLOUT | POLLERR | POLLHUP));
@@ -469,7 +469,7 @@ static void waits_for_pong(void *arg) {
     pongs = (int)((sim_now() - then) / SIM_SECOND);
 }
 
-/* The kernel goes on: connects succeed. */
+/* A frozen machine's kernel still runs, so connects succeed. */
 static void a_frozen_server_has_a_backlog(void) {
     begin(14);
     pongs = -1;
@@ -646,7 +646,7 @@ static void tears_keep_the_order(void) {
     sim_end();
 }
 
-/* The PONG is answered by a reset, if it is still under way. */
+/* If the PONG is still in flight at the boot, it is answered by a reset. */
 static void a_crashed_client_is_known_when_it_is_told(int64_t when) {
     begin(20);
     start("a", writes_and_sleeps);
@@ -678,7 +678,7 @@ static void looks_at_clocks(void *arg) {
     machine_set_clock(here, -100 * SIM_SECOND);
     clock_gettime(CLOCK_REALTIME, &u);
     CHECK(u.tv_sec == t.tv_sec - 100);
-    machine_drift(here, 100000); /* a tenth */
+    machine_drift(here, 100000); /* a tenth too fast */
     process_sleep(10 * SIM_SECOND);
     m = monotonic() - m;
     CHECK(m > 10999000 && m < 11001000);
@@ -761,7 +761,7 @@ static void who_asks_for_the_time_does_not_stop_it(void) {
     sim_end();
 }
 
-/* --- who is killed by what he does --------------------------------------- */
+/* --- processes that are killed by their own calls ------------------------ */
 
 static void *kills_accepted(void *service, net_link *l) {
     process_kill(link_process(l));
@@ -775,7 +775,7 @@ static void thaws_its_killer(void *arg) {
     fd = begin_connect("10.0.0.1", 1000);
     revents(fd, POLLOUT, -1);
     sleep_ms(10);
-    machine_thaw(server); /* which accepts it, and kills us */
+    machine_thaw(server); /* the server accepts, and kills this process */
     pongs++;
     writes("PING\n");
     CHECK(0);
@@ -813,7 +813,7 @@ static void one_can_crash_ones_machine(void) {
     sim_end();
 }
 
-/* Blocking calls, as in hiredis' own connect and in 0.1. */
+/* Make blocking calls, as hiredis' connect and 0.1 do. */
 static void reads_with_a_timeout(void *arg) {
     redisContext *c = redisConnect("10.0.0.1", 6379);
     struct timeval t = {2, 0};
@@ -888,7 +888,7 @@ static void faults_can_hit_any_call(void) {
     sim_end();
 }
 
-/* Everything at once, for its hash. */
+/* Send PINGs while faults strike. Two runs of a seed must have one hash. */
 static void pings_in_vain(void *arg) {
     (void)arg;
     block_sigpipe();
@@ -961,7 +961,7 @@ static void a_seed_gives_the_same_run(void) {
     CHECK(events > 1000);
 }
 
-/* Ten processes that write, wait and read: how fast is the world? */
+/* Measure the speed of the world, with ten processes that write and read. */
 static void measure(void) {
     struct timespec a, b;
     process *p[10];

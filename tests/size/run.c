@@ -1,7 +1,7 @@
 /*
- * run URL -- the most memory that the calls of offer.c and loop.c use at one
- * time. hiredis allocates all of it. The server lacks the scripts. Fails above
- * 16 KB.
+ * run URL -- the maximum of the memory that is in use during the calls of
+ * offer.c and loop.c. hiredis allocates all of it. The server doesn't have the
+ * scripts yet. Fails above 16 KB.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -64,7 +64,7 @@ static void loop(void) {
     delayq_close(&q);
 }
 
-/* Prints the most memory that is in use at any time. */
+/* Run a program, and print the maximum of the memory in use. */
 static void measure(const char *name, void (*program)(void)) {
     size_t before = used;
     most = used;

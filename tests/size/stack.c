@@ -5,9 +5,9 @@
  * longest name. The connection is good, or the server has just lost the scripts
  * and closed it, or the queue's keys have a wrong type.
  *
- * Prints the deepest one of them all. Fails if any needs more than 8 KB, or
- * if most calls fail. tests/size.sh checks that no function is
- * missing. Link it statically: a dynamic linker would add its own stack.
+ * Prints the deepest one of them all. Fails if any needs more than 8 KB, or if
+ * more than half of the calls fail. tests/size.sh checks that no function is
+ * missing. Link it statically, since a dynamic linker would add its own stack.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "delayq.h"
@@ -60,17 +60,17 @@ static void command(const char *format, const char *argument) {
     if (r) freeReplyObject(r);
 }
 
-enum { GOOD, LOST, WRONG }; /* ways */
+enum { GOOD, LOST, WRONG };
 
-/* Create the conditions of a call. */
+/* Create the conditions of a call: GOOD, LOST or WRONG. */
 static void prepare(const char *name, int way) {
     if (way == LOST) {
         command("SCRIPT FLUSH%s", "");
         command("CLIENT KILL TYPE normal%s", "");
         command("CLIENT KILL TYPE pubsub%s", "");
-        if (!q.conn) return; /* the handle may connect at once: */
+        if (!q.conn) return;
         memset(q.conn->cmd.closed_us, 0, sizeof q.conn->cmd.closed_us);
-        q.conn->cmd.retry_us = q.conn->sub.retry_us = 0;
+        q.conn->cmd.retry_us = q.conn->sub.retry_us = 0; /* no back-off */
     } else if (way == WRONG) {
         command("SET %s x", name);
         command("SET redisson_delay_queue_timeout:{%s} x", name);

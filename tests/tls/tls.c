@@ -1,6 +1,6 @@
 /*
- * TLS: rediss:// against a TLS server, with certificates made on the spot.
- * Needs hiredis >= 1.0 with its TLS part; built by `make tls`.
+ * TLS: rediss:// with a TLS server. The tests make the certificates. They need
+ * hiredis >= 1.0 with its TLS part. `make tls` builds them.
  */
 #define DELAYQ_TLS
 #define DELAYQ_IMPLEMENTATION
@@ -18,7 +18,7 @@ static void shell(const char *format, const char *a, const char *b) {
     if (system(command) != 0) FAIL("%s: see %s/log", command, dir);
 }
 
-/* Make a certificate that is signed by `by`, or by itself. */
+/* Make a certificate with the extension `what`, signed by the authority ca. */
 static void certificate(const char *name, const char *what) {
     shell("cd %s && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 "
           "-nodes -keyout %s.key -out request -subj /CN=%s",
@@ -94,7 +94,7 @@ TEST(a_queue_over_tls_offers_takes_and_is_notified) {
               q.conn->tracking != DELAYQ_TRACK_OFF);
         fflush(stdout);
         child = fork();
-        /* closing the parent's handle in the child changes nothing */
+        /* The child closes the parent's handle, which has no effect. */
         if (child == 0) {
             delayq_close(&q);
             OK(&other, delayq_open(&other, &o));
@@ -139,9 +139,9 @@ TEST(large_and_many_payloads_pass_through_tls_unchanged) {
     server_end(&s);
 }
 
-/* Replies of which the last bytes are in TLS' own buffer when the turn of
- * another socket comes. The connection's socket does not report these bytes. A
- * stall would last for io_timeout_ms. */
+/* The last bytes of a reply may be in OpenSSL's own buffer. Then the socket
+ * does not report them, and a handle that waited for the socket would stall for
+ * io_timeout_ms. */
 TEST(the_end_of_a_reply_is_read_though_the_socket_is_empty) {
     static char big[300000];
     delayq_options o;
@@ -174,7 +174,7 @@ TEST(a_certificate_that_is_not_trusted_is_refused) {
     CHECK_HAS(delayq_errmsg(&q), "certificate");
     CHECK_STATUS(&q, delayq_offer(&q, "x", 1, 0), DELAYQ_ERR_AUTH);
     delayq_close(&q);
-    o.tls_ca = NULL; /* the system's certificates don't contain it */
+    o.tls_ca = NULL; /* the system doesn't trust our authority */
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_AUTH);
     delayq_close(&q);
     o.tls_ca = "/no/such/file";
@@ -208,7 +208,7 @@ TEST(a_tls_file_that_cannot_be_used_is_named_with_the_cause) {
     o.tls_cert = cert;
     o.tls_key = "/no/key";
     file_is_refused(&o, "tls_key", "/no/key", "No such file");
-    o.tls_key = key; /* another certificate's key */
+    o.tls_key = key; /* this is the key of another certificate */
     file_is_refused(&o, "tls_key", key, "mismatch");
     o.tls_cert = "/etc";
     file_is_refused(&o, "tls_cert", "/etc", "");
@@ -241,7 +241,7 @@ TEST(a_server_that_requires_client_certificates_gets_one) {
     snprintf(cert, sizeof cert, "%s/client.crt", dir);
     snprintf(key, sizeof key, "%s/client.key", dir);
     o.tls_cert = cert;
-    /* its key is missing */
+    /* the certificate's key is missing */
     CHECK_STATUS(&q, delayq_open(&q, &o), DELAYQ_ERR_ARG);
     o.tls_key = key;
     OK(&q, delayq_open(&q, &o));
@@ -305,7 +305,7 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     server_start_again(&s, with);
     UNTIL(delayq_offer(&q, "x", 1, 0) == DELAYQ_OK);
     OK(&q, delayq_take(&q, &item, 20000));
-    /* this also happens in the middle of a handshake */
+    /* A freeze can also come in the middle of a handshake. */
     server_kill(&s, SIGSTOP);
     CHECK(delayq_offer(&q, "x", 1, 0) < DELAYQ_OK);
     CHECK(delayq_take(&q, &item, 300) < DELAYQ_OK);
@@ -316,8 +316,8 @@ TEST(a_tls_server_that_restarts_or_freezes_is_found_again) {
     server_end(&s);
 }
 
-/* Connections are killed, a server is frozen, payloads are large. No call
- * waits, and each item arrives once. */
+/* Connections are killed, a server is frozen, and payloads are large. No call
+ * may wait, and each item must arrive. */
 TEST(an_outbox_over_tls_settles_whatever_happens) {
     enum { SMALL = 2000, SIZE = 1 << 20 };
     static char big[300000];
@@ -400,9 +400,9 @@ TEST(an_outbox_over_tls_settles_whatever_happens) {
 /* --- what a server sees of the handshake --------------------------------- */
 
 struct handshake {
-    int port, highest; /* the newest version of TLS that it speaks */
-    char name[64];     /* the host that the client asks for; "-": none */
-    int done;          /* completed handshakes */
+    int port, highest; /* highest: the server's newest version of TLS */
+    char name[64];     /* the host name that the client sends; "-": none */
+    int done;          /* the number of completed handshakes */
 };
 
 static void serve_handshakes(void *argument) {
@@ -474,7 +474,7 @@ TEST(a_server_sees_the_name_that_the_url_has) {
     waitpid(child, NULL, 0);
 }
 
-/* This holds even if the system's OpenSSL would allow it. */
+/* TLS 1.1 is refused even if OpenSSL's configuration allows it. */
 TEST(a_server_that_speaks_only_tls_1_1_is_refused) {
     pid_t child;
     char why[256] = "", file[160];

@@ -1,7 +1,7 @@
 /*
- * smoke -- checks what a system must supply: clock, timers, sockets, the
- * wake-up, error texts. `make windows` builds it for Windows and runs it by
- * wine. It also builds it for this system, as a comparison.
+ * smoke -- checks the things that a system must supply: clock, timers, sockets,
+ * the wake-up, error texts. `make windows` builds it for Windows, and runs it
+ * with Wine. It also builds it for this system, as a comparison.
  *
  *     smoke URL
  *
@@ -65,7 +65,7 @@ static delayq_options options_of(const char *name) {
     o.name = name;
     o.url = url;
     o.io_timeout_ms = 1000;
-    o.max_wait_ms = 60000; /* no item is found by polling */
+    o.max_wait_ms = 60000; /* so that no item is found by polling */
     return o;
 }
 
@@ -143,7 +143,7 @@ static int poll_for(struct pollfd *fds, size_t count, int ms) {
     return dq_sys_sleep(fds, count, until);
 }
 
-/* How late does a sleeper wake, and how long does it then spin? */
+/* Measure how late a sleep ends, without and with the spin that follows it. */
 static void timers(void) {
     static double late[ITEMS], spun[ITEMS];
     int pipes[2], i, early = 0;
@@ -172,8 +172,8 @@ static void timers(void) {
           "they are not");
 }
 
-/* How late are items? This is measured on the client's side. The clock runs
- * from before the offer, so a round trip is part of it. */
+/* Measure the lateness of items by the client's clock. The due time counts from
+ * before the offer, so the lateness includes the round trip of the offer. */
 static void lateness(void) {
     static delayq q;
     static double late[ITEMS];
@@ -269,7 +269,7 @@ static void idles(void) {
     delayq_item item;
     double began;
     must_open(&q, &o);
-    delayq_take(&q, &item, 500); /* opens the subscriber */
+    delayq_take(&q, &item, 500); /* this opens the subscriber */
     began = cpu_ms();
     delayq_take(&q, &item, 2000);
     printf("CPU of a wait of 2 s: %.0f ms\n", cpu_ms() - began);
@@ -294,7 +294,7 @@ static void leases(void) {
     delayq_close(&q);
 }
 
-/* Frames of 1/60 s. In each a handle offers, takes and ticks. */
+/* A game with frames of 1/60 s. In each frame it offers, takes and ticks. */
 static delayq game;
 static int offered, back;
 static unsigned char seen[1000];
@@ -336,7 +336,7 @@ static void outbox(void) {
     delayq_options o = options_of("game");
     delayq_status status;
     double until;
-    /* if the server stops, fetched items come again after this time */
+    /* If the server stops, fetched items come again after this time. */
     o.lease_ms = 3000;
     o.outbox = memory;
     o.outbox_size = sizeof memory;
@@ -433,7 +433,7 @@ static void addresses(void) {
     check(status == DELAYQ_ERR_ARG && strstr(delayq_errmsg(&q), "unix://"),
           "unix:// is refused", delayq_errmsg(&q));
     printf("%s\n", delayq_errmsg(&q));
-    WSASetLastError(WSAECONNRESET); /* of which hiredis makes ECONNRESET */
+    WSASetLastError(WSAECONNRESET); /* hiredis turns it into ECONNRESET */
     check(strcmp(dq_sys_strerror(WSAECONNRESET, room),
                  dq_sys_strerror(ECONNRESET, other)) == 0 &&
               strstr(room, "reset"),

@@ -1,15 +1,15 @@
 /*
- * Redisson's RDelayedQueue over an RBlockingQueue, as a peer; peers.c says
- * what it is asked.
+ * Redisson's RDelayedQueue over an RBlockingQueue, as a peer. peers.c describes
+ * the commands.
  *
  *     java RedissonPeer redis://127.0.0.1:PORT VERSION
  *
- * A batch of 100 is so many offerAsync in flight (a delayed queue has no bulk
- * offer and no place in an RBatch) and poll(100). With 8 connections these
+ * A batch of 100 is 100 offerAsync in flight (a delayed queue has no bulk offer
+ * and can't be part of an RBatch) and poll(100). With 8 connections these
  * offers are three times as fast as with the default 64, since several share
- * one write. A take removes the job: there is nothing to ack. In `offer` jobs
- * are due in the order of their offer, which is Redisson's best case: it finds
- * them at the head of its list.
+ * one write. A take removes the job, so there is no ack. The jobs of `offer`
+ * are due in the order of their offers. This is Redisson's best case, since it
+ * finds them at the head of its list.
  */
 
 import java.io.BufferedReader;
@@ -48,7 +48,7 @@ public class RedissonPeer {
         return String.format("%08d", i) + "x".repeat(92);
     }
 
-    /* Which job it is; each comes once. */
+    /* Returns the number of a job. Each job may come only once. */
     private int note(String payload, int count) {
         if (payload == null) throw new IllegalStateException("none came");
         int i = Integer.parseInt(payload.substring(0, 8));
@@ -97,8 +97,7 @@ public class RedissonPeer {
         if (left > 0) TimeUnit.MICROSECONDS.sleep(left);
     }
 
-    /* Jobs arrive at a fixed rate, and are offered then; up to 100 offers are
-     * in flight. */
+    /* Offer jobs at a fixed rate, with up to 100 offers in flight. */
     private void offerArrivals(int rate, long first, long[] due)
         throws Exception {
         Semaphore room = new Semaphore(100);

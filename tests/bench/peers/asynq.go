@@ -1,11 +1,11 @@
-// asynq as a peer; peers.c says what it is asked.
+// asynq as a peer. peers.c describes the commands.
 //
 //	asynq 127.0.0.1:PORT
 //
-// A batch of 1 is one Enqueue after the other and Concurrency 1; one of 100 is
-// 100 goroutines that enqueue (asynq 0.26 has no bulk) and Concurrency 100.
-// Both poll intervals are 10 ms; by default they are 5 s for scheduled tasks
-// and 1 s for an empty queue.
+// A batch of 1 is one Enqueue after the other and Concurrency 1. A batch of 100
+// is 100 goroutines that enqueue (asynq 0.26 has no bulk enqueue), and
+// Concurrency 100. Both poll intervals are 10 ms. By default they are 5 s for
+// scheduled tasks and 1 s for an empty queue.
 package main
 
 import (
@@ -60,8 +60,8 @@ func offer(batch, count, delay int) error {
 	return <-failed
 }
 
-// consume works off count tasks, each once, calls begun when it works, and
-// ends when all are acknowledged.
+// consume handles count tasks, each once. It calls begun after the server has
+// started, and returns when all tasks are acknowledged.
 func consume(concurrency, count int, begun func() error,
 	arrived func(i int, now time.Time)) (time.Duration, error) {
 	var mutex sync.Mutex

@@ -3,9 +3,9 @@
  *
  *     beanstalkd VERSION PORT
  *
- * beanstalkd has no bulk commands: a batch of 100 is 100 commands in one write.
- * Delays are whole seconds. `open` rounds them up, so a job that is offered
- * when it arrives has a delay of 1 s.
+ * beanstalkd has no bulk commands, so a batch of 100 is 100 commands in one
+ * write. Delays are whole seconds. `open` rounds them up, so a job that is
+ * offered at its arrival has a delay of 1 s.
  */
 #include "peer.h"
 #include <arpa/inet.h>
@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #define TTR "30"    /* the lease, in seconds */
-#define CONSUMERS 8 /* threads of `open`, each with a connection */
+#define CONSUMERS 8 /* the threads of `open`, each with a connection */
 
-/* the consumer's connection; jobs are also offered on it */
+/* the connection of `offer` and `take` */
 static FILE *in, *out;
-static FILE *open_in, *open_out; /* the connection of the thread that offers */
+static FILE *open_in, *open_out; /* the connection for the offers of `open` */
 static int port;
 
 static void dial(FILE **from, FILE **to) {
@@ -124,8 +124,8 @@ static int note_one(const char *payload) {
     return more;
 }
 
-/* On a connection of its own, send the delete and the next reserve in one
- * write. */
+/* Consume jobs on a connection of its own. The delete of a job and the next
+ * reserve are sent in one write. */
 static void *consume_some(void *done) {
     FILE *from, *to;
     char line[64], payload[PAYLOAD + 2];

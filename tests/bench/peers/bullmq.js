@@ -1,11 +1,11 @@
 /*
- * BullMQ as a peer; peers.c says what it is asked.
+ * BullMQ as a peer. peers.c describes the commands.
  *
  *     node bullmq.js PORT
  *
- * A batch of 1 is add and a worker with concurrency 1; one of 100 is addBulk
- * and concurrency 100. Jobs are removed when they are completed, as they are
- * elsewhere; BullMQ keeps them for ever unless told so.
+ * A batch of 1 is add and a worker with concurrency 1. A batch of 100 is
+ * addBulk and concurrency 100. Completed jobs are removed, as with the other
+ * peers. By default BullMQ keeps them for ever.
  */
 'use strict';
 const { Queue, Worker } = require('bullmq');
@@ -21,7 +21,7 @@ const payload = (i) => String(i).padStart(8, '0') + 'x'.repeat(92);
 const wallUs = () =>
   Math.round((performance.timeOrigin + performance.now()) * 1000);
 
-/* Begins to work; `done` resolves when count jobs are completed, each once. */
+/* Create a worker. `done` resolves when count jobs are completed, each once. */
 async function consume(concurrency, count, arrived) {
   const seen = new Set();
   const worker = new Worker('bullmq', async (job) => {
@@ -73,7 +73,7 @@ async function take(batch, count) {
   return ms;
 }
 
-/* Jobs arrive at a fixed rate; those that have arrived are added together. */
+/* Jobs arrive at a fixed rate. Those that have arrived are added together. */
 async function open(rate, count, delay) {
   const first = Date.now() + 300;
   const arrives = (i) => first + i * 1000 / rate;

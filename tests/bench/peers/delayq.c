@@ -1,6 +1,6 @@
 /*
- * delayq as a peer; the protocol of Redisson <= 3.21.0, sent by bare hiredis;
- * and the floor: sleep until due, then one PING.
+ * Three kinds of peers: delayq; the protocol of Redisson <= 3.21.0, sent by
+ * bare hiredis; and the floor, a sleep until the due time followed by one PING.
  *
  *     delayq URL at-least-once | at-most-once | protocol | floor
  *
@@ -14,7 +14,7 @@
 
 static delayq q, producer;
 static delayq_options options;
-static redisContext *bare; /* used by the floor or the protocol */
+static redisContext *bare; /* used by the floor and by the protocol */
 /* NULL unless the peer is the protocol */
 static char *sha_offer, *sha_transfer;
 

@@ -1,8 +1,8 @@
-# Sourced by run.sh and chaos/run.sh, which set $build, $here and $dir: fetches
-# the peers into $build from Maven, npm and the Go proxy. The package beanstalkd
-# has to be installed. A peer that can't be had is skipped by name.
+# Fetches the peers into $build from Maven, npm and the Go proxy; the package
+# beanstalkd has to be installed. Prints the peers that are missing, and skips
+# them. run.sh and chaos/run.sh source this file, and set $build, $here, $dir.
 
-# have TOOL...: succeeds, or reports the first missing tool
+# have TOOL...: succeeds, or prints the first tool that is missing
 have() {
     for tool; do
         command -v "$tool" >/dev/null || {
@@ -11,7 +11,7 @@ have() {
         }
     done
 }
-# fetch COMMAND...: runs the command, or reports why it failed
+# fetch COMMAND...: runs the command; if it fails, prints the reason
 fetch() {
     timeout 120 "$@" >"$dir/out" 2>&1 || {
         echo "skipped $peer: $(grep -i -m1 -e error -e fail -e cannot \

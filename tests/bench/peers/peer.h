@@ -1,7 +1,7 @@
 /*
- * Shared by the peers that are written in C: clocks, payloads with the number
- * of their job, the check that each job was delivered once, and the commands.
- * peers.c describes the work of a peer.
+ * Shared by the peers that are written in C: clocks, payloads that contain the
+ * number of the job, the check that each job is delivered once, and the
+ * commands, which peers.c describes.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -17,13 +17,13 @@
 #define MOST_JOBS 100000
 #define MOST_BATCH 100
 
-/* Each peer defines these. A call that fails ends in die(). */
+/* Each peer defines these functions. If one fails, it calls die(). */
 static void offer(int batch, int count, int delay_ms);
 static void take(int batch, int count);
-/* takes the jobs that another thread offers */
+/* Take `count` jobs, which another thread offers meanwhile. */
 static void consume(int count);
-/* Runs in the thread that offers: offers n jobs from job i on, due at due_us[i]
- * and so on. */
+/* Offer n jobs, beginning with job i, in the thread that offers. due_us[] has
+ * their due times. */
 static void offer_due(int i, int n);
 
 static int64_t due_us[MOST_JOBS], late_us[MOST_JOBS];
@@ -40,14 +40,14 @@ static int64_t clock_us(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
-/* Write the job's number, and x up to 100 bytes. */
+/* Make the payload of job i: its number, and then x up to 100 bytes. */
 static void fill(char *payload, int i) {
     memset(payload, 'x', PAYLOAD);
     snprintf(payload, 9, "%08u", (unsigned)i % 100000000u);
     payload[8] = 'x';
 }
 
-/* Note that one of `count` jobs has arrived now. */
+/* Note the lateness of a job that comes now. Its number must be below count. */
 static void note(const char *payload, size_t len, int count) {
     int64_t now = clock_us(CLOCK_REALTIME);
     int i = len == PAYLOAD ? atoi(payload) : -1;
@@ -56,10 +56,10 @@ static void note(const char *payload, size_t len, int count) {
     late_us[i] = now - due_us[i];
 }
 
-/* Job i arrives at arrives_us(i). It is offered then, together with those that
- * have arrived meanwhile. It is due delay_us later, at the end of that
- * millisecond. At 10,000 a second 10 jobs are due in the same millisecond. If
- * main sets due_any_us, due times are not rounded. */
+/* Job i arrives at arrives_us(i). It is offered then, together with all jobs
+ * that have arrived by then. It is due delay_us after its arrival, rounded up
+ * to a whole ms. So at 10,000 a second 10 jobs are due in the same millisecond.
+ * If main sets due_any_us, due times are not rounded. */
 static int due_any_us;
 static int64_t first_us, delay_us;
 static int arrival_rate, arrivals;

@@ -1,31 +1,31 @@
 /*
- * peers -- delayq compared with other delay queues: the CPU of the server for a
- * job's whole life, jobs a second, and how late jobs are.
+ * peers -- delayq compared with other delay queues: the CPU time of the server
+ * for a job's whole life, the jobs a second, and their lateness.
  *
  *     peers 'NAME|PROMISE|life|late|PID|COMMAND' ...
  *
- * `life` and `late` are 1 if the peer takes part. PID is its server. The
- * server's CPU time is that of its process, user and system (as in INFO cpu;
- * beanstalkd has no INFO). COMMAND runs in a shell. The costs of each peer are
- * divided by those of the first peer with the same promise. Every command is
- * one line to the peer's stdin, every reply one line on its stdout:
+ * `life` and `late` are 1 if the peer takes part in these measurements. PID is
+ * the process of its server, whose CPU time is measured (user and system, as in
+ * INFO cpu; beanstalkd has no INFO). COMMAND starts the peer, in a shell. The
+ * costs of each peer are divided by those of the first peer with the same
+ * promise. A peer reads requests from stdin, and writes each reply as one line
+ * to stdout:
  *
  *     (at first)                "ready" and a text about it
  *     offer BATCH COUNT DELAY   offer COUNT jobs of 100 bytes, due in DELAY ms,
  *                               BATCH at a time: "ok SECONDS"
  *     take BATCH COUNT          take and ack them, each once: "ok SECONDS"
- *     open RATE COUNT DELAY     a consumer at work, COUNT jobs arrive, RATE a
- *                               second, however long an offer takes: each is
- *                               offered then, together with those that have
- *                               arrived meanwhile, up to 100, and is due DELAY
- *                               ms after its arrival, in whole ms. "ok
- *                               SECONDS", from the first due time until the
- *                               last job came, and a number each, how late it
- *                               came in microseconds
+ *     open RATE COUNT DELAY     while a consumer works, COUNT jobs arrive, RATE
+ *                               a second, however long an offer takes. Each is
+ *                               offered at its arrival, together with up to 99
+ *                               that arrive meanwhile. It is due DELAY ms after
+ *                               its arrival, in whole ms. "ok SECONDS" is the
+ *                               time from the first due time until the last
+ *                               job, and the lateness of each job follows, in
+ *                               microseconds
  *
- * Any other reply ends the run. Each round runs all peers. During `open` the
- * peers' programs run on core 1, and no other program (the servers are on core
- * 0).
+ * Any other reply ends the run. Each round runs all peers. During `open` only
+ * the peer's program runs on core 1 (the servers run on core 0).
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -49,8 +49,8 @@
 #ifndef OPENS
 #define OPENS 5 /* rounds of `open` */
 #endif
-#define DELAY 1000      /* in ms; beanstalkd needs a whole second */
-#define ANSWER_MS 60000 /* in ms, for one reply */
+#define DELAY 1000      /* a job's delay in ms; for beanstalkd a whole second */
+#define ANSWER_MS 60000 /* the time limit for one reply */
 
 static const struct { int batch, jobs; } lives[] = {{1, 2000}, {100, 10000}};
 #define BATCHES 2
@@ -113,8 +113,8 @@ static double now_ms(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-/* Waits in steps of 5 ms, and keeps the longest delay of a step: for that long
- * the machine itself stood still. */
+/* Wait for a reply in steps of 5 ms. p->stall gets the longest delay of a step,
+ * for which the machine itself stood still. Returns 0 after ANSWER_MS. */
 static int wait_for(struct peer *p) {
     double begin = now_ms(), before = begin;
     struct pollfd f;
@@ -130,7 +130,7 @@ static int wait_for(struct peer *p) {
     return 0;
 }
 
-/* Returns one line of reply, without its expected beginning. */
+/* Returns one line of reply after its beginning, which must be `begin`. */
 static char *answer(struct peer *p, const char *begin) {
     size_t len = 0;
     for (;;) {
@@ -189,8 +189,8 @@ static double timed(struct peer *p, const char *command) {
     return atof(answer(p, "ok "));
 }
 
-/* Offer all jobs, wait until the last one is due, and take all. The wait does
- * not count for the jobs a second, but the server's CPU does. */
+/* Offer all jobs, wait until the last one is due, and take all. The server's
+ * CPU time includes the wait, but the jobs a second don't. */
 static void live(struct peer *p, int b, int round) {
     int jobs = lives[b].jobs;
     double begin = cpu_us(p->server), took;
@@ -238,8 +238,8 @@ static double median(double *v, int n) {
     return v[n / 2];
 }
 
-/* Put all threads of the process, also those that it will start, on core 1, or
- * on any core. If there is no core 1, nothing happens. */
+/* Run all threads of the process, also those that it will start, on core 1 or,
+ * if not `pinned`, on any core. If there is no core 1, this has no effect. */
 static void pin(pid_t pid, int pinned) {
     char path[32];
     DIR *tasks;
@@ -309,7 +309,7 @@ static void print_lives(void) {
     }
 }
 
-/* Prints at least three digits. */
+/* Print a time with at least three digits. */
 static void print_ms(double ms) {
     double size = ms < 0 ? -ms : ms;
     printf("%8.*f", size < 10 ? 2 : size < 100 ? 1 : 0, ms);

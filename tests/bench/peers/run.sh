@@ -1,9 +1,9 @@
 #!/bin/sh
-# delayq compared with Redisson, BullMQ, asynq and beanstalkd: run.sh BUILD.
-# fetch.sh fetches them into BUILD/peers/. Each Redis peer uses the same private
-# redis-server, on loopback, without persistence. beanstalkd is its own server.
-# Each server has one core. All processes end with this script, after about ten
-# minutes and the time of fetching.
+# run.sh BUILD: delayq compared with Redisson, BullMQ, asynq and beanstalkd.
+# fetch.sh fetches them into BUILD/peers/. All peers on Redis use the same
+# private redis-server, on loopback, without persistence. beanstalkd is its own
+# server. All servers run on one core. The script runs for about ten minutes,
+# without the time for fetching, and ends all processes.
 cd "$(dirname "$0")/../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -19,7 +19,7 @@ free_port() {
         port=$((port + 1))
     done
 }
-# until_true COMMAND...: waits for at most 5 s until the command succeeds
+# until_true COMMAND...: waits until the command succeeds, for at most 5 s
 until_true() {
     i=0
     until "$@" >/dev/null 2>&1; do

@@ -1,7 +1,7 @@
 /*
- * board.c -- an MPS2 with a Cortex-M4 (AN386), which qemu-system-arm emulates as
- * mps2-an386: start, clock, random bytes, serial line, and the functions that
- * newlib calls.
+ * board.c -- an MPS2 with a Cortex-M4 (AN386), which qemu-system-arm emulates
+ * as mps2-an386: start, clock, random bytes, serial line, and the functions
+ * that newlib calls.
  */
 #include "board.h"
 #include <string.h>
@@ -34,7 +34,7 @@ void board_reset(void) {
     memset(board_stack, UNUSED, (size_t)(own - 256 - board_stack));
     SYSTICK_LOAD = CLOCK_HZ / 1000 - 1;
     SYSTICK_VALUE = 0;
-    SYSTICK_CTRL = 7; /* counts the processor's clock, interrupts */
+    SYSTICK_CTRL = 7; /* on, with interrupts, by the processor's clock */
     serial_init();
     system_init();
     board_exit(main());
@@ -69,12 +69,12 @@ static int host(int call, uintptr_t a, uintptr_t b, uintptr_t c) {
 }
 
 void board_exit(int code) {
-    host(HOST_EXIT, 0x20026, (uintptr_t)code, 0); /* "the application exits" */
+    host(HOST_EXIT, 0x20026, (uintptr_t)code, 0); /* reason: a normal exit */
     for (;;) {
     }
 }
 
-/* The board has no source of random bytes: they come from the host. */
+/* Random bytes come from the host, since the board has no source of them. */
 static int no_random;
 void board_lose_random(int lost) {
     no_random = lost;
@@ -84,7 +84,7 @@ int board_random(void *bytes, size_t len) {
     static int file = -1;
     if (file < 0)
         file = host(HOST_OPEN, (uintptr_t)name, 1 /* "rb" */, sizeof name - 1);
-    return !no_random && file >= 0 && /* returns the missing bytes */
+    return !no_random && file >= 0 && /* HOST_READ: 0 if all were read */
            host(HOST_READ, (uintptr_t)file, (uintptr_t)bytes, len) == 0;
 }
 unsigned board_rand(void) {
@@ -98,8 +98,8 @@ unsigned board_rand(void) {
 #define COUNTER BOARD_REGISTER(0x40028018)
 #define COUNTER_PRESCALE BOARD_REGISTER(0x4002801c)
 
-/* The counter wraps after 71 minutes. This function is called more often, since a
- * tick ends each sleep of the processor. */
+/* The counter wraps after 71 minutes. This function is called more often than
+ * that, since a tick ends each sleep of the processor. */
 int64_t board_now_us(void) {
     static uint32_t last;
     static int64_t now;
@@ -154,12 +154,12 @@ static void serial_write(char c) {
 
 /* --- interrupts ----------------------------------------------------------- */
 
-/* It ends a sleep of the processor. */
+/* The interrupt itself ends a sleep of the processor. */
 static void tick_interrupt(void) {
 }
 
-/* The processor has pushed eight registers. The seventh is the address of the
- * interrupted instruction. */
+/* Report a fault. The processor has pushed eight registers, of which the
+ * seventh is the address of the interrupted instruction. */
 __attribute__((used)) static void report_fault(const uint32_t *pushed) {
     const char *text = "FAIL fault of the processor at ";
     int bit;
@@ -175,7 +175,7 @@ __attribute__((naked)) static void fault(void) {
 
 __attribute__((section(".vectors"), used)) static const struct {
     char *stack;
-    void (*handlers[16 + 32])(void); /* the first one is the reset */
+    void (*handlers[16 + 32])(void); /* [0] is called at the reset */
 } vectors = {
     board_top,
     {board_reset, fault, fault, fault, fault, fault, [14] = tick_interrupt,
@@ -209,7 +209,7 @@ int _write(int file, const char *bytes, int len) {
     return len;
 }
 
-/* One line at most. */
+/* Read one line at most. */
 int _read(int file, char *bytes, int size) {
     int n = 0;
     (void)file;

@@ -14,7 +14,7 @@ int board_random(void *bytes, size_t len);
 void board_lose_random(int lost); /* 1: board_random fails from now on */
 void board_exit(int code);
 void board_interrupt(int number, int on);
-/* The most bytes so far of the main thread's stack, and of the heap. */
+/* Both return the maximum number of bytes that have been in use so far. */
 unsigned board_stack_used(void);
 unsigned board_heap_used(void);
 enum { BOARD_SERIAL = 0, BOARD_ETHERNET = 13 }; /* numbers of interrupts */
@@ -22,7 +22,7 @@ enum { BOARD_SERIAL = 0, BOARD_ETHERNET = 13 }; /* numbers of interrupts */
 /* system.c: threads. A thread runs until it waits. */
 void system_init(void);
 void system_yield(void);        /* lets the other threads run first */
-void system_give(sys_sem_t *s); /* the only one that an interrupt may call */
+void system_give(sys_sem_t *s); /* interrupts may call only this function */
 
 /* lan9118.c: the Ethernet */
 err_t lan9118_init(struct netif *n);

@@ -48,15 +48,15 @@ static void mac_write(uint32_t what, uint32_t value) {
     mac_wait();
 }
 
-/* Sends one frame. Command A has the length of the buffer, and two bits: the
- * buffer is the first and the last one of its frame. Command B has the length of
- * the frame. */
+/* Send one frame. Command A has the length of the buffer, and two bits: one
+ * says that the buffer is the first of its frame, and one that it is the last.
+ * Command B has the length of the frame. */
 static err_t send_frame(struct netif *n, struct pbuf *p) {
     static uint32_t frame[FRAME_MAX / 4];
     u16_t len = pbuf_copy_partial(p, frame, sizeof frame, 0);
     unsigned i, words = (len + 3u) / 4;
     (void)n;
-    while (TX_FIFO >> 16 & 0xff) (void)TX_STATUS; /* of earlier frames */
+    while (TX_FIFO >> 16 & 0xff) (void)TX_STATUS; /* drops old statuses */
     if (len != p->tot_len || (TX_FIFO & 0xffff) < 4 * words + 8) return ERR_MEM;
     TX_DATA = 1u << 13 | 1u << 12 | len;
     TX_DATA = len;
@@ -64,8 +64,8 @@ static err_t send_frame(struct netif *n, struct pbuf *p) {
     return ERR_OK;
 }
 
-/* Returns the next frame of the FIFO, or NULL if it is damaged or has no room.
- * The length in its status includes the checksum of 4 bytes. */
+/* Returns the next frame of the FIFO, or NULL if the frame is damaged or there
+ * is no room for it. The length in its status includes 4 bytes of checksum. */
 static struct pbuf *receive_frame(void) {
     static uint32_t frame[FRAME_MAX / 4];
     uint32_t status = RX_STATUS;
@@ -81,7 +81,7 @@ static struct pbuf *receive_frame(void) {
     return p;
 }
 
-/* Disables the interrupt until the thread has emptied the FIFO. */
+/* Wake the thread, and disable the interrupt until it has emptied the FIFO. */
 void lan9118_interrupt(void) {
     INT_ENABLE = 0;
     system_give(&arrivals);
@@ -92,11 +92,11 @@ static void receive(void *netif) {
     for (;;) {
         sys_arch_sem_wait(&arrivals, 0);
         INT_STATUS =
-            RECEIVED; /* before the reads: a later frame sets it again */
+            RECEIVED; /* before the reads, since a later frame sets it */
         while (RX_FIFO >> 16 & 0xff) {
             struct pbuf *p = receive_frame();
             if (p && n->input(p, n) != ERR_OK) pbuf_free(p);
-            system_yield(); /* lwIP's thread reads the frame now */
+            system_yield(); /* lets lwIP's thread read the frame */
         }
         INT_ENABLE = RECEIVED;
     }
@@ -108,7 +108,7 @@ err_t lan9118_init(struct netif *n) {
     HW_CFG = 1; /* reset */
     while (HW_CFG & 1) {
     }
-    HW_CFG = 1u << 20 | 5u << 16; /* must be 1; 5 KB of the FIFOs for sending */
+    HW_CFG = 1u << 20 | 5u << 16; /* a required bit; 5 KB for sending */
     low = mac_read(MAC_ADDRESS_LOW);
     high = mac_read(MAC_ADDRESS_HIGH);
     n->name[0] = 'e', n->name[1] = 'n';
@@ -123,7 +123,7 @@ err_t lan9118_init(struct netif *n) {
     TX_CFG = 2; /* on */
     sys_sem_new(&arrivals, 0);
     sys_thread_new("receive", receive, n, 2048, 0);
-    FIFO_INT = 0;                    /* an interrupt for the first frame on */
+    FIFO_INT = 0;                    /* an interrupt for each frame */
     IRQ_CFG = 1u << 8 | 1u << 4 | 1; /* on, active high, push-pull */
     INT_STATUS = ~0u;
     INT_ENABLE = RECEIVED;

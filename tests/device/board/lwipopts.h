@@ -1,5 +1,5 @@
-/* lwIP on the board: what examples/device/README.md asks for, and room for the
- * sockets of three handles. */
+/* lwIP's options on the board: those that examples/device/README.md requires,
+ * and room for the sockets of three handles. */
 #ifndef BOARD_LWIPOPTS_H
 #define BOARD_LWIPOPTS_H
 #include "../cortex-m4/lwipopts.h"
@@ -22,7 +22,7 @@
 /* Only one thread runs at a time, until it waits, and interrupts don't call
  * lwIP. */
 #define SYS_LIGHTWEIGHT_PROT 0
-#define LWIP_COMPAT_MUTEX 1 /* semaphores */
+#define LWIP_COMPAT_MUTEX 1 /* mutexes are semaphores */
 #define LWIP_COMPAT_MUTEX_ALLOWED 1
 
 #define LWIP_RAND() board_rand()

@@ -1,7 +1,7 @@
 /*
  * program.c -- the board's program: delayq's functions as commands. It reads
- * commands from the serial line, one in a line, and answers each with one line.
- * tests/board.sh sends the commands, and looks at the server between them. H is
+ * commands from the serial line, one per line, and answers each with one line.
+ * tests/board.sh sends the commands, and checks the server between them. H is
  * the number of a handle.
  *
  *     open H URL NAME LEASE_MS OUTBOX    OUTBOX: 1 or 0
@@ -11,9 +11,9 @@
  *     wake H AFTER_MS                    close H
  *     used                               exit CODE
  *
- * The answer is the status in words. After it comes the item's attempt and text,
- * or the text of a failure. The answer to "wake" comes at once. Another thread
- * wakes the handle later.
+ * The answer is the status in words. For a taken item its attempt and text come
+ * before the status. After a failure its text follows. The answer to "wake"
+ * comes at once, and another thread wakes the handle later.
  */
 #include "board.h"
 #include "delayq.h"
@@ -26,7 +26,7 @@ enum { HANDLES = 3, OUTBOX = 8192 };
 
 typedef struct handle {
     delayq q;
-    delayq_item item; /* the last that was taken */
+    delayq_item item; /* the last taken item */
     char outbox[OUTBOX];
     char name[64], url[64];
 } handle;
@@ -35,7 +35,7 @@ int main(void);
 
 /* --- the network ---------------------------------------------------------- */
 
-/* The addresses that qemu's user network has for the guest and for the host. */
+/* Use the addresses of guest and host in qemu's user network. */
 static void network_up(void *done) {
     static struct netif ethernet;
     if (!interface_up(&ethernet, "10.0.2.15", "255.255.255.0", "10.0.2.2",
@@ -66,7 +66,7 @@ static void wake_handles(void *unused) {
 
 /* --- commands ------------------------------------------------------------- */
 
-static char *words[6]; /* of the command; missing ones are "" */
+static char *words[6]; /* the words of a command; missing words are "" */
 
 static int64_t number(int word) {
     return strtol(words[word], NULL, 10);
@@ -82,7 +82,7 @@ static delayq_status open_handle(handle *h) {
     o.lease_ms = number(4);
     o.io_timeout_ms = 1000;
     o.reconnect_max_ms = 500;
-    o.max_wait_ms = 600000; /* longer than the test: no poll finds an item */
+    o.max_wait_ms = 600000; /* longer than the test, so no poll finds an item */
     if (number(5)) {
         o.outbox = h->outbox;
         o.outbox_size = sizeof h->outbox;

@@ -1,7 +1,7 @@
 /*
- * system.c -- threads for lwIP: the smallest system that has them. A thread runs
- * until it waits for a semaphore. While all threads wait, the processor sleeps
- * until the next interrupt.
+ * system.c -- a minimal system with threads, for lwIP. A thread runs until it
+ * waits for a semaphore. While all threads wait, the processor sleeps until the
+ * next interrupt.
  */
 #include "board.h"
 #include "lwip/tcpip.h"
@@ -12,11 +12,11 @@
 enum { THREADS = 6, FOREVER = 0 };
 
 struct thread {
-    uint32_t *stack; /* where its registers are, while it doesn't run */
+    uint32_t *stack; /* with the saved registers while it doesn't run */
     void (*run)(void *argument);
     void *argument;
-    const sys_sem_t *wanted; /* what it waits for, */
-    int64_t until;           /* and how long, if not 0 */
+    const sys_sem_t *wanted; /* the semaphore that it waits for, or NULL */
+    int64_t until;           /* the time in us at which the wait ends */
     int exists;
 };
 static struct thread threads[THREADS], *current;
@@ -31,7 +31,7 @@ static int is_ready(const struct thread *t) {
                          (t->until != FOREVER && board_now_us() >= t->until));
 }
 
-/* Returns the next thread that is ready, or NULL. The current thread comes last. */
+/* Returns the next thread that is ready, the current thread last; or NULL. */
 static struct thread *next_ready(void) {
     int i, own = (int)(current - threads);
     for (i = 1; i <= THREADS; i++)
@@ -40,16 +40,16 @@ static struct thread *next_ready(void) {
     return NULL;
 }
 
-/* Leaves one stack and goes on with another. */
+/* Save the registers on the stack *from, and continue on the stack `to`. */
 __attribute__((naked)) static void swap(uint32_t **from, uint32_t *to) {
     (void)from, (void)to;
     __asm volatile("push {r3-r11, lr}\n vpush {s16-s31}\n str sp, [r0]\n"
                    "mov sp, r1\n vpop {s16-s31}\n pop {r3-r11, pc}");
 }
 
-/* Interrupts are masked from the search for a ready thread to the sleep. Otherwise
- * one in between would make a thread ready, and the processor would sleep. A
- * masked interrupt still ends the sleep. */
+/* Interrupts are masked from the search for a ready thread to the sleep.
+ * Otherwise an interrupt between them could make a thread ready, and the
+ * processor would sleep nevertheless. A masked interrupt ends the sleep. */
 static struct thread *sleep_until_ready(void) {
     struct thread *next;
     while (!(next = next_ready())) {
@@ -83,8 +83,8 @@ static void thread_begins(void) {
     for (;;) wait_for(NULL, FOREVER);
 }
 
-/* What `swap` takes from a stack: 16 registers of the FPU, r3 to r11, and the
- * address to go on at. */
+/* Give the thread a stack as `swap` expects it: 16 registers of the FPU, r3 to
+ * r11, and the address at which to continue. */
 sys_thread_t sys_thread_new(const char *name, lwip_thread_fn run,
                             void *argument, int bytes, int priority) {
     struct thread *t = threads;
@@ -99,7 +99,7 @@ sys_thread_t sys_thread_new(const char *name, lwip_thread_fn run,
     t->stack = top - 9 - 16;
     t->run = run;
     t->argument = argument;
-    t->until = 1; /* it is ready now */
+    t->until = 1; /* a past time, so the thread is ready */
     t->exists = 1;
     return t;
 }
@@ -124,7 +124,7 @@ void sys_sem_free(sys_sem_t *s) {
     s->exists = 0;
 }
 
-/* An interrupt may call system_give at any time. */
+/* Interrupts are masked, since one may call system_give at any time. */
 static void change(sys_sem_t *s, int by) {
     __asm volatile("cpsid i" : : : "memory");
     s->count += by;
@@ -134,7 +134,7 @@ void sys_sem_signal(sys_sem_t *s) {
     change(s, 1);
 }
 
-/* Waits for ms milliseconds at most, if ms is not 0. */
+/* Wait for ms milliseconds at most or, if ms is 0, without a limit. */
 u32_t sys_arch_sem_wait(sys_sem_t *s, u32_t ms) {
     int64_t began = board_now_us();
     if (s->count == 0)
@@ -144,8 +144,8 @@ u32_t sys_arch_sem_wait(sys_sem_t *s, u32_t ms) {
     return (u32_t)((board_now_us() - began) / 1000);
 }
 
-/* The semaphore `full` counts the messages of a box, and `room` counts its free
- * places. lwipopts.h sets all sizes to MBOX_SIZE. */
+/* The semaphore `full` counts the messages of a box, `room` the free entries.
+ * lwipopts.h sets all sizes to MBOX_SIZE. */
 err_t sys_mbox_new(sys_mbox_t *box, int size) {
     if (size > MBOX_SIZE) return ERR_MEM;
     sys_sem_new(&box->full, 0);

@@ -1,4 +1,4 @@
-/* lwIP as on a small device: the sockets are macros, and there is no IPv6. */
+/* lwIP's options on a small device: sockets are macros; there is no IPv6. */
 #ifndef LWIPOPTS_H
 #define LWIPOPTS_H
 #define NO_SYS 0

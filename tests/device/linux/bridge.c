@@ -1,11 +1,11 @@
 /*
  * bridge.c -- a board for tests/windows/smoke.c. It has a clock, random bytes,
- * and lwIP with nothing but its loopback. There a listener at the server's port
- * passes the bytes on to the server, which is on Linux' loopback. So the
- * program's own traffic goes through lwIP's sockets, TCP and IP.
+ * and lwIP with no interface but its loopback. A listener on this loopback
+ * forwards the bytes to the server, which has the same port on Linux' loopback.
+ * So the program's own traffic goes through lwIP's sockets, TCP and IP.
  *
- * When the server is stopped, the listener is stopped, too. Then connects are
- * refused.
+ * When the server is stopped, the listener is stopped, too, so that connects
+ * are refused.
  */
 #include "lwip/init.h"
 #include "lwip/sockets.h"
@@ -47,13 +47,14 @@ int bridge_resolve(void *user, const char *host, char *address, size_t size) {
     return 1;
 }
 
-static struct sockaddr_in at; /* of the server; on lwIP it is the bridge's */
+/* the address of the server and, on lwIP's loopback, of the listener */
+static struct sockaddr_in at;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static sem_t changed; /* posted when the listener has begun or ended */
 static volatile int stopped;
 
-/* A thread for one direction of a connection. The thread that ends last closes
- * both sockets. */
+/* A connection. It has a thread for each direction. The thread that ends last
+ * closes both sockets. */
 typedef struct path {
     int device, server;
     int running;
@@ -110,7 +111,7 @@ static void pass_on(int device) {
 }
 
 /* Two threads may not use one of lwIP's sockets at once, except for one receive
- * and one send. So the thread that listens also closes. */
+ * and one send. So the thread that listens also closes the listener. */
 static void *serve(void *arg) {
     struct pollfd p = {0};
     int on = 1;

@@ -1,6 +1,6 @@
 /* The device's port on Debian's liblwip. That library has its sockets only
- * under names like lwip_..., so this file has the macros that lwip/sockets.h
- * would have. */
+ * under names like lwip_..., so this file defines the macros that are missing
+ * in lwip/sockets.h. */
 #include "lwip/sockets.h"
 #define accept(s, addr, addrlen) lwip_accept(s, addr, addrlen)
 #define bind(s, name, namelen) lwip_bind(s, name, namelen)
@@ -28,7 +28,7 @@
 #define ioctl(s, cmd, argp) lwip_ioctl(s, cmd, argp)
 #include "../../../examples/device/lwip.h"
 
-/* Functions of bridge.c around the smoke test. */
+/* The functions of bridge.c that the smoke test calls. */
 void bridge_start(const char *url);
 void bridge_obey(const char *what);
 int bridge_resolve(void *user, const char *host, char *address, size_t size);

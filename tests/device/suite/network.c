@@ -1,12 +1,12 @@
 /*
- * network.c -- the machine around the tests on lwIP: clock, random bytes, and an
- * Ethernet. libslirp is at the other end of the Ethernet, and connects the
+ * network.c -- the machine around the tests on lwIP: clock, random bytes, and
+ * an Ethernet. libslirp is at the other end of the Ethernet, and connects the
  * program with Linux, as it does for qemu's guests.
  *
  * The tests are the same as on Linux. They open handles by unix:// or by
- * 127.0.0.1. The linker replaces their delayq_open by the function in this file.
- * It makes a URL of a TCP port from that of a unix socket. libslirp forwards this
- * port to the socket.
+ * 127.0.0.1. The linker replaces their delayq_open by the function in this
+ * file, which turns the URL of a unix socket into that of a TCP port. libslirp
+ * forwards this port to the socket.
  */
 #include "lwip/etharp.h"
 #include "lwip/init.h"
@@ -46,13 +46,13 @@ int board_random(void *bytes, size_t len) {
     return getrandom(bytes, len, 0) == (ssize_t)len;
 }
 
-/* --- the cable --------------------------------------------------------------- */
+/* --- the cable ------------------------------------------------------------ */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of libslirp */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for libslirp */
 static Slirp *slirp;
 static struct netif ethernet, loop;
 static int
-    pipes[2]; /* wake the thread, because its set of sockets has changed */
+    pipes[2]; /* to wake run_slirp when its set of sockets has changed */
 
 static struct in_addr address(const char *text) {
     struct in_addr a;
@@ -60,9 +60,9 @@ static struct in_addr address(const char *text) {
     return a;
 }
 
-/* libslirp may write to a closed socket, which raises SIGPIPE. This also happens
- * in the test's thread, when it sends through lwIP. The test must not get the
- * signal. */
+/* libslirp may write to a closed socket, which raises SIGPIPE. This can also
+ * happen in the test's thread, when it sends through lwIP. The test must not
+ * get the signal. */
 static sigset_t broken_pipe;
 
 static err_t to_slirp(struct netif *n, struct pbuf *p) {
@@ -97,7 +97,7 @@ static int64_t clock_ns(void *unused) {
     (void)unused;
     return board_now_us() * 1000;
 }
-/* Only IPv6 uses timers. */
+/* Timers do nothing, since libslirp uses them only for IPv6. */
 static void *timer_new(SlirpTimerCb call, void *argument, void *unused) {
     (void)call, (void)argument, (void)unused;
     return &slirp;
@@ -122,7 +122,7 @@ enum { WATCHED_MAX = 256 };
 static struct pollfd watched[WATCHED_MAX];
 static int watched_count;
 
-/* The flags of libslirp, and those of poll, in the same order. */
+/* Each flag of libslirp, and the flag of poll with the same meaning. */
 static const int flags[5][2] = {{SLIRP_POLL_IN, POLLIN},
                                 {SLIRP_POLL_OUT, POLLOUT},
                                 {SLIRP_POLL_PRI, POLLPRI},
@@ -191,7 +191,7 @@ static void up(void *done) {
     sys_sem_signal(done);
 }
 
-/* A fork leaves lwIP's threads behind. */
+/* A forked child has no threads of lwIP. */
 static int is_child;
 static void in_child(void) {
     is_child = 1;
@@ -226,7 +226,7 @@ static void start(void) {
 
 /* --- the tests' addresses ------------------------------------------------- */
 
-/* Connect to 10.0.2.2 instead of 127.0.0.1. libslirp forwards that address to
+/* Connect to 10.0.2.2 instead of 127.0.0.1, since libslirp forwards 10.0.2.2 to
  * Linux' loopback. */
 int network_connect(int fd, const struct sockaddr *to, socklen_t size) {
     struct sockaddr_in a;
@@ -264,7 +264,7 @@ static int port_of(const char *path) {
     return 1000 + count++;
 }
 
-/* unix://[user:pw@]/path[?db=N] */
+/* Returns the URL to use in place of unix://[user:pw@]/path[?db=N]. */
 static const char *url_of(const char *url) {
     const char *rest = url + strlen("unix://"), *path, *db;
     char own[128], *text;
@@ -273,7 +273,7 @@ static const char *url_of(const char *url) {
     if (!path) return url;
     db = strstr(path, "?db=");
     snprintf(own, sizeof own, "%.*s", (int)(db ? db - path : 127), path);
-    text = malloc(512); /* it stays, as the handle may */
+    text = malloc(512); /* never freed, since the handle needs it */
     if (!text) abort();
     snprintf(text, 512, "redis://%.*s10.0.2.100:%d%s%s", (int)(path - rest),
              rest, port_of(own), db ? "/" : "", db ? db + 4 : "");
@@ -299,7 +299,7 @@ delayq_status __wrap_delayq_open(delayq *q, const delayq_options *options) {
     return __real_delayq_open(q, &o);
 }
 
-/* A test passes these to poll, so they must differ from Linux' descriptors. */
+/* A test passes lwIP's descriptors to poll, so they must differ from Linux'. */
 enum { LWIP_FDS = 1000000 };
 size_t __wrap_delayq_fds(const delayq *q, int *fds, size_t max) {
     size_t n = __real_delayq_fds(q, fds, max), i;

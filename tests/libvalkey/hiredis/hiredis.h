@@ -1,6 +1,6 @@
 /*
- * hiredis' names for libvalkey. `make libvalkey` compiles the tests with it. The
- * header doesn't use this file: it is compiled with DELAYQ_LIBVALKEY.
+ * hiredis' names for libvalkey. `make libvalkey` compiles the tests with this
+ * file. delayq.h doesn't use it, since it is compiled with DELAYQ_LIBVALKEY.
  */
 #ifndef TESTS_HIREDIS_H
 #define TESTS_HIREDIS_H

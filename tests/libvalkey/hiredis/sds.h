@@ -1,5 +1,5 @@
-/* The length of libvalkey's strings, which its public headers do not give. It
- * is stored before the bytes. The flags give its size. */
+/* The length of libvalkey's strings, for which its public headers have no
+ * function. The length precedes the flags, which say how many bits it has. */
 #ifndef TESTS_SDS_H
 #define TESTS_SDS_H
 

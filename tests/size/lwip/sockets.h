@@ -1,5 +1,5 @@
-/* Linux' sockets by lwIP's names: `make size` compiles the port of
- * examples/device with the Linux compiler. */
+/* Linux' sockets under lwIP's names. `make size` uses this to compile the port
+ * of examples/device with the Linux compiler. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,13 +1,13 @@
 /*
- * Redisson's RDelayedQueue over an RBlockingQueue, as a peer of bench-chaos;
- * chaos.c says what it is asked.
+ * Redisson's RDelayedQueue over an RBlockingQueue, as a peer of bench-chaos.
+ * chaos.c describes the work of a peer.
  *
  *     java RedissonChaos work|produce PORT RECORDS JOBS RATE
  *
- * Redisson's defaults: it retries each command 4 times by itself. A call that
- * fails all the same is made again. A take removes the job: the open source
- * edition has no ack. Each worker also has the delayed queue, since the jobs
- * are moved by any program that has one.
+ * With its defaults Redisson retries each command 4 times. A call that fails
+ * nevertheless is repeated. A take removes the job, since the open source
+ * edition has no ack. Each worker also creates the delayed queue, since every
+ * program that has one moves due jobs.
  */
 
 import java.io.BufferedReader;
@@ -28,7 +28,7 @@ public class RedissonChaos {
     private static RDelayedQueue<String> delayed;
     private static int jobs, rate;
 
-    /* CLOCK_MONOTONIC on Linux, as all peers use. */
+    /* On Linux nanoTime() is CLOCK_MONOTONIC, which all peers use. */
     private static long nowUs() {
         return System.nanoTime() / 1000;
     }

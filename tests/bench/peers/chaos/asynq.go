@@ -1,12 +1,12 @@
-// asynq as a peer of bench-chaos; chaos.c says what it is asked.
+// asynq as a peer of bench-chaos. chaos.c describes the work of a peer.
 //
 //	asynq work|produce PORT RECORDS JOBS RATE
 //
-// A failed Enqueue is made again under the same TaskID, which asynq stores
-// once. asynq keeps due times in whole seconds and cuts the rest off, so the
-// due times here are rounded up. It polls each 100 ms (default 5 s and 1 s); a
-// task whose worker has died is retried after 1 s (default 15 s and more), as
-// soon as asynq notices. Its lease of 30 s is a constant.
+// A failed Enqueue is repeated with the same TaskID, so asynq stores the task
+// once. asynq keeps due times in whole seconds and drops the fraction, so the
+// due times here are rounded up. It polls every 100 ms (default 5 s and 1 s).
+// When asynq notices that a worker has died, it retries the task after 1 s
+// (default 15 s and more). Its lease of 30 s is a constant.
 package main
 
 import (
@@ -61,8 +61,8 @@ func handle(_ context.Context, task *asynq.Task) error {
 	return nil
 }
 
-// inSeconds returns the due time as a time of day in whole seconds, and in
-// microseconds.
+// inSeconds rounds the due time up to a whole second. It returns the result as
+// a wall-clock time, and in microseconds.
 func inSeconds(due int64) (time.Time, int64) {
 	wall := time.Now().Add(time.Duration(due-nowUs()) * time.Microsecond)
 	whole := wall.Truncate(time.Second)

@@ -1,6 +1,6 @@
 /*
- * A client of beanstalkd, as a peer of bench-chaos: put, reserve, delete, by
- * its protocol. It connects again after a failure: the protocol leaves this to
+ * A client of beanstalkd, as a peer of bench-chaos. It sends put, reserve and
+ * delete. It also reconnects after a failure, since the protocol leaves this to
  * clients. Delays are whole seconds, rounded up.
  */
 #include "chaos_peer.h"
@@ -42,8 +42,8 @@ static int dial(int thread) {
     return 0;
 }
 
-/* Read one line of reply. Returns 1 if it begins with `want`. A lost connection
- * is closed. After a refusal the connection stays open. */
+/* Read one line of reply. Returns 1 if it begins with `want`. If the connection
+ * is lost, close it. After any other reply the connection stays open. */
 static int reply(int thread, const char *want, char line[128]) {
     fflush(lines[thread].out);
     if (!fgets(line, 128, lines[thread].in)) {
@@ -88,7 +88,7 @@ static void peer_work(int thread) {
             continue;
         }
         handle(payload, PAYLOAD);
-        /* until there is a reply, because a ready job can be deleted, too */
+        /* can be repeated, since a ready job can be deleted, too */
         do {
             while (!dial(thread)) sleep_until(now_us() + RETRY_US);
             fprintf(lines[thread].out, "delete %lld\r\n", id);

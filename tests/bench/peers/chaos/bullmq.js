@@ -1,14 +1,14 @@
 /*
- * BullMQ as a peer of bench-chaos; chaos.c says what it is asked.
+ * BullMQ as a peer of bench-chaos. chaos.c describes the work of a peer.
  *
  *     node bullmq.js work|produce PORT RECORDS JOBS RATE
  *
- * As docs.bullmq.io, "Going to production": the queue fails fast
- * (enableOfflineQueue false) and the program offers again, under the same
- * jobId, which BullMQ stores once; the worker retries for ever
- * (maxRetriesPerRequest null, its default); both log errors. All else has its
- * default: locks of 30 s, a search for stalled jobs each 30 s, reconnection
- * after 1 to 20 s.
+ * The options follow docs.bullmq.io, "Going to production". The queue fails
+ * fast (enableOfflineQueue false), and the program adds the job again with the
+ * same jobId, so BullMQ stores it once. The worker retries for ever
+ * (maxRetriesPerRequest null, its default). Both log errors. All other options
+ * have their defaults: locks of 30 s, a search for stalled jobs every 30 s,
+ * reconnection after 1 to 20 s.
  */
 'use strict';
 const { Queue, Worker } = require('bullmq');

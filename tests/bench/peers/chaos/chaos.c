@@ -1,30 +1,30 @@
 /*
- * chaos -- delay queues during faults: the numbers of jobs that are lost,
- * delivered twice or early; the time until the queue works again; its rate after
- * that.
+ * chaos -- delay queues during faults. It measures the numbers of jobs that are
+ * lost, delivered twice or early; the time from the end of a fault until the
+ * queue works again; and its rate after that.
  *
  *     chaos DIR 'NAME|KIND|WORK|PRODUCE' ...
  *     chaos --self-test
  *
- * KIND is redis or beanstalkd, the server. WORK and PRODUCE are commands of the
- * shell, which get "ROLE PORT RECORDS JOBS RATE" appended. Each cell of the
- * table has its own server, a producer with 4 threads and WORKERS workers with
- * 8, each a process.
+ * KIND is the server, redis or beanstalkd. WORK and PRODUCE are shell commands,
+ * to which "ROLE PORT RECORDS JOBS RATE" is appended. Each cell of the table
+ * has a server, a producer with 4 threads, and WORKERS workers with 8 threads.
+ * Each of them is a process.
  *
  *     both          connect and print "ready"
  *     the producer  reads the time of the start from stdin, in microseconds by
  *                   CLOCK_MONOTONIC. Offers job i at start + i / RATE, or as
- *                   soon as it can; a failed offer is made again after 100 ms.
- *                   Job i is due 0.5 to 1.5 s after it should be offered. Then
- *                   it records each 0.5 s how many jobs the queue still has
+ *                   soon as it can. Repeats a failed offer after 100 ms. Job i
+ *                   is due 0.5 to 1.5 s after start + i / RATE. At the end it
+ *                   records every 0.5 s how many jobs the queue still has
  *     a worker      records each job that it receives, works for 40 ms, records
  *                   it again and acks it
  *
- * check.h describes and judges the records. DIR has settime.so, and gets the
- * log and the records of each cell. In the environment:
+ * check.h describes and judges the records. DIR contains settime.so, and gets
+ * the log and the records of each cell. These environment variables are read:
  *
- *     RUNS=1         number of runs; of several the table gives ranges
- *     FAULTS         words: only the faults that contain one of them
+ *     RUNS=1         number of runs. If there are several, the table has ranges
+ *     FAULTS         words: run only the faults whose names contain one of them
  *     PEERS          the same for peers
  *     LANES=2        number of cells whose load runs at the same time. Other
  *                    cells may wait for their last jobs meanwhile
@@ -50,16 +50,16 @@
 #define FAULT_AT_S 8
 #define FAULT_S 5 /* length of a fault */
 #define KILLS 5   /* number of killed workers */
-/* not a whole second: asynq's jobs are due at whole seconds */
+/* not a whole second, since asynq's jobs are due at whole seconds */
 #define KILL_US 900000
 #define LOAD_S 22 /* length of the load; then the next cell begins */
 #define DRAIN_S 170
-/* a cell is over after this time without a record, if no job is left */
+/* a cell ends after this time without a job if none is left in the queue */
 #define QUIET_S 2
 #define AHEAD_S 10
 /* a cell runs again if the rate before the fault is below this share of RATE */
 #define SLOW 0.7
-#define TRIES 2 /* the most tries; the machine was busy */
+#define TRIES 2 /* the maximum number of tries, in case the machine is busy */
 #define PEERS 8
 #define RUNS 9
 
@@ -78,11 +78,11 @@ typedef enum {
     FAULTS
 } fault;
 
-/* In the order in which they run. Those with the longest wait come first. */
+/* Cells run in this order, NO_FAULT last. Faults with long waits come first. */
 static const struct {
     const char *name;
-    int beanstalkd; /* beanstalkd can have this fault */
-    int lasting;    /* from the beginning, so there is no before and after */
+    int beanstalkd; /* 1: the fault can be tested with beanstalkd */
+    int lasting;    /* 1: it never ends, so no rates are compared */
 } faults[FAULTS] = {
     [NO_FAULT] = {"no fault", 1, 1},
     [KILL_WORKERS] = {"a worker is killed every 0.9 s, 5 times", 1, 0},
@@ -161,7 +161,7 @@ __attribute__((noreturn)) static void die(const char *what) {
     exit(1);
 }
 
-/* clock: the process sees a clock of its own. */
+/* Start a process. If clock is 1, its wall clock is that of set_clock(). */
 static process start(const char *command, int clock) {
     process p;
     int in[2], out[2];
@@ -289,7 +289,7 @@ static void kill_workers(int64_t begin) {
     }
 }
 
-/* Make the fault happen. Returns when it ended. */
+/* Cause the fault. Returns the time at which it ended. */
 static int64_t do_fault(int64_t begin) {
     sleep_until(begin);
     switch (cell.fault) {
@@ -333,8 +333,8 @@ static verdict judge(int64_t begin, int64_t end) {
     return v;
 }
 
-/* Run a cell. Writes 'L' to `out` when the load is over, and the verdict at the
- * end. */
+/* Run a cell. Write 'L' to `out` when the load is over, and the verdict when
+ * the cell ends. */
 static void run_cell(const peer *of, fault f, int out) {
     int64_t begin, load_end, fault_end;
     char go[32], log[300];
@@ -381,7 +381,7 @@ static void run_cell(const peer *of, fault f, int out) {
 
 static struct {
     verdict v[RUNS];
-    int n, tries, again; /* in this run */
+    int n, tries, again; /* n verdicts; tries and again are those of this run */
 } table[FAULTS][PEERS];
 
 static void print_ints(const char *what, const int *v, int n) {
@@ -412,8 +412,8 @@ static void print_numbers(const char *what, const double *v, int n) {
         printf("%.1f to %.1f%s", least, most, what);
 }
 
-/* Print a cell: defects first, if there are any; then the seconds and the
- * ratio. */
+/* Print a cell: the defects, if there are any; then the time until the queue
+ * worked again, and the ratio of the rates. */
 static void print_cell(fault f, int p) {
     static const char *const what[] = {"not accepted", "lost", "twice",
                                        "early",        "left", "given up",
@@ -444,7 +444,7 @@ static void print_cell(fault f, int p) {
     print_numbers("", ratio, n);
 }
 
-/* Print when the last job came. Jobs that wait for a lease to end come last. */
+/* Print the time until the last job. Jobs that wait for a lease come last. */
 static void print_last(fault f, int p) {
     double last[RUNS];
     int i;
@@ -476,8 +476,8 @@ static void print_table(const char *head, int lasting_too,
 
 /* --- all cells ----------------------------------------------------------- */
 
-/* Returns 1 if the variable is not set, or one of its words is part of the
- * name. */
+/* Returns 1 if the environment variable is not set, or if one of its words is
+ * part of the name. */
 static int wanted(const char *variable, const char *name) {
     const char *words = getenv(variable);
     char copy[512], *word, *rest = copy;
@@ -605,7 +605,7 @@ static void done(FILE *f, int64_t from, int count, int apart) {
         fprintf(f, "E %d 0 %lld\n", id++ % MOST_JOBS, (long long)from);
 }
 
-/* 100 jobs a second, then a fault of 1 s. */
+/* Test the rates with 100 jobs a second, and a fault of 1 s after 5 s. */
 static void self_test_rates(int64_t zero) {
     FILE *f = tmpfile();
     verdict v;
@@ -614,10 +614,10 @@ static void self_test_rates(int64_t zero) {
     v = check(f, zero + 5 * SECOND, zero + 6 * SECOND, 100);
     expect("stopped: again_s", v.again_s, -1);
     expect("stopped: ratio", v.ratio, -1);
-    done(f, zero + 6 * SECOND, 50, SECOND / 10); /* slow for 5 s */
+    done(f, zero + 6 * SECOND, 50, SECOND / 10); /* 10 a second for 5 s */
     v = check(f, zero + 5 * SECOND, zero + 6 * SECOND, 100);
     expect("slow: again_s", v.again_s, -1);
-    done(f, zero + 11 * SECOND, 500, SECOND / 100); /* then as before */
+    done(f, zero + 11 * SECOND, 500, SECOND / 100); /* 100 a second again */
     v = check(f, zero + 5 * SECOND, zero + 6 * SECOND, 100);
     expect("again: again_s", v.again_s, 4.8); /* 182 of 200 jobs in 2 s */
     expect("again: ratio", v.ratio, 282 / 300.0);
@@ -628,8 +628,8 @@ static void self_test_rates(int64_t zero) {
     fclose(f);
 }
 
-/* The judge's test: 100 jobs a second for 20 s, due at once. From second 5 to 8
- * no job is handled. Then the backlog is handled at 200 a second. */
+/* Test the checker with 100 jobs a second for 20 s, due at once. From second 5
+ * to 8 no job is handled. Then the backlog is handled at 200 a second. */
 static int self_test(void) {
     FILE *f = tmpfile();
     int64_t zero = 1000 * SECOND, late = 0;
@@ -648,21 +648,21 @@ static int self_test(void) {
         fprintf(f, "O %d %lld %lld\n", i, (long long)due, (long long)due);
         if (i == 100) continue;         /* lost */
         if (i == 200) at -= 2 * SECOND; /* early */
-        if (i == 350) at -= 1000;       /* not early: the due time is rounded */
+        if (i == 350) at -= 1000;       /* not early, within EARLY_US */
         fprintf(f, "B %d %lld %lld\n", i, (long long)due, (long long)at);
-        if (i == 400) continue; /* begun, and never done: lost */
-        /* its worker dies, another one begins: not twice */
+        if (i == 400) continue; /* lost, since its handling never ends */
+        /* not twice: the first worker dies, and another one begins */
         if (i == 500)
             fprintf(f, "B %d %lld %lld\n", i, (long long)due, (long long)at);
         fprintf(f, "E %d %lld %lld\n", i, (long long)due, (long long)at);
-        /* twice; a job that comes three times also counts once */
+        /* Each counts once as "twice", although job 601 ends three times. */
         if (i == 600 || i == 601)
             fprintf(f, "E %d %lld %lld\n", i, (long long)due, (long long)at);
         if (i == 601)
             fprintf(f, "E %d %lld %lld\n", i, (long long)due, (long long)at);
     }
-    fprintf(f, "B 2500 0 0\n"); /* never offered: neither lost nor accepted */
-    fprintf(f, "O 7 0 0\n");    /* offered again: one job */
+    fprintf(f, "B 2500 0 0\n"); /* never offered: not accepted, not lost */
+    fprintf(f, "O 7 0 0\n");    /* a repeated offer is one job */
     fprintf(f, "L 0 1 0\nL 3 1 0\nL 0 1 0\nB 2500 0 5\nL 0 1 0\nL 0 1 0\n");
     fprintf(f, "rubbish\nX 8 0 0\n");
     v = check(f, zero + 5 * SECOND, zero + 7 * SECOND, 100);
@@ -671,10 +671,10 @@ static int self_test(void) {
     expect("twice", v.twice, 2);
     expect("early", v.early, 1);
     expect("early_s", v.early_s, 2);
-    /* not with the 200 and 400 jobs a second of the backlog */
+    /* 300 jobs in 3 s, without job 200 (early) and job 400 (lost) */
     expect("before", v.before, 298 / 3.0);
-    expect("again_s", v.again_s, 1); /* from 7 to 8 s */
-    /* 200 a second, and 3 more jobs */
+    expect("again_s", v.again_s, 1); /* from second 7 to 8 */
+    /* 200 a second, and the 3 additional records of jobs 600 and 601 */
     expect("ratio", v.ratio * v.before * 3, 603);
     expect("left", v.left, 0);
     expect("dead", v.dead, 1);

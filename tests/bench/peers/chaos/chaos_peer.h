@@ -21,12 +21,12 @@
 #define RETRY_US 100000 /* pause before a failed call is repeated */
 
 /* Each peer defines these. `thread` is the number of the calling thread. */
-/* 1 if it is connected */
+/* Returns 1 if the thread is connected. */
 static int peer_open(int thread, int port, int works);
 static int peer_offer(int thread, int id, const char *payload,
                       int64_t delay_us);    /* 1: accepted; 0: try again */
-static void peer_work(int thread);          /* works for ever, with handle() */
-static int peer_left(int *left, int *dead); /* 1: counted */
+static void peer_work(int thread);          /* calls handle() for each job */
+static int peer_left(int *left, int *dead); /* 1: the jobs were counted */
 
 static int records, jobs, rate;
 static int64_t start_us;

@@ -1,16 +1,16 @@
 /*
  * The checker of bench-chaos. It reads the records of the peers' processes, and
- * judges all peers in the same way. A record is one line, written in one piece
- * by write(2), so that a killed process loses none. Times are microseconds by
- * CLOCK_MONOTONIC, which all processes of the machine share, and which no fault
+ * judges all peers in the same way. Each record is one line, written by one
+ * write(2), so that a killed process loses none. Times are microseconds by
+ * CLOCK_MONOTONIC, which is the same in all processes, and which no fault
  * changes:
  *
  *     O ID DUE TIME     the offer of this job has been accepted
- *     B ID DUE TIME     a worker has received the job: the handling begins
+ *     B ID DUE TIME     a worker has received the job, and handles it
  *     E ID DUE TIME     the handling is done; the ack comes after it
- *     L LEFT DEAD TIME  after all offers: the numbers of jobs that are left in
- *                       the queue and that it has given up, counted by its own
- *                       interface
+ *     L LEFT DEAD TIME  after all offers: the number of jobs that are left in
+ *                       the queue, and the number of jobs that it has given up,
+ *                       as the queue itself reports them
  *
  * ID and DUE of B and E are read from the payload that was delivered.
  */
@@ -26,10 +26,10 @@
 /* Due times are whole ms. A job counts as early if it comes more than this time
  * before its due time. */
 #define EARLY_US 1000
-#define BEFORE_S 3      /* the rate before the fault is that of these seconds */
-#define AGAIN_S 2       /* the rate is back if within this time */
-#define AGAIN_SHARE 0.9 /* this share of it is handled */
-#define AFTER_S 3       /* the rate after the fault is that of these seconds */
+#define BEFORE_S 3      /* the rate before is measured over these seconds */
+#define AGAIN_S 2       /* a recovered rate is measured over these seconds */
+#define AGAIN_SHARE 0.9 /* a recovered rate is at least this part of `before` */
+#define AFTER_S 3       /* the rate after is measured over these seconds */
 #define MOST_JOBS 20000
 #define MOST_RECORDS 200000
 
@@ -39,17 +39,17 @@ typedef struct {
     int twice;      /* jobs that were handled to the end more than once */
     int early;      /* jobs that were received before they were due */
     double early_s; /* how early the earliest job was, in seconds */
-    /* jobs a second before the fault; at most as many as arrive, even if a
-     * backlog is handled then */
+    /* jobs a second before the fault, at most the rate of arrivals, so that a
+     * backlog does not count */
     double before;
-    /* time from the fault until the rate is back; -1: never */
+    /* seconds from the fault's end until the rate is back; -1: never */
     double again_s;
     double ratio;       /* rate after / rate before */
-    double last_s;      /* time from the fault until the last job was handled */
-    int left, dead;     /* as the queue counts them at the end; -1: unknown */
-    int64_t quiet_from; /* time of the last B or E */
-    int empties;        /* L records since then that show no job */
-    int strange;        /* lines that are not records */
+    double last_s;      /* seconds from the fault's end to the last E record */
+    int left, dead;     /* the queue's own counts at the end; -1: unknown */
+    int64_t quiet_from; /* time of the last B or E record */
+    int empties;        /* the number of L records with LEFT 0 at the end */
+    int strange;        /* lines that are not valid records */
 } verdict;
 
 static struct { unsigned char accepted, done; } judged[MOST_JOBS];
@@ -60,8 +60,7 @@ static int check_earlier(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the number of jobs done in [from, from + seconds). done_at is
- * sorted. */
+/* Returns the number of jobs that were done in [from, from + seconds). */
 static int check_count(int n, int64_t from, int seconds) {
     int i, count = 0;
     for (i = 0; i < n; i++)
@@ -69,8 +68,8 @@ static int check_count(int n, int64_t from, int seconds) {
     return count;
 }
 
-/* Compute the rates. The fault lasted from begin to end; 0 if there was none.
- * `rate` jobs arrive in a second. */
+/* Compute the rates. The fault lasted from begin to end; if there was none,
+ * begin is 0. `rate` jobs arrive in a second. */
 static void check_rates(verdict *v, int n, int64_t begin, int64_t end,
                         int rate) {
     int i;

@@ -1,8 +1,8 @@
 /*
- * delayq as a peer of bench-chaos: at least once. Each thread has its own
- * handle. A job has a key, so that an offer whose reply was lost can be made
- * again; a message with DELAYQ_ERR_UNKNOWN is offered again unchanged, as
- * delayq_offer_message says.
+ * delayq as a peer of bench-chaos, with delivery at least once. Each thread has
+ * its own handle. A job has a key, so that an offer can be repeated if its
+ * reply was lost. A message with DELAYQ_ERR_UNKNOWN is offered again unchanged,
+ * as the contract of delayq_offer_message requires.
  */
 #define DELAYQ_IMPLEMENTATION
 #include "../../../../delayq.h"

@@ -1,8 +1,8 @@
 #!/bin/sh
-# delayq, Redisson, BullMQ, asynq and beanstalkd during faults: run.sh BUILD.
+# run.sh BUILD: delayq, Redisson, BullMQ, asynq and beanstalkd during faults.
 # chaos.c describes the bench and its variables (RUNS, FAULTS, PEERS, LANES).
 # ../fetch.sh fetches the peers. One run takes less than 15 minutes, without the
-# time of fetching. The logs and the records stay in BUILD/peers/chaos.
+# time for fetching. The logs and the records stay in BUILD/peers/chaos.
 cd "$(dirname "$0")/../../../.." || exit 1
 build=$PWD/$1/peers
 here=$PWD/tests/bench/peers
@@ -20,8 +20,8 @@ set -- "delayq|redis|$c|$c"
 versions="delayq $(sed -n 's/^#define DELAYQ_VERSION "\(.*\)"/\1/p' delayq.h)"
 
 if fetch_redisson chaos/RedissonChaos.java; then
-    # These options save memory and start faster, since there are many
-    # processes.
+    # There are many processes. With these options they need less memory, and
+    # start faster.
     c="java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '$cp' \
 RedissonChaos"
     set -- "$@" "$peer|redis|$c|$c"
@@ -37,8 +37,8 @@ if fetch_bullmq; then
     versions="$versions (node $(node -p process.versions.node))"
 fi
 
-# Go programs read the clock without libc, so no library can be preloaded. A
-# worker whose clock is ahead is built with another time.Now instead.
+# Go programs read the clock without libc, so a preloaded library has no effect.
+# Instead asynq's program is built with a time.Now that can be ahead.
 mkdir "$dir/go"
 cat >"$dir/go/ahead.go" <<END
 package time
