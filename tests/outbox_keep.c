@@ -53,6 +53,14 @@ static void connect_to_server(delayq *handle) {
     UNTIL(turn(handle) == DELAYQ_OK && handle->probed);
 }
 
+/* Settle all ops, close q, and check how many items are then pending. */
+#define SETTLE_AND_LEAVE(items)                   \
+    do {                                          \
+        SETTLE(&q);                               \
+        delayq_close(&q);                         \
+        CHECK_INT(ask_int("ZCARD " ZSET), items); \
+    } while (0)
+
 static const char *ready_item(int i) {
     return ask("LINDEX jobs %d", i);
 }
@@ -168,9 +176,7 @@ TEST(an_offer_whose_program_has_died_before_the_reply_is_stored_once) {
     open_image(NULL, image, 0);
     CHECK_INT(box(&q).offers_accepted - box(&q).offers_settled, 2);
     OFFER(&q, "c", 60000);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 4);
+    SETTLE_AND_LEAVE(4);
 }
 
 static delayq_status last_status[2][16];
@@ -412,9 +418,7 @@ TEST(ids_stay_above_those_of_earlier_lives) {
         die(&q);
     }
     open_image(NULL, image, 0);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 100);
+    SETTLE_AND_LEAVE(100);
 }
 
 /* The server's clock is ahead by one second in the first life, and not in the
@@ -532,9 +536,7 @@ TEST(a_program_that_dies_after_it_has_met_a_clone_loses_no_offer) {
     die(&q);
     open_image(NULL, image, 0);
     CHECK_INT(box(&q).offers_accepted, 4);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 4);
+    SETTLE_AND_LEAVE(4);
 }
 
 /* --- refusals ------------------------------------------------------------- */
@@ -573,9 +575,7 @@ TEST(the_image_of_another_queue_size_or_wire_is_refused) {
     o = keep_options(NULL, image + 8, BOX - 8);
     refused(&o, "a multiple of 16");
     open_image(NULL, image, 0);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    SETTLE_AND_LEAVE(2);
 }
 
 /* Check that a second handle is refused. It would overwrite the state of the
@@ -645,9 +645,7 @@ TEST(what_is_no_image_or_another_versions_is_refused) {
     memset(image, 0, BOX); /* a new file */
     open_image(NULL, image, 0);
     OFFER(&q, "c", 60000);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 1);
+    SETTLE_AND_LEAVE(1);
 }
 
 TEST(one_damaged_mark_does_no_harm_and_two_are_refused) {
@@ -703,9 +701,7 @@ TEST(an_entry_behind_a_damaged_one_never_comes_back) {
     die(&q);
     open_image(NULL, image, 0);
     CHECK_INT(box(&q).offers_accepted, 2);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 2);
+    SETTLE_AND_LEAVE(2);
 }
 
 TEST(options_of_a_kept_outbox_without_one_are_refused) {
@@ -977,9 +973,7 @@ TEST(a_full_outbox_with_a_sync_has_room_again_after_ticks) {
     o.outbox_size = BOX;
     OK(&q, delayq_open(&q, &o));
     while (n < 300) n += offered(&q, text, sizeof text, 60000);
-    SETTLE(&q);
-    delayq_close(&q);
-    CHECK_INT(ask_int("ZCARD " ZSET), 300);
+    SETTLE_AND_LEAVE(300);
 }
 
 /* --- images of earlier versions ------------------------------------------- */
