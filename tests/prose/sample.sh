@@ -26,121 +26,116 @@ sub add {
     }
 }
 
+# The paragraph that is being read, and the line at which it begins.
+my ($part, $file, $begin, $text) = (0, '', 0, '');
+
+sub more {
+    $begin = $. if $text eq '';
+    $text .= " $_[0]";
+}
+
+sub end_paragraph {
+    add($part, $file, $begin, $text) if $text ne '';
+    $text = '';
+}
+
+# Calls read_line with each line of a file.
+sub each_line {
+    my ($read_line) = @_;
+    open my $f, '<', $file or die "$file: $!\n";
+    while (<$f>) {
+        chomp;
+        $read_line->();
+    }
+    end_paragraph();
+}
+
 # Adds the comments of a C file, except indented paragraphs (tables, code).
 sub comments {
-    my ($file, $part_of) = @_;
-    open my $f, '<', $file or die "$file: $!\n";
-    my ($inside, $text, $begin, $part, $lua) = (0, '', 0, 0, 0);
-    my $flush = sub {
-        add($part_of->($begin), $file, $begin, $text) if $text ne '';
-        $text = '';
-    };
-    while (<$f>) {
-        my $s;
-        if ($inside) {
-            $s = $_;
-        } elsif (m{/\*(.*)}s) {
-            my $code = substr($_, 0, index($_, '/*'));
-            next if $code =~ /"/; # in a string
+    my $inside = 0;
+    each_line(sub {
+        my $s = $_;
+        if (!$inside) {
+            return unless m{^[^"]*?/\*(.*)}; # no "/*" in a string
             ($inside, $s) = (1, " * $1");
-        } else {
-            next;
         }
-        my $ends = $s =~ s{\*/.*}{}s;
-        chomp $s;
+        my $ends = $s =~ s{\*/.*}{};
         $s =~ s/^\s*\*? ?//;
         # "name -- purpose" and rulers are no sentences
         if ($s =~ /^\s*$/ || $s =~ /^[-=]{3}/ || $s =~ /^ {3,}/ ||
             $s =~ / {3,}\S/) {
-            $flush->();
+            end_paragraph();
         } else {
-            $begin = $. if $text eq '';
-            $text .= " $s";
+            more($s);
         }
         if ($ends) {
             $inside = 0;
-            $flush->();
+            end_paragraph();
         }
-    }
+        $part = 1 if $file eq 'delayq.h' && /You can stop reading here/;
+    });
 }
 
 sub markdown {
-    my ($file) = @_;
-    open my $f, '<', $file or die "$file: $!\n";
-    my ($code, $text, $begin) = (0, '', 0);
-    while (<$f>) {
-        chomp;
+    my $code = 0;
+    each_line(sub {
         $code = !$code if /^\s*```/;
         if ($code || /^\s*$/ || /^\s*```/ || /^    / || /^[#|<]/ ||
             /^\s*([-*]|\d+\.) /) {
-            add(2, $file, $begin, $text) if $text ne '';
-            $text = '';
-            next if $code || /^\s*$/ || /^\s*```/ || /^    / || /^</;
+            end_paragraph();
+            return if $code || /^\s*$/ || /^\s*```/ || /^    / || /^</;
             s/^#+ //;
             if (/^\|/) { # the cells of a table
-                next if /^\|[-| :]+$/;
-                add(2, $file, $., $_) for split /(?<!\\)\|/;
-                next;
+                return if /^\|[-| :]+$/;
+                add($part, $file, $., $_) for split /(?<!\\)\|/;
+                return;
             }
             s/^\s*([-*]|\d+\.) //;
         }
-        $begin = $. if $text eq '';
-        $text .= " $_";
-    }
-    add(2, $file, $begin, $text) if $text ne '';
+        more($_);
+    });
 }
 
 # Adds the comments of a shell script.
 sub script {
-    my ($file) = @_;
-    open my $f, '<', $file or die "$file: $!\n";
-    my ($text, $begin) = ('', 0);
-    while (<$f>) {
+    each_line(sub {
         if (/^\s*# ?(?! {3})(?!!)(\S.*)/) {
-            $begin = $. if $text eq '';
-            $text .= " $1";
+            more($1);
         } else {
-            add(3, $file, $begin, $text) if $text ne '';
-            $text = '';
+            end_paragraph();
         }
-    }
+    });
 }
 
 # Adds the paragraphs of a manual page.
 sub manual {
-    my ($file) = @_;
-    open my $f, '<', $file or die "$file: $!\n";
-    my ($code, $text, $begin) = (0, '', 0);
-    while (<$f>) {
-        chomp;
+    my $code = 0;
+    each_line(sub {
         if (/^\.(Sh|Ss|Pp|It|Bl|El|Bd|Ed|D[dt1l]|Os|Nd)\b/) {
             $code = 1 if /^\.Bd/;
             $code = 0 if /^\.(Ed|Sh)/;
-            add(2, $file, $begin, $text) if $text ne '';
-            $text = '';
+            end_paragraph();
         } elsif (!$code && !/^\.\\"/) {
             s/^\.Nm\b/delayq/;
             s/^\.[A-Z][a-z]\b//;
             s/\b(Ar|Cm|Em|Ev|Fl|Li|Nm|Ns|Op|Oo|Oc|Pa|Sy|Xr)\b *//g;
             s/ ([.,;:)])$/$1/;
             s/\\[-&]//g;
-            $begin = $. if $text eq '';
-            $text .= " $_";
+            more($_);
         }
-    }
-    add(2, $file, $begin, $text) if $text ne '';
+    });
 }
 
-my $public = 0;
-open my $h, '<', 'delayq.h' or die;
-while (<$h>) { $public = $. if /You can stop reading here/ }
-comments('delayq.h', sub { $_[0] <= $public ? 0 : 1 });
-for my $file (split /\n/, `git ls-files`) {
+for (split /\n/, `git ls-files`) {
+    $file = $_;
     next if $file =~ m{^tests/old/};
-    markdown($file) if $file =~ /\.md$/;
-    manual($file) if $file =~ /\.1$/;
-    comments($file, sub { 3 }) if $file =~ m{^(tests|examples)/.*\.[ch]$};
-    script($file) if $file =~ m{^(tests|examples)/.*\.sh$};
+    my $for_users = $file =~ /\.(md|1)$/;
+    next unless $file eq 'delayq.h' || $for_users || $file =~ m{^(tests|examples)/};
+    $part = $file eq 'delayq.h' ? 0 : $for_users ? 2 : 3;
+    markdown() if $file =~ /\.md$/;
+    manual() if $file =~ /\.1$/;
+    comments() if $file =~ /\.[ch]$/;
+    script() if $file =~ /\.sh$/;
 }
 for my $i (0 .. 3) {
     my ($name, @all) = @{$parts[$i]};
